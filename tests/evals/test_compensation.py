@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -85,7 +86,7 @@ def test_types_and_sizes_are_the_presets_and_errors_fall(kind: str, text: str, t
         channels = {w.name: w.channels for w in record.weights}
         assert channels.pop("token_embd.weight") is None  # its rows are looked up
         assert all(found is not None and found.size == 256 for found in channels.values())
-        assert len(file.metadata.get_str(KEY)) < record_bytes(w.name for w in record.weights)
+        assert len(file.metadata.get_str(KEY)) < record_bytes({w.name: (1, 256) for w in record.weights})
         assert read_record(other) is None
 
 
@@ -95,12 +96,22 @@ def test_an_expert_that_met_few_tokens_is_encoded_alone(
 ) -> None:
     src = tiny.write(tmp_path / "src.gguf", "qwen3moe", weights=tiny.tensors("qwen3moe"))
     report = quantize(src, tmp_path / "made.gguf", method=method(text, samples=2))
-    assert "ffn_gate_exps.weight, expert 0, met" in caplog.text
+    (told,) = [line for line in caplog.messages if "expert" in line]
+    assert told.startswith("experts with too few tokens are made by the encoder alone: blk.0.ffn_gate_exps.weight exp")
+    assert re.search(r" and \d+ more; a longer text helps$", told)
+    assert {(s.input, s.how) for s in report.starved} == {
+        (f"blk.{i}.ffn_{part}_exps.weight", "the encoder alone") for i in range(2) for part in ("gate", "down")
+    }
+    assert all(s.tokens < 256 for s in report.starved)
     rows = {row.name: row for row in report.rows}
     alone = rows["blk.0.ffn_down_exps.weight"]
     assert alone.before == alone.error > 0
     assert rows["blk.0.attn_q.weight"].error < rows["blk.0.attn_q.weight"].before
     with GGUFFile.open(tmp_path / "made.gguf") as file, GGUFFile.open(src) as was:
+        record = read_record(file)
+        assert record is not None
+        assert list(record.starved) == report.starved
+        assert len(file.metadata.get_str(KEY)) < record_bytes({n: t.shape for n, t in file.tensors.items()})
         name = "blk.1.ffn_up_exps.weight"
         off = dequantize(file.tensor(name)) - dequantize(was.tensor(name))
         assert np.square(off).sum() < 0.02 * np.square(dequantize(was.tensor(name))).sum()

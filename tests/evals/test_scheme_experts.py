@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from octavo.huggingface.writers import WRITERS
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers import quantize_checkpoint
+from octavo.quantizers.job.record import FILE
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.runtime import tiny
 from tests.sampling import slow
@@ -144,7 +146,10 @@ def test_methods_make_each_expert_by_its_own_tokens(
     before, after = (sum((getattr(row, end) or 0) ** 2 for row in made) for end in ("before", "error"))
     assert after <= before
     if "gptq" in KINDS[kind].ways and scheme != "fp8-block":
-        assert "ffn_gate_exps.weight, expert" in caplog.text
+        (told,) = [line for line in caplog.messages if "experts with too few tokens are made by nearest: " in line]
+        record = json.loads((tmp_path / "out" / FILE).read_text())
+        assert record["starved"] == [asdict(found) for found in report.starved]
+        assert f"{report.starved[0].input} expert {report.starved[0].expert} ({report.starved[0].tokens})" in told
         hows = {row.how for row in made if "_exps" in row.name and row.how}
         assert any("nearest" in how for how in hows)
         if (scheme, kind) == ("w4a16-g128", "gptq"):
@@ -152,7 +157,8 @@ def test_methods_make_each_expert_by_its_own_tokens(
     assert np.isfinite(logits(tmp_path / "out")).all()
 
 
-def test_a_run_with_experts_goes_on(source: Path, text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("scheme", "kind"), [("nvfp4a16", "rtn"), ("w4a16-g128", "gptq")])
+def test_a_run_with_experts_goes_on(scheme: str, kind: str, source: Path, text: str, tmp_path: Path) -> None:
     """After an end in the middle, to the same bytes: what is kept has an expert's codes each."""
 
     def stop(what: str, done: int, total: int) -> None:
@@ -161,9 +167,9 @@ def test_a_run_with_experts_goes_on(source: Path, text: str, tmp_path: Path) -> 
 
     def quantize(out: str, **options: object) -> bytes:
         given = {"context": 32, "device": "reference", "threads": 1, "samples": 4, **options}
-        method = SchemeMethod(text, "rtn", **given)  # type: ignore[arg-type]
-        quantize_checkpoint(source, tmp_path / out, "nvfp4a16", method=method, threads=1)
-        return (tmp_path / out / "model.safetensors").read_bytes()
+        method = SchemeMethod(text, kind, **given)  # type: ignore[arg-type]
+        quantize_checkpoint(source, tmp_path / out, scheme, method=method, threads=1)
+        return (tmp_path / out / "model.safetensors").read_bytes() + (tmp_path / out / FILE).read_bytes()
 
     whole = quantize("whole")
     with pytest.raises(KeyboardInterrupt):

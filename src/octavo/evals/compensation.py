@@ -6,7 +6,6 @@ inputs that the quantized model will have.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,10 +39,9 @@ from octavo.quantizers.job.about import About
 from octavo.quantizers.job.made import AllMade, Made
 from octavo.quantizers.job.method import Takes
 from octavo.quantizers.job.plan import Job
+from octavo.quantizers.job.starved import Starved
 from octavo.quantizers.placed import is_tensor, on_host
 from octavo.text import Tokenizer
-
-_log = logging.getLogger(__name__)
 
 Kind = Literal["gptq", "qronos"]
 KINDS: tuple[Kind, ...] = ("gptq", "qronos")
@@ -222,7 +220,8 @@ class Compensation:
                 stage.replace(name, _placed(QTensor(fmt, shape, packed, name), stage.device))
                 sums = [sum(column) for column in zip(*(part.sums for part in found), strict=True)]
                 signal = sums[2] or 1.0
-                yield name, Made(packed, math.sqrt(sums[1] / signal), math.sqrt(sums[0] / signal), met)
+                starved = tuple(part.starved for part in found if part.starved is not None)
+                yield name, Made(packed, math.sqrt(sums[1] / signal), math.sqrt(sums[0] / signal), met, starved)
 
     def _of_input(
         self, job: Job, stage: OpenStage, given: ProductInput, expert: int | None, names: list[str]
@@ -230,8 +229,9 @@ class Compensation:
         """Of an input, or an expert's, each weight that reads it."""
         tokens, matrix, cross = _sums(given, expert, both=self.kind == "qronos")
         factor = factorize(matrix, "act", DAMP) if expert is None or tokens >= given.size else None
-        if factor is None:
-            _log.warning("%s met %d tokens, and is encoded alone", given.label(expert), tokens)
+        starved = None
+        if factor is None and expert is not None:
+            starved = Starved(given.names[0], expert, tokens, "the encoder alone")
         for name in names:
             weight, fmt, shape = stage.part(name, expert), job.types[name], stage.tensor(name).shape
             weights, power = _importance(job, name, shape, expert), _given(weight, matrix)
@@ -241,7 +241,7 @@ class Compensation:
                 with about_tensor(name, expert):
                     packed = encode(values, fmt, importance=weights, threads=self.threads)
                 lost = _given(dequantize(QTensor(fmt, values.shape, packed)) - values, on_host(matrix))
-                yield name, _Part(packed, (lost, lost, power))
+                yield name, _Part(packed, (lost, lost, power), starved)
                 continue
             with about_tensor(name, expert):
                 found = compensate(
@@ -256,6 +256,7 @@ class _Part:
 
     packed: U8
     sums: tuple[float, float, float]
+    starved: Starved | None = None
 
 
 def _sums(given: ProductInput, expert: int | None, *, both: bool) -> tuple[int, Any, Any]:

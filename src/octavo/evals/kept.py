@@ -16,7 +16,7 @@ from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
 from octavo.models import ModelSpec
 from octavo.quantizers.job.made import Made
 from octavo.quantizers.job.plan import Job
-from octavo.quantizers.job.record import Fields, channel_values, channels_of
+from octavo.quantizers.job.record import Fields, channel_values, channels_of, starved_of, starved_values
 
 ERRORS = "errors"
 
@@ -47,7 +47,10 @@ class Kept:
         if made:
             heads = [TensorHead(name, "U8", each.data.shape) for name, each in made.items()]
             errors = json.dumps(
-                {name: [each.error, each.before, channel_values(each.channels)] for name, each in made.items()}
+                {
+                    name: [each.error, each.before, channel_values(each.channels) | starved_values(each.starved)]
+                    for name, each in made.items()
+                }
             )
             with written_file(self._path(stage)) as temporary:
                 write_safetensors(temporary, heads, (each.data for each in made.values()), {ERRORS: errors})
@@ -63,7 +66,7 @@ def _read(path: str) -> dict[str, Made]:
     file = SafetensorsFile.open(path)
     try:
         errors = {
-            name: (float(error), float(before), channels_of(Fields(more, path, "")))
+            name: (float(error), float(before), channels_of(at := Fields(more, path, "")), starved_of(at))
             for name, (error, before, more) in json.loads(file.metadata[ERRORS]).items()
         }
         return {name: Made(tensor.array(), *errors[name]) for name, tensor in file.tensors.items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,10 +23,9 @@ from octavo.quantizers.calibration.shared import Matrix
 from octavo.quantizers.compensation import DAMP
 from octavo.quantizers.compensation.coded import compensated, compensated_row
 from octavo.quantizers.job.prepared import MadeWeight
+from octavo.quantizers.job.starved import Starved
 from octavo.quantizers.smoothing import clip
 from octavo.quantizers.tiles import spans
-
-_log = logging.getLogger(__name__)
 
 COMPENSATE = ("gptq", "qronos")
 """Ways in which errors of a row make up for each other."""
@@ -48,10 +46,12 @@ def made_weights(
     maker  makes a `Maker`, if not the one for arrays
     """
     tensors = {name: stage.tensor(name).stored() if given.experts else stage.tensor(name) for name in names}
-    of_experts = [
-        (maker or Maker)(scheme, given, expert, ways, threads).all_made(tensors)
-        for expert in ((range(given.experts) or (None,)) if names else ())
-    ]
+    of_experts, starved = list[dict[str, Part]](), list[Starved]()
+    for expert in (range(given.experts) or (None,)) if names else ():
+        made_by = (maker or Maker)(scheme, given, expert, ways, threads)
+        of_experts.append(made_by.all_made(tensors))
+        starved += made_by.starved
+        del made_by  # and its Hessian
     tensors.clear()
     for name in names:
         found = [made[name] for made in of_experts]
@@ -62,7 +62,8 @@ def made_weights(
         how = ", ".join(sorted({part.how for part in found}))
         ways_of_all = [way for way in ways if all(way in part.tried for part in found)]
         tried = {way: math.sqrt(sum(part.tried[way] for part in found) / power) for way in ways_of_all}
-        yield name, MadeWeight(tuple(part.coded for part in found), error, before, how, tried)
+        codes = tuple(part.coded for part in found)
+        yield name, MadeWeight(codes, error, before, how, tried, starved=tuple(starved))
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,9 +95,11 @@ class Maker:
         if expert is not None and not self._judged.tokens(expert):
             self._judged = self._given
         self._ways = [way for way in ways if self._has_enough(way)] or ["nearest"]
-        if self._ways != list(ways):
-            tokens, done = self._given.tokens(expert), " or ".join(self._ways)
-            _log.warning("%s met %d tokens, and is made by %s", given.label(expert), tokens, done)
+        self.starved: list[Starved] = []
+        """The expert, if it met too few tokens for one of the ways."""
+        if expert is not None and self._ways != list(ways):
+            tokens, how = self._given.tokens(expert), " or ".join(self._ways)
+            self.starved.append(Starved(given.names[0], expert, tokens, how))
 
     def all_made(self, tensors: Mapping[str, QTensor]) -> dict[str, Part]:
         """Each of some weights, or of its parts of this expert."""

@@ -16,7 +16,15 @@ from octavo.huggingface.coded import Coded
 from octavo.io.atomic import written_file
 from octavo.io.safetensors import SafetensorsFile, StoredTensor, TensorHead, write_safetensors
 from octavo.quantizers.job.prepared import MadeWeight, Scaled, StaticInput
-from octavo.quantizers.job.record import Fields, channel_values, channels_of, scaled_of, scaled_values
+from octavo.quantizers.job.record import (
+    Fields,
+    channel_values,
+    channels_of,
+    scaled_of,
+    scaled_values,
+    starved_of,
+    starved_values,
+)
 
 ABOUT = "octavo"
 SCALES = "scales.safetensors"
@@ -73,7 +81,7 @@ def save_stage(folder: str, number: int, done: Done) -> None:
         for i, coded in enumerate(weight.coded):
             parts: dict[str, AnyArray | None] = {"q": coded.q, "scales": coded.scales, "zeros": coded.zeros}
             arrays |= {f"{end} {i} {name}": values for end, values in parts.items() if values is not None}
-        seen = {"tried": dict(weight.tried), **channel_values(weight.channels)}
+        seen = {"tried": dict(weight.tried), **channel_values(weight.channels), **starved_values(weight.starved)}
         told[name] = [[coded.factor for coded in weight.coded], weight.error, weight.before, weight.how, seen]
     if arrays:
         inputs = [asdict(found) for found in done.inputs]
@@ -92,9 +100,10 @@ def load_stages(folder: str, first: int) -> Done:
             file, about = _read(_stage_path(folder, number))
             tensors = file.tensors
             for name, (factors, error, before, how, seen) in about["made"].items():
-                met = channels_of(Fields(seen, file.path, ""))
-                codes = StoredCodes(tensors, name, factors)
-                done.made[name] = MadeWeight(codes, error, before, how, seen["tried"], met)
+                at, codes = Fields(seen, file.path, ""), StoredCodes(tensors, name, factors)
+                done.made[name] = MadeWeight(
+                    codes, error, before, how, seen["tried"], channels_of(at), starved_of(at)
+                )  # fmt: skip
             done.inputs.extend(StaticInput(**{**row, "names": tuple(row["names"])}) for row in about["inputs"])
             done.caches.update(
                 (name.removeprefix("cache "), t.floats()) for name, t in tensors.items() if name.startswith("cache ")

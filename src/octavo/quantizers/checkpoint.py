@@ -32,6 +32,7 @@ from octavo.quantizers.ignored import ignored_layers
 from octavo.quantizers.job.prepared import Method, Prepared
 from octavo.quantizers.job.record import FILE, Record, WeightRecord, to_values
 from octavo.quantizers.job.report import Report
+from octavo.quantizers.job.starved import all_starved, warn
 from octavo.quantizers.scheme_tensors import REQUANTIZE, CheckpointJob, Progress, Target
 
 StrPath = str | os.PathLike[str]
@@ -98,6 +99,8 @@ def quantize_checkpoint(
         try:
             report.scaled.extend(prepared.scaled)
             report.inputs.extend(prepared.inputs)
+            report.starved.extend(all_starved(prepared.made.values()))
+            warn(report.starved)
             _write(dst, CheckpointJob(target, prepared), report, method.kv)
             done = True
         finally:
@@ -141,7 +144,8 @@ def _record(scheme: str, prepared: Prepared) -> dict[str, dict[str, Any]]:
         WeightRecord(name, made.how, made.before, made.error, made.tried, made.channels)
         for name, made in prepared.made.items()
     )
-    return {FILE: to_values(Record(prepared.about, scheme, tuple(weights), tuple(prepared.scaled)))}
+    starved = all_starved(prepared.made.values())
+    return {FILE: to_values(Record(prepared.about, scheme, tuple(weights), tuple(prepared.scaled), starved))}
 
 
 def _require_new(dst: StrPath) -> None:

@@ -10,6 +10,7 @@ from octavo.formats import BlockFormat, QTensor
 from octavo.formats.spec import U8
 from octavo.quantizers.calibration.outliers import Channels
 from octavo.quantizers.job.about import About
+from octavo.quantizers.job.starved import Starved
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,12 +21,14 @@ class Made:
     error   the root of sum |E x|^2 / sum |W x|^2 over the inputs x that were seen
     before  the same of what the format's encoder alone makes
     channels  of the inputs
+    starved  experts that met fewer tokens than they have inputs, and are the encoder's
     """
 
     data: U8
     error: float
     before: float
     channels: Channels | None = None
+    starved: tuple[Starved, ...] = ()
 
     def tensor(self, fmt: BlockFormat, shape: tuple[int, ...]) -> QTensor:
         """As a tensor of the format that it was made in."""

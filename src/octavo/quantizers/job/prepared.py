@@ -12,6 +12,7 @@ from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers.calibration.outliers import Channels
 from octavo.quantizers.job.about import About
+from octavo.quantizers.job.starved import Starved
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +25,7 @@ class MadeWeight:
     how     what was chosen for it, as in "qronos"; for experts what was chosen for any
     tried   the error of each way that was tried; for experts of each that was tried for all
     channels  of its input
+    starved  experts that met too few tokens for the ways that were to be tried
     """
 
     coded: Sequence[Coded]
@@ -32,6 +34,7 @@ class MadeWeight:
     how: str
     tried: Mapping[str, float] = field(default_factory=dict)
     channels: Channels | None = None
+    starved: tuple[Starved, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from octavo.errors import ModelError
@@ -18,13 +18,15 @@ from octavo.io.gguf import GGUFFile
 from octavo.quantizers.calibration.outliers import Channels
 from octavo.quantizers.job.about import About
 from octavo.quantizers.job.prepared import Scaled
+from octavo.quantizers.job.starved import Starved
 
 KEY, FILE = "octavo.calibration", "octavo_calibration.json"
 VERSION = 1
 DIGITS = 6
 """Of errors and scales."""
-WEIGHT_BYTES, ABOUT_BYTES = 400, 4096
-"""Bytes of JSON that a weight of a GGUF file takes beside its name, and what is told of the run, at most."""
+WEIGHT_BYTES, EXPERT_BYTES, ABOUT_BYTES = 400, 80, 4096
+"""Bytes of JSON that a weight of a GGUF file takes beside its name, an expert of few tokens, and what is told of the
+run, at most."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,13 @@ class WeightRecord:
 
 @dataclass(frozen=True)
 class Record:
-    """A run, and what it did. `target` is the preset or the scheme."""
+    """A run, and what it did. `target` is the preset or the scheme, `starved` are experts that met too few tokens."""
 
     about: About
     target: str
     weights: tuple[WeightRecord, ...]
     scales: tuple[Scaled, ...] = ()
+    starved: tuple[Starved, ...] = ()
 
 
 def to_values(record: Record) -> dict[str, Any]:
@@ -72,6 +75,7 @@ def to_values(record: Record) -> dict[str, Any]:
             values | {key: rounded(values[key]) for key in ("before", "after", "least", "largest")}
             for values in map(scaled_values, record.scales)
         ],
+        **starved_values(record.starved),
     }
 
 
@@ -80,9 +84,11 @@ def to_json(record: Record) -> str:
     return json.dumps(to_values(record), separators=(",", ":"))
 
 
-def record_bytes(names: Iterable[str]) -> int:
-    """Bytes that the record of a GGUF file with these weights takes, at most."""
-    return ABOUT_BYTES + sum(WEIGHT_BYTES + len(json.dumps(name)) for name in names)
+def record_bytes(shapes: Mapping[str, Sequence[int]]) -> int:
+    """Bytes that the record of a GGUF file with weights of these shapes takes, at most."""
+    experts = {name: shape[0] if len(shape) == 3 else 0 for name, shape in shapes.items()}
+    each = (WEIGHT_BYTES + EXPERT_BYTES * n + len(json.dumps(name)) * (1 + n) for name, n in experts.items())
+    return ABOUT_BYTES + sum(each)
 
 
 def scaled_values(row: Scaled) -> dict[str, Any]:
@@ -92,6 +98,11 @@ def scaled_values(row: Scaled) -> dict[str, Any]:
         "least": row.least, "largest": row.largest, "readers": list(row.readers),
         **channel_values(row.channels),
     }  # fmt: skip
+
+
+def starved_values(starved: Sequence[Starved]) -> dict[str, Any]:
+    """Experts of few tokens as a field of JSON; none where there are none."""
+    return {"starved": [asdict(found) for found in starved]} if starved else {}
 
 
 def channel_values(found: Channels | None) -> dict[str, Any]:
@@ -136,8 +147,9 @@ def record_of(values: object, file: str) -> Record:
         at.values.get("rotate") is True, None if kv is None else at.text("kv"),
     )  # fmt: skip
     return Record(
-        about, at.text("target"), tuple(map(_weight, at.parts("weights"))), tuple(map(scaled_of, at.parts("scales")))
-    )
+        about, at.text("target"), tuple(map(_weight, at.parts("weights"))), tuple(map(scaled_of, at.parts("scales"))),
+        starved_of(at),
+    )  # fmt: skip
 
 
 def scaled_of(at: Fields) -> Scaled:
@@ -163,6 +175,12 @@ def channels_of(at: Fields) -> Channels | None:
         return None
     part = at.part("channels")
     return Channels(part.whole("size"), part.real("median"), tuple(part.pairs("largest")))
+
+
+def starved_of(at: Fields) -> tuple[Starved, ...]:
+    """The experts of few tokens that a part of JSON has."""
+    parts = at.parts("starved") if "starved" in at.values else ()
+    return tuple(Starved(p.text("input"), p.whole("expert"), p.whole("tokens"), p.text("how")) for p in parts)
 
 
 class Fields:

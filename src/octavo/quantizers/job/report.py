@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from octavo.quantizers.job.prepared import Scaled, StaticInput
+from octavo.quantizers.job.starved import Starved
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class Report:
     layout  how the quantized weights of a checkpoint lie there, as in "gptq"; None for a model of other weights
     scaled  channels whose scales a method chose
     inputs  static scales of activations
+    starved  experts that met too few tokens for a method to go by
     memory, disk, seconds  of a dry run with a method: bytes that it takes at most, and about how long
     """
 
@@ -50,6 +52,7 @@ class Report:
     layout: str | None = None
     scaled: list[Scaled] = field(default_factory=list)
     inputs: list[StaticInput] = field(default_factory=list)
+    starved: list[Starved] = field(default_factory=list)
     memory: int | None = None
     disk: int | None = None
     seconds: float | None = None

@@ -21,6 +21,7 @@ from octavo.quantizers.job.recode import Recoded, Slab, checked_copy, read_slabs
 from octavo.quantizers.job.record import KEY, Record, WeightRecord, record_bytes, to_json
 from octavo.quantizers.job.report import Report, TensorRow
 from octavo.quantizers.job.source import Source, SourceTensor
+from octavo.quantizers.job.starved import all_starved, warn
 
 QUANTIZATION_VERSION = 2  # of the block formats, GGML_QNT_VERSION
 _INFO_BYTES = 8 + 4 + 4 + 8  # of a tensor info, beside its name and sizes
@@ -53,6 +54,8 @@ def write_model(
     if method is not None:
         made = method(job)
         job = replace(job, made=made.tensors, about=made.about)
+        report.starved.extend(all_starved(made.tensors.values()))
+        warn(report.starved)
     with _Writer(job, report, threads, progress) as writer:
         write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.tensors])
     if isinstance(method, KeepsWork):
@@ -159,7 +162,7 @@ def _record(job: Job, about: About) -> Record:
     """What a method did, for the file to keep."""
     made = ((name, about.method, each.before, each.error) for name, each in job.made.items())
     weights = (WeightRecord(*row, {}, job.made[row[0]].channels) for row in made)
-    return Record(about, job.name, tuple(weights))
+    return Record(about, job.name, tuple(weights), starved=all_starved(job.made.values()))
 
 
 def _imatrix_keys(imatrix: Imatrix) -> dict[str, Any]:
@@ -191,5 +194,5 @@ def header_bytes(source: Source, imatrix: Imatrix | None = None, *, method: bool
     infos = sum(_INFO_BYTES + len(t.name.encode()) + 8 * len(t.shape) for t in source.tensors)
     alignment = source.metadata.get("general.alignment")
     gap = alignment.value if alignment is not None else _ALIGNMENT
-    record = record_bytes(t.name for t in source.tensors) if method else 0
+    record = record_bytes({t.name: t.shape for t in source.tensors}) if method else 0
     return pairs + infos + gap * (len(source.tensors) + 1) + record
