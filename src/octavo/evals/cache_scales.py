@@ -10,6 +10,7 @@ import os
 import numpy as np
 
 from octavo.errors import UsageError
+from octavo.evals.checkpoint_scales import require_folder, write_folder
 from octavo.formats import quantize_reference
 from octavo.formats.qtensor import QTensor
 from octavo.formats.spec import F32
@@ -19,6 +20,7 @@ from octavo.huggingface.file import CheckpointFile
 from octavo.io.apart import MODEL, model_files, require_apart
 from octavo.io.gguf import GGUFFile, LazyTensor, write_gguf
 from octavo.models import ModelSpec
+from octavo.quantizers.calibration import ChannelStatistics
 from octavo.quantizers.calibration.statistics import Statistics
 
 CENTER, MAGNITUDES = ".cache_k.center", (".cache_k.max", ".cache_v.max")
@@ -27,52 +29,78 @@ LEAST = np.float32(1e-6)
 """The least magnitude: a head that was always 0 has one too."""
 
 
-def require_scales(spec: ModelSpec, path: str | os.PathLike[str]) -> None:
-    """Raise UsageError unless `write_scales` can write this model."""
-    if isinstance(spec.file, CheckpointFile):
-        allowed = "a GGUF file, as octavo convert makes one of a folder"
-        raise UsageError(f"{spec.file.path} is a checkpoint folder; its scales go into a file (allowed: {allowed})")
-    if any(n.inputs[1] is n.inputs[2] for n in _attentions(spec.graph())):
+def require_scales(spec: ModelSpec, path: str | os.PathLike[str], *, only_centers: bool = False) -> None:
+    """Raise UsageError unless `write_scales` can write this model, FileError for a folder that is not new."""
+    if spec.architecture.encoder:
+        raise UsageError(f"{spec.file.path}: an embedding model keeps no keys (allowed: models that say text)")
+    attentions = _attentions(spec.graph())
+    if any(n.inputs[1] is n.inputs[2] for n in attentions):
         raise UsageError(f"{spec.file.path}: keys are values too, which no cache with static scales takes")
+    if only_centers and not _can_be_centered(attentions):
+        problem = "scores have a cap or sinks, beside which keys have to be whole: there are no centers to write"
+        raise UsageError(f"{spec.file.path}: {problem} (allowed: without --only-centers)")
     require_apart(path, {MODEL: model_files(spec.file.path, spec.file.files)})
+    if isinstance(spec.file, CheckpointFile):
+        if only_centers:
+            problem = "is a checkpoint, which has no words for centers"
+            raise UsageError(f"{spec.file.path} {problem} (allowed: a GGUF file, as octavo convert makes one of it)")
+        require_folder(spec, spec.file, path)
 
 
 def write_scales(
     spec: ModelSpec, statistics: Statistics, path: str | os.PathLike[str], *, only_centers: bool = False
 ) -> None:
-    """Write the model's GGUF file again, with the scales and centers that `statistics` of it give, or the centers.
+    """Write the model again, with the scales and centers that `statistics` of it give, or the centers: a GGUF file, or
+    a folder with scales if it is a checkpoint.
 
-    Raises UsageError for statistics of another model and as `require_scales` does, GGUFError where writing fails.
+    Raises UsageError for statistics of another model, what `require_scales` raises, and GGUFError or FileError where
+    writing fails.
     """
-    require_scales(spec, path)
+    require_scales(spec, path, only_centers=only_centers)
     file = spec.file
+    if isinstance(file, CheckpointFile):
+        measured = _measured(spec, statistics)
+        largest = {name: np.maximum(np.abs(m.min), np.abs(m.max)).max(axis=1) for name, m in measured.items()}
+        write_folder(spec, file, {name: np.maximum(x, LEAST).astype(np.float32) for name, x in largest.items()}, path)
+        return
     found = {n: x for n, x in tensors_of(spec, statistics).items() if n.endswith(CENTER) or not only_centers}
-    measured = [quantize_reference(values, by_name("F32"), name) for name, values in found.items()]
+    added = [quantize_reference(values, by_name("F32"), name) for name, values in found.items()]
     kept = [_lazy(file, name) for name in file.tensors if not name.endswith((CENTER, *MAGNITUDES))]
     ours = ("general.architecture", "general.alignment")
     metadata = {key: file.metadata.typed(key) for key in file.metadata if key not in ours}
-    write_gguf(path, spec.architecture.name, metadata, [*kept, *measured])
+    write_gguf(path, spec.architecture.name, metadata, [*kept, *added])
 
 
 def tensors_of(spec: ModelSpec, statistics: Statistics) -> dict[str, F32]:
     """The tensors by name: of each layer the largest magnitudes, and what lies in the middle of keys if attention
     lets it go."""
-    attentions = _attentions(spec.graph())
-    centered = not any(n.attrs.get("cap") or len(n.inputs) > 6 for n in attentions)
+    centered = _can_be_centered(_attentions(spec.graph()))
     found: dict[str, F32] = {}
-    for node in attentions:
-        for cache in node.inputs[1:3]:
-            name, measured = cache.name, statistics.caches.get(cache.name)
-            if measured is None or measured.shape != cache.shape[1:]:
-                raise UsageError(f"{statistics.path}: has no statistics of {name} (allowed: those of this model)")
-            moved = centered and name.endswith("cache_k")
-            middle = (measured.min + measured.max) / 2 if moved else np.zeros(measured.shape)
-            center: F32 = middle.astype(np.float32)
-            around = np.maximum(measured.max - center, center - measured.min).max(axis=1)
-            found[f"{name}.max"] = np.maximum(around, LEAST).astype(np.float32)
-            if center.any():
-                found[f"{name}.center"] = center.reshape(-1)
+    for name, measured in _measured(spec, statistics).items():
+        moved = centered and name.endswith("cache_k")
+        middle = (measured.min + measured.max) / 2 if moved else np.zeros(measured.shape)
+        center: F32 = middle.astype(np.float32)
+        around = np.maximum(measured.max - center, center - measured.min).max(axis=1)
+        found[f"{name}.max"] = np.maximum(around, LEAST).astype(np.float32)
+        if center.any():
+            found[f"{name}.center"] = center.reshape(-1)
     return found
+
+
+def _measured(spec: ModelSpec, statistics: Statistics) -> dict[str, ChannelStatistics]:
+    """What was measured of the model's caches, by their names."""
+    found: dict[str, ChannelStatistics] = {}
+    for cache in (cache for node in _attentions(spec.graph()) for cache in node.inputs[1:3]):
+        measured = statistics.caches.get(cache.name)
+        if measured is None or measured.shape != cache.shape[1:]:
+            raise UsageError(f"{statistics.path}: has no statistics of {cache.name} (allowed: those of this model)")
+        found[cache.name] = measured
+    return found
+
+
+def _can_be_centered(attentions: list[Node]) -> bool:
+    """Whether scores may all change by the same number: not under a cap, and not beside sinks."""
+    return not any(n.attrs.get("cap") or len(n.inputs) > 6 for n in attentions)
 
 
 def _attentions(graph: Graph) -> list[Node]:

@@ -21,10 +21,11 @@ TOPS = {"int8": float(INT8_TOP), "fp8": FP8_TOP["e4m3"]}
 """The largest code of a cache's type."""
 
 
-def cache_scales(model: ModelSpec, caches: Mapping[str, F32], kv: str) -> dict[str, F32]:
+def cache_scales(model: ModelSpec, caches: Mapping[str, F32], kv: str, asked: str = "--kv") -> dict[str, F32]:
     """Scales by their tensors' names, float32 [1] or [heads], of the largest magnitudes [heads] of caches.
 
     caches  by name, as "blk.0.cache_k"
+    asked   the option that wants them
 
     Raises UsageError for a model that keeps something else than keys and values.
     """
@@ -33,7 +34,7 @@ def cache_scales(model: ModelSpec, caches: Mapping[str, F32], kv: str) -> dict[s
         layer, _, kind = name.rpartition(".")
         module = checkpoint_name(f"{layer}.attn_output.weight", model.architecture)
         if module is None or kind not in ("cache_k", "cache_v") or name.replace("_k", "_v") not in caches:
-            raise UsageError(f"--kv {kv} for a model that keeps {name} (allowed: models that keep keys and values)")
+            raise UsageError(f"{asked} {kv} for a model that keeps {name} (allowed: models that keep keys and values)")
         scales = (largest if kv == "int8" else largest.max(keepdims=True)) / np.float32(TOPS[kv])
         parent = module.rsplit(".", 2)[0]
         found[f"{parent}.{kind[-1]}_scale"] = np.maximum(scales, np.finfo(np.float32).tiny)

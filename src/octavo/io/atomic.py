@@ -46,6 +46,16 @@ def _require_regular(path: str | os.PathLike[str]) -> None:
         raise FileError("is not a regular file", file=path, allowed="a regular file, or a new name")
 
 
+def require_new_folder(path: str | os.PathLike[str]) -> None:
+    """Raise FileError unless `new_folder` can make `path`: a new name in a folder that exists, or an empty folder."""
+    parent = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(parent):
+        raise FileError(f"there is no folder {parent}", file=path, allowed="a new folder in one that exists")
+    if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
+        problem = "has files in it" if os.path.isdir(path) else "is a file"
+        raise FileError(problem, file=path, allowed="a folder that is new or empty")
+
+
 def require_room(path: str | os.PathLike[str], needed: int) -> None:
     """Raise FileError unless the disk of what is to be written has room for `needed` bytes."""
     free = shutil.disk_usage(os.path.dirname(os.path.realpath(path))).free

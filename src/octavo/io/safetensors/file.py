@@ -57,22 +57,23 @@ class StoredTensor:
             raise _fault(self, f"holds {self.dtype}", ", ".join(FLOATS))
         if 0 in self.shape or not self.shape:
             raise _fault(self, f"has shape {list(self.shape)}", "sizes of 1 or more")
-        return QTensor(by_name(self.dtype), self.shape, self._bytes().reshape(*self.shape[:-1], -1), self.name)
+        return QTensor(by_name(self.dtype), self.shape, self.raw().reshape(*self.shape[:-1], -1), self.name)
 
     def array(self) -> AnyArray:
         """An integer tensor or one of 8-bit floats (as uint8), read into memory. Raises FileError as `load` does."""
         if self.dtype not in NUMPY:
             raise _fault(self, f"holds {self.dtype}", ", ".join(NUMPY))
-        return self._bytes().view(NUMPY[self.dtype]).reshape(self.shape)
+        return self.raw().view(NUMPY[self.dtype]).reshape(self.shape)
 
     def floats(self) -> F32:
         """A tensor of floats of any shape, [] too, as float32. Raises FileError as `load` does."""
         if self.dtype not in FLOATS:
             raise _fault(self, f"holds {self.dtype}", ", ".join(FLOATS))
-        values = by_name(self.dtype).code(self._bytes().view(by_name(self.dtype).fields[0].dtype))
+        values = by_name(self.dtype).code(self.raw().view(by_name(self.dtype).fields[0].dtype))
         return values.reshape(self.shape)
 
-    def _bytes(self) -> U8:
+    def raw(self) -> U8:
+        """The bytes of a tensor of any dtype. Raises FileError for a file cut since."""
         data = np.empty(self.nbytes, dtype=np.uint8)
         try:
             with open_regular(self.file, WANTED) as file:
