@@ -185,6 +185,7 @@ def test_sizes_that_are_wrong(octavo: Run, src: str, dst: str, arguments: list[s
         (["--method", "gptq"], "--method gptq alone"),
         (["--calibration", "demo"], "--calibration demo alone"),
         (["--method", "awq", "--calibration", "demo"], "--method is 'awq'"),
+        (["--samples", "8"], "--samples alone"),
     ],
 )
 def test_a_method_wants_a_text(octavo: Run, src: str, dst: str, given: list[str], wrong: str) -> None:

@@ -10,6 +10,7 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.models import ModelName, Offline, local
+from octavo.cli.notes import notes_told
 from octavo.cli.options import Device, Threads
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from octavo.quantizers.calibration import ChannelStatistics
     from octavo.quantizers.calibration.statistics import Statistics
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
 CACHES = ("cache_k", "cache_v")
 """Ends of caches' names; all their rows, heads, have the same tokens."""
 SHOWN = 8
@@ -112,15 +111,11 @@ def calibrate(
 def _run(calibration: Calibration, output: str, *, resume: bool) -> Statistics:
     from octavo.cli.progress import Bar
 
-    with Bar() as bar:
-        try:
-            return calibration.run(
-                output, resume=resume,
-                progress=lambda done, total: bar.show(f"part {done} of {total}", done, total),
-            )  # fmt: skip
-        except KeyboardInterrupt:
-            print("octavo: stopped; the same command with --resume goes on", file=sys.stderr)
-            raise typer.Exit(INTERRUPTED) from None
+    with notes_told(), Bar() as bar:
+        return calibration.run(
+            output, resume=resume,
+            progress=lambda done, total: bar.show(f"part {done} of {total}", done, total),
+        )  # fmt: skip
 
 
 def _announce(calibration: Calibration, needs: Needs, *, as_json: bool) -> None:

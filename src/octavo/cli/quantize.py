@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.models import Offline, local
+from octavo.cli.notes import notes_told
 from octavo.cli.plain import to_json
 from octavo.cli.progress import Bar
 from octavo.cli.quantize_method import MethodOptions
@@ -163,7 +164,7 @@ def quantize(
     options: Any = {
         "choices": choices, "allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads,
     }  # fmt: skip
-    with Bar() as bar:
+    with notes_told(), Bar() as bar:
         options["method"] = method.made(dst, threads, bar)
         if target is not None:
             fitted = _fit(src, dst, target, size.text, method.imatrix, bar, options)

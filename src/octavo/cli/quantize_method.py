@@ -41,8 +41,10 @@ class MethodOptions:
                      help="The text that is run for it: a file, or `demo`."),
     ] = None  # fmt: skip
     samples: Annotated[
-        int, typer.Option("--samples", min=1, rich_help_panel=METHOD, help="Windows of it that are run, at most.")
-    ] = 32
+        int | None,
+        typer.Option("--samples", min=1, rich_help_panel=METHOD,
+                     help="Windows of it that are run, at most (default: 32)."),
+    ] = None  # fmt: skip
     context: Context = None
     device: Device = "auto"
     resume: Annotated[
@@ -60,13 +62,13 @@ class MethodOptions:
         if self.method is None or self.calibration is None:
             given = f"--method {self.method}" if self.method else f"--calibration {self.calibration}"
             raise UsageError(f"{given} alone (allowed: --method gptq or qronos together with --calibration TEXT)")
-        from octavo.evals.compensation import KINDS, Compensation
+        from octavo.evals.compensation import KINDS, SAMPLES, Compensation
 
         kind = next((kind for kind in KINDS if kind == self.method), None)
         if kind is None:
             raise UsageError(f"--method is {self.method!r} (allowed: {', '.join(KINDS)})")
         return Compensation(
-            self.calibration, kind, self.samples, self.context, self.device, threads, bar.show,
+            self.calibration, kind, self.samples or SAMPLES, self.context, self.device, threads, bar.show,
             f"{dst}.work", self.resume,
         )  # fmt: skip
 
@@ -75,7 +77,7 @@ class MethodOptions:
         if self.method in (None, "rtn") and self.calibration is None and not any((self.resume, *options.values())):
             self._refuse_alone()
             return None
-        from octavo.evals.schemes import KINDS, SchemeMethod
+        from octavo.evals.schemes import KINDS, SAMPLES, SchemeMethod
 
         kind = next((kind for kind in KINDS if kind == self.method), None)
         if kind is None:
@@ -84,7 +86,7 @@ class MethodOptions:
         if self.calibration is None:
             raise UsageError(f"--method {kind} alone (allowed: together with --calibration TEXT)")
         return SchemeMethod(
-            self.calibration, kind, samples=self.samples, context=self.context, resume=self.resume,
+            self.calibration, kind, samples=self.samples or SAMPLES, context=self.context, resume=self.resume,
             device=self.device, threads=threads, progress=bar.show, **options,
         )  # fmt: skip
 
@@ -92,9 +94,10 @@ class MethodOptions:
         """Raise UsageError for options of a method without one."""
         options = {
             "--resume": self.resume,
+            "--samples": self.samples,
             "--ctx-size": self.context,
             f"--device {self.device}": self.device != "auto",
         }
         given = next((name for name, value in options.items() if value), None)
         if given is not None:
-            raise UsageError(f"{given} alone (allowed: together with --method)")
+            raise UsageError(f"{given} alone (allowed: together with --method and --calibration)")

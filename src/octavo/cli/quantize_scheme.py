@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from octavo.cli.notes import notes_told
 from octavo.cli.progress import Bar
 from octavo.cli.quantize_method import MethodOptions
 from octavo.errors import UsageError
@@ -84,7 +85,7 @@ class SchemeOptions:
         from octavo.quantizers.checkpoint import quantize_checkpoint
 
         assert self.scheme is not None
-        with Bar() as bar:
+        with notes_told(), Bar() as bar:
             given = {"rotate": self.rotate, "kv": self.kv, "activations": self.activations, "seed": self.seed}
             made = method.of_scheme(options["threads"], bar, **given)
             layout = self.layout or "compressed-tensors"

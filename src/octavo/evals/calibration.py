@@ -119,16 +119,16 @@ class Calibration:
         self._require_room(path)
         name = run_name(self.spec, self.samples, self.options.hessians, *(b.name for b in self.backends))
         journal = Journal(os.fspath(path) + WORK, name, resume=resume)
-        done = False
         try:
             parts = _Parts(journal.folder, hessians=self.options.hessians)
             run = Layerwise(self.spec, self.backends, self.samples, journal=journal, done=parts.save, progress=progress)
             for stage in run.run():
                 parts.take(stage)
             statistics = parts.join([s.number for s in run.stages], path, self._about())
-            done = True
-        finally:
-            journal.close(remove=done)
+        except BaseException as error:
+            journal.stop(error)
+            raise
+        journal.close(remove=True)
         return statistics
 
     def _about(self) -> dict[str, str]:

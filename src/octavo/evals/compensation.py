@@ -18,7 +18,15 @@ import numpy as np
 from octavo.backends import select
 from octavo.errors import UsageError, about_tensor, shown
 from octavo.evals.kept import Kept, name_of
-from octavo.evals.layerwise import Layerwise, OpenStage, ProductInput, Samples, remove_journal, require_room_in
+from octavo.evals.layerwise import (
+    Layerwise,
+    OpenStage,
+    ProductInput,
+    Samples,
+    note_kept,
+    remove_journal,
+    require_room_in,
+)
 from octavo.evals.layerwise.needs import kept_in_memory, require_memory, seconds, values_kept
 from octavo.evals.looked_up import made_table, rows_at_a_time
 from octavo.evals.method_memory import compensation_bytes
@@ -100,9 +108,12 @@ class Compensation:
             name = name_of(spec, samples, job, self.kind, *(b.name for b in backends))
             kept = Kept(self.work, name, resume=self.resume)
             try:
-                return AllMade(self._made(job, spec, samples, backends, kept), about)
-            finally:
-                kept.close()
+                made = self._made(job, spec, samples, backends, kept)
+            except BaseException as error:
+                kept.journal.stop(error)
+                raise
+            kept.close()
+            return AllMade(made, about)
 
     def takes(self, job: Job) -> Takes:
         """What a call takes, with as many whole windows as are asked for; the text is not read. Raises as that does."""
@@ -135,6 +146,11 @@ class Compensation:
         """Remove what was kept: the file is there."""
         if self.work is not None:
             remove_journal(self.work)
+
+    def failed(self, job: Job, error: BaseException) -> None:
+        """Note with an error that came while the file was written that all is kept, if it is."""
+        if self.work is not None and self._keeps(job):
+            note_kept(self.work, error)
 
     def _keeps(self, job: Job) -> bool:
         """Whether what is made is kept in a folder until all is."""

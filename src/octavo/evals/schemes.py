@@ -128,12 +128,12 @@ class SchemeMethod:
         try:
             scaled, choices = run.scaled(journal)
             done = run.weights(scaled, journal)
-        except BaseException:
-            journal.close(remove=False)
+        except BaseException as error:
+            journal.stop(error)
             raise
         about = About.of(self.kind, self.text, run.samples.tokens, rotate=self.rotate, kv=self.kv)
         return Prepared(
-            scaled, done.made, choices, done.inputs, done.caches, lambda written: journal.close(remove=written), about
+            scaled, done.made, choices, done.inputs, done.caches, journal.end, about
         )
 
     def require(self, scheme: CheckpointScheme) -> None:

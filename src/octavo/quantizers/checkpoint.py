@@ -95,16 +95,17 @@ def quantize_checkpoint(
         if method is None:
             _write(dst, job, report, None)
             return report
-        prepared, done = method(file, kind, os.fsdecode(dst).rstrip(os.sep) + WORK), False
+        prepared = method(file, kind, os.fsdecode(dst).rstrip(os.sep) + WORK)
         try:
             report.scaled.extend(prepared.scaled)
             report.inputs.extend(prepared.inputs)
             report.starved.extend(all_starved(prepared.made.values()))
             warn(report.starved)
             _write(dst, CheckpointJob(target, prepared), report, method.kv)
-            done = True
-        finally:
-            prepared.end(done)
+        except BaseException as error:
+            prepared.end(error)
+            raise
+        prepared.end(None)
     return report
 
 

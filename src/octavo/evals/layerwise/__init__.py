@@ -3,7 +3,7 @@
 from octavo.evals.layerwise.inputs import ProductInput
 from octavo.evals.layerwise.runner import Layerwise, OpenStage, run_name
 from octavo.evals.layerwise.samples import Samples
-from octavo.evals.layerwise.values import Journal, remove_journal, require_room_in
+from octavo.evals.layerwise.values import Journal, note_kept, remove_journal, require_room_in
 
 __all__ = [
     "Journal",
@@ -11,6 +11,7 @@ __all__ = [
     "OpenStage",
     "ProductInput",
     "Samples",
+    "note_kept",
     "remove_journal",
     "require_room_in",
     "run_name",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from octavo.errors import FileError, UsageError
+from octavo.errors import FileError, NonFiniteError, QuantFormatError, UsageError
 from octavo.formats.spec import AnyArray
 from octavo.io import regular
 from octavo.io.atomic import failures_of, require_room, written_file
@@ -136,7 +136,7 @@ class Journal:
     """
 
     def __init__(self, folder: str, run: str, *, resume: bool) -> None:
-        self.folder, self._run = folder, run
+        self.folder, self._run, self._resume = folder, run, resume
         if os.path.lexists(folder) and not os.path.isdir(folder):
             raise FileError("is not a folder", file=folder, allowed="a folder, for what the run keeps, or a new name")
         with failures_of(folder):
@@ -164,6 +164,25 @@ class Journal:
         if remove:
             remove_journal(self.folder)
 
+    def end(self, error: BaseException | None) -> None:
+        """Close the folder of a run whose result is written, or could not be: with the error, as of `stop`."""
+        if error is None:
+            self.close(remove=True)
+        else:
+            self.stop(error)
+
+    def stop(self, error: BaseException) -> None:
+        """Close the folder of a run that an error, or a signal, has ended.
+
+        What is done stays, and a note of the error says how to go on. The folder is removed where nothing is done, and
+        where values ended the run that would end the next one too, unless it was asked to go on.
+        """
+        again = isinstance(error, NonFiniteError | QuantFormatError) and not self._resume
+        kept = self.stage > 0 and not again
+        self.close(remove=not kept)
+        if kept:
+            note_kept(self.folder, error)
+
     @property
     def _path(self) -> str:
         return os.path.join(self.folder, STATE)
@@ -183,6 +202,11 @@ class Journal:
         if type(stage) is not int or stage < 0:
             raise FileError(f"stage is {stage!r}", file=self._path, allowed="0 or more")
         return stage
+
+
+def note_kept(folder: str, error: BaseException) -> None:
+    """Note with an error that what was made is kept, and how to go on."""
+    error.add_note(f"what was made is kept in {folder}; the same command with --resume (resume=True) goes on")
 
 
 def require_room_in(folder: str, needed: int) -> None:

@@ -17,9 +17,11 @@ class Method(Protocol):
 
 @runtime_checkable
 class KeepsWork(Protocol):
-    """A method that keeps what it has made until the file is there."""
+    """A method that keeps what it has made until the file is there, and is told if it can't be."""
 
     def written(self) -> None: ...
+
+    def failed(self, job: Job, error: BaseException) -> None: ...
 
 
 @dataclass(frozen=True)

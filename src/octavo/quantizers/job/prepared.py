@@ -97,7 +97,7 @@ class Prepared:
     scaled  channels whose scales were chosen
     inputs  static scales of activations, of a scheme that has them
     caches  the largest magnitude of each head, float32 [heads], of what caches held, by their names as "blk.0.cache_k"
-    end     is to be called when the checkpoint is written, or is not going to be: whether it is
+    end     is to be called when the checkpoint is written, or is not going to be: with the error then, else None
     about   what the run was
     """
 
@@ -106,7 +106,7 @@ class Prepared:
     scaled: Sequence[Scaled] = ()
     inputs: Sequence[StaticInput] = ()
     caches: Mapping[str, F32] = field(default_factory=dict)
-    end: Callable[[bool], None] = lambda done: None
+    end: Callable[[BaseException | None], None] = lambda error: None
     about: About | None = None
 
 

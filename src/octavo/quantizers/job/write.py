@@ -56,8 +56,13 @@ def write_model(
         job = replace(job, made=made.tensors, about=made.about)
         report.starved.extend(all_starved(made.tensors.values()))
         warn(report.starved)
-    with _Writer(job, report, threads, progress) as writer:
-        write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.tensors])
+    try:
+        with _Writer(job, report, threads, progress) as writer:
+            write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.tensors])
+    except BaseException as error:
+        if isinstance(method, KeepsWork):
+            method.failed(job, error)
+        raise
     if isinstance(method, KeepsWork):
         method.written()
     return report
