@@ -9,14 +9,19 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import UsageError
+from octavo.evals import calibrate
 from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
+from octavo.quantizers.calibration.statistics import Statistics
 from octavo.quantizers.fold import Fold, Part, clustered_order, reorder, reordered, shuffle, sorted_order
 from octavo.quantizers.fold.orders import clusters
 from tests.models.table import TOKENS, error, logits, saved
 from tests.models.tiny_checkpoints import TABLE
+from tests.runtime import tiny
+from tests.test_docs import BLOCK
 
+DOCS = Path(__file__).parents[3] / "docs"
 HEADS = Fold("two heads", 64, (
     Part("v", "rows", np.arange(64), 1), Part("o", "columns", np.arange(64), 1)), np.repeat([0, 1], 32))  # fmt: skip
 
@@ -29,6 +34,26 @@ def test_a_shuffled_model_computes_the_same(tmp_path: Path) -> None:
         assert np.array_equal(rows[0], rows[1])
         assert not np.array_equal(rows[0], rows[2])
         want, got = (logits(f, ReferenceBackend(), TOKENS[:16], at_once=True) for f in (file, shuffled[0]))
+    assert error(got, want) < 1e-4
+
+
+def test_a_sorted_model_computes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/calibration.md sorts one."""
+    snippet = next(code for code in BLOCK.findall((DOCS / "calibration.md").read_text()) if "model-sorted.gguf" in code)
+    monkeypatch.chdir(tmp_path)
+    tiny.write(tmp_path / "model-f16.gguf")
+    text = tiny.write_letters(tmp_path / "text.txt", 200)
+    calibrate("model-f16.gguf", text, "stats.safetensors", samples=2, context=32, device="reference")
+    exec(snippet, {})
+    stats = Statistics.load("stats.safetensors")
+    with open_model_file("model-f16.gguf") as file, open_model_file("model-sorted.gguf") as other:
+        down = [dequantize(f.tensor("blk.0.ffn_down.weight")) for f in (file, other)]
+        order = np.argsort(-stats.of("blk.0.ffn_down.weight").mean_square[0], kind="stable")
+        stream = [np.flatnonzero((dequantize(other.tensor("token_embd.weight")) == column[:, None]).all(axis=0))[0]
+                  for column in dequantize(file.tensor("token_embd.weight")).T]  # fmt: skip
+        np.testing.assert_array_equal(down[1][stream], down[0][:, order])
+        assert sorted(stream) == list(range(tiny.N_EMBD)) != stream
+        want, got = (logits(f, ReferenceBackend(), TOKENS[:16], at_once=True) for f in (file, other))
     assert error(got, want) < 1e-4
 
 
