@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench.profile import by_node, by_op, group, profile
+from octavo.bench.profile import by_node, by_op, group, profile, ready_engine
 from octavo.errors import ContextFullError, UsageError
 from octavo.graph.ops import VIEWS
 from octavo.io.gguf import GGUFFile
@@ -60,3 +60,8 @@ def test_steps_that_can_not_be(engine: Engine) -> None:
         profile(engine, 1, rounds=0)
     with pytest.raises(ContextFullError):
         profile(engine, 5, depth=60)
+
+
+def test_a_context_that_the_model_was_not_made_for(model: str) -> None:
+    with GGUFFile.open(model) as file, pytest.raises(UsageError, match=r"depth and tokens come to 513, but .* for 512"):
+        ready_engine(file, "reference", 1, 512, "f16")

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from octavo.bench.cost import Cost, Load, cost
-from octavo.bench.subject import tokens
+from octavo.bench.subject import require_context, tokens
 from octavo.errors import UsageError
 from octavo.graph.builder import CacheType
 from octavo.graph.names import split_layer
@@ -52,12 +52,11 @@ def ready_engine(
     file: GGUFFile, device: str, new: int, depth: int, kv: CacheType, threads: int | None = None,
     gpu_layers: GpuLayers | None = None, attention: Attention = "exact",
 ) -> Engine:  # fmt: skip
-    """An engine for steps of `new` tokens after `depth` others."""
+    """An engine for steps of `new` tokens after `depth` others. Raises UsageError for a model made for fewer."""
+    model, n_ctx, n_batch = read_model(file), depth + max(new, 1), max(new, 512)
+    require_context(model, n_ctx)
     backends, layers = backends_for(device, threads, gpu_layers, attention=attention)
-    n_ctx, n_batch = depth + max(new, 1), max(new, 512)
-    return Engine(
-        read_model(file), backends, EngineConfig(n_ctx=n_ctx, n_batch=n_batch, cache_type=kv, gpu_layers=layers)
-    )
+    return Engine(model, backends, EngineConfig(n_ctx=n_ctx, n_batch=n_batch, cache_type=kv, gpu_layers=layers))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from octavo.bench import machine
 from octavo.bench.limits import read_limit_of
 from octavo.bench.model import Progress, Trial, make_tests, peers_for, report, room, time_test
 from octavo.bench.peer import PeerSubject, worker_command
-from octavo.bench.subject import EngineSubject, Subject
+from octavo.bench.subject import EngineSubject, Subject, require_context
 from octavo.errors import UsageError
 from octavo.graph.builder import CacheType
 from octavo.graph.node import Attention
@@ -71,11 +71,8 @@ def _load(
     file: GGUFFile, tests: Sequence[Trial], options: Options, threads: int, progress: Progress
 ) -> tuple[EngineSubject, float]:
     model = read_model(file)
-    wanted, most = room(tests), model.hparams.n_ctx_most
-    if wanted > most:
-        raise UsageError(
-            f"depth and tokens come to {wanted}, but the model was made for {most} (allowed: up to {most})"
-        )
+    wanted = room(tests)
+    require_context(model, wanted)
     sequences = max(t.batch for t in tests) + 1  # and the first decode test's, which others are compared with
     backends, layers = backends_for(options.device, threads, options.gpu_layers, attention=options.attention)
     config = EngineConfig(n_ctx=wanted, max_sequences=sequences, cache_type=options.kv, gpu_layers=layers)

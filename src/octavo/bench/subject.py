@@ -9,6 +9,8 @@ from contextlib import closing
 from typing import Protocol
 
 from octavo.bench.cost import Cost, Load, total
+from octavo.errors import UsageError
+from octavo.models import ModelSpec
 from octavo.runtime.batch import Feed
 from octavo.runtime.device_sampling import greedy
 from octavo.runtime.engine import Engine
@@ -30,6 +32,15 @@ class Subject(Protocol):
 
     def decode(self, n: int) -> float:
         """The time for n steps of a token for each prepared sequence; they are then as they were."""
+
+
+def require_context(model: ModelSpec, wanted: int) -> None:
+    """Raise UsageError where a model was made for fewer tokens than a measurement's depth and tokens come to."""
+    most = model.hparams.n_ctx_most
+    if wanted > most:
+        raise UsageError(
+            f"depth and tokens come to {wanted}, but the model was made for {most} (allowed: up to {most})"
+        )
 
 
 def tokens(n: int, n_vocab: int, seed: int = 0) -> list[int]:
