@@ -47,7 +47,9 @@ class Written:
     scales: Annotated[
         str | None,
         typer.Option(
-            "--cache-scales", metavar="FILE", help="The model again, with scales for its KV cache: a GGUF file."
+            "--cache-scales",
+            metavar="FILE",
+            help="The model again, with scales for its KV cache: a file or a folder, as it is.",
         ),
     ] = None
     centers: Annotated[
@@ -89,7 +91,7 @@ def calibrate(
         if output is not None:
             calibration.require_apart(output)
         if written.scales is not None:
-            require_scales(calibration.spec, written.scales)
+            require_scales(calibration.spec, written.scales, only_centers=written.centers)
             calibration.require_apart(written.scales)
             require_apart(written.scales, {"the file of -o": [] if output is None else [output]})
         elif written.centers:
