@@ -22,7 +22,7 @@ from octavo.huggingface.kv_out import cache_scales, cache_scheme
 from octavo.huggingface.schemes import KEY, checkpoint_scheme
 from octavo.huggingface.tokenizer_out import tokenizer_files
 from octavo.huggingface.writers import find_writer
-from octavo.io.atomic import new_folder, require_room
+from octavo.io.atomic import new_folder, require_new_folder, require_room
 from octavo.io.gguf import GGUFFile
 from octavo.io.named import resolve
 from octavo.io.safetensors import write_safetensors
@@ -152,12 +152,7 @@ def _record(scheme: str, prepared: Prepared) -> dict[str, dict[str, Any]]:
 def _require_new(dst: StrPath) -> None:
     if not os.fspath(dst):
         raise UsageError("the destination has no name; name a folder that is new or empty")
-    parent = os.path.dirname(os.path.realpath(dst))
-    if not os.path.isdir(parent):
-        raise FileError(f"there is no folder {parent}", file=dst, allowed="a new folder in one that exists")
-    if os.path.lexists(dst) and not (os.path.isdir(dst) and not os.listdir(dst)):
-        problem = "has files in it" if os.path.isdir(dst) else "is a file"
-        raise FileError(problem, file=dst, allowed="a folder that is new or empty")
+    require_new_folder(dst)
 
 
 def _config(source: ModelSpec, model: ModelSpec, allow_requantize: bool) -> dict[str, Any]:
