@@ -132,9 +132,7 @@ class SchemeMethod:
             journal.stop(error)
             raise
         about = About.of(self.kind, self.text, run.samples.tokens, rotate=self.rotate, kv=self.kv)
-        return Prepared(
-            scaled, done.made, choices, done.inputs, done.caches, journal.end, about
-        )
+        return Prepared(scaled, done.made, choices, done.inputs, done.caches, journal.end, about)
 
     def require(self, scheme: CheckpointScheme) -> None:
         """Raise UsageError for a scheme that the kind has nothing for."""
