@@ -167,6 +167,14 @@ def test_batches_run_without_dropout_and_leave_each_mode_as_it_was(method: str) 
         assert torch.equal(model.state_dict()[name], value), name
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_batches_run_through_layers_that_encoders_read_past(*, training: bool) -> None:
+    layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
+    quantize_(layer.train(training), "w4a8", method="gptq", calibration=[torch.randn(2, 32, 128)])
+    assert quantized(layer) == ["linear1", "linear2"]
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
 def test_batches_in_any_iterable() -> None:
     """A DataLoader makes a list of each sample's arguments, as nn.Module takes them."""
 

@@ -143,13 +143,18 @@ def _hooked(layers: Iterable[nn.Module], hook: Callable[[nn.Module, tuple[Any, .
 
 @contextmanager
 def _evaluating(module: nn.Module) -> Iterator[None]:
-    """No dropout and no updates of running means, as when the model is used; each part is as it was afterwards."""
-    modes = {part: part.training for part in module.modules()}
+    """No dropout and no updates of running means, as when the model is used; each part is as it was afterwards.
+
+    Nor does an encoder layer of torch read weights past its layers, which it does in this mode.
+    """
+    modes, past = {part: part.training for part in module.modules()}, torch.backends.mha.get_fastpath_enabled()
     for part in modes:
         part.training = False
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(past)
         for part, mode in modes.items():
             part.training = mode
 
