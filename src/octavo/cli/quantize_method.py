@@ -38,7 +38,7 @@ class MethodOptions:
     calibration: Annotated[
         str | None,
         typer.Option("--calibration", metavar="TEXT", rich_help_panel=METHOD,
-                     help="The text that is run for it: a file, or `demo`."),
+                     help="The text that is run for it: a file, a .jsonl file of records, or `demo`."),
     ] = None  # fmt: skip
     samples: Annotated[
         int | None,

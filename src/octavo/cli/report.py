@@ -38,7 +38,9 @@ class Compared:
     ] = None
     calibration: Annotated[
         str | None,
-        typer.Option("--calibration", metavar="TEXT", help="The text that methods go by, a file or `demo`."),
+        typer.Option(
+            "--calibration", metavar="TEXT", help="The text that methods go by, a file (text or .jsonl) or `demo`."
+        ),
     ] = None
 
     def names(self, text: str | None) -> list[list[str]]:
