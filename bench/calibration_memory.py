@@ -29,7 +29,8 @@ METHODS = (
     "qqq:w4a8-g128", "rptq:int8-w8a8", "auto:w4a16-g128", "auto:int8-w8a8", "gguf:Q4_K_M", "calibrate:",
     "calibrate:--hessians",
 )  # fmt: skip
-"""Method and scheme; "gguf" is gptq into a GGUF file, "calibrate" `octavo calibrate` with an option."""
+"""Method and scheme, with options behind it; "gguf" is gptq into a GGUF file, "calibrate" `octavo calibrate` with an
+option."""
 PAUSE = 0.003
 """Seconds between looks at a process."""
 ONLY = """
@@ -68,7 +69,7 @@ def command(case: str, model: str, out: Path, samples: int) -> list[str]:
             "cpu",
         ]
     kind = "gptq" if method == "gguf" else method
-    target = [scheme] if method == "gguf" else ["--scheme", scheme]
+    target = [scheme] if method == "gguf" else ["--scheme", *scheme.split()]
     return ["quantize", model, str(out), *target, "--method", kind, "--calibration", "demo", "--samples", str(samples)]
 
 

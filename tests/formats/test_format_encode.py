@@ -1,6 +1,7 @@
 """Packing and the plain encoders: the inverse of unpacking, gguf's own bytes, and the round trip's error."""
 
 import dataclasses
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -32,6 +33,17 @@ def test_pack_is_the_inverse_of_unpack(fmt):
     if fmt.name == "IQ1_M":  # d lies in the highest bits of the scales
         t.data.reshape(-1, fmt.block_bytes)[:, -1] &= 0x3F
     assert np.array_equal(pack(unpack(t), fmt), t.data)
+
+
+@pytest.mark.parametrize("name", ["NVFP4", "MXFP4", "IQ4_NL", "IQ4_XS"])
+def test_tables_take_no_more_memory_than_other_formats(name):
+    """An error for each entry of the table is there for a few values only."""
+    fmt, values = by_name(name), np.random.default_rng(0).normal(size=(256, 2048)).astype(np.float32)
+    tracemalloc.start()
+    fmt.encode(fmt, values)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 24 * values.size
 
 
 @pytest.mark.parametrize("fmt", BLOCK_FORMATS, ids=lambda f: f.name)

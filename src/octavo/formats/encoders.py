@@ -16,6 +16,9 @@ from octavo.errors import QuantFormatError
 from octavo.formats.scalars import UE4M3_HALF_MAX, e8m0_half_to_f32, f32_to_ue4m3_half, ue4m3_half_to_f32
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 
+AT_A_TIME = 1 << 18
+"""Errors of values against entries of a table that are there together."""
+
 
 def by_groups(x: F32, size: int) -> F32:
     return x.reshape(*x.shape[:-1], x.shape[-1] // size, size)
@@ -54,11 +57,18 @@ def _codes(values: F32, fmt: BlockFormat) -> U8:
 
 
 def _nearest_in_table(groups: F32, d: F32, fmt: BlockFormat) -> U8:
-    """The code whose d * table[code] is nearest to each value, the first of equals."""
-    values = np.array(fmt.table, dtype=np.float32)
-    errors = np.abs(d[..., None] * values - groups[..., None])
-    nearest: U8 = errors.argmin(axis=-1).astype(np.uint8)
-    return nearest
+    """The code whose d * table[code] is nearest to each value, the first of equals.
+
+    Groups are looked at some at a time, for there is an error for each entry of the table.
+    """
+    values, flat = np.array(fmt.table, dtype=np.float32), groups.reshape(-1, groups.shape[-1])
+    scales, nearest = d.reshape(-1, 1, 1), np.empty(flat.shape, np.uint8)
+    step = max(1, AT_A_TIME // (flat.shape[1] * len(values)))
+    for start in range(0, len(flat), step):
+        part = slice(start, start + step)
+        errors = scales[part] * values - flat[part, :, None]
+        nearest[part] = np.abs(errors, out=errors).argmin(axis=-1)
+    return nearest.reshape(groups.shape)
 
 
 def plain(fmt: BlockFormat, x: F32) -> Planes:

@@ -70,12 +70,14 @@ class ChangedFile(GGUFFile):
         return self._changed(name) if copy else tensor
 
     def _changed(self, name: str) -> QTensor:
-        source = self.changes.copied.get(name, name)
-        stored = dequantize(self._file.tensor(source))
-        require_finite(stored, tensor_label(source))
-        values = self.changes.of(name, stored)
+        values = self.changes.of(name, self._stored(self.changes.copied.get(name, name)))
         data = np.ascontiguousarray(values, np.float32)
         return QTensor(by_name("F32"), data.shape, data.view(np.uint8), name)
+
+    def _stored(self, name: str) -> F32:
+        values = dequantize(self._file.tensor(name))
+        require_finite(values, tensor_label(name))
+        return values
 
     def close(self) -> None:
         self._file.close()

@@ -72,7 +72,8 @@ def apply(fold: Fold, scales: npt.ArrayLike, tensors: Tensors) -> dict[str, F32]
 def scaled(part: Part, scales: F64, values: F32) -> F32:
     """One tensor, its channels multiplied or divided by `scales` float64 [size of the fold]."""
     factors = np.append(scales if part.sign > 0 else 1 / scales, 1.0)[part.index]
-    out: F32 = (values * _over(part, factors, values.shape)).astype(np.float32)
+    out: F32 = np.empty(values.shape, np.float32)
+    np.multiply(values, _over(part, factors, values.shape), out=out, dtype=np.float64, casting="same_kind")
     return out
 
 

@@ -24,7 +24,10 @@ from octavo.quantizers.fold.file import ChangedFile, Changes
 from octavo.quantizers.fold.find import find_folds
 from octavo.quantizers.fold.fold import F64, Fold, Part, by_channel, from_channels, places_of, scaled
 from octavo.quantizers.fold.region import Ints
+from octavo.quantizers.tiles import spans
 
+VALUES = 1 << 17
+"""That are turned at a time: 40 bytes each are there for them."""
 OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
 
 
@@ -153,13 +156,15 @@ def _turn(fold: Fold, rotation: Rotation, changes: Changes) -> None:
 def _turning(part: Part, blocks: list[Ints], rotation: Rotation) -> Callable[[F32], F32]:
     places = places_of(part)
     channels = part.index[places]
+    copies = [places[np.isin(channels, block)].reshape(len(block), -1).T for block in blocks]  # [copies, n]
 
     def turned(values: F32) -> F32:
-        out = by_channel(part, values).copy()
-        for block in blocks:
-            mine = places[np.isin(channels, block)].reshape(len(block), -1).T  # [copies, n]
-            x = out[..., mine, :].swapaxes(-1, -2).astype(np.float64)  # [..., copies, others, n]
-            out[..., mine, :] = rotation.turn(x).swapaxes(-1, -2)
+        out = by_channel(part, values).copy()  # [channels, others], or [others, channels, 1]
+        for some in spans(out.size // len(part.index), max(1, VALUES // len(part.index))):
+            taken = out[some] if out.ndim == 3 else out[:, some]
+            for mine in copies:
+                x = taken[..., mine, :].swapaxes(-1, -2).astype(np.float64)  # [..., copies, others, n]
+                taken[..., mine, :] = rotation.turn(x).swapaxes(-1, -2)
         return from_channels(part, out, values.shape)
 
     return turned
