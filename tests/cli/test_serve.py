@@ -44,3 +44,16 @@ def test_a_file_without_keys(octavo: Run, tmp_path: Path) -> None:
 def test_a_key_that_no_header_can_have(octavo: Run) -> None:
     result = octavo("serve", "demo", "--api-key", "schlüssel")
     assert "API key" in result.error()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--kv-memory", "1K"), "--kv-memory is 1024 (allowed: "),
+        (("--device", "cpu", "--attention", "int8"), "--attention is int8 on device cpu (allowed: exact, or a GPU)"),
+        (("-c", "4096"), "-c is 4096, but the model was made for 1024 tokens (allowed: 1 to 1024)"),
+    ],
+)
+def test_what_the_engine_refuses(octavo: Run, arguments: tuple[str, ...], told: str) -> None:
+    """The option is named as it was typed, though the engine is another process."""
+    assert told in octavo("serve", "demo", "--port", "0", *arguments).error()

@@ -87,6 +87,9 @@ OPTIONS = {
     **{name: (f"--{name.replace('_', '-')}",) for name in
        ("top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n")},
     "think": ("--think", "--no-think"),
+    **{name: (f"--{name.replace('_', '-')}",) for name in
+       ("kv_memory", "itl_target", "speculate", "deterministic", "embeddings")},
+    "max_sequences": ("--max-sequences", "-np"),
 }  # fmt: skip
 """The options that Python's arguments are on the command line, the usual name first."""
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Literal, Self
 
-from octavo.errors import OctavoError
+from octavo.errors import OctavoError, UsageError
 from octavo.runtime.stats import Stats
 from octavo.server.messages import (
     Add,
@@ -113,7 +113,7 @@ class Stream:
 class EngineClient:
     """Sends requests to an engine, and gives each of them what comes back. Subclasses know where the engine is.
 
-    state     "loading", "ready" or "dead"; `failure` says why it is dead
+    state     "loading", "ready" or "dead"; `failure` says why it is dead, `wrong_argument` which argument is wrong
     info      what is loaded; None before the first time that it is
     stats     the engine's counts after its last step; none of an engine that has ended
     restarts  times that the engine was started again
@@ -122,6 +122,7 @@ class EngineClient:
     def __init__(self) -> None:
         self.state: State = "loading"
         self.failure: str | None = None
+        self.wrong_argument: str | None = None
         self.info: Info | None = None
         self.stats = NO_STATS
         self.restarts = 0
@@ -148,11 +149,13 @@ class EngineClient:
         raise NotImplementedError
 
     async def ready(self) -> None:
-        """Wait until the model is loaded. Raises EngineDiedError where it can't be."""
+        """Wait until the model is loaded. Raises EngineDiedError where it can't be, UsageError for a wrong argument."""
         while self.state == "loading":
             self._changed.clear()
             await self._changed.wait()
         if self.state == "dead":
+            if self.failure and self.wrong_argument:
+                raise UsageError(self.failure, argument=self.wrong_argument)
             raise EngineDiedError(self.failure or "the engine ended")
 
     def new_ids(self, n: int) -> list[int]:
@@ -213,6 +216,7 @@ class EngineClient:
             self.stats = replace(NO_STATS, empty=message.info.n_pages)
             self._set_state("ready")
         elif isinstance(message, Broken):
+            self.wrong_argument = message.argument
             self.died(message.message)
         elif (future := self._answers.get(message.id)) is not None and not future.done():
             if isinstance(message, Failed):

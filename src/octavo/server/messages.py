@@ -116,10 +116,15 @@ class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
 
 
 class Broken(msgspec.Struct, tag="broken", array_like=True, frozen=True):
-    """The model can't be loaded."""
+    """The model can't be loaded; `argument` is the one that is wrong, see UsageError."""
 
     kind: str
     message: str
+    argument: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> Broken:
+        return cls(type(error).__name__, str(error), getattr(error, "argument", None))
 
 
 class Step(msgspec.Struct, tag="step", array_like=True, frozen=True):

@@ -73,7 +73,7 @@ async def serve(
 ) -> None:  # fmt: skip
     """Serve a model until SIGTERM or SIGINT, or until its engine can't be loaded.
 
-    `told` is called once the model is loaded. Raises EngineDiedError where that fails.
+    `told` is called once the model is loaded. Raises EngineDiedError where that fails, UsageError for a wrong argument.
     """
     be_sequential()
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "front"))

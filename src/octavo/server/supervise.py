@@ -90,6 +90,7 @@ class ProcessClient(EngineClient):
                 payload = await reader.readexactly(length_of(await reader.readexactly(LENGTH.size)))
                 message = to_front.decode(payload)
                 if isinstance(message, Broken):
+                    self.wrong_argument = message.argument
                     return message.message
                 if isinstance(message, Step):
                     for row in message.rows:

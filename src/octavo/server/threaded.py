@@ -37,7 +37,7 @@ class ThreadClient(EngineClient):
             self.loop.run()
         except Exception as error:
             log.exception("the engine failed")
-            self._came(Broken(type(error).__name__, str(error)))
+            self._came(Broken.of(error))
 
     def _came(self, message: ToFront) -> None:
         assert self._home is not None

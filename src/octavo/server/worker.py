@@ -265,7 +265,7 @@ def serve_engine(sock: socket.socket) -> None:
     try:
         loop = make_loop(options, lambda message: channel.send(encode(message)))
     except OctavoError as error:
-        channel.send(encode(Broken(type(error).__name__, str(error))))
+        channel.send(encode(Broken.of(error)))
         return
 
     def read() -> None:
