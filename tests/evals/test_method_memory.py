@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from octavo.backends import select
-from octavo.evals.layerwise import Samples, memory
+from octavo.evals.layerwise import Layerwise, Samples, memory
+from octavo.evals.method_memory import ENCODER, compensation_bytes
 from octavo.evals.scheme_run import SchemeRun
 from octavo.formats import DeferredQTensor, QTensor, by_name
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.io.gguf import GGUFFile, PlainMetadata, TensorInfo
+from octavo.models import read_model
 
 GIB = 1 << 30
 LLAMA_70B: dict[str, Any] = {
@@ -89,6 +91,17 @@ def test_what_is_tried_beside_takes_more() -> None:
     plain, made, both = takes(file, ("nearest",)), takes(file), takes(file, ("gptq", "qronos"))
     assert plain < made < both
     assert made - plain > 12 * 4096**2
+
+
+@pytest.mark.usefixtures("alone")
+def test_what_a_stage_of_a_gguf_file_is_run_with_counts() -> None:
+    """Weights that were made before, as floats, and kernels of formats."""
+    spec = read_model(Shapes(1, LLAMA_70B))
+    run = Layerwise(spec, select("cpu"), Samples([[0] * 512]))
+    shapes = {f"blk.0.ffn_{part}.weight": (28672, 8192) for part in ("up", "gate")}
+    both, alone = (compensation_bytes(run, dict(list(shapes.items())[:n]), 1, 0, 1) for n in (2, 1))
+    assert both - alone == 4 * 28672 * 8192
+    assert compensation_bytes(run, shapes, 2, 0, 1) == both + ENCODER
 
 
 @pytest.mark.slow

@@ -121,10 +121,11 @@ class Compensation:
         with open_model_file(job.source.path) as file:
             spec = read_model(file)
             samples = Samples([[0] * self._window(spec)] * self.samples)
-            return self._takes(job, spec, samples, select(self.device, self.threads))
+            run = Layerwise(spec, select(self.device, self.threads), samples, original=self.kind == "qronos")
+            return Takes(*self._memory_and_disk(job, run), seconds(run, hessians=True))
 
-    def _takes(self, job: Job, spec: ModelSpec, samples: Samples, backends: Sequence[Backend]) -> Takes:
-        run = Layerwise(spec, backends, samples, original=self.kind == "qronos")
+    def _memory_and_disk(self, job: Job, run: Layerwise) -> tuple[int, int]:
+        """Bytes that a call takes."""
         shapes = {t.name: t.shape for t in job.tensors if _compensated(job, t.name) or _is_table(job, t.name)}
         made = sum(job.types[name].row_bytes(shape[-1]) * prod(shape[:-1]) for name, shape in shapes.items())
         if TIED in shapes:
@@ -132,15 +133,16 @@ class Compensation:
             shapes[TIED] = (min(rows, rows_at_a_time(k)), k)
         keeps, values = self._keeps(job), values_kept(run)
         kept = made if keeps else made + kept_in_memory(run)
-        memory = compensation_bytes(run, shapes.values(), kept, self.threads)
-        return Takes(memory, values + made if keeps else 0, seconds(run, hessians=True))
+        memory = compensation_bytes(run, shapes, len({job.types[name] for name in shapes}), kept, self.threads)
+        return memory, values + made if keeps else 0
 
     def _require_room(self, job: Job, spec: ModelSpec, samples: Samples, backends: Sequence[Backend]) -> None:
         """Raise HostMemoryError and FileError where memory, and the disk of `work`, do not hold what a call takes."""
-        takes = self._takes(job, spec, samples, backends)
-        require_memory(takes.memory, "the method")
-        if self.work is not None and takes.disk:
-            require_room_in(self.work, takes.disk)
+        run = Layerwise(spec, backends, samples, original=self.kind == "qronos")
+        memory, disk = self._memory_and_disk(job, run)
+        require_memory(memory, "the method")
+        if self.work is not None and disk:
+            require_room_in(self.work, disk)
 
     def written(self) -> None:
         """Remove what was kept: the file is there."""

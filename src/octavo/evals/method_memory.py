@@ -6,7 +6,7 @@ Bytes of arrays that are as large as matrices are counted as the code has them; 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from octavo.backends.cores import cores
@@ -24,8 +24,8 @@ from octavo.quantizers.fold import ChangedFile
 from octavo.quantizers.smoothing.pair import OUTPUTS
 from octavo.quantizers.smoothing.static import LARGEST_GRAM
 
-COMPENSATOR = 8 << 20
-"""Bytes of the kernels that make up for errors."""
+COMPENSATOR, ENCODER = 8 << 20, 3 << 20
+"""Bytes of the kernels that make up for errors, and of those that a format of GGUF has of its own."""
 MADE, ROUNDED = 36, 32
 """Bytes beside a value of rows while errors of them are made up for, and while they are rounded."""
 
@@ -214,19 +214,33 @@ def method_bytes(run: Layerwise, making: Making, names: Callable[[str], bool]) -
     return process + kernels + max(most, written_bytes(run.spec.file, made))
 
 
-def compensation_bytes(run: Layerwise, shapes: Iterable[tuple[int, ...]], kept: int, threads: int | None) -> int:
+def _made_alone(n: int, k: int, threads: int | None, *, cross: bool) -> int:
+    """Bytes while a weight [N, K] of a GGUF file is made, with the Hessian of its input and the factor."""
+    double = k <= LARGEST_DOUBLE
+    peak, after = (20 if double else 12) * k * k, (16 if double else 12) * k * k
+    sums = cross_bytes(k) if cross else 0
+    made = 4 * n * k + compensated_bytes(n, k, threads, cross=cross)
+    return max(sums + peak, sums + after + max(made, (20 if double else 12) * n * k))
+
+
+def compensation_bytes(
+    run: Layerwise, shapes: Mapping[str, tuple[int, ...]], formats: int, kept: int, threads: int | None
+) -> int:  # fmt: skip
     """Bytes of a process in which weights [N, K] of a GGUF file are made one after the other.
 
-    shapes  of all weights, of experts [E, N, K]
+    shapes  of all weights by name, of experts [E, N, K]; those of no product, whose rows are looked up, come first
+    formats  that these get
     kept    bytes of what is there in any case: values of all samples that are in memory, and weights that were made
     """
-    cross, most, largest = len(run.streams) > 1, 0, 0
-    for *_, n, k in shapes:
-        largest = max(largest, n * k)
-        double = k <= LARGEST_DOUBLE
-        peak, after = (20 if double else 12) * k * k, (16 if double else 12) * k * k
-        sums = cross_bytes(k) if cross else 0
-        made = 4 * n * k + compensated_bytes(n, k, threads, cross=cross)
-        most = max(most, sums + peak, sums + after + max(made, (20 if double else 12) * n * k))
+    cross, most = len(run.streams) > 1, 0
+    names = [[p.inputs[0].name for p in stage.products if p.inputs[0].name in shapes] for stage in run.stages]
+    read = {name for of in names for name in of}
+    for of in ([name for name in shapes if name not in read], *names):
+        before = 0  # floats that the stage is to be run with
+        for name in of:
+            *_, n, k = shapes[name]
+            most = max(most, before + _made_alone(n, k, threads, cross=cross))
+            before += 4 * math.prod(shapes[name])
+    largest = max((math.prod(shape[-2:]) for shape in shapes.values()), default=0)
     stage = max(stage_bytes(run, stage, {p.inputs[0].name for p in stage.products}) for stage in run.stages)
-    return process_bytes(largest) + COMPENSATOR + max(stage, most) + kept
+    return process_bytes(largest) + COMPENSATOR + formats * ENCODER + max(stage, most) + kept
