@@ -48,7 +48,7 @@ def test_every_command_with_a_model_takes_the_same_options() -> None:
     from typer.main import get_command
 
     from octavo.cli import app
-    from octavo.cli.options import OPTIONS
+    from octavo.cli.options import OF_SERVE, OPTIONS
 
     commands: dict[str, Any] = dict(get_command(app).commands)  # type: ignore[attr-defined]
     commands |= {f"eval {name}": command for name, command in commands["eval"].commands.items()}
@@ -58,6 +58,7 @@ def test_every_command_with_a_model_takes_the_same_options() -> None:
     for name in ("run", "inspect", "imatrix", "report", "eval ppl", "eval kl"):
         assert {"--ctx-size", "-c"} <= names[name], name
     assert {option for options in OPTIONS.values() for option in options[:1]} <= names["run"]
+    assert {option for options in OF_SERVE.values() for option in options} <= names["serve"]
 
 
 def test_the_version(octavo: Run) -> None:

@@ -87,11 +87,14 @@ OPTIONS = {
     **{name: (f"--{name.replace('_', '-')}",) for name in
        ("top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n")},
     "think": ("--think", "--no-think"),
+}  # fmt: skip
+"""The options that Python's arguments are on the command line, the usual name first."""
+OF_SERVE = {
     **{name: (f"--{name.replace('_', '-')}",) for name in
        ("kv_memory", "itl_target", "speculate", "deterministic", "embeddings")},
     "max_sequences": ("--max-sequences", "-np"),
 }  # fmt: skip
-"""The options that Python's arguments are on the command line, the usual name first."""
+"""Those that only `serve` has."""
 
 
 def one_name(name: str) -> str:
@@ -120,7 +123,7 @@ def in_plain_words(message: str) -> str:
 def worded(error: UsageError, arguments: Sequence[str]) -> str:
     """An error's text with the option as the user typed it in `arguments`, instead of Python's name for it."""
     text = str(error)
-    names = OPTIONS.get(error.argument or "")
+    names = {**OPTIONS, **OF_SERVE}.get(error.argument or "")
     if names is None or not text.startswith(error.argument or ""):
         return text
     given = {argument.partition("=")[0].replace("_", "-") for argument in arguments if argument.startswith("-")}
