@@ -15,7 +15,6 @@ from octavo.io.memory import Room
 from octavo.runtime import Engine
 from octavo.sizes import size
 from tests.cli.conftest import Run
-from tests.huggingface.test_published import publish
 from tests.io.gguf_builder import ARCH, ARRAY, DATA, U32, WEIGHT, array, gguf, raw_pair
 from tests.runtime import tiny
 
@@ -40,14 +39,6 @@ def test_plain(octavo: Run, alphabet: str) -> None:
     }  # fmt: skip
     assert facts["memory"].endswith("at --ctx-size 512: 1.3 MB of weights, 131.1 kB of keys and values")
     assert f"F32 25 {n:,} {nbytes / 1e6:.1f} MB 100.0% 32" in lines
-
-
-def test_a_quantized_folder_is_of_the_type_that_its_weights_have(octavo: Run, tmp_path: Path) -> None:
-    publish(tmp_path / "hf", "gptq-v1")
-    lines = squeezed(octavo("inspect", str(tmp_path / "hf")).out)
-    assert {"file type GROUP4_128_F16", "quantized as gptq"} <= set(lines)
-    types = [line.split()[0] for line in lines if line.endswith(("% 32", "% 4.125"))]
-    assert types == ["F32", "GROUP4_128_F16"], "the embedding of so small a model takes more bytes"
 
 
 def test_memory_of_a_context(octavo: Run, alphabet: str) -> None:
