@@ -23,11 +23,12 @@ Result = dict[str, Any]
 
 
 def newest(results: Sequence[Result]) -> list[Result]:
-    """The newest result for each machine, device, threads, KV cache and model; sorted by these, small models first."""
+    """The newest result for each machine, device, threads, KV cache and model; sorted by these and by what they are
+    against, small models first."""
     by_key: dict[tuple[Any, ...], Result] = {}
     for r in sorted(results, key=lambda r: r["date"]):
         by_key[_where(r), r["model"]["file"]] = r
-    return sorted(by_key.values(), key=lambda r: (_where(r), r["model"]["parameters"], r["model"]["file"]))
+    return sorted(by_key.values(), key=lambda r: (_title(r), r["model"]["parameters"], r["model"]["file"]))
 
 
 def _where(result: Result) -> str:
@@ -43,21 +44,23 @@ def table(results: Sequence[Result]) -> str:
     lines: list[str] = []
     last = None
     for result in newest(results):
-        here = _where(result)
-        if here != last:
-            lines += ["", *_heading(result, here)]
-            last = here
+        title = _title(result)
+        if title != last:
+            lines += ["", *_heading(result)]
+            last = title
         lines.append("| " + " | ".join(_cells(result)) + " |")
     return "\n".join(lines).strip() or NONE_YET
 
 
-def _heading(result: Result, here: str) -> list[str]:
-    peers = _peers(result)
+def _title(result: Result) -> str:
+    versions = ", ".join(_version(result, peer) for peer in _peers(result))
+    return _where(result) + (f"; against {versions}" if versions else "")
+
+
+def _heading(result: Result) -> list[str]:
     columns = ["model", "prefill tok/s", "decode tok/s", "of read limit"]
-    columns += [f"{kind} against {peer}" for peer in peers for kind in ("prefill", "decode")]
-    versions = ", ".join(_version(result, peer) for peer in peers)
-    title = f"{here}" + (f"; against {versions}" if versions else "")
-    return [title, "", "| " + " | ".join(columns) + " |", "|" + "---|" + "---:|" * (len(columns) - 1)]
+    columns += [f"{kind} against {peer}" for peer in _peers(result) for kind in ("prefill", "decode")]
+    return [_title(result), "", "| " + " | ".join(columns) + " |", "|" + "---|" + "---:|" * (len(columns) - 1)]
 
 
 def _version(result: Result, peer: str) -> str:
