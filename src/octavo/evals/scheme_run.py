@@ -20,7 +20,7 @@ from octavo.evals.static_inputs import static_input
 from octavo.formats.spec import F32
 from octavo.graph.protocol import Backend
 from octavo.graph.stages import Stage
-from octavo.huggingface.coded import nearest, values_of
+from octavo.huggingface.coded import values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
@@ -28,34 +28,17 @@ from octavo.models.weights import scale_of
 from octavo.quantizers.calibration import ChannelStatistics
 from octavo.quantizers.calibration.outliers import channels
 from octavo.quantizers.job.prepared import MadeWeight, Scaled, StaticInput
-from octavo.quantizers.smoothing import METHODS as SCALES
-from octavo.quantizers.smoothing import (
-    Found,
-    Pair,
-    Rounding,
-    as_they_are,
-    best_of,
-    tensor_fp8,
-    tensor_int8,
-    tokens_fp8,
-    tokens_int8,
-    unless,
-)
+from octavo.quantizers.smoothing import Found, Pair, best_of, unless
+from octavo.quantizers.smoothing.schemes import ROUNDINGS, roundings, search_of
 from octavo.quantizers.smoothing.static import DYNAMIC
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Progress = Callable[[str, int, int], None]
-ROUNDINGS = {
-    "int8_token": tokens_int8, "fp8_token": tokens_fp8, "int8_static": tensor_int8, "fp8_static": tensor_fp8,
-}  # fmt: skip
-"""How activations are rounded, by their format."""
-WORTH = 0.5
-"""Of the error of nearest codes, what scales may leave at most where only weights are rounded and their errors are made
-up for afterwards: what they gain beside that is little, and they are found with few tokens."""
 WORTH_MIXED = 0.8
-"""The same where an input can keep a scale for each token instead: weights lose by scales of channels."""
+"""Of the error, what scales may leave at most where an input can keep a scale for each token instead: weights lose by
+scales of channels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +73,7 @@ class SchemeRun:
             return with_scales(self.file, found[0]), found[1]
         dynamic = ROUNDINGS[DYNAMIC[self.scheme.activation]] if self.scheme.static else None
         made = smooth_model(
-            self.file, self.backends, self.samples, self._searching(self.scales), *_roundings(self.scheme), dynamic,
+            self.file, self.backends, self.samples, self._searching(self.scales), *roundings(self.scheme), dynamic,
             folder=journal.folder, by_rows=self.scheme.strategy != "tensor_group",
             kept=self.scheme.left,
         )  # fmt: skip
@@ -176,20 +159,15 @@ class SchemeRun:
 
     def _searching(self, scales: str) -> Callable[[Pair], Found]:
         """The way to choose scales; of `auto` that of several which errs least."""
-        way = self._best() if scales == "auto" else SCALES[scales]
+        way = search_of(scales, self.scheme, self.ways)
         if not self.scheme.static or math.isinf(self.most):
             return way
         # An input that becomes e4m3 numbers, or keeps a scale for each token, needs none for its channels.
         if self.other is not None:
-            weight, activation = _roundings(self.other)
+            weight, activation = roundings(self.other)
             return unless(way, lambda pair: replace(pair, weight=weight, activation=activation))
         dynamic, held = ROUNDINGS[DYNAMIC[self.scheme.activation]], best_of({scales: way}, WORTH_MIXED)
         return unless(held, lambda pair: replace(pair, activation=dynamic), self.most**2)
-
-    def _best(self) -> Callable[[Pair], Found]:
-        tried = {name: way for name, way in SCALES.items() if self.scheme.static or name != "rptq"}
-        compensated = not self.scheme.tokens and len(self.ways) > 1
-        return best_of(tried, WORTH if compensated else 1.0)
 
     @property
     def _original(self) -> bool:
@@ -228,8 +206,3 @@ def _host_values(scheme: CheckpointScheme, weight: MadeWeight, shape: tuple[int,
     for i, coded in enumerate(weight.coded):
         out[i] = values_of(scheme, coded)
     return out
-
-
-def _roundings(scheme: CheckpointScheme) -> tuple[Rounding, Rounding]:
-    """How a scheme rounds weights and activations."""
-    return lambda w: values_of(scheme, nearest(scheme, w)), ROUNDINGS.get(scheme.activation, as_they_are)

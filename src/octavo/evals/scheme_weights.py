@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,6 +20,7 @@ from octavo.huggingface.coded import Coded, factor_of, largest, nearest, row_par
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.calibration import CrossHessian
 from octavo.quantizers.calibration.factor import Factor, factorize
+from octavo.quantizers.calibration.hessian import weighed
 from octavo.quantizers.calibration.shared import Matrix
 from octavo.quantizers.compensation import DAMP
 from octavo.quantizers.compensation.coded import compensated, compensated_row
@@ -35,6 +37,14 @@ JUDGED = 512
 """Tokens whose outputs are there at a time."""
 CLIPPED = 512
 """Tokens with which limits of groups are tried."""
+_QUERIES_AND_KEYS = re.compile(
+    r"(^|\.)(attn_[qk]|[qk]_proj|wq|wk|query|key|[qk]_lin|to_[qk]|[qk]|w?qkv(_proj)?|query_key_value)\.weight$", re.I
+)
+
+
+def before_softmax(name: str) -> bool:
+    """Whether a weight's name, of GGUF or of a module in torch, is that of queries or keys."""
+    return _QUERIES_AND_KEYS.search(name) is not None
 
 
 def made_weights(
@@ -174,7 +184,7 @@ class Maker:
 
     def _clipped(self, name: str, weight: F32) -> Coded:
         """Values cut off at the limits that serve some of the inputs best; not of q and k, which a softmax follows."""
-        if any(part in name for part in ("attn_q.", "attn_k.")):
+        if before_softmax(name):
             return nearest(self._scheme, weight)
         some = self._given.some(CLIPPED, self._expert)
         group = self._scheme.group or GROUP
@@ -224,7 +234,7 @@ class _Sums:
 
     def _of_rows(self, rows: F32) -> float:
         own = self._added * _squares(rows) if self._added else 0.0
-        return float(np.multiply(rows @ self._hessian, rows).sum(dtype=np.float64)) - own
+        return float(weighed(rows, self._hessian).sum()) - own
 
 
 def held_out(given: ProductInput) -> tuple[ProductInput, ProductInput]:

@@ -64,6 +64,18 @@ KINDS = {
 """Methods by their names."""
 
 
+def ways_of(kind: str, scheme: CheckpointScheme) -> tuple[str, ...]:
+    """The ways of a kind of KINDS that the scheme has. Raises UsageError where there is none."""
+    ways = KINDS[kind].ways
+    if compensated_row(scheme, scheme.multiple * 4) is None:
+        ways = tuple(way for way in ways if way not in COMPENSATE)
+    if not ways:
+        allowed = ", ".join(name for name, steps in KINDS.items() if set(steps.ways) - set(COMPENSATE))
+        problem = f"method {kind} for {scheme.name}, whose errors are not made up for"
+        raise UsageError(f"{problem} (allowed: {allowed})")
+    return ways
+
+
 @dataclass(frozen=True)
 class SchemeMethod:
     """A method of `quantize_checkpoint`.
@@ -136,7 +148,7 @@ class SchemeMethod:
 
     def require(self, scheme: CheckpointScheme) -> None:
         """Raise UsageError for a scheme that the kind has nothing for."""
-        self._ways(scheme)
+        ways_of(self.kind, scheme)
         self._activations(scheme)
         if self.static:
             scheme.with_static()
@@ -147,7 +159,7 @@ class SchemeMethod:
         return Outline(run.file, takes.memory, takes.values + run.coded_bytes(), takes.seconds)
 
     def _opened(self, file: GGUFFile, scheme: CheckpointScheme) -> SchemeRun:
-        ways, activations = self._ways(scheme), self._activations(scheme)
+        ways, activations = ways_of(self.kind, scheme), self._activations(scheme)
         samples = samples_of(file, self.text, self.samples, self.context, CONTEXT, self.seed)
         turned = self._turned(file) if self.rotate else file
         return SchemeRun(
@@ -169,14 +181,3 @@ class SchemeMethod:
         if self.activations == E4M3 and not integers:
             raise UsageError(f"activations are {E4M3!r} with {scheme.name} (allowed: with int8-w8a8)")
         return E4M3 if self.activations is None and KINDS[self.kind].static and integers else self.activations
-
-    def _ways(self, scheme: CheckpointScheme) -> tuple[str, ...]:
-        """Those of the kind that the scheme has. Raises UsageError where there is none."""
-        ways = KINDS[self.kind].ways
-        if compensated_row(scheme, scheme.multiple * 4) is None:
-            ways = tuple(way for way in ways if way not in COMPENSATE)
-        if not ways:
-            allowed = ", ".join(name for name, steps in KINDS.items() if set(steps.ways) - set(COMPENSATE))
-            problem = f"method {self.kind} for {scheme.name}, whose errors are not made up for"
-            raise UsageError(f"{problem} (allowed: {allowed})")
-        return ways
