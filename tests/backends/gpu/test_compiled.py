@@ -11,9 +11,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from triton.runtime import build
 
 from octavo.backends.cpu import CpuBackend
-from octavo.backends.gpu import launch
+from octavo.backends.gpu import compiled, launch
 from octavo.backends.gpu.backend import GpuBackend
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.launch import Launch
@@ -107,3 +108,17 @@ def test_loading_makes_all_launches_of_its_plan_ready(monkeypatch: pytest.Monkey
         assert prepared == [each for of_node in of_nodes.values() for each in of_node]
         assert waited == [True]
         assert "_binders" not in vars(model.engine.backends[1])
+
+
+def test_modules_of_one_name_keep_their_functions() -> None:
+    """Python gives a module that is loaded again the object of the last one of its name."""
+    shared = SimpleNamespace()
+
+    def load(name: str, path: str) -> SimpleNamespace:
+        shared.launch = path
+        return shared
+
+    loaded = compiled.LoadedApart(load)
+    first, second = loaded("__triton_launcher", "one"), loaded("__triton_launcher", "two")
+    assert (first.launch, second.launch) == ("one", "two")
+    assert isinstance(build._load_module_from_path, compiled.LoadedApart)

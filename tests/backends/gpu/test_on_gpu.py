@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -91,17 +90,12 @@ def test_auto_is_the_gpu() -> None:
 
 
 @pytest.fixture
-def scarce() -> Iterator[None]:
-    """Memory taken so that some layers of the demo model do not fit."""
+def scarce(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So little memory is free that some layers of the demo model do not fit; other processes use the card, too."""
     with octavo.load("demo", device="gpu") as model:
         placement = model.engine._placement
         wanted = placement.needed(placement.n_layer) - 4 * MIB
-    del model, placement
-    torch.cuda.empty_cache()
-    taken = [torch.empty(GpuBackend().free() - wanted, dtype=torch.uint8, device="cuda")]
-    yield
-    taken.clear()
-    torch.cuda.empty_cache()
+    monkeypatch.setattr(GpuBackend, "free", lambda backend: wanted)
 
 
 @pytest.mark.usefixtures("scarce")

@@ -20,11 +20,13 @@ from contextlib import AbstractContextManager, suppress
 from functools import cache, partial
 from pathlib import Path
 from threading import Lock
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import triton
 from triton._C import libtriton
 from triton.compiler import CompiledKernel, make_backend
+from triton.runtime import build
 from triton.runtime.driver import driver
 from triton.runtime.jit import get_cache_invalidating_env_vars
 
@@ -36,6 +38,25 @@ SUMS = "sha256"
 
 TOOLS = ("TRITON_PTXAS_PATH", "TRITON_PTXAS_BLACKWELL_PATH")
 T = TypeVar("T")
+
+
+class LoadedApart:
+    """`load(name, path)` of an extension module, which gives what is in the module now.
+
+    Python gives modules of one name that it has loaded before the same object, whose attributes are then those of the
+    last one. Triton 3.6 names what launches kernels alike, and would read another thread's function from it.
+    """
+
+    def __init__(self, load: Callable[[str, str], Any]) -> None:
+        self._load, self._lock = load, Lock()
+
+    def __call__(self, name: str, path: str) -> Any:
+        with self._lock:
+            return SimpleNamespace(**vars(self._load(name, path)))
+
+
+if hasattr(build, "_load_module_from_path") and not isinstance(build._load_module_from_path, LoadedApart):
+    build._load_module_from_path = LoadedApart(build._load_module_from_path)
 
 
 def attach(kernel: Any) -> None:
