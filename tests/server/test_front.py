@@ -132,7 +132,11 @@ def test_what_a_request_says_of_thinking_reaches_the_template(model: Model, monk
             assert {one["enable_thinking"] for one in told if "enable_thinking" in one} == {wanted}
         told.clear()
         server.post(CHAT, messages=MESSAGES, max_tokens=1, reasoning_effort="low")
-    assert "low" in {one.get("reasoning_effort") for one in told}
+        assert "low" in {one.get("reasoning_effort") for one in told}
+        for path in ("/v1/messages", "/v1/messages/count_tokens"):
+            told.clear()
+            server.post(path, messages=MESSAGES, max_tokens=1, output_config={"effort": "high"})
+            assert "high" in {one.get("reasoning_effort") for one in told}
 
 
 def test_a_reply_does_not_go_on_after_calls(model: Model) -> None:

@@ -77,6 +77,7 @@ class OutputFormat(Body):
 
 class OutputConfig(Body):
     format: OutputFormat | None = None
+    effort: str | None = Field(None, description="reasoning_effort of /v1/chat/completions")
 
 
 class CountRequest(Body):
@@ -124,6 +125,8 @@ def chat_request(body: CountRequest) -> ChatRequest:
         asked["chat_template_kwargs"] = {"enable_thinking": body.thinking.type != "disabled"}
     if (form := body.form()[1]) is not None:
         asked["response_format"] = {"type": form.type, "json_schema": {"schema": form.schema_}}
+    if body.output_config is not None:
+        asked["reasoning_effort"] = body.output_config.effort
     if isinstance(body, MessagesRequest):
         asked |= {"max_tokens": body.max_tokens, "stop": body.stop_sequences or None, "temperature": body.temperature,
                   "top_p": body.top_p, "top_k": body.top_k}  # fmt: skip
