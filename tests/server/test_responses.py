@@ -14,10 +14,10 @@ from octavo.runtime import Model
 from octavo.runtime.grammar import Grammar
 from octavo.server import chat
 from octavo.text import ChatTemplate
+from tests.server.calls import PARAMETERS, TWO
 from tests.server.running import Server
 from tests.server.test_anthropic import events
 from tests.server.test_chat import QUESTION
-from tests.server.test_tools import PARAMETERS, TWO
 
 TOOLS: list[Any] = [
     {"type": "function", "name": "weather", "description": "How it will be.", "parameters": PARAMETERS},

@@ -14,6 +14,9 @@ MOST_PROPERTIES = 1000
 """Of one object; compiling takes time by their square."""
 MOST_DEPTH = 60
 
+NOTES = frozenset({"$defs", "definitions", "$schema", "$id", "$comment", "title", "description", "default", "examples"})
+"""Keywords that hold a value to nothing."""
+
 Needs = list[list[Any]]
 """Schemas that a value depends on: of each list at least one has to have a value of finite length."""
 
@@ -116,3 +119,37 @@ def _target(ref: str, root: Any) -> Any:
         else:
             return True
     return found
+
+
+def without_reference(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema whose root is a reference to a part of it, with that part's keywords instead; others as they are.
+
+    So is one whose reference leads nowhere or back to itself, or has other words for what that part says.
+    """
+    found, seen = schema, list[Any]()
+    while isinstance(ref := found.get("$ref"), str):
+        target = _target(ref, schema)
+        joined = _joined(target, {key: one for key, one in found.items() if key != "$ref"})
+        if joined is None or any(target is one for one in seen):
+            return schema
+        found = joined
+        seen.append(target)
+    return found
+
+
+def _joined(target: Any, beside: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a reference refers to, with the keywords beside the reference; None where these contradict each other."""
+    if not isinstance(target, dict):
+        return None
+    out = dict(target)
+    for key, value in beside.items():
+        there = out.get(key, value)
+        if key in NOTES or there == value:
+            out[key] = value
+        elif key == "required" and isinstance(there, list) and isinstance(value, list):
+            out[key] = [*there, *(one for one in value if one not in there)]
+        elif key == "properties" and isinstance(there, dict) and isinstance(value, dict) and not there.keys() & value:
+            out[key] = {**there, **value}
+        else:
+            return None
+    return out

@@ -14,7 +14,13 @@ from octavo.server.tool_readers import LONGEST_HEAD, MOST_CHARACTERS, Part, Tool
 MARK = '<|"|>'
 BEGIN = "call:"
 _TOKEN = re.compile(r'<\|"\|>(.*?)<\|"\|>|([{}\[\],:])|((?:(?!<\|"\|>)[^{}\[\],:])+)', re.DOTALL)
+_BARE = re.compile(r'(?:(?!<\|"\|>)[^{}\[\],:])+')
 _END = ("", "")
+
+
+def is_bare(name: str) -> bool:
+    """Whether the name of a parameter is read as it is without marks around it."""
+    return name == name.strip() and _BARE.fullmatch(name) is not None
 
 
 class MarkedReader:

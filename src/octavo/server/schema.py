@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from octavo.runtime.schema import without_reference
+
 MOST_CHOICES = 128
 MOST_STOPS = 16
 MOST_TOKENS = 1 << 31
@@ -146,6 +148,12 @@ class ToolFunction(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+    @field_validator("parameters")
+    @classmethod
+    def _of_an_object(cls, value: dict[str, Any] | None) -> Any:
+        """Parameters that are a reference are those that it leads to: templates and calls look for them by name."""
+        return value and without_reference(value)
 
 
 class Tool(Body):

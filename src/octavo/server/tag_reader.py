@@ -51,7 +51,7 @@ GLM = Tags(re.compile(r"\s*([^<>\s]+)\s*(?=<)"), "",
            "</tool_call>")  # fmt: skip
 """f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"""
 INVOKE = Tags(re.compile(r'\s*<invoke name="([^">\s]+)">'), "<invoke name=",
-              _parameter(r'\s*<parameter name="([^">\n]+)">(.*?)</parameter>'), "<parameter name=", "</parameter>",
+              _parameter(r'\s*<parameter name="([^"\n]+)">(.*?)</parameter>'), "<parameter name=", "</parameter>",
               "</invoke>")  # fmt: skip
 """<invoke name="f"><parameter name="a">1</parameter></invoke>"""
 

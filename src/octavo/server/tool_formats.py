@@ -32,9 +32,10 @@ class ToolFormat:
     joint      what is written between two calls; None where a reply has one call
     around     what is written before the first and after the last call
     parameter  where ARGUMENTS are not JSON, one of them: KEY and VALUE stand for what differs
+    never      what the name of such a parameter can't have in it, each character of it
     comma      what is written between two of these
     raw        values that are texts are written as they are, not as JSON
-    mark       what is written around texts in values, whose names of members have nothing around them
+    mark       what is written around texts in values, and around names of members that can't be read without
     thinks     what is written around thinking that comes before calls, where calls are not in the reply's answer
     answers    what is written before an answer that is no call
     """
@@ -52,6 +53,7 @@ class ToolFormat:
     joint: str | None = ", "
     around: tuple[str, str] = ("", "")
     parameter: str = ""
+    never: str = ""
     comma: str = ""
     raw: bool = False
     mark: str = ""
@@ -63,6 +65,19 @@ class ToolFormat:
         """A call with dots for what differs."""
         one = self.call.replace("NAME", "...").replace("ARGUMENTS", "{...}").replace("NUMBER", "0")
         return one.join(self.around)
+
+    def carries(self, name: str) -> bool:
+        """Whether calls can have a parameter of this name, so that it is read as it is."""
+        if self.mark:
+            return self.mark not in name
+        return not self.parameter or (bool(name) and name == name.strip() and not set(self.never) & set(name))
+
+    @property
+    def allowed(self) -> str:
+        """What names of parameters there may be, in words."""
+        if self.mark:
+            return f"names without {self.mark!r}"
+        return f"names of at least one character, with no space at their ends, and none of {self.never!r}"
 
 
 _XML_PARAMETER = "<parameter=KEY>\nVALUE\n</parameter>\n"
@@ -96,13 +111,13 @@ FORMATS = (
                call="<|tool_call_begin|>functions.NAME:NUMBER<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",
                joint="", around=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")),
     ToolFormat("glm", partial(TagReader, tags=GLM), tells=("<arg_key>",), opens=("<tool_call>",),
-               call="<tool_call>NAME\nARGUMENTS</tool_call>", joint="\n", raw=True,
+               call="<tool_call>NAME\nARGUMENTS</tool_call>", joint="\n", raw=True, never="<",
                parameter="<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n"),
     ToolFormat("minimax_m2", partial(TagReader, tags=INVOKE), tells=("<minimax:tool_call>",),
                opens=("<minimax:tool_call>", "<invoke name="), kept="<invoke name=", closes=("</minimax:tool_call>",),
                call='<invoke name="NAME">\nARGUMENTS</invoke>\n', joint="", raw=True,
                around=("<minimax:tool_call>\n", "</minimax:tool_call>"),
-               parameter='<parameter name="KEY">VALUE</parameter>\n'),
+               parameter='<parameter name="KEY">VALUE</parameter>\n', never='"\n'),
     ToolFormat("gemma4", MarkedReader, tells=("<|tool_call>call:",), opens=("<|tool_call>",), closes=("<tool_call|>",),
                call="<|tool_call>call:NAME{ARGUMENTS}<tool_call|>", joint="", parameter="KEY:VALUE", comma=",",
                mark=MARK),
@@ -118,18 +133,19 @@ FORMATS = (
                around=("<tool_calls>[", "]</tool_calls>")),
     ToolFormat("seed_oss", TagReader, tells=("<seed:tool_call>",), opens=("<seed:tool_call>", "<function="),
                kept="<function=", closes=("</seed:tool_call>",), joint="\n", raw=True, parameter=_XML_PARAMETER,
-               call="<seed:tool_call>\n<function=NAME>\nARGUMENTS</function>\n</seed:tool_call>"),
+               never=">\n", call="<seed:tool_call>\n<function=NAME>\nARGUMENTS</function>\n</seed:tool_call>"),
     ToolFormat("functionary", partial(NamedReader, head=_FUNCTION), tells=("<function=example_function_name>{",),
                opens=("<function=",), kept="<function=", closes=("</function>",), joint="",
                call="<function=NAME>ARGUMENTS</function>"),
     ToolFormat("xml", TagReader, tells=("<function=",), opens=("<tool_call>", "<function="), kept="<function=",
-               closes=("</tool_call>",), joint="\n", raw=True, parameter=_XML_PARAMETER,
+               closes=("</tool_call>",), joint="\n", raw=True, parameter=_XML_PARAMETER, never=">\n",
                call="<tool_call>\n<function=NAME>\nARGUMENTS</function>\n</tool_call>"),
     ToolFormat("hermes", ObjectReader, tells=("<tool_call>",), opens=("<tool_call>",), closes=("</tool_call>",),
                call=_HERMES, joint="\n"),
     ToolFormat("pythonic", PythonReader, tells=("<|tool_call_start|>", "<|python_start|>", "func_name1("),
                opens=("<|tool_call_start|>", "<|python_start|>"), closes=("<|tool_call_end|>", "<|python_end|>"),
-               bare="[", call="NAME(ARGUMENTS)", around=("[", "]"), parameter="KEY=VALUE", comma=", "),
+               bare="[", call="NAME(ARGUMENTS)", around=("[", "]"), parameter="KEY=VALUE", never="=,()[]{}'\"",
+               comma=", "),
     ToolFormat("llama3", ObjectReader, tells=("<|python_tag|>", '"parameters"'), opens=("<|python_tag|>",), bare="{",
                separates=";,", call='{"name": "NAME", "parameters": ARGUMENTS}', joint="; "),
 )  # fmt: skip

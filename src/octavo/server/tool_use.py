@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
@@ -16,7 +16,8 @@ from octavo.runtime.grammar import Grammar, Grammars
 from octavo.server.errors import bad
 from octavo.server.names import LETTERS, new_id
 from octavo.server.tool_formats import GENERIC, ToolFormat, format_of, tells_tools
-from octavo.server.tool_grammar import ANYTHING, NOTHING, Tool, arguments_grammar, text_or_calls, tools_grammar
+from octavo.server.tool_grammar import arguments_grammar, text_or_calls, tools_grammar
+from octavo.server.tool_parameters import ANYTHING, NOTHING, Tool
 from octavo.server.tool_readers import MistralReader
 from octavo.server.tools import ToolParser
 from octavo.text import ChatTemplate, Tokenizer
@@ -100,7 +101,8 @@ def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice:
              several: bool) -> ToolUse | None:  # fmt: skip
     """The tools of a request, of whose functions `given` has name, parameters and strict; None where there are none.
 
-    Raises ApiError for a name that calls can't have, for two of one name, and for a choice of one that there is not.
+    Raises ApiError for a name, of a tool or of its parameters, that calls can't have, for two tools of one name, and
+    for a choice of one that there is not.
     """
     if not given or choice == "none":
         if choice == "required" or named is not None:
@@ -110,13 +112,36 @@ def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice:
         if not NAME.fullmatch(one["name"]):
             allowed = "1 to 128 letters of a-z, A-Z, 0-9 and _ . : -"
             raise bad(f"the name of a tool is {one['name']!r} (allowed: {allowed})", "tools")
+    form = format_of(template.source)
+    _require_carried(form, given)
     tools = {one["name"]: Tool(one["name"], one.get("parameters") or NOTHING, bool(one.get("strict"))) for one in given}
     if len(tools) < len(given):
         raise bad("two tools have the same name", "tools")
     if named is not None and named not in tools:
         raise bad(f"tool_choice names {named!r} (allowed: {', '.join(tools)})", "tool_choice")
     wanted: Any = tools[named] if named is not None else choice or "auto"
-    return ToolUse(format_of(template.source), list(tools.values()), wanted, several, knows_tools(template))
+    return ToolUse(form, list(tools.values()), wanted, several, knows_tools(template))
+
+
+def _require_carried(form: ToolFormat, given: Sequence[Mapping[str, Any]]) -> None:
+    """Raises ApiError for a parameter whose name calls can't have."""
+    for one in given:
+        names = _keys(one.get("parameters"), deep=bool(form.mark))
+        wrong = next((name for name in names if not form.carries(name)), None)
+        if wrong is not None:
+            problem = f"its parameter {wrong!r} can't be written in calls as this model writes them"
+            raise bad(f"tool {one['name']!r}: {problem} (allowed: {form.allowed})", "tools")
+
+
+def _keys(schema: object, *, deep: bool) -> Iterator[str]:
+    """Names of the parameters of a schema; `deep`: also of values within them."""
+    if not isinstance(schema, Mapping):
+        return
+    properties = schema.get("properties")
+    found = properties if isinstance(properties, Mapping) else {}
+    yield from found
+    for one in (*found.values(), schema.get("items")) if deep else ():
+        yield from _keys(one, deep=True)
 
 
 def for_template(template: ChatTemplate, messages: Messages, tools: Sequence[Mapping[str, Any]]) -> Messages:

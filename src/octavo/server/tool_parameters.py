@@ -1,0 +1,216 @@
+"""Grammars of a call's parameters: their values as JSON, or one by one as a format writes them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.errors import GrammarError
+from octavo.runtime.grammar import JSON
+from octavo.runtime.schema import read_schema
+from octavo.server.marked_reader import is_bare
+from octavo.server.tool_formats import ToolFormat
+
+NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+
+ANYTHING: dict[str, Any] = {"type": "object"}
+
+NAME = "[A-Za-z_][A-Za-z0-9_]*"
+"""Of a parameter that no schema names."""
+MEMBERS = '(member ("," member)*)?'
+"""What an object has of which nothing is said, with texts between marks."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function that may be called: its parameters as a JSON schema, and whether all of that is to be kept to."""
+
+    name: str
+    parameters: Mapping[str, Any]
+    strict: bool = False
+
+
+def quoted(text: str) -> str:
+    """A text as Lark has it."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def schema_of(tool: Tool) -> dict[str, Any]:
+    """The parameters' schema. Keywords that can't be kept to are left out but for strict tools."""
+    schema = read_schema(tool.parameters) if tool.parameters else NOTHING
+    if schema.get("type") is None:
+        schema = {"type": "object", **schema}
+    return schema if tool.strict else {**schema, "x-guidance": {"lenient": True}}
+
+
+def pattern(before: str, text: str) -> str:
+    """A regular expression of a text after what `before` matches, "" for any text."""
+    return f"/{before or '(?s:.*)'}{escaped(text)}/"
+
+
+def escaped(text: str) -> str:
+    """A text as a part of a regular expression."""
+    return re.sub(r"([\\.+*?()|\[\]{}^$/&~#-])", r"\\\1", text).replace("\n", r"\n")
+
+
+def json_value(schema: Mapping[str, Any]) -> str:
+    """A value as JSON, in Lark's words."""
+    options = {**JSON, **schema.get("x-guidance", {})}
+    return f"%json {json.dumps({**schema, 'x-guidance': options}, ensure_ascii=False)}"
+
+
+def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any], bool]]:
+    """Names of parameters with their schemas, and whether they are required."""
+    properties, required = schema.get("properties"), schema.get("required")
+    found = properties if isinstance(properties, Mapping) else {}
+    shared = {k: v for k, v in schema.items() if k in ("$defs", "definitions", "x-guidance")}
+    return [
+        (
+            name,
+            {**shared, **one} if isinstance(one, Mapping) else shared,
+            isinstance(required, list) and name in required,
+        )
+        for name, one in found.items()
+    ]
+
+
+def by_name(tool: Tool, form: ToolFormat) -> str:
+    """Parameters in their order, the required ones first where commas are between them; "" for none.
+
+    Of a schema that names none, and does not say that there are none, they are any.
+    """
+    whole = schema_of(tool)
+    if "properties" not in whole and whole.get("additionalProperties") is not False:
+        require_written(whole)
+        return _any(form)
+    found = _properties(whole)
+    if form.comma:
+        found.sort(key=lambda p: not p[2])
+    needed = sum(required for _, _, required in found)
+    parts = []
+    for i, (name, schema, required) in enumerate(found):
+        one = _parameter(form, name, schema)
+        if not form.comma:
+            parts.append(one if required else f"({one})?")
+        elif required or needed or i == 0:
+            one = f"{quoted(form.comma)} {one}" if i else one
+            parts.append(one if required else f"({one})?")
+    return " ".join(parts)
+
+
+def _parameter(form: ToolFormat, name: str, schema: Mapping[str, Any]) -> str:
+    """A parameter with its name and value."""
+    before, after = form.parameter.split("VALUE")
+    begin, end = before.split("KEY")
+    head = quoted(begin + name + end)
+    if form.mark and not is_bare(name):
+        head = f"mark {quoted(name)} mark {quoted(end)}"
+    if form.raw and schema.get("type") == "string":
+        return f"{head} {_raw(schema, after)}"
+    value = _marked(schema, form) if form.mark else json_value(schema)
+    return f"{head} {value} {quoted(after)}" if after else f"{head} {value}"
+
+
+def _any(form: ToolFormat) -> str:
+    """Parameters of which nothing is said."""
+    if form.mark:
+        return MEMBERS
+    before, after = form.parameter.split("VALUE")
+    begin, end = before.split("KEY")
+    value = f"raw {quoted(_after_tag(after))}" if form.raw else json_value({})
+    one = f"{quoted(begin)} /{NAME}/ {quoted(end)} {value}"
+    return f"({one} ({quoted(form.comma)} {one})*)?"
+
+
+UNWRITTEN = frozenset({
+    "anyOf", "oneOf", "allOf", "not", "if", "$ref", "const", "enum", "pattern", "format", "minItems", "maxItems",
+    "uniqueItems", "prefixItems", "contains", "minProperties", "maxProperties", "patternProperties", "propertyNames",
+})  # fmt: skip
+"""Keywords that only JSON is held to."""
+
+
+def require_written(schema: Mapping[str, Any]) -> None:
+    """Raises GrammarError where a strict tool has keywords that values which are no JSON can't be held to."""
+    if "x-guidance" not in schema and (unkept := UNWRITTEN & set(schema)):
+        raise GrammarError(f"{min(unkept)} can't be kept to in calls as this model writes them")
+
+
+def _options(schema: Mapping[str, Any]) -> Sequence[str | int | float | None]:
+    """The plain values that are all that a schema allows; () for others."""
+    found = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    plain = isinstance(found, list) and all(one is None or isinstance(one, str | int | float) for one in found)
+    return found if isinstance(found, list) and plain else ()
+
+
+def _raw(schema: Mapping[str, Any], after: str) -> str:
+    """A text as it is, and what comes after it; one of at most so many characters has no "<".
+
+    A line end at either end is not the text's, so one of at least so many characters has none among its first.
+    """
+    if options := _options(schema):
+        return f"({' | '.join(quoted(str(one)) for one in options)}) {quoted(after)}"
+    require_written(schema)
+    rest = _after_tag(after)
+    least, most = _length(schema, "minLength") or 0, _length(schema, "maxLength")
+    if most is None:
+        first = rf"/([^<\n]|<[^\/]){{{least}}}/ " if least else ""
+        return f"{first}raw {quoted(rest)}"
+    end = escaped(after[: len(after) - len(rest)])
+    return rf"/[^<\n]{{{least}}}[^<]{{0,{most - least}}}{end}/ {quoted(rest)}"
+
+
+def _length(schema: Mapping[str, Any], key: str) -> int | None:
+    """Characters that a schema wants at least, or at most; None for what is no number of them."""
+    found = schema.get(key)
+    return found if isinstance(found, int) and found >= 0 else None
+
+
+def marked_rule(mark: str, token: int | None) -> str:
+    """The rule of a text up to the mark after it, which may be a control token, and of that mark."""
+    return f"marked[lazy]: {pattern('', mark)}\n" if token is None else f"marked: /(?s:.+)/? <[{token}]>\n"
+
+
+def raw_rule(form: ToolFormat) -> str:
+    """The rule of a text that is written as it is, up to the first tag that ends it, and of that tag."""
+    tag = form.parameter.split("VALUE")[1].strip()
+    return f"raw[lazy]: {pattern('', tag)}\n"
+
+
+def _after_tag(after: str) -> str:
+    """Of what comes after a value what follows the tag."""
+    return after[len(after.rstrip()) :]
+
+
+ANY_MARKED = (
+    'any: mark marked | %json {"type": ["number", "boolean", "null"]} | "[" (any ("," any)*)? "]"'
+    f' | "{{" {MEMBERS} "}}"\nmember: /{NAME}/ ":" any\n'
+)
+"""A value of which nothing is said, with texts between marks."""
+
+
+def _marked(schema: Mapping[str, Any], form: ToolFormat) -> str:
+    """A value with texts between marks. Raises GrammarError for what can't be kept to and has to be."""
+    kind, options = schema.get("type"), _options(schema)
+    if options:
+        written = (f"mark {quoted(one)} mark" if isinstance(one, str) else quoted(json.dumps(one)) for one in options)
+        return f"({' | '.join(written)})"
+    if kind in ("integer", "number", "boolean", "null"):
+        return json_value(schema)
+    if isinstance(kind, list) and kind:
+        return f"({' | '.join(_marked({**schema, 'type': one}, form) for one in kind)})"
+    require_written(schema)
+    if kind == "string":
+        least, most = _length(schema, "minLength") or 0, _length(schema, "maxLength")
+        if most is not None:
+            return f"mark /[^<]{{{least},{most}}}/ mark"
+        return rf"mark /([^<]|<[^|]){{{least}}}/ marked" if least else "mark marked"
+    shared = {key: schema[key] for key in ("$defs", "definitions", "x-guidance") if key in schema}
+    if kind == "array":
+        item = _marked({**shared, **schema["items"]}, form) if isinstance(schema.get("items"), Mapping) else "any"
+        return f'"[" ({item} ("," {item})*)? "]"'
+    if kind == "object" and (schema.get("properties") or schema.get("additionalProperties") is False):
+        return f'"{{" {by_name(Tool("", schema, strict=True), form)} "}}"'
+    return f'"{{" {MEMBERS} "}}"' if kind == "object" else "any"

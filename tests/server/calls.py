@@ -1,0 +1,65 @@
+"""Tools that requests of tests have, and calls of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+
+from octavo.runtime.grammar import Grammars
+from octavo.runtime.thinking import MARKERS
+from octavo.server.detail import Detail
+from octavo.server.tool_formats import ToolFormat
+from octavo.server.tool_parameters import Tool
+from octavo.server.tool_use import ToolUse
+from octavo.text import Tokenizer
+from tests.runtime.grammar_walk import walk
+from tests.server.running import Server
+from tests.server.test_detail import Result
+from tests.text.vocabularies import CONTROL, byte_level
+
+PARAMETERS = {
+    "type": "object", "required": ["city"], "additionalProperties": False,
+    "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer"}, "unit": {"enum": ["C"]}},
+}  # fmt: skip
+TOOLS: list[Any] = [
+    {"type": "function", "function": {"name": "weather", "description": "How it will be.", "parameters": PARAMETERS}},
+    {"type": "function", "function": {"name": "now"}},
+]
+KNOWN = [Tool("weather", PARAMETERS), Tool("now", {})]
+ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
+PLAIN = Tokenizer.from_metadata(byte_level([], special={"<|im_end|>": CONTROL}, eos_token_id=256))
+TWO = (
+    'See:\n<tool_call>{"name":"weather","arguments":{"city":"</tool_call>"}}</tool_call>'
+    '<tool_call>{"name":"now"}</tool_call>'
+)
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as found:
+        yield found
+
+
+def require_valid(calls: list[tuple[str, str]]) -> None:
+    assert calls
+    for name, arguments in calls:
+        assert name in ("weather", "now")
+        jsonschema.validate(json.loads(arguments), PARAMETERS if name == "weather" else {"type": "object"})
+
+
+def called(form: ToolFormat, tool: Tool) -> tuple[str, str]:
+    """The call of a reply that has to be one, by a model that knows nothing."""
+    use = ToolUse(form, [tool], "required", several=False)
+    walked = (walk(Grammars(PLAIN).constraint(use.grammar(PLAIN)), PLAIN, Random(i), 900) for i in range(20))
+    tokens = next(tokens for tokens in walked if tokens is not None)
+    thinking = MARKERS[-1] if form.thinks[0] else None
+    detail, found = Detail(PLAIN, (), thinking, use.parser(), use.call_id()), Result()
+    found.take([*detail.push([t for t in tokens if t not in PLAIN.stop_ids]), *detail.finish()])
+    assert len(found.calls) == 1
+    return found.calls[0]

@@ -1,0 +1,102 @@
+"""Structured replies: schemas, grammars and choices that a request asks for, and what is wrong with them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import openai
+import pytest
+from pydantic import BaseModel
+
+from tests.server.calls import ENDLESS, TOOLS, client
+from tests.server.running import Server
+from tests.server.test_chat import ASK, FREE
+
+__all__ = ["client"]
+
+
+class Answer(BaseModel):
+    kind: Literal["sum", "product"]
+    ok: bool
+
+
+def test_replies_of_a_schema(client: openai.OpenAI) -> None:
+    for seed in range(2):
+        reply = client.chat.completions.parse(model="x", messages=ASK, response_format=Answer, seed=seed,
+                                              extra_body=FREE | {"temperature": 2})  # fmt: skip
+        assert reply.choices[0].message.parsed is not None
+    with pytest.raises(openai.LengthFinishReasonError):
+        client.chat.completions.parse(model="x", messages=ASK, response_format=Answer, max_tokens=2)
+
+
+GRAMMARS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"enum": ["a", 1]}}}},
+        ('"a"', "1"),
+    ),
+    ({"grammar": 'root ::= "a" | "b"'}, ("a", "b")),
+    ({"grammar": 'start: "a" | "b"'}, ("a", "b")),
+    ({"structured_outputs": {"choice": ["c", "d"]}}, ("c", "d")),
+    ({"structured_outputs": {"json": {"enum": [1, 2]}}}, ("1", "2")),
+    ({"guided_regex": "[xy]{2}"}, ("xx", "xy", "yx", "yy")),
+    ({"guided_choice": ["c"]}, ("c",)),
+]
+
+
+@pytest.mark.parametrize(("more", "texts"), GRAMMARS)
+def test_fields_that_hold_a_reply_to_a_form(server: Server, more: dict[str, Any], texts: tuple[str, ...]) -> None:
+    reply = server.chat("x", **FREE, **more)
+    assert reply["choices"][0]["message"]["content"] in texts
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    assert server.post("/v1/completions", prompt="x", **FREE, **more)["choices"][0]["text"] in texts
+
+
+def test_forms_of_llama_servers_route(server: Server) -> None:
+    assert server.post("/completion", prompt="x", json_schema={"enum": [7]})["content"] == "7"
+    assert server.post("/completion", prompt="x", grammar='root ::= "no"')["content"] == "no"
+
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": ENDLESS}}},
+        "response_format",
+        "no finite value",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"enum": list(range(10**5))}}}},
+        "response_format",
+        "characters",
+    ),
+    (
+        {"response_format": {"type": "json_schema", "schema": {"pattern": "(", "type": "string"}}},
+        "response_format",
+        "unclosed",
+    ),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "no schema"),
+    ({"grammar": "root ::= x"}, "grammar", "Rule 'x' not found"),
+    ({"guided_regex": "("}, "guided_regex", "unclosed"),
+    ({"guided_regex": "a", "grammar": "start: /a/"}, "guided_regex", "both given"),
+    ({"structured_outputs": {}}, "structured_outputs", "has 0 of"),
+    ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "rm"}}}, "tool_choice", "'rm'"),
+    ({"tool_choice": "required"}, "tool_choice", "no tools"),
+    ({"tools": TOOLS * 2}, "tools", "same name"),
+    ({"tools": TOOLS, "grammar": "start: /a/"}, "grammar", "and tools"),
+    (
+        {"tools": [{"type": "function", "function": {"name": "f", "parameters": ENDLESS}}], "tool_choice": "required"},
+        "tools",
+        "no finite value",
+    ),
+]
+
+
+@pytest.mark.parametrize(("more", "param", "message"), WRONG)
+def test_what_is_wrong_with_forms(server: Server, more: dict[str, Any], param: str, message: str) -> None:
+    status, error = server.refused("/v1/chat/completions", {"messages": ASK, **more})
+    assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
+    assert message in error["message"]
+
+
+def test_a_grammar_that_is_wrong_is_not_repeated(server: Server) -> None:
+    """An error says where the fault is, without the lines around it."""
+    _, error = server.refused("/v1/chat/completions", {"messages": ASK, "grammar": "start: a\nb: /x/"})
+    assert error["message"] == 'the grammar can\'t be used: at 1(8): unknown name: "a"'

@@ -1,0 +1,223 @@
+"""Grammars of calls in each format: what a model that knows nothing writes under them is a call."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import jsonschema
+import pytest
+
+from octavo.runtime.grammar import Grammar, Grammars
+from octavo.runtime.request import Constraint
+from octavo.runtime.thinking import MARKERS, Thinking
+from octavo.server.detail import Detail
+from octavo.server.tool_formats import FORMATS, GENERIC, ToolFormat
+from octavo.server.tool_grammar import or_json, tools_grammar
+from octavo.server.tool_parameters import ANYTHING, Tool
+from octavo.server.tool_use import ToolUse
+from octavo.text import Tokenizer
+from tests.runtime.grammar_walk import allowed_tokens, walk
+from tests.sampling import some
+from tests.server.calls import KNOWN, PLAIN, called, require_valid
+from tests.server.test_detail import Result
+from tests.text.vocabularies import CONTROL, byte_level
+
+SPECIAL = dict.fromkeys(("<|im_end|>", "[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>"), CONTROL)
+MARKED = Tokenizer.from_metadata(byte_level([], special=SPECIAL, eos_token_id=256))
+
+IN_FORMATS = [
+    *((form, PLAIN) for form in (*FORMATS, GENERIC)), *((form, MARKED) for form in FORMATS if form.opens[0] in SPECIAL),
+]  # fmt: skip
+OF_EACH_MARKER = [*IN_FORMATS[: len(FORMATS) + 1], *some(IN_FORMATS[len(FORMATS) + 1 :], 4)]
+"""By default each format with markers of text, and a few with markers that are tokens."""
+
+
+@pytest.mark.parametrize(("form", "tokenizer"), OF_EACH_MARKER, ids=lambda p: getattr(p, "name", ""))
+def test_a_reply_that_has_to_be_a_call_is_one(form: ToolFormat, tokenizer: Tokenizer) -> None:
+    """In each format, by a model that knows nothing, with markers that are text or tokens."""
+    grammars, use = Grammars(tokenizer), ToolUse(form, KNOWN, "required")
+    ended = 0
+    for seed in range(12):
+        grammar = use.grammar(tokenizer)
+        assert grammar is not None
+        tokens = walk(grammars.constraint(grammar), tokenizer, Random(seed), 450)
+        if tokens is None:
+            continue
+        if (ended := ended + 1) > 4:
+            break
+        thinking = MARKERS[-1] if form.thinks[0] else None
+        detail, found = Detail(tokenizer, (), thinking, use.parser(), use.call_id()), Result()
+        found.take([*detail.push([t for t in tokens if t not in tokenizer.stop_ids]), *detail.finish()])
+        require_valid(found.calls)
+        assert found.content.strip() == ""
+    assert ended > 3
+
+
+@pytest.mark.parametrize(("form", "tokenizer"), OF_EACH_MARKER, ids=lambda p: getattr(p, "name", ""))
+def test_a_call_that_a_reply_opens_is_one(form: ToolFormat, tokenizer: Tokenizer) -> None:
+    """Text before it is free, and so is text after it; control tokens are, too."""
+    use, ended = ToolUse(form, KNOWN, "auto", several=False), 0
+    grammar = use.grammar(tokenizer)
+    for seed in range(12):
+        constraint = Grammars(tokenizer).constraint(grammar)
+        begun = tokenizer.encode(f"Let me see: <tool {{1}}\n{form.opens[0]}", add_special=False)
+        for token in begun:
+            assert token in allowed_tokens(constraint, tokenizer)
+            constraint.accept(token)
+        rng, tokens = Random(seed), list(begun)
+        while not (done := tokenizer.stop_ids <= allowed_tokens(constraint, tokenizer)) and len(tokens) < 450:
+            tokens += step(constraint, tokenizer, rng)
+        if not done:
+            continue
+        if (ended := ended + 1) > 4:
+            break
+        found = Result()
+        detail = Detail(tokenizer, (), MARKERS[-1] if form.thinks[0] else None, use.parser(), use.call_id())
+        found.take([*detail.push(tokens), *detail.finish()])
+        require_valid(found.calls)
+        assert form.thinks[0] or found.content == "Let me see: <tool {1}"
+    assert ended > 3
+
+
+NESTED = {
+    "type": "object", "required": ["list", "inner", "choice"], "additionalProperties": False,
+    "properties": {
+        "list": {"type": "array", "items": {"type": "string", "maxLength": 4}},
+        "inner": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "any": {}}},
+        "choice": {"enum": ["a", 1, None]},
+    },
+}  # fmt: skip
+
+
+def test_values_in_values_between_marks() -> None:
+    """Lists and objects of Gemma 4 are held to their schemas."""
+    (form,) = (form for form in FORMATS if form.mark)
+    use, ended = ToolUse(form, [Tool("f", NESTED)], "required"), 0
+    for seed in range(12):
+        grammar = use.grammar(PLAIN)
+        assert grammar is not None
+        tokens = walk(Grammars(PLAIN).constraint(grammar), PLAIN, Random(seed), 450)
+        if tokens is not None:
+            detail, found = Detail(PLAIN, (), None, use.parser(), use.call_id()), Result()
+            found.take([*detail.push([t for t in tokens if t not in PLAIN.stop_ids]), *detail.finish()])
+            assert found.calls
+            for _, arguments in found.calls:
+                jsonschema.validate(json.loads(arguments), NESTED)
+            ended += 1
+    assert ended > 3
+
+
+CHOICES: list[Any] = [
+    {"type": "string", "enum": ["C", "F"]}, {"type": "string", "const": "C"}, {"const": "C"}, {"enum": ["C", 1]},
+    {"type": ["integer", "null"]}, {"type": "array", "maxItems": 0}, {"type": "object", "additionalProperties": False},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda form: form.name)
+def test_a_value_that_is_one_of_a_few(form: ToolFormat) -> None:
+    """Texts have no quotation marks where a format writes texts without."""
+    for one in CHOICES:
+        if form.mark and "maxItems" in one:
+            continue
+        schema = {"properties": {"a": one}, "required": ["a"], "additionalProperties": False}
+        _, arguments = called(form, Tool("f", schema, strict=True))
+        jsonschema.validate(json.loads(arguments), schema)
+
+
+def read_back(form: ToolFormat, schema: dict[str, Any], key: str, value: Any) -> Any:
+    """Arguments of a call that a model writes as its format has it, under a grammar of the schema."""
+    use = ToolUse(form, [Tool("f", schema)], "required", several=False)
+    text = f"{form.mark}{value}{form.mark}" if form.mark and isinstance(value, str) else json.dumps(value)
+    text = value if form.raw and isinstance(value, str) else text
+    arguments = form.parameter.replace("KEY", key).replace("VALUE", text) or json.dumps({key: value})
+    call = form.call.replace("NAME", "f").replace("NUMBER", "0").replace("ARGUMENTS", arguments)
+    tokens = PLAIN.encode(call.join(form.around), add_special=False)
+    constraint = Grammars(PLAIN).constraint(use.grammar(PLAIN))
+    for i, token in enumerate(tokens):
+        assert token in allowed_tokens(constraint, PLAIN), PLAIN.decode(tokens[:i])
+        constraint.accept(token)
+    detail, found = Detail(PLAIN, (), MARKERS[-1] if form.thinks[0] else None, use.parser(), use.call_id()), Result()
+    found.take([*detail.push(tokens), *detail.finish()])
+    ((_, told),) = found.calls
+    return json.loads(told)
+
+
+VALUES = ["a < b\nc", '<a href="x">\n</a>', "a<", "{x}[],: |> <|", " a ", "12", "x</parameter", ""]
+
+
+@pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda form: form.name)
+def test_texts_end_where_a_model_ends_them(form: ToolFormat) -> None:
+    """A text may have what the tag after it begins with, and tags of other names."""
+    for value in VALUES:
+        for more in ({}, {"minLength": 1}, {"maxLength": 40}):
+            if ("maxLength" in more and "<" in value) or ("minLength" in more and not value):
+                continue
+            schema = {"type": "object", "properties": {"a": {"type": "string", **more}}, "required": ["a"]}
+            assert read_back(form, schema, "a", value) == {"a": value}
+
+
+def test_a_text_between_marks_that_are_tokens() -> None:
+    (form,) = (form for form in FORMATS if form.mark)
+    tokenizer = Tokenizer.from_metadata(byte_level([], special={**SPECIAL, form.mark: CONTROL}, eos_token_id=256))
+    use = ToolUse(form, [Tool("f", {"properties": {"a": {"type": "string"}}, "required": ["a"]})], "required")
+    for value in VALUES:
+        constraint = Grammars(tokenizer).constraint(use.grammar(tokenizer))
+        begin, end = form.call.replace("NAME", "f").split("ARGUMENTS")
+        for token in tokenizer.encode(f"{begin}a:{form.mark}{value}{form.mark}{end}", add_special=False):
+            assert token in allowed_tokens(constraint, tokenizer)
+            constraint.accept(token)
+
+
+@pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda form: form.name)
+def test_parameters_of_which_nothing_is_said_are_any(form: ToolFormat) -> None:
+    """Calls were held to have none, in formats whose arguments are not JSON."""
+    for value in (1, *VALUES[:2]):
+        if form.mark or form.raw or not isinstance(value, str):
+            assert read_back(form, ANYTHING, "a", value) == {"a": value}
+
+
+def step(constraint: Constraint, tokenizer: Tokenizer, rng: Random) -> list[int]:
+    """A token that may come, rather one that closes something."""
+    allowed = sorted(allowed_tokens(constraint, tokenizer) - tokenizer.stop_ids)
+    soon = [i for i in allowed if tokenizer.token_bytes(i)[:1] in (b'"', b"}", b"]", b"<")]
+    token = rng.choice(soon if soon and rng.random() < 0.5 else allowed)
+    constraint.accept(token)
+    return [token]
+
+
+@pytest.mark.parametrize(("name", "begun"), [("llama3", '{"name": "weather"'), ("pythonic", "[weather(")])
+def test_a_call_without_a_marker(name: str, begun: str) -> None:
+    """It is one from where its name is known; a reply that only looks like it is text."""
+    (form,) = (f for f in FORMATS if f.name == name)
+    grammar = ToolUse(form, KNOWN, "auto").grammar(PLAIN)
+    for text, free in ((begun, False), (begun[:5], True), (f"See {begun}", True), (begun.replace("wea", "x"), True)):
+        constraint = Grammars(PLAIN).constraint(grammar)
+        for token in PLAIN.encode(text, add_special=False):
+            constraint.accept(token)
+        assert (PLAIN.stop_ids <= allowed_tokens(constraint, PLAIN)) == free
+
+
+def test_calls_after_thinking() -> None:
+    """What stands in thinking is held to nothing."""
+    grammar = ToolUse(GENERIC, KNOWN, "auto").grammar(PLAIN)
+    constraint = Grammars(PLAIN).constraint(grammar, Thinking("<think>", "</think>", begun=True))
+    for token in PLAIN.encode("<tool_call>x</think>\n<tool_call>", add_special=False):
+        constraint.accept(token)
+    assert {PLAIN.texts[i] for i in allowed_tokens(constraint, PLAIN)} == {"Ċ"}
+
+
+def test_a_named_call_is_one_call() -> None:
+    grammar = tools_grammar(
+        GENERIC, [Tool("now", {"type": "object", "additionalProperties": False})], PLAIN, several=False
+    )
+    tokens = walk(Grammars(PLAIN).constraint(grammar), PLAIN, Random(1))
+    assert tokens is not None
+    assert "".join(PLAIN.decode(tokens).split()) == '<tool_call>{"name":"now","arguments":{}}</tool_call>'
+
+
+def test_calls_or_json() -> None:
+    grammar = or_json(tools_grammar(GENERIC, KNOWN, PLAIN, several=True), Grammar.json_schema({"enum": ["x"]}))
+    found = {walked[0] for i in range(20) if (walked := walk(Grammars(PLAIN).constraint(grammar), PLAIN, Random(i)))}
+    assert {PLAIN.texts[i] for i in found} == {'"', "<"}
