@@ -36,7 +36,7 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
     """What a request comes to. Raises ApiError, OctavoError."""
     service.require_generation()
     tools = _tools_of(service, body)
-    prompt = encode_chat(service, body, tools, fits=True)
+    prompt = encode_chat(service, body, tools)
     service.require_fitting(prompt, "messages")
     thinking = _thinking_of(service, body, prompt)
     return Job(
@@ -62,7 +62,7 @@ def effort(body: ChatRequest) -> int:
 def prompt_of(service: Service, body: ChatRequest) -> list[int]:
     """The tokens that a request's prompt has. Raises ApiError, OctavoError."""
     service.require_generation()
-    return encode_chat(service, body, _tools_of(service, body), fits=False)
+    return encode_chat(service, body, _tools_of(service, body))
 
 
 def _tools_of(service: Service, body: ChatRequest) -> ToolUse | None:
@@ -128,10 +128,10 @@ def _calls_that_open(service: Service, tools: ToolUse, thinking: Thinking | None
     return None
 
 
-def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = None, *, fits: bool) -> list[int]:
+def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = None) -> list[int]:
     """The tokens of the messages, open for a reply where the request does not say otherwise.
 
-    `fits`: raises ApiError for messages that can't fit the context, before their tokens are known.
+    Raises ApiError for messages whose length tells that they can't fit the context, before their tokens are known.
     """
     extra = template_variables(body)
     if body.reasoning_effort is not None:
@@ -141,17 +141,14 @@ def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = Non
     if tools is not None and tools.told:
         extra["tools"] = told
     if not body.continues:
-        return service.encode(
-            messages, fits=fits, add_generation_prompt=body.add_generation_prompt is not False, **extra
-        )
+        return service.encode(messages, add_generation_prompt=body.add_generation_prompt is not False, **extra)
     if len(messages) > 1 and messages[-2]["role"] == "assistant":
         raise bad("the last two messages are both the assistant's", "messages")
     if body.messages[-1].tool_calls:
         raise bad("a reply can't go on after tool calls", "messages")
     last = messages[-1]["content"]
-    if fits:
-        service.require_short(last, "messages")
-    prompt = service.encode(messages[:-1], fits=fits, **extra)
+    service.require_short(last, "messages")
+    prompt = service.encode(messages[:-1], **extra)
     begun = service.tokenizer.encode(last, add_special=False, parse_special=False, continued=True)
     return prompt + begun
 

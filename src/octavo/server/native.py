@@ -183,9 +183,10 @@ async def completion(request: Request) -> Response:
 
 
 async def tokenize(request: Request) -> Response:
-    """The tokens of a text."""
+    """The tokens of a text, which may be more than a prompt can have where its length alone does not tell that."""
     body, service = await body_of(request, TokenizeRequest), service_of(request)
     tokenizer, text = service.tokenizer, body.content or body.prompt or ""
+    service.require_short(text, "content" if body.prompt is None else "prompt")
     special = bool(body.add_special) if body.prompt is None else body.add_special_tokens is not False
     tokens = await in_thread_if_long(len(text), tokenizer.encode, text, special, body.parse_special is not False)
     if body.prompt is not None:

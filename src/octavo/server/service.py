@@ -141,16 +141,15 @@ class Service:
         return self.template.render(messages, open_end, **more, **extra)
 
     def encode(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, *, fits: bool, **extra: Any
-    ) -> list[int]:
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, **extra: Any
+    ) -> list[int]:  # fmt: skip
         """The tokens of messages as the model's template writes them. Control tokens are the template's own only.
 
-        fits  the messages have to fit the context: ApiError for those that can't
+        Raises ApiError for messages whose length tells that they can't fit the context.
         """
         more = {**extra, "tools": tools} if tools else extra
         text, foreign = self.tokenizer.write_chat(self.template, messages, **more)
-        if fits:
-            self.require_short(text, "messages")
+        self.require_short(text, "messages")
         return self.tokenizer.encode_written(text, foreign)
 
 
