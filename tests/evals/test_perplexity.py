@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.evals import divergence, perplexity
+from octavo.evals.report.quality import Plan, measure_quality
 from octavo.runtime import Model
 from tests.evals.conftest import Open
 from tests.evals.test_stats import exact_log_softmax
@@ -124,7 +126,7 @@ OTHER_VOCABULARIES = {
     "another token": ({"tokenizer.ggml.tokens": [*TOKENIZER[:-2], "<|end|>", "he"]}, "token 257 is .*im_end.* and"),
     "a token more": (
         {"tokenizer.ggml.tokens": [*TOKENIZER, "xx"], "tokenizer.ggml.token_type": [1] * 256 + [3, 3, 1, 1]},
-        "one has more tokens",
+        "token 259 is unused and 'xx'",
     ),
     "begins with BOS": ({"tokenizer.ggml.bos_token_id": tiny.START, "tokenizer.ggml.add_bos_token": True},
                         "begin a text with"),
@@ -136,6 +138,29 @@ def test_models_of_unlike_vocabularies(open_tiny: Open, case: str) -> None:
     keys, message = OTHER_VOCABULARIES[case]
     with pytest.raises(UsageError, match=message):
         divergence(open_tiny(), open_tiny(keys=keys), TOKENS, context=32)
+
+
+PADDING = [*TOKENIZER, "[PAD259]"], [*TOKENIZER, "<unused0>"]
+"""What rows of the embedding beyond the tokens may be called."""
+
+
+@pytest.mark.parametrize("names", [(TOKENIZER, PADDING[0]), (PADDING[0], TOKENIZER), PADDING], ids="abc")
+def test_tokens_that_fill_up_an_embedding(open_tiny: Open, names: tuple[list[str], list[str]]) -> None:
+    """They mean nothing, whether a model lists them or not, and whatever it calls them."""
+    types = [1] * 256 + [3, 3, 1, 5]
+    keys = [{"tokenizer.ggml.tokens": one, "tokenizer.ggml.token_type": types[: len(one)]} for one in names]
+    model, base = (open_tiny(keys=each) for each in keys)
+    assert divergence(model, base, TOKENS, context=32).kl.value == 0
+
+
+def test_a_checkpoint_of_a_model_that_lists_fewer_tokens_than_rows(tmp_path: Path) -> None:
+    """As a report writes it, to measure a scheme."""
+    src, text = tiny.write(tmp_path / "src.gguf"), tiny.write_letters(tmp_path / "text.txt", 80)
+    plan = Plan(text, schemes=["int8-w8a8"], context=32, chunks=1, device="reference")
+    base, made = measure_quality(src, None, plan).points
+    assert base.kl is None
+    assert made.kl is not None
+    assert 0 < made.kl.value < 1
 
 
 def test_models_of_unlike_sizes(open_tiny: Open) -> None:

@@ -13,6 +13,7 @@ from octavo.evals.scores import Comparison, compare
 from octavo.evals.stats import Estimate, Spread, exp_mean, mean, root_mean_square
 from octavo.evals.windows import Mask, logits, step_sizes, windows
 from octavo.runtime import Model
+from octavo.text import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,10 @@ def summary(found: Comparison, chunks: int, context: int) -> Divergence:
 
 
 def check_vocabularies(model: Model, base: Model) -> None:
-    """Raises UsageError, naming a token, where two models do not mean the same by their token ids."""
+    """Raises UsageError, naming a token, where two models do not mean the same by their token ids.
+
+    Tokens that fill up an embedding mean nothing, whatever they are called; a vocabulary may leave them out at its end.
+    """
     paths = f"{model.file.path} and {base.file.path}"
     sizes = model.engine.model.hparams.n_vocab, base.engine.model.hparams.n_vocab
     if sizes[0] != sizes[1]:
@@ -112,7 +116,17 @@ def check_vocabularies(model: Model, base: Model) -> None:
     bos = [t.bos_id if t.add_bos else None for t in (mine, theirs)]
     if bos[0] != bos[1]:
         raise UsageError(f"{paths} begin a text with {bos[0]} and {bos[1]} (allowed: models of one vocabulary)")
-    if mine.texts != theirs.texts:
-        at = next((i for i, (a, b) in enumerate(zip(mine.texts, theirs.texts, strict=False)) if a != b), None)
-        what = f"token {at} is {mine.texts[at]!r} and {theirs.texts[at]!r}" if at is not None else "one has more tokens"
-        raise UsageError(f"{paths} differ in their vocabularies: {what} (allowed: models of one vocabulary)")
+    texts = [_meant(t, sizes[0]) for t in (mine, theirs)]
+    at = next((i for i, (a, b) in enumerate(zip(*texts, strict=True)) if a != b), None)
+    if at is not None:
+        what = " and ".join("unused" if text[at] is None else repr(text[at]) for text in texts)
+        problem = f"differ in their vocabularies: token {at} is {what}"
+        raise UsageError(f"{paths} {problem} (allowed: models of one vocabulary)")
+
+
+def _meant(tokenizer: Tokenizer, n_vocab: int) -> list[str | None]:
+    """The texts of `n_vocab` tokens; None for those that are unused or that the tokenizer does not know."""
+    found: list[str | None] = [*tokenizer.texts, *[None] * (n_vocab - tokenizer.n_vocab)]
+    for i in tokenizer.unused_ids:
+        found[i] = None
+    return found

@@ -187,6 +187,11 @@ class Tokenizer:
         """Control tokens, and those that stand for the unknown, ascending."""
         return self._vocab.of_kind(_SPECIAL)
 
+    @property
+    def unused_ids(self) -> list[int]:
+        """Tokens that no text has and nothing means, as those which fill up an embedding, ascending."""
+        return self._vocab.of_kind(TokenKind.UNUSED)
+
     def special_id(self, text: str) -> int | None:
         """The control token that is written so."""
         token = self._vocab.ids.get(text)
