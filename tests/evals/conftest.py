@@ -35,3 +35,9 @@ def open_tiny(tmp_path: Path) -> Iterator[Open]:
             return stack.enter_context(open_model(path, [ReferenceBackend()], options))
 
         yield load
+
+
+@pytest.fixture
+def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs with a folder keep the values of any model in files, as they do those of a large one."""
+    monkeypatch.setattr("octavo.evals.layerwise.runner.IN_MEMORY", 0)

@@ -15,7 +15,7 @@ import pytest
 from octavo.errors import FileError, HostMemoryError, NonFiniteError, UsageError
 from octavo.evals import calibration as module
 from octavo.evals.calibration import Calibration, Options, calibrate
-from octavo.evals.layerwise import memory
+from octavo.evals.layerwise import memory, runner
 from octavo.evals.layerwise import needs as needs_module
 from octavo.io.memory import Room
 from octavo.runtime import EngineConfig, open_model
@@ -91,7 +91,8 @@ def watched(calibration: Calibration) -> tuple[dict[str, list[np.ndarray]], dict
 KILLED = """
 import os, signal, sys
 from octavo.evals.calibration import calibrate
-model, text, path, after = sys.argv[1:]
+from octavo.evals.layerwise import runner
+model, text, path, after, runner.IN_MEMORY = *sys.argv[1:5], int(sys.argv[5])
 def progress(done, total):
     if done == int(after):
         os.kill(os.getpid(), signal.SIGKILL)
@@ -100,16 +101,21 @@ calibrate(model, text, path, samples=3, context=24, device="reference", hessians
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
-def test_a_killed_run_goes_on_to_the_same_bytes(models: dict[str, str], text: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("most", [0, 1 << 28])
+def test_a_killed_run_goes_on_to_the_same_bytes(
+    models: dict[str, str], text: str, tmp_path: Path, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With values in files; and in memory, up to `most` bytes, where stages that were done are run again."""
+    monkeypatch.setattr(runner, "IN_MEMORY", most)
     model, want, path = models["qwen3"], tmp_path / "want.safetensors", tmp_path / "s.safetensors"
     calibrate(model, text, want, hessians=True, **OPTIONS)
     for after in (8, 17):
-        command = [sys.executable, "-c", KILLED, model, text, str(path), str(after)]
+        command = [sys.executable, "-c", KILLED, model, text, str(path), str(after), str(most)]
         assert subprocess.run(command, check=False, timeout=250).returncode == -signal.SIGKILL
         assert not path.exists()
     parts: list[int] = []
     calibrate(model, text, path, hessians=True, resume=True, progress=lambda done, _: parts.append(done), **OPTIONS)
-    assert parts[0] > 14
+    assert parts[0] == 1 if most else parts[0] > 14
     assert path.read_bytes() == want.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s.safetensors", "want.safetensors"]
 
@@ -163,8 +169,14 @@ def test_needs_grow_with_the_text_and_with_hessians(
         with Calibration(models["qwen3"], text, options) as calibration:
             return calibration.needs()
 
+    one, two = needs(1), needs(2)
+    assert one.values == two.values == 0  # they are in memory
+    kept = two.memory - one.memory
+    monkeypatch.setattr(runner, "IN_MEMORY", 0)
     one, two, sums = needs(1), needs(2), needs(1, hessians=True)
     assert two.values == 2 * one.values
+    assert one.values <= kept < 2 * one.values
+    assert one.statistics == 6 * 4 * (5 * tiny.N_EMBD + 2 * (64 + tiny.N_FF))
     assert one.memory == two.memory <= sums.memory
     widths = [tiny.N_EMBD, tiny.N_EMBD, tiny.N_HEAD * tiny.HEAD_DIM]
     assert one.values >= 24 * 4 * (sum(widths) - tiny.N_EMBD)

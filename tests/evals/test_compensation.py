@@ -133,7 +133,7 @@ def test_what_does_not_go_together_is_refused(text: str, tmp_path: Path) -> None
     assert not dst.exists()
 
 
-@pytest.mark.usefixtures("whole")
+@pytest.mark.usefixtures("whole", "in_files")
 def test_nothing_is_run_where_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "own", lambda: 0)  # of this process, which grows as well
     src = tiny.write(tmp_path / "src.gguf")

@@ -161,18 +161,27 @@ class KilledError(Exception):
     pass
 
 
+@pytest.mark.parametrize("files", [False, True])
 @pytest.mark.parametrize("original", [False, True])
-def test_a_killed_run_goes_on_at_its_stage(dense: str, tmp_path: Path, original: bool) -> None:
+def test_a_killed_run_goes_on_at_its_stage(
+    dense: str, tmp_path: Path, original: bool, files: bool, request: pytest.FixtureRequest
+) -> None:
+    """With values in files, and with those of a small model in memory: then stages are run again with what was made."""
+    if files:
+        request.getfixturevalue("in_files")
     want = logits(layerwise(dense, original=original), halved)
     folder, starts, found = str(tmp_path / "work"), [], None
+    made = None if files else lambda name: tiny.tensors()[name] / 2 if name.startswith("blk.") else None
     while found is None:
         journal = Journal(folder, "run", resume=bool(starts))
-        run = layerwise(dense, original=original, journal=journal)
+        run = layerwise(dense, original=original, journal=journal, made=made)
+        assert run.in_files == files
         starts.append(run.first)
         try:
             found = logits(run, lambda stage: halved(stage) if stage.number < starts[-1] + 2 else kill())
         except KilledError:
             journal.close(remove=False)
+            assert any(Path(folder).glob("*.bin")) == files
     np.testing.assert_array_equal(found, want)
     assert starts == sorted(set(starts))
     assert len(starts) > 3
@@ -184,6 +193,7 @@ def kill() -> None:
     raise KilledError
 
 
+@pytest.mark.usefixtures("in_files")
 def test_a_journal_of_another_run_is_refused(dense: str, tmp_path: Path) -> None:
     folder = str(tmp_path / "work")
     journal = Journal(folder, "one", resume=False)

@@ -2,55 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from octavo.errors import FileError, NonFiniteError, OctavoError
-from octavo.evals import calibrate
-from octavo.evals.compensation import Compensation
-from octavo.evals.schemes import SchemeMethod
-from octavo.quantizers import checkpoint, quantize_checkpoint, quantize_file
+from octavo.quantizers import checkpoint
 from octavo.quantizers.job import write
 from tests.cli.conftest import Run, octavo
+from tests.evals.kept_runs import WAYS, Start, command, start, text
 from tests.runtime import tiny
 
-__all__ = ["octavo"]
+__all__ = ["octavo", "start", "text"]
 
-OPTIONS: dict[str, Any] = {"context": 32, "device": "reference", "threads": 1}
 NOTE = "what was made is kept in {}.work; the same command with --resume (resume=True) goes on"
-
-Start = Callable[..., object]
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> str:
-    return tiny.write_letters(tmp_path / "text.txt", 600)
-
-
-@pytest.fixture(params=["calibrate", "scheme", "gguf"])
-def start(request: pytest.FixtureRequest, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Begins a run over a model that keeps what it has in tmp_path / "out.work"."""
-    tiny.widen(monkeypatch)
-    out = tmp_path / "out"
-
-    def calibrated(src: str, resume: bool = False, progress: Any = None) -> object:
-        told = None if progress is None else lambda done, total: progress("calibration", done, total)
-        return calibrate(src, text, out, context=32, device="reference", resume=resume, progress=told)
-
-    def of_scheme(src: str, resume: bool = False, progress: Any = None) -> object:
-        method = SchemeMethod(text, resume=resume, progress=progress, **OPTIONS)
-        return quantize_checkpoint(src, out, "w4a16-g128", method=method, threads=1)
-
-    def of_gguf(src: str, resume: bool = False, progress: Any = None) -> object:
-        monkeypatch.setattr("octavo.evals.compensation.LARGE", 0)
-        method = Compensation(text, resume=resume, progress=progress, work=f"{out}.work", **OPTIONS)
-        return quantize_file(src, out, "Q4_K_S", method=method, threads=1)
-
-    return {"calibrate": calibrated, "scheme": of_scheme, "gguf": of_gguf}[request.param]
 
 
 def stop(what: str, done: int, total: int) -> None:
@@ -105,10 +74,8 @@ def test_an_error_of_the_disk_at_the_end(start: Start, tmp_path: Path, monkeypat
     assert not (tmp_path / "out.work").exists()
 
 
-@pytest.mark.parametrize("command", ["calibrate", "scheme", "gguf"])
-def test_the_command_says_so(
-    octavo: Run, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
-) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_the_command_says_so(octavo: Run, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     def show(bar: object, name: str, done: int, total: int) -> None:
         if name.startswith(("calibration", "part")) and done > total // 2:
             raise KeyboardInterrupt
@@ -116,12 +83,77 @@ def test_the_command_says_so(
     monkeypatch.setattr("octavo.cli.progress.Bar.show", show)
     tiny.widen(monkeypatch)
     src, out = tiny.write(tmp_path / "src.gguf"), str(tmp_path / "out")
-    method = ("--method", "gptq", "--calibration", text, "-c", "32", "--device", "reference")
-    given = {
-        "calibrate": ("calibrate", src, text, "-o", out, "-c", "32", "--device", "reference"),
-        "scheme": ("quantize", src, out, "--scheme", "w4a16-g128", *method),
-        "gguf": ("quantize", src, out, "Q4_K_S", *method, "--resume"),
-    }
-    done = octavo(*given[command])
+    done = octavo(*command(way, src, text, out, *(["--resume"] if way == "gguf" else [])))
     assert done.status == 130
     assert f"octavo: {NOTE.format(out)}\n" in done.err
+
+
+@contextmanager
+def killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Runs end as if they were killed between the last thing that they write and the removal of their folder."""
+    with monkeypatch.context() as patched:
+        for module in ("octavo.evals.layerwise.values", "octavo.evals.compensation"):
+            patched.setattr(f"{module}.remove_journal", lambda folder: None)
+        yield
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("way", ["calibrate", "gguf"])
+def test_a_file_that_was_written_is_written_again(
+    octavo: Run, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, resume: bool
+) -> None:
+    """After a kill before the folder was removed; with --resume of what is there, and the same in any case."""
+    tiny.widen(monkeypatch)
+    monkeypatch.setattr("octavo.evals.compensation.LARGE", 0)
+    src, out = tiny.write(tmp_path / "src.gguf"), tmp_path / "out"
+    with killed_at_the_end(monkeypatch):
+        assert octavo(*command(way, src, text, str(out))).status == 0
+    wanted = out.read_bytes()
+    assert (tmp_path / "out.work/state.json").exists()
+    assert octavo(*command(way, src, text, str(out), *(["--resume"] if resume else []))).status == 0
+    assert out.read_bytes() == wanted
+    assert not (tmp_path / "out.work").exists()
+
+
+def test_a_checkpoint_that_was_written(octavo: Run, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command says that all is done; with --resume it removes the folder that the run left, and nothing else."""
+    tiny.widen(monkeypatch)
+    src, out, work = tiny.write(tmp_path / "src.gguf"), tmp_path / "out", tmp_path / "out.work"
+    given = command("scheme", src, text, f"{out}/")
+    with killed_at_the_end(monkeypatch):
+        assert octavo(*given).status == 0
+    wanted = {path.name: path.read_bytes() for path in out.iterdir()}
+    again = octavo(*given)
+    assert again.status == 2
+    assert (
+        f"{out}/ is written already, by a run that was killed before it removed {work} (allowed: --resume" in again.err
+    )
+    other = octavo(*command("scheme", src, text, str(out), "--resume", "--rotate"))
+    assert other.status == 2
+    assert "has files in it" in other.err
+    assert (work / "state.json").exists()
+    done = octavo(*given, "--resume")
+    assert (done.status, done.out) == (0, f"{out} is written already; {work}, which the run that did left as it was "
+                                          "killed, is removed\n")  # fmt: skip
+    assert not work.exists()
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == wanted
+    assert "has files in it" in octavo(*given, "--resume").err
+
+
+def test_another_checkpoint_in_the_place_of_a_run_that_was_killed(
+    octavo: Run, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the run has done stays."""
+    tiny.widen(monkeypatch)
+    src, out, work = tiny.write(tmp_path / "src.gguf"), tmp_path / "out", tmp_path / "out.work"
+    other = tiny.write(tmp_path / "other.gguf", weights=tiny.tensors("qwen3", seed=9))
+    with killed_at_the_end(monkeypatch):
+        assert octavo(*command("scheme", src, text, str(out))).status == 0
+    shutil.rmtree(out)
+    (tmp_path / "moved").mkdir()
+    assert octavo(*command("scheme", other, text, str(tmp_path / "moved"))).status == 0
+    (tmp_path / "moved").rename(out)
+    done = octavo(*command("scheme", src, text, str(out), "--resume"))
+    assert done.status == 2
+    assert "has files in it" in done.err
+    assert (work / "state.json").exists()

@@ -4,75 +4,62 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from octavo.errors import FileError, HostMemoryError, OctavoError
-from octavo.evals import calibrate
-from octavo.evals.compensation import Compensation
 from octavo.evals.layerwise import Journal, needs, require_room_in, values
 from octavo.evals.layerwise.values import Values
-from octavo.evals.schemes import SchemeMethod
 from octavo.io.memory import Room
-from octavo.quantizers import quantize_checkpoint, quantize_file
+from tests.evals.kept_runs import Start, start, text
 from tests.runtime import tiny
+
+__all__ = ["start", "text"]
 
 resource = pytest.importorskip("resource")
 
-Start = Callable[..., object]
-
 
 @pytest.fixture
-def text(tmp_path: Path) -> str:
-    return tiny.write_letters(tmp_path / "text.txt", 600)
+def src(start: Start, tmp_path: Path) -> str:
+    """A model of the shape that `start` is for."""
+    return str(tiny.write(tmp_path / "src.gguf"))
 
 
-@pytest.fixture(params=["calibrate", "scheme", "gguf"])
-def start(request: pytest.FixtureRequest, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
-    """Begins a run that keeps what it has in tmp_path / "out.work"."""
-    tiny.widen(monkeypatch)
-    src, out = tiny.write(tmp_path / "src.gguf"), tmp_path / "out"
-    options: dict[str, Any] = {"context": 32, "device": "reference", "threads": 1}
-    if request.param == "calibrate":
-        return lambda: calibrate(src, text, out, context=32, device="reference")
-    if request.param == "scheme":
-        return lambda: quantize_checkpoint(src, out, "w4a16-g128", method=SchemeMethod(text, **options), threads=1)
-    made = Compensation(text, **options, work=f"{out}.work", resume=True)
-    return lambda: quantize_file(src, out, "Q4_K_S", method=made, threads=1)
-
-
-def test_a_disk_without_room_is_told_before(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_room_is_told_before(
+    start: Start, src: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = set(tmp_path.iterdir())
     room = iter([1 << 40, 1000]) if "quantize_file" in start.__code__.co_names else iter([1000])
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=next(room)))
     with pytest.raises(FileError, match=r"out\.work: .* bytes are to be written, but the disk has 1,000 free"):
-        start()
+        start(src)
     assert set(tmp_path.iterdir()) == before
 
 
-def test_too_little_memory_is_told_before(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_little_memory_is_told_before(
+    start: Start, src: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = set(tmp_path.iterdir())
     monkeypatch.setattr(needs, "room", lambda: Room(1000))
     with pytest.raises(HostMemoryError, match="1,000 are free"):
-        start()
+        start(src)
     assert set(tmp_path.iterdir()) == before
 
 
-def test_a_file_in_the_place_of_the_folder(start: Start, tmp_path: Path) -> None:
+def test_a_file_in_the_place_of_the_folder(start: Start, src: str, tmp_path: Path) -> None:
     (tmp_path / "out.work").write_text("mine")
     with pytest.raises(FileError, match=r"out\.work: is not a folder \(allowed: a folder"):
-        start()
+        start(src)
     assert (tmp_path / "out.work").read_text() == "mine"
 
 
-def test_a_limit_on_files(start: Start, tmp_path: Path) -> None:
+def test_a_limit_on_files(start: Start, src: str, tmp_path: Path) -> None:
     with largest_file(1 << 12), pytest.raises(FileError, match=r"out\.work.*: can't be written: File too large"):
-        start()
+        start(src)
 
 
 @contextmanager

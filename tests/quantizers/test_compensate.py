@@ -10,10 +10,23 @@ import numpy as np
 import pytest
 
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
-from octavo.formats import BlockFormat, Planes, QTensor, by_name, channel_format, decode, dequantize, unpack
+from octavo.formats import (
+    BlockFormat,
+    Planes,
+    QTensor,
+    by_name,
+    channel_format,
+    decode,
+    dequantize,
+    quantize_reference,
+    unpack,
+)
 from octavo.formats.group import row_named
+from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.quantizers import compensate, encode
 from octavo.quantizers.calibration import factorize
+from octavo.quantizers.compensation.coded import compensated_row
+from octavo.quantizers.compensation.rows import SHRINKS, encoded, stored_values
 from octavo.quantizers.compensation.sweep import sweep
 from tests.sampling import slow
 
@@ -275,3 +288,30 @@ def test_rows_are_made_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
             np.testing.assert_array_equal(getattr(found, name), getattr(want, name))
         assert found.bound == pytest.approx(want.bound, rel=1e-6)
     assert compensate(weight[:0], hessian, "Q4_K").packed.shape == (0, row_named("Q4_K").row_bytes(K))
+
+
+@pytest.mark.parametrize("fmt", [
+    *(compensated_row(CHECKPOINT_SCHEMES[name], 256) for name in CHECKPOINT_SCHEMES if name != "fp8-block"),
+    *map(row_named, ("GROUP3_32_Z_F16", "GROUP2_64_M_F16", "GROUP4_128_BF16", "Q4_0", "Q4_K")),
+], ids=lambda fmt: fmt.name)  # fmt: skip
+def test_values_that_are_tried_are_those_that_are_stored(fmt: BlockFormat) -> None:
+    rows = np.random.default_rng(0).standard_normal((6, 256)).astype(np.float32)
+    rows[1], rows[2] = 0, rows[2] * 1e-9
+    np.testing.assert_array_equal(stored_values(rows, fmt), dequantize(quantize_reference(rows, fmt)))
+
+
+def test_ranges_of_groups_are_the_best_of_those_that_are_tried() -> None:
+    """Also of rows that are looked at in parts; against each range by itself."""
+    fmt, rng = row_named("GROUP2_32_F16"), np.random.default_rng(0)
+    rows, weights = rng.standard_normal((9, 64)).astype(np.float32), rng.random(64).astype(np.float32)
+    low, high = (np.repeat(f(rows.reshape(9, 2, 32), 2), 32, 1) for f in (lambda x, a: x.min(a), lambda x, a: x.max(a)))
+    tried = [dequantize(quantize_reference(np.clip(rows, low * s, high * s), fmt)) for s in SHRINKS]
+    errors = [(weights * np.square(x - rows)).reshape(9, 2, 32).sum(2) for x in tried]
+    best = np.repeat(np.argmin(errors, 0), 32, 1)
+    want = np.take_along_axis(np.array(tried), best[None], 0)[0]
+    assert len(np.unique(best)) > 3
+    for at_a_time in (1 << 17, 100):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("octavo.quantizers.compensation.rows.AT_A_TIME", at_a_time)
+            found = encoded(rows, fmt, weights, 1)
+        np.testing.assert_array_equal(decode(found, fmt), want)

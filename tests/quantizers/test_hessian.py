@@ -9,7 +9,10 @@ import pytest
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.quantizers import tiles
-from octavo.quantizers.calibration import CrossHessian, Hessian, factorize
+from octavo.quantizers.calibration import ChannelStatistics, CrossHessian, Hessian, factorize
+from octavo.quantizers.calibration.channels import absmax
+from octavo.quantizers.calibration.hessian import TOKENS, weighed
+from octavo.quantizers.tiles import spans
 
 
 def vectors(tokens: int, size: int, seed: int = 0) -> np.ndarray:
@@ -134,6 +137,42 @@ def test_numbers_that_are_none_name_the_tensor(value: float) -> None:
         Hessian(6, "blk.3.ffn_down.weight").add(x)
     with pytest.raises(NonFiniteError, match=r"blk\.3\.ffn_down\.weight"):
         CrossHessian(6, "blk.3.ffn_down.weight").add(vectors(4, 6), x)
+    with pytest.raises(NonFiniteError, match=r"blk\.3\.ffn_down\.weight"):
+        absmax([vectors(600, 6), x], 6, "blk.3.ffn_down.weight")
+
+
+def test_squares_beyond_float32_name_the_tensor() -> None:
+    """Their sum is infinite, though no vector is."""
+    with pytest.raises(NonFiniteError, match=r"blk\.3\.ffn_down\.weight"):
+        Hessian(6, "blk.3.ffn_down.weight").add(np.full((4, 6), 1e20, np.float32))
+
+
+@pytest.mark.parametrize("size", [5, 300, 700])
+def test_parts_of_the_tokens_that_threads_share_give_the_same_bytes(size: int) -> None:
+    """As each by itself: few tiles are shared out with the tokens, many are not."""
+    x, whole, parts = vectors(TOKENS * 5 + 77, size), Hessian(size), Hessian(size)
+    whole.add(x)
+    for part in spans(len(x), TOKENS):
+        parts.add(x[part])
+    np.testing.assert_array_equal(whole.matrix(), parts.matrix())
+
+
+def test_the_largest_magnitudes_are_those_of_the_statistics() -> None:
+    batches, found = [vectors(700, 40), -3 * vectors(5, 40)], ChannelStatistics(1, 40)
+    for x in batches:
+        found.add(x, 0)
+    np.testing.assert_array_equal(absmax(batches, 40, "w"), found.absmax[0])
+    assert not absmax([], 40, "w").any()
+
+
+def test_errors_weighed_by_a_hessian() -> None:
+    hessian, rows = Hessian(300), vectors(600, 300)
+    hessian.add(vectors(500, 300))
+    h = hessian.matrix()
+    want = np.einsum("nk,kj,nj->n", rows.astype(np.float64), h, rows, optimize=True)
+    np.testing.assert_allclose(weighed(rows, h), want, rtol=1e-12)
+    np.testing.assert_allclose(weighed(rows, h.astype(np.float32)), want, rtol=1e-5)
+    assert weighed(rows[:0], h).sum() == 0
 
 
 def test_what_is_refused() -> None:

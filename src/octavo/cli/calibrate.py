@@ -124,10 +124,10 @@ def _announce(calibration: Calibration, needs: Needs, *, as_json: bool) -> None:
     """Say what a run takes."""
     tokens = calibration.samples.all["tokens"]
     if as_json:
-        sizes = {"samples": len(calibration.samples), "tokens": tokens, "memory": needs.memory, "disk": needs.values}
+        sizes = {"samples": len(calibration.samples), "tokens": tokens, "memory": needs.memory, "disk": needs.disk}
         print(to_json({**sizes, "hessians": needs.hessians, "seconds": needs.seconds}))
         return
-    disk = f"{size(needs.values)} of disk"
+    disk = f"{size(needs.disk)} of disk"
     if needs.hessians:
         disk += f" and twice {size(needs.hessians)} for Hessians"
     taken = f"{size(needs.memory)} of memory, {disk}, about {_duration(needs.seconds)}"

@@ -139,7 +139,7 @@ class Calibration:
 
     def _require_room(self, path: str | os.PathLike[str]) -> None:
         found = self.needs()
-        require_room_in(os.fspath(path) + WORK, found.values + 2 * found.hessians)
+        require_room_in(os.fspath(path) + WORK, found.disk + 2 * found.hessians)
         require_memory(found.memory, "calibrating", "; a smaller --ctx-size takes less")
 
     def close(self) -> None:

@@ -38,6 +38,7 @@ from octavo.graph.stages import stages
 from octavo.huggingface import open_model_file
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.calibration.factor import factorize
+from octavo.quantizers.calibration.hessian import weighed
 from octavo.quantizers.calibration.outliers import channels
 from octavo.quantizers.calibration.text import has_records, read_calibration
 from octavo.quantizers.compensation import DAMP, compensate
@@ -132,7 +133,7 @@ class Compensation:
             rows, k = shapes[TIED]
             shapes[TIED] = (min(rows, rows_at_a_time(k)), k)
         keeps, values = self._keeps(job), values_kept(run)
-        kept = made if keeps else made + kept_in_memory(run)
+        kept = made + kept_in_memory(run, folder=keeps)
         memory = compensation_bytes(run, shapes, len({job.types[name] for name in shapes}), kept, self.threads)
         return memory, values + made if keeps else 0
 
@@ -292,7 +293,7 @@ def _given(weight: Any, hessian: Any) -> float:
     """The mean square of what a product of weights [N, K] gives, added up over N."""
     if is_tensor(weight):
         return float(((weight @ hessian.float()) * weight).sum())
-    return float(np.einsum("nk,nk->", weight @ hessian, weight))
+    return float(weighed(weight, hessian).sum())
 
 
 def _placed(stored: QTensor, device: str | None) -> Any:

@@ -199,7 +199,8 @@ def written_bytes(file: GGUFFile, made: Collection[str]) -> int:
 
 
 def method_bytes(run: Layerwise, making: Making, names: Callable[[str], bool]) -> int:
-    """Bytes of a process in which a method makes weights of these names for a checkpoint; values lie in files."""
+    """Bytes of a process in which a method makes weights of these names for a checkpoint, without the
+    values of all samples."""
     tokens, most = run.samples.all["tokens"], 0
     made = {name for name in run.spec.file.tensors if names(name)}
     for stage in run.stages:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples, require_room_in
-from octavo.evals.layerwise.needs import Needs, require_memory, seconds, values_kept
+from octavo.evals.layerwise.needs import Needs, kept_in_memory, require_memory, seconds, values_kept
 from octavo.evals.method_memory import Making, method_bytes
 from octavo.evals.scheme_weights import COMPENSATE, Maker, made_weights
 from octavo.evals.scheme_work import Done, load_scales, load_stages, save_scales, save_stage
@@ -131,9 +131,17 @@ class SchemeRun:
 
     def needs(self) -> Needs:
         """What the run takes: memory, disk without what is made, and time."""
-        run = Layerwise(read_model(self.file), self.backends, self.samples, original=self._original)
-        memory = method_bytes(run, self._making, self.scheme.takes)
-        return Needs(memory, values_kept(run), 0, seconds(run, hessians=True))
+        run = self._outlined
+        return Needs(self._memory(run), values_kept(run), 0, 0, seconds(run, hessians=True))
+
+    @property
+    def _outlined(self) -> Layerwise:
+        """The run over weights, without a folder."""
+        return Layerwise(read_model(self.file), self.backends, self.samples, original=self._original)
+
+    def _memory(self, run: Layerwise) -> int:
+        """Bytes of the process at most; values lie in a folder if they are many."""
+        return method_bytes(run, self._making, self.scheme.takes) + kept_in_memory(run, folder=True)
 
     @property
     def _making(self) -> Making:
@@ -153,9 +161,9 @@ class SchemeRun:
     def require_room(self, work: str) -> None:
         """Raise HostMemoryError where the memory does not hold what the run takes, FileError where the disk does not
         hold what is kept in the folder `work`."""
-        takes = self.needs()
-        require_memory(takes.memory, "the method")
-        require_room_in(work, takes.values + self.coded_bytes())
+        run = self._outlined
+        require_memory(self._memory(run), "the method")
+        require_room_in(work, values_kept(run) + self.coded_bytes())
 
     def _searching(self, scales: str) -> Callable[[Pair], Found]:
         """The way to choose scales; of `auto` that of several which errs least."""

@@ -20,6 +20,7 @@ from octavo.huggingface.coded import Coded, factor_of, largest, nearest, row_par
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.calibration import CrossHessian
 from octavo.quantizers.calibration.factor import Factor, factorize
+from octavo.quantizers.calibration.hessian import weighed
 from octavo.quantizers.calibration.shared import Matrix
 from octavo.quantizers.compensation import DAMP
 from octavo.quantizers.compensation.coded import compensated, compensated_row
@@ -233,7 +234,7 @@ class _Sums:
 
     def _of_rows(self, rows: F32) -> float:
         own = self._added * _squares(rows) if self._added else 0.0
-        return float(np.multiply(rows @ self._hessian, rows).sum(dtype=np.float64)) - own
+        return float(weighed(rows, self._hessian).sum()) - own
 
 
 def held_out(given: ProductInput) -> tuple[ProductInput, ProductInput]:

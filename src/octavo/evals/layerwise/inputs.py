@@ -13,6 +13,7 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import Node
 from octavo.graph.stages import Stage
 from octavo.quantizers.calibration import ChannelStatistics, CrossHessian, Hessian
+from octavo.quantizers.calibration.channels import absmax
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -151,12 +152,12 @@ class ProductInput:
 
     def absmax(self) -> AnyArray:
         """The largest magnitude of each channel, [experts or 1, K]. Raises NonFiniteError naming a weight."""
-        if self.device is None:
-            return self.statistics().absmax
-        from octavo.quantizers.calibration.tensors import absmax
-
         experts: list[int | None] = [*range(self.experts)] or [None]
-        return np.stack([absmax(self.tensors(e), self.size, self.label(e)).cpu().numpy() for e in experts])
+        if self.device is None:
+            return np.stack([absmax(self.batches(e), self.size, self.label(e)) for e in experts])
+        from octavo.quantizers.calibration import tensors
+
+        return np.stack([tensors.absmax(self.tensors(e), self.size, self.label(e)).cpu().numpy() for e in experts])
 
     def some(self, most: int, expert: int | None = None) -> F32:
         """As many vectors at most, or of an expert's, evenly spread: float32 [T, K]."""

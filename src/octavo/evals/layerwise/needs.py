@@ -16,6 +16,7 @@ from octavo.evals.layerwise.values import DTYPES
 from octavo.graph.node import Node, bind
 from octavo.graph.stages import Stage
 from octavo.io.memory import own, room
+from octavo.quantizers.calibration.channels import FIELDS
 from octavo.quantizers.calibration.hessian import hessian_bytes
 from octavo.quantizers.tiles import TILE, run_tiles
 
@@ -32,15 +33,22 @@ class Needs:
     """What a run takes.
 
     memory   bytes of the process at most, with what it has already; files in memory are not counted
-    values   bytes of the values that are kept of all samples at a time: on the disk with a journal, else in memory
+    values   bytes of the values that are kept of all samples at a time on the disk
     hessians bytes of the Hessians, if they are written
+    statistics  of the channels of all inputs, if they are written
     seconds  about so long
     """
 
     memory: int
     values: int
     hessians: int
+    statistics: int
     seconds: float
+
+    @property
+    def disk(self) -> int:
+        """Bytes on the disk at most, without Hessians: statistics are there twice while they are put together."""
+        return self.values + 2 * self.statistics
 
 
 def needs(run: Layerwise, *, hessians: bool) -> Needs:
@@ -49,12 +57,12 @@ def needs(run: Layerwise, *, hessians: bool) -> Needs:
     largest = max((size for _, (_, size) in products), default=1)
     inputs = {(id(p.inputs[1]), *map(id, p.inputs[2:])): (experts, size) for p, (experts, size) in products}
     sums = 2 * hessian_bytes(largest) if hessians else 0
-    statistics = STATISTIC * sum(experts * size for experts, size in inputs.values())
-    memory = process_bytes(largest**2 if hessians else 0) + max(
-        sums, statistics, *(stage_bytes(run, stage) for stage in run.stages)
-    )
+    channels = sum(experts * size for experts, size in inputs.values())
+    memory = process_bytes(largest**2 if hessians else 0) + kept_in_memory(run, folder=True)
+    memory += max(sums, STATISTIC * channels, *(stage_bytes(run, stage) for stage in run.stages))
     written = sum(experts * 4 * size**2 for experts, size in inputs.values()) if hessians else 0
-    return Needs(memory, values_kept(run), written, seconds(run, hessians=hessians))
+    statistics = 4 * len(FIELDS) * channels
+    return Needs(memory, values_kept(run), written, statistics, seconds(run, hessians=hessians))
 
 
 def require_memory(takes: int, what: str, hint: str = "") -> None:
@@ -65,13 +73,14 @@ def require_memory(takes: int, what: str, hint: str = "") -> None:
 
 
 def values_kept(run: Layerwise) -> int:
-    """Bytes of the values that are kept of all samples at a time, but for those in the memory of a device."""
-    return 0 if run.keeps else max(_kept(run, stage) for stage in run.stages)
+    """Bytes of the values that are kept of all samples at a time in files, where the run has a folder."""
+    return max(_kept(run, stage) for stage in run.stages) if run.in_files else 0
 
 
-def kept_in_memory(run: Layerwise) -> int:
-    """Bytes of the values that are kept of all samples, at most, where there is no journal."""
-    return 0 if run.keeps else kept_bytes(run.stages, run.samples.all, len(run.streams))
+def kept_in_memory(run: Layerwise, *, folder: bool) -> int:
+    """Bytes of the values that are kept of all samples, at most, in the host's memory, of a run that has a folder or
+    has none."""
+    return 0 if run.keeps or (folder and run.in_files) else kept_bytes(run.stages, run.samples.all, len(run.streams))
 
 
 def _kept(run: Layerwise, stage: Stage) -> int:

@@ -17,6 +17,9 @@ ARRAYS = 12
 """Arrays of a weight's size in float32 that there are while one is made."""
 MATRICES = 6
 """Matrices [K, K] in float64 that there are then."""
+IN_MEMORY = 1 << 28
+"""Bytes of a stream's values of all samples up to which they are in memory though a run has a folder: writing them to a
+disk takes as long as a small model's stages. A run that goes on makes them once more."""
 
 
 def placed(

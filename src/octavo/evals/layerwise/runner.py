@@ -19,7 +19,7 @@ import numpy as np
 
 from octavo.errors import UsageError, tensor_label
 from octavo.evals.layerwise.inputs import ProductInput, inputs_of
-from octavo.evals.layerwise.placement import kept_bytes, placed
+from octavo.evals.layerwise.placement import IN_MEMORY, kept_bytes, placed
 from octavo.evals.layerwise.samples import Samples
 from octavo.evals.layerwise.values import Journal, Values
 from octavo.formats import PlacedQTensor, QTensor, by_name, dequantize
@@ -28,7 +28,7 @@ from octavo.formats.spec import F32
 from octavo.graph.lower import lower
 from octavo.graph.node import Node, bind
 from octavo.graph.plan import Executor
-from octavo.graph.protocol import Backend, HostBackend, TensorBackend
+from octavo.graph.protocol import AsyncBackend, Backend, HostBackend, TensorBackend
 from octavo.graph.schedule import Schedule, schedule
 from octavo.graph.stages import Stage, input_name, stages
 from octavo.io.allocator import keep_apart, trim
@@ -114,8 +114,8 @@ class Layerwise:
     samples   token lists, each a sequence of its own
     original  run the model as it was too, for `ProductInput.pairs`
     tables    what rows are looked up in instead of the model's own tensors of these names, but in the original
-    journal   makes the run one that goes on after a kill, with values in its folder
-    folder    where values are kept in files, if there is no journal; None: in memory
+    journal   makes the run one that goes on after a kill, with values in its folder if they are more than IN_MEMORY
+    folder    where so many values are kept in files, if there is no journal; None: in memory
     made      what a run that goes on has made before; stages whose values are not on the disk are run again with that
     done      is told of each stage that was run
     caches    what is written to caches is counted for `done`
@@ -139,7 +139,10 @@ class Layerwise:
         self._made: Made = made or (lambda _: None)
         kept = kept_bytes(self.stages, samples.all, len(self.streams))
         self.device, self.keeps = placed(backends[0], self.stages, samples.limits, kept, len(self.streams))
-        self._values = Values(folder if journal is None else journal.folder, self.device if self.keeps else None)
+        self.in_files = not self.keeps and kept > IN_MEMORY * len(self.streams)
+        """Whether values lie in files if the run has a folder for them."""
+        folder = folder if journal is None else journal.folder
+        self._values = Values(folder if self.in_files else None, self.device if self.keeps else None)
         self.first = 0 if journal is None else journal.stage
         """The stage that the run begins with: those before it were done by an earlier run."""
         alive = [(stream, *value) for stream in self.streams for value in self._alive(self.first)]
@@ -190,7 +193,8 @@ class Layerwise:
         """Run a stage over all samples."""
         tables = self.tables if stream == CHANGED else {}
         taken: dict[str, Any] = {input_name(n): self._values[stream, n] for n in stage.takes}
-        here = [name for name, values in taken.items() if hasattr(values, "tensor")]
+        waits = any(isinstance(backend, AsyncBackend) for backend in self.backends)
+        here = [name for name, values in taken.items() if hasattr(values, "tensor") or not waits]
         schedule = self.scheduled(stage, replaced, tables)
         executor = Executor(schedule, self.backends, self.samples.limits, fed=here)
         results = [
@@ -201,10 +205,11 @@ class Layerwise:
             given = {name: values[sample.part] for name, values in taken.items()}
             inputs = {**sample.inputs, **{name: values for name, values in given.items() if name not in here}}
             with self._rounded():
-                made = executor.values(inputs, sample.sizes, {name: given[name].tensor for name in here})
+                fed = {name: getattr(given[name], "tensor", given[name]) for name in here}
+                made = executor.values(inputs, sample.sizes, fed)
             for kept, (backend, value) in zip(results, made, strict=False):
                 stays = hasattr(kept, "tensor") and isinstance(backend, TensorBackend)
-                kept[sample.part] = value if stays else backend.read(value)
+                kept[sample.part] = value if stays or isinstance(value, np.ndarray) else backend.read(value)
             if stream == CHANGED and caches:
                 for name, values in _written(stage, given, made[len(results) :]):
                     _count(caches[name], values)

@@ -189,19 +189,35 @@ class Journal:
 
     def _read(self) -> int:
         """The stage to go on from, 0 where nothing is there."""
-        if not os.path.lexists(self._path):
+        state = _state(self.folder)
+        if state is None:
             return 0
-        try:
-            state = json.loads(regular.read_text(self._path, LARGEST_STATE))
-            run, stage = state["run"], state["stage"]
-        except (ValueError, KeyError, TypeError):
-            raise FileError("is not the state of a run", file=self._path, allowed="to begin anew") from None
+        run, stage = state
         if run != self._run:
             problem = f"{self.folder} is of a run with another model, text or options"
             raise UsageError(f"{problem} (allowed: the same ones, or to begin anew without --resume)")
-        if type(stage) is not int or stage < 0:
-            raise FileError(f"stage is {stage!r}", file=self._path, allowed="0 or more")
         return stage
+
+
+def stages_done(folder: str) -> int:
+    """Stages that a run has done whose folder this is; 0 where there is none. Raises FileError for a wrong state."""
+    state = _state(folder)
+    return 0 if state is None else state[1]
+
+
+def _state(folder: str) -> tuple[object, int] | None:
+    """What names the run, and how many stages are done; None where nothing is said. Raises FileError."""
+    path = os.path.join(folder, STATE)
+    if not os.path.lexists(path):
+        return None
+    try:
+        state = json.loads(regular.read_text(path, LARGEST_STATE))
+        run, stage = state["run"], state["stage"]
+    except (ValueError, KeyError, TypeError):
+        raise FileError("is not the state of a run", file=path, allowed="to begin anew") from None
+    if type(stage) is not int or stage < 0:
+        raise FileError(f"stage is {stage!r}", file=path, allowed="0 or more")
+    return run, stage
 
 
 def note_kept(folder: str, error: BaseException) -> None:

@@ -13,12 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import NonFiniteError, UsageError
-from octavo.formats.spec import F32
+from octavo.formats.spec import F32, AnyArray
 from octavo.quantizers.calibration.shared import LARGEST_DOUBLE, Matrix
-from octavo.quantizers.tiles import run_tiles, spans
+from octavo.quantizers.tiles import TILE, run_tiles, spans
 
 TOKENS = 2048
 """Vectors whose products are added up in float32 before they come to the sum."""
+FEW = 4
+"""Tiles fewer than which threads share the tokens too, of so many parts."""
 
 
 class Hessian:
@@ -40,9 +42,13 @@ class Hessian:
         return len(self._sum)
 
     def add(self, x: F32) -> None:
-        """Count vectors x, float32 [T, K]. Raises NonFiniteError where they hold NaN or Inf."""
-        _require_finite(x, self.name, self.size)
+        """Count vectors x, float32 [T, K].
+
+        Raises NonFiniteError where they hold NaN or Inf, or their squares add up to more than float32 holds.
+        """
+        _require_vectors(x, self.name, self.size)
         _add_products(self._sum, x, x, upper=True)
+        _require_finite(self._sum.diagonal(), self.name)
         self.tokens += len(x)
 
     def merge(self, other: Self) -> None:
@@ -94,7 +100,8 @@ class CrossHessian:
 
     def add(self, quantized: F32, original: F32) -> None:
         """Count pairs of vectors, float32 [T, K] each. Raises NonFiniteError where they hold NaN or Inf."""
-        _require_finite(original, self.hessian.name, self.hessian.size)
+        _require_vectors(original, self.hessian.name, self.hessian.size)
+        _require_finite(original, self.hessian.name)
         self.hessian.add(quantized)
         _add_products(self._sum, quantized, original, upper=False)
 
@@ -118,27 +125,56 @@ def _dtype(size: int, dtype: npt.DTypeLike | None) -> np.dtype[Any]:
     return found
 
 
-def _require_finite(x: F32, name: str, size: int) -> None:
+def _require_vectors(x: F32, name: str, size: int) -> None:
     if x.ndim != 2 or x.shape[1] != size:
         raise UsageError(f"{name}: vectors {list(x.shape)} for a Hessian of {size} inputs (allowed: [T, {size}])")
+
+
+def _require_finite(x: AnyArray, name: str) -> None:
     if not np.isfinite(x).all():
         raise NonFiniteError(f"the model computed NaN or Inf in what {name} is given")
 
 
 def _add_products(total: Matrix, x: F32, y: F32, *, upper: bool) -> None:
-    """Add x^T y of x, y [T, K] to total [K, K]; with `upper` only tiles that are not below the diagonal."""
-    tiles = spans(len(total))
-    for part in spans(len(x), TOKENS):
-        run_tiles(
-            partial(_add_tile, total, x[part], y[part], i, j)
-            for i in tiles
-            for j in tiles
-            if j.start >= i.start or not upper
-        )
+    """Add x^T y of x, y [T, K] to total [K, K]; with `upper` only tiles that are not below the diagonal.
+
+    Where these are few, threads share the tokens as well: products of parts are made together, and added in order.
+    """
+    tiles = [(i, j) for i in spans(len(total)) for j in spans(len(total)) if j.start >= i.start or not upper]
+    parts = spans(len(x), TOKENS)
+    if len(tiles) >= FEW:
+        run_tiles(partial(_add_tile, total, x, y, i, j, parts) for i, j in tiles)
+        return
+    for first in range(0, len(parts), FEW):
+        some = [(part, i, j) for part in parts[first : first + FEW] for i, j in tiles]
+        made = np.empty((len(some), TILE, TILE), np.float32)
+        run_tiles(partial(_make_tile, made[n], x[part], y[part], i, j) for n, (part, i, j) in enumerate(some))
+        for product, (_, i, j) in zip(made, some, strict=True):
+            into = total[i, j]
+            into += product[: into.shape[0], : into.shape[1]]
 
 
-def _add_tile(total: Matrix, x: F32, y: F32, i: slice, j: slice) -> None:
-    total[i, j] += x[:, i].T @ y[:, j]
+def _add_tile(total: Matrix, x: F32, y: F32, i: slice, j: slice, parts: list[slice]) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):  # who adds looks at the sums
+        for part in parts:
+            total[i, j] += x[part, i].T @ y[part, j]
+
+
+def _make_tile(made: F32, x: F32, y: F32, i: slice, j: slice) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        product = x[:, i].T @ y[:, j]
+    made[: len(product), : product.shape[1]] = product
+
+
+def weighed(rows: F32, hessian: Matrix) -> npt.NDArray[np.float64]:
+    """The mean square of what a product with each of some rows [N, K] gives, float64 [N], by a Hessian [K, K]."""
+    out = np.empty(len(rows))
+    run_tiles(partial(_weigh, rows[part], hessian, out[part]) for part in spans(len(rows)))
+    return out
+
+
+def _weigh(rows: F32, hessian: Matrix, out: npt.NDArray[np.float64]) -> None:
+    np.multiply(rows @ hessian, rows).sum(axis=1, dtype=np.float64, out=out)
 
 
 def _mirror(mean: Matrix, i: slice, j: slice) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
-from octavo.formats import BlockFormat, Planes, QTensor, dequantize, pack, quantize_reference, unpack
+from octavo.formats import BlockFormat, Planes, QTensor, decode, dequantize, pack, quantize_reference, unpack
+from octavo.formats.encoders import as_f16
 from octavo.formats.spec import F32, U8
 from octavo.quantizers.encoding.encoder import ENCODABLE, encode
+from octavo.quantizers.tiles import spans
 
 ROWS = 16
 """Rows of a tile, on the CPU."""
@@ -54,18 +56,41 @@ def encoded(rows: F32, fmt: BlockFormat, weights: F32, threads: int | None) -> P
 
 SHRINKS = np.linspace(1.0, 0.55, 16, dtype=np.float32)
 """Parts of a group's range that its levels may span."""
+AT_A_TIME = 1 << 17
+"""Values of rows for which they are tried together: temporaries stay in caches."""
 
 
 def _searched(rows: F32, fmt: BlockFormat, weights: F32) -> Planes:
     """Rows by the format's plain encoder, each group clipped to the part of its range that leaves the least error."""
+    clipped, step = np.empty_like(rows), max(1, AT_A_TIME // max(rows.shape[1], 1))
+    for part in spans(len(rows), step):
+        _clip(rows[part], fmt, weights, clipped[part])
+    return unpack(quantize_reference(clipped, fmt))
+
+
+def _clip(rows: F32, fmt: BlockFormat, weights: F32, clipped: F32) -> None:
+    """Fill `clipped` with rows [N, K], each group within the part of its range that leaves the least error."""
     groups = rows.reshape(len(rows), rows.shape[1] // fmt.group, fmt.group)
     low, high = groups.min(axis=2, keepdims=True, initial=0), groups.max(axis=2, keepdims=True, initial=0)
     weighing = weights.reshape(1, -1, fmt.group)
-    best, clipped = np.full(groups.shape[:2], np.inf, np.float32), groups
+    best, chosen = np.full(groups.shape[:2], np.inf, np.float32), np.ones(groups.shape[:2], np.float32)
     for shrink in SHRINKS:
-        tried = np.clip(groups, low * shrink, high * shrink)
-        got = dequantize(quantize_reference(tried.reshape(rows.shape), fmt)).reshape(groups.shape)
-        error = (weighing * np.square(got - groups)).sum(axis=2)
-        clipped = np.where((error < best)[..., None], tried, clipped)
-        best = np.minimum(error, best)
-    return unpack(quantize_reference(clipped.reshape(rows.shape), fmt))
+        error = np.clip(groups, low * shrink, high * shrink)
+        error = stored_values(error.reshape(rows.shape), fmt).reshape(groups.shape) - groups
+        found = (weighing * np.square(error, out=error)).sum(axis=2)
+        chosen[found < best] = shrink
+        best = np.minimum(found, best)
+    np.clip(groups, low * chosen[..., None], high * chosen[..., None], out=clipped.reshape(groups.shape))
+
+
+def stored_values(values: F32, fmt: BlockFormat) -> F32:
+    """What values [..., K] become in a format by its plain encoder: `quantize_reference` and `dequantize` in one.
+
+    They are packed only where codes and scales in between are not those that are stored.
+    """
+    kind = fmt.fields[0].kind
+    if fmt.encode is None or fmt.has_min or fmt.super != fmt.group or kind not in ("f16", "f32", "ue4m3"):
+        return dequantize(quantize_reference(values, fmt))
+    with np.errstate(all="ignore"):
+        planes = fmt.encode(fmt, values)
+        return decode(planes if kind != "f16" or planes.d is None else replace(planes, d=as_f16(planes.d)), fmt)
