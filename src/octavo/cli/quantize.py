@@ -10,7 +10,7 @@ import typer
 
 from octavo.cli.models import Offline, local
 from octavo.cli.notes import notes_told
-from octavo.cli.plain import to_json
+from octavo.cli.plain import printable, to_json
 from octavo.cli.progress import Bar
 from octavo.cli.quantize_method import MethodOptions
 from octavo.cli.quantize_scheme import SchemeOptions
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from octavo.quantizers.job.report import Report
     from octavo.quantizers.mix.mixing import Choices
 
+_WRITTEN = "{0} is written already; {0}.work, which the run that did left as it was killed, is removed"
 TYPES = "Types"
 SIZE = "A size instead of a preset"
 Threads = Annotated[
@@ -152,7 +153,12 @@ def quantize(
                  "--text": size.text, "--imatrix": method.imatrix, "options of types": types != Types()}  # fmt: skip
         scheme.refuse(given)
         given = {"allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads}
-        show(scheme.quantize(local(src, offline), dst, method, given), as_json)
+        made = scheme.quantize(local(src, offline), dst, method, given)
+        if made is not None:
+            show(made, as_json)
+        else:
+            said = {"target": dst, "written": "before"}
+            print(to_json(said) if as_json else _WRITTEN.format(printable(dst.rstrip(os.sep))))
         return
     scheme.refuse_alone()
     target = _target(preset, size, types.pure)
