@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -100,13 +101,43 @@ def test_think_needs_a_template_that_has_it(octavo: Run, alphabet: str) -> None:
 
 def test_a_full_disk_is_one_line(alphabet: str) -> None:
     with open("/dev/full", "wb") as full:
-        for command in (["run", alphabet, "hi", *GREEDY], ["inspect", alphabet]):
+        for command, unbuffered in ((["run", alphabet, "hi", *GREEDY], ""), (["inspect", alphabet], "1")):
             done = subprocess.run(
                 [sys.executable, "-m", "octavo", *on_reference(command)],
-                stdout=full, stderr=subprocess.PIPE, env=users_environment(), check=False,
+                stdout=full, stderr=subprocess.PIPE, check=False,
+                env={**users_environment(), "PYTHONUNBUFFERED": unbuffered},
             )  # fmt: skip
             assert done.stderr == b"octavo: error: standard output can't be written: No space left on device\n"
             assert done.returncode == 1
+
+
+def test_errors_of_something_else_are_not_those_of_standard_output(
+    octavo: Run, alphabet: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They come as they are, without a file's name too."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EPIPE if pipe else errno.ENOSPC, "something else")
+
+    monkeypatch.setattr("octavo.runtime.load", fail)
+    pipe = False
+    with pytest.raises(OSError, match="something else"):
+        octavo("run", alphabet, "hi", *GREEDY)
+    pipe = True
+    said = octavo("run", alphabet, "hi", *GREEDY).error()
+    assert said == f"octavo: error: something that was written to is closed: [Errno {errno.EPIPE}] something else"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_who_reads_has_left(alphabet: str, unbuffered: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [sys.executable, "-m", "octavo", *on_reference(["inspect", alphabet])],
+        stdout=write, stderr=subprocess.PIPE, env={**users_environment(), "PYTHONUNBUFFERED": unbuffered}, check=False,
+    )  # fmt: skip
+    os.close(write)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_statistics_go_to_stderr(octavo: Run, alphabet: str) -> None:

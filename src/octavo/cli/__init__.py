@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import sys
@@ -29,6 +28,7 @@ from octavo.cli import (
 )
 from octavo.cli.grouped import grouped
 from octavo.cli.options import in_plain_words, one_name, worded
+from octavo.cli.output import OutputError, drop_output, output_told_apart
 from octavo.cli.signals import ending_in_order
 from octavo.errors import OctavoError, UsageError
 
@@ -43,13 +43,15 @@ class _Log(logging.Handler):
 
 
 class _Commands(TyperGroup):
-    """Typer takes any EOFError for Ctrl-C; it is an error here."""
+    """Typer takes any EOFError for Ctrl-C, and any broken pipe for standard output's; they are errors here."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
         except EOFError as error:
             raise OctavoError(f"something that was read ends too early: {error}") from error
+        except BrokenPipeError as error:
+            raise OctavoError(f"something that was written to is closed: {error}") from error
 
 
 app = typer.Typer(
@@ -106,12 +108,8 @@ def main() -> None:
             stream.reconfigure(errors="replace")  # a terminal that can't show a character is no reason to stop
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the hub's client reads it when it is imported
     try:
-        try:
-            with ending_in_order():
-                status = app(standalone_mode=False, prog_name="octavo")
-        finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
+        with output_told_apart(), ending_in_order():
+            status = app(standalone_mode=False, prog_name="octavo")
         sys.exit(status if isinstance(status, int) else 0)
     except UsageError as error:
         _fail(worded(error, sys.argv[1:]))
@@ -123,14 +121,10 @@ def main() -> None:
         _fail(in_plain_words(error.format_message()) or "a command is missing; `octavo --help` lists them")
     except MemoryError as error:
         _fail(f"out of memory: {error}" if str(error) else "out of memory")
-    except BrokenPipeError:  # who reads has left; what is still buffered goes nowhere, and nobody is told
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except OSError as error:
-        if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
-            raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"octavo: error: standard output can't be written: {error.strerror}", file=sys.stderr)
+    except OutputError as error:
+        drop_output()
+        if not error.left:  # else nobody is told
+            print(f"octavo: error: standard output can't be written: {error}", file=sys.stderr)
         sys.exit(1)
 
 
