@@ -15,9 +15,9 @@ from octavo.server import chat
 from octavo.server.messages import Row
 from octavo.text import ChatTemplate
 from tests.server.calls import PARAMETERS, TWO
+from tests.server.playing import begun, playing
 from tests.server.running import Server, running_model
 from tests.server.test_chat import QUESTION
-from tests.server.test_streams import begun, playing
 
 if TYPE_CHECKING:  # it takes two seconds to import: only where it is used
     import anthropic

@@ -20,8 +20,8 @@ from octavo.server.fake import FakeClient
 from octavo.server.messages import Add, Ready
 from octavo.server.tool_use import for_template
 from octavo.text import ChatTemplate
+from tests.server.playing import BODY, CHAT, Reader, begun, playing, request
 from tests.server.running import Server, events, running
-from tests.server.test_streams import BODY, CHAT, Reader, begun, playing, request
 
 MESSAGES = BODY["messages"]
 ROUTES: dict[str, dict[str, Any]] = {

@@ -30,8 +30,8 @@ from octavo.server.launch import STDIN, launch
 from octavo.server.messages import Add, Ready, encode
 from octavo.server.options import EngineOptions
 from octavo.server.supervise import ProcessClient
+from tests.server.playing import Reader, request, until
 from tests.server.running import Server, events, running
-from tests.server.test_streams import Reader, request, until
 
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "What is 12 times 7?"}], "temperature": 0}
 LONG = {**ASK, "stream": True, "ignore_eos": True}

@@ -26,8 +26,8 @@ from octavo.server.messages import Cancel, Embed, Failed, Score, Scored, ToEngin
 from octavo.server.options import Limits
 from octavo.server.side import Message, SideWork
 from octavo.server.worker import EngineLoop
+from tests.server.playing import request, until
 from tests.server.running import running, running_model
-from tests.server.test_streams import request, until
 
 TEXT = list(range(300, 350))
 LONG = TEXT * 5

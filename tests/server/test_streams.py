@@ -1,15 +1,12 @@
-"""Streams on the wire: pieces as they come, comments, errors, clients that leave or do not read."""
+"""Streams on the wire: pieces as they come, comments, and errors."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import select
-import socket
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
-from threading import Barrier, Thread, get_ident
+from contextlib import closing
+from threading import Barrier, get_ident
 from typing import Any
 
 import openai
@@ -19,95 +16,9 @@ from msgspec.structs import replace
 from octavo.runtime import Model
 from octavo.server.client import NO_STATS
 from octavo.server.fake import INFO, FakeClient
-from octavo.server.messages import Add, Begun, Cancel, Row, Step
-from octavo.server.options import Limits
-from tests.server.running import Server, events, running
-
-BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "What is 12 times 7?"}], "temperature": 0}
-CHAT = "/v1/chat/completions"
-
-
-def request(body: dict[str, Any], path: str = CHAT) -> bytes:
-    data = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(data)}"
-    return head.encode() + b"\r\n\r\n" + data
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.005)
-
-
-class Played:
-    """A server whose engine says what a test tells it to."""
-
-    def __init__(self, server: Server, fake: FakeClient) -> None:
-        self.server, self.fake = server, fake
-
-    def adds(self) -> list[Add]:
-        return [message for message in self.fake.sent if isinstance(message, Add)]
-
-    def cancelled(self) -> set[int]:
-        return {one for message in self.fake.sent if isinstance(message, Cancel) for one in message.ids}
-
-    def asked(self, n: int = 1) -> Add:
-        """The latest request, once there are so many."""
-        until(lambda: len(self.adds()) >= n)
-        return self.adds()[n - 1]
-
-    def say(self, *rows: Row) -> None:
-        self.server.loop.call_soon_threadsafe(self.fake.deliver, Step(list(rows), NO_STATS, 0.01))
-
-    def answering(self, *rows: Row) -> Thread:
-        """Says rows of the first reply once it is asked for, and some comments have been sent."""
-
-        def answer() -> None:
-            self.asked()
-            time.sleep(0.3)
-            self.say(*rows)
-
-        thread = Thread(target=answer)
-        thread.start()
-        return thread
-
-    def die(self) -> None:
-        self.server.loop.call_soon_threadsafe(self.fake.died, "killed")
-
-
-@contextmanager
-def playing(model: Model, **limits: float) -> Iterator[Played]:
-    """With no comments where no `ping` is given, so that a test may take its time."""
-    fake, given = FakeClient(), {"ping": 1000.0, **limits}
-    with running(fake, model, limits=Limits(drain_time=0, **given)) as server:  # type: ignore[arg-type]
-        yield Played(server, fake)
-
-
-def begun(one: int, token: int = 300, **more: Any) -> Row:
-    return Row(one, token, begun=Begun(0, 0.0, 0.0), **more)
-
-
-class Reader:
-    """The bytes of a response as they come: its head, then its HTTP chunks."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.file = sock.makefile("rb")
-
-    def close(self) -> None:
-        self.file.close()
-
-    def head(self) -> bytes:
-        lines = []
-        while (line := self.file.readline()) not in (b"\r\n", b""):
-            lines.append(line)
-        return b"".join(lines)
-
-    def chunk(self) -> bytes:
-        size = int(self.file.readline(), 16)
-        data = self.file.read(size)
-        assert self.file.read(2) == b"\r\n"
-        return data
+from octavo.server.messages import Row, Step
+from tests.server.playing import BODY, CHAT, Reader, begun, playing, request, until
+from tests.server.running import events, running
 
 
 def test_each_step_is_a_chunk_that_comes_at_once(model: Model) -> None:
@@ -218,22 +129,6 @@ def test_an_engine_that_dies_ends_streams_and_requests(model: Model) -> None:
         assert played.server.send("POST", CHAT, BODY)[0] == 503
 
 
-@pytest.mark.parametrize("more", [{"stream": True}, {}, {"n": 4}, {"n": 4, "stream": True}], ids=str)
-@pytest.mark.parametrize("phase", ["queue", "reply"])
-def test_a_client_that_leaves_cancels(model: Model, more: dict[str, Any], phase: str) -> None:
-    with playing(model) as played:
-        sock = played.server.connect()
-        sock.sendall(request({**BODY, **more}))
-        add = played.asked()
-        if phase == "reply":
-            played.say(*(begun(one) for one in add.ids))
-            until(lambda: played.server.service.metrics.generated_tokens == len(add.ids))
-        sock.close()
-        until(lambda: played.cancelled() == set(add.ids))
-        until(lambda: played.server.service.metrics.replies == 0)
-        assert played.fake.under_way == 0
-
-
 def test_a_stop_string_cancels_its_reply_alone(model: Model) -> None:
     with playing(model) as played, closing(played.server.connect()) as sock:
         sock.sendall(request({**BODY, "n": 2, "stop": "4"}))
@@ -249,91 +144,6 @@ def test_a_stop_string_cancels_its_reply_alone(model: Model) -> None:
         assert [choice["finish_reason"] for choice in choices] == ["stop", "stop"]
 
 
-def test_a_full_queue(model: Model) -> None:
-    with playing(model, queue=1) as played:
-        room = played.fake.loaded.max_sequences
-        body = {"prompt": [[1]] * (room + 1), "max_tokens": 1}
-        with closing(played.server.connect()) as sock:
-            sock.sendall(request(body, "/v1/completions"))
-            until(lambda: len(played.adds()) == room + 1)
-            status, headers, data = played.server.send("POST", CHAT, BODY)
-            error = json.loads(data)["error"]
-            assert (status, error["type"]) == (429, "rate_limit_exceeded")
-            assert 1 <= int(headers["retry-after"]) <= 120
-        until(lambda: played.server.service.metrics.replies == 0)
-        client = openai.OpenAI(base_url=f"{played.server.url}/v1", api_key="none", max_retries=0)
-        played.server.service.metrics.replies += room + 1
-        with pytest.raises(openai.RateLimitError):
-            client.chat.completions.create(model="x", **BODY)
-        played.server.service.metrics.replies -= room + 1
-
-
-@pytest.mark.parametrize(("prompts", "n"), [(11, 1), (1, 11), (3, 4)])
-def test_more_replies_than_there_is_ever_room_for(model: Model, prompts: int, n: int) -> None:
-    fake = FakeClient([300], info=replace(INFO, max_sequences=4))
-    with running(fake, model, limits=Limits(drain_time=0, queue=6)) as server:
-        status, error = server.refused("/v1/completions", {"prompt": ["a"] * prompts, "n": n})
-        assert (status, error["type"]) == (400, "invalid_request_error")
-        assert error["message"].endswith(f"{prompts * n} replies, n to each prompt (allowed: 10)")
-        assert len(server.post("/v1/completions", prompt=["a"] * 5, n=2, max_tokens=1)["choices"]) == 10
-
-
-def test_a_reader_that_reads_nothing_is_cut_off(model: Model) -> None:
-    fake = FakeClient([300] * 3, info=replace(INFO, n_ctx=1 << 40))
-    with running(fake, model, limits=Limits(drain_time=0, write_time=0.4), sent_ahead=4096) as server:
-        with closing(socket.socket()) as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            sock.connect(("127.0.0.1", server.port))
-            sock.sendall(request({**BODY, "stream": True, "max_tokens": 1_000_000_000}))
-            until(lambda: any(isinstance(message, Cancel) for message in fake.sent))
-            until(lambda: server.service.metrics.replies == 0)
-        assert server.get("/health") == {"status": "ok"}
-
-
-def test_a_slow_reader_holds_up_nobody(model: Model) -> None:
-    """Its pieces are merged and wait in little memory; another stream gets its own, each by itself, as before."""
-    most, fake = 1500, FakeClient()
-    body = {"prompt": "12", "max_tokens": most, "stream": True}
-    limits = Limits(drain_time=0, ping=1000, write_time=1000)
-    with running(fake, model, limits=limits, sent_ahead=4096) as server, ExitStack() as stack:
-        played = Played(server, fake)
-        slow = stack.enter_context(closing(socket.socket()))
-        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.connect(("127.0.0.1", server.port))
-        slow.sendall(request(body, "/v1/completions"))
-        quick = stack.enter_context(closing(server.connect()))
-        quick.sendall(request(body, "/v1/completions"))
-        both = [*played.asked().ids, *played.asked(2).ids]
-        reader, taken = stack.enter_context(closing(Reader(quick))), b""
-        for i in range(most):
-            finish = "length" if i == most - 1 else None
-            played.say(*(begun(one, finish=finish) if i == 0 else Row(one, 300, finish) for one in both))
-            if i == 0:
-                reader.head()
-            found = [e["choices"][0]["text"] for e in events(reader.chunk())]
-            assert "".join(found) == model.tokenizer.decode([300])
-            if i % 200 == 199:  # seven bytes of its first line
-                taken += slow.recv(1)
-        late = stack.enter_context(closing(Reader(slow)))
-        assert (taken + late.head()).startswith(b"HTTP/1.1 200 ")
-        pieces = list(iter(late.chunk, b""))
-    texts = [e["choices"][0]["text"] for e in events(b"".join(pieces))[:-1]]
-    assert "".join(texts) == model.tokenizer.decode([300]) * most
-    assert len(pieces) < most / 2
-    assert len(max(texts)) > most / 2 * len(texts[0]), "what came while its socket was full is one piece"
-    assert sum(map(len, pieces[:-3])) < 1 << 18, "no more was written than sockets and uvicorn hold"
-
-
-def test_a_body_that_comes_fast_enough_may_take_long(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("octavo.server.body.SLOWEST", 16)  # bytes a second that come here however slow this machine is
-    data, limits = request({"prompt": [300] * 2000, "max_tokens": 1}, "/v1/completions"), Limits(body_time=0.2)
-    with running(FakeClient([300]), model, limits=limits) as server, closing(server.connect()) as sock:
-        for start in range(0, len(data), 1500):
-            sock.sendall(data[start : start + 1500])
-            time.sleep(0.07)
-        assert sock.recv(12) == b"HTTP/1.1 200"
-
-
 def test_long_texts_have_two_threads(model: Model) -> None:
     async def threads() -> set[int]:
         two = Barrier(2)
@@ -346,102 +156,6 @@ def test_long_texts_have_two_threads(model: Model) -> None:
 
     with running(FakeClient(), model) as server:
         assert len(asyncio.run_coroutine_threadsafe(threads(), server.loop).result(60)) == 2
-
-
-def test_slow_senders(model: Model) -> None:
-    with playing(model, header_time=0.2, body_time=0.2) as played:
-        late = []
-        for sent in (b"", b"POST /v1/chat/completions HTTP/1.1\r\nHost: local", request(BODY)[:-5]):
-            sock = played.server.connect()
-            sock.sendall(sent)
-            late.append(sock)
-        for sock in late:
-            with closing(sock):
-                assert sock.recv(100).startswith(b"HTTP/1.1 408 ")
-                while sock.recv(1000):
-                    pass
-
-
-def sent(sock: socket.socket, piece: bytes, times: int) -> int:
-    """How many of some pieces were taken before the connection ended."""
-    for i in range(times):
-        try:
-            sock.sendall(piece)
-        except OSError:
-            return i
-    return times
-
-
-def test_headers_behind_a_stream_are_counted(model: Model) -> None:
-    """Within a response they can't be refused in words: the connection ends, and with it the reply."""
-    with playing(model) as played, closing(played.server.connect()) as sock:
-        sock.sendall(request({**BODY, "stream": True}))
-        (one,) = played.asked().ids
-        played.say(begun(one))
-        with closing(Reader(sock)) as reader:
-            reader.head()
-            sock.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-Long: ")
-            assert sent(sock, b"x" * (1 << 20), 64) < 32
-        until(lambda: one in played.cancelled())
-        assert played.server.send("GET", "/health")[0] == 200
-
-
-@pytest.mark.parametrize("line", [b"X-Long: " + b"x" * 1000 + b"\r\n", b"x" * 1000])
-def test_trailers_of_a_body_are_counted(model: Model, line: bytes) -> None:
-    head = request({}).partition(b"Content-Length")[0] + b"Transfer-Encoding: chunked\r\n\r\n"
-    with playing(model) as played, closing(played.server.connect()) as sock:
-        sock.sendall(head + b"2\r\n{}\r\n" * 50_000 + b"0\r\n" + b"X-Short: ")
-        assert sent(sock, line, 50_000) < 10_000
-        with closing(Reader(sock)) as reader:
-            assert reader.head().startswith(b"HTTP/1.1 431 ")
-        assert played.server.send("GET", "/health")[0] == 200
-
-
-def test_who_leaves_with_a_request_behind_a_stream_cancels_it(model: Model) -> None:
-    with playing(model) as played, closing(played.server.connect()) as sock:
-        sock.sendall(request({**BODY, "stream": True}) + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        (one,) = played.asked().ids
-        played.say(begun(one))
-        with closing(Reader(sock)) as reader:
-            reader.head()
-        sock.close()
-        until(lambda: one in played.cancelled())
-
-
-def test_draining(model: Model) -> None:
-    with playing(model) as played, closing(played.server.connect()) as sock:
-        sock.sendall(request({**BODY, "stream": True}))
-        (one,) = played.asked().ids
-        played.server.service.draining = True
-        status, headers, _ = played.server.send("POST", CHAT, BODY)
-        assert (status, int(headers["retry-after"]) > 0) == (503, True)
-        assert played.server.send("GET", "/health")[0] == 503
-        played.say(begun(one, 16, finish="length"))
-        reader = Reader(sock)
-        reader.head()
-        assert events(reader.chunk())[-1]["choices"][0]["finish_reason"] == "length"
-
-
-def test_what_is_under_way_at_the_end_is_told(model: Model, caplog: pytest.LogCaptureFixture) -> None:
-    """Streams with a status and without, a whole reply, and one whose client reads nothing and is not waited for."""
-    with ExitStack() as open_until_the_end:
-        with playing(model) as played:
-            socks = [open_until_the_end.enter_context(closing(played.server.connect())) for _ in range(4)]
-            for i, sock in enumerate(socks):
-                sock.sendall(request({**BODY, "stream": i != 2}))
-                played.asked(i + 1)
-            ids = [add.ids[0] for add in played.adds()]
-            played.say(begun(ids[0], 16), begun(ids[3], 16))
-            readers = [open_until_the_end.enter_context(closing(Reader(sock))) for sock in socks]
-            readers[0].head()
-            readers[0].chunk()
-            for _ in range(2000):
-                played.say(*[Row(ids[3], 17)] * 200)
-        assert events(readers[0].chunk())[-1]["error"]["code"] == "server_ending"
-        for reader in readers[1:3]:
-            assert reader.head().startswith(b"HTTP/1.1 503 ")
-            assert json.loads(reader.file.read())["error"]["message"] == "The server is about to end"
-    assert not caplog.records
 
 
 def test_steps_that_come_together_are_one_chunk(model: Model) -> None:
@@ -459,26 +173,6 @@ def test_steps_that_come_together_are_one_chunk(model: Model) -> None:
         found = [e["choices"][0] for e in events(reader.chunk())]
         assert "".join(c["delta"].get("content", "") for c in found) == model.tokenizer.decode([16, 17, 18])
         assert found[-1]["finish_reason"] == "length"
-
-
-@pytest.mark.slow
-def test_a_thousand_connections_that_say_nothing(model: Model) -> None:
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, hard), hard))
-    try:
-        fake = FakeClient([16], 0.01)
-        with running(fake, model, limits=Limits(drain_time=0, header_time=20)) as server, ExitStack() as stack:
-            idle = [stack.enter_context(closing(server.connect())) for _ in range(1000)]
-            assert server.post(CHAT, **BODY, max_tokens=20)["usage"]["completion_tokens"] == 20
-            said = select.poll()  # select() takes no numbers of files above 1023
-            said.register(idle[-1], select.POLLIN)
-            assert not said.poll(0), "it is answered while they are there"
-            assert all(sock.recv(100).startswith(b"HTTP/1.1 408 ") for sock in idle)
-            assert server.get("/health") == {"status": "ok"}
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.slow
