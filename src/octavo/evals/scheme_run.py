@@ -14,7 +14,7 @@ from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, 
 from octavo.evals.layerwise.needs import Needs, kept_in_memory, require_memory, seconds, values_kept
 from octavo.evals.method_memory import Making, method_bytes
 from octavo.evals.scheme_weights import COMPENSATE, Maker, made_weights
-from octavo.evals.scheme_work import Done, load_scales, load_stages, save_scales, save_stage
+from octavo.evals.scheme_work import Done, KeptSearch, load_scales, load_stages, save_scales, save_stage
 from octavo.evals.smoothing import smooth_model, with_scales
 from octavo.evals.static_inputs import static_input
 from octavo.formats.spec import F32
@@ -65,21 +65,22 @@ class SchemeRun:
     other: CheckpointScheme | None = None
 
     def scaled(self, journal: Journal) -> tuple[GGUFFile, tuple[Scaled, ...]]:
-        """The file with scales of channels, and what was chosen; that of an earlier run, if it went so far."""
+        """The file with scales of channels, and what was chosen; that of an earlier run, as far as it went."""
         if self.scales is None:
             return self.file, ()
-        found = load_scales(journal.folder) if journal.stage else None
+        found = load_scales(journal.folder) if journal.holds else None
         if found is not None:
             return with_scales(self.file, found[0]), found[1]
         dynamic = ROUNDINGS[DYNAMIC[self.scheme.activation]] if self.scheme.static else None
         made = smooth_model(
             self.file, self.backends, self.samples, self._searching(self.scales), *roundings(self.scheme), dynamic,
             folder=journal.folder, by_rows=self.scheme.strategy != "tensor_group",
-            kept=self.scheme.left,
+            kept=self.scheme.left, results=KeptSearch(journal),
         )  # fmt: skip
         how = self.scales
         choices = tuple(Scaled(**{**vars(choice), "how": choice.how or how}) for choice in made.choices)
         save_scales(journal.folder, made.scales, choices)
+        journal.advance(journal.stage)
         return made.file, choices
 
     def weights(self, file: GGUFFile, journal: Journal) -> Done:

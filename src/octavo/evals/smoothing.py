@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -49,6 +50,20 @@ class Choice:
     channels: Channels
 
 
+Searched = tuple[F32 | None, Sequence[Choice]]
+"""Scales of a fold's channels, None for ones, and what was chosen."""
+
+
+class Results(Protocol):
+    """Where the results of a search are kept, fold by fold, so that one that goes on finds them again."""
+
+    def found(self) -> Mapping[str, Searched]:
+        """Those of an earlier search over the same model and samples, in their order, by the names of their folds."""
+
+    def keep(self, fold: str, result: Searched) -> None:
+        """Keep that of a fold."""
+
+
 @dataclass(frozen=True, eq=False)
 class Smoothed:
     """A model with scales.
@@ -77,7 +92,7 @@ class _Reader:
 def smooth_model(
     file: GGUFFile, backends: Sequence[Backend], samples: Samples, method: Method, weight: Rounding,
     activation: Rounding = as_they_are, in_experts: Rounding | None = None, *, folder: str | None = None,
-    by_rows: bool = True, kept: Container[str] = (),
+    by_rows: bool = True, kept: Container[str] = (), results: Results | None = None,
 ) -> Smoothed:  # fmt: skip
     """Choose scales for all folds of a model, each by the error of the products that read it, rounded.
 
@@ -87,32 +102,47 @@ def smooth_model(
     folder   in which values of all samples are kept, in files; None: they are in memory
     by_rows  as of `Pair`
     kept     weights that are not rounded: they take scales up, and have no say in them
+    results  where each fold's are kept; those that are there are not searched for again
 
     The model is run once, as it is: scales of one fold change nothing for others. Left as they are: q and k, which no
     product reads, an output matrix, and channels that several heads of latent attention share. Raises what `Layerwise`
     and `find_folds` raise.
     """
-    model, chosen, choices = read_model(file), dict[str, F32](), list[Choice]()
-    folds = {fold.name: fold for fold in find_folds(model, "scales")}
+    model, folds = read_model(file), {fold.name: fold for fold in find_folds(read_model(file), "scales")}
+    searched = {} if results is None else dict(results.found())
     fold_of = {
         part.tensor: (fold, part)
         for fold in folds.values()
         for part in fold.readers
-        if _is_rounded(part.tensor) and part.tensor not in kept
+        if fold.name not in searched and _is_rounded(part.tensor) and part.tensor not in kept
     }
-    left, waiting = dict.fromkeys(folds), dict[str, list[_Reader]]()
-    for stage in Layerwise(model, backends, samples, folder=folder).run():
+    waiting = dict[str, list[_Reader]]()
+    for stage in Layerwise(model, backends, samples, folder=folder).run() if fold_of else ():
         for fold, readers in _readers(stage, fold_of, waiting):
             rounding = in_experts if in_experts and any(r.given.experts for r in readers) else activation
-            scales = np.ones(fold.size)
-            for name, places, pair in _pairs(fold, readers, weight, rounding):
-                found = method(replace(pair, by_rows=by_rows))
-                scales[places] = found.scales
-                choices.append(_choice(name, found, pair, readers))
-                left.pop(fold.name, None)
-            if (scales != 1).any():
-                chosen[fold.name] = scales.astype(np.float32)
-    return Smoothed(with_scales(file, chosen), choices, tuple(left), chosen)
+            pairs = [
+                (name, at, replace(pair, by_rows=by_rows)) for name, at, pair in _pairs(fold, readers, weight, rounding)
+            ]
+            if pairs:
+                searched[fold.name] = _search(fold, readers, pairs, method)
+                if results is not None:
+                    results.keep(fold.name, searched[fold.name])
+    chosen = {name: scales for name, (scales, _) in searched.items() if scales is not None}
+    choices = [choice for _, found in searched.values() for choice in found]
+    left = tuple(name for name in folds if name not in searched)
+    return Smoothed(with_scales(file, chosen), choices, left, chosen)
+
+
+def _search(
+    fold: Fold, readers: list[_Reader], pairs: Sequence[tuple[str, np.ndarray, Pair]], method: Method
+) -> Searched:  # fmt: skip
+    """Scales of a fold, of some of its channels for each pair."""
+    scales, choices = np.ones(fold.size), list[Choice]()
+    for name, places, pair in pairs:
+        found = method(pair)
+        scales[places] = found.scales
+        choices.append(_choice(name, found, pair, readers))
+    return scales.astype(np.float32) if (scales != 1).any() else None, choices
 
 
 def _choice(name: str, found: Found, pair: Pair, readers: list[_Reader]) -> Choice:

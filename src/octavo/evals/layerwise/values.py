@@ -27,7 +27,8 @@ LARGEST_STATE = 1 << 16
 BLOCK = 512
 """Bytes of what `st_blocks` counts."""
 OWN = re.compile(
-    r"state\.json|lock|(changed|original)-\d+\.bin|stage-\d+\.safetensors|scales\.safetensors|\.octavo-[0-9a-f]{16}\.tmp"
+    r"state\.json|lock|(changed|original)-\d+\.bin|stage-\d+\.safetensors|scales(-\d+)?\.safetensors"
+    r"|\.octavo-[0-9a-f]{16}\.tmp"
 )
 """Files of a journal's folder."""
 
@@ -131,6 +132,8 @@ class Journal:
     run     names what two runs must share for that: model, samples, options
     resume  go on from what is there; otherwise, and where nothing is, begin anew
 
+    `stage` is the one to go on with, and `holds` whether anything was made that a run can go on from.
+
     Raises UsageError where the folder is of another run, or another process is at work in it, FileError where it can't
     be a folder or be written to.
     """
@@ -145,8 +148,9 @@ class Journal:
         try:
             if not locked_if_any(self._lock):
                 raise UsageError(f"another process is at work in {folder}")
-            self.stage = self._read() if resume else 0
-            if not self.stage:
+            found = self._read() if resume else None
+            self.stage, self.holds = found or 0, found is not None
+            if not self.holds:
                 with failures_of(folder):
                     _clear(folder, but=LOCK)
         except BaseException:
@@ -154,10 +158,11 @@ class Journal:
             raise
 
     def advance(self, stage: int) -> None:
-        """Say that all stages before `stage` are done, and that what it reads is on the disk."""
+        """Say that all stages before `stage` are done, and that what it reads is on the disk; of stage 0 that something
+        was made before any."""
         with written_file(self._path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             json.dump({"run": self._run, "stage": stage}, file)
-        self.stage = stage
+        self.stage, self.holds = stage, True
 
     def close(self, *, remove: bool) -> None:
         os.close(self._lock)
@@ -178,7 +183,7 @@ class Journal:
         where values ended the run that would end the next one too, unless it was asked to go on.
         """
         again = isinstance(error, NonFiniteError | QuantFormatError) and not self._resume
-        kept = self.stage > 0 and not again
+        kept = self.holds and not again
         self.close(remove=not kept)
         if kept:
             note_kept(self.folder, error)
@@ -187,11 +192,11 @@ class Journal:
     def _path(self) -> str:
         return os.path.join(self.folder, STATE)
 
-    def _read(self) -> int:
-        """The stage to go on from, 0 where nothing is there."""
+    def _read(self) -> int | None:
+        """The stage to go on from, None where nothing is there."""
         state = _state(self.folder)
         if state is None:
-            return 0
+            return None
         run, stage = state
         if run != self._run:
             problem = f"{self.folder} is of a run with another model, text or options"
