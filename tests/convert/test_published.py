@@ -13,7 +13,7 @@ from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from tests.huggingface.published import PUBLISHED
-from tests.huggingface.test_published import publish
+from tests.huggingface.publishing import publish
 from tests.sampling import slow
 
 EXACT = {

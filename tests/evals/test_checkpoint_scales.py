@@ -18,8 +18,8 @@ from octavo.models.cache_scales import static_scales
 from octavo.quantizers.calibration import ChannelStatistics
 from octavo.quantizers.calibration.statistics import Statistics
 from tests.huggingface.published import PUBLISHED
+from tests.huggingface.publishing import publish
 from tests.huggingface.test_kv_scales import add_scales
-from tests.huggingface.test_published import publish
 from tests.models.embedding_checkpoints import KINDS
 from tests.models.embedding_checkpoints import save as save_embedding
 from tests.models.table import saved

@@ -12,7 +12,7 @@ import pytest
 
 from octavo.errors import OctavoError
 from tests.huggingface.published import PUBLISHED, Published, gptq_config
-from tests.huggingface.test_published import read_module
+from tests.huggingface.publishing import read_module
 from tests.huggingface.writers.gptq import gptq
 
 GROUP = ("config_groups", "group_0")

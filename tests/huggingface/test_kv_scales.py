@@ -20,7 +20,7 @@ from octavo.models import read_model
 from octavo.models.cache_scales import static_scales
 from tests.huggingface.modules import save
 from tests.huggingface.published import PUBLISHED, Published
-from tests.huggingface.test_published import publish, read_module
+from tests.huggingface.publishing import publish, read_module
 from tests.huggingface.writers.compressed import int8
 
 SCALES = {"k_scale": [0.25], "v_scale": [0.125, 0.5]}

@@ -19,7 +19,7 @@ from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.convert.folders import byte_level, write
 from tests.huggingface.published import gptq_config
-from tests.huggingface.test_published import TOKENS, agrees
+from tests.huggingface.publishing import TOKENS, agrees, same_logits
 from tests.huggingface.writers.codes import Tensors
 from tests.huggingface.writers.gptq import gptq
 from tests.huggingface.writers.mlx import mlx
@@ -79,12 +79,9 @@ def save(folder: Path, name: str) -> Any:
 @pytest.mark.parametrize("name", ["qwen3moe", *map(slow, ("mixtral", "gpt-oss"))])
 def test_stacked_experts_of_mlx(tmp_path: Path, name: str) -> None:
     model = save(tmp_path, name)
-    with torch.no_grad():
-        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
     with open_model_file(tmp_path) as file:
         assert file.tensors["blk.1.ffn_up_exps.weight"].type_name == "GROUP4_32_M_F16"
-        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
-    assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
+    same_logits(tmp_path, model)
 
 
 @pytest.mark.parametrize("name", ["deepseek2-v2", slow("deepseek2-v3")])
@@ -107,12 +104,9 @@ def test_heads_apart_of_mlx(tmp_path: Path, name: str) -> None:
     said = {"architectures": [type(model).__name__], "quantization": {"group_size": 32, "bits": 8}}
     write(tmp_path, "config.json", {**model.config.to_dict(), **said})
     byte_level().save(str(tmp_path / "tokenizer.json"))
-    with torch.no_grad():
-        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
     with open_model_file(tmp_path) as file:
         assert file.tensors["blk.0.attn_k_b.weight"].type_name == "GROUP8_32_M_F16"
-        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
-    assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
+    same_logits(tmp_path, model)
 
 
 @pytest.mark.slow
@@ -149,13 +143,10 @@ def save_gptq(folder: Path, *, ordered: bool) -> Any:
 
 def check_orders(folder: Path, ordered: bool) -> None:
     model = save_gptq(folder, ordered=ordered)
-    with torch.no_grad():
-        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
     with open_model_file(folder) as file:
         orders = {name.rpartition(".")[0].rpartition(".")[2] for name in file.tensors if name.endswith(".order")}
         assert orders == ({"ffn_gate_exps", "ffn_up_exps"} if ordered else set()), "rows of gate and up take down's in"
-        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
-    assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
+    same_logits(folder, model)
 
 
 def test_an_order_of_columns_for_each_expert(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from octavo.errors import ModelError
 from octavo.formats import dequantize
 from tests.huggingface.published import PUBLISHED, Published, auto_round_config, compressed, gptq_config
-from tests.huggingface.test_published import read_module, values_of
+from tests.huggingface.publishing import read_module, values_of
 from tests.huggingface.writers.codes import Tensors
 from tests.huggingface.writers.compressed import fp8, int8, mxfp4, mxfp8, nvfp4, packed
 from tests.huggingface.writers.gptq import gptq

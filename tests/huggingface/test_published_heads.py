@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
@@ -18,10 +17,9 @@ from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
-from tests.convert.folders import write
-from tests.huggingface.modules import edit_tensors, save
+from tests.huggingface.modules import edit_tensors
 from tests.huggingface.published import PUBLISHED
-from tests.huggingface.test_published import TOKENS, agrees
+from tests.huggingface.publishing import TOKENS, agrees, publish, same_logits
 from tests.models.tiny_checkpoints import TABLE, wide
 from tests.sampling import slow
 
@@ -32,39 +30,32 @@ V2, V3 = "deepseek2-v2", "deepseek2-v3"
 CELLS = [*((V2, name) for name in PUBLISHED), *((V3, name) for name in SOME)]
 
 
-def publish(folder: Path, name: str, case: str = V2) -> Any:
+def publish_latent(folder: Path, name: str, case: str = V2) -> Any:
     """A random model of latent attention in a layout, and the one that computes with what its tensors stand for."""
-    layout, of = PUBLISHED[name], TABLE[case]
-    model = save(folder, layout.config, layout.tensors, replace(of, options=wide(of.options) | SIZES), layout.key)
-    for file, values in layout.files.items():
-        write(folder, file, values)
-    return model
+    of = TABLE[case]
+    return publish(folder, name, replace(of, options=wide(of.options) | SIZES))
 
 
 @pytest.mark.parametrize(
     ("case", "name"), [cell if cell[0] == V2 and cell[1] in SOME else slow(cell) for cell in CELLS]
 )
 def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, case: str, name: str) -> None:
-    model = publish(tmp_path, name, case)
-    with torch.no_grad():
-        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
-    with open_model_file(tmp_path) as file:
-        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
-    assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
+    model = publish_latent(tmp_path, name, case)
+    same_logits(tmp_path, model)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["gptq-act-order", "ct-w8a8", "ct-nvfp4", "fp8-block"])
 def test_logits_on_the_cpu(tmp_path: Path, name: str) -> None:
-    publish(tmp_path, name)
+    publish_latent(tmp_path, name)
     agrees(tmp_path, CpuBackend(threads=2))
 
 
 @pytest.mark.parametrize(("name", "values"), [("gptq-act-order", "GROUP4_128_F16"), ("ct-fp8", "FP8_128")])
 def test_values_keep_their_rows(tmp_path: Path, name: str, values: str) -> None:
     """Keys become floats; where columns were sorted, what makes the vector that both read is."""
-    publish(tmp_path, name)
+    publish_latent(tmp_path, name)
     with open_model_file(tmp_path) as file:
         kinds = [file.tensors[f"blk.0.attn_{part}_b.weight"].type_name for part in "kv"]
         assert kinds == ["F32", values]
@@ -74,7 +65,7 @@ def test_values_keep_their_rows(tmp_path: Path, name: str, values: str) -> None:
 
 @pytest.mark.parametrize("name", ["gptq-act-order", slow("ct-nvfp4")])
 def test_a_gguf_file_has_the_same_values(tmp_path: Path, name: str) -> None:
-    publish(tmp_path, name)
+    publish_latent(tmp_path, name)
     convert_checkpoint(tmp_path, tmp_path / "out.gguf", "F32")
     with open_model_file(tmp_path) as folder, open_model_file(tmp_path / "out.gguf") as file:
         got, want = (
@@ -85,7 +76,7 @@ def test_a_gguf_file_has_the_same_values(tmp_path: Path, name: str) -> None:
 
 
 def test_rows_that_are_not_those_of_all_heads(tmp_path: Path) -> None:
-    publish(tmp_path, "gptq-v1")
+    publish_latent(tmp_path, "gptq-v1")
     few, _ = PUBLISHED["gptq-v1"].tensors(np.ones((320, 256), np.float32))
     edit_tensors(tmp_path, "self_attn.kv_b_proj", **few)
     with pytest.raises(ModelError, match=r"blk\.0\.attn_k_b\.weight': has shape \[320, 256\].*\[4, 256, 96\]"):

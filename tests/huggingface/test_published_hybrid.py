@@ -6,15 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
-from octavo.backends.reference import ReferenceBackend
 from octavo.huggingface import open_model_file
-from octavo.models import read_model
-from octavo.runtime.engine import Engine, EngineConfig
-from tests.huggingface.modules import save
 from tests.huggingface.published import PUBLISHED
-from tests.huggingface.test_published import TOKENS
+from tests.huggingface.publishing import publish, same_logits
 from tests.models.tiny_checkpoints import TABLE, wide
 from tests.sampling import slow
 
@@ -30,11 +25,7 @@ CELLS = [*(("qwen35", name) for name in NAMES), *(("qwen3next", name) for name i
 )
 def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, case: str, name: str) -> None:
     layout, of = PUBLISHED[name], TABLE[case]
-    options = wide(of.options) | SIZES
-    model = save(tmp_path, layout.config, layout.tensors, replace(of, options=options), layout.key)
-    with torch.no_grad():
-        logits = model(torch.tensor([TOKENS])).logits[0].numpy()
+    model = publish(tmp_path, name, replace(of, options=wide(of.options) | SIZES))
     with open_model_file(tmp_path) as file:
         assert file.tensors["blk.0.ssm_out.weight"].type_name == layout.rows
-        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
-    assert ((got - logits) ** 2).sum() / (logits**2).sum() < 1e-9
+    same_logits(tmp_path, model)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.cli.conftest import Run, octavo
-from tests.huggingface.test_published import publish
+from tests.huggingface.publishing import publish
 
 __all__ = ["octavo"]
 

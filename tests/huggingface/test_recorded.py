@@ -23,7 +23,7 @@ from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.io.safetensors import Checkpoint
 from octavo.models.config import Config
 from tests.convert.folders import write
-from tests.huggingface.test_published import values_of
+from tests.huggingface.publishing import values_of
 from tests.huggingface.writers.codes import E2M1
 
 FILES = sorted((Path(__file__).parents[1] / "data" / "published").glob("*.safetensors"))

@@ -12,9 +12,9 @@ from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.backends.gpu.nudged import reference
 from tests.backends.row_products import nmse
-from tests.huggingface import test_published_heads
 from tests.huggingface.published import COMPUTED
-from tests.huggingface.test_published import TOKENS, publish
+from tests.huggingface.publishing import TOKENS, publish
+from tests.huggingface.test_published_heads import publish_latent
 
 pytestmark = [
     pytest.mark.slow, pytest.mark.timeout(600),
@@ -38,5 +38,5 @@ def test_logits(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gptq-act-order", "ct-nvfp4", "fp8-block"])
 def test_latent_attention(tmp_path: Path, name: str) -> None:
-    test_published_heads.publish(tmp_path, name)
+    publish_latent(tmp_path, name)
     check(tmp_path)

@@ -1,0 +1,81 @@
+"""Models in published layouts: folders of them, what is read of modules, and logits that have to be the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import torch
+
+from octavo.backends.reference import ReferenceBackend
+from octavo.formats import dequantize
+from octavo.graph.protocol import Backend
+from octavo.huggingface import open_model_file
+from octavo.huggingface.layouts.stored import stored_tensors
+from octavo.io.gguf import LazyTensor
+from octavo.io.safetensors import Checkpoint
+from octavo.models import read_model
+from octavo.models.config import Config
+from octavo.runtime.engine import Engine, EngineConfig
+from tests.convert.folders import write
+from tests.huggingface.modules import save
+from tests.huggingface.published import PUBLISHED, Published
+from tests.models.checkpoints import Case
+
+TOKENS = [5, 3, 60, 7, 21, 99]
+
+
+def publish(folder: Path, name: str, case: Case | str = "llama") -> Any:
+    """A random model in a layout, and the model that computes with what its tensors stand for."""
+    layout = PUBLISHED[name]
+    model = save(folder, layout.config, layout.tensors, case, layout.key)
+    for file, values in layout.files.items():
+        write(folder, file, values)
+    return model
+
+
+def read_module(
+    folder: Path, layout: Published, parts: dict[str, np.ndarray], name: str = "mlp.down_proj", **sizes: int
+) -> dict[str, LazyTensor]:
+    """The tensors that are read of a folder with one module of these; `sizes` are in config.json."""
+    module = f"model.layers.0.{name}"
+    stored = {f"{module}.{end}": np.asarray(part, order="C") for end, part in parts.items()}
+    safetensors.numpy.save_file(stored, folder / "model.safetensors")
+    write(folder, "config.json", {**sizes, **({layout.key: layout.config} if layout.config else {})})
+    for file, values in layout.files.items():
+        write(folder, file, values)
+    checkpoint = Checkpoint.open(folder)
+    read = stored_tensors(checkpoint, Config(checkpoint.config, checkpoint.path("config.json")), lambda name: False)
+    return {name.removeprefix(f"{module}."): tensor for name, tensor in read.items()}
+
+
+def values_of(tensors: dict[str, LazyTensor]) -> np.ndarray:
+    """A weight in the order of its columns, times its scale."""
+    got = dequantize(tensors["weight"].load())
+    if "scale" in tensors:
+        got = got * dequantize(tensors["scale"].load())
+    if "order" in tensors:
+        natural = np.empty_like(got)
+        natural[:, dequantize(tensors["order"].load()).astype(int)] = got
+        return natural
+    return got
+
+
+def same_logits(folder: Path, model: Any) -> None:
+    """Logits of a folder are those of the model that computes with what its tensors stand for."""
+    with torch.no_grad():
+        want = model(torch.tensor([TOKENS])).logits[0].numpy()
+    with open_model_file(folder) as file:
+        got = Engine(read_model(file), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32")).logits(TOKENS)
+    assert ((got - want) ** 2).sum() / (want**2).sum() < 1e-9
+
+
+def agrees(folder: Path, backend: Backend) -> None:
+    """Logits of kernels against those of the reference with activations rounded as they round them."""
+    with open_model_file(folder) as file:
+        reference = ReferenceBackend(quantize_activations=True)
+        want = Engine(read_model(file), [reference], EngineConfig(n_ctx=64)).logits(TOKENS)
+        got = Engine(read_model(file), [backend], EngineConfig(n_ctx=64, strict=True)).logits(TOKENS)
+    assert ((got - want) ** 2).sum() / (want**2).sum() < 1e-3
