@@ -17,7 +17,8 @@ from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.messages import Likely
 from octavo.server.names import new_id
-from octavo.server.schema import ChatRequest, Message, NamedTool, TemplateRequest, Tool
+from octavo.server.native_schema import TemplateRequest
+from octavo.server.schema import ChatRequest, Message, NamedTool, Tool
 from octavo.server.service import Service
 from octavo.server.stream import DONE, event, to_json
 from octavo.server.threads import LONG, size_of

@@ -12,7 +12,8 @@ from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import Offsets, text_logprobs
 from octavo.server.messages import Likely
 from octavo.server.names import new_id
-from octavo.server.schema import CompletionRequest, NativeRequest
+from octavo.server.native_schema import NativeRequest
+from octavo.server.schema import CompletionRequest
 from octavo.server.service import Service
 from octavo.server.stream import DONE, event, to_json
 from octavo.server.threads import size_of

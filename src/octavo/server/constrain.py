@@ -9,7 +9,8 @@ from octavo.errors import GrammarError
 from octavo.runtime.grammar import Grammar
 from octavo.runtime.thinking import Thinking
 from octavo.server.errors import ApiError, bad
-from octavo.server.schema import Constrained, NativeRequest, ResponseFormat, StructuredOutputs
+from octavo.server.native_schema import NativeRequest
+from octavo.server.schema import Constrained, ResponseFormat, StructuredOutputs
 from octavo.server.service import Service
 from octavo.server.threads import LONG
 

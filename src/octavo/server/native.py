@@ -17,14 +17,8 @@ from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import finite
 from octavo.server.messages import Likely
-from octavo.server.schema import (
-    MOST_PROMPTS,
-    DetokenizeRequest,
-    NativeRequest,
-    Sampling,
-    TemplateRequest,
-    TokenizeRequest,
-)
+from octavo.server.native_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
+from octavo.server.schema import MOST_PROMPTS, Sampling
 from octavo.server.service import Service
 from octavo.server.stream import event, to_json
 from octavo.server.threads import in_thread_if_long

@@ -10,16 +10,9 @@ from starlette.routing import Route
 
 from octavo import __version__
 from octavo.server.anthropic_schema import CountRequest, MessagesRequest
+from octavo.server.native_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
 from octavo.server.responses_schema import ResponsesRequest
-from octavo.server.schema import (
-    ChatRequest,
-    CompletionRequest,
-    DetokenizeRequest,
-    EmbeddingRequest,
-    NativeRequest,
-    TemplateRequest,
-    TokenizeRequest,
-)
+from octavo.server.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 
 BODIES: dict[str, type[BaseModel]] = {
     "/chat/completions": ChatRequest, "/completions": CompletionRequest, "/embeddings": EmbeddingRequest,

@@ -36,7 +36,6 @@ def few(most: int) -> BeforeValidator:
 
 TOKEN = Annotated[int, Field(ge=0, lt=1 << 31)]
 TOKENS = Annotated[list[TOKEN], many(1 << 22, least=1)]
-MIXED = Annotated[list[TOKEN | str], many(1 << 16, least=1)]
 STOP = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -262,56 +261,6 @@ class CompletionRequest(Constrained):
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     suffix: str | None = None
-
-
-class NativeRequest(Sampling):
-    """llama-server's /completion."""
-
-    prompt: str | TOKENS | MIXED | Annotated[list[str | TOKENS | MIXED], many(MOST_PROMPTS, least=1)]
-    n_predict: Annotated[int, Field(ge=-2, le=MOST_TOKENS)] | None = Field(
-        None, description="0: only read the prompt; -1 or -2: as many as the context holds"
-    )
-    max_tokens: Annotated[int, Field(ge=-2, le=MOST_TOKENS)] | None = Field(
-        None, description="another name of n_predict"
-    )
-    n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
-    logit_bias: (
-        Annotated[list[Annotated[list[int | float | bool | str], many(MOST_BIASES)]], many(MOST_BIASES)]
-        | Annotated[dict[str, float | bool], few(MOST_BIASES)]
-        | None
-    ) = None
-    stream: bool | None = None
-    return_tokens: bool | None = None
-    grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF")
-    json_schema: dict[str, Any] | bool | None = None
-
-
-class TokenizeRequest(Body):
-    """llama-server's, with `content`, or vLLM's, with `prompt`."""
-
-    content: str | None = None
-    add_special: bool | None = None
-    parse_special: bool | None = None
-    with_pieces: bool | None = None
-    prompt: str | None = None
-    add_special_tokens: bool | None = None
-
-    @model_validator(mode="after")
-    def _one_text(self) -> TokenizeRequest:
-        if (self.content is None) == (self.prompt is None):
-            raise ValueError("content: a text is needed, as content or as prompt")
-        return self
-
-
-class DetokenizeRequest(Body):
-    tokens: Annotated[list[TOKEN], many(1 << 22)]
-
-
-class TemplateRequest(Body):
-    messages: Annotated[list[Message], many(MOST_MESSAGES, least=1)]
-    tools: Annotated[list[Tool], many(128)] | None = None
-    chat_template_kwargs: Annotated[dict[str, bool | str], few(16)] | None = None
-    add_generation_prompt: bool | None = None
 
 
 class EmbeddingRequest(Body):
