@@ -15,7 +15,10 @@ from octavo.errors import NonFiniteError, UsageError
 from octavo.torch import SCHEMES, QuantLinear, quantize_
 from tests.sampling import some
 
-BOUND = {"int8-w8a8": 0.03, "w4a8": 0.2, "w4a8-g128": 0.15, "fp8": 0.05}
+BOUND = {
+    "int8-w8a8": 0.03, "w4a8": 0.2, "w4a8-g128": 0.15, "fp8": 0.05,
+    "w4a16-g128": 0.15, "w4a16": 0.2, "w8a16": 0.03, "fp8-block": 0.05, "mxfp4a16": 0.2, "nvfp4a16": 0.15,
+}  # fmt: skip
 EVERY = pytest.mark.parametrize("scheme", SCHEMES)
 
 
@@ -59,6 +62,15 @@ def test_it_is_the_product_and_nothing_more(bias: bool) -> None:
     weight, weight_scale = ops.quantize_int8(given.weight, "channel")
     y = ops.int8_gemm(codes, weight, scale, weight_scale, bias=given.bias)
     assert torch.equal(QuantLinear.from_linear(given, "int8-w8a8")(x), y)
+
+
+@pytest.mark.parametrize(("scheme", "bound"), [("int8-w8a8", 0.01), ("w4a8", 0.01), ("w4a8-g128", 0.01), ("fp8", 0.04)])
+@torch.no_grad()
+def test_next_to_the_product_of_floats(scheme: str, bound: float) -> None:
+    """Activations that are rounded by token leave as much as the documentation says."""
+    given, x = linear(), torch.randn(33, 256)
+    layer = QuantLinear.from_linear(given, scheme)
+    assert error(layer(x), x @ layer.dequantize().T + given.bias) < bound
 
 
 @EVERY
@@ -145,7 +157,7 @@ def test_no_gradients() -> None:
 
 
 def test_what_a_layer_refuses() -> None:
-    with pytest.raises(UsageError, match=r"scheme 'int4' \(allowed: int8-w8a8, w4a8, w4a8-g128, fp8\)"):
+    with pytest.raises(UsageError, match=r"scheme 'int4' \(allowed: int8-w8a8, w4a8, .*, nvfp4a16\)"):
         QuantLinear(128, 8, scheme="int4")
     with pytest.raises(UsageError, match=r"192 inputs and 8 outputs as w4a8 .allowed: inputs from 128 on, multiples"):
         QuantLinear(192, 8, scheme="w4a8")

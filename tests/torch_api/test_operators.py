@@ -12,15 +12,20 @@ import torch
 
 import octavo.torch as quantized
 from octavo import ops
-from octavo.errors import UsageError
+from octavo.errors import NonFiniteError, QuantFormatError, UsageError
+from octavo.torch.stored import stored
 
 torch.manual_seed(3)
 X, W, BIAS, RESIDUAL = torch.randn(5, 256), torch.randn(24, 256), torch.randn(24), torch.randn(5, 24).half()
 A, SCALE_A = ops.quantize_int8(X, "token")
 B, SCALE_B = ops.quantize_int8(W, "channel")
+LINEAR = torch.nn.Linear(256, 24)
 ZERO = torch.randint(-128, 128, (5, 1), dtype=torch.int32)
 PER_CHANNEL, GROUPED = ops.quantize_w4a8(W.numpy()).to("cpu"), ops.quantize_w4a8(W.numpy(), 128).to("cpu")
 FP8_A, FP8_B = ops.quantize_fp8(X, "e4m3", 128), ops.quantize_fp8(W, "e4m3", "block")
+STORED, FLOAT4 = (
+    quantized.QuantLinear.from_linear(LINEAR, scheme).weight for scheme in ("w4a16-g128", "nvfp4a16")
+)  # fmt: skip
 
 CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "int8 tensor": (quantized.quantize_int8, (X,), {}),
@@ -43,6 +48,10 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     ),
     "w4a8_gemm groups": (
         quantized.w4a8_gemm, (A, GROUPED.packed, SCALE_A, GROUPED.channel_scale, GROUPED.group_scale, BIAS), {}
+    ),
+    "stored_gemm": (quantized.stored_gemm, (X.bfloat16(), STORED, "GROUP4_128_F16", None, BIAS), {"out_dtype": "bf16"}),
+    "stored_gemm scaled": (
+        quantized.stored_gemm, (X.reshape(1, 5, 256), FLOAT4, "NVFP4", torch.tensor(0.5), BIAS), {}
     ),
     "fp8_gemm blocks": (quantized.fp8_gemm, (FP8_A[0], FP8_B[0], FP8_A[1], FP8_B[1], BIAS), {"activation": "silu"}),
 }  # fmt: skip
@@ -70,6 +79,9 @@ def test_results_are_those_of_the_functions() -> None:
     assert torch.equal(y, ops.fp8_gemm(FP8_A[0], FP8_B[0], FP8_A[1], FP8_B[1], bias=BIAS, residual=RESIDUAL, **more))
     made = quantized.quantize_int8_zero(X, "64")
     assert all(torch.equal(*pair) for pair in zip(made, ops.quantize_int8(X, 64, symmetric=False), strict=True))
+    y = quantized.stored_gemm(X, STORED, "GROUP4_128_F16", None, BIAS)
+    right = ops.matmul(X, stored(STORED, "GROUP4_128_F16")) + BIAS
+    assert (y - right).norm() < 0.01 * right.norm()  # x in 8 bits
     assert torch.ops.octavo.int8_gemm(A, B, SCALE_A, SCALE_B).shape == (5, 24)
 
 
@@ -119,6 +131,24 @@ def test_packed_weights_that_do_not_fit() -> None:
     ):
         with pytest.raises(UsageError, match=said):
             quantized.w4a8_gemm(A, *parts)
+
+
+def test_stored_rows_that_do_not_fit() -> None:
+    for arguments, said in (
+        (
+            (X, STORED[:, :7], "GROUP4_128_F16"),
+            r"rows of GROUP4_128_F16 are torch.uint8 \[24, 7\] \(allowed",
+        ),
+        ((X, STORED.view(torch.int8), "GROUP4_128_F16"), "are torch.int8"),
+        ((X[:, :128], STORED, "GROUP4_128_F16"), r"x is torch.float32 \[5, 128\] \(allowed: floats \[..., 256\]\)"),
+        ((A, STORED, "GROUP4_128_F16"), "x is torch.int8"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            quantized.stored_gemm(*arguments)
+    with pytest.raises(QuantFormatError, match="Q9"):
+        quantized.stored_gemm(X, STORED, "Q9")
+    with pytest.raises(NonFiniteError, match="x"):
+        quantized.stored_gemm(X * float("inf"), STORED, "GROUP4_128_F16")
 
 
 def test_octavo_without_torch(tmp_path: Any) -> None:

@@ -1,169 +1,85 @@
-"""Weights of a torch model by what its layers are given: GPTQ and Qronos, layer after layer as they are called."""
+"""Weights of a torch model by what its layers are given, layer after layer as they are called."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import logging
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 
-from octavo.errors import UsageError
+from octavo.evals.layerwise import ProductInput
+from octavo.evals.scheme_weights import COMPENSATE, Maker
 from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded
-from octavo.huggingface.schemes import checkpoint_scheme
+from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.calibration import CrossHessian
-from octavo.quantizers.compensation.coded import compensated, compensated_row
+from octavo.quantizers.compensation.coded import compensated
+from octavo.torch.run import inputs_of, rows_of, vectors_of
 
-METHODS = ("rtn", "gptq", "qronos")
+_log = logging.getLogger(__name__)
 
-
-class _Enough(Exception):  # noqa: N818 - it is no error: all that is wanted of a batch was seen
-    """Ends a run of the module."""
-
-
-def require_method(scheme: str, method: str, calibration: Any) -> list[Any]:
-    """The batches of a method, of any iterable of them; none of "rtn".
-
-    Raises UsageError for a method that is not there, that a scheme has nothing for, or that has no batches, and for
-    batches of no method.
-    """
-    if method not in METHODS:
-        raise UsageError(f"method {method!r} (allowed: {', '.join(METHODS)})")
-    if method == "rtn":
-        if calibration is not None:
-            raise UsageError("calibration with method rtn, which runs no batches (allowed: with gptq, qronos)")
-        return []
-    kind = checkpoint_scheme(scheme)
-    if compensated_row(kind, 4 * kind.multiple) is None:
-        raise UsageError(f"method {method} for {scheme}, whose errors are not made up for (allowed: rtn)")
-    batches = _batches(calibration)
-    if not batches:
-        raise UsageError(f"method {method} without batches (allowed: calibration=[batch, ...], one or more)")
-    return batches
-
-
-def _batches(calibration: Any) -> list[Any]:
-    """All batches of an iterable. Raises UsageError for what is none, and for batches that a module can't be called
-    with."""
-    if calibration is None:
-        return []
-    if isinstance(calibration, (Tensor, Mapping, str, bytes)) or not isinstance(calibration, Iterable):
-        allowed = "a list, DataLoader, generator or other iterable of batches; [batch] for a single one"
-        raise UsageError(f"calibration is a {type(calibration).__name__} (allowed: {allowed})")
-    batches = list(calibration)
-    for i, batch in enumerate(batches):
-        if not isinstance(batch, (Tensor, tuple, list, Mapping)):
-            allowed = "a tensor, or a tuple, list or dict of the module's arguments"
-            raise UsageError(f"batch {i} of calibration is a {type(batch).__name__} (allowed: {allowed})")
-    return batches
-
-
-def layers_in_order(module: nn.Module, layers: Iterable[nn.Linear], batch: Any) -> dict[nn.Linear, int]:
-    """The layers that a batch goes through, in the order in which they are first called, and how often they are.
-
-    Raises UsageError for layers that it does not go through.
-    """
-    wanted = list(dict.fromkeys(layers))
-    calls: dict[nn.Linear, int] = {}
-
-    def count(layer: nn.Module, given: tuple[Any, ...]) -> None:
-        assert isinstance(layer, nn.Linear)
-        calls[layer] = calls.get(layer, 0) + 1
-
-    with _hooked(wanted, count):
-        _call(module, batch)
-    if len(calls) < len(wanted):
-        names = {layer: name for name, layer in module.named_modules()}
-        missing = ", ".join(names.get(layer, "a layer") for layer in wanted if layer not in calls)
-        raise UsageError(f"no batch goes through {missing} (allowed: skip these, or other batches)")
-    return calls
-
-
-def inputs_of(module: nn.Module, layer: nn.Linear, calls: int, batch: Any) -> list[Tensor]:
-    """What a layer is given in each of its calls for a batch; what comes after the last one is not run."""
-    found: list[Tensor] = []
-
-    def keep(_: nn.Module, given: tuple[Any, ...]) -> None:
-        found.append(given[0].detach())
-        if len(found) == calls:
-            raise _Enough
-
-    with _hooked([layer], keep), suppress(_Enough):
-        _call(module, batch)
-    return found
+CLIPPED = 4096
+"""Vectors that limits of groups are found and judged with, at most."""
 
 
 class Calibrator:
     """Makes weights of layers that are quantized one after the other.
 
     module   the model, in which layers before are quantized already
-    method   "gptq" or "qronos", which also corrects for what layers before err
+    ways     of `octavo.evals.schemes.KINDS`; of several that is taken which errs least over held-out vectors
     batches  each a tensor, or a tuple or dict of arguments of the module
+
+    "qronos" also corrects for what layers before err: a copy of the model runs beside it. With one of "gptq" and
+    "qronos" sums over vectors are kept, with several ways all vectors of a layer, 4 K bytes each.
     """
 
-    def __init__(self, module: nn.Module, scheme: str, method: str, batches: Sequence[Any]) -> None:
-        self._module, self._scheme, self._batches = module, checkpoint_scheme(scheme), batches
-        self._original = deepcopy(module) if method == "qronos" else None
+    def __init__(
+        self, module: nn.Module, scheme: CheckpointScheme, ways: Sequence[str], batches: Sequence[Any]
+    ) -> None:  # fmt: skip
+        self._module, self._scheme, self._ways, self._batches = module, scheme, ways, batches
+        self._original = deepcopy(module) if "qronos" in ways else None
 
     def weight(self, layer: nn.Linear, name: str, calls: int) -> Coded:
         """The layer's weight in the scheme. Raises NonFiniteError where it is given NaN or Inf."""
+        values: F32 = layer.weight.detach().float().cpu().numpy()
+        if len(self._ways) == 1 and self._ways[0] in COMPENSATE:
+            return self._compensated(layer, name, calls, values)
+        most = CLIPPED if self._ways == ("clip",) else None
+        given = vectors_of(self._module, layer, calls, self._batches, most)
+        original = None
+        if self._original is not None:
+            original = vectors_of(self._original, self._twin(name), calls, self._batches, most), None
+        label = f"{name}.weight" if name else "weight"
+        product = ProductInput((label,), layer.in_features, 0, given, None, original)
+        made = Maker(self._scheme, product, None, self._ways, None).made(label, values)
+        _log.info("%s: %s, error %.4g, nearest %.4g", label, made.how, *_relative(made.after, made.before, made.power))
+        return made.coded
+
+    def _compensated(self, layer: nn.Linear, name: str, calls: int, values: F32) -> Coded:
+        """The weight by sums over what the layer is given."""
         cross = CrossHessian(layer.in_features, name)
-        original = None if self._original is None else self._original.get_submodule(name)
         for batch in self._batches:
             now = inputs_of(self._module, layer, calls, batch)
-            then = now
-            if self._original is not None:
-                assert isinstance(original, nn.Linear)
-                then = inputs_of(self._original, original, calls, batch)
-            for x, y in zip(now, then, strict=True):
-                cross.add(_rows(x), _rows(y))
-        values = layer.weight.detach().float().cpu().numpy()
+            then = now if self._original is None else inputs_of(self._original, self._twin(name), calls, batch)
+            self._add(cross, now, then)
         matrix = None if self._original is None else cross.cross()
         return compensated(self._scheme, values, cross.hessian.matrix(), cross=matrix)
 
+    def _add(self, cross: CrossHessian, now: Sequence[Tensor], then: Sequence[Tensor]) -> None:
+        for x, y in zip(now, then, strict=True):
+            cross.add(rows_of(x), rows_of(y))
 
-def _rows(x: Tensor) -> F32:
-    rows: F32 = np.ascontiguousarray(x.reshape(-1, x.shape[-1]).float().cpu().numpy())
-    return rows
-
-
-@contextmanager
-def _hooked(layers: Iterable[nn.Module], hook: Callable[[nn.Module, tuple[Any, ...]], None]) -> Iterator[None]:
-    handles = [layer.register_forward_pre_hook(hook) for layer in layers]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    def _twin(self, name: str) -> nn.Linear:
+        """The layer of the original model."""
+        assert self._original is not None
+        twin = self._original.get_submodule(name)
+        assert isinstance(twin, nn.Linear)
+        return twin
 
 
-@contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
-    """No dropout and no updates of running means, as when the model is used; each part is as it was afterwards.
-
-    Nor does an encoder layer of torch read weights past its layers, which it does in this mode.
-    """
-    modes, past = {part: part.training for part in module.modules()}, torch.backends.mha.get_fastpath_enabled()
-    for part in modes:
-        part.training = False
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(past)
-        for part, mode in modes.items():
-            part.training = mode
-
-
-def _call(module: nn.Module, batch: Any) -> None:
-    with torch.no_grad(), _evaluating(module):
-        if isinstance(batch, Mapping):
-            module(**batch)
-        elif isinstance(batch, (tuple, list)):
-            module(*batch)
-        else:
-            module(batch)
+def _relative(after: float, before: float, power: float) -> tuple[float, float]:
+    """Roots of sums of squares over those of the outputs."""
+    power = power or 1.0
+    return (after / power) ** 0.5, (before / power) ** 0.5

@@ -9,10 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from octavo.errors import NonFiniteError, OctavoError, UsageError
-from octavo.formats.rows import Scheme, find_scheme
 from octavo.huggingface.coded import Coded
+from octavo.huggingface.schemes import CheckpointScheme, checkpoint_scheme
 from octavo.torch import operators
-from octavo.torch.schemes import packed, quantize_weight, require_scales, stored_weight, weight_type
+from octavo.torch.schemes import (
+    Parts,
+    dequantize,
+    empty,
+    product_of,
+    quantize_weight,
+    require_scales,
+    stored_row,
+    stored_weight,
+)
 
 OUT_NAMES = {dtype: name for name, dtype in operators.OUT_TYPES.items()}
 
@@ -20,11 +29,14 @@ OUT_NAMES = {dtype: name for name, dtype in operators.OUT_TYPES.items()}
 class QuantLinear(nn.Module):
     """y [..., N] = x [..., K] W^T + bias, for inference: backward through it raises UsageError.
 
-    x is of any float type, which y has too; each of its rows is quantized with a scale of its own. Buffers, which are
+    x is of any float type, which y has too. In int8-w8a8, w4a8, w4a8-g128 and fp8 each of its rows is quantized with a
+    scale of its own; in the other schemes it stays floats, but on the CPU products with integer codes and 4-bit floats
+    take it as q8_1 (8 bits, a scale for each 32 values), as models are run, and on a GPU as float16. Buffers, which are
     in the state_dict and keep their types whatever the module is cast to:
 
-    weight        int8 or float8_e4m3fn [N, K]; of w4a8 uint8 [N, K / 2]
-    weight_scale  float32 [N]
+    weight        int8 or float8_e4m3fn [N, K]; of w4a8 uint8 [N, K / 2]; where x stays floats uint8 [N, bytes of a row]
+                  of the block format `row`, scales among them
+    weight_scale  float32 [N]; of nvfp4a16 [], of all values; None in other schemes whose x stays floats
     group_scale   float16 [N, K / 128], of w4a8-g128
     bias          float32, float16 or bfloat16 [N], or None
 
@@ -33,7 +45,7 @@ class QuantLinear(nn.Module):
     """
 
     weight: Tensor
-    weight_scale: Tensor
+    weight_scale: Tensor | None
     group_scale: Tensor | None
     bias: Tensor | None
 
@@ -41,16 +53,19 @@ class QuantLinear(nn.Module):
         self, in_features: int, out_features: int, bias: bool = True, scheme: str = "int8-w8a8", *, device: Any = None
     ) -> None:
         super().__init__()
-        kind, n, k = find_scheme(scheme), out_features, in_features
+        kind, n, k = checkpoint_scheme(scheme), out_features, in_features
         if min(n, k) < 1 or k % kind.multiple:
             raise UsageError(f"a layer of {k} inputs and {n} outputs as {scheme} (allowed: inputs {_allowed(kind)})")
         self.in_features, self.out_features, self.scheme, self._kind = k, n, scheme, kind
-        weight = torch.zeros(n, k // 2 if packed(kind) else k, dtype=torch.uint8, device=device)
-        groups = torch.zeros(n, k // kind.group, dtype=torch.float16, device=device) if kind.group else None
-        self.register_buffer("weight", weight.view(weight_type(kind)))
-        self.register_buffer("weight_scale", torch.zeros(n, device=device))
-        self.register_buffer("group_scale", groups)
-        self.register_buffer("bias", torch.zeros(n, device=device) if bias else None)
+        self._product = product_of(kind)
+        self.row = stored_row(kind, k) if self._product == "stored" else None
+        with torch.inference_mode(False):  # so that torch counts changes of the buffers
+            parts = empty(kind, n, k, device)
+            added = torch.zeros(n, device=device) if bias else None
+        self.register_buffer("weight", parts.weight)
+        self.register_buffer("weight_scale", parts.scale)
+        self.register_buffer("group_scale", parts.groups)
+        self.register_buffer("bias", added)
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, scheme: str = "int8-w8a8", coded: Coded | None = None) -> QuantLinear:
@@ -62,14 +77,15 @@ class QuantLinear(nn.Module):
         """
         require_values(linear, "the layer")
         made = cls(linear.in_features, linear.out_features, False, scheme, device="meta")
-        found = quantize_weight(made._kind, linear.weight) if coded is None else stored_weight(made._kind, coded)
-        weight, scale, groups = found
-        device = linear.weight.device
-        made.weight, made.weight_scale = weight.to(device), scale.to(device)
-        made.group_scale = None if groups is None else groups.to(device)
-        if linear.bias is not None:
-            bias = linear.bias.detach().clone()
-            made.bias = bias if bias.dtype in OUT_NAMES else bias.float()
+        with torch.inference_mode(False), torch.no_grad():
+            found = quantize_weight(made._kind, linear.weight) if coded is None else stored_weight(made._kind, coded)
+            device = linear.weight.device
+            made.weight = found.weight.to(device)
+            made.weight_scale = None if found.scale is None else found.scale.to(device)
+            made.group_scale = None if found.groups is None else found.groups.to(device)
+            if linear.bias is not None:
+                bias = linear.bias.detach().clone()
+                made.bias = bias if bias.dtype in OUT_NAMES else bias.float()
         return made.train(linear.training)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,17 +98,27 @@ class QuantLinear(nn.Module):
         if rows.dtype not in OUT_NAMES:
             rows = rows.float()
         after: dict[str, Any] = {"bias": self.bias, "out_dtype": OUT_NAMES[rows.dtype]}
-        if packed(self._kind):
-            codes, scale = operators.quantize_int8(rows, "token")
-            y = operators.w4a8_gemm(codes, self.weight, scale, self.weight_scale, self.group_scale, **after)
-        elif self._kind.kind == "int":
-            codes, scale = operators.quantize_int8(rows, "token")
-            y = operators.int8_gemm(codes, self.weight, scale, self.weight_scale, **after)
-        else:
+        if self.row is not None:
+            y = operators.stored_gemm(rows, self.weight, self.row, self.weight_scale, **after)
+        elif self._product == "fp8":
             values, scale = operators.quantize_fp8(rows, "token")
             y = operators.fp8_gemm(values, self.weight, scale, self.weight_scale, **after)
+        else:
+            codes, scale = operators.quantize_int8(rows, "token")
+            if self._product == "w4a8":
+                y = operators.w4a8_gemm(codes, self.weight, scale, self.weight_scale, self.group_scale, **after)
+            else:
+                y = operators.int8_gemm(codes, self.weight, scale, self.weight_scale, **after)
         made: Tensor = y.reshape(*x.shape[:-1], self.out_features).to(x.dtype)
         return made
+
+    def dequantize(self) -> Tensor:
+        """The weight's values, float32 [N, K] on its device: with floats as activations, `forward` is their product."""
+        return dequantize(self._kind, self._parts, self.in_features)
+
+    @property
+    def _parts(self) -> Parts:
+        return Parts(self.weight, self.weight_scale, self.group_scale)
 
     def extra_repr(self) -> str:
         """Sizes, whether there is a bias, and the scheme."""
@@ -126,7 +152,7 @@ class QuantLinear(nn.Module):
         )
         if not self.weight.is_meta:
             try:
-                require_scales(self._kind, self.weight, self.weight_scale, self.group_scale)
+                require_scales(self._kind, self._parts, self.in_features)
             except OctavoError as error:
                 error_msgs.append(f"{prefix}weight: {error}")
 
@@ -139,6 +165,6 @@ def require_values(linear: nn.Linear, name: str) -> None:
         raise NonFiniteError(f"{name}: the weight holds NaN or Inf")
 
 
-def _allowed(kind: Scheme) -> str:
+def _allowed(kind: CheckpointScheme) -> str:
     multiple = kind.multiple
     return f"from {multiple} on, multiples of {multiple}" if multiple > 1 else "and outputs from 1 on"

@@ -5,6 +5,8 @@ Arguments and results are those of `octavo.ops`, as torch tensors of one device,
     a granularity is a string, also one that is a number of values: "128"
     without `symmetric`, numbers are quantized by `quantize_int8_zero`
     w4a8_gemm takes a W4A8Weight's parts, whose values it does not look at
+    stored_gemm is `octavo.ops.matmul` with the bytes of a stored tensor; on the CPU integer codes, which are most
+    formats', are multiplied with x in q8_1 (8 bits, a scale for each 32 values), as models are run
 
 There are no derivatives: backward through one of these raises UsageError.
 """
@@ -21,6 +23,7 @@ from octavo import ops
 from octavo.errors import UsageError
 from octavo.ops.definition import BLOCK
 from octavo.ops.products import w4a8_parts
+from octavo.torch import stored
 
 OUT_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 FP8_TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -137,3 +140,37 @@ def fp8_gemm(
 ) -> Any:  # fmt: skip
     """y [..., N] of float8 a [..., K] and b [N, K]."""
     return ops.fp8_gemm(a, b, scale_a, scale_b, bias=bias, residual=residual, **after)
+
+
+def _require_stored(x: Tensor, weight: Tensor, out_dtype: str) -> None:
+    if x.ndim == 0 or weight.ndim != 2 or out_dtype not in OUT_TYPES:
+        raise UsageError(
+            f"a product of shapes {list(x.shape)} and {list(weight.shape)}, out_dtype {out_dtype!r} (allowed: [..., K]"
+            f" and rows [N, bytes], {', '.join(OUT_TYPES)})"
+        )
+
+
+def _fake_stored(x: Tensor, weight: Tensor, format: str, *others: Any, out_dtype: str = "f32", **more: Any) -> Tensor:
+    _require_stored(x, weight, out_dtype)
+    return x.new_empty((*x.shape[:-1], weight.shape[0]), dtype=OUT_TYPES[out_dtype])
+
+
+@_operator(
+    "stored_gemm(Tensor x, Tensor weight, str format, Tensor? scale=None, Tensor? bias=None, *,"
+    ' str out_dtype="f32") -> Tensor',
+    _fake_stored,
+)
+def stored_gemm(
+    x: Tensor, weight: Tensor, format: str, scale: Tensor | None = None, bias: Tensor | None = None, *,
+    out_dtype: str = "f32",
+) -> Tensor:  # fmt: skip
+    """y [..., N] of floats x [..., K] and stored rows of a format, uint8 [N, bytes of a row].
+
+    scale  float32 [], what values of the weight are multiplied by
+    bias   [N]
+    """
+    _require_stored(x, weight, out_dtype)
+    y = stored.product(x.reshape(-1, x.shape[-1]), weight, format)
+    y = y if scale is None else y * scale
+    y = y if bias is None else y + bias
+    return y.to(OUT_TYPES[out_dtype]).reshape(*x.shape[:-1], len(weight))
