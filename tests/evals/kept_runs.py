@@ -20,11 +20,6 @@ WAYS = ("calibrate", "scheme", "gguf")
 Start = Callable[..., object]
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> str:
-    return tiny.write_letters(tmp_path / "text.txt", 600)
-
-
 @pytest.fixture(params=WAYS)
 def start(request: pytest.FixtureRequest, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
     """Begins a run over a model that keeps what it has in tmp_path / "out.work"."""

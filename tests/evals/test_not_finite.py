@@ -20,11 +20,6 @@ from tests.runtime import tiny
 OPTIONS: dict[str, Any] = {"context": 32, "samples": 2, "device": "reference", "threads": 1}
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> str:
-    return tiny.write_letters(tmp_path / "text.txt", 600)
-
-
 def model(path: Path, name: str, value: float, arch: str = "qwen3") -> str:
     weights = tiny.tensors(arch)
     weights[name][..., 5, 3] = value

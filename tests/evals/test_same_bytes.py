@@ -27,17 +27,6 @@ LAYERS = 6
 """Of the model that is killed."""
 
 
-@pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    tiny.widen(monkeypatch)
-    return tiny.write(tmp_path / "src.gguf")
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> str:
-    return tiny.write_letters(tmp_path / "text.txt", 600)
-
-
 def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 

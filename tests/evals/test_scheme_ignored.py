@@ -25,17 +25,6 @@ DOWN = [f"model.layers.{i}.mlp.down_proj" for i in range(2)]
 FIRST = [f"model.layers.0.self_attn.{part}_proj" for part in "qkv"]
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> str:
-    return tiny.write_letters(tmp_path / "text.txt", 600)
-
-
-@pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    tiny.widen(monkeypatch)
-    return tiny.write(tmp_path / "src.gguf")
-
-
 def quantize(src: str, dst: Path, scheme: str, method: SchemeMethod | None, **options: Any) -> tuple[Report, Any]:
     report = quantize_checkpoint(src, dst, scheme, method=method, threads=1, **options)
     return report, json.loads((dst / "config.json").read_text())["quantization_config"]

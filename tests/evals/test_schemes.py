@@ -35,18 +35,6 @@ TOKENS = list(range(97, 120)) * 2
 MADE_UP = {name for name, scheme in CHECKPOINT_SCHEMES.items() if compensated_row(scheme, 512) is not None}
 
 
-@pytest.fixture
-def text(tmp_path: Path) -> str:
-    return tiny.write_letters(tmp_path / "text.txt", 600)
-
-
-@pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A tiny model whose rows are all 256 values."""
-    tiny.widen(monkeypatch)
-    return str(tiny.write(tmp_path / "src.gguf"))
-
-
 def quantize(src: str | Path, dst: Path, scheme: str, text: str, kind: str, **options: Any) -> Report:
     method = SchemeMethod(text, kind, **{"context": 32, "device": "reference", "threads": 1, **options})
     return quantize_checkpoint(src, dst, scheme, method=method, threads=1)

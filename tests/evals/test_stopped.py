@@ -14,10 +14,10 @@ from octavo.errors import FileError, NonFiniteError, OctavoError
 from octavo.quantizers import checkpoint
 from octavo.quantizers.job import write
 from tests.cli.conftest import Run, octavo
-from tests.evals.kept_runs import WAYS, Start, command, start, text
+from tests.evals.kept_runs import WAYS, Start, command, start
 from tests.runtime import tiny
 
-__all__ = ["octavo", "start", "text"]
+__all__ = ["octavo", "start"]
 
 NOTE = "what was made is kept in {}.work; the same command with --resume (resume=True) goes on"
 

@@ -15,10 +15,10 @@ from octavo.errors import FileError, HostMemoryError, OctavoError
 from octavo.evals.layerwise import Journal, needs, require_room_in, values
 from octavo.evals.layerwise.values import Values
 from octavo.io.memory import Room
-from tests.evals.kept_runs import Start, start, text
+from tests.evals.kept_runs import Start, start
 from tests.runtime import tiny
 
-__all__ = ["start", "text"]
+__all__ = ["start"]
 
 resource = pytest.importorskip("resource")
 
