@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import FileError, UsageError
-from octavo.evals import demo_text, divergence
+from octavo.evals import compensation, demo_text, divergence
 from octavo.evals.compensation import Compensation
 from octavo.evals.layerwise import memory
 from octavo.evals.subject import open_subject
@@ -162,29 +162,29 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bytes(
     src, dst, work = tiny.write(tmp_path / "src.gguf"), tmp_path / "made.gguf", tmp_path / "made.gguf.work"
     quantize(src, tmp_path / "whole.gguf", method=method(text, kind=kind))
     stages: list[int] = []
-    of_stage = Compensation._of_stage
+    of_stage = compensation.made_of_stage
 
-    def stopped(self: Compensation, job: Any, stage: Any) -> Any:
+    def stopped(job: Any, stage: Any, **options: Any) -> Any:
         if len(stages) == 3:
             raise KeyboardInterrupt
         stages.append(stage.number)
-        return of_stage(self, job, stage)
+        return of_stage(job, stage, **options)
 
-    monkeypatch.setattr(Compensation, "_of_stage", stopped)
+    monkeypatch.setattr(compensation, "made_of_stage", stopped)
     with pytest.raises(KeyboardInterrupt):
         quantize(src, dst, method=method(text, kind=kind, work=str(work), resume=True))
     assert work.is_dir()
     assert not dst.exists()
-    monkeypatch.setattr(Compensation, "_of_stage", of_stage)
+    monkeypatch.setattr(compensation, "made_of_stage", of_stage)
     with pytest.raises(UsageError, match="is of a run with another model, text or options"):
         quantize(src, dst, method=method(text, kind=kind, samples=2, work=str(work), resume=True))
     again: list[int] = []
 
-    def seen(self: Compensation, job: Any, stage: Any) -> Any:
+    def seen(job: Any, stage: Any, **options: Any) -> Any:
         again.append(stage.number)
-        return of_stage(self, job, stage)
+        return of_stage(job, stage, **options)
 
-    monkeypatch.setattr(Compensation, "_of_stage", seen)
+    monkeypatch.setattr(compensation, "made_of_stage", seen)
     quantize(src, dst, method=method(text, kind=kind, work=str(work), resume=True))
     assert dst.read_bytes() == (tmp_path / "whole.gguf").read_bytes()
     assert again[0] == stages[-1] + 1
