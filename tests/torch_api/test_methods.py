@@ -13,10 +13,11 @@ from torch import nn
 from octavo.errors import NonFiniteError, UsageError
 from octavo.evals.schemes import KINDS
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
-from octavo.torch import SCHEMES, QuantLinear, quantize_
+from octavo.torch import SCHEMES, Fold, QuantLinear, quantize_
 from octavo.torch.quantize import FOLDING, METHODS
 from tests.torch_api.blocks import Decoder, Stack, all_folds, inputs
 
+QKV = ["layers.0.q", "layers.0.k", "layers.0.v"]
 TRIED = inputs(9)[4:]
 
 
@@ -120,3 +121,9 @@ def test_numbers_that_are_none_are_named() -> None:
     for method in ("smoothquant", "auto"):
         with pytest.raises(NonFiniteError, match=r"layers\.0\.q"):
             quantize_(Stack(), "w4a8", method=method, calibration=batches, folds=all_folds())
+    for method in ("awq", "auto"):
+        wrong = Stack()
+        with torch.no_grad():
+            wrong.layers[0].v.bias.fill_(float("inf"))  # type: ignore[union-attr]
+        with pytest.raises(NonFiniteError, match=r"layers\.0\.o"):
+            quantize_(wrong, "w4a8", method=method, calibration=inputs(2), folds=[Fold("layers.0.norm1", QKV)])

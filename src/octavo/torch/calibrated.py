@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
+from octavo.errors import NonFiniteError
 from octavo.evals.layerwise import ProductInput
 from octavo.evals.scheme_weights import COMPENSATE, Maker
 from octavo.formats.spec import F32
@@ -48,6 +50,8 @@ class Calibrator:
             return self._compensated(layer, name, calls, values)
         most = CLIPPED if self._ways == ("clip",) else None
         given = vectors_of(self._module, layer, calls, self._batches, most)
+        if not np.isfinite(given).all():
+            raise NonFiniteError(f"the model computed NaN or Inf in what {name or 'the layer'} is given")
         original = None
         if self._original is not None:
             original = vectors_of(self._original, self._twin(name), calls, self._batches, most), None

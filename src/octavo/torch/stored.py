@@ -19,7 +19,7 @@ from octavo.formats import dequantize as decode
 from octavo.formats.float8 import GROUPS, float8_format
 from octavo.formats.group import row_named
 from octavo.formats.spec import BlockFormat
-from octavo.ops.place import gpu_module, to_numpy, to_torch
+from octavo.ops.place import gpu_module, on_gpu, to_numpy, to_torch
 
 _FLOAT8 = {float8_format(group).name: group for group in GROUPS}
 
@@ -54,19 +54,16 @@ def product(x: Tensor, weight: Tensor, format: str) -> Tensor:
 
     Raises UsageError for rows that are no format's and x that does not fit, and, on the CPU, NonFiniteError.
     """
-    k = _shape(weight, format)[1]
-    if weight.device != x.device:
-        raise UsageError(f"x is on {x.device} and the weight on {weight.device} (allowed: one device)")
+    k, gpu = _shape(weight, format)[1], on_gpu(x, weight)
     if x.shape[1] != k or not x.is_floating_point():
         raise UsageError(f"x is {x.dtype} {list(x.shape)} (allowed: floats [..., {k}])")
-    if weight.device.type == "cpu":
-        from octavo.backends.cpu.stored import StoredWeight
+    if gpu:
+        y: Tensor = gpu_module("weight_only").matmul_stored(x, _kept(weight, format, lambda tensor: tensor))
+        return y
+    from octavo.backends.cpu.stored import StoredWeight
 
-        kept = _kept(weight, format, StoredWeight)
-        made: Tensor = to_torch(kept.product(to_numpy(x.detach().float())))
-        return made
-    y: Tensor = gpu_module("weight_only").matmul_stored(x, _kept(weight, format, lambda tensor: tensor))
-    return y
+    made: Tensor = to_torch(_kept(weight, format, StoredWeight).product(to_numpy(x.detach().float())))
+    return made
 
 
 _Key = tuple[int, torch.device, tuple[int, ...], str]

@@ -13,18 +13,22 @@ from torch import nn
 
 from octavo.backends.gpu.device import target
 from octavo.ops import place, products, quantize
-from octavo.torch import SCHEMES, QuantLinear, int8_gemm, quantize_, quantize_int8
+from octavo.torch import SCHEMES, QuantLinear, int8_gemm, quantize_, quantize_int8, stored
+from octavo.torch.schemes import product_of
 from tests.sampling import some
 
 WHERE = target().device
-BOUND = {"int8-w8a8": 0.03, "w4a8": 0.2, "w4a8-g128": 0.15, "fp8": 0.05}
+BOUND = {
+    "int8-w8a8": 0.03, "w4a8": 0.2, "w4a8-g128": 0.15, "fp8": 0.05,
+    "w4a16-g128": 0.15, "w4a16": 0.2, "w8a16": 0.03, "fp8-block": 0.05, "mxfp4a16": 0.2, "nvfp4a16": 0.15,
+}  # fmt: skip
 EVERY = pytest.mark.parametrize("scheme", SCHEMES)
 
 
 @pytest.fixture(autouse=True)
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
-    for module in (products, quantize):
+    for module in (products, quantize, stored):
         monkeypatch.setattr(module, "on_gpu", lambda *given: any(place.is_torch(x) for x in given))
 
 
@@ -47,19 +51,29 @@ def test_layers(scheme: str, dtype: torch.dtype) -> None:
         assert float((y - right).float().norm()) <= (BOUND[scheme] + 0.01) * float(right.float().norm())
 
 
+@pytest.mark.parametrize("scheme", some([name for name in SCHEMES if product_of(SCHEMES[name]) == "stored"], 3))
+@torch.no_grad()
+def test_floats_by_stored_rows(scheme: str) -> None:
+    """Activations become float16 at most."""
+    given, x = linear(), torch.randn(5, 256, device=WHERE)
+    layer = QuantLinear.from_linear(given, scheme)
+    right = x.double() @ layer.dequantize().double().T + given.bias
+    assert float((layer(x) - right).norm()) <= 1e-3 * float(right.norm())
+
+
 @EVERY
 @torch.no_grad()
 def test_what_was_quantized_on_the_cpu_is_the_same_there(scheme: str) -> None:
     """Weights are the same to the bit, whichever device rounds them."""
     here = QuantLinear.from_linear(linear(), scheme)
     with pytest.MonkeyPatch.context() as patched:
-        for module in (products, quantize):
+        for module in (products, quantize, stored):
             patched.setattr(module, "on_gpu", place.on_gpu)
         there = QuantLinear.from_linear(linear().cpu(), scheme).to(WHERE)
     for name, buffer in here.named_buffers():
         other = there.get_buffer(name)
         assert buffer.dtype == other.dtype
-        assert torch.equal(buffer.view(torch.uint8), other.view(torch.uint8))
+        assert torch.equal(buffer.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
 @pytest.mark.slow  # by default layers are compiled in tests/torch_api, with the CPU's kernels
