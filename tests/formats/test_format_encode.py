@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from octavo.errors import NonFiniteError, QuantFormatError
-from octavo.formats import FORMATS, by_name, dequantize, pack, quantize_reference, unpack
+from octavo.formats import FORMATS, by_name, dequantize, encoders, pack, quantize_reference, unpack
 
 ENCODABLE = [f for f in FORMATS if f.encode is not None]
 BY_GGUF = [f for f in FORMATS if f.name in ENCODED_BY_GGUF]
@@ -167,3 +167,31 @@ def test_plain_numbers_come_back():
     assert same_bits(dequantize(quantize_reference(x, by_name("F32"))), x)
     assert same_bits(dequantize(quantize_reference(x, by_name("F64"))), x)
     assert same_bits(dequantize(quantize_reference(x, by_name("F16"))), x.astype(np.float16).astype(np.float32))
+
+
+STEPS = {
+    "of the peak": lambda x, rng: np.abs(x).max(axis=-1, keepdims=True) / rng.choice([12, 6, 113, 0.5], (len(x), 1)),
+    "one": lambda x, rng: np.ones((len(x), 1)),
+    "below 0": lambda x, rng: -np.abs(x).max(axis=-1, keepdims=True) / 100,
+    "small": lambda x, rng: np.full((len(x), 1), 1e-9),
+    "none": lambda x, rng: np.where(rng.random((len(x), 1)) < 0.5, 0, 1e-45),
+    "beyond float32": lambda x, rng: np.where(rng.random((len(x), 1)) < 0.5, np.inf, 1e38),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("name", ["NVFP4", "MXFP4", "IQ4_NL", "IQ4_XS"])
+def test_the_nearest_entry_of_a_table_is_that_of_all(name, step):
+    """Numbers of any size, halfway between two entries, next to one, and those that several entries are as near to."""
+    fmt, rng = by_name(name), np.random.default_rng(0)
+    entries = np.array(sorted(fmt.table), np.float32)
+    halves = (rng.choice(entries, (300, fmt.group)) + rng.choice(entries, (300, fmt.group))) / 2
+    table = np.array(fmt.table, np.float32)
+    for drawn in (rng.normal(size=(300, fmt.group)), rng.normal(size=(300, fmt.group)) * 1e6, halves, halves * 1e-40):
+        x = drawn.astype(np.float32)
+        with np.errstate(all="ignore"):
+            d = STEPS[step](x, rng).astype(np.float32)
+            scaled = np.nan_to_num(x * d)
+            for values in (x, scaled, np.nextafter(scaled, np.float32(0)), np.nextafter(scaled, np.float32(1))):
+                want = np.abs(d[..., None] * table - values[..., None]).argmin(axis=-1)
+                np.testing.assert_array_equal(encoders._nearest_in_table(values, d, fmt), want)

@@ -16,8 +16,10 @@ from octavo.errors import QuantFormatError
 from octavo.formats.scalars import UE4M3_HALF_MAX, e8m0_half_to_f32, f32_to_ue4m3_half, ue4m3_half_to_f32
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 
-AT_A_TIME = 1 << 18
-"""Errors of values against entries of a table that are there together."""
+AT_A_TIME = 1 << 16
+"""Values, and errors of values against each entry of a table, that are looked at together."""
+FARTHEST = 1 << 20
+"""Steps up to which float32 tells the nearest entry of a table from all others but the next one."""
 
 
 def by_groups(x: F32, size: int) -> F32:
@@ -59,16 +61,51 @@ def _codes(values: F32, fmt: BlockFormat) -> U8:
 def _nearest_in_table(groups: F32, d: F32, fmt: BlockFormat) -> U8:
     """The code whose d * table[code] is nearest to each value, the first of equals.
 
-    Groups are looked at some at a time, for there is an error for each entry of the table.
+    Of groups with values beyond FARTHEST steps, or entries beyond float32, each entry of the table is looked at.
     """
     values, flat = np.array(fmt.table, dtype=np.float32), groups.reshape(-1, groups.shape[-1])
-    scales, nearest = d.reshape(-1, 1, 1), np.empty(flat.shape, np.uint8)
-    step = max(1, AT_A_TIME // (flat.shape[1] * len(values)))
+    scales, nearest = d.reshape(-1, 1), np.empty(flat.shape, np.uint8)
+    entries, step = _ascending(values), max(1, AT_A_TIME // flat.shape[1])
     for start in range(0, len(flat), step):
         part = slice(start, start + step)
-        errors = scales[part] * values - flat[part, :, None]
-        nearest[part] = np.abs(errors, out=errors).argmin(axis=-1)
+        with np.errstate(all="ignore"):
+            steps = flat[part] / scales[part]
+            nearest[part] = _nearer_of_two(flat[part], scales[part], steps, *entries)
+            sizes, last = np.abs(steps, out=steps), scales[part, 0] * np.abs(values).max()
+        if not (sizes.max() < FARTHEST and np.isfinite(last).all()):
+            far = ~((sizes.max(axis=-1) < FARTHEST) & np.isfinite(last))
+            nearest[part][far] = _nearest_of_all(flat[part][far], scales[part][far], values)
     return nearest.reshape(groups.shape)
+
+
+def _ascending(values: F32) -> tuple[F32, U8]:
+    """The entries of a table in order, each once, and the first of its codes; the ends have themselves beside them."""
+    levels, codes = np.unique(values, return_index=True)
+    return np.pad(levels, 1, "edge"), np.pad(codes.astype(np.uint8), 1, "edge")
+
+
+def _nearer_of_two(x: F32, d: F32, steps: F32, levels: F32, codes: U8) -> U8:
+    """The code of the entry next to x / d [groups, G], below or above it, that is nearer to x."""
+    one = np.ones(x.shape, np.int8)
+    for middle in (levels[2:-1] + levels[1:-2]) / 2:
+        one += (steps > middle).view(np.int8)
+    level = levels[one]
+    other = one + np.where(steps > level, np.int8(1), np.int8(-1))
+    wrong, other_wrong = np.abs(d * level - x), np.abs(d * levels[other] - x)
+    nearer, alike = other_wrong < wrong, other_wrong == wrong
+    if alike.any():
+        nearer |= alike & (codes[other] < codes[one])
+    return codes[np.where(nearer, other, one)]
+
+
+def _nearest_of_all(x: F32, d: F32, values: F32) -> U8:
+    """The code of the entry that is nearest to x [groups, G], by all of them."""
+    nearest, step = np.empty(x.shape, np.uint8), max(1, AT_A_TIME // (x.shape[1] * len(values)))
+    for start in range(0, len(x), step):
+        part = slice(start, start + step)
+        errors = d[part, :, None] * values - x[part, :, None]
+        nearest[part] = np.abs(errors, out=errors).argmin(axis=-1)
+    return nearest
 
 
 def plain(fmt: BlockFormat, x: F32) -> Planes:
