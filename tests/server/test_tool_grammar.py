@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import pytest
@@ -126,9 +126,11 @@ def test_a_value_that_is_one_of_a_few(form: ToolFormat) -> None:
         jsonschema.validate(json.loads(arguments), schema)
 
 
-def read_back(form: ToolFormat, schema: dict[str, Any], key: str, value: Any) -> Any:
+def read_back(
+    form: ToolFormat, schema: dict[str, Any], key: str, value: Any, choice: Literal["auto", "required"] = "required"
+) -> Any:
     """Arguments of a call that a model writes as its format has it, under a grammar of the schema."""
-    use = ToolUse(form, [Tool("f", schema)], "required", several=False)
+    use = ToolUse(form, [Tool("f", schema)], choice, several=False)
     text = f"{form.mark}{value}{form.mark}" if form.mark and isinstance(value, str) else json.dumps(value)
     text = value if form.raw and isinstance(value, str) else text
     arguments = form.parameter.replace("KEY", key).replace("VALUE", text) or json.dumps({key: value})
@@ -156,6 +158,7 @@ def test_texts_end_where_a_model_ends_them(form: ToolFormat) -> None:
                 continue
             schema = {"type": "object", "properties": {"a": {"type": "string", **more}}, "required": ["a"]}
             assert read_back(form, schema, "a", value) == {"a": value}
+            assert read_back(form, schema, "a", value, "auto") == {"a": value}
 
 
 def test_a_text_between_marks_that_are_tokens() -> None:
