@@ -58,6 +58,19 @@ def test_a_gguf_file(name: str, value: float, text: str, tmp_path: Path, monkeyp
                       method=Compensation(text, **OPTIONS))  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["blk.1.attn_norm.weight", "output_norm.weight", "token_embd.weight"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_a_scheme_copies(name: str, value: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a method nothing is computed with it, and nothing else would tell of it."""
+    tiny.widen(monkeypatch)
+    weights = tiny.tensors("qwen3")
+    weights[name].reshape(-1)[3] = value
+    src = tiny.write(tmp_path / "src.gguf", weights=weights)
+    with pytest.raises(NonFiniteError, match=re.escape(f"tensor '{name}': 1 of ")):
+        quantize_checkpoint(src, tmp_path / "out", "int8-w8a8", threads=1)
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize("gguf", [True, False])
 def test_an_expert(gguf: bool, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny.widen(monkeypatch)

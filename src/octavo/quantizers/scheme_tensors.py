@@ -31,6 +31,7 @@ from octavo.io.safetensors.file import FLOATS
 from octavo.models import ModelSpec, read_model
 from octavo.models.weights import INPUT_SCALE, SCALE, scale_name, scale_of, weight_of
 from octavo.quantizers.job.prepared import Prepared
+from octavo.quantizers.job.recode import checked_copy
 from octavo.quantizers.job.report import Report, TensorRow
 
 Progress = Callable[[str, int, int], None]
@@ -221,6 +222,8 @@ class CheckpointJob:
         return Coded(q, scales, zeros, coded.factor)
 
     def _float(self, tensor: QTensor, name: str, scale: F32 | None) -> QTensor:
+        """A tensor that is no linear layer's, in a format of floats. Raises NonFiniteError naming it."""
+        checked_copy(tensor)
         if tensor.format.name == name and scale is None:
             return tensor
         values = dequantize(tensor)
