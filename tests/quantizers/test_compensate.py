@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from threadpoolctl import threadpool_limits
 
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import (
@@ -26,6 +27,7 @@ from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.quantizers import compensate, encode
 from octavo.quantizers.calibration import factorize
 from octavo.quantizers.compensation.coded import compensated_row
+from octavo.quantizers.compensation.compensate import _corrected
 from octavo.quantizers.compensation.rows import SHRINKS, encoded, stored_values
 from octavo.quantizers.compensation.sweep import sweep
 from tests.sampling import slow
@@ -213,6 +215,19 @@ def test_columns_that_met_nothing_and_few_tokens() -> None:
 def test_bytes_do_not_depend_on_threads() -> None:
     one, two = (compensate(rows(70), correlated(), "Q4_K", threads=n).packed for n in (1, 2))
     assert (one == two).all()
+
+
+def test_weights_that_are_aimed_at_do_not_depend_on_threads_of_the_library() -> None:
+    """BLAS adds up in another order for another number of threads."""
+    w, h = rows(300), correlated().astype(np.float64)
+    cross, found = h + np.random.default_rng(1).standard_normal(h.shape) / 100, []
+    for threads in (1, 2, 3):
+        with threadpool_limits(threads, user_api="blas"):
+            found.append(_corrected(w, h, cross, 0.01))
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])
+    eye = 0.01 * np.eye(K)
+    np.testing.assert_allclose(found[0], np.linalg.solve(h + eye, (cross + eye) @ w.T).T, rtol=1e-4, atol=1e-6)
 
 
 def test_other_inputs_than_the_original_ones() -> None:

@@ -11,6 +11,7 @@ from octavo.errors import NonFiniteError, UsageError
 from octavo.quantizers import tiles
 from octavo.quantizers.calibration import ChannelStatistics, CrossHessian, Hessian, factorize
 from octavo.quantizers.calibration.channels import absmax
+from octavo.quantizers.calibration.factor import solve
 from octavo.quantizers.calibration.hessian import TOKENS, weighed
 from octavo.quantizers.tiles import spans
 
@@ -163,6 +164,22 @@ def test_the_largest_magnitudes_are_those_of_the_statistics() -> None:
         found.add(x, 0)
     np.testing.assert_array_equal(absmax(batches, 40, "w"), found.absmax[0])
     assert not absmax([], 40, "w").any()
+
+
+@pytest.mark.parametrize(("size", "columns"), [(1, 3), (256, 300), (600, 1), (700, 520)])
+def test_equations_with_a_hessian(size: int, columns: int, request: pytest.FixtureRequest) -> None:
+    hessian, right = Hessian(size), vectors(size, columns).astype(np.float64)
+    hessian.add(vectors(2 * size + 5, size))
+    a = hessian.matrix() + 0.01 * np.eye(size)
+    found, again = right.copy(), right.copy()
+    solve(a.copy(), found)
+    np.testing.assert_allclose(a @ found, right, atol=1e-10 * np.abs(right).max())
+    np.testing.assert_allclose(found, np.linalg.solve(a, right), rtol=1e-8, atol=1e-10)
+    request.getfixturevalue("one_thread")
+    solve(a.copy(), again)
+    np.testing.assert_array_equal(found, again)
+    with pytest.raises(np.linalg.LinAlgError):
+        solve(-a, again)
 
 
 def test_errors_weighed_by_a_hessian() -> None:

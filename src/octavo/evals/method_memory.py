@@ -89,7 +89,7 @@ def compensated_bytes(n: int, k: int, threads: int | None, *, cross: bool) -> in
     if not cross:
         return scratch
     matrices = (16 if k <= LARGEST_DOUBLE else 8) * k * k  # the Hessian and the products with the original's vectors
-    return matrices + max(scratch + 4 * n * k, 24 * k * k + 24 * n * k)
+    return matrices + max(scratch + 4 * n * k, 16 * k * k + 12 * n * k)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from octavo.quantizers.compensation.coded import compensated, compensated_row
 from octavo.quantizers.job.prepared import MadeWeight
 from octavo.quantizers.job.starved import Starved
 from octavo.quantizers.smoothing import clip
-from octavo.quantizers.tiles import spans
+from octavo.quantizers.tiles import TILE, run_tiles, spans
 
 COMPENSATE = ("gptq", "qronos")
 """Ways in which errors of a row make up for each other."""
@@ -204,12 +204,22 @@ class _Outputs:
         self._weight = weight
         alone = given.original is None
         self._pairs = [(x, x) for x in given.batches(expert)] if alone else list(given.pairs(expert))
-        self.power = sum(_squares(then @ weight.T) for _, then in self._parts())
+        self.power = self._sum(lambda _, then, rows: then @ weight[rows].T)
         """The sum of |y|^2."""
 
     def wrong(self, values: F32) -> float:
         """The sum of |y' - y|^2 of outputs y' with `values` for the weight."""
-        return sum(_squares(now @ values.T - then @ self._weight.T) for now, then in self._parts())
+        return self._sum(lambda now, then, rows: now @ values[rows].T - then @ self._weight[rows].T)
+
+    def _sum(self, outputs: Callable[[F32, F32, slice], F32]) -> float:
+        """The sum of squares of what pairs of vectors come to with some rows of the weight, tile by tile."""
+        found = np.zeros(-(-len(self._weight) // TILE))
+
+        def add(i: int, rows: slice) -> None:
+            found[i] = sum(_squares(outputs(now, then, rows)) for now, then in self._parts())
+
+        run_tiles(partial(add, i, rows) for i, rows in enumerate(spans(len(self._weight))))
+        return float(found.sum())
 
     def _parts(self) -> Iterator[tuple[F32, F32]]:
         """The pairs, few tokens at a time."""

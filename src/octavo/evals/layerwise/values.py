@@ -43,7 +43,7 @@ class Values:
     def __init__(self, folder: str | None = None, device: str | None = None) -> None:
         self.folder, self._device = folder, device
         self._arrays: dict[tuple[str, int], AnyArray | DeviceArray] = {}
-        self._spare: dict[int, AnyArray] = {}  # by bytes: memory that the system need not give, and clear, anew
+        self._spare: dict[tuple[str, int], AnyArray] = {}  # by stream and bytes: the system need not clear it anew
 
     def __getitem__(self, key: tuple[str, int]) -> Any:
         return self._arrays[key]
@@ -59,13 +59,13 @@ class Values:
             self._arrays[key] = placed
             return placed
         path = self._path(key)
-        array = self._empty(shape, dtype) if path is None else _file(path, shape, dtype)
+        array = self._empty(key[0], shape, dtype) if path is None else _file(path, shape, dtype)
         self._arrays[key] = array
         return array
 
-    def _empty(self, shape: tuple[int, ...], dtype: str) -> AnyArray:
+    def _empty(self, stream: str, shape: tuple[int, ...], dtype: str) -> AnyArray:
         nbytes = int(np.prod(shape)) * np.dtype(DTYPES[dtype]).itemsize
-        memory = self._spare.pop(nbytes, None)
+        memory = self._spare.pop((stream, nbytes), None)
         array: AnyArray = (np.empty(nbytes, np.uint8) if memory is None else memory).view(DTYPES[dtype])
         return array.reshape(shape)
 
@@ -98,7 +98,7 @@ class Values:
         if not isinstance(array, np.ndarray):
             return
         if path is None:
-            self._spare[array.nbytes] = array.reshape(-1).view(np.uint8)
+            self._spare[key[0], array.nbytes] = array.reshape(-1).view(np.uint8)
         else:
             with suppress(FileNotFoundError):
                 os.unlink(path)

@@ -126,6 +126,25 @@ def _cholesky(a: Matrix) -> list[Matrix]:
     return inverses
 
 
+def solve(a: Matrix, right: Matrix) -> None:
+    """Replace right [K, N] by X with a X = right, for a symmetric positive definite a [K, K], in whose place its factor
+    is then.
+
+    Raises LinAlgError for another a. The same bytes whatever the number of threads.
+    """
+    inverses = _cholesky(a)
+    run_tiles(partial(_substitute, a, inverses, right[:, columns]) for columns in spans(right.shape[1]))
+
+
+def _substitute(lower: Matrix, inverses: list[Matrix], x: Matrix) -> None:
+    """Replace x by what L L^T times gives it, block by block: first of L, then of L^T."""
+    panels = list(zip(spans(len(lower)), inverses, strict=True))
+    for j, inverse in panels:
+        x[j] = inverse @ (x[j] - lower[j, : j.start] @ x[: j.start])
+    for j, inverse in reversed(panels):
+        x[j] = inverse.T @ (x[j] - lower[j.stop :, j].T @ x[j.stop :])
+
+
 def _subtract(a: Matrix, i: slice, j: slice) -> None:
     """Take from a tile what the columns before it account for."""
     if j.start:

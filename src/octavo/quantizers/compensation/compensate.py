@@ -10,6 +10,7 @@ coordinate descent (as QuantEase does with codes, arXiv 2309.01885).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,13 +21,14 @@ from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, Planes, decode
 from octavo.formats.group import row_named
 from octavo.formats.spec import F32, AnyArray
-from octavo.quantizers.calibration.factor import Factor, factorize
+from octavo.quantizers.calibration.factor import Factor, factorize, solve
+from octavo.quantizers.calibration.hessian import weighed
 from octavo.quantizers.calibration.shared import Order
 from octavo.quantizers.compensation.rows import LEAST_GAIN, ROWS, Compensated, encoded
 from octavo.quantizers.compensation.sweep import sweep
 from octavo.quantizers.encoding.encoder import rows_of
 from octavo.quantizers.placed import is_tensor
-from octavo.quantizers.tiles import spans
+from octavo.quantizers.tiles import TILE, run_tiles, spans
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -180,10 +182,17 @@ def _corrected(rows: F32, hessian: Matrix, cross: Matrix, damping: float) -> F32
     damped, right = np.array(hessian, np.float64), np.array(cross, np.float64)
     for matrix in (damped, right):
         np.einsum("ii->i", matrix)[...] += damping
-    return np.asarray(np.linalg.solve(damped, (rows @ right.T).T).T, np.float32)
+    aims = np.empty((len(right), len(rows)))
+    run_tiles(partial(_multiply, right, rows[part], aims[:, part]) for part in spans(len(rows), TILE))
+    del right
+    solve(damped, aims)
+    return np.asarray(aims.T, np.float32)
+
+
+def _multiply(right: Matrix, rows: F32, out: Matrix) -> None:
+    out[...] = right @ rows.T
 
 
 def _errors(target: F32, plain: Planes, fmt: BlockFormat, hessian: Matrix) -> F32:
     """e^T H e of each row of what the encoder made, against the weights that are aimed at."""
-    off = target - decode(plain, fmt)
-    return np.asarray(np.einsum("nk,nk->n", off @ hessian, off), np.float32)
+    return weighed(target - decode(plain, fmt), hessian).astype(np.float32)
