@@ -20,6 +20,7 @@ from octavo.formats.spec import F32
 from octavo.graph.node import Node
 from octavo.graph.stages import PRODUCTS, Stage
 from octavo.quantizers.calibration.factor import factorize
+from octavo.quantizers.calibration.hessian import Hessian, weighed
 from octavo.quantizers.calibration.shared import Matrix
 from octavo.quantizers.compensation import DAMP, compensate
 from octavo.quantizers.job.made import Made
@@ -51,8 +52,8 @@ def made_table(
         with about_tensor(table.name):
             found = compensate(rows, metric, fmt, importance=importance, factor=factor, threads=threads)
         packed.append(found.packed)
-        power = np.einsum("nk,nk->", rows @ metric, rows)
-        sums += float(found.before.sum()), float(found.after.sum()), float(power)
+        power = float(weighed(rows, metric).sum())
+        sums += float(found.before.sum()), float(found.after.sum()), power
     before, after = (math.sqrt(lost / (sums[2] or 1.0)) for lost in sums[:2])
     return Made(np.concatenate(packed), after, before)
 
@@ -71,8 +72,9 @@ def _metric(name: str, k: int, stages: Sequence[Stage]) -> Matrix | None:
         passed = _passed(product.inputs[1], name)
         if passed is not None and len(passed) == product.inputs[0].tensor.shape[-1] == k:
             weight = _finite(product.inputs[0]).reshape(-1, k) * passed
-            gram = (weight.T @ weight).astype(np.float64)
-            total += gram / (gram.trace() or 1.0)
+            rows = Hessian(k, product.inputs[0].name, np.float64)
+            rows.add(weight)
+            total += rows.matrix() / (rows.diagonal().sum() or 1.0)
     mean = total.trace() / k
     return total / mean + np.eye(k) if mean else None
 
