@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
+from weakref import ref
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.torch import SCHEMES, QuantLinear, quantize_
-from octavo.torch.run import inputs_of, layers_in_order
+from octavo.torch.run import inputs_of, layers_in_order, sharing
 
 
 class Block(nn.Module):
@@ -202,6 +204,51 @@ def test_layers_are_seen_in_the_order_of_their_calls() -> None:
     first, second = inputs_of(model, model.blocks[0].down, 2, IDS)  # type: ignore[union-attr, arg-type]
     assert first.shape == second.shape == (2, 6, 256)
     assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("method", ["rtn", "gptq"])
+def test_floats_end_when_their_layer_is_replaced(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Sequential(*(nn.Linear(8, 8) for _ in range(4)))
+    weights, alive = [ref(layer.weight) for layer in model], list[int]()  # type: ignore[arg-type]
+    make = QuantLinear.from_linear.__func__  # type: ignore[attr-defined]
+
+    def made(cls: Any, *given: Any) -> QuantLinear:
+        gc.collect()
+        alive.append(sum(weight() is not None for weight in weights))
+        layer: QuantLinear = make(cls, *given)
+        return layer
+
+    monkeypatch.setattr(QuantLinear, "from_linear", classmethod(made))
+    quantize_(model, "int8-w8a8", method=method, calibration=None if method == "rtn" else [torch.randn(40, 8)])
+    assert alive == [4, 3, 2, 1]
+
+
+def test_layers_that_are_given_the_same() -> None:
+    """They are known by the tensor, in all calls, as long as nothing was written to it in between."""
+
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c, self.d = (nn.Linear(8, 8) for _ in range(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.a(x) + self.b(x)
+            x.add_(1)
+            y = y + self.c(x)
+            y = y + self.d(x.clone())
+            made: torch.Tensor = y + self.b(x)
+            return made
+
+    model = Written()
+    names = {layer: name for name, layer in model.named_modules()}
+    found = sharing(model, [model.a, model.b, model.c, model.d], torch.randn(2, 8))
+    assert {names[layer]: names[other] for layer, other in found.items()} == {"a": "a", "b": "b", "c": "c", "d": "d"}
+    block: Any = Model()
+    layers = [layer for layer in block.modules() if isinstance(layer, nn.Linear)]
+    found = sharing(block, layers, IDS)
+    assert found[block.blocks[0].up] is found[block.blocks[0].gate] is block.blocks[0].gate
+    assert found[block.blocks[0].down] is block.blocks[0].down
+    assert found[block.blocks[1].up] is block.blocks[1].gate
 
 
 def test_methods_that_lack_something() -> None:

@@ -1,9 +1,9 @@
-"""Weights of a torch model by what its layers are given, layer after layer as they are called."""
+"""Weights of a torch model by what its layers are given, one after the other as they are called."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -17,8 +17,10 @@ from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.calibration import CrossHessian
+from octavo.quantizers.calibration.factor import factorize
+from octavo.quantizers.compensation import DAMP
 from octavo.quantizers.compensation.coded import compensated
-from octavo.torch.run import inputs_of, rows_of, vectors_of
+from octavo.torch.run import inputs_of, rows_of, sharing, vectors_of
 
 _log = logging.getLogger(__name__)
 
@@ -32,20 +34,44 @@ class Calibrator:
     module   the model, in which layers before are quantized already
     ways     of `octavo.evals.schemes.KINDS`; of several that is taken which errs least over held-out vectors
     batches  each a tensor, or a tuple or dict of arguments of the module
+    chosen   the layers by name, in the order in which they are called
+    calls    how often a batch goes through each
 
     "qronos" also corrects for what layers before err: a copy of the model runs beside it. With one of "gptq" and
-    "qronos" sums over vectors are kept, with several ways all vectors of a layer, 4 K bytes each.
+    "qronos" sums over vectors are kept, with several ways all vectors of a layer, 4 K bytes each. Layers that are given
+    the same are made together, and their weights kept until they are asked for.
     """
 
     def __init__(
-        self, module: nn.Module, scheme: CheckpointScheme, ways: Sequence[str], batches: Sequence[Any]
+        self, module: nn.Module, scheme: CheckpointScheme, ways: Sequence[str], batches: Sequence[Any],
+        chosen: Mapping[str, nn.Linear], calls: Mapping[nn.Linear, int],
     ) -> None:  # fmt: skip
         self._module, self._scheme, self._ways, self._batches = module, scheme, ways, batches
         self._original = deepcopy(module) if "qronos" in ways else None
+        self._made: dict[str, Coded] = {}
+        self._calls = {name: calls[layer] for name, layer in chosen.items()}
+        first, together = sharing(module, calls, batches[0]), dict[nn.Linear, dict[str, nn.Linear]]()
+        for name, layer in chosen.items():
+            group = together.setdefault(first[layer], {})
+            if layer not in group.values():
+                group[name] = layer
+        self._groups = list(together.values())
 
-    def weight(self, layer: nn.Linear, name: str, calls: int) -> Coded:
-        """The layer's weight in the scheme. Raises NonFiniteError where it is given NaN or Inf."""
-        values: F32 = layer.weight.detach().float().cpu().numpy()
+    def weight(self, name: str) -> Coded:
+        """The weight of a layer in the scheme, by the first of its names in `chosen`.
+
+        Raises NonFiniteError where the layer is given NaN or Inf.
+        """
+        if name not in self._made:
+            group = next(group for group in self._groups if name in group)
+            self._made.update(self._weights(group, self._calls[name]))
+            group.clear()  # so that the layers end when they are replaced
+        return self._made.pop(name)
+
+    def _weights(self, layers: Mapping[str, nn.Linear], calls: int) -> dict[str, Coded]:
+        """The weights of layers that are given the same."""
+        values = {name: _values(layer) for name, layer in layers.items()}
+        name, layer = next(iter(layers.items()))
         if len(self._ways) == 1 and self._ways[0] in COMPENSATE:
             return self._compensated(layer, name, calls, values)
         most = CLIPPED if self._ways == ("clip",) else None
@@ -55,21 +81,29 @@ class Calibrator:
         original = None
         if self._original is not None:
             original = vectors_of(self._original, self._twin(name), calls, self._batches, most), None
-        label = f"{name}.weight" if name else "weight"
-        product = ProductInput((label,), layer.in_features, 0, given, None, original)
-        made = Maker(self._scheme, product, None, self._ways, None).made(label, values)
-        _log.info("%s: %s, error %.4g, nearest %.4g", label, made.how, *_relative(made.after, made.before, made.power))
-        return made.coded
+        labels = {each: f"{each}.weight" if each else "weight" for each in layers}
+        product = ProductInput((*labels.values(),), layer.in_features, 0, given, None, original)
+        maker, found = Maker(self._scheme, product, None, self._ways, None), dict[str, Coded]()
+        for each, label in labels.items():
+            made = maker.made(label, values.pop(each))
+            errors = _relative(made.after, made.before, made.power)
+            _log.info("%s: %s, error %.4g, nearest %.4g", label, made.how, *errors)
+            found[each] = made.coded
+        return found
 
-    def _compensated(self, layer: nn.Linear, name: str, calls: int, values: F32) -> Coded:
-        """The weight by sums over what the layer is given."""
-        cross = CrossHessian(layer.in_features, name)
+    def _compensated(self, layer: nn.Linear, name: str, calls: int, values: dict[str, F32]) -> dict[str, Coded]:
+        """The weights by sums over what their layers are given."""
+        sums = CrossHessian(layer.in_features, name)
         for batch in self._batches:
             now = inputs_of(self._module, layer, calls, batch)
             then = now if self._original is None else inputs_of(self._original, self._twin(name), calls, batch)
-            self._add(cross, now, then)
-        matrix = None if self._original is None else cross.cross()
-        return compensated(self._scheme, values, cross.hessian.matrix(), cross=matrix)
+            self._add(sums, now, then)
+        hessian, cross = sums.hessian.matrix(), None if self._original is None else sums.cross()
+        factor = factorize(hessian, "act", DAMP)
+        return {
+            each: compensated(self._scheme, weight, hessian, cross=cross, factor=factor)
+            for each, weight in values.items()
+        }
 
     def _add(self, cross: CrossHessian, now: Sequence[Tensor], then: Sequence[Tensor]) -> None:
         for x, y in zip(now, then, strict=True):
@@ -81,6 +115,11 @@ class Calibrator:
         twin = self._original.get_submodule(name)
         assert isinstance(twin, nn.Linear)
         return twin
+
+
+def _values(layer: nn.Linear) -> F32:
+    values: F32 = layer.weight.detach().float().cpu().numpy()
+    return values
 
 
 def _relative(after: float, before: float, power: float) -> tuple[float, float]:

@@ -61,30 +61,37 @@ def quantize_(
     given = list(folds)
     ways = _require_method(kind, method, calibration, given)
     _require_whole(method, ways, chosen)
-    batches, calls = _batches(method, calibration), dict[nn.Linear, int]()
+    batches, calibrator = _batches(method, calibration), None
     if batches:
-        opened = open_folds(module, given)
-        calls = layers_in_order(module, chosen.values(), batches[0])
-        scales = KINDS[method].scales
-        if opened and scales is not None:
-            require_exact(module, opened, batches[0])
-            scale_folds(module, opened, kind, scales, ways, {*chosen.values()}, batches)
-        order = {layer: i for i, layer in enumerate(calls)}
-        chosen = dict(sorted(chosen.items(), key=lambda item: order[item[1]]))
-    calibrator = None if ways == ("nearest",) else Calibrator(module, kind, ways, batches)
-    return _replaced(module, scheme, chosen, calibrator, calls)
+        chosen, calibrator = _calibrated(module, kind, method, ways, chosen, batches, given)
+    return _replaced(module, scheme, chosen, calibrator)
+
+
+def _calibrated(
+    module: nn.Module, scheme: CheckpointScheme, method: str, ways: tuple[str, ...], chosen: dict[str, nn.Linear],
+    batches: Sequence[Any], folds: Sequence[Fold],
+) -> tuple[dict[str, nn.Linear], Calibrator | None]:  # fmt: skip
+    """The layers in the order in which they are called, and what makes their weights, after folds were scaled."""
+    opened, scales = open_folds(module, folds), KINDS[method].scales
+    calls = layers_in_order(module, chosen.values(), batches[0])
+    if opened and scales is not None:
+        require_exact(module, opened, batches[0])
+        scale_folds(module, opened, scheme, scales, ways, {*chosen.values()}, batches)
+    order = {layer: i for i, layer in enumerate(calls)}
+    in_order = dict(sorted(chosen.items(), key=lambda item: order[item[1]]))
+    if ways == ("nearest",):
+        return in_order, None
+    return in_order, Calibrator(module, scheme, ways, batches, in_order, calls)
 
 
 def _replaced(
-    module: nn.Module, scheme: str, chosen: dict[str, nn.Linear], calibrator: Calibrator | None,
-    calls: dict[nn.Linear, int],
+    module: nn.Module, scheme: str, chosen: dict[str, nn.Linear], calibrator: Calibrator | None
 ) -> nn.Module:  # fmt: skip
     """The module with layers replaced one after the other, or the one that takes its place."""
     while chosen:  # a layer's floats are free before the next one is quantized
         first = next(iter(chosen))
         layer = chosen[first]
-        coded = None if calibrator is None else calibrator.weight(layer, first, calls[layer])
-        made = QuantLinear.from_linear(layer, scheme, coded)
+        made = QuantLinear.from_linear(layer, scheme, None if calibrator is None else calibrator.weight(first))
         if not first:
             return made
         for name in [name for name, other in chosen.items() if other is layer]:

@@ -55,6 +55,29 @@ def layers_in_order(module: nn.Module, layers: Iterable[nn.Linear], batch: Any) 
     return calls
 
 
+def sharing(module: nn.Module, layers: Iterable[nn.Linear], batch: Any) -> dict[nn.Linear, nn.Linear]:
+    """For each layer that a batch goes through, itself or the first of those that are called right before it and given
+    the same tensor, in all of their calls: q of q, k and v."""
+    first: dict[nn.Linear, nn.Linear] = {}
+    calls: dict[nn.Linear, int] = {}
+    last: list[tuple[nn.Linear, Tensor, int]] = []
+
+    def note(layer: nn.Module, given: tuple[Any, ...]) -> None:
+        assert isinstance(layer, nn.Linear)
+        x = given[0]
+        version = -1 if x.is_inference() else x._version  # which says whether it was written to in between
+        same = bool(last) and last[0][1] is x and last[0][2] == version >= 0
+        leader = first[last[0][0]] if same else layer
+        if first.setdefault(layer, leader) is not leader:
+            first[layer] = layer
+        calls[layer] = calls.get(layer, 0) + 1
+        last[:] = [(layer, x, version)]
+
+    with hooked(list(dict.fromkeys(layers)), note):
+        outputs_of(module, batch)
+    return {layer: leader if calls[layer] == calls[leader] else layer for layer, leader in first.items()}
+
+
 def inputs_of(module: nn.Module, layer: nn.Linear, calls: int, batch: Any) -> list[Tensor]:
     """What a layer is given in each of its calls for a batch; what comes after the last one is not run."""
     found: list[Tensor] = []

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from octavo.evals.smoothing import TOKENS
+from octavo.formats.spec import F32
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.calibration import ChannelStatistics
 from octavo.quantizers.smoothing import Pair
 from octavo.quantizers.smoothing.schemes import roundings, search_of
 from octavo.torch.folds import OpenFold
-from octavo.torch.run import inputs_of, layers_in_order, rows_of, some_rows
+from octavo.torch.run import hooked, layers_in_order, outputs_of, rows_of, some_rows
 
 _log = logging.getLogger(__name__)
+
+KEPT = 1 << 30
+"""Bytes of vectors that are kept at a time, for searches; more folds take another run of the batches."""
 
 
 def scale_folds(
@@ -34,29 +38,71 @@ def scale_folds(
     """
     search = search_of(scales, scheme, ways)
     readers = [layer for fold in folds for layer in fold.readers.values()]
-    calls = layers_in_order(module, readers, batches[0]) if readers else {}
-    for fold in folds:
-        rounded = {name: layer for name, layer in fold.readers.items() if layer in chosen}
-        if rounded:
-            found = search(_pair(module, fold, rounded, scheme, calls, batches))
-            fold.scale(found.scales)
+    calls = layers_in_order(module, readers, batches[0])
+    read = [_Read(fold, rounded) for fold in folds if (rounded := _chosen(fold, chosen))]
+    for part in _parts(read):
+        _run(module, part, calls, batches)
+        for each in part:
+            found = search(each.pair(scheme))
+            each.fold.scale(found.scales)
             how = found.how or scales
-            _log.info("%s: %s, error %.4g, before %.4g", fold.label, how, found.after, found.before)
+            _log.info("%s: %s, error %.4g, before %.4g", each.fold.label, how, found.after, found.before)
+            each.some.clear()
 
 
-def _pair(
-    module: nn.Module, fold: OpenFold, rounded: dict[str, nn.Linear], scheme: CheckpointScheme,
-    calls: dict[nn.Linear, int], batches: Sequence[Any],
-) -> Pair:  # fmt: skip
-    """A fold's products, with some of what they are given and the statistics of all of it."""
-    name, layer = next(iter(rounded.items()))
-    met, some = ChannelStatistics(1, layer.in_features, name), []
-    for batch in batches:
-        rows = np.concatenate([rows_of(x) for x in inputs_of(module, layer, calls[layer], batch)])
-        met.add(rows, 0)
-        some.append(some_rows(rows, -(-TOKENS // len(batches))))
-    weights = tuple(each.weight.detach().float().cpu().numpy() for each in rounded.values())
-    return Pair(
-        weights, np.concatenate(some), *roundings(scheme), fold.columns, met.absmax[0], met.mean_abs[0],
-        scheme.strategy != "tensor_group",
-    )  # fmt: skip
+def _chosen(fold: OpenFold, chosen: Collection[nn.Linear]) -> dict[str, nn.Linear]:
+    """The readers of a fold that will be quantized."""
+    return {name: layer for name, layer in fold.readers.items() if layer in chosen}
+
+
+class _Read:
+    """A fold's products: statistics of what they are given, and some of it.
+
+    rounded  the layers, by name: the first tells what all of them are given
+    some     vectors [T, K]
+    """
+
+    def __init__(self, fold: OpenFold, rounded: dict[str, nn.Linear]) -> None:
+        self.fold, self.rounded, self.some = fold, rounded, list[F32]()
+        name, self.layer = next(iter(rounded.items()))
+        self._met = ChannelStatistics(1, self.layer.in_features, name)
+
+    def add(self, x: Tensor, most: int) -> None:
+        """Count what a call is given, and keep some of it, evenly spread."""
+        rows = rows_of(x)
+        self._met.add(rows, 0)
+        self.some.append(some_rows(rows, most).copy())
+
+    def pair(self, scheme: CheckpointScheme) -> Pair:
+        weights = tuple(each.weight.detach().float().cpu().numpy() for each in self.rounded.values())
+        return Pair(
+            weights, np.concatenate(self.some), *roundings(scheme), self.fold.columns, self._met.absmax[0],
+            self._met.mean_abs[0], scheme.strategy != "tensor_group",
+        )  # fmt: skip
+
+
+def _parts(read: Sequence[_Read]) -> Iterator[list[_Read]]:
+    """Folds whose vectors are kept at a time: a run of the batches for each part."""
+    part, size = list[_Read](), 0
+    for each in read:
+        nbytes = 4 * TOKENS * each.layer.in_features
+        if part and size + nbytes > KEPT:
+            yield part
+            part, size = [], 0
+        part.append(each)
+        size += nbytes
+    if part:
+        yield part
+
+
+def _run(module: nn.Module, read: Sequence[_Read], calls: Mapping[nn.Linear, int], batches: Sequence[Any]) -> None:
+    """Run the batches, and count what the folds' products are given."""
+    of = {each.layer: each for each in read}
+
+    def count(layer: nn.Module, given: tuple[Any, ...]) -> None:
+        assert isinstance(layer, nn.Linear)
+        of[layer].add(given[0].detach(), -(-TOKENS // (len(batches) * calls[layer])))
+
+    with hooked(of, count):
+        for batch in batches:
+            outputs_of(module, batch)
