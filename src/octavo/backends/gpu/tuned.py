@@ -50,6 +50,9 @@ MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
 }  # fmt: skip
 """One token."""
 
+TWO_BITS: dict[Size, tuple[int, int, int, int]] = {"small": (4, 128, 1, 4), "deep": (4, 64, 2, 2)}
+"""One token and codes of two bits with one level of scales, where it is another shape."""
+
 LONG: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("sixteens", "small"): (4, 64, 3, 2), ("bytes", "small"): (2, 32, 6, 1),
 }  # fmt: skip
@@ -92,14 +95,16 @@ def grid_matvec(grid: Points, size: Size) -> tuple[int, int, int, int, int]:
 
     Many rows fill it with threads of four rows. Of few rows a thread has two, and the points lie there in as many
     copies as 32 KiB hold; tables of 4096 points once, and more threads share a row. Points of four values are looked
-    up twice as often, and long rows of them take programs of twice the threads, so that twice as many share a table.
+    up twice as often, and long rows of more than 256 such points take programs of twice the threads, so that twice as
+    many share a table.
     """
     if size in ("wide", "huge"):
         return 4, 32, 128, 2, 1
     if grid.count >= 4096:
         return 2, 64, 256, 2, 1
     copies = min(32, 8192 // grid.count)
-    return (2, 32, 256, 4, copies) if grid.width == 4 and size == "deep" else (2, 32, 128, 2, copies)
+    many = grid.width == 4 and grid.count > 256
+    return (2, 32, 256, 4, copies) if many and size == "deep" else (2, 32, 128, 2, copies)
 
 
 MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
