@@ -34,7 +34,7 @@ CASE = CASES["qwen3"]
 def model_of(file: GGUFFile, **config: Any) -> Model:
     options = EngineConfig(**{"n_ctx": CONTEXT, "cache_type": "f32", **config})
     engine = Engine(read_model(file), [ReferenceBackend()], options)
-    return Model(file, engine, SimpleNamespace(add_bos=False, bos_id=None, texts=[]))  # type: ignore[arg-type]
+    return Model(file, engine, SimpleNamespace(add_bos=False, bos_id=None, texts=[], n_vocab=0, unused_ids=[]))  # type: ignore[arg-type]
 
 
 @pytest.fixture
