@@ -125,8 +125,9 @@ def tables() -> str:
     compared = [r for r in found if any(test["ratio"] for test in r.get("tests", []))]  # `octavo bench model --peer`
     quiet = [r for r in compared if all((test["others_cpu"] or 0.0) <= BUSY for test in r["tests"])]
     results = [r for r in quiet if "part" not in r]
-    gpu = [r for r in found if "models" in r and "gpu" in r["machine"]]  # bench/gpu_models.py
-    return "\n\n".join([table(results), *(gpu_table(r) for r in sorted(gpu, key=lambda r: r["date"])[-1:])])
+    gpu = sorted((r for r in found if "models" in r and "gpu" in r["machine"]), key=lambda r: str(r["date"]))
+    of_cards = {r["machine"]["gpu"]: r for r in gpu}  # the last result of bench/gpu_models.py on each
+    return "\n\n".join([table(results), *(gpu_table(r) for r in of_cards.values())])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
