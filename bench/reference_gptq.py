@@ -1,8 +1,9 @@
 """Compares w4a16-g128 with llm-compressor's GPTQ on the same checkpoint and tokens.
 
-    PYTHONPATH=OVERLAY:src python bench/reference_gptq.py [demo | FOLDER] [--methods gptq,auto] [--samples 16]
+    PYTHONPATH=OVERLAY:src python bench/reference_gptq.py [demo | MODEL.gguf] [--methods gptq,auto] [--orders 1]
 
-It writes bench/results/reference-gptq-MODEL-<date>.json.
+It writes bench/results/reference-gptq-MODEL-<date>.json. With several orders each row is of the model with its channels
+in one of them, which changes nothing but what shares a group; `ratios` are geometric means over all of them.
 OVERLAY has llmcompressor (`pip install --target OVERLAY llmcompressor`), which nothing else here needs. It is given the
 model in float32 and the token ids that Octavo's own methods run the model over. What it writes is opened and measured
 as any checkpoint, by divergence from the original on questions that none of them saw.
@@ -13,14 +14,18 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import references
 import results_file
 from octavo.evals.schemes import SchemeMethod
 from octavo.io.named import resolve
 from octavo.quantizers import quantize_checkpoint
+from scheme_methods import write_order
 
 SCHEME = "w4a16-g128"
 OBSERVERS = (None, "memoryless_mse")
@@ -54,32 +59,55 @@ def main() -> None:
     parser.add_argument("--methods", default="rtn,gptq,qronos,auto")
     parser.add_argument("--samples", type=int, default=16, help="windows of the calibration text")
     parser.add_argument("--chunks", type=int, default=12, help="windows of the held-out text")
+    parser.add_argument("--orders", type=int, default=1, help="of channels; the first is the model's own")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     name = f"reference-gptq-{Path(options.model).stem}"
     how = {"model": Path(options.model).name, "scheme": SCHEME, "samples": options.samples, "chunks": options.chunks}
     packages = references.versions("llmcompressor", "compressed-tensors", "torch", "transformers")
+    source = resolve(options.model)
+    tokens = references.calibration_tokens(source, options.samples)
+    for order in range(options.orders):
+        with tempfile.TemporaryDirectory() as temporary:
+            for row in rows_of(source, order, tokens, options, Path(temporary)):
+                rows.append({"order": order, **row})
+                print(rows[-1], flush=True)
+                found = {**results_file.described(**packages), **how, "ratios": ratios(rows), "rows": rows}
+                results_file.write(name, found)
 
-    def add(**row: Any) -> None:
-        rows.append(row)
-        print(row, flush=True)
-        results_file.write(name, {**results_file.described(**packages), **how, "rows": rows})
 
-    with tempfile.TemporaryDirectory() as temporary:
-        source = resolve(options.model)
-        folder = references.write_folder(source, Path(temporary) / "floats")
-        tokens = references.calibration_tokens(source, options.samples)
-        for observer in OBSERVERS:
-            out = Path(temporary) / f"reference-{observer}"
-            seconds = reference(folder, tokens, out, observer)
-            kl = references.kl(out, source, options.chunks)
-            add(by="llm-compressor", method="gptq", observer=observer or "default", kl=kl, seconds=seconds)
-        for kind in options.methods.split(","):
-            out, begun = Path(temporary) / kind, time.perf_counter()
-            method = SchemeMethod("demo", kind, samples=options.samples, device="cpu")
-            report = quantize_checkpoint(source, out, SCHEME, method=method)
-            kl = references.kl(out, source, options.chunks)
-            add(by="octavo", method=kind, kl=kl, seconds=time.perf_counter() - begun, bytes=report.nbytes)
+def rows_of(
+    source: str, order: int, tokens: list[list[int]], options: argparse.Namespace, temporary: Path
+) -> Iterator[dict[str, Any]]:
+    """A row for each of the library's observers and each method, of a model with its channels in an order."""
+    if order:
+        write_order(source, temporary / "base.gguf", order)
+        source = str(temporary / "base.gguf")
+    folder = references.write_folder(source, temporary / "floats")
+    for observer in OBSERVERS:
+        out = temporary / f"reference-{observer}"
+        seconds = reference(folder, tokens, out, observer)
+        kl = references.kl(out, source, options.chunks)
+        yield {"by": "llm-compressor", "method": observer or "default", "kl": kl, "seconds": seconds}
+    for kind in options.methods.split(","):
+        out, begun = temporary / kind, time.perf_counter()
+        method = SchemeMethod("demo", kind, samples=options.samples, device="cpu")
+        report = quantize_checkpoint(source, out, SCHEME, method=method)
+        seconds = time.perf_counter() - begun
+        kl = references.kl(out, source, options.chunks)
+        yield {"by": "octavo", "method": kind, "kl": kl, "seconds": seconds, "bytes": report.nbytes}
+
+
+def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Divergences of methods over those of each of the library's observers, of the orders that have both."""
+    found = {(row["method"], row["order"]): float(row["kl"][0]) for row in rows}
+    out: dict[str, float] = {}
+    for method in dict.fromkeys(row["method"] for row in rows if row["by"] == "octavo"):
+        for observer in (name or "default" for name in OBSERVERS):
+            both = [i for m, i in found if m == method and (observer, i) in found]
+            logs = [np.log(found[method, i] / found[observer, i]) for i in both]
+            out[f"{method} over {observer}"] = float(np.exp(np.mean(logs)))
+    return out
 
 
 if __name__ == "__main__":

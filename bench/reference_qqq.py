@@ -1,8 +1,9 @@
 """Compares w4a8 and w4a8-g128 with QQQ's authors' rounding, on the same turned model and tokens.
 
-    python bench/reference_qqq.py AUTHORS [demo | MODEL.gguf] [--schemes w4a8,w4a8-g128] [--samples 16] [--chunks 12]
+    python bench/reference_qqq.py AUTHORS [demo | MODEL.gguf] [--schemes w4a8,w4a8-g128] [--orders 1]
 
-It writes bench/results/reference-qqq-MODEL-<date>.json.
+It writes bench/results/reference-qqq-MODEL-<date>.json. With several orders each row is of the model with its channels
+in one of them, which changes nothing but what shares a group; `ratios` are geometric means over all of them.
 
 AUTHORS is a copy of https://github.com/HandH1998/QQQ, whose QQQ/gptq/gptq.py and quant.py are run as they are, with the
 settings that its scripts recommend: the model is turned and not smoothed, scales by least error, columns of large
@@ -40,6 +41,7 @@ from octavo.quantizers import quantize_checkpoint
 from octavo.quantizers.fold import rotate
 from octavo.quantizers.job.prepared import MadeWeight, Outline, Prepared
 from octavo.runtime import resolve
+from scheme_methods import write_order
 
 ZERO = 8
 """The code of 0."""
@@ -127,6 +129,7 @@ def main() -> None:
     parser.add_argument("--schemes", default="w4a8,w4a8-g128")
     parser.add_argument("--samples", type=int, default=16, help="windows of the calibration text")
     parser.add_argument("--chunks", type=int, default=12, help="windows of the held-out text")
+    parser.add_argument("--orders", type=int, default=1, help="of channels; the first is the model's own")
     options = parser.parse_args()
     package, source, rows = load(options.authors), resolve(options.model), []
     tokens = references.calibration_tokens(source, options.samples)
@@ -134,18 +137,37 @@ def main() -> None:
     files = {name: sha256((options.authors / "QQQ/gptq" / name).read_bytes()).hexdigest()
              for name in ("gptq.py", "quant.py")}  # fmt: skip
     how = {"model": Path(options.model).name, "samples": options.samples, "chunks": options.chunks, "authors": files}
-    for scheme in options.schemes.split(","):
-        ways: list[tuple[str, bool, Any]] = [("authors", True, Authors(package, tokens))]
-        ways += [(kind, turned, SchemeMethod("demo", kind, turned, **own)) for kind, turned in OWN]
-        for kind, turned, method in ways:
-            with tempfile.TemporaryDirectory() as folder:
-                out = Path(folder) / "made"
-                quantize_checkpoint(source, out, scheme, method=method)
-                kl = references.kl(out, source, options.chunks)
-            rows.append({"scheme": scheme, "method": kind, "rotate": turned, "kl": kl})
-            print(rows[-1], flush=True)
-            described = results_file.described(**references.versions("torch", "transformers"))
-            results_file.write(f"reference-qqq-{Path(options.model).stem}", {**described, **how, "rows": rows})
+    for order in range(options.orders):
+        with tempfile.TemporaryDirectory() as folder:
+            base = source
+            if order:
+                base = f"{folder}/base.gguf"
+                write_order(source, Path(base), order)
+            for scheme in options.schemes.split(","):
+                ways: list[tuple[str, bool, Any]] = [("authors", True, Authors(package, tokens))]
+                ways += [(kind, turned, SchemeMethod("demo", kind, turned, **own)) for kind, turned in OWN]
+                for i, (kind, turned, method) in enumerate(ways):
+                    out = Path(folder) / f"{scheme}-{i}"
+                    quantize_checkpoint(base, out, scheme, method=method)
+                    kl = references.kl(out, base, options.chunks)
+                    rows.append({"order": order, "scheme": scheme, "method": kind, "rotate": turned, "kl": kl})
+                    print(rows[-1], flush=True)
+                    described = results_file.described(**references.versions("torch", "transformers"))
+                    found = {**described, **how, "ratios": ratios(rows), "rows": rows}
+                    results_file.write(f"reference-qqq-{Path(options.model).stem}", found)
+
+
+def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Divergences of our methods over the authors', of the orders that have both."""
+    found: dict[tuple[str, str, bool, int], float] = {
+        (row["scheme"], row["method"], row["rotate"], row["order"]): row["kl"][0] for row in rows
+    }
+    out: dict[str, list[float]] = {}
+    for (scheme, method, turned, order), kl in found.items():
+        if method != "authors":
+            name = f"{scheme} {method}" + " rotated" * turned
+            out.setdefault(name, []).append(np.log(kl / found[scheme, "authors", True, order]))
+    return {name: float(np.exp(np.mean(logs))) for name, logs in out.items()}
 
 
 if __name__ == "__main__":
