@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from random import Random
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import openai
@@ -18,7 +18,7 @@ from octavo.server.tool_formats import ToolFormat
 from octavo.server.tool_parameters import Tool
 from octavo.server.tool_use import ToolUse
 from octavo.text import Tokenizer
-from tests.runtime.grammar_walk import walk
+from tests.runtime.grammar_walk import allowed_tokens, walk
 from tests.server.running import Server
 from tests.server.test_detail import Result
 from tests.text.vocabularies import CONTROL, byte_level
@@ -63,3 +63,20 @@ def called(form: ToolFormat, tool: Tool) -> tuple[str, str]:
     found.take([*detail.push([t for t in tokens if t not in PLAIN.stop_ids]), *detail.finish()])
     assert len(found.calls) == 1
     return found.calls[0]
+
+
+def read(
+    form: ToolFormat, schema: dict[str, Any], arguments: str, choice: Literal["auto", "required"] = "required"
+) -> Any:
+    """Arguments of a call as they are read that a model writes so, under a grammar of their schema."""
+    use = ToolUse(form, [Tool("f", schema)], choice, several=False)
+    call = form.call.replace("NAME", "f").replace("NUMBER", "0").replace("ARGUMENTS", arguments)
+    tokens = PLAIN.encode(call.join(form.around), add_special=False)
+    constraint = Grammars(PLAIN).constraint(use.grammar(PLAIN))
+    for i, token in enumerate(tokens):
+        assert token in allowed_tokens(constraint, PLAIN), PLAIN.decode(tokens[:i])
+        constraint.accept(token)
+    detail, found = Detail(PLAIN, (), MARKERS[-1] if form.thinks[0] else None, use.parser(), use.call_id()), Result()
+    found.take([*detail.push(tokens), *detail.finish()])
+    ((_, told),) = found.calls
+    return json.loads(told)

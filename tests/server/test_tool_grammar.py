@@ -20,7 +20,7 @@ from octavo.server.tool_use import ToolUse
 from octavo.text import Tokenizer
 from tests.runtime.grammar_walk import allowed_tokens, walk
 from tests.sampling import some
-from tests.server.calls import KNOWN, PLAIN, called, require_valid
+from tests.server.calls import KNOWN, PLAIN, called, read, require_valid
 from tests.server.test_detail import Result
 from tests.text.vocabularies import CONTROL, byte_level
 
@@ -130,20 +130,11 @@ def read_back(
     form: ToolFormat, schema: dict[str, Any], key: str, value: Any, choice: Literal["auto", "required"] = "required"
 ) -> Any:
     """Arguments of a call that a model writes as its format has it, under a grammar of the schema."""
-    use = ToolUse(form, [Tool("f", schema)], choice, several=False)
     text = f"{form.mark}{value}{form.mark}" if form.mark and isinstance(value, str) else json.dumps(value)
     text = value if form.raw and isinstance(value, str) else text
-    arguments = form.parameter.replace("KEY", key).replace("VALUE", text) or json.dumps({key: value})
-    call = form.call.replace("NAME", "f").replace("NUMBER", "0").replace("ARGUMENTS", arguments)
-    tokens = PLAIN.encode(call.join(form.around), add_special=False)
-    constraint = Grammars(PLAIN).constraint(use.grammar(PLAIN))
-    for i, token in enumerate(tokens):
-        assert token in allowed_tokens(constraint, PLAIN), PLAIN.decode(tokens[:i])
-        constraint.accept(token)
-    detail, found = Detail(PLAIN, (), MARKERS[-1] if form.thinks[0] else None, use.parser(), use.call_id()), Result()
-    found.take([*detail.push(tokens), *detail.finish()])
-    ((_, told),) = found.calls
-    return json.loads(told)
+    return read(
+        form, schema, form.parameter.replace("KEY", key).replace("VALUE", text) or json.dumps({key: value}), choice
+    )
 
 
 VALUES = ["a < b\nc", '<a href="x">\n</a>', "a<", "{x}[],: |> <|", " a ", "12", "x</parameter", ""]

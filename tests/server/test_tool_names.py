@@ -11,6 +11,7 @@ import pytest
 
 from octavo.errors import GrammarError
 from octavo.server.errors import ApiError
+from octavo.server.marked_reader import MARK
 from octavo.server.schema import ToolFunction
 from octavo.server.tool_formats import FORMATS, GENERIC, ToolFormat, format_of
 from octavo.server.tool_grammar import tools_grammar
@@ -70,6 +71,19 @@ def test_names_of_parameters_come_back_or_are_refused(form: ToolFormat) -> None:
             assert list(json.loads(called(form, Tool("weather", schema))[1])) == [key]
 
 
+@pytest.mark.parametrize("name", UNCARRIED)
+def test_optional_parameters_are_refused_with_a_way_out(name: str) -> None:
+    """A request with one is refused as a whole, and says that its parameter is an optional one."""
+    (form,) = (form for form in FORMATS if form.name == name)
+    template = ChatTemplate("".join(("{# tools tool_calls ", *form.tells[:1], form.also, " #}")))
+    schema = {"properties": {"a": {}, MARK: {"type": "integer"}}, "required": ["a"]}
+    with pytest.raises(ApiError) as refused:
+        tool_use(template, [{"name": "f", "parameters": schema}], None, None, True)
+    begin = f"tool 'f': its optional parameter {MARK!r} can't be written in calls as this model writes them"
+    advice = "and the model is told of it: leave it out of the tool, or give it another name"
+    assert refused.value.message == f"{begin}, {advice} (allowed: {form.allowed})"
+
+
 def test_names_within_values_between_marks() -> None:
     (form,) = (form for form in FORMATS if form.mark)
     inner = {"type": "object", "properties": {"a:b": {"type": "integer"}}, "required": ["a:b"]}
@@ -77,7 +91,7 @@ def test_names_within_values_between_marks() -> None:
         found = json.loads(called(form, Tool("f", {"properties": {"x": value}, "required": ["x"]}))[1])
         assert all(one.keys() == {"a:b"} for one in (found["x"] if "items" in value else [found["x"]]))
     wrong = {"properties": {"x": {"items": {"properties": {form.mark: {}}}}}}
-    with pytest.raises(ApiError, match="its parameter"):
+    with pytest.raises(ApiError, match="its optional parameter"):
         tool_use(ChatTemplate(f"{{# tools tool_calls {form.tells[0]} #}}"), [{"name": "f", "parameters": wrong}], None,
                  None, True)  # fmt: skip
 

@@ -121,24 +121,25 @@ def _target(ref: str, root: Any) -> Any:
     return found
 
 
-def without_reference(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A schema whose root is a reference to a part of it, with that part's keywords instead; others as they are.
+def without_reference(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+    """A schema that is a reference to a part of `root` with that part's keywords instead; others as they are.
 
-    So is one whose reference leads nowhere or back to itself, or has other words for what that part says.
+    Without a `root` it is a reference to a part of itself. One whose reference leads nowhere or back to itself, or that
+    has other words for what that part says, stays as it is.
     """
     found, seen = schema, list[Any]()
     while isinstance(ref := found.get("$ref"), str):
-        target = _target(ref, schema)
-        joined = _joined(target, {key: one for key, one in found.items() if key != "$ref"})
-        if joined is None or any(target is one for one in seen):
+        target = _target(ref, schema if root is None else root)
+        merged = joined(target, {key: one for key, one in found.items() if key != "$ref"})
+        if merged is None or any(target is one for one in seen):
             return schema
-        found = joined
+        found = merged
         seen.append(target)
     return found
 
 
-def _joined(target: Any, beside: Mapping[str, Any]) -> dict[str, Any] | None:
-    """What a reference refers to, with the keywords beside the reference; None where these contradict each other."""
+def joined(target: Any, beside: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a reference refers to, or one of several schemas, with the keywords beside it, None if they contradict."""
     if not isinstance(target, dict):
         return None
     out = dict(target)

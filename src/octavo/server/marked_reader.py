@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.server.json_scan import MOST_DEPTH
-from octavo.server.tag_reader import value_of
+from octavo.server.plain_values import value_of
 from octavo.server.tool_readers import LONGEST_HEAD, MOST_CHARACTERS, Part, Tools
 
 MARK = '<|"|>'

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from octavo.server.plain_values import value_of
 from octavo.server.tool_readers import MOST_CHARACTERS, Part, Tools
 
 LONGEST_TAG = 64
@@ -24,6 +25,7 @@ class Tags:
     opens_parameter  what that begins with
     ends_parameter   what that ends with
     end              ends the call
+    edge             stands at both ends of a value, and is no part of it
     """
 
     function: re.Pattern[str]
@@ -32,6 +34,7 @@ class Tags:
     opens_parameter: str
     ends_parameter: str
     end: str
+    edge: str = ""
 
     def awaited(self, named: bool) -> tuple[str, ...]:
         """The tags that may come next."""
@@ -44,7 +47,9 @@ def _parameter(pattern: str) -> re.Pattern[str]:
 
 XML = Tags(re.compile(r"\s*<function=([^>\s]+)>"), "<function=",
            _parameter(r"\s*<parameter=([^>\n]+)>(.*?)</parameter>"), "<parameter=", "</parameter>",
-           "</function>")  # fmt: skip
+           "</function>", edge="\n")  # fmt: skip
+"""<function=f><parameter=a>\\n1\\n</parameter></function>"""
+SEED = replace(XML, edge="")
 """<function=f><parameter=a>1</parameter></function>"""
 GLM = Tags(re.compile(r"\s*([^<>\s]+)\s*(?=<)"), "",
            _parameter(r"\s*<arg_key>([^<]+)</arg_key>\s*<arg_value>(.*?)</arg_value>"), "<arg_key>", "</arg_value>",
@@ -63,6 +68,7 @@ class TagReader:
         self.done = self.broken = False
         self._tools, self._tags, self._text, self._count = tools, tags, "", 0
         self._properties: Mapping[str, Any] | None = None
+        self._parameters: Mapping[str, Any] = {}
 
     def feed(self, c: str) -> list[Part]:
         self._text += c
@@ -87,8 +93,8 @@ class TagReader:
             return []
         self._text = ""
         self._count += 1
-        name = found[1].strip()
-        value = value_of(found[2].removeprefix("\n").removesuffix("\n"), properties.get(name))
+        name, edge = found[1].strip(), self._tags.edge
+        value = value_of(found[2].removeprefix(edge).removesuffix(edge), properties.get(name), self._parameters)
         return [(None, f"{'{' if self._count == 1 else ', '}{json.dumps(name)}: {value}")]
 
     def _begin(self) -> list[Part]:
@@ -97,7 +103,8 @@ class TagReader:
             self.broken = True
             return []
         self._text = self._text[found.end() :]
-        properties = self._tools[found[1]].get("properties")
+        self._parameters = self._tools[found[1]]
+        properties = self._parameters.get("properties")
         self._properties = properties if isinstance(properties, Mapping) else {}
         return [(found[1], "")]
 
@@ -109,18 +116,3 @@ class TagReader:
             return name[0] in self._tools if len(name) > 1 else any(tool.startswith(text) for tool in self._tools)
         awaited = self._tags.awaited(self._properties is not None)
         return any(text.startswith(tag) or tag.startswith(text) for tag in awaited)
-
-
-def value_of(text: str, schema: object) -> str:
-    """A value as JSON: a text where the schema wants one, else what it says, a text where that is nothing."""
-    kind = schema.get("type") if isinstance(schema, Mapping) else None
-    if kind != "string":
-        try:
-            return json.dumps(json.loads(text, parse_constant=_no_constant))
-        except (ValueError, RecursionError):
-            pass
-    return json.dumps(text)
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(name)

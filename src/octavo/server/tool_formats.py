@@ -10,7 +10,7 @@ from functools import partial
 from octavo.server import tool_readers as readers
 from octavo.server.marked_reader import MARK, MarkedReader
 from octavo.server.python_reader import PythonReader
-from octavo.server.tag_reader import GLM, INVOKE, TagReader
+from octavo.server.tag_reader import GLM, INVOKE, SEED, TagReader
 from octavo.server.tool_readers import ArrayReader, MistralReader, NamedReader, ObjectReader
 
 HARMONY_CALL = "<|channel|>commentary to=functions."
@@ -80,7 +80,6 @@ class ToolFormat:
         return f"names of at least one character, with no space at their ends, and none of {self.never!r}"
 
 
-_XML_PARAMETER = "<parameter=KEY>\nVALUE\n</parameter>\n"
 _DEEPSEEK = re.compile(
     r"\s*(?:<｜tool▁call▁begin｜>)?\s*(?:function<｜tool▁sep｜>(?P<typed>[^<\s]+)\s*(?:```json)?|(?P<name>[^<\s]+)<｜tool▁sep｜>)\s*"
 )
@@ -131,14 +130,16 @@ FORMATS = (
                around=("<TOOLCALL>[", "]</TOOLCALL>")),
     ToolFormat("jamba", ArrayReader, tells=("<tool_calls>",), opens=("<tool_calls>",), closes=("</tool_calls>",),
                around=("<tool_calls>[", "]</tool_calls>")),
-    ToolFormat("seed_oss", TagReader, tells=("<seed:tool_call>",), opens=("<seed:tool_call>", "<function="),
-               kept="<function=", closes=("</seed:tool_call>",), joint="\n", raw=True, parameter=_XML_PARAMETER,
-               never=">\n", call="<seed:tool_call>\n<function=NAME>\nARGUMENTS</function>\n</seed:tool_call>"),
+    ToolFormat("seed_oss", partial(TagReader, tags=SEED), tells=("<seed:tool_call>",),
+               opens=("<seed:tool_call>", "<function="), kept="<function=", closes=("</seed:tool_call>",), joint="\n",
+               raw=True, parameter="<parameter=KEY>VALUE</parameter>\n", never=">\n",
+               call="<seed:tool_call>\n<function=NAME>\nARGUMENTS</function>\n</seed:tool_call>"),
     ToolFormat("functionary", partial(NamedReader, head=_FUNCTION), tells=("<function=example_function_name>{",),
                opens=("<function=",), kept="<function=", closes=("</function>",), joint="",
                call="<function=NAME>ARGUMENTS</function>"),
     ToolFormat("xml", TagReader, tells=("<function=",), opens=("<tool_call>", "<function="), kept="<function=",
-               closes=("</tool_call>",), joint="\n", raw=True, parameter=_XML_PARAMETER, never=">\n",
+               closes=("</tool_call>",), joint="\n", raw=True, never=">\n",
+               parameter="<parameter=KEY>\nVALUE\n</parameter>\n",
                call="<tool_call>\n<function=NAME>\nARGUMENTS</function>\n</tool_call>"),
     ToolFormat("hermes", ObjectReader, tells=("<tool_call>",), opens=("<tool_call>",), closes=("</tool_call>",),
                call=_HERMES, joint="\n"),

@@ -66,11 +66,12 @@ class _Writer:
 
     def __init__(self, form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer) -> None:
         self.form, self.tools, self._tokenizer = form, tools, tokenizer
+        self._parameters: list[str] = []
         self._arguments = [self._arguments_of(tool) for tool in tools]
 
     def rules(self) -> str:
         """What all other rules are made of: arguments, calls and thinking."""
-        rules = [f"arguments{i}: {text}\n" for i, text in enumerate(self._arguments)]
+        rules = [f"arguments{i}: {text}\n" for i, text in enumerate(self._arguments)] + self._parameters
         rules.append(f"call: {self._calls(self.form.call)}\n")
         begin, end = self.form.thinks
         if begin:
@@ -138,7 +139,7 @@ class _Writer:
             if not self.form.parameter:
                 return json_value(schema)
             require_written(schema)
-            return by_name(tool, self.form) or '""'
+            return by_name(tool, self.form, self._parameters) or '""'
         except GrammarError as error:
             raise GrammarError(f"tool {tool.name!r}: {error}") from None
 

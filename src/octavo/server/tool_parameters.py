@@ -10,8 +10,9 @@ from typing import Any
 
 from octavo.errors import GrammarError
 from octavo.runtime.grammar import JSON
-from octavo.runtime.schema import read_schema
+from octavo.runtime.schema import NOTES, read_schema
 from octavo.server.marked_reader import is_bare
+from octavo.server.plain_values import NULLS, listed, plain
 from octavo.server.tool_formats import ToolFormat
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -77,40 +78,52 @@ def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any],
     ]
 
 
-def by_name(tool: Tool, form: ToolFormat) -> str:
+def by_name(tool: Tool, form: ToolFormat, rules: list[str]) -> str:
     """Parameters in their order, the required ones first where commas are between them; "" for none.
 
-    Of a schema that names none, and does not say that there are none, they are any.
+    Rules that the text refers to are added to `rules`, which is to be the same list for all of a grammar. Of a schema
+    that names no parameters, and does not say that there are none, they are any.
     """
     whole = schema_of(tool)
     if "properties" not in whole and whole.get("additionalProperties") is not False:
         require_written(whole)
         return _any(form)
-    found = _properties(whole)
-    if form.comma:
-        found.sort(key=lambda p: not p[2])
-    needed = sum(required for _, _, required in found)
-    parts = []
-    for i, (name, schema, required) in enumerate(found):
-        one = _parameter(form, name, schema)
-        if not form.comma:
-            parts.append(one if required else f"({one})?")
-        elif required or needed or i == 0:
-            one = f"{quoted(form.comma)} {one}" if i else one
-            parts.append(one if required else f"({one})?")
-    return " ".join(parts)
+    found = [(_parameter(form, name, one, whole, rules), required) for name, one, required in _properties(whole)]
+    if not form.comma:
+        return " ".join(one if required else f"({one})?" for one, required in found)
+    needed = [one for one, required in found if required]
+    others = [one for one, required in found if not required]
+    comma = f" {quoted(form.comma)} "
+    if not needed:
+        return _some(others, comma, rules)
+    return " ".join([comma.join(needed), *(f"({comma}{one})?" for one in others)])
 
 
-def _parameter(form: ToolFormat, name: str, schema: Mapping[str, Any]) -> str:
-    """A parameter with its name and value."""
+def _some(found: Sequence[str], comma: str, rules: list[str]) -> str:
+    """Any of several parameters in their order, with commas between them; "" for none.
+
+    Each is written once, in a rule, and what may come after it is a rule, too: the grammar grows with their number.
+    """
+    first = len(rules)
+    for i, one in enumerate(found, first):
+        after = f"({comma}given{i + 1})? after{i + 1}" if i + 1 < first + len(found) else '""'
+        rules.append(f"given{i}: {one}\nafter{i}: {after}\n")
+    choices = " | ".join(f"given{i} after{i}" for i in range(first, len(rules)))
+    return f"({choices})?" if choices else ""
+
+
+def _parameter(
+    form: ToolFormat, name: str, schema: Mapping[str, Any], root: Mapping[str, Any], rules: list[str]
+) -> str:
+    """A parameter with its name and value, whose schema is a part of `root`."""
     before, after = form.parameter.split("VALUE")
     begin, end = before.split("KEY")
     head = quoted(begin + name + end)
     if form.mark and not is_bare(name):
         head = f"mark {quoted(name)} mark {quoted(end)}"
-    if form.raw and schema.get("type") == "string":
-        return f"{head} {_raw(schema, after)}"
-    value = _marked(schema, form) if form.mark else json_value(schema)
+    if form.raw and (written := _raw(schema, root, after)) is not None:
+        return f"{head} {written}"
+    value = _marked(schema, form, rules) if form.mark else json_value(schema)
     return f"{head} {value} {quoted(after)}" if after else f"{head} {value}"
 
 
@@ -140,26 +153,53 @@ def require_written(schema: Mapping[str, Any]) -> None:
 
 def _options(schema: Mapping[str, Any]) -> Sequence[str | int | float | None]:
     """The plain values that are all that a schema allows; () for others."""
-    found = schema.get("enum", [schema["const"]] if "const" in schema else None)
-    plain = isinstance(found, list) and all(one is None or isinstance(one, str | int | float) for one in found)
-    return found if isinstance(found, list) and plain else ()
+    found = listed(schema) or ()
+    return found if all(one is None or isinstance(one, str | int | float) for one in found) else ()
 
 
-def _raw(schema: Mapping[str, Any], after: str) -> str:
-    """A text as it is, and what comes after it; one of at most so many characters has no "<".
+def _raw(schema: Mapping[str, Any], root: Mapping[str, Any], after: str) -> str | None:
+    """A value that may be a text, as it is, and what comes after it; None for one that is written as JSON.
 
-    A line end at either end is not the text's, so one of at least so many characters has none among its first.
+    Null is a word then. Other values are JSON beside texts that are listed. Beside other texts they are among these,
+    but a strict tool's value is JSON.
     """
-    if options := _options(schema):
-        return f"({' | '.join(quoted(str(one)) for one in options)}) {quoted(after)}"
-    require_written(schema)
+    strict, rest = "x-guidance" not in schema, _after_tag(after)
+    free = f"raw {quoted(rest)}"
+    if not strict and not schema.keys() - NOTES - {"x-guidance"}:
+        return free
+    found = plain(schema, root)
+    if found is None or not found.texts:
+        return None
+    if all(map(listed, found.texts)):
+        written = [quoted(one + after) for one in (*found.options, *(NULLS[:1] if found.null else ()))]
+        written += [f"{json_value(one)} {quoted(after)}" for one in found.others]
+        return f"({' | '.join(written)})"
+    if found.others:
+        return None if strict else free
+    for one in found.texts:
+        require_written(one)
+    bounds = [(_length(one, "minLength") or 0, _length(one, "maxLength")) for one in found.texts]
+    if (0, None) in bounds:
+        return free
+    if len(bounds) > 1:
+        require_written(schema)
+        return free
+    return _text(*bounds[0], found.null, after)
+
+
+def _text(least: int, most: int | None, null: bool, after: str) -> str:
+    """A text of so many characters, or null, and what comes after it; one of at most so many characters has no "<".
+
+    Where a line end at either end is not the text's, one of at least so many characters has none among its first.
+    """
     rest = _after_tag(after)
-    least, most = _length(schema, "minLength") or 0, _length(schema, "maxLength")
-    if most is None:
-        first = rf"/([^<\n]|<[^\/]){{{least}}}/ " if least else ""
-        return f"{first}raw {quoted(rest)}"
-    end = escaped(after[: len(after) - len(rest)])
-    return rf"/[^<\n]{{{least}}}[^<]{{0,{most - least}}}{end}/ {quoted(rest)}"
+    one = r"[^<\n]" if after.startswith("\n") else "[^<]"
+    if most is not None:
+        text = rf"{one}{{{least}}}[^<]{{0,{most - least}}}"
+        text = f"({text}|{NULLS[0]})" if null else text
+        return f"/{text}{escaped(after[: len(after) - len(rest)])}/ {quoted(rest)}"
+    text = rf"/({one}|<[^\/]){{{least}}}/ raw {quoted(rest)}"
+    return f"({text} | {quoted(NULLS[0] + after)})" if null and least > len(NULLS[0]) else text
 
 
 def _length(schema: Mapping[str, Any], key: str) -> int | None:
@@ -191,7 +231,7 @@ ANY_MARKED = (
 """A value of which nothing is said, with texts between marks."""
 
 
-def _marked(schema: Mapping[str, Any], form: ToolFormat) -> str:
+def _marked(schema: Mapping[str, Any], form: ToolFormat, rules: list[str]) -> str:
     """A value with texts between marks. Raises GrammarError for what can't be kept to and has to be."""
     kind, options = schema.get("type"), _options(schema)
     if options:
@@ -200,7 +240,7 @@ def _marked(schema: Mapping[str, Any], form: ToolFormat) -> str:
     if kind in ("integer", "number", "boolean", "null"):
         return json_value(schema)
     if isinstance(kind, list) and kind:
-        return f"({' | '.join(_marked({**schema, 'type': one}, form) for one in kind)})"
+        return f"({' | '.join(_marked({**schema, 'type': one}, form, rules) for one in kind)})"
     require_written(schema)
     if kind == "string":
         least, most = _length(schema, "minLength") or 0, _length(schema, "maxLength")
@@ -209,8 +249,10 @@ def _marked(schema: Mapping[str, Any], form: ToolFormat) -> str:
         return rf"mark /([^<]|<[^|]){{{least}}}/ marked" if least else "mark marked"
     shared = {key: schema[key] for key in ("$defs", "definitions", "x-guidance") if key in schema}
     if kind == "array":
-        item = _marked({**shared, **schema["items"]}, form) if isinstance(schema.get("items"), Mapping) else "any"
+        item = (
+            _marked({**shared, **schema["items"]}, form, rules) if isinstance(schema.get("items"), Mapping) else "any"
+        )
         return f'"[" ({item} ("," {item})*)? "]"'
     if kind == "object" and (schema.get("properties") or schema.get("additionalProperties") is False):
-        return f'"{{" {by_name(Tool("", schema, strict=True), form)} "}}"'
+        return f'"{{" {by_name(Tool("", schema, strict=True), form, rules)} "}}"'
     return f'"{{" {MEMBERS} "}}"' if kind == "object" else "any"

@@ -124,22 +124,26 @@ def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice:
 
 
 def _require_carried(form: ToolFormat, given: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ApiError for a parameter whose name calls can't have."""
+    """Raises ApiError for a parameter whose name calls can't have, an optional one too: the model is told of it."""
     for one in given:
-        names = _keys(one.get("parameters"), deep=bool(form.mark))
-        wrong = next((name for name in names if not form.carries(name)), None)
-        if wrong is not None:
-            problem = f"its parameter {wrong!r} can't be written in calls as this model writes them"
-            raise bad(f"tool {one['name']!r}: {problem} (allowed: {form.allowed})", "tools")
+        for name, required in _keys(one.get("parameters"), deep=bool(form.mark)):
+            if form.carries(name):
+                continue
+            which = "parameter" if required else "optional parameter"
+            problem = f"its {which} {name!r} can't be written in calls as this model writes them"
+            advice = (
+                "" if required else ", and the model is told of it: leave it out of the tool, or give it another name"
+            )
+            raise bad(f"tool {one['name']!r}: {problem}{advice} (allowed: {form.allowed})", "tools")
 
 
-def _keys(schema: object, *, deep: bool) -> Iterator[str]:
-    """Names of the parameters of a schema; `deep`: also of values within them."""
+def _keys(schema: object, *, deep: bool) -> Iterator[tuple[str, bool]]:
+    """Names of the parameters of a schema, and whether they are required; `deep`: also of values within them."""
     if not isinstance(schema, Mapping):
         return
-    properties = schema.get("properties")
+    properties, required = schema.get("properties"), schema.get("required")
     found = properties if isinstance(properties, Mapping) else {}
-    yield from found
+    yield from ((name, isinstance(required, list) and name in required) for name in found)
     for one in (*found.values(), schema.get("items")) if deep else ():
         yield from _keys(one, deep=True)
 

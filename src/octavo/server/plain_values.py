@@ -1,0 +1,137 @@
+"""Values that calls have as they are, texts without quotation marks: what a schema allows, and what is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any
+
+from octavo.runtime.schema import joined, without_reference
+
+Schema = Mapping[str, Any]
+
+MOST_SCHEMAS = 64
+"""That are looked at for one value: references may come together as often as two to the power of their number."""
+NULLS = ("null", "None")
+"""How null is written: some templates write it in earlier calls as Python does."""
+_KINDS: Mapping[str, type | tuple[type, ...]] = {
+    "string": str, "boolean": bool, "integer": int, "number": (int, float), "array": list, "object": dict,
+    "null": NoneType,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Plain:
+    """What a value may be: a text, valid for one of several schemas, or another value for one of others, or null.
+
+    The schemas have no references, no `anyOf` and `oneOf`, and one type or the values that are all they allow.
+    """
+
+    texts: list[Schema] = field(default_factory=list)
+    others: list[Schema] = field(default_factory=list)
+    null: bool = False
+
+    @property
+    def options(self) -> list[str]:
+        """Texts that are listed."""
+        return [option for one in self.texts for option in listed(one) or ()]
+
+    def add(self, schema: Schema) -> bool:
+        """Take a schema; False for one that tells no type."""
+        options, kind = listed(schema), schema.get("type")
+        if options is not None:
+            self._add_options(schema, [one for one in options if kind is None or _is(one, kind)])
+            return True
+        for one in kind if isinstance(kind, list) else [kind]:
+            if one == "null":
+                self.null = True
+            elif isinstance(one, str):
+                (self.texts if one == "string" else self.others).append({**schema, "type": one})
+            else:
+                return False
+        return True
+
+    def _add_options(self, schema: Schema, options: Sequence[Any]) -> None:
+        rest = {key: value for key, value in schema.items() if key not in ("enum", "const", "type")}
+        self.null = self.null or None in options
+        if texts := [one for one in options if isinstance(one, str)]:
+            self.texts.append({**rest, "type": "string", "enum": texts})
+        if others := [one for one in options if one is not None and not isinstance(one, str)]:
+            self.others.append({**rest, "enum": others})
+
+
+def listed(schema: Schema) -> Sequence[Any] | None:
+    """The values that are all that a schema allows; None where it doesn't list them."""
+    found = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    return found if isinstance(found, list) else None
+
+
+def plain(schema: object, root: Schema) -> Plain | None:
+    """What values a schema within `root` allows; None where that can't be told."""
+    found, left = Plain(), [schema]
+    for _ in range(MOST_SCHEMAS):
+        if not left:
+            return found
+        one = left.pop()
+        one = without_reference(one, root) if isinstance(one, Mapping) else {}
+        several = _several(one)
+        if several is None or "$ref" in one or not (several or found.add(one)):
+            return None
+        left += several
+    return None
+
+
+def _several(schema: Schema) -> list[dict[str, Any]] | None:
+    """The schemas of which a value has to be valid for one, with what is said beside them; [] for a single one.
+
+    None where they contradict that, or a value has to be valid for several.
+    """
+    key = next((key for key in ("anyOf", "oneOf", "allOf") if key in schema), None)
+    if key is None:
+        return []
+    choices, beside = schema[key], {name: value for name, value in schema.items() if name != key}
+    if not isinstance(choices, list) or not choices or (key == "allOf" and len(choices) > 1):
+        return None
+    found = [joined(one, beside) for one in choices]
+    return [one for one in found if one is not None] if None not in found else None
+
+
+def value_of(text: str, schema: object, root: Schema | None = None) -> str:
+    """A value as JSON: a text where the schema, which is a part of `root`, allows nothing else, else what it says.
+
+    It is a text, too, where it says nothing, or, beside texts, nothing that the schema allows.
+    """
+    found = plain(schema, root or {})
+    allowed = found if found is not None and found.texts else None
+    if allowed is not None and text not in allowed.options and allowed.null and text in NULLS:
+        return "null"
+    if allowed is None or (allowed.others and text not in allowed.options):
+        try:
+            value = json.loads(text, parse_constant=_no_constant)
+        except (ValueError, RecursionError):
+            return json.dumps(text)
+        if allowed is None or isinstance(value, str) or any(_fits(value, one) for one in allowed.others):
+            return json.dumps(value)
+    return json.dumps(text)
+
+
+def _fits(value: Any, schema: Schema) -> bool:
+    """Whether a value is one that a schema lists, or of its type."""
+    options = listed(schema)
+    if options is not None:
+        return json.dumps(value) in map(json.dumps, options)
+    return _is(value, schema.get("type"))
+
+
+def _is(value: Any, kind: object) -> bool:
+    """Whether a value is of a type of JSON schemas, or one of several."""
+    if isinstance(kind, list):
+        return any(_is(value, one) for one in kind)
+    types = _KINDS.get(kind, ()) if isinstance(kind, str) else ()
+    return isinstance(value, types) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)

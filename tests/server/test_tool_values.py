@@ -1,0 +1,177 @@
+"""Values of parameters in formats that have texts as they are, and parameters that a call leaves out."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from typing import Any
+
+import jsonschema
+import pytest
+
+from octavo.errors import GrammarError
+from octavo.runtime.grammar import Grammars
+from octavo.server.plain_values import MOST_SCHEMAS, value_of
+from octavo.server.tool_formats import FORMATS, ToolFormat
+from octavo.server.tool_grammar import tools_grammar
+from octavo.server.tool_parameters import Tool
+from octavo.server.tool_use import ToolUse
+from tests.runtime.grammar_walk import allowed_tokens
+from tests.server.calls import PLAIN, called, read
+
+RAW = [form for form in FORMATS if form.raw]
+DEFS = {"Unit": {"type": "string", "enum": ["C", "F"], "title": "Unit"}, "Text": {"type": "string"},
+        "Deep": {"anyOf": [{"$ref": "#/$defs/Unit"}, {"$ref": "#/$defs/Numbers"}]},
+        "Numbers": {"type": "array", "items": {"type": "integer"}}}  # fmt: skip
+NULL, TEXT = {"type": "null"}, {"type": "string"}
+
+WRITTEN: list[tuple[dict[str, Any], str, Any]] = [
+    ({"anyOf": [TEXT, NULL], "default": None, "title": "A"}, "it's \"x\"\n", "it's \"x\"\n"),
+    ({"anyOf": [TEXT, NULL]}, "12", "12"),
+    ({"anyOf": [TEXT, NULL]}, "null", None),
+    ({"anyOf": [TEXT, NULL]}, "None", None),
+    ({"anyOf": [TEXT, NULL]}, "null and void", "null and void"),
+    ({"anyOf": [{**TEXT, "maxLength": 6}, NULL]}, "a\nb", "a\nb"),
+    ({"anyOf": [{**TEXT, "maxLength": 2}, NULL]}, "null", None),
+    ({"anyOf": [{**TEXT, "minLength": 6}, NULL]}, "null", None),
+    ({"anyOf": [{**TEXT, "minLength": 6}, NULL]}, "nullable", "nullable"),
+    ({"anyOf": [{**TEXT, "minLength": 2}, NULL]}, "null", None),
+    ({"oneOf": [NULL, TEXT]}, "a", "a"),
+    ({"type": ["string", "null"]}, "true", "true"),
+    ({"type": ["null", "string"]}, "null", None),
+    ({"type": ["string", "null"], "enum": ["C", None]}, "C", "C"),
+    ({"type": ["string", "null"], "enum": ["C", None]}, "null", None),
+    ({"anyOf": [{"enum": ["None", "C"]}, NULL]}, "None", "None"),
+    ({"enum": ["C", "12"]}, "12", "12"),
+    ({"const": "C"}, "C", "C"),
+    ({"$ref": "#/$defs/Text"}, "null", "null"),
+    ({"$ref": "#/$defs/Text", "description": "What."}, "a b", "a b"),
+    ({"$ref": "#/$defs/Unit"}, "C", "C"),
+    ({"allOf": [{"$ref": "#/$defs/Unit"}], "default": "C"}, "F", "F"),
+    ({"anyOf": [{"$ref": "#/$defs/Unit"}, NULL]}, "F", "F"),
+    ({"anyOf": [{"$ref": "#/$defs/Unit"}, NULL]}, "null", None),
+    ({"anyOf": [{"$ref": "#/$defs/Deep"}, NULL]}, "F", "F"),
+    ({"anyOf": [{"$ref": "#/$defs/Deep"}, NULL]}, "[1, 2]", [1, 2]),
+    ({"$ref": "#/properties/b"}, "x", "x"),
+    ({"anyOf": [{"const": "auto", "type": "string"}, {"type": "integer"}]}, "auto", "auto"),
+    ({"anyOf": [{"const": "auto", "type": "string"}, {"type": "integer"}]}, "12", 12),
+    ({"type": ["string", "integer"]}, "a", "a"),
+    ({"type": ["string", "integer"]}, "12", 12),
+    ({"type": ["string", "integer"]}, "true", "true"),
+    ({"type": ["string", "integer"]}, "null", "null"),
+    ({"anyOf": [TEXT, {"type": "array", "items": TEXT}]}, '["a", "b"]', ["a", "b"]),
+    ({"type": ["integer", "null"]}, "null", None),
+    ({"description": "Anything."}, "a b", "a b"),
+    ({"description": "Anything."}, "[1]", [1]),
+    (TEXT, "null", "null"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", RAW, ids=lambda form: form.name)
+def test_values_are_read_as_a_model_writes_them(form: ToolFormat) -> None:
+    """Texts have no quotation marks where a parameter may be null, or is a reference to a text."""
+    for one, text, value in WRITTEN:
+        schema = {"type": "object", "properties": {"a": one, "b": TEXT}, "required": ["a"], "$defs": DEFS}
+        jsonschema.validate({"a": value}, schema)
+        for choice in ("required", "auto"):
+            assert written(form, schema, {"a": text}, choice) == {"a": value}, (one, text)
+
+
+def written(form: ToolFormat, schema: dict[str, Any], values: dict[str, str], choice: Any = "required") -> Any:
+    """Arguments of a call with values that are written so, under a grammar of the schema."""
+    comma = form.comma
+    arguments = comma.join(form.parameter.replace("KEY", k).replace("VALUE", v) for k, v in values.items())
+    return read(form, schema, arguments, choice)
+
+
+STRICT: list[dict[str, Any]] = [
+    {"anyOf": [{**TEXT, "maxLength": 3}, NULL]}, {"anyOf": [{**TEXT, "minLength": 6, "maxLength": 8}, NULL]},
+    {"anyOf": [{"$ref": "#/$defs/Unit"}, NULL]}, {"$ref": "#/$defs/Deep"}, {"type": ["string", "integer"]},
+    {"enum": ["C", 1, None]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("form", RAW, ids=lambda form: form.name)
+def test_strict_values_are_valid(form: ToolFormat) -> None:
+    """Whatever a model writes that knows nothing."""
+    for one in STRICT:
+        schema = {"type": "object", "properties": {"a": one}, "required": ["a"], "additionalProperties": False}
+        _, arguments = called(form, Tool("f", {**schema, "$defs": DEFS}, strict=True))
+        jsonschema.validate(json.loads(arguments), {**schema, "$defs": DEFS})
+
+
+@pytest.mark.parametrize("one", [
+    {"anyOf": [{**TEXT, "pattern": "a"}, NULL]}, {"anyOf": [{**TEXT, "maxLength": 1}, {**TEXT, "minLength": 3}]},
+], ids=str)  # fmt: skip
+def test_strict_texts_that_can_not_be_kept_to(one: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"a": one}}
+    for form in RAW:
+        with pytest.raises(GrammarError, match=r"tool 'f': (pattern|anyOf) can't be kept to"):
+            tools_grammar(form, [Tool("f", schema, strict=True)], PLAIN, several=False)
+        tools_grammar(form, [Tool("f", schema)], PLAIN, several=False)
+
+
+def test_references_that_come_together_often_are_not_followed() -> None:
+    """Each of them twice to the next one; and one that leads to itself."""
+    parts: dict[str, Any] = {f"D{i}": {"anyOf": [{"$ref": f"#/$defs/D{i + 1}"}] * 2} for i in range(40)}
+    parts["D40"] = TEXT
+    assert value_of("12", {"$ref": "#/$defs/D0"}, {"$defs": parts}) == "12"
+    assert value_of("12", {"$ref": "#/$defs/D38"}, {"$defs": parts}) == '"12"'
+    assert value_of("12", {"anyOf": [{"$ref": "#"}]}, {"anyOf": [{"$ref": "#"}]}) == "12"
+    assert value_of("12", {"anyOf": [TEXT] * MOST_SCHEMAS}) == "12"
+
+
+EDGES = ["a\n", "\na", "\n", "\n\n", "", " a ", "line\nline\n\n"]
+
+
+@pytest.mark.parametrize("form", RAW, ids=lambda form: form.name)
+def test_texts_keep_line_ends_at_their_ends(form: ToolFormat) -> None:
+    """One at each end belongs to the marks only where a template writes it there, as Qwen3-Coder's does."""
+    for text in EDGES:
+        for more in ({}, {"minLength": 1}, {"maxLength": 20}):
+            # where line ends belong to the marks, a text of at least so many characters doesn't begin with one
+            if "minLength" in more and (not text or (text[0] == "\n" and form.name == "xml")):
+                continue
+            schema = {"type": "object", "properties": {"a": {**TEXT, **more}}, "required": ["a"]}
+            assert written(form, schema, {"a": text}) == {"a": text}
+
+
+@pytest.mark.parametrize("name", ["pythonic", "gemma4"])
+def test_any_optional_parameters_may_be_left_out(name: str) -> None:
+    """Those at the beginning too, where no parameter is required; only the first one could be given there."""
+    (form,) = (form for form in FORMATS if form.name == name)
+    keys = ["a", "b", "c", "d"]
+    for required in ([], ["b"]):
+        schema = {"type": "object", "properties": {key: {"type": "integer"} for key in keys}, "required": required}
+        for n in range(len(keys) + 1):
+            for some in combinations([key for key in keys if key not in required], n):
+                given = {key: i for i, key in enumerate((*required, *some))}
+                assert written(form, schema, {key: str(value) for key, value in given.items()}) == given
+                if form.mark:  # an object within a value
+                    inside = {"type": "object", "properties": {"o": schema, "p": schema}}
+                    text = "{" + ",".join(f"{key}:{value}" for key, value in given.items()) + "}"
+                    assert written(form, inside, {"p": text}) == {"p": given}
+
+
+@pytest.mark.parametrize("name", ["pythonic", "gemma4"])
+def test_parameters_of_calls_that_none_is_twice_in(name: str) -> None:
+    (form,) = (form for form in FORMATS if form.name == name)
+    schema = {"type": "object", "properties": {key: {"type": "integer"} for key in "abc"}}
+    begin, _ = form.call.replace("NAME", "f").split("ARGUMENTS")
+    constraint = Grammars(PLAIN).constraint(ToolUse(form, [Tool("f", schema)], "required").grammar(PLAIN))
+    one = form.parameter.replace("KEY", "b").replace("VALUE", "1")
+    for token in PLAIN.encode(f"{form.around[0]}{begin}{one}{form.comma}", add_special=False):
+        assert token in allowed_tokens(constraint, PLAIN)
+        constraint.accept(token)
+    assert {PLAIN.texts[i] for i in allowed_tokens(constraint, PLAIN)} == {"c"}
+
+
+def test_many_optional_parameters() -> None:
+    """The grammar grows with their number, not by its square."""
+    (form,) = (form for form in FORMATS if form.name == "pythonic")
+    few, many = (
+        tools_grammar(form, [Tool("f", {"properties": {f"k{i:03}": TEXT for i in range(n)}})], PLAIN, several=False)
+        for n in (20, 200)
+    )
+    assert len(many.text) < 12 * len(few.text)
+    Grammars(PLAIN).constraint(many)
