@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from octavo.backends.gpu import decode_mma, dispatch, gluon, launch
+from octavo.backends.gpu import GpuBackend, decode_mma, dispatch, gluon, launch
 from octavo.backends.gpu.attention import attend, quantizes
 from octavo.backends.gpu.attention_arguments import PagedCache
 from octavo.backends.gpu.context import Context
@@ -19,6 +19,9 @@ from octavo.backends.gpu.load import load
 from octavo.backends.gpu.values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.wanted import Narrowed, copies, wanted
 from octavo.graph.node import Graph, Node
+from octavo.runtime.batch import Feed
+from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.model import load as load_model
 from tests.backends.gpu.test_mixed_gemm import reordered, stored
 
 K = 256
@@ -118,3 +121,19 @@ def test_attention_of_many_single_tokens_in_order() -> None:
             call()
     assert out.ordered is not None
     torch.testing.assert_close(out.ordered, reordered(floats.half()), rtol=2e-3, atol=1e-3)
+
+
+def test_attention_is_bound_once_where_no_product_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes: list[Node] = []
+    launches = GpuBackend.launches
+
+    def noted(self: GpuBackend, context: Context, node: Node, inputs: Any, out: Any) -> Any:
+        nodes.append(node)
+        return launches(self, context, node, inputs, out)
+
+    monkeypatch.setattr(GpuBackend, "launches", noted)
+    with load_model("demo", device="gpu", n_ctx=64) as model:
+        model.engine.step([Feed(Sequence(), [1])])
+    attention = [id(node) for node in nodes if node.op == "attention"]
+    assert attention
+    assert len({*attention}) == len(attention)

@@ -270,11 +270,11 @@ class GpuBinder:
     def finish(self) -> list[Call]:
         from octavo.backends.gpu.finishing import finished
         from octavo.backends.gpu.launch import Calls, Captured
-        from octavo.backends.gpu.wanted import Narrowed, copies, wanted
+        from octavo.backends.gpu.wanted import Narrowed, copies, may_copy, wanted
 
         bound, self._bound = self._bound, []
         context = self._context
-        if not copies(context, bound):
+        if may_copy(context) and not copies(context, bound):
             context = replace(context, copies=False)
             bound = [self._again(b, context) if b.node.op == "attention" else b for b in bound]
         whole = calls = finished(context, bound, self._graph)

@@ -49,6 +49,11 @@ def wanted(c: Context, bound: Sequence[Bound], graph: Graph) -> dict[int, frozen
     return found
 
 
+def may_copy(c: Context) -> bool:
+    """Whether there are such products on this device, so that attention asks what `copies` says."""
+    return dispatch.ordered(dispatch.ORDERED_MIN_TOKENS, c.target.arch)
+
+
 def copies(c: Context, bound: Sequence[Bound]) -> bool:
     """Whether a product takes activations in that order, and so copies weights to shared memory."""
     some = {id(b.out): b.out for b in bound if isinstance(b.out, Activation) and b.out.both}
