@@ -66,10 +66,15 @@ def called(form: ToolFormat, tool: Tool) -> tuple[str, str]:
 
 
 def read(
-    form: ToolFormat, schema: dict[str, Any], arguments: str, choice: Literal["auto", "required"] = "required"
+    form: ToolFormat,
+    schema: dict[str, Any],
+    arguments: str,
+    choice: Literal["auto", "required"] = "required",
+    *,
+    strict: bool = False,
 ) -> Any:
     """Arguments of a call as they are read that a model writes so, under a grammar of their schema."""
-    use = ToolUse(form, [Tool("f", schema)], choice, several=False)
+    use = ToolUse(form, [Tool("f", schema, strict)], choice, several=False)
     call = form.call.replace("NAME", "f").replace("NUMBER", "0").replace("ARGUMENTS", arguments)
     tokens = PLAIN.encode(call.join(form.around), add_special=False)
     constraint = Grammars(PLAIN).constraint(use.grammar(PLAIN))

@@ -397,6 +397,7 @@ def test_formats_are_told_by_templates() -> None:
         "{{ tools }}[func_name1(params_name1=": "pythonic",
         "{{ tools }}[TOOL_CALLS]{{ name }}[ARGS]": "mistral",
         "{% if tools %}<tool_call>{function-name}\n<arg_key>{arg-key-1}</arg_key>": "glm",
+        "{% if tools %}<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>": "glm",
         "tool_calls '<｜tool▁call▁begin｜>' + tool['type'] + '<｜tool▁sep｜>' + name + '```json'": "deepseek_v3",
         "tool_calls '<｜tool▁call▁begin｜>'+ tool['function']['name'] + '<｜tool▁sep｜>'": "deepseek_v31",
         "{{ tools }}<|tool_call_begin|>{{ id }}<|tool_call_argument_begin|>": "kimi_k2",

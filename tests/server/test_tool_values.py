@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import jsonschema
 import pytest
 
 from octavo.errors import GrammarError
 from octavo.runtime.grammar import Grammars
+from octavo.server.detail import Detail
 from octavo.server.plain_values import MOST_SCHEMAS, value_of
 from octavo.server.tool_formats import FORMATS, ToolFormat
 from octavo.server.tool_grammar import tools_grammar
@@ -18,6 +19,7 @@ from octavo.server.tool_parameters import Tool
 from octavo.server.tool_use import ToolUse
 from tests.runtime.grammar_walk import allowed_tokens
 from tests.server.calls import PLAIN, called, read
+from tests.server.test_detail import Result
 
 RAW = [form for form in FORMATS if form.raw]
 DEFS = {"Unit": {"type": "string", "enum": ["C", "F"], "title": "Unit"}, "Text": {"type": "string"},
@@ -64,6 +66,14 @@ WRITTEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"description": "Anything."}, "a b", "a b"),
     ({"description": "Anything."}, "[1]", [1]),
     (TEXT, "null", "null"),
+    (TEXT, "True", "True"),
+    ({"type": "boolean"}, "true", True),
+    ({"type": ["string", "boolean"]}, "True", True),
+    ({"anyOf": [TEXT, {"type": "boolean"}, NULL]}, "False", False),
+    ({"type": ["string", "integer"]}, "True", "True"),
+    ({"enum": ["True", True]}, "True", "True"),
+    ({"enum": ["C", "True"]}, "True", "True"),
+    ({"description": "Anything."}, "True", "True"),
 ]  # fmt: skip
 
 
@@ -77,11 +87,91 @@ def test_values_are_read_as_a_model_writes_them(form: ToolFormat) -> None:
             assert written(form, schema, {"a": text}, choice) == {"a": value}, (one, text)
 
 
+WORDS: list[tuple[dict[str, Any], str, Any]] = [
+    ({"type": "boolean"}, "True", True),
+    ({"type": "boolean"}, "False", False),
+    ({"type": "boolean"}, "true", True),
+    ({"type": ["boolean", "null"]}, "None", None),
+    ({"anyOf": [{"type": "integer"}, NULL], "default": None}, "None", None),
+    ({"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/Flag"}]}, "False", False),
+    ({"enum": [True, 1]}, "True", True),
+]  # fmt: skip
+OF_TEXTS: list[tuple[dict[str, Any], str, Any]] = [
+    ({"enum": ["auto", True]}, "True", True),
+    ({"enum": ["auto", None]}, "None", None),
+    ({"type": ["string", "boolean"]}, "False", False),
+    ({"anyOf": [{**TEXT, "maxLength": 2}, NULL]}, "None", None),
+    ({"anyOf": [{**TEXT, "minLength": 6}, NULL]}, "None", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("form", [form for form in FORMATS if form.words], ids=lambda form: form.name)
+def test_words_of_python(form: ToolFormat, strict: bool) -> None:
+    """Templates of Qwen3-Coder and Seed-OSS write earlier calls with them, and models do as these do."""
+    assert {"xml", "seed_oss", "pythonic"} == {form.name for form in FORMATS if form.words}
+    for one, text, value in [*WORDS, *(OF_TEXTS if form.raw else ())]:
+        schema = {"type": "object", "properties": {"a": one}, "required": ["a"], "additionalProperties": False}
+        schema["$defs"] = {"Flag": {"type": "boolean"}}
+        jsonschema.validate({"a": value}, schema)
+        assert read(form, schema, arguments_of(form, {"a": text}), strict=strict) == {"a": value}, (one, text)
+
+
+def test_words_of_python_that_a_schema_does_not_allow() -> None:
+    """A grammar has only those that it does, and other formats have none."""
+    for form, one, text in [
+        *((form, {"type": "boolean"}, "None") for form in RAW),
+        *((form, {"enum": [True, 1]}, "False") for form in RAW),
+        *((form, {"type": "boolean"}, "True") for form in RAW if not form.words),
+    ]:
+        schema = {"type": "object", "properties": {"a": one}, "required": ["a"]}
+        with pytest.raises(AssertionError):
+            written(form, schema, {"a": text})
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form.tight], ids=lambda form: form.name)
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_line_ends_that_some_models_do_not_write(form: ToolFormat, choice: Literal["required", "auto"]) -> None:
+    """GLM-4.5 and 4.6 end lines around tags, later ones do not; each of them may write calls as it was trained to."""
+    shapes: list[dict[str, Any]] = [
+        TEXT, {"anyOf": [{**TEXT, "minLength": 6}, NULL]}, {**TEXT, "maxLength": 4}, {"enum": ["null", "x"]},
+        {"type": "integer"}, {}, {"type": ["string", "integer"]}, {"type": ["integer", "null"]},
+    ]  # fmt: skip
+    for a in shapes:
+        schema = {"type": "object", "properties": {"a": a, "b": {"type": "integer"}}, "$defs": DEFS}
+        value = "12" if a.get("type") == "integer" else "null"
+        for given in ({"a": value, "b": "1"}, {"b": "1"}, {}):
+            call = form.call.replace("NAME", "f").replace("ARGUMENTS", arguments_of(form, given))
+            several = (call + (form.joint or "") + call).join(form.around)
+            found = {text: calls_of(form, schema, text, choice) for text in (several, several.replace("\n", ""))}
+            assert len({json.dumps(calls) for calls in found.values()}) == 1
+            assert [list(json.loads(arguments)) for _, arguments in found[several]] == [list(given)] * 2
+            assert calls_of(form, schema, several.replace("\n<arg_value>", "<arg_value>"), choice) == found[several]
+
+
+def calls_of(form: ToolFormat, schema: dict[str, Any], text: str, choice: Any) -> list[tuple[str, str]]:
+    """Calls of a reply, all of which a grammar of the schema allows."""
+    use = ToolUse(form, [Tool("f", schema)], choice)
+    tokens = PLAIN.encode(text, add_special=False)
+    constraint = Grammars(PLAIN).constraint(use.grammar(PLAIN))
+    for i, token in enumerate(tokens):
+        assert token in allowed_tokens(constraint, PLAIN), PLAIN.decode(tokens[:i])
+        constraint.accept(token)
+    assert allowed_tokens(constraint, PLAIN) & PLAIN.stop_ids
+    detail, found = Detail(PLAIN, (), None, use.parser(), use.call_id()), Result()
+    found.take([*detail.push(tokens), *detail.finish()])
+    assert found.content == ""
+    return found.calls
+
+
 def written(form: ToolFormat, schema: dict[str, Any], values: dict[str, str], choice: Any = "required") -> Any:
     """Arguments of a call with values that are written so, under a grammar of the schema."""
-    comma = form.comma
-    arguments = comma.join(form.parameter.replace("KEY", k).replace("VALUE", v) for k, v in values.items())
-    return read(form, schema, arguments, choice)
+    return read(form, schema, arguments_of(form, values), choice)
+
+
+def arguments_of(form: ToolFormat, values: dict[str, str]) -> str:
+    """Arguments as a format writes them, of values that are written so."""
+    return form.comma.join(form.parameter.replace("KEY", k).replace("VALUE", v) for k, v in values.items())
 
 
 STRICT: list[dict[str, Any]] = [

@@ -14,8 +14,12 @@ Schema = Mapping[str, Any]
 
 MOST_SCHEMAS = 64
 """That are looked at for one value: references may come together as often as two to the power of their number."""
+WORDS: Mapping[str, bool | None] = {"True": True, "False": False, "None": None}
+"""How Python writes values that JSON has other words for; some templates write them so in earlier calls."""
 NULLS = ("null", "None")
-"""How null is written: some templates write it in earlier calls as Python does."""
+"""How null is written."""
+_READ = {**dict.fromkeys(NULLS), **WORDS}
+"""Words that are read as such beside texts, too."""
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "string": str, "boolean": bool, "integer": int, "number": (int, float), "array": list, "object": dict,
     "null": NoneType,
@@ -37,6 +41,10 @@ class Plain:
     def options(self) -> list[str]:
         """Texts that are listed."""
         return [option for one in self.texts for option in listed(one) or ()]
+
+    def allows(self, value: bool | None) -> bool:
+        """Whether a value may be this."""
+        return self.null if value is None else any(_fits(value, one) for one in self.others)
 
     def add(self, schema: Schema) -> bool:
         """Take a schema; False for one that tells no type."""
@@ -101,12 +109,14 @@ def _several(schema: Schema) -> list[dict[str, Any]] | None:
 def value_of(text: str, schema: object, root: Schema | None = None) -> str:
     """A value as JSON: a text where the schema, which is a part of `root`, allows nothing else, else what it says.
 
-    It is a text, too, where it says nothing, or, beside texts, nothing that the schema allows.
+    It is a text, too, where it says nothing, or, beside texts, nothing that the schema allows. Python's words
+    are read where the schema tells that it allows what they mean.
     """
     found = plain(schema, root or {})
     allowed = found if found is not None and found.texts else None
-    if allowed is not None and text not in allowed.options and allowed.null and text in NULLS:
-        return "null"
+    word = text if allowed is not None else text.strip()
+    if found is not None and word in _READ and word not in found.options and found.allows(_READ[word]):
+        return json.dumps(_READ[word])
     if allowed is None or (allowed.others and text not in allowed.options):
         try:
             value = json.loads(text, parse_constant=_no_constant)

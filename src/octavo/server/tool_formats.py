@@ -35,6 +35,8 @@ class ToolFormat:
     never      what the name of such a parameter can't have in it, each character of it
     comma      what is written between two of these
     raw        values that are texts are written as they are, not as JSON
+    words      models may write booleans and null as Python does: True, False and None
+    tight      some models of this format write no line ends around tags: each of these may be left out
     mark       what is written around texts in values, and around names of members that can't be read without
     thinks     what is written around thinking that comes before calls, where calls are not in the reply's answer
     answers    what is written before an answer that is no call
@@ -56,6 +58,8 @@ class ToolFormat:
     never: str = ""
     comma: str = ""
     raw: bool = False
+    words: bool = False
+    tight: bool = False
     mark: str = ""
     thinks: tuple[str, str] = ("", "")
     answers: str = ""
@@ -110,8 +114,8 @@ FORMATS = (
                call="<|tool_call_begin|>functions.NAME:NUMBER<|tool_call_argument_begin|>ARGUMENTS<|tool_call_end|>",
                joint="", around=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>")),
     ToolFormat("glm", partial(TagReader, tags=GLM), tells=("<arg_key>",), opens=("<tool_call>",),
-               call="<tool_call>NAME\nARGUMENTS</tool_call>", joint="\n", raw=True, never="<",
-               parameter="<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n"),
+               call="<tool_call>NAME\nARGUMENTS</tool_call>", joint="\n", raw=True, tight=True, never="<",
+               around=("\n", ""), parameter="<arg_key>KEY</arg_key>\n<arg_value>VALUE</arg_value>\n"),
     ToolFormat("minimax_m2", partial(TagReader, tags=INVOKE), tells=("<minimax:tool_call>",),
                opens=("<minimax:tool_call>", "<invoke name="), kept="<invoke name=", closes=("</minimax:tool_call>",),
                call='<invoke name="NAME">\nARGUMENTS</invoke>\n', joint="", raw=True,
@@ -132,13 +136,13 @@ FORMATS = (
                around=("<tool_calls>[", "]</tool_calls>")),
     ToolFormat("seed_oss", partial(TagReader, tags=SEED), tells=("<seed:tool_call>",),
                opens=("<seed:tool_call>", "<function="), kept="<function=", closes=("</seed:tool_call>",), joint="\n",
-               raw=True, parameter="<parameter=KEY>VALUE</parameter>\n", never=">\n",
+               raw=True, words=True, parameter="<parameter=KEY>VALUE</parameter>\n", never=">\n",
                call="<seed:tool_call>\n<function=NAME>\nARGUMENTS</function>\n</seed:tool_call>"),
     ToolFormat("functionary", partial(NamedReader, head=_FUNCTION), tells=("<function=example_function_name>{",),
                opens=("<function=",), kept="<function=", closes=("</function>",), joint="",
                call="<function=NAME>ARGUMENTS</function>"),
     ToolFormat("xml", TagReader, tells=("<function=",), opens=("<tool_call>", "<function="), kept="<function=",
-               closes=("</tool_call>",), joint="\n", raw=True, never=">\n",
+               closes=("</tool_call>",), joint="\n", raw=True, words=True, never=">\n",
                parameter="<parameter=KEY>\nVALUE\n</parameter>\n",
                call="<tool_call>\n<function=NAME>\nARGUMENTS</function>\n</tool_call>"),
     ToolFormat("hermes", ObjectReader, tells=("<tool_call>",), opens=("<tool_call>",), closes=("</tool_call>",),
@@ -146,7 +150,7 @@ FORMATS = (
     ToolFormat("pythonic", PythonReader, tells=("<|tool_call_start|>", "<|python_start|>", "func_name1("),
                opens=("<|tool_call_start|>", "<|python_start|>"), closes=("<|tool_call_end|>", "<|python_end|>"),
                bare="[", call="NAME(ARGUMENTS)", around=("[", "]"), parameter="KEY=VALUE", never="=,()[]{}'\"",
-               comma=", "),
+               comma=", ", words=True),
     ToolFormat("llama3", ObjectReader, tells=("<|python_tag|>", '"parameters"'), opens=("<|python_tag|>",), bare="{",
                separates=";,", call='{"name": "NAME", "parameters": ARGUMENTS}', joint="; "),
 )  # fmt: skip

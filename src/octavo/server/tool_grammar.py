@@ -21,6 +21,7 @@ from octavo.server.tool_parameters import (
     raw_rule,
     require_written,
     schema_of,
+    written,
 )
 from octavo.text import Tokenizer
 
@@ -125,13 +126,13 @@ class _Writer:
         joint = self.form.joint
         return f"({self.text(joint)} call)*" if several and joint is not None else ""
 
-    def _calls(self, written: str) -> str:
-        return " | ".join(self._call(written, i) for i in range(len(self.tools)))
+    def _calls(self, whole: str) -> str:
+        return " | ".join(self._call(whole, i) for i in range(len(self.tools)))
 
-    def _call(self, written: str, i: int) -> str:
+    def _call(self, whole: str, i: int) -> str:
         """A call of a tool, as it is written."""
         parts = {"NAME": quoted(self.tools[i].name), "ARGUMENTS": f"arguments{i}"}
-        return " ".join(parts.get(part) or self.text(part) for part in _CALL_PART.split(written) if part)
+        return " ".join(parts.get(part) or self.text(part) for part in _CALL_PART.split(whole) if part)
 
     def _arguments_of(self, tool: Tool) -> str:
         try:
@@ -143,15 +144,15 @@ class _Writer:
         except GrammarError as error:
             raise GrammarError(f"tool {tool.name!r}: {error}") from None
 
-    def text(self, written: str) -> str:
+    def text(self, whole: str) -> str:
         """A text in which there may be control tokens, which a grammar's text never is; NUMBER is any."""
         parts = []
-        for part in _PART.split(written):
+        for part in _PART.split(whole):
             token = self._tokenizer.special_id(part)
             if part == "NUMBER":
                 parts.append("/[0-9]{1,3}/")
             elif part:
-                parts.append(quoted(part) if token is None else f"<[{token}]>")
+                parts.append(written(self.form, part) if token is None else f"<[{token}]>")
         return " ".join(parts) or '""'
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from octavo.errors import GrammarError
 from octavo.runtime.grammar import JSON
 from octavo.runtime.schema import NOTES, read_schema
 from octavo.server.marked_reader import is_bare
-from octavo.server.plain_values import NULLS, listed, plain
+from octavo.server.plain_values import NULLS, WORDS, Plain, listed, plain
 from octavo.server.tool_formats import ToolFormat
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
@@ -37,6 +37,12 @@ class Tool:
 def quoted(text: str) -> str:
     """A text as Lark has it."""
     return json.dumps(text, ensure_ascii=False)
+
+
+def written(form: ToolFormat, text: str) -> str:
+    """A text of a format as Lark has it, in which line ends may be left out where models differ in them."""
+    parts = re.split("(\n)", text) if form.tight else [text]
+    return " ".join(quoted(part) + "?" * (form.tight and part == "\n") for part in parts if part) or '""'
 
 
 def schema_of(tool: Tool) -> dict[str, Any]:
@@ -118,13 +124,29 @@ def _parameter(
     """A parameter with its name and value, whose schema is a part of `root`."""
     before, after = form.parameter.split("VALUE")
     begin, end = before.split("KEY")
-    head = quoted(begin + name + end)
+    head = f"{quoted(begin + name)} {written(form, end)}"
     if form.mark and not is_bare(name):
         head = f"mark {quoted(name)} mark {quoted(end)}"
-    if form.raw and (written := _raw(schema, root, after)) is not None:
-        return f"{head} {written}"
-    value = _marked(schema, form, rules) if form.mark else json_value(schema)
-    return f"{head} {value} {quoted(after)}" if after else f"{head} {value}"
+    if form.raw and (text := _raw(form, schema, root, after)) is not None:
+        return f"{head} {text}"
+    value = _marked(schema, form, rules) if form.mark else _value(form, schema, root)
+    return f"{head} {value} {written(form, after)}" if after else f"{head} {value}"
+
+
+def _value(form: ToolFormat, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
+    """A value as JSON or, where a format has them, one of Python's words that the schema, a part of `root`, allows."""
+    found = plain(schema, root)
+    return _or_words(json_value(schema), () if found is None else _words(form, found))
+
+
+def _or_words(value: str, words: Iterable[str]) -> str:
+    """A value, or one of some words instead."""
+    return f"({' | '.join([value, *map(quoted, words)])})"
+
+
+def _words(form: ToolFormat, allowed: Plain) -> list[str]:
+    """Python's words of values that are allowed, where a format has them."""
+    return [word for word, value in WORDS.items() if form.words and allowed.allows(value)]
 
 
 def _any(form: ToolFormat) -> str:
@@ -133,8 +155,10 @@ def _any(form: ToolFormat) -> str:
         return MEMBERS
     before, after = form.parameter.split("VALUE")
     begin, end = before.split("KEY")
-    value = f"raw {quoted(_after_tag(after))}" if form.raw else json_value({})
-    one = f"{quoted(begin)} /{NAME}/ {quoted(end)} {value}"
+    value = _or_words(json_value({}), WORDS if form.words else ())
+    if form.raw:
+        value = f"raw {written(form, _after_tag(after))}"
+    one = f"{quoted(begin)} /{NAME}/ {written(form, end)} {value}"
     return f"({one} ({quoted(form.comma)} {one})*)?"
 
 
@@ -157,23 +181,26 @@ def _options(schema: Mapping[str, Any]) -> Sequence[str | int | float | None]:
     return found if all(one is None or isinstance(one, str | int | float) for one in found) else ()
 
 
-def _raw(schema: Mapping[str, Any], root: Mapping[str, Any], after: str) -> str | None:
+def _raw(form: ToolFormat, schema: Mapping[str, Any], root: Mapping[str, Any], after: str) -> str | None:
     """A value that may be a text, as it is, and what comes after it; None for one that is written as JSON.
 
-    Null is a word then. Other values are JSON beside texts that are listed. Beside other texts they are among these,
-    but a strict tool's value is JSON.
+    Null is a word then. Other values are JSON beside texts that are listed, or Python's words where a format has them.
+    Beside other texts they are among these, but a strict tool's value is JSON.
     """
-    strict, rest = "x-guidance" not in schema, _after_tag(after)
-    free = f"raw {quoted(rest)}"
+    strict = "x-guidance" not in schema
+    tag, rest = after.rstrip(), written(form, _after_tag(after))
+    free = f"raw {rest}"
     if not strict and not schema.keys() - NOTES - {"x-guidance"}:
         return free
     found = plain(schema, root)
     if found is None or not found.texts:
         return None
+    words = _words(form, found)
+    nulls = [*NULLS[:1] * found.null, *(word for word in words if WORDS[word] is None)]
     if all(map(listed, found.texts)):
-        written = [quoted(one + after) for one in (*found.options, *(NULLS[:1] if found.null else ()))]
-        written += [f"{json_value(one)} {quoted(after)}" for one in found.others]
-        return f"({' | '.join(written)})"
+        values = [quoted(one + tag) for one in dict.fromkeys((*found.options, *nulls, *words))]
+        values += [f"{json_value(one)} {quoted(tag)}" for one in found.others]
+        return f"({' | '.join(values)}) {rest}"
     if found.others:
         return None if strict else free
     for one in found.texts:
@@ -184,22 +211,21 @@ def _raw(schema: Mapping[str, Any], root: Mapping[str, Any], after: str) -> str 
     if len(bounds) > 1:
         require_written(schema)
         return free
-    return _text(*bounds[0], found.null, after)
+    return _text(form, *bounds[0], nulls, after)
 
 
-def _text(least: int, most: int | None, null: bool, after: str) -> str:
+def _text(form: ToolFormat, least: int, most: int | None, nulls: Sequence[str], after: str) -> str:
     """A text of so many characters, or null, and what comes after it; one of at most so many characters has no "<".
 
     Where a line end at either end is not the text's, one of at least so many characters has none among its first.
     """
-    rest = _after_tag(after)
+    tag, rest = after.rstrip(), written(form, _after_tag(after))
     one = r"[^<\n]" if after.startswith("\n") else "[^<]"
     if most is not None:
-        text = rf"{one}{{{least}}}[^<]{{0,{most - least}}}"
-        text = f"({text}|{NULLS[0]})" if null else text
-        return f"/{text}{escaped(after[: len(after) - len(rest)])}/ {quoted(rest)}"
-    text = rf"/({one}|<[^\/]){{{least}}}/ raw {quoted(rest)}"
-    return f"({text} | {quoted(NULLS[0] + after)})" if null and least > len(NULLS[0]) else text
+        text = "|".join([rf"{one}{{{least}}}[^<]{{0,{most - least}}}", *nulls])
+        return f"/({text}){escaped(tag)}/ {rest}"
+    values = [rf"/({one}|<[^\/]){{{least}}}/ raw", *(quoted(null + tag) for null in nulls if len(null) < least)]
+    return f"({' | '.join(values)}) {rest}"
 
 
 def _length(schema: Mapping[str, Any], key: str) -> int | None:
