@@ -145,6 +145,8 @@ def main() -> None:
     parser.add_argument("--work", default=None, help="where models and results of runs are for a while")
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     args = parser.parse_args()
+    if args.tokenizer is None and random_checkpoint.SHAPES.keys() & {*args.models}:
+        parser.error("a model that is made wants --tokenizer, a checkpoint's folder")
     rows = []
     for model in args.models:
         with tempfile.TemporaryDirectory(dir=args.work) as folder:
