@@ -116,5 +116,6 @@ def test_bench(name: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "COLD_BYTES", 1 << 14)
     result = measure.bench_gemm(tokens, 48, 256, name, "gpu")
     assert result["passed"]
-    assert result["own_error"] < 1e-3  # weights of many tokens, or their scales and minima, are rounded to float16
+    both = name == "q4_k" and tokens > 1  # scales and minima are rounded, which partly cancel
+    assert result["own_error"] < (1e-3 if both else 5e-4)  # scales of few tokens, and weights of many, are in float16
     assert "BLAS" in result["library"]
