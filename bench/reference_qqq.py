@@ -75,6 +75,9 @@ class Authors:
     def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> Outline:
         raise NotImplementedError("nothing is said beforehand")
 
+    def finish(self, dst: str, work: str, scheme: str) -> bool:
+        return False
+
     @torch.no_grad()
     def _block(self, model: Any, prefix: str, group: int | None) -> dict[str, tuple[AnyArray, AnyArray]]:
         """Round the linear layers of a block, and give what they became: values [N, K] and scales [N, groups]."""

@@ -5,16 +5,19 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from octavo.errors import FileError, NonFiniteError, OctavoError
-from octavo.quantizers import checkpoint
+from octavo.errors import FileError, NonFiniteError, OctavoError, UsageError
+from octavo.evals.schemes import SchemeMethod
+from octavo.quantizers import checkpoint, quantize_checkpoint
 from octavo.quantizers.job import write
+from octavo.quantizers.job.report import Report
 from tests.cli.conftest import Run, octavo
-from tests.evals.kept_runs import WAYS, Start, command, start
+from tests.evals.kept_runs import OPTIONS, WAYS, Start, command, start
 from tests.runtime import tiny
 
 __all__ = ["octavo", "start"]
@@ -128,16 +131,42 @@ def test_a_checkpoint_that_was_written(octavo: Run, text: str, tmp_path: Path, m
     assert (
         f"{out}/ is written already, by a run that was killed before it removed {work} (allowed: --resume" in again.err
     )
+    finished = (
+        f"{out}: is a finished checkpoint: w4a16-g128 by gptq over text.txt (allowed: a folder that is new or empty)"
+    )
     other = octavo(*command("scheme", src, text, str(out), "--resume", "--rotate"))
     assert other.status == 2
-    assert "has files in it" in other.err
+    assert finished in other.err
     assert (work / "state.json").exists()
     done = octavo(*given, "--resume")
     assert (done.status, done.out) == (0, f"{out} is written already; {work}, which the run that did left as it was "
                                           "killed, is removed\n")  # fmt: skip
     assert not work.exists()
     assert {path.name: path.read_bytes() for path in out.iterdir()} == wanted
+    assert finished in octavo(*command("scheme", src, text, str(out), "--resume")).err
+    (out / "octavo_calibration.json").write_text("{}")
     assert "has files in it" in octavo(*given, "--resume").err
+
+
+def test_a_checkpoint_that_was_written_in_python(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the command has it: done with `resume`, else an error that says that it is."""
+    tiny.widen(monkeypatch)
+    src, out, work = tiny.write(tmp_path / "src.gguf"), tmp_path / "out", tmp_path / "out.work"
+    method = SchemeMethod(text, **OPTIONS)
+
+    def again(resume: bool) -> Report:
+        return quantize_checkpoint(src, out, "w4a16-g128", method=replace(method, resume=resume))
+
+    with killed_at_the_end(monkeypatch):
+        assert not again(False).finished
+    wanted = {path.name: path.read_bytes() for path in out.iterdir()}
+    with pytest.raises(UsageError, match=r"is written already, .* \(allowed: --resume \(resume=True\)"):
+        again(False)
+    report = again(True)
+    assert (report.finished, report.nbytes > 0, work.exists()) == (True, True, False)
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == wanted
+    with pytest.raises(FileError, match="is a finished checkpoint: w4a16-g128 by gptq over"):
+        again(True)
 
 
 def test_another_checkpoint_in_the_place_of_a_run_that_was_killed(
@@ -155,5 +184,5 @@ def test_another_checkpoint_in_the_place_of_a_run_that_was_killed(
     (tmp_path / "moved").rename(out)
     done = octavo(*command("scheme", src, text, str(out), "--resume"))
     assert done.status == 2
-    assert "has files in it" in done.err
+    assert "is a finished checkpoint" in done.err
     assert (work / "state.json").exists()

@@ -154,11 +154,10 @@ def quantize(
         scheme.refuse(given)
         given = {"allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads}
         made = scheme.quantize(local(src, offline), dst, method, given)
-        if made is not None:
-            show(made, as_json)
+        if made.finished and not as_json:
+            print(_WRITTEN.format(printable(dst.rstrip(os.sep))))
         else:
-            said = {"target": dst, "written": "before"}
-            print(to_json(said) if as_json else _WRITTEN.format(printable(dst.rstrip(os.sep))))
+            show(made, as_json)
         return
     scheme.refuse_alone()
     target = _target(preset, size, types.pure)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +13,6 @@ from octavo.cli.quantize_method import MethodOptions
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.evals.schemes import SchemeMethod
     from octavo.quantizers.job.report import Report
 
 SCHEME = "A scheme instead of a preset"
@@ -65,12 +63,6 @@ class SchemeOptions:
                      help="Leave linear layers whose name matches as they are; may be repeated."),
     ] = None  # fmt: skip
 
-    def _is_written(self, dst: str, work: str, made: SchemeMethod) -> bool:
-        from octavo.evals.written import is_written
-
-        assert self.scheme is not None
-        return os.path.isdir(work) and is_written(dst, work, self.scheme, made)
-
     def refuse_alone(self) -> None:
         """Raise UsageError for options of schemes without one."""
         options = {
@@ -88,26 +80,14 @@ class SchemeOptions:
             allowed = "options of the scheme and of its method, --allow-requantize, --dry-run, --threads, --json"
             raise UsageError(f"{other} with --scheme {self.scheme} (allowed: {allowed})")
 
-    def quantize(self, src: str, dst: str, method: MethodOptions, options: dict[str, Any]) -> Report | None:
-        """Write the checkpoint; None where a run that was killed then has written it, which --resume clears up after.
-
-        Raises UsageError for such a one without --resume.
-        """
-        from octavo.quantizers.checkpoint import WORK, quantize_checkpoint
+    def quantize(self, src: str, dst: str, method: MethodOptions, options: dict[str, Any]) -> Report:
+        """Write the checkpoint. Raises as `quantize_checkpoint` does."""
+        from octavo.quantizers.checkpoint import quantize_checkpoint
 
         assert self.scheme is not None
         with notes_told(), Bar() as bar:
             given = {"rotate": self.rotate, "kv": self.kv, "activations": self.activations, "seed": self.seed}
             made = method.of_scheme(options["threads"], bar, **given)
-            work = dst.rstrip(os.sep) + WORK
-            if made is not None and not options["dry_run"] and self._is_written(dst, work, made):
-                if made.resume:
-                    from octavo.evals.layerwise import remove_journal
-
-                    remove_journal(work)
-                    return None
-                problem = f"{dst} is written already, by a run that was killed before it removed {work}"
-                raise UsageError(f"{problem} (allowed: --resume, which removes it; or another DST)")
             layout = self.layout or "compressed-tensors"
             return quantize_checkpoint(
                 src, dst, self.scheme, method=made, layout=layout, ignore=self.ignore or (), progress=bar.show,

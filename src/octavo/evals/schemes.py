@@ -15,9 +15,10 @@ from typing import Literal
 from octavo.backends import select
 from octavo.errors import UsageError
 from octavo.evals.calibration import samples_of
-from octavo.evals.layerwise import Journal, run_name
+from octavo.evals.layerwise import Journal, remove_journal, run_name
 from octavo.evals.scheme_run import Progress, SchemeRun
 from octavo.evals.scheme_weights import COMPENSATE
+from octavo.evals.written import is_written
 from octavo.huggingface.kv_out import TOPS
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES, CheckpointScheme
 from octavo.io.gguf import GGUFFile
@@ -92,7 +93,8 @@ class SchemeMethod:
     samples   windows of the text that are run, at most
     context   tokens of a window (default: CONTEXT, or what the model was made for)
     seed      says which windows, and which rotations
-    resume    go on with a run that was killed; it gives the same bytes
+    resume    go on with a run that was killed; it gives the same bytes. Where the kill came when all was written, only
+              the folder of the run is removed
     device, threads  as of `octavo.load`
     progress  is told how much of the model was run
 
@@ -157,6 +159,15 @@ class SchemeMethod:
         run = self._opened(file, scheme)
         takes = run.needs()
         return Outline(run.file, takes.memory, takes.values + run.coded_bytes(), takes.seconds)
+
+    def finish(self, dst: str, work: str, scheme: str) -> bool:
+        if not is_written(dst, work, scheme, self):
+            return False
+        if not self.resume:
+            problem = f"{dst} is written already, by a run that was killed before it removed {work}"
+            raise UsageError(f"{problem} (allowed: --resume (resume=True), which removes it; or another destination)")
+        remove_journal(work)
+        return True
 
     def _opened(self, file: GGUFFile, scheme: CheckpointScheme) -> SchemeRun:
         ways, activations = ways_of(self.kind, scheme), self._activations(scheme)

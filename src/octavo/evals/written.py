@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from octavo.evals.layerwise.values import stages_done
 from octavo.evals.scheme_work import load_stages
-from octavo.evals.schemes import SchemeMethod
 from octavo.io.safetensors import Checkpoint
 from octavo.quantizers.job.record import FILE, Record, record_of, rounded
+
+if TYPE_CHECKING:
+    from octavo.evals.schemes import SchemeMethod
 
 
 def is_written(dst: str, work: str, scheme: str, method: SchemeMethod) -> bool:

@@ -10,11 +10,12 @@ import json
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from octavo.backends.cores import threads_of
-from octavo.errors import FileError, UsageError
+from octavo.errors import FileError, OctavoError, UsageError
 from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.huggingface.config_out import config_json, generation_config
 from octavo.huggingface.folder import read_folder
@@ -25,12 +26,12 @@ from octavo.huggingface.writers import find_writer
 from octavo.io.atomic import new_folder, require_new_folder, require_room
 from octavo.io.gguf import GGUFFile
 from octavo.io.named import resolve
-from octavo.io.safetensors import write_safetensors
+from octavo.io.safetensors import Checkpoint, write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, SINGLE
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.ignored import ignored_layers
 from octavo.quantizers.job.prepared import Method, Prepared
-from octavo.quantizers.job.record import FILE, Record, WeightRecord, to_values
+from octavo.quantizers.job.record import FILE, Record, WeightRecord, record_of, to_values
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.starved import all_starved, warn
 from octavo.quantizers.scheme_tensors import REQUANTIZE, CheckpointJob, Progress, Target
@@ -79,7 +80,10 @@ def quantize_checkpoint(
     kind = writer.scheme(checkpoint_scheme(scheme))
     if method is not None and method.static:
         kind = writer.with_static(kind)
-    _require_new(dst)
+    name, work = os.fsdecode(dst), os.fsdecode(dst).rstrip(os.sep) + WORK
+    finished = bool(name) and method is not None and not dry_run and method.finish(name, work, scheme)
+    if not finished:
+        _require_new(dst)
     if method is not None and method.kv is not None and layout != "compressed-tensors":
         raise UsageError(f"--kv {method.kv} with layout {layout} (allowed: compressed-tensors)")
     with open_model_file(resolve(src)) as file:
@@ -88,14 +92,14 @@ def quantize_checkpoint(
         kind = replace(kind, left=ignored_layers(source, ignore))
         target = Target(source, kind, writer, threads_of(threads), allow_requantize, progress)
         job = CheckpointJob(target, Prepared(file))  # what is wrong with the model is said before a method is at work
-        report = Report(file.path, os.fsdecode(dst), scheme, dry_run)
-        if dry_run:
+        report = Report(file.path, name, scheme, dry_run, finished=finished)
+        if dry_run or finished:
             _outline(report, job, method)
             return report
         if method is None:
             _write(dst, job, report, None)
             return report
-        prepared = method(file, kind, os.fsdecode(dst).rstrip(os.sep) + WORK)
+        prepared = method(file, kind, work)
         try:
             report.scaled.extend(prepared.scaled)
             report.inputs.extend(prepared.inputs)
@@ -152,7 +156,22 @@ def _record(scheme: str, prepared: Prepared) -> dict[str, dict[str, Any]]:
 def _require_new(dst: StrPath) -> None:
     if not os.fspath(dst):
         raise UsageError("the destination has no name; name a folder that is new or empty")
-    require_new_folder(dst)
+    try:
+        require_new_folder(dst)
+    except FileError as error:
+        made = _made_by(dst)
+        if made is None:
+            raise
+        raise FileError(f"is a finished checkpoint: {made}", file=dst, allowed=error.allowed) from None
+
+
+def _made_by(dst: StrPath) -> str | None:
+    """What a checkpoint's record says of how it was made; None where there is no such record."""
+    with suppress(OctavoError):
+        checkpoint = Checkpoint.open(dst)
+        record = record_of(checkpoint.json(FILE), checkpoint.path(FILE))
+        return f"{record.target} by {record.about.method} over {record.about.text}"
+    return None
 
 
 def _config(source: ModelSpec, model: ModelSpec, allow_requantize: bool) -> dict[str, Any]:

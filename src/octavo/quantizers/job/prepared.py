@@ -146,3 +146,10 @@ class Method(Protocol):
     def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> Outline:
         """What a call would take."""
         ...
+
+    def finish(self, dst: str, work: str, scheme: str) -> bool:
+        """Whether the folder `dst` is what a run of this came to that was killed before it removed `work`.
+
+        If so, `work` is removed. Raises UsageError for such a run where this is not to go on with one.
+        """
+        ...
