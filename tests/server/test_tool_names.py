@@ -145,7 +145,8 @@ def test_templates_are_told_what_a_reference_leads_to(server: Server) -> None:
 
 
 UNWRITTEN: list[tuple[str, dict[str, Any]]] = [
-    ("gemma4", {"anyOf": [{"type": "integer"}, {"type": "string"}]}),
+    ("gemma4", {"not": {"type": "integer"}}),
+    ("gemma4", {"allOf": [{"type": "integer"}, {"minimum": 1}]}),
     ("gemma4", {"type": "array", "minItems": 2}),
     ("gemma4", {"type": "string", "pattern": "[0-9]"}),
     ("xml", {"type": "string", "pattern": "[0-9]"}),

@@ -117,6 +117,111 @@ def test_words_of_python(form: ToolFormat, strict: bool) -> None:
         assert read(form, schema, arguments_of(form, {"a": text}), strict=strict) == {"a": value}, (one, text)
 
 
+TEXTS = {"type": "array", "items": TEXT}
+POINT = {"type": "object", "properties": {"x": {"type": "number"}, "on": {"type": "boolean"}, "to": {"type": "null"}},
+         "required": ["x"], "additionalProperties": False}  # fmt: skip
+TREE = {
+    "type": "object",
+    "properties": {"of": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}},
+    "required": ["of"],
+}
+LITERALS: list[tuple[dict[str, Any], str, Any]] = [
+    (TEXTS, "['a', \"b's\"]", ["a", "b's"]),
+    (TEXTS, "['\\'', '\\n\\\\', '\\xe9', 'é\\u20ac', 'x, [y']", ["'", "\n\\", "é", "é€", "x, [y"]),
+    (TEXTS, '["a", \'b\']', ["a", "b"]),
+    (TEXTS, "[]", []),
+    ({"anyOf": [TEXTS, NULL]}, "['a']", ["a"]),
+    ({"anyOf": [TEXTS, NULL]}, "None", None),
+    (POINT, "{'x': 1.5, 'on': True, 'to': None}", {"x": 1.5, "on": True, "to": None}),
+    (POINT, "{'x': -2}", {"x": -2}),
+    ({"type": "array", "items": POINT}, "[{'x': 1, 'on': False}, {'x': 2}]", [{"x": 1, "on": False}, {"x": 2}]),
+    ({"$ref": "#/$defs/Tree"}, "{'of': [{'of': []}, {'of': []}]}", {"of": [{"of": []}, {"of": []}]}),
+    ({"type": "array", "items": {"enum": ["it's", 1, None]}}, "[\"it's\", 1, None]", ["it's", 1, None]),
+    ({"type": "array", "items": {**TEXT, "maxLength": 2}}, "['ab', '']", ["ab", ""]),
+    ({"type": "object", "additionalProperties": {"type": "integer"}}, "{'a b': 1, 'c': 2}", {"a b": 1, "c": 2}),
+    ({"type": "object"}, "{'a': [1, {'b': None}], 'c': 'd'}", {"a": [1, {"b": None}], "c": "d"}),
+    ({"type": "array"}, "[True, 'a', [2.5]]", [True, "a", [2.5]]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_lists_and_objects_of_python(choice: Literal["required", "auto"], strict: bool) -> None:
+    """Seed-OSS's template writes those of earlier calls as Python does, and its models do so, too."""
+    (form,) = (form for form in FORMATS if form.literals)
+    assert form.name == "seed_oss"
+    for one, text, value in LITERALS:
+        schema = {"type": "object", "properties": {"a": one}, "required": ["a"], "$defs": {"Tree": TREE}}
+        jsonschema.validate({"a": value}, schema)
+        for as_it_is in (text, json.dumps(value)):
+            assert read(form, schema, arguments_of(form, {"a": as_it_is}), choice, strict=strict) == {"a": value}
+
+
+def test_lists_of_python_that_a_strict_schema_does_not_allow() -> None:
+    """Where Python's could not be held to it they are JSON."""
+    (form,) = (form for form in FORMATS if form.literals)
+    two = {"type": "array", "items": TEXTS, "minItems": 2}
+    for one, text in ((two, "[['a'], ['b']]"), (TEXTS, "['a', 1]"), (POINT, "{'y': 1}"), (POINT, "{}")):
+        schema = {"type": "object", "properties": {"a": one}, "required": ["a"]}
+        with pytest.raises(AssertionError):
+            read(form, schema, arguments_of(form, {"a": text}), strict=True)
+    schema = {"type": "object", "properties": {"a": two, "b": TEXTS}, "required": ["a"]}
+    given = arguments_of(form, {"a": '[["a"], ["b"]]', "b": "['c']"})
+    assert read(form, schema, given, strict=True) == {"a": [["a"], ["b"]], "b": ["c"]}
+
+
+@pytest.mark.parametrize("text", [
+    "['a'", "[__import__('os')]", "[print(1)]", "{'a', 'b'}", "[b'a']", "[1e999]", "[...]", "['a' 'b'", "[" * 5000,
+    "[" * 300 + "'a'" + "]" * 300, "[" + "-" * 9000 + "1]", "[a for a in 'b']", "[1 + 2j]", "[" + "9" * 9000 + "]",
+], ids=lambda text: text[:20])  # fmt: skip
+def test_what_is_no_list_of_python_is_a_text(text: str) -> None:
+    assert value_of(text, {"type": "array"}) == json.dumps(text)
+
+
+def test_lists_of_python_are_read_where_a_schema_has_lists() -> None:
+    """In all formats that have values as they are."""
+    assert value_of("['a', True]", {"type": "array"}) == '["a", true]'
+    assert value_of("['a']", {"anyOf": [TEXT, {"type": "array"}]}) == '["a"]'
+    assert value_of("{'a': ('b', None)}\n", {"type": "object"}) == '{"a": ["b", null]}'
+    for one in (TEXT, {"type": "object"}, {"type": "integer"}, {}):
+        assert value_of("['a']", one) == "\"['a']\""
+
+
+MAYBE = {"anyOf": [{"$ref": "#/$defs/Tree"}, NULL], "default": None}
+PARTS = {
+    "Unit": {"enum": ["C", "F"]}, "Point": POINT, "Tree": {"type": "object", "properties": {"left": MAYBE}},
+}  # fmt: skip
+OPTIONAL: list[tuple[dict[str, Any], str, Any]] = [
+    ({"anyOf": [TEXT, NULL], "default": None, "title": "A"}, '<|"|>it\'s<|"|>', "it's"),
+    ({"anyOf": [TEXT, NULL]}, "null", None),
+    ({"anyOf": [{"type": "integer", "minimum": 3}, NULL]}, "3", 3),
+    ({"anyOf": [{"type": "boolean"}, NULL]}, "true", True),
+    ({"anyOf": [{"type": "number"}, TEXT, NULL]}, "1.5", 1.5),
+    ({"anyOf": [TEXTS, NULL]}, '[<|"|>a<|"|>,<|"|>b<|"|>]', ["a", "b"]),
+    ({"type": "array", "items": {"anyOf": [TEXT, NULL]}}, '[<|"|>a<|"|>,null]', ["a", None]),
+    ({"anyOf": [{"$ref": "#/$defs/Unit"}, NULL]}, '<|"|>C<|"|>', "C"),
+    ({"$ref": "#/$defs/Unit"}, '<|"|>F<|"|>', "F"),
+    ({"anyOf": [{"$ref": "#/$defs/Point"}, NULL]}, "{x:1,on:false}", {"x": 1, "on": False}),
+    ({"type": "array", "items": {"$ref": "#/$defs/Point"}}, "[{x:1},{x:2}]", [{"x": 1}, {"x": 2}]),
+    ({"$ref": "#/$defs/Tree"}, "{left:{left:null}}", {"left": {"left": None}}),
+    ({"type": "object", "additionalProperties": {"type": "integer"}}, "{a:1,b:2}", {"a": 1, "b": 2}),
+    ({"type": ["string", "null"]}, "null", None),
+    ({"const": "C"}, '<|"|>C<|"|>', "C"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_strict_values_between_marks_that_may_be_null(choice: Literal["required", "auto"]) -> None:
+    """Fields of pydantic's models, optional ones and those of other models; strict tools with such were refused."""
+    (form,) = (form for form in FORMATS if form.mark)
+    for one, text, value in OPTIONAL:
+        schema = {"type": "object", "properties": {"a": one}, "required": ["a"], "additionalProperties": False}
+        schema["$defs"] = PARTS
+        jsonschema.validate({"a": value}, schema)
+        assert read(form, schema, arguments_of(form, {"a": text}), choice, strict=True) == {"a": value}, one
+        jsonschema.validate(json.loads(called(form, Tool("f", schema, strict=True))[1]), schema)
+
+
 def test_words_of_python_that_a_schema_does_not_allow() -> None:
     """A grammar has only those that it does, and other formats have none."""
     for form, one, text in [

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import NoneType
 from typing import Any
 
 from octavo.runtime.schema import joined, without_reference
+from octavo.server.literals import literal
 
 Schema = Mapping[str, Any]
 
@@ -110,7 +112,8 @@ def value_of(text: str, schema: object, root: Schema | None = None) -> str:
     """A value as JSON: a text where the schema, which is a part of `root`, allows nothing else, else what it says.
 
     It is a text, too, where it says nothing, or, beside texts, nothing that the schema allows. Python's words
-    are read where the schema tells that it allows what they mean.
+    are read where the schema tells that it allows what they mean, and its lists and dictionaries, which no JSON is,
+    where it allows lists or objects.
     """
     found = plain(schema, root or {})
     allowed = found if found is not None and found.texts else None
@@ -120,10 +123,21 @@ def value_of(text: str, schema: object, root: Schema | None = None) -> str:
     if allowed is None or (allowed.others and text not in allowed.options):
         try:
             value = json.loads(text, parse_constant=_no_constant)
+            read = json.dumps(value, allow_nan=False)  # 1e999 is no number of JSON
         except (ValueError, RecursionError):
-            return json.dumps(text)
+            return _literal(text, found.others if found is not None else ())
         if allowed is None or isinstance(value, str) or any(_fits(value, one) for one in allowed.others):
-            return json.dumps(value)
+            return read
+    return json.dumps(text)
+
+
+def _literal(text: str, schemas: Sequence[Schema]) -> str:
+    """A list or an object, as Python writes it, where one of the schemas is of such, else a text; as JSON."""
+    if any(one.get("type") in ("array", "object") for one in schemas):
+        with suppress(ValueError, TypeError, RecursionError):
+            value = literal(text.strip())
+            if isinstance(value, list | dict) and any(_fits(value, one) for one in schemas):
+                return json.dumps(value, allow_nan=False)
     return json.dumps(text)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
 
+from octavo.server.literals import literal
 from octavo.server.tool_readers import MOST_CHARACTERS, Part, Tools
 
 _CALL = re.compile(r"\s*([^\s(]+)\s*\((.*)\)\s*", re.DOTALL)
@@ -70,7 +69,7 @@ def _calls(text: str) -> list[tuple[str, str]]:
     """Names and arguments, as JSON, of a list of calls; [] for what is none."""
     try:
         return [_call(part) for part in _parts(text[1:-1])]
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+    except (ValueError, TypeError):
         return []
 
 
@@ -88,7 +87,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _call(text: str) -> tuple[str, str]:
-    """Raises ValueError and SyntaxError for what is no call with arguments by name."""
+    """Raises ValueError for what is no call with arguments by name."""
     found = _CALL.fullmatch(text)
     if found is None:
         raise ValueError("no call")
@@ -97,16 +96,5 @@ def _call(text: str) -> tuple[str, str]:
         one = _ARGUMENT.fullmatch(part)
         if one is None or not one[2].strip():
             raise ValueError("no argument by name")
-        arguments[one[1]] = _literal(ast.parse(f"({one[2]})", mode="eval").body)
+        arguments[one[1]] = literal(one[2])
     return found[1], json.dumps(arguments, allow_nan=False)
-
-
-def _literal(node: ast.expr) -> Any:
-    """The value of a literal, of which true, false and null are ones too."""
-    if isinstance(node, ast.Name) and node.id in ("true", "false", "null"):
-        return {"true": True, "false": False, "null": None}[node.id]
-    if isinstance(node, ast.List | ast.Tuple):
-        return [_literal(one) for one in node.elts]
-    if isinstance(node, ast.Dict):
-        return {str(ast.literal_eval(k)): _literal(v) for k, v in zip(node.keys, node.values, strict=True) if k}
-    return ast.literal_eval(node)

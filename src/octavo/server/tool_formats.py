@@ -36,6 +36,7 @@ class ToolFormat:
     comma      what is written between two of these
     raw        values that are texts are written as they are, not as JSON
     words      models may write booleans and null as Python does: True, False and None
+    literals   and lists and objects, too: ['a', True]
     tight      some models of this format write no line ends around tags: each of these may be left out
     mark       what is written around texts in values, and around names of members that can't be read without
     thinks     what is written around thinking that comes before calls, where calls are not in the reply's answer
@@ -59,6 +60,7 @@ class ToolFormat:
     comma: str = ""
     raw: bool = False
     words: bool = False
+    literals: bool = False
     tight: bool = False
     mark: str = ""
     thinks: tuple[str, str] = ("", "")
@@ -136,7 +138,7 @@ FORMATS = (
                around=("<tool_calls>[", "]</tool_calls>")),
     ToolFormat("seed_oss", partial(TagReader, tags=SEED), tells=("<seed:tool_call>",),
                opens=("<seed:tool_call>", "<function="), kept="<function=", closes=("</seed:tool_call>",), joint="\n",
-               raw=True, words=True, parameter="<parameter=KEY>VALUE</parameter>\n", never=">\n",
+               raw=True, words=True, literals=True, parameter="<parameter=KEY>VALUE</parameter>\n", never=">\n",
                call="<seed:tool_call>\n<function=NAME>\nARGUMENTS</function>\n</seed:tool_call>"),
     ToolFormat("functionary", partial(NamedReader, head=_FUNCTION), tells=("<function=example_function_name>{",),
                opens=("<function=",), kept="<function=", closes=("</function>",), joint="",

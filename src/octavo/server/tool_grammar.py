@@ -8,21 +8,10 @@ from collections.abc import Sequence
 
 from octavo.errors import GrammarError
 from octavo.runtime.grammar import Grammar
+from octavo.server.lark import escaped, pattern, quoted
 from octavo.server.tool_formats import GENERIC, ToolFormat
-from octavo.server.tool_parameters import (
-    ANY_MARKED,
-    Tool,
-    by_name,
-    escaped,
-    json_value,
-    marked_rule,
-    pattern,
-    quoted,
-    raw_rule,
-    require_written,
-    schema_of,
-    written,
-)
+from octavo.server.tool_parameters import Tool, by_name, raw_rule, schema_of, written
+from octavo.server.tool_values import MarkedValues, PythonValues, json_value, require_written
 from octavo.text import Tokenizer
 
 
@@ -80,8 +69,10 @@ class _Writer:
         if self.form.raw:
             rules.append(raw_rule(self.form))
         if self.form.mark:
-            rules.append(f"mark: {self.text(self.form.mark)}\n{ANY_MARKED}")
-            rules.append(marked_rule(self.form.mark, self._tokenizer.special_id(self.form.mark)))
+            rules.append(f"mark: {self.text(self.form.mark)}\n")
+            rules += MarkedValues.rules(self.form.mark, self._tokenizer.special_id(self.form.mark))
+        if self.form.literals:
+            rules += PythonValues.rules()
         return "".join(rules)
 
     def section(self, several: bool) -> str:

@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import GrammarError
-from octavo.runtime.grammar import JSON
 from octavo.runtime.schema import NOTES, read_schema
+from octavo.server.lark import escaped, pattern, quoted
 from octavo.server.marked_reader import is_bare
-from octavo.server.plain_values import NULLS, WORDS, Plain, listed, plain
+from octavo.server.plain_values import NULLS, WORDS, Plain, Schema, listed, plain
 from octavo.server.tool_formats import ToolFormat
+from octavo.server.tool_values import (
+    NAME,
+    MarkedValues,
+    PythonValues,
+    Values,
+    in_order,
+    json_value,
+    length,
+    properties_of,
+    require_written,
+)
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
 
 ANYTHING: dict[str, Any] = {"type": "object"}
-
-NAME = "[A-Za-z_][A-Za-z0-9_]*"
-"""Of a parameter that no schema names."""
-MEMBERS = '(member ("," member)*)?'
-"""What an object has of which nothing is said, with texts between marks."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +38,6 @@ class Tool:
     name: str
     parameters: Mapping[str, Any]
     strict: bool = False
-
-
-def quoted(text: str) -> str:
-    """A text as Lark has it."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def written(form: ToolFormat, text: str) -> str:
@@ -53,37 +54,6 @@ def schema_of(tool: Tool) -> dict[str, Any]:
     return schema if tool.strict else {**schema, "x-guidance": {"lenient": True}}
 
 
-def pattern(before: str, text: str) -> str:
-    """A regular expression of a text after what `before` matches, "" for any text."""
-    return f"/{before or '(?s:.*)'}{escaped(text)}/"
-
-
-def escaped(text: str) -> str:
-    """A text as a part of a regular expression."""
-    return re.sub(r"([\\.+*?()|\[\]{}^$/&~#-])", r"\\\1", text).replace("\n", r"\n")
-
-
-def json_value(schema: Mapping[str, Any]) -> str:
-    """A value as JSON, in Lark's words."""
-    options = {**JSON, **schema.get("x-guidance", {})}
-    return f"%json {json.dumps({**schema, 'x-guidance': options}, ensure_ascii=False)}"
-
-
-def _properties(schema: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any], bool]]:
-    """Names of parameters with their schemas, and whether they are required."""
-    properties, required = schema.get("properties"), schema.get("required")
-    found = properties if isinstance(properties, Mapping) else {}
-    shared = {k: v for k, v in schema.items() if k in ("$defs", "definitions", "x-guidance")}
-    return [
-        (
-            name,
-            {**shared, **one} if isinstance(one, Mapping) else shared,
-            isinstance(required, list) and name in required,
-        )
-        for name, one in found.items()
-    ]
-
-
 def by_name(tool: Tool, form: ToolFormat, rules: list[str]) -> str:
     """Parameters in their order, the required ones first where commas are between them; "" for none.
 
@@ -94,33 +64,14 @@ def by_name(tool: Tool, form: ToolFormat, rules: list[str]) -> str:
     if "properties" not in whole and whole.get("additionalProperties") is not False:
         require_written(whole)
         return _any(form)
-    found = [(_parameter(form, name, one, whole, rules), required) for name, one, required in _properties(whole)]
-    if not form.comma:
-        return " ".join(one if required else f"({one})?" for one, required in found)
-    needed = [one for one, required in found if required]
-    others = [one for one, required in found if not required]
-    comma = f" {quoted(form.comma)} "
-    if not needed:
-        return _some(others, comma, rules)
-    return " ".join([comma.join(needed), *(f"({comma}{one})?" for one in others)])
+    values = MarkedValues(whole, rules) if form.mark else PythonValues(whole, rules)
+    found = [(_parameter(form, name, one, whole, values), required) for name, one, required in properties_of(whole)]
+    if form.comma:
+        return in_order(found, quoted(form.comma), rules)
+    return " ".join(one if required else f"({one})?" for one, required in found)
 
 
-def _some(found: Sequence[str], comma: str, rules: list[str]) -> str:
-    """Any of several parameters in their order, with commas between them; "" for none.
-
-    Each is written once, in a rule, and what may come after it is a rule, too: the grammar grows with their number.
-    """
-    first = len(rules)
-    for i, one in enumerate(found, first):
-        after = f"({comma}given{i + 1})? after{i + 1}" if i + 1 < first + len(found) else '""'
-        rules.append(f"given{i}: {one}\nafter{i}: {after}\n")
-    choices = " | ".join(f"given{i} after{i}" for i in range(first, len(rules)))
-    return f"({choices})?" if choices else ""
-
-
-def _parameter(
-    form: ToolFormat, name: str, schema: Mapping[str, Any], root: Mapping[str, Any], rules: list[str]
-) -> str:
+def _parameter(form: ToolFormat, name: str, schema: Schema, root: Schema, values: Values) -> str:
     """A parameter with its name and value, whose schema is a part of `root`."""
     before, after = form.parameter.split("VALUE")
     begin, end = before.split("KEY")
@@ -129,14 +80,24 @@ def _parameter(
         head = f"mark {quoted(name)} mark {quoted(end)}"
     if form.raw and (text := _raw(form, schema, root, after)) is not None:
         return f"{head} {text}"
-    value = _marked(schema, form, rules) if form.mark else _value(form, schema, root)
+    value = values.value(schema) if form.mark else _value(form, schema, root, values)
     return f"{head} {value} {written(form, after)}" if after else f"{head} {value}"
 
 
-def _value(form: ToolFormat, schema: Mapping[str, Any], root: Mapping[str, Any]) -> str:
-    """A value as JSON or, where a format has them, one of Python's words that the schema, a part of `root`, allows."""
+def _value(form: ToolFormat, schema: Schema, root: Schema, values: Values) -> str:
+    """A value as JSON or, where a format has them, as Python writes it: a word, a list or an object.
+
+    The schema is a part of `root`. Lists and objects that can't be held to it when they are no JSON are JSON.
+    """
     found = plain(schema, root)
-    return _or_words(json_value(schema), () if found is None else _words(form, found))
+    if found is None:
+        return json_value(schema)
+    choices = [json_value(schema), *map(quoted, _words(form, found))]
+    for one in found.others if form.literals else ():
+        if one.get("type") in ("array", "object"):
+            with suppress(GrammarError):
+                choices.append(values.container(one))
+    return f"({' | '.join(choices)})"
 
 
 def _or_words(value: str, words: Iterable[str]) -> str:
@@ -152,7 +113,7 @@ def _words(form: ToolFormat, allowed: Plain) -> list[str]:
 def _any(form: ToolFormat) -> str:
     """Parameters of which nothing is said."""
     if form.mark:
-        return MEMBERS
+        return MarkedValues.members
     before, after = form.parameter.split("VALUE")
     begin, end = before.split("KEY")
     value = _or_words(json_value({}), WORDS if form.words else ())
@@ -162,26 +123,7 @@ def _any(form: ToolFormat) -> str:
     return f"({one} ({quoted(form.comma)} {one})*)?"
 
 
-UNWRITTEN = frozenset({
-    "anyOf", "oneOf", "allOf", "not", "if", "$ref", "const", "enum", "pattern", "format", "minItems", "maxItems",
-    "uniqueItems", "prefixItems", "contains", "minProperties", "maxProperties", "patternProperties", "propertyNames",
-})  # fmt: skip
-"""Keywords that only JSON is held to."""
-
-
-def require_written(schema: Mapping[str, Any]) -> None:
-    """Raises GrammarError where a strict tool has keywords that values which are no JSON can't be held to."""
-    if "x-guidance" not in schema and (unkept := UNWRITTEN & set(schema)):
-        raise GrammarError(f"{min(unkept)} can't be kept to in calls as this model writes them")
-
-
-def _options(schema: Mapping[str, Any]) -> Sequence[str | int | float | None]:
-    """The plain values that are all that a schema allows; () for others."""
-    found = listed(schema) or ()
-    return found if all(one is None or isinstance(one, str | int | float) for one in found) else ()
-
-
-def _raw(form: ToolFormat, schema: Mapping[str, Any], root: Mapping[str, Any], after: str) -> str | None:
+def _raw(form: ToolFormat, schema: Schema, root: Schema, after: str) -> str | None:
     """A value that may be a text, as it is, and what comes after it; None for one that is written as JSON.
 
     Null is a word then. Other values are JSON beside texts that are listed, or Python's words where a format has them.
@@ -205,7 +147,7 @@ def _raw(form: ToolFormat, schema: Mapping[str, Any], root: Mapping[str, Any], a
         return None if strict else free
     for one in found.texts:
         require_written(one)
-    bounds = [(_length(one, "minLength") or 0, _length(one, "maxLength")) for one in found.texts]
+    bounds = [(length(one, "minLength") or 0, length(one, "maxLength")) for one in found.texts]
     if (0, None) in bounds:
         return free
     if len(bounds) > 1:
@@ -228,17 +170,6 @@ def _text(form: ToolFormat, least: int, most: int | None, nulls: Sequence[str], 
     return f"({' | '.join(values)}) {rest}"
 
 
-def _length(schema: Mapping[str, Any], key: str) -> int | None:
-    """Characters that a schema wants at least, or at most; None for what is no number of them."""
-    found = schema.get(key)
-    return found if isinstance(found, int) and found >= 0 else None
-
-
-def marked_rule(mark: str, token: int | None) -> str:
-    """The rule of a text up to the mark after it, which may be a control token, and of that mark."""
-    return f"marked[lazy]: {pattern('', mark)}\n" if token is None else f"marked: /(?s:.+)/? <[{token}]>\n"
-
-
 def raw_rule(form: ToolFormat) -> str:
     """The rule of a text that is written as it is, up to the first tag that ends it, and of that tag."""
     tag = form.parameter.split("VALUE")[1].strip()
@@ -248,37 +179,3 @@ def raw_rule(form: ToolFormat) -> str:
 def _after_tag(after: str) -> str:
     """Of what comes after a value what follows the tag."""
     return after[len(after.rstrip()) :]
-
-
-ANY_MARKED = (
-    'any: mark marked | %json {"type": ["number", "boolean", "null"]} | "[" (any ("," any)*)? "]"'
-    f' | "{{" {MEMBERS} "}}"\nmember: /{NAME}/ ":" any\n'
-)
-"""A value of which nothing is said, with texts between marks."""
-
-
-def _marked(schema: Mapping[str, Any], form: ToolFormat, rules: list[str]) -> str:
-    """A value with texts between marks. Raises GrammarError for what can't be kept to and has to be."""
-    kind, options = schema.get("type"), _options(schema)
-    if options:
-        written = (f"mark {quoted(one)} mark" if isinstance(one, str) else quoted(json.dumps(one)) for one in options)
-        return f"({' | '.join(written)})"
-    if kind in ("integer", "number", "boolean", "null"):
-        return json_value(schema)
-    if isinstance(kind, list) and kind:
-        return f"({' | '.join(_marked({**schema, 'type': one}, form, rules) for one in kind)})"
-    require_written(schema)
-    if kind == "string":
-        least, most = _length(schema, "minLength") or 0, _length(schema, "maxLength")
-        if most is not None:
-            return f"mark /[^<]{{{least},{most}}}/ mark"
-        return rf"mark /([^<]|<[^|]){{{least}}}/ marked" if least else "mark marked"
-    shared = {key: schema[key] for key in ("$defs", "definitions", "x-guidance") if key in schema}
-    if kind == "array":
-        item = (
-            _marked({**shared, **schema["items"]}, form, rules) if isinstance(schema.get("items"), Mapping) else "any"
-        )
-        return f'"[" ({item} ("," {item})*)? "]"'
-    if kind == "object" and (schema.get("properties") or schema.get("additionalProperties") is False):
-        return f'"{{" {by_name(Tool("", schema, strict=True), form, rules)} "}}"'
-    return f'"{{" {MEMBERS} "}}"' if kind == "object" else "any"
