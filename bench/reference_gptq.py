@@ -1,12 +1,16 @@
 """Compares w4a16-g128 with llm-compressor's GPTQ on the same checkpoint and tokens.
 
-    PYTHONPATH=OVERLAY:src python bench/reference_gptq.py [demo | MODEL.gguf] [--methods gptq,auto] [--orders 1]
+    PYTHONPATH=OVERLAY:src python bench/reference_gptq.py [demo | MODEL.gguf] [--methods rtn,gptq,...] [--orders 1]
 
 It writes bench/results/reference-gptq-MODEL-<date>.json. With several orders each row is of the model with its channels
 in one of them, which changes nothing but what shares a group; `ratios` are geometric means over all of them.
 OVERLAY has llmcompressor (`pip install --target OVERLAY llmcompressor`), which nothing else here needs. It is given the
-model in float32 and the token ids that Octavo's own methods run the model over. What it writes is opened and measured
-as any checkpoint, by divergence from the original on questions that none of them saw.
+model in float32 and the token ids that Octavo's own methods run the model over (`texts.py`). What it writes is opened
+and measured as any checkpoint, by divergence from the original on a text that none of them saw.
+
+Models of experts are loaded by its `load_quantizable_moe`, linear layers for each expert, and calibrated as it does
+unless told otherwise: each expert with all tokens, whichever the router sends there. Octavo gives an expert its own.
+Routers and the output matrix stay as they are on both sides, and it is an error if anything else sets them apart.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from transformers import AutoModelForCausalLM
 
 import references
 import results_file
@@ -26,24 +32,27 @@ from octavo.evals.schemes import SchemeMethod
 from octavo.io.named import resolve
 from octavo.quantizers import quantize_checkpoint
 from scheme_methods import write_order
+from texts import calibration
 
 SCHEME = "w4a16-g128"
 OBSERVERS = (None, "memoryless_mse")
 """How llm-compressor finds the range of a group: its default, the extremes, and the least squared error."""
+KEPT = ("lm_head", r"re:.*mlp\.gate$")
+"""Layers that it is told to leave as they are: the output matrix and routers."""
 
 
 def reference(folder: Path, tokens: list[list[int]], out: Path, observer: str | None) -> float:
     """Write `folder` as llm-compressor's GPTQ quantizes it to `out`; how many seconds that took."""
-    import torch
     from llmcompressor import oneshot
+    from llmcompressor.modeling.moe.linearize import load_quantizable_moe
     from llmcompressor.modifiers.quantization import GPTQModifier
-    from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with load_quantizable_moe():
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     rows: Any = [{"input_ids": torch.tensor([row]), "attention_mask": torch.ones(1, len(row))} for row in tokens]
     data = torch.utils.data.DataLoader(rows, batch_size=None)
     more = {} if observer is None else {"weight_observer": observer}
-    recipe = GPTQModifier(targets="Linear", scheme="W4A16", ignore=["lm_head"], **more)
+    recipe = GPTQModifier(targets="Linear", scheme="W4A16", ignore=[*KEPT], **more)
     begun = time.perf_counter()
     oneshot(
         model=model, tokenizer=str(folder), dataset=data, recipe=recipe, num_calibration_samples=len(tokens),
@@ -60,40 +69,49 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=16, help="windows of the calibration text")
     parser.add_argument("--chunks", type=int, default=12, help="windows of the held-out text")
     parser.add_argument("--orders", type=int, default=1, help="of channels; the first is the model's own")
+    parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     name = f"reference-gptq-{Path(options.model).stem}"
     how = {"model": Path(options.model).name, "scheme": SCHEME, "samples": options.samples, "chunks": options.chunks}
     packages = references.versions("llmcompressor", "compressed-tensors", "torch", "transformers")
     source = resolve(options.model)
-    tokens = references.calibration_tokens(source, options.samples)
-    for order in range(options.orders):
-        with tempfile.TemporaryDirectory() as temporary:
-            for row in rows_of(source, order, tokens, options, Path(temporary)):
-                rows.append({"order": order, **row})
-                print(rows[-1], flush=True)
-                found = {**results_file.described(**packages), **how, "ratios": ratios(rows), "rows": rows}
-                results_file.write(name, found)
+    with tempfile.TemporaryDirectory() as texts:
+        text = calibration(options.model, Path(texts))
+        for order in range(options.orders):
+            with tempfile.TemporaryDirectory() as temporary:
+                for row in rows_of(source, order, text, options, Path(temporary)):
+                    rows.append({"order": order, **row})
+                    print(rows[-1], flush=True)
+                    found = {**results_file.described(**packages), **how, "ratios": ratios(rows), "rows": rows}
+                    results_file.write(name, found, options.output)
 
 
 def rows_of(
-    source: str, order: int, tokens: list[list[int]], options: argparse.Namespace, temporary: Path
+    source: str, order: int, text: str, options: argparse.Namespace, temporary: Path
 ) -> Iterator[dict[str, Any]]:
-    """A row for each of the library's observers and each method, of a model with its channels in an order."""
+    """A row for each of the library's observers and each method, of a model with its channels in an order.
+
+    Raises ValueError where a method rounds other layers than the library does.
+    """
+    tokens = references.calibration_tokens(source, text, options.samples)
     if order:
         write_order(source, temporary / "base.gguf", order)
         source = str(temporary / "base.gguf")
-    folder = references.write_folder(source, temporary / "floats")
+    folder, layers = references.write_folder(source, temporary / "floats"), set[str]()
     for observer in OBSERVERS:
         out = temporary / f"reference-{observer}"
         seconds = reference(folder, tokens, out, observer)
+        layers = references.rounded_layers(out)
         kl = references.kl(out, source, options.chunks)
         yield {"by": "llm-compressor", "method": observer or "default", "kl": kl, "seconds": seconds}
     for kind in options.methods.split(","):
         out, begun = temporary / kind, time.perf_counter()
-        method = SchemeMethod("demo", kind, samples=options.samples, device="cpu")
+        method = SchemeMethod(text, kind, samples=options.samples, device="cpu")
         report = quantize_checkpoint(source, out, SCHEME, method=method)
         seconds = time.perf_counter() - begun
+        if differ := layers ^ references.rounded_layers(out):
+            raise ValueError(f"rounded by one of both only: {', '.join(sorted(differ))}")
         kl = references.kl(out, source, options.chunks)
         yield {"by": "octavo", "method": kind, "kl": kl, "seconds": seconds, "bytes": report.nbytes}
 
