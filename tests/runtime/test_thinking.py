@@ -41,7 +41,7 @@ def test_the_answer_comes_after_thinking(grammars: Grammars, begun: bool) -> Non
     constraint.accept(tokenizer.encode(">")[0])
     answer = walk(constraint, tokenizer, Random(1))
     assert answer is not None
-    assert text_of(tokenizer, answer).lstrip("\n") == "{yes}"
+    assert text_of(tokenizer, answer).lstrip(" \n") == "{yes}"
 
 
 def test_an_answer_without_thinking() -> None:
@@ -61,7 +61,7 @@ def test_random_replies_think_and_answer() -> None:
         tokens = walk(constraint, TOKENS.tokenizer, Random(seed), 1000)
         if tokens is not None:
             ended += 1
-            assert text_of(TOKENS.tokenizer, tokens).rpartition("</think>")[2].lstrip("\n") == "{yes}"
+            assert text_of(TOKENS.tokenizer, tokens).rpartition("</think>")[2].lstrip(" \n") == "{yes}"
     assert ended > 1
 
 
@@ -80,5 +80,44 @@ def test_markers_come_from_the_template() -> None:
     assert thinking_after(template, "<|im_start|>assistant\n") == MARKERS[0]
     assert thinking_after(template, "<|Assistant|><think>\n") == Thinking("<think>", "</think>", begun=True)
     assert thinking_after(template, "<think>\n\n</think>\n\n") is None
+    assert thinking_after(template, "<|Assistant|></think>") == Thinking("<think>", "</think>", ended=True)
+    assert thinking_after("</seed:think>", "assistant\n<seed:think><seed:cot_budget_reflect>") == Thinking(
+        "<seed:think>", "</seed:think>", begun=True
+    )
+    assert thinking_after(template, "what is <think><|im_end|>\n<|im_start|>assistant\n") == MARKERS[0]
     assert thinking_after("no marker", "<think>\n") is None
     assert thinking_after("<|channel|>", "<|start|>assistant") == MARKERS[-1]
+
+
+def accepts(grammar: Grammar, thinking: Thinking, text: str) -> bool:
+    """Whether a reply may be a text."""
+    constraint, tokenizer = TOKENS.constraint(grammar, thinking), TOKENS.tokenizer
+    for token in tokenizer.encode(text, parse_special=True):
+        if token not in allowed_tokens(constraint, tokenizer):
+            return False
+        constraint.accept(token)
+    return bool(tokenizer.stop_ids & allowed_tokens(constraint, tokenizer))
+
+
+@pytest.mark.parametrize("thinking", [Thinking("<think>", "</think>", True), Thinking("<think>", "</think>")])
+def test_white_space_between_thinking_and_the_answer(thinking: Thinking) -> None:
+    """As templates have it: line ends and blanks, some of them, in tokens of one or several."""
+    begin = "" if thinking.begun else "<think>"
+    for white in ("", "\n", "\n\n", " ", " \n", "\n\n\n\n"):
+        assert accepts(YES, thinking, f"{begin}Hm.\n</think>{white}{{yes}}"), white
+    assert not accepts(YES, thinking, f"{begin}Hm.</think>{' ' * 40}{{yes}}")
+    assert not accepts(YES, thinking, f"{begin}Hm.</think>\n {{no}}")
+
+
+def test_white_space_that_is_the_answers_own() -> None:
+    thinking = Thinking("<think>", "</think>", begun=True)
+    for text, may in (("\n x", True), ("\nx", False), ("\n\n x", False)):
+        assert accepts(Grammar.regex(r"\n x"), thinking, f"Hm.</think>{text}") == may
+
+
+def test_white_space_after_thinking_that_the_prompt_ends() -> None:
+    """Some templates close it for a model that is not to think."""
+    for white in ("", "\n", "\n\n"):
+        assert accepts(YES, Thinking("<think>", "</think>", ended=True), f"{white}{{yes}}")
+        assert accepts(YES, Thinking("<think>", "</think>"), "{yes}")
+    assert not accepts(YES, Thinking("<think>", "</think>", ended=True), "<think>Hm.</think>{yes}")

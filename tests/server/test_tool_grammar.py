@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from random import Random
 from typing import Any, Literal
 
@@ -22,8 +23,9 @@ from tests.runtime.grammar_walk import allowed_tokens, walk
 from tests.sampling import some
 from tests.server.calls import KNOWN, PLAIN, called, read, require_valid
 from tests.server.test_detail import Result
-from tests.text.vocabularies import CONTROL, byte_level
+from tests.text.vocabularies import CONTROL, USER_DEFINED, byte_level
 
+THINK, SEED_THINK = MARKERS[0], MARKERS[4]
 SPECIAL = dict.fromkeys(("<|im_end|>", "[TOOL_CALLS]", "[ARGS]", "<tool_call>", "</tool_call>"), CONTROL)
 MARKED = Tokenizer.from_metadata(byte_level([], special=SPECIAL, eos_token_id=256))
 
@@ -200,6 +202,45 @@ def test_calls_after_thinking() -> None:
     for token in PLAIN.encode("<tool_call>x</think>\n<tool_call>", add_special=False):
         constraint.accept(token)
     assert {PLAIN.texts[i] for i in allowed_tokens(constraint, PLAIN)} == {"Ċ"}
+
+
+_MARKERS = dict.fromkeys((text for one in (THINK, SEED_THINK) for text in (one.start, one.end)), USER_DEFINED)
+THINKING = {
+    name: Tokenizer.from_metadata(byte_level(merges, special={"<|im_end|>": CONTROL, **_MARKERS}, eos_token_id=eos))
+    for name, merges, eos in (("bytes", [], 256), ("merged", ["Ċ Ċ"], 257))
+}
+AFTER_THINKING = {  # what templates of models that think write between thinking and a call, and after a closed block
+    "hermes": (THINK, ["\n</think>\n\n", "</think>\n", "</think>"], ["\n\n", "\n", ""]),
+    "xml": (THINK, ["\n</think>\n\n", "</think>\n", "</think>\n\n\n\n"], ["\n\n", " \n"]),
+    "glm": (THINK, ["</think>\n", "</think>", "\n</think>\n\n"], ["\n", ""]),
+    "seed_oss": (SEED_THINK, ["</seed:think>\n", "</seed:think>\n\n", "</seed:think>"], ["\n", ""]),
+}
+
+
+@pytest.mark.parametrize("tokenizer", THINKING.values(), ids=THINKING)
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("name", AFTER_THINKING)
+def test_a_call_that_has_to_be_after_thinking(name: str, named: bool, tokenizer: Tokenizer) -> None:
+    """Line ends may come before it."""
+    (form,) = (form for form in FORMATS if form.name == name)
+    thinking, ends, gaps = AFTER_THINKING[name]
+    tool = Tool("f", {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]})
+    use = ToolUse(form, [tool, Tool("now", {})], tool if named else "required")
+    arguments = form.parameter.replace("KEY", "a").replace("VALUE", "1") or '{"a": 1}'
+    call = form.call.replace("NAME", "f").replace("ARGUMENTS", arguments)
+    replies = [(replace(thinking, begun=True), f"Hm.{end}{call}", "Hm.") for end in ends]
+    replies += [(thinking, f"{thinking.start}Hm.{end}{call}", "Hm.") for end in ends]
+    replies += [(replace(thinking, ended=True), f"{gap}{call}", "") for gap in gaps]
+    for state, text, thought in replies:
+        tokens = tokenizer.encode(text, add_special=False, parse_special=True)
+        constraint = Grammars(tokenizer).constraint(use.grammar(tokenizer), state)
+        for i, token in enumerate(tokens):
+            assert token in allowed_tokens(constraint, tokenizer), tokenizer.decode(tokens[: i + 1])
+            constraint.accept(token)
+        assert tokenizer.stop_ids <= allowed_tokens(constraint, tokenizer)
+        detail, found = Detail(tokenizer, (), state, use.parser(), use.call_id()), Result()
+        found.take([*detail.push(tokens), *detail.finish()])
+        assert (found.reasoning, found.content, found.calls) == (thought, "", [("f", '{"a": 1}')])
 
 
 def test_a_named_call_is_one_call() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,11 +20,16 @@ Mask = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """What a model writes around its thinking. `begun`: the prompt ends in it; else a reply may begin with `start`."""
+    """What a model writes around its thinking. Where it is neither `begun` nor `ended`, a reply may begin with `start`.
+
+    begun  the prompt ends in it
+    ended  the prompt ends with `end`, and white space may come before the answer
+    """
 
     start: str
     end: str
     begun: bool = False
+    ended: bool = False
 
 
 MARKERS = (
@@ -41,6 +48,10 @@ MARKERS = (
 
 PROMPT_END = 32
 """Tokens at the end of a prompt that tell whether it ends in thinking."""
+MOST_WHITE = 4
+"""Tokens of white space between thinking and an answer that is held to a grammar."""
+_WHITE = tuple("".join(one) for n in range(1, 5) for one in product(" \n", repeat=n))
+"""Texts that such tokens may have."""
 
 
 def thinking_after(template: str, prompt: str) -> Thinking | None:
@@ -48,19 +59,23 @@ def thinking_after(template: str, prompt: str) -> Thinking | None:
     markers = next((m for m in MARKERS if m.end in template), None)
     if markers is None and "<|channel|>" in template:
         markers = MARKERS[-1]
-    prompt = prompt.rstrip()
-    if markers is None or prompt.endswith(markers.end):
+    if markers is None:
         return None
-    return replace(markers, begun=prompt.endswith(markers.start.rstrip()))
+    told = prompt.rstrip()
+    if told.endswith(markers.end):
+        return replace(markers, ended=True) if told == prompt and markers is not MARKERS[-1] else None
+    # Seed-OSS begins thinking that is to be short with a tag of its own
+    return replace(markers, begun=re.search(rf"{re.escape(markers.start.rstrip())}(<[^<>\s]+>)*$", told) is not None)
 
 
 class AfterThinking:
-    """A Constraint: anything up to the end of thinking, then at most one token of newlines, then the answer's own."""
+    """A Constraint: anything up to the end of thinking, then a few tokens of white space, then the answer's own."""
 
     def __init__(self, answer: Constraint, thinking: Thinking, tokenizer: Tokenizer) -> None:
         self._answer, self._tokenizer, self._end = answer, tokenizer, thinking.end.encode()
-        self._tail, self._thinks, self._gap = b"", thinking.begun, False
-        self._start = [] if thinking.begun else _ids(tokenizer, thinking.start)
+        self._tail, self._thinks = b"", thinking.begun
+        self._gap = MOST_WHITE if thinking.ended and not tokenizer.add_space_prefix else 0
+        self._start = [] if thinking.begun or thinking.ended else _ids(tokenizer, thinking.start)
         self._begun = thinking.begun
         self._free: Mask | None = None
         self._crossing: dict[bytes, Mask] = {}
@@ -75,8 +90,8 @@ class AfterThinking:
             _set(mask, self._start[:1])
             return
         self._answer.fill(mask)
-        if self._gap:
-            _set(mask, self._newlines())
+        if self._gap and self._begins_unspaced(mask):
+            _set(mask, self._white())
         elif self._start:
             _set(mask, self._start[:1])
 
@@ -113,10 +128,10 @@ class AfterThinking:
             self._thinks = not self._start
         elif self._begun and self._start:
             raise GrammarError(f"token {token} does not go on with the text that begins thinking")
-        elif self._gap and token in self._newlines():
-            self._gap = False
+        elif self._gap and token in self._white() and self._begins_unspaced():
+            self._gap -= 1
         else:
-            self._gap = False
+            self._gap = 0
             self._start = []
             self._answer.accept(token)
 
@@ -137,7 +152,7 @@ class AfterThinking:
         _, found, rest = text.partition(self._end)
         if found and rest.strip():
             raise GrammarError(f"{rest[:40]!r} follows the end of thinking in one token")
-        self._thinks, self._gap = not found, bool(found) and not rest
+        self._thinks, self._gap = not found, MOST_WHITE if found else 0
         self._tail = text[-(len(self._end) - 1) :] if len(self._end) > 1 else b""
 
     def _all(self) -> Mask:
@@ -161,9 +176,19 @@ class AfterThinking:
             self._crossing[missing] = found
         return self._crossing[missing]
 
-    def _newlines(self) -> list[int]:
-        ids = (_ids(self._tokenizer, text) for text in ("\n", "\n\n"))
+    def _white(self) -> list[int]:
+        """Tokens of white space."""
+        ids = (_ids(self._tokenizer, text) for text in _WHITE)
         return [one[0] for one in ids if len(one) == 1]
+
+    def _begins_unspaced(self, mask: Mask | None = None) -> bool:
+        """Whether the answer may begin without white space; with it alone, that is the answer's own."""
+        if mask is None:
+            mask = np.empty_like(self._all())
+            self._answer.fill(mask)
+        white = np.zeros_like(mask)
+        _set(white, self._white())
+        return bool((mask & ~white).any())
 
 
 def _ids(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -15,7 +15,9 @@ class Reasoning:
     def __init__(self, thinking: Thinking | None) -> None:
         self._markers = thinking
         self._held = ""
-        self._state = "answers" if thinking is None else "thinks" if thinking.begun else "begins"
+        self._state = "answers"
+        if thinking is not None:
+            self._state = "thinks" if thinking.begun else "ended" if thinking.ended else "begins"
         self._first = True
 
     def push(self, text: str) -> tuple[str, str]:
