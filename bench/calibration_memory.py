@@ -50,27 +50,15 @@ main()
 OF_NO_FILE = ("RssAnon", "RssShmem")
 
 
-def command(case: str, model: str, out: Path, samples: int) -> list[str]:
+def command(case: str, model: str, out: Path, samples: int, device: str) -> list[str]:
     """Arguments of the octavo command for a case, without --dry-run."""
+    place = ["--samples", str(samples), "--device", device]
     method, scheme = case.split(":")
     if method == "calibrate":
-        return [
-            "calibrate",
-            model,
-            "demo",
-            "-o",
-            str(out),
-            "--samples",
-            str(samples),
-            "-c",
-            "512",
-            *scheme.split(),
-            "--device",
-            "cpu",
-        ]
+        return ["calibrate", model, "demo", "-o", str(out), "-c", "512", *scheme.split(), *place]
     kind = "gptq" if method == "gguf" else method
     target = [scheme] if method == "gguf" else ["--scheme", *scheme.split()]
-    return ["quantize", model, str(out), *target, "--method", kind, "--calibration", "demo", "--samples", str(samples)]
+    return ["quantize", model, str(out), *target, "--method", kind, "--calibration", "demo", *place]
 
 
 def announced(arguments: list[str]) -> dict[str, Any]:
@@ -118,9 +106,9 @@ def _status(pid: int) -> dict[str, int]:
 
 def measured(case: str, model: str, folder: Path, args: argparse.Namespace) -> dict[str, Any]:
     """A case's row."""
-    row: dict[str, Any] = {"model": Path(model).name, "case": case, "samples": args.samples}
+    row: dict[str, Any] = {"model": Path(model).name, "case": case, "samples": args.samples, "device": args.device}
     row |= {} if args.only is None else {"only": args.only}
-    arguments = command(case, model, folder / "made", args.samples)
+    arguments = command(case, model, folder / "made", args.samples, args.device)
     said = announced(arguments)
     found: dict[str, Any] = {}
     for _ in range(1 if args.once else 2):
@@ -137,6 +125,7 @@ def main() -> None:
     parser.add_argument("models", nargs="+")
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--samples", type=int, default=16)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
     parser.add_argument("--tokenizer", type=Path)
     parser.add_argument("--once", action="store_true", help="kernels are compiled already")
     parser.add_argument("--limit", type=float, help="seconds after which a run is stopped")
