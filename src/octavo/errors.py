@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, Self
 
 from octavo.sizes import size
 
@@ -52,6 +52,13 @@ class FileError(OctavoError):
         where = [w for w in (self.file, None if offset is None else f"byte {offset}", field) if w]
         text = f"{', '.join(where)}: {problem}" if where else problem
         super().__init__(f"{text} (allowed: {allowed})" if allowed else text)
+
+    def of(self, file: str | os.PathLike[str]) -> Self:
+        """The same error of a file by another name."""
+        found = type(self)(self.problem, file=file, offset=self.offset, field=self.field, allowed=self.allowed)
+        for note in getattr(self, "__notes__", ()):
+            found.add_note(note)
+        return found
 
 
 class GGUFError(FileError):

@@ -114,18 +114,21 @@ def test_a_full_disk_is_one_line(alphabet: str) -> None:
 def test_errors_of_something_else_are_not_those_of_standard_output(
     octavo: Run, alphabet: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They come as they are, without a file's name too."""
+    """They are a line, without a file's name too; -v tells where they came from."""
 
     def fail(*_: object, **__: object) -> None:
-        raise OSError(errno.EPIPE if pipe else errno.ENOSPC, "something else")
+        raise error
 
     monkeypatch.setattr("octavo.runtime.load", fail)
-    pipe = False
-    with pytest.raises(OSError, match="something else"):
-        octavo("run", alphabet, "hi", *GREEDY)
-    pipe = True
-    said = octavo("run", alphabet, "hi", *GREEDY).error()
-    assert said == f"octavo: error: something that was written to is closed: [Errno {errno.EPIPE}] something else"
+    for error, said in (
+        (OSError(errno.ENOSPC, "no room"), "something that is read or written: no room"),
+        (OSError(errno.ENOSPC, "no room", "a file"), "a file: no room"),
+        (OSError("2 requested and 1 written"), "something that is read or written: 2 requested and 1 written"),
+        (OSError(errno.EPIPE, "gone"), f"something that was written to is closed: [Errno {errno.EPIPE}] gone"),
+    ):
+        assert octavo("run", alphabet, "hi", *GREEDY).error() == f"octavo: error: {said}"
+    error = OSError(errno.ENOSPC, "no room")
+    assert "in fail" in octavo("-v", "run", alphabet, "hi", *GREEDY).err
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

@@ -43,7 +43,10 @@ class _Log(logging.Handler):
 
 
 class _Commands(TyperGroup):
-    """Typer takes any EOFError for Ctrl-C, and any broken pipe for standard output's; they are errors here."""
+    """Typer takes any EOFError for Ctrl-C, and any broken pipe for standard output's; they are errors here.
+
+    So are others of the system that nothing has told of better.
+    """
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -52,6 +55,10 @@ class _Commands(TyperGroup):
             raise OctavoError(f"something that was read ends too early: {error}") from error
         except BrokenPipeError as error:
             raise OctavoError(f"something that was written to is closed: {error}") from error
+        except OSError as error:
+            logging.getLogger("octavo").info("where it came from", exc_info=True)
+            name = error.filename if isinstance(error.filename, str) else "something that is read or written"
+            raise OctavoError(f"{name}: {error.strerror or error}") from error
 
 
 app = typer.Typer(

@@ -18,12 +18,9 @@ def numbers(option: str, text: str) -> list[int]:
 
 def write(output: str, name: str, text: str) -> None:
     """Write a result to the file `output`, or under `name` into the folder `output`, and say so."""
-    from octavo.io.atomic import replace_file
+    from octavo.io.atomic import written_file
 
     path = os.path.join(output, name) if os.path.isdir(output) else output
-    try:
-        with replace_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise UsageError(f"{path} can't be written: {error.strerror or error}") from None
+    with written_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+        file.write(text)
     print(f"octavo: wrote {path}", file=sys.stderr)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from octavo.errors import FileError
-from octavo.io.atomic import replace_file
+from octavo.io.atomic import written_file
 from octavo.io.safetensors.json_file import parse_object
 
 FORMAT = "octavo-chat-1"
@@ -54,11 +54,8 @@ class Dialogue:
         if os.path.exists(path):
             _read(path)  # raises for a file that is something else
         content = {"format": FORMAT, "system": self.system, "messages": self.messages}
-        try:
-            with replace_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
-                json.dump(content, file, indent=1)
-        except OSError as error:
-            raise FileError(f"can't be written: {error.strerror or error}", file=path) from None
+        with written_file(path) as temporary, open(temporary, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
 
     def load(self, path: str) -> None:
         """Take the conversation of a file in place of this one. Raises FileError."""

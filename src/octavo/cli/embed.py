@@ -77,9 +77,9 @@ def embed(
 def _save(path: str, vectors: F32) -> None:
     import numpy as np
 
-    from octavo.io.atomic import replace_file
+    from octavo.io.atomic import written_file
 
-    with replace_file(path) as temporary, open(temporary, "wb") as file:
+    with written_file(path) as temporary, open(temporary, "wb") as file:
         np.save(file, vectors)
 
 

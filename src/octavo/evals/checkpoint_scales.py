@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.errors import FileError, UsageError
+from octavo.errors import UsageError
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.folder import read_folder
@@ -23,7 +23,7 @@ from octavo.huggingface.layouts.kv_scales import is_kv_scale
 from octavo.huggingface.schemes import KEY
 from octavo.huggingface.wrapper import wrapper_of
 from octavo.io.apart import BESIDE
-from octavo.io.atomic import new_folder, require_new_folder, require_room
+from octavo.io.atomic import failures_of, new_folder, require_new_folder, require_room
 from octavo.io.safetensors import StoredTensor, write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, INDEX
 from octavo.io.safetensors.writer import TensorHead
@@ -65,13 +65,10 @@ def write_folder(spec: ModelSpec, file: CheckpointFile, largest: Mapping[str, F3
     """
     require_folder(spec, file, path)
     scales = cache_scales(spec, largest, KIND, OPTION)
-    try:
-        with new_folder(path) as folder:
-            places = _write_tensors(folder, file, scales)
-            _write_others(folder, file, places)
-            read_folder(folder)
-    except OSError as error:
-        raise FileError(f"can't be written: {error.strerror}", file=path) from None
+    with failures_of(path), new_folder(path) as folder:
+        places = _write_tensors(folder, file, scales)
+        _write_others(folder, file, places)
+        read_folder(folder)
 
 
 def _write_tensors(folder: str, file: CheckpointFile, scales: Mapping[str, F32]) -> dict[str, str]:

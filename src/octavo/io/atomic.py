@@ -69,7 +69,12 @@ def failures_of(path: str | os.PathLike[str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise FileError(f"can't be written: {error.strerror or error}", file=path) from None
+        raise FileError(f"can't be written: {reason(error)}", file=path) from None
+
+
+def reason(error: OSError) -> str:
+    """What the system says of what can't be written. NumPy drops that, and tells of numbers that it wrote."""
+    return error.strerror or f"the disk is full, or a limit reached ({error})"
 
 
 @contextmanager
@@ -79,7 +84,7 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
     Gives the path of an empty file. When the block ends its bytes are flushed to the disk, it is renamed onto `path`
     (through a link, onto what that points at), and the folder is flushed. When the block or any of this fails it is
     removed and `path` is as it was. A process that is killed leaves the temporary file and `path` as it was. Raises
-    FileError where `path` is there and no regular file, and OSError.
+    FileError where `path` is there and no regular file, OSError, and FileErrors of the temporary file as `path`'s.
     """
     _require_regular(path)
     target = os.path.realpath(path)
@@ -89,9 +94,11 @@ def replace_file(path: str | os.PathLike[str]) -> Iterator[str]:
             yield temporary
             _flush(temporary, os.O_RDWR)
             os.replace(temporary, target)
-        except BaseException:
+        except BaseException as error:
             with suppress(OSError):  # the first error is the one to tell of
                 os.unlink(temporary)
+            if isinstance(error, FileError) and error.file == temporary:
+                raise error.of(path) from None
             raise
     if os.name == "posix":
         _flush(folder, os.O_RDONLY)
@@ -110,8 +117,8 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
 
     Gives the path of an empty folder. When the block ends its files are flushed to the disk, it is renamed, and the
     folder that holds it is flushed. When the block or any of this fails it is removed. A process that is killed leaves
-    the temporary folder and no `path`. Raises FileError where `path` is there and no folder, and OSError, also where it
-    has something in it by the end.
+    the temporary folder and no `path`. Raises FileError where `path` is there and no folder, OSError, also where it has
+    something in it by the end, and of a FileError of a file in the temporary folder one of that file in `path`.
     """
     if os.path.lexists(path) and not os.path.isdir(path):
         raise FileError("is not a folder", file=path, allowed="a folder that is new or empty")
@@ -127,8 +134,10 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
             elif os.path.isdir(target):
                 os.rmdir(target)  # renaming onto an empty folder is POSIX's
             os.rename(temporary, target)
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
+            if isinstance(error, FileError) and (error.file or "").startswith(temporary + os.sep):
+                raise error.of(os.path.join(path, os.path.relpath(error.file or "", temporary))) from None
             raise
     if os.name == "posix":
         _flush(parent, os.O_RDONLY)

@@ -23,7 +23,7 @@ from octavo.huggingface.kv_out import cache_scales, cache_scheme
 from octavo.huggingface.schemes import KEY, checkpoint_scheme
 from octavo.huggingface.tokenizer_out import tokenizer_files
 from octavo.huggingface.writers import find_writer
-from octavo.io.atomic import new_folder, require_new_folder, require_room
+from octavo.io.atomic import failures_of, new_folder, require_new_folder, require_room
 from octavo.io.gguf import GGUFFile
 from octavo.io.named import resolve
 from octavo.io.safetensors import Checkpoint, write_safetensors
@@ -131,14 +131,11 @@ def _write(dst: StrPath, job: CheckpointJob, report: Report, kv: str | None) -> 
     if kv is not None:
         quantized["kv_cache_scheme"] = cache_scheme(kv)
     config = _config(source, job.model, target.allow_requantize) | {KEY: quantized}
-    try:
-        with new_folder(dst) as folder:
-            write_safetensors(os.path.join(folder, SINGLE), job.heads(scales), job.arrays(report, scales))
-            others = {CONFIG: config} | _tokenizer(source.file) | _record(report.preset, job.prepared)
-            _write_others(folder, source.file, others)
-            read_folder(folder)
-    except OSError as error:
-        raise FileError(f"can't be written: {error.strerror}", file=dst) from None
+    with failures_of(dst), new_folder(dst) as folder:
+        write_safetensors(os.path.join(folder, SINGLE), job.heads(scales), job.arrays(report, scales))
+        others = {CONFIG: config} | _tokenizer(source.file) | _record(report.preset, job.prepared)
+        _write_others(folder, source.file, others)
+        read_folder(folder)
 
 
 def _record(scheme: str, prepared: Prepared) -> dict[str, dict[str, Any]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from octavo.errors import INSTALL_REPORT, UsageError
+from octavo.io.atomic import written_file
 
 WIDTH, HEIGHT = 11.0, 3.6
 COLOURS = ("#2a6fdb", "#d9822b", "#2f9e62", "#b04fb5", "#c23b3b", "#6b7280", "#0f8b8d", "#8a6d1f")
@@ -19,7 +21,10 @@ def require_matplotlib() -> None:
 
 
 def plot(result: dict[str, Any], path: str) -> None:
-    """Write the picture to `path`, in the format that its ending names. Raises UsageError for one that is unknown."""
+    """Write the picture to `path`, in the format that its ending names, else as PNG.
+
+    Raises UsageError for one that is unknown, and FileError where it can't be written.
+    """
     import matplotlib
     from matplotlib.figure import Figure
 
@@ -32,11 +37,10 @@ def plot(result: dict[str, Any], path: str) -> None:
         {"a": _short, "b": _among_streams, "c": _turns}[result["workload"]](result["runs"], left, middle, right)
         figure.suptitle(f"{result['server']['model']}, workload {result['workload']}", fontsize=10)
         try:
-            figure.savefig(path, dpi=150)
+            with written_file(path) as temporary:
+                figure.savefig(temporary, dpi=150, format=os.path.splitext(path)[1][1:].lower() or "png")
         except ValueError as error:
             raise UsageError(f"--plot: {error}") from None
-        except OSError as error:
-            raise UsageError(f"{path} can't be written: {error.strerror or error}") from None
 
 
 def _short(runs: list[dict[str, Any]], left: Any, middle: Any, right: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from octavo.errors import FileError
 from octavo.evals.report.advice import advise
 from octavo.evals.report.findings import ModelFindings
 from octavo.evals.report.page import Findings, render
@@ -14,7 +13,7 @@ from octavo.evals.report.svg import require_matplotlib
 from octavo.evals.report.tensors import Progress, measure
 from octavo.huggingface import open_model_file
 from octavo.io.apart import MODEL, TEXT, model_files, require_apart, text_files
-from octavo.io.atomic import replace_file, require_target
+from octavo.io.atomic import require_target, written_file
 from octavo.runtime import resolve
 
 StrPath = str | os.PathLike[str]
@@ -55,11 +54,8 @@ def write_report(
     quality = measure_quality(path, reference, plan) if plan is not None else None
     found = Findings(_as_named(measured), advice, quality, None if plan is None else plan.text)
     page = render(found)
-    try:
-        with replace_file(out) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
-            file.write(page)
-    except OSError as error:
-        raise FileError(f"can't be written: {error.strerror or error}", file=out) from None
+    with written_file(out) as temporary, open(temporary, "w", encoding="utf-8", newline="\n") as file:
+        file.write(page)
     return found
 
 

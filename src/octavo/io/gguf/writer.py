@@ -14,7 +14,7 @@ from octavo.errors import GGUFError, shown
 from octavo.formats.qtensor import QTensor
 from octavo.formats.spec import AnyArray, BlockFormat
 from octavo.formats.table import by_name
-from octavo.io.atomic import replace_file
+from octavo.io.atomic import reason, replace_file
 from octavo.io.gguf.limits import ALIGNMENT_RULE, MAX_DIMS, alignment_is_valid
 from octavo.io.gguf.pairs import typed_pair
 from octavo.io.gguf.values import TypedValue, ValueType
@@ -70,7 +70,7 @@ def write_gguf(
         with replace_file(path) as temporary:
             _write(Path(temporary), arch, pairs, weights)
     except OSError as e:
-        raise GGUFError(f"writing failed: {e.strerror or e}", file=path) from e
+        raise GGUFError(f"writing failed: {reason(e)}", file=path) from e
 
 
 def _write(path: Path, arch: str, pairs: dict[str, TypedValue], weights: list[LazyTensor]) -> None:

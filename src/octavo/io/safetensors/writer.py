@@ -12,6 +12,7 @@ import numpy as np
 
 from octavo.errors import FileError, shown
 from octavo.formats.spec import AnyArray
+from octavo.io.atomic import failures_of
 from octavo.io.safetensors.file import ITEM_BYTES
 
 ALIGNMENT = 8  # of the data, by spaces after the header
@@ -51,11 +52,8 @@ def write_safetensors(
         start += head.nbytes
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % ALIGNMENT)
-    try:
-        with open(path, "wb") as file:
-            file.write(len(text).to_bytes(8, "little") + text)
-            for head, values in zip(heads, data, strict=True):
-                assert values.nbytes == head.nbytes
-                file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
-    except OSError as error:
-        raise FileError(f"can't be written: {error.strerror}", file=path) from None
+    with failures_of(path), open(path, "wb") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for head, values in zip(heads, data, strict=True):
+            assert values.nbytes == head.nbytes
+            file.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
