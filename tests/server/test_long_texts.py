@@ -67,6 +67,17 @@ def test_texts_that_might_have_fitted_are_counted(small: Server) -> None:
     assert small.post("/v1/messages/count_tokens", messages=messages)["input_tokens"] > 1024
 
 
+@pytest.mark.parametrize(("n_ctx", "size"), [(1024, 16 << 20), (1 << 20, 16 << 20), (5 << 18, 20 << 20)])
+def test_a_body_may_have_what_the_context_takes(model: Model, n_ctx: int, size: int) -> None:
+    """16 bytes for each token, as texts in escapes and lists of tokens may have; 16 MiB in any case."""
+    fake = FakeClient([300], info=structs.replace(INFO, n_ctx=n_ctx, n_pages=n_ctx))
+    with running(fake, model) as server:
+        assert server.send("POST", "/tokenize", b'{"content": "hi"}'.ljust(size))[0] == 200
+        with server.connect() as sock:
+            sock.sendall(b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (size + 1))
+            assert sock.recv(1000).startswith(b"HTTP/1.1 413")
+
+
 @pytest.mark.parametrize("path", ["/tokenize", "/v1/chat/completions"])
 def test_others_are_answered_while_a_text_is_encoded(model: Model, path: str) -> None:
     fake = FakeClient([300])

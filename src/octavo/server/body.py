@@ -53,7 +53,8 @@ async def read(request: Request, limits: Limits) -> bytes:
 
 
 def _too_large(limits: Limits) -> ApiError:
-    return ApiError(413, f"the body is larger than {limits.body} bytes", headers=CLOSE)
+    allowed = f"16 MiB, or {limits.token} bytes a token of the context"
+    return ApiError(413, f"the body is larger than {limits.body} bytes (allowed: {allowed})", headers=CLOSE)
 
 
 async def read_as(request: Request, kind: type[T], limits: Limits) -> T:

@@ -41,7 +41,8 @@ class Limits:
 
     queue          replies that may wait; further ones are refused with 429
     queue_tokens   tokens of prompts that may be under way
-    body           bytes of a request
+    body           bytes of a request, where the context does not take more
+    token          bytes of a request for each token of the context
     header         bytes of its headers
     depth          of its JSON
     header_time    seconds until all headers are there
@@ -54,6 +55,7 @@ class Limits:
     queue: int = 256
     queue_tokens: int = 1 << 22
     body: int = 16 << 20
+    token: int = 16
     header: int = 64 << 10
     depth: int = 64
     header_time: float = 10.0

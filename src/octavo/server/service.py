@@ -7,6 +7,7 @@ import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 from octavo import __version__
@@ -17,7 +18,7 @@ from octavo.server.client import EngineClient
 from octavo.server.errors import ApiError, PromptTooLongError, bad, ending, unavailable
 from octavo.server.messages import Info
 from octavo.server.metrics import Metrics
-from octavo.server.options import ServerOptions
+from octavo.server.options import Limits, ServerOptions
 from octavo.text import ChatTemplate, Tokenizer
 
 LONGEST_WAIT = 120
@@ -107,6 +108,14 @@ class Service:
         """What requests must have in common to share cached prompts: the key that they came with, and their salt."""
         known = "" if self.options.share_cache else key
         return hashlib.sha256(f"{known}\0{salt or ''}".encode()).hexdigest()[:16] if known or salt else ""
+
+    @property
+    def limits(self) -> Limits:
+        """What is taken of clients: bodies may have as many bytes for each token of a long context, too."""
+        limits = self.options.limits
+        if self.client.info is None:
+            return limits
+        return replace(limits, body=max(limits.body, limits.token * self.most_tokens))
 
     @property
     def most_tokens(self) -> int:
