@@ -1,0 +1,91 @@
+"""Products with weights, and what makes and sorts activations for them."""
+
+from __future__ import annotations
+
+from octavo.backends.gpu.arguments import ExpertIds, Matrix, Q8Activation, StreamEnd, StreamToken
+from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
+from octavo.backends.gpu.kernels import activations, experts, gemm_mixed_hopper, mmq, token_codes
+from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
+from octavo.backends.gpu.kernels.grid_matvec import grid_matvec_kernel
+from octavo.backends.gpu.kernels.matvec import matvec_kernel, matvec_pair_kernel
+from octavo.backends.gpu.kernels.matvec_float import float_matvec_kernel
+from octavo.backends.gpu.kernels.matvec_stream import matvec_stream_kernel
+from octavo.backends.gpu.kernels.mmq_dot import mmq_dot_kernel
+from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
+from octavo.backends.gpu.kernels.weight_only import weight_only_kernel
+from octavo.backends.gpu.matvec_stream import MatvecStreamShape
+from octavo.backends.gpu.quantize import MmqBlocks, SampledRows
+from tests.backends.gpu.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
+
+BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
+WORDS_X = BYTES_X._replace(codes="*i32")
+STREAM_X = StreamToken(*WORDS_X, None, "fp32")
+FINE_X = StreamToken("*i32", "*fp32", None, "*fp32", "i32", None, "fp32")
+NORMED_X = FINE_X._replace(squares="*fp32")
+NORM_END = StreamEnd("*i8", *("*fp32",) * 4)
+SWIGLU_END = NORM_END._replace(squares=None, weight=None)
+CODES = Matrix("*i8", "i32")
+STREAM = {"x": STREAM_X, "terms": (ROWS,), "end": None}
+
+PRODUCTS: Kernels = {
+    "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1, early=True)}, 1,
+               {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
+    "matvec_pair": (matvec_pair_kernel,
+                    {"TOKENS": 1, "shape": MatvecShape(4, 32, 1, 1), "other_shape": MatvecShape(2, 32, 1, 1)}, 1,
+                    {"x": WORDS_X, "other_y": ROWS}),
+    "matvec_stream": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, STREAM),
+    "matvec_stream_wide": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {**STREAM, "terms": ()}),
+    "matvec_stream_deep": (matvec_stream_kernel, {"shape": MatvecStreamShape(2)}, 2, STREAM),
+    "matvec_stream_deepest": (matvec_stream_kernel, {"shape": MatvecStreamShape(4)}, 4, STREAM),
+    "matvec_stream_norm": (matvec_stream_kernel, {"shape": MatvecStreamShape(4, 2, 2, "rms_norm", True)}, 8,
+                           {**STREAM, "x": FINE_X, "end": NORM_END}),
+    "matvec_stream_swiglu": (matvec_stream_kernel, {"shape": MatvecStreamShape(1, 8, 2, "swiglu", True)}, 8,
+                             {"x": NORMED_X, "terms": (), "y": None, "end": SWIGLU_END}),
+    "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(8, 32, 1, 1)}, 1,
+                  {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
+    "matvec_id_wide": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(16, 32, 2, 2)}, 2,
+                       {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
+    "grid_matvec": (grid_matvec_kernel, {"TOKENS": 1}, 4,
+                    {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
+    "grid_matvec_id": (grid_matvec_kernel, {"TOKENS": 1}, 4,
+                       {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
+    "grid_matvec_2": (grid_matvec_kernel, {"TOKENS": 2}, 4, {"x": WORDS_X, "experts": None, "terms": ()}),
+    "mmq_dot": (mmq_dot_kernel, {"STRIDE": 8, "shape": DotShape(8, 32, 2, 2, 2)}, 2, {"terms": (ROWS, ROWS)}),
+    "mmq_mma": (mmq_mma_kernel, {"STRIDE": 8, "shape": MmaShape(2, 1, 2, 1, 1, False)}, 2, {"terms": (ROWS,)}),
+    "mmq_mma_32": (mmq_mma_kernel, {"STRIDE": 32, "shape": MmaShape(1, 4, 2, 2, 0, True)}, 2, {"terms": ()}),
+    "weight_only": (weight_only_kernel, {"TOKENS": 2, "shape": MatvecShape(2, 32, 1, 1)}, 1,
+                    {"x": Matrix("*i32", "i32")}),
+    "dequantize": (dequantize_kernel, {"BLOCK_N": 4, "CHUNKS": 32}, 4,
+                   {"rows": None, "out": Matrix("*fp16", "i32"), "k": "i32"}),
+    "get_rows": (dequantize_kernel, {"BLOCK_N": 1, "CHUNKS": 32}, 1, {"out": ROWS, "k": "i32"}),
+    "quantize": (activations.quantize_kernel, {"KIND": "rms_norm", "B": 4096}, 8,
+                 {"source": SOURCE, "out": Q8, "ordered": None, "k": "i32"}),
+    "quantize_ordered": (activations.quantize_kernel, {"KIND": "rms_norm", "B": 4096}, 8,
+                         {"source": SOURCE, "out": Q8, "ordered": "*fp16", "k": "i32"}),
+    "ordered": (activations.quantize_kernel, {"KIND": "swiglu", "B": 256}, 1,
+                {"source": SOURCE, "out": None, "ordered": "*fp16", "k": "i32"}),
+    "float": (activations.float_kernel, {"KIND": "swiglu", "B": 1024}, 4,
+              {"source": SOURCE, "out": Matrix("*fp16", "i32"), "ordered": "*fp16", "k": "i32"}),
+    "token_int8": (token_codes.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
+                   {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None}),
+    "token_fp8": (token_codes.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
+                  {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None}),
+    "token_int8_static": (token_codes.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
+                          {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32"}),
+    "token_fp8_static": (token_codes.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
+                         {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32"}),
+    "mmq": (mmq.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
+            {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
+             "k": "i32"}),
+    "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024}, 4, {"tiles": None}),
+    "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096}, 16, {"tiles": "*i32"}),
+    "gather_pairs": (experts.gather_kernel, {"KIND": "swiglu", "B": 1024}, 4,
+                     {"source": SOURCE, "out": "*fp16", "k": "i32"}),
+    "experts_few": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
+    "experts": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
+    "experts_wide": (experts.experts_kernel, {"EXPERTS": 128}, 8, {"x": "*fp16", "experts": "i32"}),
+    "float_matvec": (float_matvec_kernel, {"BLOCK_N": 4, "BLOCK_K": 512}, 4,
+                     {"w": "*fp16", "x": ROWS, "experts": None, "terms": (), "y": ROWS, "k": "i32"}),
+    "f16_scales": (gemm_mixed_hopper.scales_kernel, {"BLOCK_N": 64, "PAIRS": 16}, 4, {"out": "*i32"}),
+    "reorder": (gemm_mixed_hopper.reorder_kernel, {"B": 2048}, 4, {"out": "*fp16"}),
+}  # fmt: skip
