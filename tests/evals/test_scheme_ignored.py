@@ -107,3 +107,26 @@ def test_patterns_that_mean_nothing(source: str) -> None:
         ):
             with pytest.raises(UsageError, match=said):
                 ignored_layers(model, [pattern])
+
+
+@pytest.mark.parametrize(("arch", "patterns", "said"), [
+    ("qwen3", ["attn_v"], [("attn_q, attn_k and attn_v", "attn_v in 2 layers")]),
+    ("qwen3", [r"layers\.0\..*(q|k|gate)_proj"], [
+        ("attn_q, attn_k and attn_v", "attn_q and attn_k in 1 layer"), ("ffn_gate and ffn_up", "ffn_gate in 1 layer"),
+    ]),
+    ("qwen3moe", ["blk.1.ffn_down_exps"], [
+        ("ffn_gate_exps, ffn_up_exps and ffn_down_exps", "ffn_down_exps in 1 layer"),
+    ]),
+    ("qwen3", ["ffn_down", "attn_output", "attn_[qkv]", r"blk\.1\.ffn_(gate|up)"], []),
+    ("qwen3moe", ["_exps"], []),
+])  # fmt: skip
+def test_layers_that_vllm_joins(
+    arch: str, patterns: list[str], said: list[tuple[str, str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of them without the others gets a warning, as vLLM does not load such a checkpoint."""
+    with open_model_file(tiny.write(tmp_path / "src.gguf", arch)) as file:
+        ignored_layers(read_model(file), patterns)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"vLLM joins {joined} and wants all of them or none as they are: --ignore leaves {left}"
+        for joined, left in said
+    ]
