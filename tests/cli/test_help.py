@@ -80,3 +80,20 @@ def test_values_are_refused_in_plain_words(octavo: Run, option: str, value: str,
     assert option in error
     assert said in error
     assert not any(word in error for word in ("Value error", "Input should", "parse string"))
+
+
+def test_lines_of_help_end_with_sentences() -> None:
+    """Typer keeps ends of lines behind the first paragraph: at a terminal's edge a sentence would end twice."""
+    from typer.main import get_command
+
+    from octavo.cli import app
+
+    lines = [line for text in _helps(get_command(app)) for part in text.split("\n\n")[1:] for line in part.split("\n")]
+    assert len(lines) > 10
+    assert [line for line in lines if not line.strip().endswith((".", ":", "`"))] == []
+
+
+def _helps(command: Any) -> Iterator[str]:
+    yield command.help or ""
+    for below in getattr(command, "commands", {}).values():
+        yield from _helps(below)

@@ -19,6 +19,7 @@ from octavo.graph.names import split_layer
 from octavo.io.gguf import LazyTensor, PlainMetadata, write_gguf
 from octavo.models import ARCHITECTURES
 from octavo.models.weights import Tensors
+from octavo.quantizers.encoding.encoder import ENCODABLE
 from octavo.quantizers.mix.mixing import fallback
 from octavo.text.bytelevel import BYTE_TO_CHAR
 
@@ -94,6 +95,8 @@ BETTER = {"Q4_K_M": ("Q4_K", "Q6_K"), "Q5_K_M": ("Q5_K", "Q6_K"), "MXFP4_MOE": (
 """Mixed presets: the type of most matrices, and that of half of attn_v and ffn_down; see `EXPERTS` for experts."""
 EXPERTS = {"MXFP4_MOE": "MXFP4"}
 """Presets whose experts have a type of their own."""
+PRESETS = (*BETTER, *ENCODABLE, "NVFP4")
+"""What matrices can be: these presets, or one format."""
 BETTER_PARTS = ("attn_v.weight", "ffn_down.weight", "ffn_down_exps.weight")
 CONVOLUTIONS = ("shortconv.conv.weight", "ssm_conv1d.weight")
 """Taps of convolutions over time, which stay float32."""
@@ -105,12 +108,14 @@ Progress = Callable[[int, int], None]
 def make(
     name: str, preset: str, path: str | os.PathLike[str], *, seed: int = 0, progress: Progress | None = None
 ) -> None:
-    """Write a model of the shape called `name` with its matrices in `preset` (a format, Q4_K_M, Q5_K_M or MXFP4_MOE).
+    """Write a model of the shape called `name` with its matrices in `preset` (one of PRESETS).
 
-    Raises UsageError for a shape that is not known, QuantFormatError for a preset that is none.
+    Raises UsageError for a shape that is not known, and a preset that is none.
     """
     if name not in SHAPES:
         raise UsageError(f"unknown shape {name!r} (allowed: {', '.join(SHAPES)})")
+    if preset.upper() not in PRESETS:
+        raise UsageError(f"unknown preset {preset!r} (allowed: {', '.join(PRESETS)})")
     shape = SHAPES[name]
     parts = list(tensors(shape, preset, seed))
     if progress is not None:

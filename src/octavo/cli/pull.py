@@ -39,8 +39,8 @@ def pull(
 ) -> None:
     """Download a model of the Hugging Face hub: `octavo pull Qwen/Qwen3-0.6B-GGUF:Q8_0`.
 
-    Without a QUANT it is Q4_K_M if that fits in memory, else the largest that fits. Interrupted, the same command goes
-    on where it was.
+    Without a QUANT it is Q4_K_M if that fits in memory, else the largest that fits.
+    Interrupted, the same command goes on where it was.
     """
     wanted = _name(name, revision)
     if show:

@@ -75,8 +75,8 @@ def report(
 ) -> None:
     """Write a page on a model: errors by layer, worst tensors, weights, codes, scales, size against quality.
 
-    `octavo report model-q4.gguf --base model-f16.gguf -o report.html`. With the demo model as MODEL or base, its own
-    questions are the text, and presets are compared, unless told otherwise.
+    `octavo report model-q4.gguf --base model-f16.gguf -o report.html`.
+    The demo model, as MODEL or base, brings its questions as the text, and presets to compare, unless told otherwise.
     """
     from octavo.cli.progress import Bar
     from octavo.evals.report.quality import Plan
