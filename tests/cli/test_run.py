@@ -116,8 +116,10 @@ def test_errors_of_something_else_are_not_those_of_standard_output(
 ) -> None:
     """They are a line, without a file's name too; -v tells where they came from."""
 
+    raised = list[OSError]()
+
     def fail(*_: object, **__: object) -> None:
-        raise error
+        raise raised[-1]
 
     monkeypatch.setattr("octavo.runtime.load", fail)
     for error, said in (
@@ -126,8 +128,9 @@ def test_errors_of_something_else_are_not_those_of_standard_output(
         (OSError("2 requested and 1 written"), "something that is read or written: 2 requested and 1 written"),
         (OSError(errno.EPIPE, "gone"), f"something that was written to is closed: [Errno {errno.EPIPE}] gone"),
     ):
+        raised.append(error)
         assert octavo("run", alphabet, "hi", *GREEDY).error() == f"octavo: error: {said}"
-    error = OSError(errno.ENOSPC, "no room")
+    raised.append(OSError(errno.ENOSPC, "no room"))
     assert "in fail" in octavo("-v", "run", alphabet, "hi", *GREEDY).err
 
 
