@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -132,6 +133,17 @@ def test_errors_of_something_else_are_not_those_of_standard_output(
         assert octavo("run", alphabet, "hi", *GREEDY).error() == f"octavo: error: {said}"
     raised.append(OSError(errno.ENOSPC, "no room"))
     assert "in fail" in octavo("-v", "run", alphabet, "hi", *GREEDY).err
+
+
+@pytest.mark.parametrize(("closed", "status", "out"), [
+    (">&-", 0, b""), ("2>&-", 0, ALPHABET.encode() + b"\n"), (">&- 2>&- <&-", 0, b""), ("2>/dev/full", 2, b""),
+])  # fmt: skip
+def test_streams_that_a_shell_has_closed(alphabet: str, closed: str, status: int, out: bytes) -> None:
+    """What would be written to them is nowhere, and in no file that is opened."""
+    model = alphabet if status == 0 else "nofile"
+    command = shlex.join([sys.executable, "-m", "octavo", *on_reference(["run", model, "a", *GREEDY])])
+    done = subprocess.run(["sh", "-c", f"{command} {closed}"], capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, out, b"")
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])

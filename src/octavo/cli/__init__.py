@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import typer
@@ -28,7 +29,7 @@ from octavo.cli import (
 )
 from octavo.cli.grouped import grouped
 from octavo.cli.options import in_plain_words, one_name, worded
-from octavo.cli.output import OutputError, drop_output, output_told_apart
+from octavo.cli.output import OutputError, drop_output, open_closed_streams, output_told_apart
 from octavo.cli.signals import ending_in_order
 from octavo.errors import OctavoError, UsageError
 
@@ -110,6 +111,7 @@ def _options(
 
 def main() -> None:
     """Run the command line. Bad input gives one line on stderr and exit status 2."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal that can't show a character is no reason to stop
@@ -136,5 +138,6 @@ def main() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    print(f"octavo: error: {' '.join(message.split())}", file=sys.stderr)
+    with suppress(OSError):  # the status tells of it, too
+        print(f"octavo: error: {' '.join(message.split())}", file=sys.stderr, flush=True)
     sys.exit(2)

@@ -58,6 +58,23 @@ def output_told_apart() -> Iterator[None]:
             output.flush()
 
 
+def open_closed_streams() -> None:
+    """Standard streams that a shell has closed (`>&-`) are empty, or go nowhere.
+
+    They are files from then on, as the next file that is opened would else be the one that libraries write to.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            if nowhere != fd:
+                os.dup2(nowhere, fd)
+                os.close(nowhere)
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(fd, mode, encoding="utf-8", closefd=False))
+
+
 def drop_output() -> None:
     """What is still to be written to standard output goes nowhere: else Python tells of it at the process's end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
