@@ -49,7 +49,11 @@ class FileError(OctavoError):
     ) -> None:
         self.problem, self.offset, self.field, self.allowed = problem, offset, field, allowed
         self.file = None if file is None else os.fspath(file)
-        where = [w for w in (self.file, None if offset is None else f"byte {offset}", field) if w]
+        where = [
+            w
+            for w in ("''" if self.file == "" else self.file, None if offset is None else f"byte {offset}", field)
+            if w
+        ]
         text = f"{', '.join(where)}: {problem}" if where else problem
         super().__init__(f"{text} (allowed: {allowed})" if allowed else text)
 

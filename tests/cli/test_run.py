@@ -135,6 +135,10 @@ def test_errors_of_something_else_are_not_those_of_standard_output(
     assert "in fail" in octavo("-v", "run", alphabet, "hi", *GREEDY).err
 
 
+def test_a_model_has_a_name(octavo: Run) -> None:
+    assert octavo("run", "", "hi").error() == "octavo: error: '': there is no such file or folder"
+
+
 @pytest.mark.parametrize(("closed", "status", "out"), [
     (">&-", 0, b""), ("2>&-", 0, ALPHABET.encode() + b"\n"), (">&- 2>&- <&-", 0, b""), ("2>/dev/full", 2, b""),
 ])  # fmt: skip

@@ -47,6 +47,12 @@ def test_no_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
         pass
 
 
+def test_a_file_has_a_name() -> None:
+    for check in (require_target, lambda p: replace_file(p).__enter__()):
+        with pytest.raises(FileError, match="the file to write has no name"):
+            check("")
+
+
 @posix
 def test_no_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "target")

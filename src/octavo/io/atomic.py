@@ -33,7 +33,12 @@ def require_target(path: str | os.PathLike[str]) -> None:
 
 
 def _require_regular(path: str | os.PathLike[str]) -> None:
-    """Raise FileError for what is there and no regular file: renaming onto it would put a file in its place."""
+    """Raise FileError for what is there and no regular file: renaming onto it would put a file in its place.
+
+    And for a path without a name, which would be found out in the end only.
+    """
+    if not os.fspath(path):
+        raise FileError("the file to write has no name", allowed="the name of a file")
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
