@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -91,7 +92,7 @@ class AfterThinking:
             return
         self._answer.fill(mask)
         if self._gap and self._begins_unspaced(mask):
-            _set(mask, self._white())
+            _set(mask, self._white)
         elif self._start:
             _set(mask, self._start[:1])
 
@@ -128,7 +129,7 @@ class AfterThinking:
             self._thinks = not self._start
         elif self._begun and self._start:
             raise GrammarError(f"token {token} does not go on with the text that begins thinking")
-        elif self._gap and token in self._white() and self._begins_unspaced():
+        elif self._gap and token in self._white and self._begins_unspaced():
             self._gap -= 1
         else:
             self._gap = 0
@@ -176,6 +177,7 @@ class AfterThinking:
             self._crossing[missing] = found
         return self._crossing[missing]
 
+    @cached_property
     def _white(self) -> list[int]:
         """Tokens of white space."""
         ids = (_ids(self._tokenizer, text) for text in _WHITE)
@@ -187,7 +189,7 @@ class AfterThinking:
             mask = np.empty_like(self._all())
             self._answer.fill(mask)
         white = np.zeros_like(mask)
-        _set(white, self._white())
+        _set(white, self._white)
         return bool((mask & ~white).any())
 
 
