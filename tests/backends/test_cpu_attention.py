@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import Built, Difference, OpCase, compare, run
+from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.fuse import fuse, quantize_activations
 from octavo.graph.plan import Executor
 from octavo.graph.protocol import Backend
-from octavo.graph.schedule import schedule
+from octavo.graph.schedule import root, schedule
 from octavo.jit.cache import cache_root, kernel_folder
 from tests.backends.cpu_levels import environment
 from tests.sampling import slow, some
@@ -121,6 +123,60 @@ def test_scales_of_heads(cache: str, static: int, step: str) -> None:
     shape = {"cache": cache, "static": 1} if static else {"cache": cache}
     found = held_to_reference(attention(step, **shape))
     assert found.ok, found
+
+
+LATENT = {
+    "96": {"heads": 4, "kv_heads": 1, "dim": 96, "shared": 64},
+    "576": {"heads": 16, "kv_heads": 1, "dim": 576, "shared": 512},  # DeepSeek-V2-Lite's
+    "two heads": {"heads": 34, "kv_heads": 2, "dim": 64, "shared": 64, "window": 20, "cap": 1, "sinks": 1},
+    "all values": {"heads": 3, "kv_heads": 1, "dim": 128, "shared": 128},
+}
+LATENT_STEPS = ("one after 700", "three decode", "some begin, some go on", "more of a prompt")
+LATENT_CASES = [
+    (cache, shape, step) if (shape, step) == ("96", "one after 700") or (cache, shape) == ("int8", "96")
+    else slow((cache, shape, step))
+    for cache in ("int8", "fp8", "int4") for shape in LATENT for step in LATENT_STEPS
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cache", "shape", "step"), LATENT_CASES)
+def test_keys_that_are_values_too(cache: str, shape: str, step: str) -> None:
+    """In types of few bits; those of f16, f32 and q8_0 are op cases."""
+    tokens, past = STEPS[step]
+    found = held_to_reference(OpCase("attention", tokens, {**LATENT[shape], "cache": cache}, past=past))
+    assert found.ok, found
+
+
+@pytest.mark.parametrize("values", [0, np.nan, np.inf])
+def test_int8_keys_that_are_values_too_and_are_zeros_or_no_numbers(values: float) -> None:
+    """Zeros are attended to evenly; a token that is no number makes none of what sees it."""
+    case = OpCase("attention", 1, {**LATENT["96"], "cache": "int8"}, past=(70,))
+    built = case.build()
+    before, last = built.steps
+    k = before[0]["k"].copy()
+    k[5] = values
+    q = np.zeros_like(last[0]["q"]) if values == 0 else last[0]["q"]
+    steps = ({**before[0], "k": k}, before[1]), ({**last[0], "q": q}, last[1])
+    found = run(Built(built.graph, steps, built.limits), [CpuBackend(threads=2)])
+    expected = run(Built(built.graph, steps, built.limits), [ReferenceBackend()])
+    if values == 0:
+        assert compare(case, found, expected).ok
+    else:
+        assert not np.isfinite(found[-1]).any()
+
+
+@pytest.mark.parametrize(("cache", "static", "reason"), [("int4", 0, "multiples of 32"), ("int8", 1, "dynamic scales")])
+def test_keys_that_are_values_too_and_run_elsewhere(cache: str, static: int, reason: str) -> None:
+    """Blocks that are rotated back have to be whole; static scales no kernel has."""
+    case = OpCase("attention", 1, {**LATENT["96"], "cache": cache, "shared": 48})
+    node = next(n for n in case.build().graph.nodes if n.op == "attention")
+    if static:
+        kept = root(node.inputs[1])
+        cache_of_scales = replace(kept, attrs={**kept.attrs, "static": CacheConstants(np.ones(1, np.float32))})
+        node = replace(node, inputs=(node.inputs[0], cache_of_scales, cache_of_scales, *node.inputs[3:]))
+    supported, found = CpuBackend(threads=2).supports(node)
+    assert not supported
+    assert reason in found
 
 
 @pytest.mark.parametrize("op", ["attention", "rope_set_rows"])

@@ -77,8 +77,9 @@ def test_attention_in_prompts_and_replies(kind: DType, attrs: dict[str, float]) 
         np.testing.assert_array_equal(attention.at(positions[:8], apart=True), alone[:8])
 
 
-def test_latent_attention_in_prompts_and_replies() -> None:
-    attention = Attention("f16", latent=True, value_dim=48)
+@pytest.mark.parametrize("kind", ["f16", "int8", *map(slow, ("fp8", "int4"))])
+def test_latent_attention_in_prompts_and_replies(kind: DType) -> None:
+    attention = Attention(kind, latent=True, value_dim=64 if kind == "int4" else 48)
     for first, count in ((3, 21), (250, 17), (LENGTH - 64, 64)):
         positions = list(range(first, first + count))
         alone = np.concatenate([attention.at([p]) for p in positions])

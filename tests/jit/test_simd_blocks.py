@@ -292,6 +292,44 @@ def call_kernel(function, args, task):
     simd.call(function, args, task)
 
 
+def test_pairs_of_16_bits_times_pairs() -> None:
+    """Sums of both products, with the largest numbers there are; floats are rounded to even on their way."""
+    rng = np.random.default_rng(3)
+    floats = (rng.integers(-65534, 65535, (2, 16)) / 2).astype(np.float32)
+    floats[:, :4] = [[-32767, 32767, 0.5, 1.5], [2.5, -0.5, 32767, -32767]]
+    codes = rng.integers(-128, 128, (32, 2)).astype(np.int8)
+    pairs, wide, sums = np.empty((16, 2), np.int16), np.empty((32, 2), np.int16), np.empty((3, 16), np.float32)
+    parts = np.empty((2, 32), np.int16)
+
+    @compiled
+    def run(floats, codes, pairs, wide, parts, sums):
+        simd.store_pairs(pairs, simd.load_f32x16(floats), simd.load_f32x16(floats + 64))
+        simd.widen_bytes(wide, codes)
+        simd.widen_bytes(wide + 64, codes + 32)
+        simd.part_pairs(parts, parts + 64, codes)
+        total = simd.add_splat_pairs(simd.zero_sums(3), pairs, wide, 8)
+        simd.store_block(sums, 64, simd.to_floats(simd.add_splat_pairs(total, pairs, wide + 4, 8)))
+
+    run(floats, codes, pairs, wide, parts, sums)
+    np.testing.assert_array_equal(pairs, np.rint(floats).T)
+    np.testing.assert_array_equal(wide, codes)
+    np.testing.assert_array_equal(parts, codes.T)
+    twice = codes.astype(np.int64)[:6].reshape(3, 2, 2).sum(axis=1)
+    np.testing.assert_array_equal(sums, (twice @ pairs.T.astype(np.int64)).astype(np.float32))
+
+
+def test_four_bits_of_words() -> None:
+    words, out = np.random.default_rng(4).integers(0, 1 << 32, 16, np.uint32), np.empty((8, 16), np.float32)
+
+    @compiled
+    def run(words, out):
+        for i in range(8):
+            simd.store_f32x16(out + 64 * i, simd.load_nibbles_x16(words, 4 * i))
+
+    run(words, out)
+    np.testing.assert_array_equal(out, words >> np.arange(0, 32, 4)[:, None] & 15)
+
+
 def test_stack_is_aligned_and_each_is_its_own() -> None:
     out = np.zeros(3, np.int64)
 

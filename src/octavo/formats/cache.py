@@ -59,11 +59,6 @@ class CacheFormat:
         return self.group is not None
 
     @property
-    def can_be_shared(self) -> bool:
-        """Whether keys that are values too can be stored."""
-        return self.group != HEAD and not self.rotated
-
-    @property
     def top(self) -> float:
         """The largest number of one with scales of heads."""
         return rows.INT8_TOP if self.number == "s8" else rows.FP8_TOP["e4m3"]

@@ -16,9 +16,11 @@ from octavo.backends.cpu.shared import Shared
 from octavo.backends.cpu.views import reshaped
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
-from octavo.formats.cache import CACHE_FORMATS, CacheConstants
+from octavo.formats.cache import CACHE_FORMATS, CacheConstants, CacheFormat
+from octavo.formats.rotation import block_of
 from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, bind, kept_bytes
+from octavo.graph.schedule import root
 from octavo.jit.prepare import end_progress, prepare
 
 if TYPE_CHECKING:
@@ -62,8 +64,8 @@ class CpuBackend(HostMemory):
         if node.op == "attention":
             dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
             kept = CACHE_FORMATS[node.inputs[1].dtype]
-            if not kept.can_be_shared and node.inputs[1] is node.inputs[2]:
-                return False, f"keys that are values too in a cache of {kept.name} (allowed: f16, f32, q8_0)"
+            if node.inputs[1] is node.inputs[2] and (problem := _unshared(node, kept)):
+                return False, f"keys that are values too {problem}"
             multiple = kept.group or 16
             if not isinstance(dim, int) or dim % multiple or page_size != PAGE_SIZE:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: multiples of {multiple}, {PAGE_SIZE})"
@@ -185,3 +187,14 @@ class CpuBinder:
         end_progress()
         calls, self._calls = self._calls, []
         return [Program(calls, self._backend.threads)]
+
+
+def _unshared(node: Node, kept: CacheFormat) -> str:
+    """Why keys that are values too can't lie in such a cache, "" if they can."""
+    static = root(node.inputs[1]).attrs.get("static")
+    if static is not None and static.scale is not None:
+        return "with static scales (allowed: dynamic scales)"
+    dim, values = node.inputs[0].shape[2], node.attrs.get("value_dim", 0)
+    if kept.rotated and isinstance(dim, int) and values % block_of(dim):
+        return f"of which {values} are values, in a cache of {kept.name} (allowed: multiples of {block_of(dim)})"
+    return ""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_DIM = 512  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
+SHARED = ("f16", "f32", "q8_0")  # types of cache in which they can be
 TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
 FUSIONS = frozenset({
     "mul_mat_concat", "mul_mat_add", "mul_mat_id_swiglu", "rope_set_rows", "soft_max_top_k", "sum_experts",
@@ -77,7 +78,7 @@ class GpuBackend:
             if not isinstance(dim, int) or dim > most or page_size != PAGE_SIZE:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: up to {most}, {PAGE_SIZE})"
             values = node.attrs.get("value_dim", 0)
-            if node.inputs[1] is node.inputs[2] and not CACHE_FORMATS[node.inputs[1].dtype].can_be_shared:
+            if node.inputs[1] is node.inputs[2] and node.inputs[1].dtype not in SHARED:
                 return False, f"keys that are values too in a cache of {node.inputs[1].dtype} (allowed: f16, f32, q8_0)"
             if node.inputs[1].dtype == "q8_0" and values % 32:
                 return False, f"{values} of keys that are values too, in a q8_0 cache (allowed: multiples of 32)"

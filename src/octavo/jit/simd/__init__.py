@@ -85,8 +85,17 @@ from octavo.jit.simd.memory import (
     u8_pointer,
     u32_pointer,
 )
-from octavo.jit.simd.nibbles import add_nibble_dots, add_nibble_pairs, load_sums
-from octavo.jit.simd.pairs import add_pairs, store_s16x16, to_floats, zero_sums
+from octavo.jit.simd.nibbles import add_nibble_dots, add_nibble_pairs, load_nibbles_x16, load_sums
+from octavo.jit.simd.pairs import (
+    add_pairs,
+    add_splat_pairs,
+    part_pairs,
+    store_pairs,
+    store_s16x16,
+    to_floats,
+    widen_bytes,
+    zero_sums,
+)
 from octavo.jit.simd.panels import (
     fma_columns_f16,
     fma_panel_e4m3,
@@ -112,6 +121,7 @@ __all__ = [
     "add_nibble_dots",
     "add_nibble_pairs",
     "add_pairs",
+    "add_splat_pairs",
     "advance",
     "atomic_add",
     "atomic_load",
@@ -156,6 +166,7 @@ __all__ = [
     "load_finite_e4m3x16",
     "load_halves_of",
     "load_high_codes",
+    "load_nibbles_x16",
     "load_odd_x16",
     "load_panel",
     "load_points",
@@ -171,6 +182,7 @@ __all__ = [
     "minimum",
     "mul",
     "mul_exact",
+    "part_pairs",
     "pause",
     "prefetch",
     "prefetch_to_l2",
@@ -191,6 +203,7 @@ __all__ = [
     "store_f16x16",
     "store_f32x16",
     "store_numbers",
+    "store_pairs",
     "store_panel",
     "store_s16x16",
     "store_token_words",
@@ -204,6 +217,7 @@ __all__ = [
     "u8_pointer",
     "u8x64",
     "u32_pointer",
+    "widen_bytes",
     "yield_thread",
     "zero_sums",
     "zeros",

@@ -11,15 +11,18 @@ from octavo.jit.simd.dots import FEW, dot4, in_order, pair_products
 from octavo.jit.simd.emit import (
     I32,
     V_I16,
+    V_I32,
     V_U8,
     Block,
     by_parts,
+    f32x16,
     fill,
     i32x16,
     i64,
     literal,
     load_at,
     repeat,
+    to_float,
 )
 from octavo.jit.simd.pairs import add_products
 
@@ -99,3 +102,14 @@ def add_nibble_pairs(ty, sums, codes, x, stride):
         return value
 
     return sums(sums, types.intp, types.intp, types.intp), gen
+
+
+@intrinsic
+def load_nibbles_x16(ty, address, at):
+    """4 bits of each of 16 words of 32, from bit `at` on, as floats from 0 to 15."""
+
+    def gen(c, b, s, a):
+        words = b.lshr(load_at(b, a[0], V_I32), repeat(b, b.trunc(a[1], I32)))
+        return to_float(b, b.and_(words, fill(V_I32, MOST_CODE)))
+
+    return f32x16(types.intp, types.intp), gen

@@ -1,7 +1,8 @@
 """Panels of integer sums: products of pairs of 16-bit numbers with a matrix of signed bytes, which are exact.
 
 A row of the matrix has two bytes a column, side by side, so that an instruction multiplies both and adds them to the
-column's sum. A sum is right as long as it fits 32 bits.
+column's sum. A sum is right as long as it fits 32 bits. Bytes that many vectors are multiplied with become numbers of
+16 bits beforehand.
 """
 
 from __future__ import annotations
@@ -94,3 +95,54 @@ def store_s16x16(ty, address, values):
         return c.get_dummy_value()
 
     return types.void(types.intp, f32x16), gen
+
+
+@intrinsic
+def add_splat_pairs(ty, sums, vec, address, stride):
+    """sums[t] += the 16 pairs of 16-bit numbers at `vec` times the pair at address + t * stride."""
+
+    def gen(c, b, s, a):
+        value, pairs = a[0], load_at(b, a[1], V_I16)
+        for t in range(s.args[0].n):
+            pair = b.bitcast(repeat(b, load_at(b, b.add(a[2], b.mul(a[3], i64(t))), I32)), V_I16)
+            value = b.insert_value(value, add_products(b, b.extract_value(value, t), pairs, pair), t)
+        return value
+
+    return sums(sums, types.intp, types.intp, types.intp), gen
+
+
+@intrinsic
+def store_pairs(ty, address, first, second):
+    """Two vectors of floats as 16 pairs of 16-bit numbers, rounded as by `store_s16x16`."""
+
+    def gen(c, b, s, a):
+        low, high = (b.bitcast(b.fadd(x, fill(V_F32, 12582912.0), flags=AS_WRITTEN), V_I32) for x in a[1:])
+        words = b.or_(b.and_(low, fill(V_I32, 0xFFFF)), b.shl(high, fill(V_I32, 16)))
+        store_at(b, a[0], words)
+        return c.get_dummy_value()
+
+    return types.void(types.intp, f32x16, f32x16), gen
+
+
+@intrinsic
+def widen_bytes(ty, to, address):
+    """32 signed bytes as numbers of 16 bits, as they lie."""
+
+    def gen(c, b, s, a):
+        store_at(b, a[0], b.sext(load_at(b, a[1], ir.VectorType(I8, 32)), V_I16))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp), gen
+
+
+@intrinsic
+def part_pairs(ty, to, other, address):
+    """32 pairs of signed bytes as numbers of 16 bits: the first ones to `to`, the second ones to `other`."""
+
+    def gen(c, b, s, a):
+        pairs, byte = load_at(b, a[2], V_I16), fill(V_I16, 8)
+        store_at(b, a[0], b.ashr(b.shl(pairs, byte), byte))
+        store_at(b, a[1], b.ashr(pairs, byte))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), gen

@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.backends.cpu.binders.registry import binds
 from octavo.backends.cpu.calls import rows_call, stride
-from octavo.backends.cpu.kernels import attention, elementwise, latent_attention, rope
+from octavo.backends.cpu.kernels import attention, elementwise, latent_attention, latent_pairs, rope
 from octavo.backends.cpu.kernels.kv import UNIT
 from octavo.backends.cpu.kernels.kv_layout import kind_of
 from octavo.backends.cpu.shared import Shared
@@ -172,7 +172,7 @@ def _latent(
 ) -> list[KernelCall]:  # fmt: skip
     """Attention whose keys are values too; `limits` are constants of the kernel."""
     out, tokens, kv_heads, width = given["out"], given["tokens"], given["kv_heads"], given["pages_width"]
-    value_dim, parts = out.shape[1] // (kv_heads * group), -(-group // latent_attention.LANES)
+    value_dim, parts = out.shape[1] // (kv_heads * group), -(-group // latent_pairs.LANES)
     pairs, part = tokens * kv_heads * parts, max(LATENT_PART, -(-width // MOST_LATENT_PARTS))
     splits = -(-width // part) if pairs <= SPLIT_PAIRS else 1
     floats = latent_attention.part_floats(dim, value_dim) if splits > 1 else 0
@@ -181,9 +181,9 @@ def _latent(
     calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, part=part, partial=partial)]
     if splits > 1:
         calls.append(KernelCall(
-            latent_attention.combine_kernel(group, dim, value_dim),
-            pairs * (value_dim // latent_attention.part_columns(value_dim)), out=out, partial=partial, splits=splits,
-            sinks=given["sinks"], kv_heads=kv_heads,
+            latent_attention.combine_kernel(kind, group, dim, value_dim),
+            pairs * (value_dim // latent_attention.part_columns(kind, dim, value_dim)), out=out, partial=partial,
+            splits=splits, sinks=given["sinks"], kv_heads=kv_heads,
         ))  # fmt: skip
     return calls
 

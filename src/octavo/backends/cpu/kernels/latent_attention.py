@@ -2,7 +2,8 @@
 
 16 query heads lie side by side, a lane each, so that one number of a key, converted once, multiplies all of them, the
 soft-max needs no sum across lanes, and weights are at once the rows of the second product. A page's keys are made
-float32 a few rows at a time, and stay in the first level of the cache for all that reads them.
+float32 a few rows at a time, and stay in the first level of the cache for all that reads them. Those of type `int8` are
+multiplied as integers (`latent_pairs.py`). Those of `int4` stay rotated: queries are rotated before, results back.
 
 Parts of some pages are attended to by themselves, and then joined in order, as in `kernels.attention`.
 """
@@ -13,8 +14,19 @@ import math
 from typing import Any
 
 from octavo.backends.cpu.kernels.attention import ATTENTION, behind
-from octavo.backends.cpu.kernels.kv_layout import SCALES, SUMS, Kind, fetch, head_bytes
+from octavo.backends.cpu.kernels.kv import is_rotated
+from octavo.backends.cpu.kernels.kv_layout import SUMS, Kind, fetch, head_bytes
+from octavo.backends.cpu.kernels.latent_floats import chunk_bytes, chunk_of, header_bytes, widen_function
+from octavo.backends.cpu.kernels.latent_pairs import (
+    LANES,
+    pair_query_bytes,
+    pair_score_function,
+    pair_value_function,
+    set_pair_queries,
+)
 from octavo.backends.cpu.kernels.math import soft_cap
+from octavo.backends.cpu.kernels.rotation import rotate, rotate_part_back
+from octavo.formats.rotation import block_of
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import exact, inner, kernels
 from octavo.jit.record import record
@@ -28,9 +40,7 @@ from octavo.jit.simd import (
     fma_splat_strided,
     i32_pointer,
     load_block,
-    load_f16x16,
     load_f32x16,
-    load_s8x16,
     maximum,
     mul,
     splat,
@@ -41,8 +51,6 @@ from octavo.jit.simd import (
     zeros,
 )
 
-LANES = 16
-"""Query heads of a task; those that are missing repeat the last one."""
 STATE = 2 * 4 * LANES
 """Bytes of a task's state: of each head the largest score and the sum of weights."""
 
@@ -52,9 +60,10 @@ def part_floats(dim: int, value_dim: int) -> int:
     return _summed(dim, value_dim) * LANES + STATE // 4
 
 
-def part_columns(value_dim: int) -> int:
-    """Values of each head that a task of `combine_kernel` takes."""
-    return math.gcd(value_dim, 64)
+def part_columns(kind: Kind, dim: int, value_dim: int) -> int:
+    """Values of each head that a task of `combine_kernel` takes: of rotated ones whole blocks."""
+    columns = math.gcd(value_dim, 64)
+    return max(columns, block_of(dim)) if is_rotated(kind) else columns
 
 
 @kernels(ATTENTION)
@@ -63,10 +72,13 @@ def latent_kernel(
 ) -> Any:  # fmt: skip
     """One task for each token, head of keys, split and 16 of its `group` query heads; these go through pages together.
 
-    Values are the first `value_dim` of the `dim` values of a key. Where there are splits, each is one part.
+    Values are the first `value_dim` of the `dim` values of a key. Where there are splits, each is one part. Heads that
+    are missing of the last 16 repeat the last one.
     """
-    parts, query_bytes, summed = -(-group // LANES), dim * 4 * LANES, _summed(dim, value_dim)
+    parts, summed = -(-group // LANES), _summed(dim, value_dim)
+    query_bytes, set_queries = _query_bytes(kind, dim), _query_function(kind, dim)
     attend, join = _attend(kind, dim, value_dim, windowed, capped, reaching), _join()
+    rotated = is_rotated(kind)
     part_bytes, sum_bytes = 4 * part_floats(dim, value_dim), summed * 4 * LANES
 
     def latent_attention(a, task):
@@ -95,7 +107,7 @@ def latent_kernel(
         head = kv_head * group + part * LANES
         count = min(LANES, (kv_head + 1) * group - head)
         queries, table = stack(query_bytes), a.pages + sequence * a.pages_width * 4
-        _turn_in(queries, a.q + token * a.q_stride + head * dim * 4, dim, count, a.scale)
+        set_queries(queries, a.q + token * a.q_stride + head * dim * 4, count, a.scale)
         if splits > 1:
             attend(found, found + sum_bytes, queries, a, table, kv_head, hidden, seen, begin, end)
             return
@@ -108,6 +120,8 @@ def latent_kernel(
             join(sums, state, part_sums, part_state, summed)
         row = token * kv_heads * group + head
         _turn_out(a.out, row, 0, value_dim, value_dim, sums, state, count, a.sinks, head)
+        if rotated:
+            _turn_back(a.out, row, 0, value_dim, value_dim, count, dim)
 
     return latent_attention
 
@@ -116,12 +130,13 @@ COMBINE = record("out partial splits", "sinks kv_heads")
 
 
 @kernels(COMBINE)
-def combine_kernel(group: int, dim: int, value_dim: int) -> Any:
+def combine_kernel(kind: Kind, group: int, dim: int, value_dim: int) -> Any:
     """Joins the splits of one token, head of keys and 16 of its `group` query heads, of some of their values."""
-    parts, columns = -(-group // LANES), part_columns(value_dim)
+    parts, columns = -(-group // LANES), part_columns(kind, dim, value_dim)
     chunks, part_bytes = value_dim // columns, 4 * part_floats(dim, value_dim)
     sum_bytes = part_bytes - STATE
     row, column_bytes, join = 4 * LANES, columns * 4 * LANES, _join()
+    rotated = is_rotated(kind)
 
     def latent_combine(a, task):
         chunk, part, pair = task % chunks, task // chunks % parts, task // chunks // parts
@@ -138,9 +153,10 @@ def combine_kernel(group: int, dim: int, value_dim: int) -> Any:
             found += stride
         head = pair % a.kv_heads * group + part * LANES
         count = min(LANES, group - part * LANES)
-        _turn_out(
-            a.out, pair * group + part * LANES, chunk * columns, columns, value_dim, sums, state, count, a.sinks, head
-        )
+        to, first = pair * group + part * LANES, chunk * columns
+        _turn_out(a.out, to, first, columns, value_dim, sums, state, count, a.sinks, head)
+        if rotated:
+            _turn_back(a.out, to, first, columns, value_dim, count, dim)
 
     return latent_combine
 
@@ -187,6 +203,38 @@ def _turn_out(out, row, start, size, width, sums, state, count, sinks, head):
         target, source = f32_pointer(out + ((row + i) * width + start) * 4), f32_pointer(sums + 4 * i)
         for d in range(size):
             target[d] = source[d * LANES]
+
+
+@exact
+def _turn_back(out, row, start, size, width, count, dim):
+    """Values `start` on of `count` rows of `width`, rotated as the first of `dim`, as they were before."""
+    for i in range(count):
+        rotate_part_back(out + ((row + i) * width + start) * 4, start, size, dim)
+
+
+def _query_bytes(kind: Kind, dim: int) -> int:
+    """Bytes of a task's queries."""
+    return pair_query_bytes(dim) if kind == "int8" else dim * 4 * LANES
+
+
+def _query_function(kind: Kind, dim: int) -> Any:
+    """A function (queries, q, count, scale): q [count, dim] times `scale` as `_score_function` reads queries."""
+    all_bytes, rotated, coded = dim * 4 * LANES, is_rotated(kind), kind == "int8"
+
+    def set_queries(queries, q, count, scale):
+        if coded:
+            floats = stack(all_bytes)
+            _turn_in(floats, q, dim, count, scale)
+            set_pair_queries(queries, floats, dim)
+        elif rotated:
+            turned = stack(all_bytes)  # [LANES, dim]
+            for i in range(count):
+                rotate(turned + i * dim * 4, q + i * dim * 4, dim)
+            _turn_in(queries, turned, dim, count, scale)
+        else:
+            _turn_in(queries, q, dim, count, scale)
+
+    return inner(set_queries, kind, dim)
 
 
 def _attend(kind: Kind, dim: int, value_dim: int, windowed: bool, capped: bool, reaching: bool) -> Any:
@@ -236,30 +284,30 @@ def _attend(kind: Kind, dim: int, value_dim: int, windowed: bool, capped: bool, 
     return inner(attend, kind, dim, value_dim, windowed, capped, reaching)
 
 
-def _chunk(dim: int) -> int:
-    """Of a key's values, those whose page is made float32 at once."""
-    return math.gcd(dim, 32)
-
-
 def _summed(dim: int, value_dim: int) -> int:
     """Values that are summed: whole chunks."""
-    return -(-value_dim // _chunk(dim)) * _chunk(dim)
+    return -(-value_dim // chunk_of(dim)) * chunk_of(dim)
 
 
 def _score_function(kind: Kind, dim: int) -> Any:
-    """A function (scores, queries, page, ahead, rows): scores [64, LANES] = a page's keys times queries [dim, LANES].
+    """A function (scores, queries, page, ahead, rows): scores [64, LANES] = a page's keys times queries.
 
-    Scores past `rows` may be left as they were. What lies at `ahead` is read next and fetched meanwhile.
+    Queries are [dim, LANES], but for `int8`. Scores past `rows` may be left as they were. What lies at `ahead` is read
+    next and fetched meanwhile.
     """
-    chunk, tile, widen = _chunk(dim), SUMS, _widen_function(kind, _chunk(dim))
-    chunk_bytes, key_bytes = head_bytes(kind, dim) * chunk // dim, chunk * PAGE_SIZE * 4
+    if kind == "int8":
+        return pair_score_function(dim)
+    chunk, tile, widen = chunk_of(dim), SUMS, widen_function(kind, chunk_of(dim))
+    header, step = header_bytes(kind), chunk_bytes(kind, dim)
+    key_bytes = chunk * PAGE_SIZE * 4
 
     def scores_of(scores, queries, page, ahead, rows):
         keys = stack(key_bytes)  # [chunk, 64]
+        fetch(ahead, header)
         for start in range(0, dim, chunk):
-            place = start // chunk * chunk_bytes
-            fetch(ahead + place, chunk_bytes)
-            widen(keys, page + place)
+            place = header + start // chunk * step
+            fetch(ahead + place, step)
+            widen(keys, page + place, page)
             for r in range(0, rows, tile):
                 at = scores + r * 64
                 acc = zeros(tile)  # [tile, LANES]
@@ -277,13 +325,16 @@ def _value_function(kind: Kind, dim: int, value_dim: int) -> Any:
 
     Its arguments: sums, weights [64, LANES], factors, where the page lies, the first row and the end of rows.
     """
-    chunk, tile, widen = _chunk(dim), SUMS, _widen_function(kind, _chunk(dim))
-    chunk_bytes, key_bytes = head_bytes(kind, dim) * chunk // dim, chunk * PAGE_SIZE * 4
+    if kind == "int8":
+        return pair_value_function(dim, value_dim)
+    chunk, tile, widen = chunk_of(dim), SUMS, widen_function(kind, chunk_of(dim))
+    header, step = header_bytes(kind), chunk_bytes(kind, dim)
+    key_bytes = chunk * PAGE_SIZE * 4
 
     def add_values(sums, weights, factor, page, low, high):
         keys = stack(key_bytes)  # [chunk, 64]
         for start in range(0, value_dim, chunk):
-            widen(keys, page + start // chunk * chunk_bytes)
+            widen(keys, page + header + start // chunk * step, page)
             for d in range(0, chunk, tile):
                 at = sums + (start + d) * 64
                 acc = fma_blocks(zeros(tile), load_block(at, 64, tile), factor)  # [tile, LANES]
@@ -292,25 +343,3 @@ def _value_function(kind: Kind, dim: int, value_dim: int) -> Any:
                 store_block(at, 64, acc)
 
     return inner(add_values, kind, dim, value_dim)
-
-
-def _widen_function(kind: Kind, chunk: int) -> Any:
-    """A function (out, at): out [chunk, 64] = so many values of a page's keys as float32."""
-    load, width = {"f16": (load_f16x16, 32), "f32": (load_f32x16, 64), "q8_0": (load_s8x16, 16)}[kind]
-    coded, runs = kind == "q8_0", 4 * chunk
-    blocks, block_bytes = chunk // 32, SCALES + 32 * PAGE_SIZE
-
-    def widen(out, at):
-        if coded:
-            for block in range(blocks):
-                scales = at + block * block_bytes
-                for part in range(4):
-                    scale = load_f16x16(scales + 32 * part)
-                    for d in range(32):
-                        codes = load(scales + SCALES + d * PAGE_SIZE + part * width)
-                        store_f32x16(out + (block * 32 + d) * 256 + part * 64, mul(codes, scale))
-        else:
-            for i in range(runs):
-                store_f32x16(out + i * 64, load(at + i * width))
-
-    return inner(widen, kind, chunk)

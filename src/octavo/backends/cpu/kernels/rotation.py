@@ -20,9 +20,9 @@ def sign_of(i):
 
 
 @exact
-def mix(y, dim):
-    """`dim` floats at y times a Hadamard matrix over its square root, in blocks."""
-    ys, block, apart = f32_pointer(y), dim & -dim, 1
+def mix(y, dim, block):
+    """`dim` floats at y times a Hadamard matrix over its square root, in blocks of so many."""
+    ys, apart = f32_pointer(y), 1
     while apart < block:
         for i in range(0, dim, 2 * apart):
             for j in range(i, i + apart):
@@ -40,13 +40,19 @@ def rotate(y, x, dim):
     ys, xs = f32_pointer(y), f32_pointer(x)
     for i in range(dim):
         ys[i] = xs[i] * sign_of(i)
-    mix(y, dim)
+    mix(y, dim, dim & -dim)
 
 
 @exact
 def rotate_back(y, dim):
     """y [dim] as it was before it was rotated."""
-    mix(y, dim)
+    rotate_part_back(y, 0, dim, dim)
+
+
+@exact
+def rotate_part_back(y, start, size, dim):
+    """y [size], values `start` on of `dim`, as they were before all were rotated: whole blocks."""
+    mix(y, size, dim & -dim)
     ys = f32_pointer(y)
-    for i in range(dim):
-        ys[i] *= sign_of(i)
+    for i in range(size):
+        ys[i] *= sign_of(start + i)
