@@ -3,40 +3,52 @@
     python bench/cache_accuracy.py RETRIEVAL.gguf [--types f16,q8_0] [--chunks N] [--rows N] [--threads N]
                                    [--commit HASH] [-o FOLDER]
 
-RETRIEVAL.gguf is made by tools/demo/retrieval.py. Both parts run on the CPU.
+RETRIEVAL.gguf is made by tools/demo/retrieval.py. Both parts run on the CPU. Each type is measured as it is
+(`dynamic`); with keys less their `centers`; and with centers and `static` scales, which are measured over other text.
 
 divergence  the demo model's on its text, windows of 512 tokens, from the same with a cache in float32: for each type
-            the mean in nats, its standard error, and the share of tokens that both find likeliest. As the type is
-            (`dynamic`); with keys less their `centers`; with centers and `static` scales, measured over another text
-retrieval   values found of those asked for in rows of 8,192 tokens, and the share of what the first type finds
+            the mean in nats, its standard error, and the share of tokens that both find likeliest
+retrieval   values found of those asked for in rows of 8,192 tokens, the share of what the first type finds as it is,
+            and the divergence of answers
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import results_file
+import texts
 from octavo.bench import machine
 from octavo.evals.cache_scales import write_scales
 from octavo.evals.calibration import Calibration, Options
 from octavo.evals.kl import divergence
-from octavo.evals.retrieval import retrieve
+from octavo.evals.retrieval import draw, key_tokens, retrieve, value_tokens
 from octavo.evals.subject import open_subject
 from octavo.evals.texts import demo_text
 from octavo.formats.cache import CACHE_FORMATS
+from octavo.runtime import Model
 
-CONTEXT, RETRIEVAL_CONTEXT, SAMPLES = 512, 8192, 16
+CONTEXT, RETRIEVAL_CONTEXT, SAMPLES, RETRIEVAL_SAMPLES = 512, 8192, 16, 4
+"""Tokens of windows, and windows that models are calibrated with."""
+SEED = 0
+"""Of the rows that are asked; those to calibrate with are others (`texts.py`)."""
+
+Place = dict[str, Any]
+Rows = dict[str, dict[str, dict[str, Any]]]
+"""Results by "dynamic", "centers" or "static", and by type."""
 
 
-def with_constants(folder: str, threads: int | None) -> dict[str, str]:
-    """The demo model as it is, and written with measured centers, and with scales too."""
-    files = {"dynamic": "demo", "centers": f"{folder}/centers.gguf", "static": f"{folder}/static.gguf"}
-    options = Options(SAMPLES, CONTEXT, 0, False, "cpu", threads)
-    with Calibration("demo", "demo", options) as calibration:
-        statistics = calibration.run(f"{folder}/statistics.safetensors")
+def with_constants(model: str, text: str, samples: int, context: int, folder: Path, place: Place) -> dict[str, str]:
+    """A model as it is, and written with centers measured over a text, and with scales too."""
+    files = {"dynamic": model, "centers": str(folder / "centers.gguf"), "static": str(folder / "static.gguf")}
+    with Calibration(model, text, Options(samples, context, **place)) as calibration:
+        statistics = calibration.run(folder / "statistics.safetensors")
         for name in ("centers", "static"):
             write_scales(calibration.spec, statistics, files[name], only_centers=name == "centers")
     return files
@@ -52,31 +64,52 @@ def types_of(name: str, types: list[Any]) -> list[Any]:
     return [kv for kv in types if able[name](CACHE_FORMATS[kv])]
 
 
-def divergences(types: list[Any], chunks: int | None, threads: int | None) -> dict[str, dict[str, Any]]:
-    """Of each type, as each file has it."""
-    found: dict[str, dict[str, Any]] = {}
-    place: Any = {"device": "cpu", "threads": threads}
+def each(files: dict[str, str], types: list[Any], context: int, place: Place) -> Iterator[tuple[str, str, Model]]:
+    """Each file with each type that it changes, loaded."""
+    for name, path in files.items():
+        for kv in types_of(name, types):
+            with open_subject(path, context, cache_type=kv, **place) as model:
+                yield name, kv, model
+
+
+def compared(model: Model, base: Model, tokens: list[int], **how: Any) -> dict[str, Any]:
+    """Divergence as results have it."""
+    kl = divergence(model, base, tokens, **how)
+    return {"kl": kl.kl.value, "error": kl.kl.error, "same_top": kl.same_top.value, "tokens": kl.tokens}
+
+
+def divergences(types: list[Any], chunks: int | None, place: Place) -> Rows:
+    """Of each type, as each file of the demo model has it."""
+    found: Rows = {}
     with tempfile.TemporaryDirectory() as folder, open_subject("demo", CONTEXT, cache_type="f32", **place) as base:
         tokens = demo_text(base.tokenizer, "test").tokens
-        for name, path in with_constants(folder, threads).items():
-            for kv in types_of(name, types):
-                with open_subject(path, CONTEXT, cache_type=kv, **place) as model:
-                    kl = divergence(model, base, tokens, context=CONTEXT, chunks=chunks)
-                row = {"kl": kl.kl.value, "error": kl.kl.error, "same_top": kl.same_top.value, "tokens": kl.tokens}
-                found.setdefault(name, {})[kv] = row
-                print(name, kv, f"{kl.kl.value:.3g} +- {kl.kl.error:.2g}", flush=True)
+        files = with_constants("demo", "demo", SAMPLES, CONTEXT, Path(folder), place)
+        for name, kv, model in each(files, types, CONTEXT, place):
+            row = compared(model, base, tokens, context=CONTEXT, chunks=chunks)
+            found.setdefault(name, {})[kv] = row
+            print(name, kv, f"{row['kl']:.3g} +- {row['error']:.2g}", flush=True)
     return found
 
 
-def retrieved(path: str, types: list[Any], rows: int, threads: int | None) -> dict[str, Any]:
-    """Of each type, what is found."""
-    found: dict[str, Any] = {}
-    for kv in types:
-        with open_subject(path, RETRIEVAL_CONTEXT, device="cpu", threads=threads, cache_type=kv) as model:
-            tally = retrieve(model, RETRIEVAL_CONTEXT, rows)
-        found[kv] = {"right": tally.right, "asked": tally.n, "interval": tally.interval()}
-        found[kv]["share"] = tally.right / found[types[0]]["right"]
-        print("retrieval", kv, f"{tally.right} of {tally.n}", flush=True)
+def retrieved(path: str, types: list[Any], rows: int, place: Place) -> Rows:
+    """Of each type, as each file of the model has it, what is found, and the divergence of answers."""
+    found: Rows = {}
+    context, first = RETRIEVAL_CONTEXT, types[0]
+    with tempfile.TemporaryDirectory() as folder, open_subject(path, context, cache_type="f32", **place) as base:
+        text = texts.calibration(path, Path(folder), context, RETRIEVAL_SAMPLES)
+        files = with_constants(path, text, RETRIEVAL_SAMPLES, context, Path(folder), place)
+        keys, values, rng = key_tokens(base.tokenizer), value_tokens(base.tokenizer), np.random.default_rng(SEED)
+        drawn = [draw(rng, keys, values, context) for _ in range(rows)]  # those that `retrieve` asks
+        tokens = [int(token) for row in drawn for token in row.tokens]
+        answers = np.concatenate([np.roll(row.asked, 1) for row in drawn])
+        for name, kv, model in each(files, types, context, place):
+            tally = retrieve(model, context, rows, SEED)
+            row = {"right": tally.right, "asked": tally.n, "interval": tally.interval()}
+            found.setdefault(name, {})[kv] = row
+            row["share"] = tally.right / found["dynamic"][first]["right"]
+            row |= compared(model, base, tokens, context=context, scored=answers)
+            kl = f"{row['kl']:.3g} +- {row['error']:.2g}"
+            print("retrieval", name, kv, f"{tally.right} of {tally.n}, {kl}", flush=True)
     return found
 
 
@@ -90,12 +123,12 @@ def main() -> None:
     parser.add_argument("--commit", default=machine.commit())
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
-    types = options.types.split(",")
+    types, place = options.types.split(","), {"device": "cpu", "threads": options.threads}
     result = {
         **results_file.described(commit=options.commit),
         "context": CONTEXT, "chunks": options.chunks, "rows": options.rows,
-        "divergence": divergences(types, options.chunks, options.threads),
-        "retrieval": retrieved(options.retrieval, types, options.rows, options.threads),
+        "divergence": divergences(types, options.chunks, place),
+        "retrieval": retrieved(options.retrieval, types, options.rows, place),
     }  # fmt: skip
     results_file.write("cache-accuracy", result, options.output)
 

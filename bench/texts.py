@@ -16,16 +16,16 @@ from octavo.text import Tokenizer
 
 Split = Literal["train", "test"]
 CONTEXT, ROWS = 512, 64
-"""Tokens of a row, which is a window, and how many rows a text has."""
+"""Tokens of a row, which is a window, and how many rows a text has, unless somebody says."""
 SEEDS: dict[Split, int] = {"train": 101, "test": 202}
 
 
-def tokens_of(tokenizer: Tokenizer, split: Split) -> list[int]:
+def tokens_of(tokenizer: Tokenizer, split: Split, context: int = CONTEXT, rows: int = ROWS) -> list[int]:
     """The text to judge by ("test"), or another one to calibrate with ("train")."""
     if not _retrieves(tokenizer):
         return demo_text(tokenizer, split).tokens
     rng, keys, values = np.random.default_rng(SEEDS[split]), key_tokens(tokenizer), value_tokens(tokenizer)
-    return [int(token) for _ in range(ROWS) for token in draw(rng, keys, values, CONTEXT).tokens]
+    return [int(token) for _ in range(rows) for token in draw(rng, keys, values, context).tokens]
 
 
 @cache
@@ -35,14 +35,15 @@ def held_out(model: str) -> list[int]:
         return tokens_of(Tokenizer.from_gguf(file), "test")
 
 
-def calibration(model: str, folder: Path) -> str:
-    """The text to calibrate with as methods take it: "demo", or a file in `folder`."""
+def calibration(model: str, folder: Path, context: int = CONTEXT, rows: int = ROWS) -> str:
+    """The text to calibrate with as methods take it: "demo", or a file of rows in `folder`."""
     with GGUFFile.open(resolve(model)) as file:
         tokenizer = Tokenizer.from_gguf(file)
     if not _retrieves(tokenizer):
         return "demo"
     path = folder / f"{Path(model).stem}.txt"
-    path.write_text("".join(tokenizer.texts[token] for token in tokens_of(tokenizer, "train")), encoding="utf-8")
+    tokens = tokens_of(tokenizer, "train", context, rows)
+    path.write_text("".join(tokenizer.texts[token] for token in tokens), encoding="utf-8")
     return str(path)
 
 
