@@ -158,12 +158,12 @@ def test_a_checkpoint_that_was_written_in_python(text: str, tmp_path: Path, monk
         return quantize_checkpoint(src, out, "w4a16-g128", method=replace(method, resume=resume))
 
     with killed_at_the_end(monkeypatch):
-        assert not again(False).finished
+        assert not again(False).written_before
     wanted = {path.name: path.read_bytes() for path in out.iterdir()}
     with pytest.raises(UsageError, match=r"is written already, .* \(allowed: --resume \(resume=True\)"):
         again(False)
     report = again(True)
-    assert (report.finished, report.nbytes > 0, work.exists()) == (True, True, False)
+    assert (report.written_before, report.nbytes > 0, work.exists()) == (True, True, False)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == wanted
     with pytest.raises(FileError, match="is a finished checkpoint: w4a16-g128 by gptq over"):
         again(True)

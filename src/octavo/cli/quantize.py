@@ -154,7 +154,7 @@ def quantize(
         scheme.refuse(given)
         given = {"allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads}
         made = scheme.quantize(local(src, offline), dst, method, given)
-        if made.finished and not as_json:
+        if made.written_before and not as_json:
             print(_WRITTEN.format(printable(dst.rstrip(os.sep))))
         else:
             show(made, as_json)

@@ -92,7 +92,7 @@ def quantize_checkpoint(
         kind = replace(kind, left=ignored_layers(source, ignore))
         target = Target(source, kind, writer, threads_of(threads), allow_requantize, progress)
         job = CheckpointJob(target, Prepared(file))  # what is wrong with the model is said before a method is at work
-        report = Report(file.path, name, scheme, dry_run, finished=finished)
+        report = Report(file.path, name, scheme, dry_run, written_before=finished)
         if dry_run or finished:
             _outline(report, job, method)
             return report

@@ -43,7 +43,7 @@ class Report:
     inputs  static scales of activations
     starved  experts that met too few tokens for a method to go by
     memory, disk, seconds  of a dry run with a method: bytes that it takes at most, and about how long
-    finished  a run before, which was killed then, has written all of it; rows are without errors
+    written_before  a run before, which was killed then, has written all of it; rows are without errors
     """
 
     source: str
@@ -57,7 +57,7 @@ class Report:
     memory: int | None = None
     disk: int | None = None
     seconds: float | None = None
-    finished: bool = False
+    written_before: bool = False
     rows: list[TensorRow] = field(default_factory=list)
 
     @property
