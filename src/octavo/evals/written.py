@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from octavo.evals.layerwise.values import stages_done
 from octavo.evals.scheme_work import load_stages
 from octavo.io.safetensors import Checkpoint
 from octavo.quantizers.job.record import FILE, Record, record_of, rounded
 
-if TYPE_CHECKING:
-    from octavo.evals.schemes import SchemeMethod
+
+class Options(Protocol):
+    """Of a method, those that a record tells."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+    @property
+    def rotate(self) -> bool: ...
+
+    @property
+    def kv(self) -> str | None: ...
 
 
-def is_written(dst: str, work: str, scheme: str, method: SchemeMethod) -> bool:
+def is_written(dst: str, work: str, scheme: str, method: Options) -> bool:
     """Whether the folder `dst` is what a method's run came to that kept what it made in `work`, which is still there.
 
     It is if its record tells of the same scheme and method, and of each weight that is in `work` the same errors.
@@ -31,7 +44,7 @@ def is_written(dst: str, work: str, scheme: str, method: SchemeMethod) -> bool:
     return record.target == scheme and _is_of(record, method) and kept == told != set()
 
 
-def _is_of(record: Record, method: SchemeMethod) -> bool:
+def _is_of(record: Record, method: Options) -> bool:
     """Whether a record is of a method with the same options, as far as it tells them."""
     about = record.about
     wanted = method.kind, os.path.basename(method.text), method.rotate, method.kv
