@@ -1,9 +1,12 @@
 """Compares w4a16-g128 with llm-compressor's GPTQ on the same checkpoint and tokens.
 
-    PYTHONPATH=OVERLAY:src python bench/reference_gptq.py [demo | MODEL.gguf] [--methods rtn,gptq,...] [--orders 1]
+    PYTHONPATH=OVERLAY:src python bench/reference_gptq.py [demo | MODEL.gguf] [--methods rtn,gptq,...]
+                                                      [--orders 1] [--first 0] [--add RESULT] [-o FOLDER]
 
 It writes bench/results/reference-gptq-MODEL-<date>.json. With several orders each row is of the model with its channels
-in one of them, which changes nothing but what shares a group; `ratios` are geometric means over all of them.
+in one of them, which changes nothing but what shares a group; `ratios` are geometric means over all of them. `--add`
+goes on with a result: orders that it has all rows of are not measured again.
+
 OVERLAY has llmcompressor (`pip install --target OVERLAY llmcompressor`), which nothing else here needs. It is given the
 model in float32 and the token ids that Octavo's own methods run the model over (`texts.py`). What it writes is opened
 and measured as any checkpoint, by divergence from the original on a text that none of them saw.
@@ -18,6 +21,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -68,22 +72,27 @@ def main() -> None:
     parser.add_argument("--methods", default="rtn,gptq,qronos,auto")
     parser.add_argument("--samples", type=int, default=16, help="windows of the calibration text")
     parser.add_argument("--chunks", type=int, default=12, help="windows of the held-out text")
-    parser.add_argument("--orders", type=int, default=1, help="of channels; the first is the model's own")
+    parser.add_argument("--orders", type=int, default=1, help="of channels")
+    parser.add_argument("--first", type=int, default=0, help="the first order; 0 is the model's own")
+    parser.add_argument("--add", type=Path, help="a result to go on with")
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
-    rows: list[dict[str, Any]] = []
     name = f"reference-gptq-{Path(options.model).stem}"
     how = {"model": Path(options.model).name, "scheme": SCHEME, "samples": options.samples, "chunks": options.chunks}
     packages = references.versions("llmcompressor", "compressed-tensors", "torch", "transformers")
     source = resolve(options.model)
+    rows, before = references.go_on(options.add, how) if options.add else ([], [])
+    more: dict[str, Any] = {"before": before} if before else {}
+    rows, done = whole_orders(rows, len(OBSERVERS) + len(options.methods.split(",")))
     with tempfile.TemporaryDirectory() as texts:
         text = calibration(options.model, Path(texts))
-        for order in range(options.orders):
+        for order in (i for i in range(options.first, options.first + options.orders) if i not in done):
             with tempfile.TemporaryDirectory() as temporary:
                 for row in rows_of(source, order, text, options, Path(temporary)):
-                    rows.append({"order": order, **row})
-                    print(rows[-1], flush=True)
-                    found = {**results_file.described(**packages), **how, "ratios": ratios(rows), "rows": rows}
+                    print({"order": order, **row}, flush=True)
+                    rows = sorted([*rows, {"order": order, **row}], key=lambda row: row["order"])
+                    described = results_file.described(**packages)
+                    found = {**described, **how, **more, "ratios": ratios(rows), "rows": rows}
                     results_file.write(name, found, options.output)
 
 
@@ -114,6 +123,13 @@ def rows_of(
             raise ValueError(f"rounded by one of both only: {', '.join(sorted(differ))}")
         kl = references.kl(out, source, options.chunks)
         yield {"by": "octavo", "method": kind, "kl": kl, "seconds": seconds, "bytes": report.nbytes}
+
+
+def whole_orders(rows: list[dict[str, Any]], count: int) -> tuple[list[dict[str, Any]], set[int]]:
+    """The rows of orders that have `count` of them, and these orders."""
+    have = Counter(row["order"] for row in rows)
+    done = {order for order, found in have.items() if found == count}
+    return [row for row in rows if row["order"] in done], done
 
 
 def ratios(rows: list[dict[str, Any]]) -> dict[str, float]:

@@ -21,11 +21,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import sys
 import tempfile
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, partial
 from hashlib import sha256
@@ -206,18 +205,6 @@ def sorted_rows(rows: Iterable[Row]) -> list[Row]:
     return sorted(rows, key=lambda row: (row["order"], row["scheme"], WAYS.index((row["method"], row["rotate"]))))
 
 
-def go_on(path: Path, how: Mapping[str, Any]) -> tuple[list[Row], list[dict[str, Any]]]:
-    """Rows of a result, and what it says of how they were measured, result by result.
-
-    Raises ValueError where they are of another model, text or copy of the authors' code than `how` says.
-    """
-    found = json.loads(path.read_text(encoding="utf-8"))
-    for key, value in how.items():
-        if found.get(key) != value:
-            raise ValueError(f"{path.name} has {key} {found.get(key)!r} (allowed: {value!r}, as this run)")
-    return found["rows"], [*found.get("before", []), {key: found[key] for key in results_file.described()}]
-
-
 def ratios(rows: Iterable[Row]) -> dict[str, float]:
     """Divergences of our methods over the authors', of the orders that have both."""
     found: dict[Task, float] = {task_of(row): row["kl"][0] for row in rows}
@@ -245,7 +232,7 @@ def main() -> None:
     options = parser.parse_args()
     files = {name: sha256((options.authors / "QQQ/gptq" / name).read_bytes()).hexdigest() for name in FILES}
     how = {"model": Path(options.model).name, "samples": options.samples, "chunks": options.chunks, "authors": files}
-    rows, before = go_on(options.add, how) if options.add else ([], [])
+    rows, before = references.go_on(options.add, how) if options.add else ([], [])
     more: dict[str, Any] = {"before": before} if before else {}
     orders, done = range(options.first, options.first + options.orders), {task_of(row) for row in rows}
     every = [(order, scheme, *way) for order in orders for scheme in options.schemes.split(",") for way in WAYS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 import octavo
+import results_file
 from octavo.evals import divergence
 from octavo.evals.calibration import samples_of
 from octavo.evals.subject import open_subject
@@ -138,6 +139,18 @@ def kl(made: str | os.PathLike[str], base: str, chunks: int) -> list[float]:
         tokens = tokens_of(whole.tokenizer, "test")
         found = divergence(model, whole, tokens, context=CONTEXT, chunks=chunks).kl
     return [found.value, found.error]
+
+
+def go_on(path: Path, how: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of a result, and what it says of how they were measured, result by result.
+
+    Raises ValueError where `how` says that this is measured of another model, text or copy of others' code.
+    """
+    found = json.loads(path.read_text(encoding="utf-8"))
+    for key, value in how.items():
+        if found.get(key) != value:
+            raise ValueError(f"{path.name} has {key} {found.get(key)!r} (allowed: {value!r}, as this run)")
+    return found["rows"], [*found.get("before", []), {key: found[key] for key in results_file.described()}]
 
 
 def versions(*names: str) -> dict[str, str]:

@@ -150,12 +150,17 @@ def test_ratios_are_of_orders_that_have_both(qqq: ModuleType) -> None:
     assert qqq.ratios(rows) == pytest.approx({"w4a8 gptq rotated": 1.0, "w4a8 qqq": 1.0})
 
 
-def test_going_on_with_a_result(qqq: ModuleType, tmp_path: Path) -> None:
+def test_going_on_with_a_result(script: Script, tmp_path: Path) -> None:
     how = {"model": "demo", "samples": 16, "chunks": 12, "authors": {"gptq.py": "1f"}}
     described = {"command": "x", "date": "2026-11-26", "machine": {"cores": 2}, "versions": {"torch": "2"}}
     rows = [row(0, "w4a8", "authors", True, 4.0)]
     path = tmp_path / "a.json"
     path.write_text(json.dumps({**described, **how, "before": [{"date": "2026-11-25"}], "ratios": {}, "rows": rows}))
-    assert qqq.go_on(path, how) == (rows, [{"date": "2026-11-25"}, described])
+    assert script("references").go_on(path, how) == (rows, [{"date": "2026-11-25"}, described])
     with pytest.raises(ValueError, match=r"a.json has samples 16 \(allowed: 8, as this run\)"):
-        qqq.go_on(path, {**how, "samples": 8})
+        script("references").go_on(path, {**how, "samples": 8})
+
+
+def test_orders_that_a_result_has_all_rows_of(script: Script) -> None:
+    rows = [{"order": order, "method": method} for order, method in [(2, "a"), (2, "b"), (0, "a"), (1, "a"), (1, "b")]]
+    assert script("reference_gptq").whole_orders(rows, 2) == ([*rows[:2], *rows[3:]], {1, 2})
