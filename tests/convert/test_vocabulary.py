@@ -196,11 +196,13 @@ def test_roles_from_the_model_config(tmp_path: Path) -> None:
 
 def test_chat_templates(tmp_path: Path) -> None:
     assert chat_templates(checkpoint(tmp_path)) == {}
-    (tmp_path / "chat_template.jinja").write_text("from a file")
-    assert chat_templates(checkpoint(tmp_path)) == {"tokenizer.chat_template": "from a file"}
+    folders.write(tmp_path, "chat_template.json", {"chat_template": "of a processor"})
+    assert chat_templates(checkpoint(tmp_path)) == {"tokenizer.chat_template": "of a processor"}
     several = [{"name": "default", "template": "one"}, {"name": "tool use", "template": "two"}]
     folders.write(tmp_path, "tokenizer_config.json", {"chat_template": several})
     assert chat_templates(checkpoint(tmp_path)) == {
         "tokenizer.chat_template": "one", "tokenizer.chat_template.tool_use": "two",
         "tokenizer.chat_templates": ["tool_use"],
     }  # fmt: skip
+    (tmp_path / "chat_template.jinja").write_text("from a file")  # it is the newer one where there are both
+    assert chat_templates(checkpoint(tmp_path)) == {"tokenizer.chat_template": "from a file"}

@@ -81,13 +81,13 @@ def _separates(tokenizer: TokenizerJson) -> bool:
 
 
 def chat_templates(checkpoint: Checkpoint) -> dict[str, Any]:
-    """The chat template, or those of several names.
+    """The chat template, or those of several names; that of chat_template.jinja before any in tokenizer_config.json.
 
     Raises TemplateError for what is no text, FileError for a file that can't be read or is none.
     """
-    found = (checkpoint.json(CONFIG) or {}).get("chat_template")
-    if found is None:
-        found = _template_file(checkpoint)
+    found: Any = _template_file(checkpoint)
+    for name in (CONFIG, "chat_template.json"):
+        found = (checkpoint.json(name) or {}).get("chat_template") if found is None else found
     if found is None:
         return {}
     if isinstance(found, str):
@@ -104,8 +104,6 @@ def chat_templates(checkpoint: Checkpoint) -> dict[str, Any]:
     return keys | ({"tokenizer.chat_templates": names} if names else {})
 
 
-def _template_file(checkpoint: Checkpoint) -> Any:
+def _template_file(checkpoint: Checkpoint) -> str | None:
     path = checkpoint.path("chat_template.jinja")
-    if not os.path.exists(path):
-        return (checkpoint.json("chat_template.json") or {}).get("chat_template")
-    return read_text(path, MAX_TEMPLATE_BYTES).replace("\r\n", "\n")
+    return read_text(path, MAX_TEMPLATE_BYTES).replace("\r\n", "\n") if os.path.exists(path) else None
