@@ -135,6 +135,18 @@ def test_errors_of_something_else_are_not_those_of_standard_output(
     assert "in fail" in octavo("-v", "run", alphabet, "hi", *GREEDY).err
 
 
+def test_raw_prompts_need_no_template(octavo: Run, tmp_path: Path) -> None:
+    """One that can't be read is no matter then, nor is the thinking that one tells of."""
+    broken, thinks = (
+        tiny.write(tmp_path / name, weights=tiny.alphabet(), keys={"tokenizer.chat_template": template})
+        for name, template in (("broken", "{{ x"), ("thinks", "{{ messages[0].content }}<</think>"))
+    )
+    assert "chat template, line 1" in octavo("run", broken, "v", *GREEDY).error()
+    assert octavo("run", broken, "v", "--raw", *GREEDY).out == "wxyz\n"
+    assert json.loads(octavo("run", broken, "v", "--raw", "--json", *GREEDY).out)["text"] == "wxyz"
+    assert octavo("run", thinks, "v<think>", "--raw", "--grammar", "start: /w{3}/", *GREEDY).out == "www\n"
+
+
 def test_a_model_has_a_name(octavo: Run) -> None:
     assert octavo("run", "", "hi").error() == "octavo: error: '': there is no such file or folder"
 

@@ -61,16 +61,16 @@ def encoded(model: Model, prompt: Any, options: GenerateOptions, *, raw: bool = 
     return model.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think"))
 
 
-def begun(model: Model, tokens: list[int], options: GenerateOptions) -> Generation:
+def begun(model: Model, tokens: list[int], options: GenerateOptions, *, raw: bool = False) -> Generation:
     """The generation from the tokens of a prompt."""
     rest: Any = {name: value for name, value in options.items() if name not in ("system", "think")}
-    return model.generate(tokens, **rest)
+    return model.generate(tokens, raw=raw, **rest)
 
 
 def answer_text(model: Model, prompt: str, raw: bool, options: GenerateOptions, loading: Loading, stats: bool) -> None:
     """Print a reply as it comes, and with `stats` its speeds on stderr."""
     tokens = encoded(model, prompt, options, raw=raw)
-    generation, screen = begun(model, tokens, options), screen_for(model, tokens)
+    generation, screen = begun(model, tokens, options, raw=raw), screen_for(model, tokens)
     try:
         for piece in generation:
             screen.show(piece)
@@ -86,7 +86,7 @@ def answer_text(model: Model, prompt: str, raw: bool, options: GenerateOptions, 
 
 def answer_json(model: Model, prompt: str, raw: bool, options: GenerateOptions, loading: Loading, stats: bool) -> None:
     """Print a reply as one JSON object when it is complete; of a full context also what there is, before the error."""
-    generation = begun(model, encoded(model, prompt, options, raw=raw), options)
+    generation = begun(model, encoded(model, prompt, options, raw=raw), options, raw=raw)
     failure: OctavoError | None = None
     try:
         for _ in generation:

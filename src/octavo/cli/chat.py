@@ -122,7 +122,7 @@ class Chat:
         self._talk.add("user", text)
         try:
             tokens = encoded(self._model, text, self._options, raw=True) if self._raw else self._fitting()
-            self._reply(tokens, begun(self._model, tokens, self._options))
+            self._reply(tokens, begun(self._model, tokens, self._options, raw=self._raw))
         except ContextFullError as error:
             raise ContextFullError(f"{error}; {larger_context(self._model)}") from None
         finally:
