@@ -127,7 +127,9 @@ def test_settings(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> 
         "temperature is 0.8 (default).\n", "top_k is 20 (the model's).\n",
     ]  # fmt: skip
     assert "seed            7 (set)\n" in got[7]
-    assert calls[0][1] == {"temperature": 0.0, "max_tokens": 2, "seed": 7, "system": None, "think": None}
+    assert calls[0][1] == {
+        "temperature": 0.0, "max_tokens": 2, "seed": 7, "system": None, "think": None, "raw": False,
+    }  # fmt: skip
 
 
 def test_thinking_is_a_choice_where_the_template_has_it(tmp_path: Path) -> None:
