@@ -222,6 +222,20 @@ def test_strict_values_between_marks_that_may_be_null(choice: Literal["required"
         jsonschema.validate(json.loads(called(form, Tool("f", schema, strict=True))[1]), schema)
 
 
+@pytest.mark.parametrize("name", ["gemma4", "seed_oss"])
+def test_definitions_are_not_repeated(name: str) -> None:
+    """The grammar of many models within models grows with them, not by their square."""
+    (form,) = (form for form in FORMATS if form.name == name)
+    sizes = []
+    for n in (10, 40):
+        point = {"type": "object", "properties": {"x": {"type": "integer"}, "y": {"type": "number"}}}
+        parts = {f"P{i}": point | {"title": f"P{i}"} for i in range(n)}
+        items = {"type": "object", "properties": {f"p{i}": {"$ref": f"#/$defs/P{i}"} for i in range(n)}}
+        schema = {"type": "object", "properties": {"all": {"type": "array", "items": items}}, "$defs": parts}
+        sizes.append(len(tools_grammar(form, [Tool("f", schema, strict=True)], PLAIN, several=False).text))
+    assert sizes[1] < 5 * sizes[0]
+
+
 def test_words_of_python_that_a_schema_does_not_allow() -> None:
     """A grammar has only those that it does, and other formats have none."""
     for form, one, text in [

@@ -46,6 +46,12 @@ def within(one: object, schema: Schema) -> Schema:
     return {**shared, **one} if isinstance(one, Mapping) else shared
 
 
+def _part(one: Schema, schema: Schema) -> Schema:
+    """A part of a schema whose definitions are looked up elsewhere: without them the grammar does not repeat them."""
+    found = within(one, schema)
+    return {key: value for key, value in found.items() if key not in ("$defs", "definitions")}
+
+
 def in_order(found: Sequence[tuple[str, bool]], comma: str, rules: list[str]) -> str:
     """Members, some of them required, with commas between them: the required ones first; "" for none.
 
@@ -131,17 +137,20 @@ class Values:
         return f"held{self._named[key]}"
 
     def _list(self, schema: Schema) -> str:
-        item = self.value(within(schema["items"], schema)) if isinstance(schema.get("items"), Mapping) else self.any
+        item = self.value(_part(schema["items"], schema)) if isinstance(schema.get("items"), Mapping) else self.any
         return f'"[" ({item} ({self.comma} {item})*)? "]"'
 
     def _object(self, schema: Schema) -> str:
         others = schema.get("additionalProperties")
         if schema.get("properties") or others is False:
-            found = [(f"{self.key(name)} {self.value(one)}", required) for name, one, required in properties_of(schema)]
+            found = [
+                (f"{self.key(name)} {self.value(_part(one, schema))}", required)
+                for name, one, required in properties_of(schema)
+            ]
             return f'"{{" {in_order(found, self.comma, self._rules)} "}}"'
         if not isinstance(others, Mapping):
             return f'"{{" {self.members} "}}"'
-        member = f"{self.any_key()} {self.value(within(others, schema))}"
+        member = f"{self.any_key()} {self.value(_part(others, schema))}"
         return f'"{{" ({member} ({self.comma} {member})*)? "}}"'
 
     def _text(self, schema: Schema) -> str:
