@@ -236,6 +236,15 @@ def test_definitions_are_not_repeated(name: str) -> None:
     assert sizes[1] < 5 * sizes[0]
 
 
+def test_definitions_are_where_they_are_referred_to() -> None:
+    (form,) = (form for form in FORMATS if form.name == "xml")
+    parts = {"Point": {**POINT, "description": "Where it is. " * 300}}
+    properties = {f"n{i}": {"type": "integer"} for i in range(60)} | {"at": {"$ref": "#/$defs/Point"}}
+    schema = {"type": "object", "properties": properties, "required": ["at"], "$defs": parts}
+    assert len(tools_grammar(form, [Tool("f", schema)], PLAIN, several=False).text) < 20_000
+    assert written(form, schema, {"n0": "1", "at": '{"x": 2}'}) == {"n0": 1, "at": {"x": 2}}
+
+
 def test_words_of_python_that_a_schema_does_not_allow() -> None:
     """A grammar has only those that it does, and other formats have none."""
     for form, one, text in [

@@ -22,8 +22,10 @@ UNWRITTEN = frozenset({
 
 
 def json_value(schema: Schema) -> str:
-    """A value as JSON, in Lark's words."""
+    """A value as JSON, in Lark's words; without definitions that it does not refer to."""
     options = {**JSON, **schema.get("x-guidance", {})}
+    alone = _undefined(schema)
+    schema = alone if '"$ref"' not in json.dumps(alone) else schema
     return f"%json {json.dumps({**schema, 'x-guidance': options}, ensure_ascii=False)}"
 
 
@@ -48,8 +50,11 @@ def within(one: object, schema: Schema) -> Schema:
 
 def _part(one: Schema, schema: Schema) -> Schema:
     """A part of a schema whose definitions are looked up elsewhere: without them the grammar does not repeat them."""
-    found = within(one, schema)
-    return {key: value for key, value in found.items() if key not in ("$defs", "definitions")}
+    return _undefined(within(one, schema))
+
+
+def _undefined(schema: Schema) -> Schema:
+    return {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
 
 
 def in_order(found: Sequence[tuple[str, bool]], comma: str, rules: list[str]) -> str:
