@@ -43,6 +43,8 @@ OBSERVERS = (None, "memoryless_mse")
 """How llm-compressor finds the range of a group: its default, the extremes, and the least squared error."""
 KEPT = ("lm_head", r"re:.*mlp\.gate$")
 """Layers that it is told to leave as they are: the output matrix and routers."""
+THREADS = torch.get_num_threads()
+"""Of torch. Octavo's are OpenMP's as well, and torch would go on with as many as they were."""
 
 
 def reference(folder: Path, tokens: list[list[int]], out: Path, observer: str | None) -> float:
@@ -51,6 +53,7 @@ def reference(folder: Path, tokens: list[list[int]], out: Path, observer: str | 
     from llmcompressor.modeling.moe.linearize import load_quantizable_moe
     from llmcompressor.modifiers.quantization import GPTQModifier
 
+    torch.set_num_threads(THREADS)
     with load_quantizable_moe():
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     rows: Any = [{"input_ids": torch.tensor([row]), "attention_mask": torch.ones(1, len(row))} for row in tokens]
