@@ -58,6 +58,7 @@ def test_one_line_names_the_file(
         done = octavo(*(files.get(part, part) for part in command), stdin=b"some text\n" * 40)
     said = done.err.splitlines()[-1]
     assert done.status == 2
+    assert ("decode" in done.out) == (command[:2] == ("bench", "model"))  # what was measured is not lost
     assert said.startswith(f"octavo: error: {tmp_path / 'out'}")
     assert any(reason in said for reason in REASONS)
     assert ".tmp" not in said

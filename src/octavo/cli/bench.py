@@ -68,9 +68,11 @@ def model(
         require_apart(output, {MODEL: model_files(path, ())})
     with Bar() as bar:
         result = bench_model(path, options, bar.show)
-    if output is not None:
-        write(output, file_name(result, format), FORMATS[format](result))
-    print((to_markdown if output is not None else FORMATS[format])(result), end="")
+    try:
+        if output is not None:
+            write(output, file_name(result, format), FORMATS[format](result))
+    finally:  # what was measured is told where no file has room for it
+        print((to_markdown if output is not None else FORMATS[format])(result), end="")
 
 
 app.command("model")(grouped(model))

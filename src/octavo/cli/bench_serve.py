@@ -74,7 +74,7 @@ def serve(
     from octavo.bench.render import to_json
     from octavo.bench.serving.http import address
     from octavo.bench.serving.launch import served
-    from octavo.bench.serving.plot import plot, require_matplotlib
+    from octavo.bench.serving.plot import format_of, plot, require_matplotlib
     from octavo.bench.serving.render import file_name, to_markdown
     from octavo.bench.serving.result import bench_server
     from octavo.io.atomic import require_target
@@ -82,6 +82,7 @@ def serve(
     chosen = _options(workload, streams, asked)
     if picture is not None:
         require_matplotlib()
+        format_of(picture)
         require_target(picture)
     if output is not None and not os.path.isdir(output):
         require_target(output)
@@ -91,11 +92,13 @@ def serve(
     running = nullcontext(address(server, asked.key)) if is_url else served(local(server), shlex.split(options))
     with Bar() as bar, running as to:
         result = bench_server(to, chosen, bar.show)
-    if output is not None:
-        write(output, file_name(result), to_json(result))
-    if picture is not None:
-        plot(result, picture)
-    print(to_json(result) if format == "json" else to_markdown(result), end="")
+    try:
+        if output is not None:
+            write(output, file_name(result), to_json(result))
+        if picture is not None:
+            plot(result, picture)
+    finally:  # what was measured is told where no file has room for it
+        print(to_json(result) if format == "json" else to_markdown(result), end="")
 
 
 def _options(workload: Literal["a", "b", "c"], streams: str, asked: Asked) -> Options:

@@ -20,6 +20,17 @@ def require_matplotlib() -> None:
         raise UsageError(f"--plot needs matplotlib, which is not installed ({INSTALL_REPORT})") from None
 
 
+def format_of(path: str) -> str:
+    """The format of pictures that a path's ending names, PNG without one. Raises UsageError for one that is unknown."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    known = FigureCanvasBase.get_supported_filetypes()
+    ending = os.path.splitext(path)[1].removeprefix(".").lower() or "png"
+    if ending not in known:
+        raise UsageError(f"--plot is {path!r} (allowed: a name with .{', .'.join(sorted(known))})")
+    return ending
+
+
 def plot(result: dict[str, Any], path: str) -> None:
     """Write the picture to `path`, in the format that its ending names, else as PNG.
 
@@ -36,11 +47,8 @@ def plot(result: dict[str, Any], path: str) -> None:
         left, middle, right = figure.subplots(1, 3)
         {"a": _short, "b": _among_streams, "c": _turns}[result["workload"]](result["runs"], left, middle, right)
         figure.suptitle(f"{result['server']['model']}, workload {result['workload']}", fontsize=10)
-        try:
-            with written_file(path) as temporary:
-                figure.savefig(temporary, dpi=150, format=os.path.splitext(path)[1][1:].lower() or "png")
-        except ValueError as error:
-            raise UsageError(f"--plot: {error}") from None
+        with written_file(path) as temporary:
+            figure.savefig(temporary, dpi=150, format=format_of(path))
 
 
 def _short(runs: list[dict[str, Any]], left: Any, middle: Any, right: Any) -> None:
