@@ -34,6 +34,10 @@ PIECE, DEEP = 1 << 18, 8
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+class FullError(Exception):
+    """The disk has no room for more; what the system says of it."""
+
+
 class CutError(Exception):
     """The way to the server failed before the end."""
 
@@ -125,6 +129,9 @@ def fetch(source: Origin, entry: RepoFile, blob: str, partial: str, patience: Pa
                         patience.refresh()
                         show(entry.name, done, entry.size)
                 problem = "the connection was cut"
+            except FullError as error:
+                problem = f"{entry.name} can't be written to {os.path.dirname(blob)}: {error}"
+                raise HubError(f"{problem}; with room there, the same command goes on") from None
             except HTTPError as error:
                 if error.code == 416:
                     done = begun = _restart(file, digest)
@@ -221,5 +228,5 @@ def _write(file: FileIO, data: memoryview) -> None:
             data = data[file.write(data) :]
     except OSError as error:
         if error.errno in _FULL:
-            raise HubError("the disk is full; with room on it, the same command goes on") from None
+            raise FullError(error.strerror) from None
         raise
