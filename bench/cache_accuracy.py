@@ -47,7 +47,7 @@ Rows = dict[str, dict[str, dict[str, Any]]]
 def with_constants(model: str, text: str, samples: int, context: int, folder: Path, place: Place) -> dict[str, str]:
     """A model as it is, and written with centers measured over a text, and with scales too."""
     files = {"dynamic": model, "centers": str(folder / "centers.gguf"), "static": str(folder / "static.gguf")}
-    with Calibration(model, text, Options(samples, context, **place)) as calibration:
+    with Calibration(model, text, Options(samples, context, clips=True, **place)) as calibration:
         statistics = calibration.run(folder / "statistics.safetensors")
         for name in ("centers", "static"):
             write_scales(calibration.spec, statistics, files[name], only_centers=name == "centers")

@@ -65,7 +65,7 @@ def test_the_model_again_with_scales_for_its_cache(octavo: Run, model: str, text
         assert octavo("calibrate", model, text, *options).status == 0
         with GGUFFile.open(out) as file, GGUFFile.open(model) as plain:
             names.append({name.removeprefix("blk.0.") for name in file.tensors.keys() - plain.tensors.keys()})
-    assert {"cache_k.max", "cache_v.max", "cache_k.center"} <= names[0]
+    assert {"cache_k.max", "cache_v.max", "cache_k.clip", "cache_v.clip", "cache_k.center"} <= names[0]
     assert {name.rpartition(".")[2] for name in names[1]} == {"center"}
 
 

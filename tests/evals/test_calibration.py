@@ -96,7 +96,8 @@ model, text, path, after, runner.IN_MEMORY = *sys.argv[1:5], int(sys.argv[5])
 def progress(done, total):
     if done == int(after):
         os.kill(os.getpid(), signal.SIGKILL)
-calibrate(model, text, path, samples=3, context=24, device="reference", hessians=True, resume=True, progress=progress)
+options = {"samples": 3, "context": 24, "device": "reference", "hessians": True, "clips": True}
+calibrate(model, text, path, resume=True, progress=progress, **options)
 """
 
 
@@ -108,13 +109,14 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     """With values in files; and in memory, up to `most` bytes, where stages that were done are run again."""
     monkeypatch.setattr(runner, "IN_MEMORY", most)
     model, want, path = models["qwen3"], tmp_path / "want.safetensors", tmp_path / "s.safetensors"
-    calibrate(model, text, want, hessians=True, **OPTIONS)
+    calibrate(model, text, want, hessians=True, clips=True, **OPTIONS)
     for after in (8, 17):
         command = [sys.executable, "-c", KILLED, model, text, str(path), str(after), str(most)]
         assert subprocess.run(command, check=False, timeout=250).returncode == -signal.SIGKILL
         assert not path.exists()
     parts: list[int] = []
-    calibrate(model, text, path, hessians=True, resume=True, progress=lambda done, _: parts.append(done), **OPTIONS)
+    options = {"hessians": True, "clips": True, **OPTIONS}
+    calibrate(model, text, path, resume=True, progress=lambda done, _: parts.append(done), **options)
     assert parts[0] == 1 if most else parts[0] > 14
     assert path.read_bytes() == want.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["s.safetensors", "want.safetensors"]

@@ -52,6 +52,23 @@ def test_used_by_types_with_scales_of_heads(tmp_path: Path, cache_type: str) -> 
     assert error(right, exact) < 5e-3 < error(cut_off, exact)
 
 
+CLIPS = {name.replace(".max", ".clip"): values / 20 for name, values in LARGEST.items()}
+
+
+def test_int8_cuts_off_where_the_file_says(tmp_path: Path) -> None:
+    cut_off = logits(write(tmp_path, CLIPS | LARGEST), "int8")
+    np.testing.assert_array_equal(cut_off, logits(write(tmp_path, {n: x / 20 for n, x in LARGEST.items()}), "int8"))
+    found = logits(write(tmp_path, CLIPS | LARGEST), "fp8")
+    np.testing.assert_array_equal(found, logits(write(tmp_path, LARGEST), "fp8"))
+
+
+def test_magnitudes_to_cut_off_at_need_the_largest(tmp_path: Path) -> None:
+    some = dict(list(CLIPS.items())[:2])
+    for more, missing in ((CLIPS, "max"), (some | LARGEST, "clip")):
+        with pytest.raises(ModelError, match=rf"cache_k\.{missing}.*is missing"):
+            logits(write(tmp_path, more), "int8")
+
+
 def test_a_center_of_keys_leaves_attention_as_it_is(tmp_path: Path) -> None:
     wide = LARGEST | {f"blk.{i}.cache_k.max": np.array([9, 9], np.float32) for i in range(2)}
     found = logits(write(tmp_path, wide | CENTERS), "int8")

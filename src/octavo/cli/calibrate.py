@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,8 +87,10 @@ def calibrate(
 
     if output is None and not dry_run:
         raise UsageError("-o FILE is missing: where the statistics go (or --dry-run)")
-    options = Options(drawn.samples, drawn.context, drawn.seed, hessians, device, threads)
-    with Calibration(local(model, offline), text, options) as calibration:
+    path = local(model, offline)
+    clips = written.scales is not None and not written.centers and not os.path.isdir(path)
+    options = Options(drawn.samples, drawn.context, drawn.seed, hessians, device, threads, clips)
+    with Calibration(path, text, options) as calibration:
         if output is not None:
             calibration.require_apart(output)
         if written.scales is not None:

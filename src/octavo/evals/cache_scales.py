@@ -21,9 +21,10 @@ from octavo.io.apart import MODEL, model_files, require_apart
 from octavo.io.gguf import GGUFFile, LazyTensor, write_gguf
 from octavo.models import ModelSpec
 from octavo.quantizers.calibration import ChannelStatistics
+from octavo.quantizers.calibration.clips import spread
 from octavo.quantizers.calibration.statistics import Statistics
 
-CENTER, MAGNITUDES = ".cache_k.center", (".cache_k.max", ".cache_v.max")
+CENTER, MAGNITUDES = ".cache_k.center", (".cache_k.max", ".cache_v.max", ".cache_k.clip", ".cache_v.clip")
 """Ends of names; what a file has of them before is left out."""
 LEAST = np.float32(1e-6)
 """The least magnitude: a head that was always 0 has one too."""
@@ -72,16 +73,15 @@ def write_scales(
 
 
 def tensors_of(spec: ModelSpec, statistics: Statistics) -> dict[str, F32]:
-    """The tensors by name: of each layer the largest magnitudes, and what lies in the middle of keys if attention
-    lets it go."""
-    centered = _can_be_centered(_attentions(spec.graph()))
+    """The tensors by name: of each layer the largest magnitudes, what lies in the middle of keys if attention lets it
+    go, and where int8 cuts off if the statistics say so."""
+    centered = can_be_centered(spec)
     found: dict[str, F32] = {}
     for name, measured in _measured(spec, statistics).items():
-        moved = centered and name.endswith("cache_k")
-        middle = (measured.min + measured.max) / 2 if moved else np.zeros(measured.shape)
-        center: F32 = middle.astype(np.float32)
-        around = np.maximum(measured.max - center, center - measured.min).max(axis=1)
-        found[f"{name}.max"] = np.maximum(around, LEAST).astype(np.float32)
+        center, largest = spread(measured, centered=centered and name.endswith("cache_k"))
+        found[f"{name}.max"] = np.maximum(largest, LEAST)
+        if name in statistics.clips:
+            found[f"{name}.clip"] = np.clip(statistics.clips[name], LEAST, found[f"{name}.max"])
         if center.any():
             found[f"{name}.center"] = center.reshape(-1)
     return found
@@ -96,6 +96,11 @@ def _measured(spec: ModelSpec, statistics: Statistics) -> dict[str, ChannelStati
             raise UsageError(f"{statistics.path}: has no statistics of {cache.name} (allowed: those of this model)")
         found[cache.name] = measured
     return found
+
+
+def can_be_centered(spec: ModelSpec) -> bool:
+    """Whether keys of a model can be stored less a center."""
+    return _can_be_centered(_attentions(spec.graph()))
 
 
 def _can_be_centered(attentions: list[Node]) -> bool:

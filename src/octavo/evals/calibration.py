@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from typing import Literal
 
 import numpy as np
 
 from octavo.backends import select
+from octavo.backends.cores import cores
 from octavo.errors import ModelError, UsageError
+from octavo.evals.cache_scales import can_be_centered
 from octavo.evals.layerwise import (
     Journal,
     Layerwise,
@@ -24,7 +28,9 @@ from octavo.evals.layerwise import (
 from octavo.evals.layerwise.needs import Needs, needs, require_memory
 from octavo.evals.layerwise.runner import Progress
 from octavo.evals.texts import demo_text
-from octavo.formats.spec import AnyArray
+from octavo.formats import dequantize
+from octavo.formats.spec import F32, AnyArray
+from octavo.graph.node import Node
 from octavo.graph.stages import Stage
 from octavo.huggingface import open_model_file
 from octavo.io.apart import MODEL, TEXT, model_files, require_apart, text_files
@@ -33,6 +39,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.safetensors import SafetensorsFile
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.calibration import ChannelStatistics
+from octavo.quantizers.calibration.clips import QUERIES, TOKENS, CacheClips
 from octavo.quantizers.calibration.statistics import Statistics, matrices, stored_matrices
 from octavo.quantizers.calibration.text import CalibrationText, read_calibration, require_sizes, windows
 from octavo.runtime import resolve
@@ -54,6 +61,7 @@ class Options:
     context   tokens of a sample (default: CONTEXT, or what the model was made for)
     seed      says which samples
     hessians  keep the Hessian of each input too: K x K numbers
+    clips     look for magnitudes at which int8 caches are best cut off
     device, threads  as of `octavo.load`
     """
 
@@ -63,6 +71,7 @@ class Options:
     hessians: bool = False
     device: str = "auto"
     threads: int | None = None
+    clips: bool = False
 
 
 class Calibration:
@@ -103,7 +112,14 @@ class Calibration:
 
     def needs(self) -> Needs:
         """What a run takes: memory, disk and time."""
-        return needs(Layerwise(self.spec, self.backends, self.samples), hessians=self.options.hessians)
+        found = needs(Layerwise(self.spec, self.backends, self.samples), hessians=self.options.hessians)
+        return replace(found, memory=found.memory + (self._clip_bytes() if self.options.clips else 0))
+
+    def _clip_bytes(self) -> int:
+        """Bytes of the keys and values by which clips are chosen, with their weights, and of scores of queries."""
+        size = max(math.prod(self.spec.hparams.kv_heads(i)) for i in range(self.spec.hparams.n_layer))
+        longest = self.samples.longest
+        return 16 * max(TOKENS, longest) * size + 16 * QUERIES * longest * cores()
 
     def run(
         self, path: str | os.PathLike[str], *, resume: bool = False, progress: Progress | None = None
@@ -117,11 +133,19 @@ class Calibration:
         """
         self.require_apart(path)
         self._require_room(path)
-        name = run_name(self.spec, self.samples, self.options.hessians, *(b.name for b in self.backends))
+        options = self.options
+        name = run_name(
+            self.spec, self.samples, options.hessians, *["clips"] * options.clips, *(b.name for b in self.backends)
+        )
         journal = Journal(os.fspath(path) + WORK, name, resume=resume)
         try:
-            parts = _Parts(journal.folder, hessians=self.options.hessians)
-            run = Layerwise(self.spec, self.backends, self.samples, journal=journal, done=parts.save, progress=progress)
+            clips = CacheClips(can_be_centered(self.spec)) if options.clips else None
+            parts = _Parts(journal.folder, hessians=options.hessians, clips=clips)
+            run = Layerwise(
+                self.spec, self.backends, self.samples, journal=journal, done=parts.save,
+                attended=None if clips is None else partial(_attended, clips), attended_tokens=TOKENS,
+                progress=progress,
+            )  # fmt: skip
             for stage in run.run():
                 parts.take(stage)
             statistics = parts.join([s.number for s in run.stages], path, self._about())
@@ -155,8 +179,8 @@ class Calibration:
 class _Parts:
     """Files of stages in the folder of a run, of which the whole is put together."""
 
-    def __init__(self, folder: str, *, hessians: bool) -> None:
-        self._folder, self._hessians = folder, hessians
+    def __init__(self, folder: str, *, hessians: bool, clips: CacheClips | None) -> None:
+        self._folder, self._hessians, self._clips = folder, hessians, clips
         self._inputs: dict[str, tuple[ProductInput, ChannelStatistics]] = {}
 
     def take(self, stage: OpenStage) -> None:
@@ -168,6 +192,8 @@ class _Parts:
         inputs, self._inputs = self._inputs, {}
         shared = {name: first for first, (x, _) in inputs.items() for name in x.names[1:]}
         part = Statistics({first: found for first, (_, found) in inputs.items()}, shared, dict(caches))
+        if self._clips is not None:
+            part.clips = self._clips.chosen(caches)
         wanted = [x for x, _ in inputs.values()] if self._hessians else []
         found = {k: v for x in wanted for k, v in matrices(x.names[0], x.experts, x.size, x.hessian).items()}
         part.save(self._path(stage.number), found)
@@ -186,6 +212,15 @@ class _Parts:
         return os.path.join(self._folder, f"stage-{stage}.safetensors")
 
 
+def _attended(clips: CacheClips, node: Node, q: F32, k: F32, v: F32) -> None:
+    """Look at a sample's attention, if it is one that static scales are for."""
+    keys, values, sinks = node.inputs[1], node.inputs[2], node.inputs[6:]
+    if keys is values or node.attrs.get("reach"):
+        return
+    given = dequantize(sinks[0].tensor).reshape(-1) if sinks else None
+    clips.add((keys.name, values.name), q, k, v, node.attrs, given)
+
+
 def calibrate(
     model: str | os.PathLike[str],
     text: str,
@@ -195,6 +230,7 @@ def calibrate(
     context: int | None = None,
     seed: int = 0,
     hessians: bool = False,
+    clips: bool = False,
     resume: bool = False,
     device: Literal["auto", "cpu", "gpu", "reference"] = "auto",
     threads: int | None = None,
@@ -204,7 +240,7 @@ def calibrate(
 
     model, text  as of `Calibration`; other arguments are its options, and `Calibration.run` says what is raised
     """
-    options = Options(samples, context, seed, hessians, device, threads)
+    options = Options(samples, context, seed, hessians, device, threads, clips)
     with Calibration(model, text, options) as calibration:
         return calibration.run(path, resume=resume, progress=progress)
 

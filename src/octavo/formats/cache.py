@@ -54,6 +54,11 @@ class CacheFormat:
         return self.group == HEAD
 
     @property
+    def gains_by_clips(self) -> bool:
+        """Whether numbers with a static scale become finer where it is smaller: floats only move their exponents."""
+        return self.can_be_static and self.number == "s8"
+
+    @property
     def can_be_centered(self) -> bool:
         """Whether keys can be stored less a center: floats gain nothing by it."""
         return self.group is not None

@@ -30,6 +30,7 @@ class Stage:
     gives     values of its own that later stages read, by number
     written   what it writes to caches, by the cache's name
     products  its products, as the whole graph has them
+    attentions  the attention that reads those caches, as the whole graph has it
     """
 
     number: int
@@ -37,6 +38,7 @@ class Stage:
     gives: Mapping[int, Node]
     written: Mapping[str, Node]
     products: tuple[Node, ...]
+    attentions: tuple[Node, ...] = ()
 
     @property
     def layer(self) -> int | None:
@@ -50,12 +52,21 @@ class Stage:
         taken = {id(n) for n in self.takes.values()}
         return {name: n for name, n in self.written.items() if id(n) not in taken}
 
+    @property
+    def queries(self) -> Mapping[str, Node]:
+        """What attention asks that it computes itself, by the attention's name."""
+        taken = {id(n) for n in self.takes.values()}
+        return {n.name: n.inputs[0] for n in self.attentions if id(n.inputs[0]) not in taken}
+
     def graph(
         self,
         replaced: Callable[[QTensor], QTensor] = lambda tensor: tensor,
         tables: Mapping[str, QTensor] = MappingProxyType({}),
+        *,
+        asked: bool = False,
     ) -> Graph:
-        """The stage by itself: `takes` are inputs called by `input_name`, `gives` and then `made` its outputs.
+        """The stage by itself: `takes` are inputs called by `input_name`, `gives` and then `made` its outputs, and if
+        `asked` `queries` after these.
 
         Weights of products are `replaced`, and those that rows are looked up in by `tables`, by their names.
         """
@@ -74,7 +85,8 @@ class Stage:
             new[id(node)] = Node(node.op, inputs, node.shape, node.dtype, node.attrs, node.name)
             return new[id(node)]
 
-        return Graph.of(*(renew(n) for n in (*self.gives.values(), *self.made.values())))
+        queries = self.queries.values() if asked else ()
+        return Graph.of(*(renew(n) for n in (*self.gives.values(), *self.made.values(), *queries)))
 
 
 def input_name(number: int) -> str:
@@ -128,4 +140,5 @@ def _stage(graph: Graph, number: int, at: Mapping[int, int], crossing: Mapping[i
         MappingProxyType({i: n for i, n in crossing.items() if at[id(n)] == number}),
         MappingProxyType({n.name: n.inputs[1] for n in own if n.op == "set_rows"}),
         tuple(n for n in own if n.op in PRODUCTS),
+        tuple(n for n in own if n.op == "attention"),
     )

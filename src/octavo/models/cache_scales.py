@@ -2,6 +2,8 @@
 
     blk.N.cache_k.max     float32 [heads], the largest magnitude of a head's keys, after rope and less the center
     blk.N.cache_v.max     float32 [heads], that of its values
+    blk.N.cache_k.clip    float32 [heads], where int8 cuts keys off, for finer numbers; a file can be without
+    blk.N.cache_v.clip    float32 [heads], where it cuts values off
     blk.N.cache_k.center  float32 [heads * values of each], what keys are stored less; a file can be without
 
 As magnitudes they do for all types whose heads have scales: a scale is the magnitude over the type's largest number. A
@@ -25,11 +27,17 @@ from octavo.io.gguf import GGUFFile
 from octavo.models.hparams import Hyperparams
 from octavo.models.weights import Tensors, vector
 
+MAX, CLIP = ".max", ".clip"
+"""Ends of names."""
+
 
 def cache_tensors(hp: Hyperparams) -> Tensors:
     """The tensors that say how large keys and values become and where keys lie; a file has those of all layers, or
     none."""
-    found = {name: vector(hp.kv_heads(i)[0], optional=True) for i, names in _names(hp).items() for name in names}
+    found = {
+        name: vector(hp.kv_heads(i)[0], optional=True)
+        for end in (MAX, CLIP) for i, names in _names(hp, end).items() for name in names
+    }  # fmt: skip
     return found | {name: vector(math.prod(hp.kv_heads(i)), optional=True) for i, name in _centers(hp).items()}
 
 
@@ -39,11 +47,17 @@ def static_scales(file: GGUFFile, hp: Hyperparams, cache_type: CacheType) -> Map
 
     Raises ModelError for a file that has some of the tensors only, or in them what is no magnitude or no number.
     """
-    names = _names(hp)
+    names, clips = _names(hp, MAX), _names(hp, CLIP)
     kept = CACHE_FORMATS[cache_type]
     beside = file.cache_magnitudes() if kept.can_be_static else {}
+    has_clips = _are_there(file, [name for of_layer in clips.values() for name in of_layer], "magnitudes")
     has_scales = _are_there(file, [name for of_layer in names.values() for name in of_layer], "magnitudes", beside)
     has_centers = _are_there(file, list(_centers(hp).values()), "centers")
+    if has_clips and not has_scales:
+        first = next(iter(names.values()))[0]
+        raise ModelError("is missing", file=file.path, field=f"tensor {first}", allowed="with magnitudes to cut off at")
+    if has_clips and kept.gains_by_clips:
+        names, beside = clips, {}
     largest = {(layer, kind): _magnitudes(file, name, beside, hp.kv_heads(layer)[0])
                for layer, of_layer in names.items()
                for kind, name in zip("kv", of_layer, strict=True) if has_scales}  # fmt: skip
@@ -64,9 +78,9 @@ def _are_there(file: GGUFFile, names: list[str], what: str, beside: Collection[s
     return not missing
 
 
-def _names(hp: Hyperparams) -> dict[int, tuple[str, str]]:
+def _names(hp: Hyperparams, end: str) -> dict[int, tuple[str, str]]:
     """By layers that have a cache."""
-    return {i: (f"blk.{i}.cache_k.max", f"blk.{i}.cache_v.max") for i in range(hp.n_layer) if hp.kv_heads(i)[0]}
+    return {i: (f"blk.{i}.cache_k{end}", f"blk.{i}.cache_v{end}") for i in range(hp.n_layer) if hp.kv_heads(i)[0]}
 
 
 def _centers(hp: Hyperparams) -> dict[int, str]:

@@ -75,3 +75,18 @@ def test_values_stay_on_the_device(model: ModelSpec, tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.asarray(stage.inputs[-1].vectors), seen[stage.number])
         halved(stage)
     again.close(remove=True)
+
+
+def test_attention_is_given_away_as_the_host_has_it(model: ModelSpec) -> None:
+    """Queries, keys and values of a sample, in memory."""
+    found: dict[str, list[AnyArray]] = {}
+    for device in ("cpu", "gpu"):
+        seen = found.setdefault(device, [])
+        run = Layerwise(
+            model, select(device, 1), SAMPLES, done=lambda *_: None, attended_tokens=5,
+            attended=lambda _, *given, seen=seen: seen.extend(x.copy() for x in given),
+        )  # fmt: skip
+        assert [stage.number for stage in run.run()]
+    assert [x.shape for x in found["cpu"]] == [(5, heads, tiny.HEAD_DIM) for heads in (4, 2, 2)]
+    for x, y in zip(*found.values(), strict=True):
+        np.testing.assert_allclose(y, x, rtol=1e-2, atol=5e-3)

@@ -46,6 +46,9 @@ CHANGED, ORIGINAL = "changed", "original"
 
 Done = Callable[[Stage, Mapping[str, ChannelStatistics]], None]
 """Is told of a stage that was run, before the journal says so, and what was written to caches, by their names."""
+Attended = Callable[[Node, F32, F32, F32], None]
+"""Is given an attention as the whole graph has it, and a sample's q [T, H, D], k and v [T, Hkv, D] there, in memory
+that is written to again afterwards."""
 Progress = Callable[[int, int], None]
 """Is told samples of stages that were run, and of how many."""
 Made = Callable[[str], F32 | None]
@@ -119,6 +122,7 @@ class Layerwise:
     made      what a run that goes on has made before; stages whose values are not on the disk are run again with that
     done      is told of each stage that was run
     caches    what is written to caches is counted for `done`
+    attended  is given the attention of some samples: `attended_tokens` at most, but of one sample at least
     progress  is told how far the run is
 
     Weights are computed with as floats, whatever they are stored as. Where the first backend is a TensorBackend,
@@ -128,7 +132,8 @@ class Layerwise:
     def __init__(
         self, spec: ModelSpec, backends: Sequence[Backend], samples: Samples, *, original: bool = False,
         tables: Mapping[str, QTensor] | None = None, journal: Journal | None = None, folder: str | None = None,
-        made: Made | None = None, done: Done | None = None, caches: bool = True, progress: Progress | None = None,
+        made: Made | None = None, done: Done | None = None, caches: bool = True, attended: Attended | None = None,
+        attended_tokens: int = 0, progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.samples, self.tables = spec, samples, dict(tables or {})
         self.stages = stages(spec.graph(n_ctx=samples.longest))
@@ -136,6 +141,8 @@ class Layerwise:
         self.streams = (CHANGED, ORIGINAL) if original else (CHANGED,)
         self._told: set[str] = set()
         self._watches = caches and done is not None
+        self._attended = attended
+        self._shown = _spread(len(samples), max(1, attended_tokens // samples.longest)) if attended else frozenset()
         self._made: Made = made or (lambda _: None)
         kept = kept_bytes(self.stages, samples.all, len(self.streams))
         self.device, self.keeps = placed(backends[0], self.stages, samples.limits, kept, len(self.streams))
@@ -195,7 +202,8 @@ class Layerwise:
         taken: dict[str, Any] = {input_name(n): self._values[stream, n] for n in stage.takes}
         waits = any(isinstance(backend, AsyncBackend) for backend in self.backends)
         here = [name for name, values in taken.items() if hasattr(values, "tensor") or not waits]
-        schedule = self.scheduled(stage, replaced, tables)
+        shows = stream == CHANGED and self._attended is not None and bool(stage.attentions)
+        schedule = self.scheduled(stage, replaced, tables, asked=shows)
         executor = Executor(schedule, self.backends, self.samples.limits, fed=here)
         results = [
             self._values.new((stream, number), bind(node.shape, self.samples.all), node.dtype)
@@ -213,6 +221,8 @@ class Layerwise:
             if stream == CHANGED and caches:
                 for name, values in _written(stage, given, made[len(results) :]):
                     _count(caches[name], values)
+            if shows and i in self._shown:
+                self._show(stage, given, made[len(results) :])
             if self._progress is not None:
                 at = stage.number * len(self.streams) + self.streams.index(stream)
                 whole = len(self.stages) * len(self.streams) * len(self.samples)
@@ -220,6 +230,20 @@ class Layerwise:
         for backend in self.backends:
             if isinstance(backend, HostBackend):
                 backend.begin_loading()
+
+    def _show(self, stage: Stage, given: Mapping[str, Any], made: Sequence[tuple[Backend, Any]]) -> None:
+        """Give away a sample's attention."""
+        assert self._attended is not None
+        found = {name: _on_host(values) for name, values in _written(stage, given, made)}
+        numbers = {id(node): number for number, node in stage.takes.items()}
+        asked = dict(zip(stage.queries, made[len(stage.made) :], strict=True))
+        for node in stage.attentions:
+            if node.name in asked:
+                backend, value = asked[node.name]
+                q = value if isinstance(backend, TensorBackend) else backend.read(value)
+            else:
+                q = given[input_name(numbers[id(node.inputs[0])])]
+            self._attended(node, _on_host(q), found[node.inputs[1].name], found[node.inputs[2].name])
 
     def _rounded(self) -> AbstractContextManager[None]:
         """Products take factors to 11 bits where they run on a device."""
@@ -230,10 +254,13 @@ class Layerwise:
         return rounded_factors()
 
     def scheduled(
-        self, stage: Stage, replaced: Mapping[str, QTensor] | None = None, tables: Mapping[str, QTensor] | None = None
-    ) -> Schedule:
-        """A stage as it is run, with weights `replaced`, and others that are not floats as floats."""
-        graph = lower(stage.graph(partial(_as_floats, replaced or {}), tables or {}), self.backends, fused=False)
+        self, stage: Stage, replaced: Mapping[str, QTensor] | None = None,
+        tables: Mapping[str, QTensor] | None = None, *, asked: bool = False,
+    ) -> Schedule:  # fmt: skip
+        """A stage as it is run, with weights `replaced`, and others that are not floats as floats; if `asked`, it gives
+        what attention asks too."""
+        graph = stage.graph(partial(_as_floats, replaced or {}), tables or {}, asked=asked)
+        graph = lower(graph, self.backends, fused=False)
         made = schedule(graph, self.backends, self.samples.limits, quiet=True)
         for reason in set(made.fallbacks) - self._told:
             log.warning("%s", reason)
@@ -275,7 +302,7 @@ def _count(caches: ChannelStatistics, values: Any) -> None:
 def _written(stage: Stage, given: Mapping[str, Any], made: Sequence[tuple[Backend, Any]]) -> Iterator[tuple[str, Any]]:
     """What a stage writes to caches, by their names: of what it is given, and of what it has made."""
     numbers = {id(node): number for number, node in stage.takes.items()}
-    results = dict(zip(stage.made, made, strict=True))
+    results = dict(zip(stage.made, made, strict=False))
     for name, node in stage.written.items():
         if name in results:
             backend, value = results[name]
@@ -283,6 +310,17 @@ def _written(stage: Stage, given: Mapping[str, Any], made: Sequence[tuple[Backen
         else:
             values = given[input_name(numbers[id(node)])]
             yield name, getattr(values, "tensor", values)
+
+
+def _on_host(values: Any) -> F32:
+    """Values as a float32 array in memory."""
+    values = getattr(values, "tensor", values)
+    return np.asarray(values.cpu().numpy() if is_tensor(values) else values, np.float32)
+
+
+def _spread(count: int, most: int) -> frozenset[int]:
+    """At most so many of 0 to `count`, as far from each other as may be."""
+    return frozenset(np.linspace(0, count - 1, min(most, count)).astype(int).tolist())
 
 
 def _of_cache(name: str, x: Node) -> ChannelStatistics:

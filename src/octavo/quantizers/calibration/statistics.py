@@ -2,8 +2,9 @@
 
 The file is a safetensors file. Of each distinct input of products it has, under the name of the first weight that reads
 it, NAME.FIELD [K] or [experts, K] for each of `channels.FIELDS`, NAME.tokens [1] or [experts], and, if wanted,
-NAME.hessian [K, K], of experts NAME.hessian.E each. Caches are called as in "blk.0.cache_k", with fields [heads, D].
-Metadata say of which text they are; "shared" is a JSON object of other weights and the first that reads the same.
+NAME.hessian [K, K], of experts NAME.hessian.E each. Caches are called as in "blk.0.cache_k", with fields [heads, D],
+and may have NAME.clip [heads], the magnitudes that are best cut off at. Metadata say of which text they are; "shared"
+is a JSON object of other weights and the first that reads the same.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from typing import Self
 import numpy as np
 
 from octavo.errors import FileError, UsageError, shown
-from octavo.formats.spec import AnyArray
+from octavo.formats.spec import F32, AnyArray
 from octavo.io.atomic import written_file
 from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
 from octavo.quantizers.calibration.channels import FIELDS, ChannelStatistics
 from octavo.quantizers.calibration.hessian import Hessian
 
 KIND = "calibration"
-HESSIAN, TOKENS = ".hessian", ".tokens"
+HESSIAN, TOKENS, CLIP = ".hessian", ".tokens", ".clip"
 
 Matrices = Mapping[str, tuple[int, Callable[[], AnyArray]]]
 """Hessians to write by their tensors' names: their size, and what gives the matrix when it is to be written."""
@@ -39,6 +40,7 @@ class Statistics:
     caches  by name; a row for each head
     about   what is known of the run: names and text
     path    of the file that they were read from
+    clips   of caches, magnitudes float32 [heads] at which int8 is best cut off, if they were looked for
     """
 
     inputs: dict[str, ChannelStatistics] = field(default_factory=dict)
@@ -46,6 +48,7 @@ class Statistics:
     caches: dict[str, ChannelStatistics] = field(default_factory=dict)
     about: dict[str, str] = field(default_factory=dict)
     path: str | None = None
+    clips: dict[str, F32] = field(default_factory=dict)
 
     def of(self, weight: str) -> ChannelStatistics:
         """Statistics of what a weight is given. Raises FileError where there are none."""
@@ -92,6 +95,7 @@ class Statistics:
                     mine[name].merge(statistics)
                 else:
                     mine[name] = statistics
+        self.clips.update(other.clips)
         for weight, first in other.shared.items():
             if self.shared.setdefault(weight, first) != first:
                 raise UsageError(f"{weight} shares its input with {self.shared[weight]} and with {first}")
@@ -105,6 +109,8 @@ class Statistics:
             heads += [TensorHead(f"{name}.{k}", "F32", v.shape) for k, v in zip(FIELDS, fields, strict=True)]
             heads.append(TensorHead(name + TOKENS, "I64", statistics.tokens.shape))
             data += [*fields, statistics.tokens]
+        heads += [TensorHead(name + CLIP, "F32", values.shape) for name, values in self.clips.items()]
+        data += self.clips.values()
         heads += [TensorHead(name, "F32", (size, size)) for name, (size, _) in made.items()]
         about = {**self.about, "kind": KIND, "shared": json.dumps(self.shared)}
 
@@ -128,6 +134,9 @@ class Statistics:
         for tensor in [t for t in file.tensors if t.endswith(TOKENS)]:
             name = tensor.removesuffix(TOKENS)
             (made.inputs if name.endswith(".weight") else made.caches)[name] = _read(file, name)
+        made.clips = {
+            name: _read_clips(file, name, made.caches[name]) for name in made.caches if name + CLIP in file.tensors
+        }
         missing = next((first for first in shared.values() if first not in made.inputs), None)
         if missing is not None:
             raise FileError("has no statistics", file=path, field=f"tensor {shown(missing)}")
@@ -162,6 +171,15 @@ def _shared(file: SafetensorsFile) -> dict[str, str]:
     if not (isinstance(shared, dict) and all(isinstance(first, str) for first in shared.values())):
         raise FileError("is no JSON object of names", file=file.path, field="metadata 'shared'")
     return shared
+
+
+def _read_clips(file: SafetensorsFile, name: str, cache: ChannelStatistics) -> F32:
+    """Magnitudes of a cache's heads, checked."""
+    values = file.tensors[name + CLIP].floats()
+    if values.shape != cache.shape[:1] or not (np.isfinite(values) & (values >= 0)).all():
+        allowed = f"finite numbers [{cache.shape[0]}], 0 or more"
+        raise FileError("holds no magnitudes", file=file.path, field=f"tensor {shown(name + CLIP)}", allowed=allowed)
+    return values
 
 
 def _read(file: SafetensorsFile, name: str) -> ChannelStatistics:
