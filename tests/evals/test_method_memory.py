@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from octavo.backends import select
+from octavo.backends.cores import cores
 from octavo.evals.layerwise import Layerwise, Samples, memory
 from octavo.evals.method_memory import ENCODER, compensation_bytes
 from octavo.evals.scheme_run import SchemeRun
@@ -82,6 +83,23 @@ def test_a_model_of_70_billion_weights_fits_in_20_gib() -> None:
     for scales in ("awq", "smoothquant", "qqq", "rptq"):
         assert takes(Shapes(2, LLAMA_70B), ("gptq",), scales, scheme="int8-w8a8") < 20 * GIB
     assert takes(Shapes(2, LLAMA_70B), threads=16) > two
+
+
+@pytest.mark.usefixtures("alone")
+def test_matrices_on_a_device_take_none_of_the_hosts_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is the most then: here the embedding, as it is in the file."""
+    file, embedding = Shapes(2, LLAMA_70B), 2 * 128256 * 8192
+    monkeypatch.setattr("octavo.evals.layerwise.runner.placed", lambda *given: ("cuda", True))
+    made, searched = takes(file), takes(file, ("gptq",), "awq")
+    process = (60 << 20) + memory.LATER + cores() * memory.THREAD + memory.DRIVER + memory.MAKERS
+    assert made - embedding == process
+    assert takes(file, ("nearest",)) == made - memory.MAKERS
+    assert takes(file, ("gptq", "qronos")) == made
+    assert searched > made
+    k, spec = 28672, read_model(file)
+    run = Layerwise(spec, select("cpu"), Samples([[0] * 512]))
+    down = {"blk.0.ffn_down.weight": (8192, k)}
+    assert compensation_bytes(run, down, 1, 0, 1) == process + ENCODER + 4 * 8192 * k
 
 
 @pytest.mark.usefixtures("alone")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from octavo.backends.cores import cores
 from octavo.evals.layerwise import Layerwise
-from octavo.evals.layerwise.memory import CHANGED, process_bytes, read_bytes, stage_bytes
+from octavo.evals.layerwise.memory import CHANGED, device_process_bytes, process_bytes, read_bytes, stage_bytes
 from octavo.evals.scheme_weights import CLIPPED, JUDGED
 from octavo.evals.smoothing import TOKENS
 from octavo.graph.stages import Stage
@@ -28,6 +28,8 @@ COMPENSATOR, ENCODER = 8 << 20, 3 << 20
 """Bytes of the kernels that make up for errors, and of those that a format of GGUF has of its own."""
 MADE, ROUNDED = 36, 32
 """Bytes beside a value of rows while errors of them are made up for, and while they are rounded."""
+ON_HOST = 4
+"""Bytes of a value while codes from a device are packed, or a weight is left to its encoder."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +136,19 @@ class Making:
             before += 5 * inputs.values
         return most
 
+    def on_device(self, given: Sequence[Inputs]) -> int:
+        """`stage` where a device has matrices and values: codes are here, and a weight that is rounded or clipped."""
+        codes = sum(inputs.values for inputs in given)
+        part = 0
+        for inputs in given:
+            if self.clips or self.ways > 1 or not self.compensates:
+                part = max(part, 4 * inputs.largest + ROUNDED * _slab(inputs.rows, inputs.size))
+            if self.clips:
+                part = max(part, 6 * inputs.largest + self._clipping(inputs))
+            if self.static and not inputs.experts:
+                part = max(part, self._static(inputs))
+        return codes + part
+
     def _made(self, inputs: Inputs, tokens: int) -> int:
         """In `made_weights`, with the largest weight as the last one."""
         k, largest = inputs.size, inputs.largest
@@ -201,18 +216,21 @@ def written_bytes(file: GGUFFile, made: Collection[str]) -> int:
 def method_bytes(run: Layerwise, making: Making, names: Callable[[str], bool]) -> int:
     """Bytes of a process in which a method makes weights of these names for a checkpoint, without the
     values of all samples."""
-    tokens, most = run.samples.all["tokens"], 0
+    tokens, most, searching = run.samples.all["tokens"], 0, 0
     made = {name for name in run.spec.file.tensors if names(name)}
     for stage in run.stages:
         given = inputs_of(run, stage, names)
         values = sum(inputs.values for inputs in given)
-        most = max(most, making.stage(given, tokens), stage_bytes(run, stage, made) + values)
+        making_them = making.stage(given, tokens) if run.device is None else making.on_device(given)
+        most = max(most, making_them, stage_bytes(run, stage, made) + values)
         if making.scales:
-            most = max(most, making.search(given), stage_bytes(run, stage))
+            searching = max(searching, making.search(given), stage_bytes(run, stage))
+    most = max(most, written_bytes(run.spec.file, made))
+    if run.device is not None:  # what makes weights is loaded after the search
+        return max(device_process_bytes(makes=making.compensates) + most, device_process_bytes(makes=False) + searching)
     kernels = COMPENSATOR if making.compensates else 0
     largest = max((math.prod(run.spec.file.tensors[name].shape[-2:]) for name in made), default=0)
-    process = process_bytes(largest, apart=making.scales or making.clips)
-    return process + kernels + max(most, written_bytes(run.spec.file, made))
+    return process_bytes(largest, apart=making.scales or making.clips) + kernels + max(most, searching)
 
 
 def _made_alone(n: int, k: int, threads: int | None, *, cross: bool) -> int:
@@ -240,8 +258,12 @@ def compensation_bytes(
         before = 0  # floats that the stage is to be run with
         for name in of:
             *_, n, k = shapes[name]
-            most = max(most, before + _made_alone(n, k, threads, cross=cross))
-            before += 4 * math.prod(shapes[name])
+            if run.device is None:
+                most = max(most, before + _made_alone(n, k, threads, cross=cross))
+                before += 4 * math.prod(shapes[name])
+            else:
+                most = max(most, ON_HOST * n * k)
     largest = max((math.prod(shape[-2:]) for shape in shapes.values()), default=0)
     stage = max(stage_bytes(run, stage, {p.inputs[0].name for p in stage.products}) for stage in run.stages)
-    return process_bytes(largest) + COMPENSATOR + formats * ENCODER + max(stage, most) + kept
+    process = process_bytes(largest) + COMPENSATOR if run.device is None else device_process_bytes(makes=True)
+    return process + formats * ENCODER + max(stage, most) + kept

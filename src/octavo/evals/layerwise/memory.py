@@ -24,6 +24,8 @@ half of it where threads multiply together."""
 
 PACKED, AT_A_TIME, PACKERS = 9, 1 << 19, 4
 """Bytes beside a value, of so many, while a thread puts weights into the backend's layout; threads at a time."""
+DRIVER, MAKERS = 340 << 20, 300 << 20
+"""Bytes of a process for a device: its driver, libraries and compiler; and more where weights are made on it."""
 CHANGED = 3
 """Arrays of a tensor in float32 while it is read with changes."""
 
@@ -38,13 +40,21 @@ def process_bytes(largest: int, *, apart: bool = False) -> int:
     return own() + LATER + cores() * THREAD + together + alone
 
 
+def device_process_bytes(*, makes: bool) -> int:
+    """`process_bytes` where a device holds what is as large as matrices, with the weights that it `makes`, if so."""
+    return own() + LATER + cores() * THREAD + DRIVER + makes * MAKERS
+
+
 def stage_bytes(run: Layerwise, stage: Stage, replaced: Collection[str] = ()) -> int:
-    """Bytes of a stage while it is run: its weights, one that is being loaded, caches and values of a sample.
+    """Bytes of a stage while it is run: its weights, one that is being loaded, caches and values of a sample; the first
+    and the last two are on the device, if there is one.
 
     replaced  names of the weights that are put in: floats, which are there beside what the backend makes of them
     """
     if not (stage.gives or stage.written):
         return 0
+    if run.device is not None:
+        return max((read_bytes(run.spec.file, product.inputs[0].tensor) for product in stage.products), default=0)
     tensors = [product.inputs[0].tensor for product in stage.products]
     floats = {t.name: _floats(t) for t in tensors if t.name in replaced or not t.format.is_float}
     made = run.scheduled(stage, floats)
