@@ -53,20 +53,19 @@ STORED = {"f16": as_half, "bf16": as_bf16, "f32": as_it_is}
 
 
 def _slope(a, tile, first, count, along):
-    """v^T H e and v^T H v of the direction v = `along` [count, 16] from column `first` on; `product` keeps H v."""
-    here = 64 * tile * a.k
-    sum_rows(a.product + here, a.hessian + 4 * first, a.k, a.k, 0, count, along)
-    gradient, product = a.gradient + here + 64 * first, a.product + here + 64 * first
+    """v^T H e and v^T H v of the direction v = `along` [count, 16] from column `first` on, by these columns alone."""
+    at = 64 * (tile * a.k + first)
+    sum_rows(a.product + at, a.hessian + 4 * first * (a.k + 1), a.k, count, 0, count, along)
     down, curve = splat(0.0), splat(0.0)
     for i in range(count):
         v = load_f32x16(along + 64 * i)  # [16]
-        down = fma(v, load_f32x16(gradient + 64 * i), down)
-        curve = fma(v, load_f32x16(product + 64 * i), curve)
+        down = fma(v, load_f32x16(a.gradient + at + 64 * i), down)
+        curve = fma(v, load_f32x16(a.product + at + 64 * i), curve)
     return down, curve
 
 
 def _step(a, tile, first, count, along, length):
-    """Go `length` along the direction that `_slope` was called with."""
+    """Go `length` along the direction of `_slope`; only where some row does is H v made of all columns."""
     here = 64 * tile * a.k
     if largest_magnitude(length, length) == 0.0:
         return
@@ -74,6 +73,7 @@ def _step(a, tile, first, count, along, length):
     for i in range(count):
         at = a.errors + here + 64 * (first + i)
         store_f32x16(at, fma(back, load_f32x16(along + 64 * i), load_f32x16(at)))
+    sum_rows(a.product + here, a.hessian + 4 * first, a.k, a.k, 0, count, along)
     for j in range(a.k):
         at = a.gradient + here + 64 * j
         store_f32x16(at, fma(back, load_f32x16(a.product + here + 64 * j), load_f32x16(at)))
