@@ -319,15 +319,20 @@ def test_pairs_of_16_bits_times_pairs() -> None:
 
 
 def test_four_bits_of_words() -> None:
-    words, out = np.random.default_rng(4).integers(0, 1 << 32, 16, np.uint32), np.empty((8, 16), np.float32)
+    words = np.random.default_rng(4).integers(0, 1 << 32, 16, np.uint32)
+    out, pairs = np.empty((8, 16), np.int16), np.empty((6, 16, 2), np.int16)
 
     @compiled
-    def run(words, out):
+    def run(words, out, pairs):
         for i in range(8):
-            simd.store_f32x16(out + 64 * i, simd.load_nibbles_x16(words, 4 * i))
+            simd.store_nibbles(out + 32 * i, words, 4 * i)
+        for i in range(6):
+            simd.store_nibble_pairs(pairs + 64 * i, words, 4 * i)
 
-    run(words, out)
-    np.testing.assert_array_equal(out, words >> np.arange(0, 32, 4)[:, None] & 15)
+    run(words, out, pairs)
+    np.testing.assert_array_equal(out, (words >> np.arange(0, 32, 4)[:, None] & 15).astype(np.int64) - 8)
+    np.testing.assert_array_equal(pairs[..., 0], out[:6])
+    np.testing.assert_array_equal(pairs[..., 1], out[2:])
 
 
 def test_stack_is_aligned_and_each_is_its_own() -> None:

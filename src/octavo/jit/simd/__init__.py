@@ -85,7 +85,7 @@ from octavo.jit.simd.memory import (
     u8_pointer,
     u32_pointer,
 )
-from octavo.jit.simd.nibbles import add_nibble_dots, add_nibble_pairs, load_nibbles_x16, load_sums
+from octavo.jit.simd.nibbles import add_nibble_dots, add_nibble_pairs, load_sums, store_nibble_pairs, store_nibbles
 from octavo.jit.simd.pairs import (
     add_pairs,
     add_splat_pairs,
@@ -166,7 +166,6 @@ __all__ = [
     "load_finite_e4m3x16",
     "load_halves_of",
     "load_high_codes",
-    "load_nibbles_x16",
     "load_odd_x16",
     "load_panel",
     "load_points",
@@ -202,6 +201,8 @@ __all__ = [
     "store_f16",
     "store_f16x16",
     "store_f32x16",
+    "store_nibble_pairs",
+    "store_nibbles",
     "store_numbers",
     "store_pairs",
     "store_panel",

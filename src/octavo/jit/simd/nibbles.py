@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
@@ -9,20 +10,20 @@ from octavo.jit import host
 from octavo.jit.simd.codes import shift
 from octavo.jit.simd.dots import FEW, dot4, in_order, pair_products
 from octavo.jit.simd.emit import (
+    I16,
     I32,
     V_I16,
     V_I32,
     V_U8,
     Block,
     by_parts,
-    f32x16,
     fill,
     i32x16,
     i64,
     literal,
     load_at,
     repeat,
-    to_float,
+    store_at,
 )
 from octavo.jit.simd.pairs import add_products
 
@@ -105,11 +106,31 @@ def add_nibble_pairs(ty, sums, codes, x, stride):
 
 
 @intrinsic
-def load_nibbles_x16(ty, address, at):
-    """4 bits of each of 16 words of 32, from bit `at` on, as floats from 0 to 15."""
+def store_nibble_pairs(ty, to, address, at):
+    """Of each of 16 words the 4 bits from bit `at` on and those 8 bits later, less 8, as a pair of 16-bit numbers."""
 
     def gen(c, b, s, a):
-        words = b.lshr(load_at(b, a[0], V_I32), repeat(b, b.trunc(a[1], I32)))
-        return to_float(b, b.and_(words, fill(V_I32, MOST_CODE)))
+        words = _shifted(b, a[1], a[2])
+        low, high = fill(V_I32, MOST_CODE), fill(V_I32, MOST_CODE << 16)
+        pairs = b.or_(b.and_(words, low), b.and_(b.shl(words, fill(V_I32, 8)), high))
+        store_at(b, a[0], b.sub(b.bitcast(pairs, V_I16), fill(V_I16, 8)))
+        return c.get_dummy_value()
 
-    return f32x16(types.intp, types.intp), gen
+    return types.void(types.intp, types.intp, types.intp), gen
+
+
+@intrinsic
+def store_nibbles(ty, to, address, at):
+    """4 bits of each of 16 words, from bit `at` on, less 8, as 16-bit numbers."""
+
+    def gen(c, b, s, a):
+        codes = b.sub(b.and_(_shifted(b, a[1], a[2]), fill(V_I32, MOST_CODE)), fill(V_I32, 8))
+        store_at(b, a[0], b.trunc(codes, ir.VectorType(I16, 16)))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), gen
+
+
+def _shifted(b, address, at):
+    """16 words, `at` bits to the right."""
+    return b.lshr(load_at(b, address, V_I32), repeat(b, b.trunc(at, I32)))

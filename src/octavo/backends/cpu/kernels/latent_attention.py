@@ -2,8 +2,9 @@
 
 16 query heads lie side by side, a lane each, so that one number of a key, converted once, multiplies all of them, the
 soft-max needs no sum across lanes, and weights are at once the rows of the second product. A page's keys are made
-float32 a few rows at a time, and stay in the first level of the cache for all that reads them. Those of type `int8` are
-multiplied as integers (`latent_pairs.py`). Those of `int4` stay rotated: queries are rotated before, results back.
+float32 a few rows at a time, and stay in the first level of the cache for all that reads them. Those of types `int8`
+and `int4` are multiplied as integers (`latent_pairs.py`). The latter stay rotated: queries are rotated before, results
+back.
 
 Parts of some pages are attended to by themselves, and then joined in order, as in `kernels.attention`.
 """
@@ -19,6 +20,8 @@ from octavo.backends.cpu.kernels.kv_layout import SUMS, Kind, fetch, head_bytes
 from octavo.backends.cpu.kernels.latent_floats import chunk_bytes, chunk_of, header_bytes, widen_function
 from octavo.backends.cpu.kernels.latent_pairs import (
     LANES,
+    nibble_score_function,
+    nibble_value_function,
     pair_query_bytes,
     pair_score_function,
     pair_value_function,
@@ -51,6 +54,8 @@ from octavo.jit.simd import (
     zeros,
 )
 
+CODED = ("int8", "int4")
+"""Types whose keys are multiplied as integers."""
 STATE = 2 * 4 * LANES
 """Bytes of a task's state: of each head the largest score and the sum of weights."""
 
@@ -214,25 +219,25 @@ def _turn_back(out, row, start, size, width, count, dim):
 
 def _query_bytes(kind: Kind, dim: int) -> int:
     """Bytes of a task's queries."""
-    return pair_query_bytes(dim) if kind == "int8" else dim * 4 * LANES
+    return pair_query_bytes(dim) if kind in CODED else dim * 4 * LANES
 
 
 def _query_function(kind: Kind, dim: int) -> Any:
     """A function (queries, q, count, scale): q [count, dim] times `scale` as `_score_function` reads queries."""
-    all_bytes, rotated, coded = dim * 4 * LANES, is_rotated(kind), kind == "int8"
+    all_bytes, rotated, coded = dim * 4 * LANES, is_rotated(kind), kind in CODED
 
     def set_queries(queries, q, count, scale):
-        if coded:
-            floats = stack(all_bytes)
-            _turn_in(floats, q, dim, count, scale)
-            set_pair_queries(queries, floats, dim)
-        elif rotated:
+        if not coded:
+            _turn_in(queries, q, dim, count, scale)
+            return
+        floats = stack(all_bytes)
+        if rotated:
             turned = stack(all_bytes)  # [LANES, dim]
             for i in range(count):
                 rotate(turned + i * dim * 4, q + i * dim * 4, dim)
-            _turn_in(queries, turned, dim, count, scale)
-        else:
-            _turn_in(queries, q, dim, count, scale)
+            q = turned
+        _turn_in(floats, q, dim, count, scale)
+        set_pair_queries(queries, floats, dim)
 
     return inner(set_queries, kind, dim)
 
@@ -292,11 +297,11 @@ def _summed(dim: int, value_dim: int) -> int:
 def _score_function(kind: Kind, dim: int) -> Any:
     """A function (scores, queries, page, ahead, rows): scores [64, LANES] = a page's keys times queries.
 
-    Queries are [dim, LANES], but for `int8`. Scores past `rows` may be left as they were. What lies at `ahead` is read
-    next and fetched meanwhile.
+    Queries are [dim, LANES], but for CODED types. Scores past `rows` may be left as they were. What lies at `ahead` is
+    read next and fetched meanwhile.
     """
-    if kind == "int8":
-        return pair_score_function(dim)
+    if kind in CODED:
+        return nibble_score_function(dim) if kind == "int4" else pair_score_function(dim)
     chunk, tile, widen = chunk_of(dim), SUMS, widen_function(kind, chunk_of(dim))
     header, step = header_bytes(kind), chunk_bytes(kind, dim)
     key_bytes = chunk * PAGE_SIZE * 4
@@ -325,8 +330,8 @@ def _value_function(kind: Kind, dim: int, value_dim: int) -> Any:
 
     Its arguments: sums, weights [64, LANES], factors, where the page lies, the first row and the end of rows.
     """
-    if kind == "int8":
-        return pair_value_function(dim, value_dim)
+    if kind in CODED:
+        return nibble_value_function(dim, value_dim) if kind == "int4" else pair_value_function(dim, value_dim)
     chunk, tile, widen = chunk_of(dim), SUMS, widen_function(kind, chunk_of(dim))
     header, step = header_bytes(kind), chunk_bytes(kind, dim)
     key_bytes = chunk * PAGE_SIZE * 4

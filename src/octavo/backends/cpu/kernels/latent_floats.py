@@ -1,11 +1,9 @@
-"""Keys that are values too as floats, of each type of cache: a page of them, some values at a time."""
+"""Keys that are values too as floats, of types but int8 and int4: a page of them, some values at a time."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
-
-from numba import float32
 
 from octavo.backends.cpu.kernels.kv_layout import ROW_SCALES, SCALES, Kind, head_bytes
 from octavo.graph.node import PAGE_SIZE
@@ -14,12 +12,9 @@ from octavo.jit.simd import (
     load_e4m3x16,
     load_f16x16,
     load_f32x16,
-    load_nibbles_x16,
     load_s8x16,
     mul,
-    splat,
     store_f32x16,
-    sub,
 )
 
 
@@ -43,8 +38,6 @@ def widen_function(kind: Kind, chunk: int) -> Any:
 
     `scales` are those of a type whose keys have one each.
     """
-    if kind == "int4":
-        return _widen_nibbles(chunk)
     loads = {"f16": (load_f16x16, 32), "f32": (load_f32x16, 64), "q8_0": (load_s8x16, 16), "fp8": (load_e4m3x16, 16)}
     load, width = loads[kind]
     coded, scaled, runs = kind == "q8_0", kind == "fp8", 4 * chunk
@@ -69,21 +62,3 @@ def widen_function(kind: Kind, chunk: int) -> Any:
                 store_f32x16(out + i * 64, load(at + i * width))
 
     return inner(widen, kind, chunk)
-
-
-def _widen_nibbles(chunk: int) -> Any:
-    """The same of codes as `kv_nibbles.py` has them, a group of 32."""
-    assert chunk == 32
-
-    def widen(out, at, scales):
-        zero = splat(float32(8.0))
-        for part in range(4):
-            scale = load_f16x16(at + 32 * part)
-            for row in range(4):
-                codes = at + SCALES + row * 256 + part * 64
-                for i in range(4):
-                    for high in range(2):
-                        numbers = sub(load_nibbles_x16(codes, 8 * i + 4 * high), zero)
-                        store_f32x16(out + (4 * row + i + 16 * high) * 256 + part * 64, mul(numbers, scale))
-
-    return inner(widen, chunk)

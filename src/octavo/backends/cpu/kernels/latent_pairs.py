@@ -1,7 +1,7 @@
-"""Keys of 8 bits that are values too, for 16 query heads at a time: both products of integers, which are exact.
+"""Keys of 8 and 4 bits that are values too, for 16 query heads at a time: both products of integers, which are exact.
 
-`kv_pairs.py` says how keys of type `int8` lie. Here too queries, and the weights of a page, become numbers of 16 bits
-with a scale for each head, two of a head side by side:
+`kv_pairs.py` and `kv_nibbles.py` say how keys of types `int8` and `int4` lie. Here queries, and the weights of a page,
+become numbers of 16 bits with a scale for each head, two of a head side by side:
 
     queries  float32 scales [LANES], then s16 [D / 2, LANES, 2]
     weights  s16 [64 / 2, LANES, 2], with the scales of a page's keys in them
@@ -16,7 +16,8 @@ from typing import Any
 
 from numba import float32
 
-from octavo.backends.cpu.kernels.kv_layout import ROW_SCALES, SUMS, fetch
+from octavo.backends.cpu.kernels.kv_layout import ROW_SCALES, SCALES, SUMS, fetch
+from octavo.backends.cpu.kernels.kv_nibbles import CODES, GROUP
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit.compile import exact, inner
 from octavo.jit.simd import (
@@ -27,14 +28,18 @@ from octavo.jit.simd import (
     f32_pointer,
     fma_blocks,
     load_block,
+    load_f16x16,
     load_f32x16,
     maximum,
     mul,
     part_pairs,
+    scale_block,
     splat,
     stack,
     store_block,
     store_f32x16,
+    store_nibble_pairs,
+    store_nibbles,
     store_pairs,
     sub,
     to_floats,
@@ -78,6 +83,24 @@ def pairs_of_rows(pairs, x, rows):
     return add(div(largest, splat(float32(32767.0))), marks)
 
 
+@exact
+def weight_pairs(pairs, scaled, weights, scales, low, high):
+    """Pairs of rows `low` to `high` of weights [64, LANES] times 64 float32 scales; returns scales of lanes."""
+    first, end, numbers = low // 2 * 2, (high + 1) // 2 * 2, f32_pointer(scales)
+    for r in range(first, end):  # one before and one after may be no number
+        visible = low <= r < high
+        row = mul(load_f32x16(weights + r * 64), splat(numbers[r])) if visible else splat(float32(0.0))
+        store_f32x16(scaled + r * 64, row)
+    return pairs_of_rows(pairs + first * 32, scaled + first * 64, end - first)
+
+
+@exact
+def set_scales(scales, halves):
+    """64 float32 scales of float16 ones."""
+    for i in range(4):
+        store_f32x16(scales + 64 * i, load_f16x16(halves + 32 * i))
+
+
 def pair_score_function(dim: int) -> Any:
     """A function (scores, queries, page, ahead, rows) as `latent_attention` has it for other types."""
     chunk, tile = math.gcd(dim, MOST_CHUNK), SUMS
@@ -115,12 +138,8 @@ def pair_value_function(dim: int, value_dim: int) -> Any:
 
     def add_values(sums, weights, factor, page, low, high):
         pairs, scaled, keys = stack(pair_bytes), stack(float_bytes), stack(key_bytes)  # keys [chunk, 64]
-        scales, first, end = f32_pointer(page), low // 2 * 2, (high + 1) // 2 * 2
-        for r in range(first, end):  # one before and one after may be no number
-            visible = low <= r < high
-            row = mul(load_f32x16(weights + r * 64), splat(scales[r])) if visible else splat(float32(0.0))
-            store_f32x16(scaled + r * 64, row)
-        scale = pairs_of_rows(pairs + first * 32, scaled + first * 64, end - first)
+        first, end = low // 2 * 2, (high + 1) // 2 * 2
+        scale = weight_pairs(pairs, scaled, weights, page, low, high)
         for start in range(0, value_dim, chunk):
             place = page + ROW_SCALES + start * PAGE_SIZE
             for d in range(0, chunk, 2):
@@ -132,6 +151,67 @@ def pair_value_function(dim: int, value_dim: int) -> Any:
                 for r in range(first, end, 2):
                     total = add_splat_pairs(total, pairs + r * 32, keys + d * row_bytes + r * 2, row_bytes)
                 at = sums + (start + d) * 64
+                before = fma_blocks(zeros(tile), load_block(at, 64, tile), factor)
+                store_block(at, 64, fma_blocks(before, to_floats(total), scale))
+
+    return inner(add_values, dim, value_dim)
+
+
+def nibble_score_function(dim: int) -> Any:
+    """The same of keys of 4 bits, whose groups have scales of their own."""
+    tile, key_bytes, row_bytes, group_bytes = SUMS, GROUP * PAGE_SIZE * 2, 4 * PAGE_SIZE, SCALES + CODES
+
+    def scores_of(scores, queries, page, ahead, rows):
+        keys, scales = stack(key_bytes), stack(row_bytes)  # keys [GROUP / 2, 64, 2]
+        for group in range(dim // GROUP):
+            at, pairs = page + group * group_bytes, queries + QUERY_SCALES + group * GROUP * 32
+            fetch(ahead + group * group_bytes, group_bytes)
+            set_scales(scales, at)
+            for row in range(4):
+                for part in range(4):
+                    codes = at + SCALES + row * 256 + part * 64
+                    for i in range(4):
+                        pair = 2 * row + i // 2 + i % 2 * 8  # of the low four bits, or of the high ones
+                        store_nibble_pairs(keys + pair * row_bytes + part * 64, codes, i // 2 * 16 + i % 2 * 4)
+            for r in range(0, rows, tile):
+                sums = zero_sums(tile)  # [tile, LANES]
+                for d in range(GROUP // 2):
+                    sums = add_splat_pairs(sums, pairs + d * 64, keys + d * row_bytes + r * 4, 4)
+                found = scale_block(to_floats(sums), scales + r * 4, 4)
+                if group > 0:
+                    found = add_blocks(found, load_block(scores + r * 64, 64, tile))
+                store_block(scores + r * 64, 64, found)
+        scale = load_f32x16(queries)
+        for r in range(rows):
+            store_f32x16(scores + r * 64, mul(load_f32x16(scores + r * 64), scale))
+
+    return inner(scores_of, dim)
+
+
+def nibble_value_function(dim: int, value_dim: int) -> Any:
+    """The same of keys of 4 bits; the weights of a page are made pairs for each group."""
+    tile, pair_bytes, float_bytes = SUMS, PAGE_SIZE * 2 * LANES, PAGE_SIZE * 4 * LANES
+    key_bytes, row_bytes, scale_bytes, group_bytes = GROUP * PAGE_SIZE * 2, 2 * PAGE_SIZE, 4 * PAGE_SIZE, SCALES + CODES
+
+    def add_values(sums, weights, factor, page, low, high):
+        pairs, scaled = stack(pair_bytes), stack(float_bytes)
+        keys, scales = stack(key_bytes), stack(scale_bytes)  # keys [GROUP, 64]
+        first, end = low // 2 * 2, (high + 1) // 2 * 2
+        for group in range((value_dim + GROUP - 1) // GROUP):
+            place = page + group * group_bytes
+            set_scales(scales, place)
+            scale = weight_pairs(pairs, scaled, weights, scales, low, high)
+            for row in range(4):
+                for part in range(4):
+                    codes = place + SCALES + row * 256 + part * 64
+                    for i in range(8):
+                        d = 4 * row + i // 2 + i % 2 * 16
+                        store_nibbles(keys + d * row_bytes + part * 32, codes, i // 2 * 8 + i % 2 * 4)
+            for d in range(0, GROUP, tile):
+                total = zero_sums(tile)  # [tile, LANES]
+                for r in range(first, end, 2):
+                    total = add_splat_pairs(total, pairs + r * 32, keys + d * row_bytes + r * 2, row_bytes)
+                at = sums + (group * GROUP + d) * 64
                 before = fma_blocks(zeros(tile), load_block(at, 64, tile), factor)
                 store_block(at, 64, fma_blocks(before, to_floats(total), scale))
 
