@@ -26,7 +26,7 @@ from octavo.evals.layerwise import (
     run_name,
 )
 from octavo.evals.layerwise.needs import Needs, needs, require_memory
-from octavo.evals.layerwise.runner import Progress
+from octavo.evals.layerwise.runner import Attended, Progress
 from octavo.evals.texts import demo_text
 from octavo.formats import dequantize
 from octavo.formats.spec import F32, AnyArray
@@ -143,8 +143,7 @@ class Calibration:
             parts = _Parts(journal.folder, hessians=options.hessians, clips=clips)
             run = Layerwise(
                 self.spec, self.backends, self.samples, journal=journal, done=parts.save,
-                attended=None if clips is None else partial(_attended, clips), attended_tokens=TOKENS,
-                progress=progress,
+                attended=None if clips is None else Attended(partial(_attended, clips), TOKENS), progress=progress,
             )  # fmt: skip
             for stage in run.run():
                 parts.take(stage)

@@ -46,13 +46,23 @@ CHANGED, ORIGINAL = "changed", "original"
 
 Done = Callable[[Stage, Mapping[str, ChannelStatistics]], None]
 """Is told of a stage that was run, before the journal says so, and what was written to caches, by their names."""
-Attended = Callable[[Node, F32, F32, F32], None]
-"""Is given an attention as the whole graph has it, and a sample's q [T, H, D], k and v [T, Hkv, D] there, in memory
-that is written to again afterwards."""
 Progress = Callable[[int, int], None]
 """Is told samples of stages that were run, and of how many."""
 Made = Callable[[str], F32 | None]
 """The values that an earlier run has put in for a weight, None where it stayed as it was."""
+
+
+@dataclass(frozen=True)
+class Attended:
+    """Who looks at the attention of some samples.
+
+    tell    is given an attention as the whole graph has it, and a sample's q [T, H, D], k and v [T, Hkv, D] there, in
+            memory that is written to again afterwards
+    tokens  of all samples that are looked at, at most; but one sample is
+    """
+
+    tell: Callable[[Node, F32, F32, F32], None]
+    tokens: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +132,7 @@ class Layerwise:
     made      what a run that goes on has made before; stages whose values are not on the disk are run again with that
     done      is told of each stage that was run
     caches    what is written to caches is counted for `done`
-    attended  is given the attention of some samples: `attended_tokens` at most, but of one sample at least
+    attended  who looks at attentions, if anybody does
     progress  is told how far the run is
 
     Weights are computed with as floats, whatever they are stored as. Where the first backend is a TensorBackend,
@@ -133,7 +143,7 @@ class Layerwise:
         self, spec: ModelSpec, backends: Sequence[Backend], samples: Samples, *, original: bool = False,
         tables: Mapping[str, QTensor] | None = None, journal: Journal | None = None, folder: str | None = None,
         made: Made | None = None, done: Done | None = None, caches: bool = True, attended: Attended | None = None,
-        attended_tokens: int = 0, progress: Progress | None = None,
+        progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.samples, self.tables = spec, samples, dict(tables or {})
         self.stages = stages(spec.graph(n_ctx=samples.longest))
@@ -142,7 +152,7 @@ class Layerwise:
         self._told: set[str] = set()
         self._watches = caches and done is not None
         self._attended = attended
-        self._shown = _spread(len(samples), max(1, attended_tokens // samples.longest)) if attended else frozenset()
+        self._shown = _spread(len(samples), max(1, attended.tokens // samples.longest)) if attended else frozenset()
         self._made: Made = made or (lambda _: None)
         kept = kept_bytes(self.stages, samples.all, len(self.streams))
         self.device, self.keeps = placed(backends[0], self.stages, samples.limits, kept, len(self.streams))
@@ -243,7 +253,7 @@ class Layerwise:
                 q = value if isinstance(backend, TensorBackend) else backend.read(value)
             else:
                 q = given[input_name(numbers[id(node.inputs[0])])]
-            self._attended(node, _on_host(q), found[node.inputs[1].name], found[node.inputs[2].name])
+            self._attended.tell(node, _on_host(q), found[node.inputs[1].name], found[node.inputs[2].name])
 
     def _rounded(self) -> AbstractContextManager[None]:
         """Products take factors to 11 bits where they run on a device."""
