@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -62,10 +63,18 @@ def plain(data: bytes) -> Any:
     return value
 
 
+def has_infinity(value: Any) -> bool:
+    """Whether a number somewhere in a value of JSON is too large for a float."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (isinstance(value, float) and math.isinf(value)) or any(map(has_infinity, inner))
+
+
 @pytest.mark.parametrize("large", [0, 1 << 30], ids=["large", "small"])
 @settings(deadline=None, max_examples=400)
 @given(text=texts())
 @example(text='{"a": {"b": 1, "c": {"b": 1, "b": 2}}}')
+@example(text='{"inf": null}')
+@example(text='{"a": [{"b": -1e999}]}')
 @example(text='{"a\\"": 1, "a\\\\": ":", "": "\\\\\\":"}')
 def test_what_is_taken_is_what_the_standard_library_takes(large: int, text: str) -> None:
     data = text.encode("utf-8", "surrogatepass")
@@ -79,7 +88,7 @@ def test_what_is_taken_is_what_the_standard_library_takes(large: int, text: str)
                 body.parse(data, DEPTH)
             assert caught.value.status == 400
             return
-        if large == 0 and "inf" in repr(wanted):
+        if large == 0 and has_infinity(wanted):
             with pytest.raises(ApiError, match="out of range"):
                 body.parse(data, DEPTH)
         else:
