@@ -85,13 +85,17 @@ def to_floats(ty, sums):
     return block(sums), gen
 
 
+def _rounded(b, x):
+    """Floats as words whose low 16 bits are the nearest integers, ties to even."""
+    return b.bitcast(b.fadd(x, fill(V_F32, 12582912.0), flags=AS_WRITTEN), V_I32)
+
+
 @intrinsic
 def store_s16x16(ty, address, values):
     """16 floats rounded to integers (nearest, ties to even) of 16 bits, which they have to fit."""
 
     def gen(c, b, s, a):
-        shifted = b.bitcast(b.fadd(a[1], fill(V_F32, 12582912.0), flags=AS_WRITTEN), V_I32)  # units in the low bits
-        store_at(b, a[0], b.trunc(shifted, ir.VectorType(I16, 16)))
+        store_at(b, a[0], b.trunc(_rounded(b, a[1]), ir.VectorType(I16, 16)))
         return c.get_dummy_value()
 
     return types.void(types.intp, f32x16), gen
@@ -116,7 +120,7 @@ def store_pairs(ty, address, first, second):
     """Two vectors of floats as 16 pairs of 16-bit numbers, rounded as by `store_s16x16`."""
 
     def gen(c, b, s, a):
-        low, high = (b.bitcast(b.fadd(x, fill(V_F32, 12582912.0), flags=AS_WRITTEN), V_I32) for x in a[1:])
+        low, high = (_rounded(b, x) for x in a[1:])
         words = b.or_(b.and_(low, fill(V_I32, 0xFFFF)), b.shl(high, fill(V_I32, 16)))
         store_at(b, a[0], words)
         return c.get_dummy_value()

@@ -101,10 +101,41 @@ def set_scales(scales, halves):
         store_f32x16(scales + 64 * i, load_f16x16(halves + 32 * i))
 
 
+def _dots(count: int) -> Any:
+    """A function (pairs, keys): the products of a tile of keys, `count` values of each, as floats [SUMS, LANES].
+
+    Keys are s16 [count / 2, 64, 2], from the tile's first on.
+    """
+    tile, steps, row_bytes = SUMS, count // 2, 4 * PAGE_SIZE
+
+    def dots(pairs, keys):
+        sums = zero_sums(tile)  # [tile, LANES]
+        for d in range(steps):
+            sums = add_splat_pairs(sums, pairs + d * 64, keys + d * row_bytes, 4)
+        return to_floats(sums)
+
+    return inner(dots, count, inline="always")
+
+
+def _add_tile() -> Any:
+    """A function (sums, pairs, keys, low, high, factor, scale): sums [SUMS, LANES] times `factor`, plus `scale` times
+    rows `low` to `high` of keys s16 [SUMS, 64], each times its pairs of weights."""
+    tile, row_bytes = SUMS, 2 * PAGE_SIZE
+
+    def add_tile(sums, pairs, keys, low, high, factor, scale):
+        total = zero_sums(tile)  # [tile, LANES]
+        for r in range(low // 2 * 2, (high + 1) // 2 * 2, 2):
+            total = add_splat_pairs(total, pairs + r * 32, keys + r * 2, row_bytes)
+        before = fma_blocks(zeros(tile), load_block(sums, 64, tile), factor)
+        store_block(sums, 64, fma_blocks(before, to_floats(total), scale))
+
+    return inner(add_tile, inline="always")
+
+
 def pair_score_function(dim: int) -> Any:
     """A function (scores, queries, page, ahead, rows) as `latent_attention` has it for other types."""
     chunk, tile = math.gcd(dim, MOST_CHUNK), SUMS
-    key_bytes, row_bytes = chunk * PAGE_SIZE * 2, 4 * PAGE_SIZE
+    key_bytes, dots = chunk * PAGE_SIZE * 2, _dots(chunk)
 
     def scores_of(scores, queries, page, ahead, rows):
         keys = stack(key_bytes)  # [chunk / 2, 64, 2]
@@ -116,10 +147,7 @@ def pair_score_function(dim: int) -> Any:
                 widen_bytes(keys + i, page + place + i // 2)
             for r in range(0, rows, tile):
                 at = scores + r * 64
-                sums = zero_sums(tile)  # [tile, LANES]
-                for d in range(chunk // 2):
-                    sums = add_splat_pairs(sums, pairs + d * 64, keys + d * row_bytes + r * 4, 4)
-                found = to_floats(sums)
+                found = dots(pairs, keys + r * 4)
                 if start > 0:
                     found = add_blocks(found, load_block(at, 64, tile))
                 store_block(at, 64, found)
@@ -134,11 +162,10 @@ def pair_value_function(dim: int, value_dim: int) -> Any:
     """A function (sums, weights, factor, page, low, high) as `latent_attention` has it for other types."""
     chunk, tile = math.gcd(dim, 32), SUMS
     pair_bytes, float_bytes, key_bytes = PAGE_SIZE * 2 * LANES, PAGE_SIZE * 4 * LANES, chunk * PAGE_SIZE * 2
-    row_bytes = 2 * PAGE_SIZE
+    row_bytes, add_tile = 2 * PAGE_SIZE, _add_tile()
 
     def add_values(sums, weights, factor, page, low, high):
         pairs, scaled, keys = stack(pair_bytes), stack(float_bytes), stack(key_bytes)  # keys [chunk, 64]
-        first, end = low // 2 * 2, (high + 1) // 2 * 2
         scale = weight_pairs(pairs, scaled, weights, page, low, high)
         for start in range(0, value_dim, chunk):
             place = page + ROW_SCALES + start * PAGE_SIZE
@@ -147,12 +174,7 @@ def pair_value_function(dim: int, value_dim: int) -> Any:
                     to = keys + d * row_bytes + half * 64
                     part_pairs(to, to + row_bytes, place + d * PAGE_SIZE + half * 64)
             for d in range(0, chunk, tile):
-                total = zero_sums(tile)  # [tile, LANES]
-                for r in range(first, end, 2):
-                    total = add_splat_pairs(total, pairs + r * 32, keys + d * row_bytes + r * 2, row_bytes)
-                at = sums + (start + d) * 64
-                before = fma_blocks(zeros(tile), load_block(at, 64, tile), factor)
-                store_block(at, 64, fma_blocks(before, to_floats(total), scale))
+                add_tile(sums + (start + d) * 64, pairs, keys + d * row_bytes, low, high, factor, scale)
 
     return inner(add_values, dim, value_dim)
 
@@ -160,6 +182,7 @@ def pair_value_function(dim: int, value_dim: int) -> Any:
 def nibble_score_function(dim: int) -> Any:
     """The same of keys of 4 bits, whose groups have scales of their own."""
     tile, key_bytes, row_bytes, group_bytes = SUMS, GROUP * PAGE_SIZE * 2, 4 * PAGE_SIZE, SCALES + CODES
+    dots = _dots(GROUP)
 
     def scores_of(scores, queries, page, ahead, rows):
         keys, scales = stack(key_bytes), stack(row_bytes)  # keys [GROUP / 2, 64, 2]
@@ -174,10 +197,7 @@ def nibble_score_function(dim: int) -> Any:
                         pair = 2 * row + i // 2 + i % 2 * 8  # of the low four bits, or of the high ones
                         store_nibble_pairs(keys + pair * row_bytes + part * 64, codes, i // 2 * 16 + i % 2 * 4)
             for r in range(0, rows, tile):
-                sums = zero_sums(tile)  # [tile, LANES]
-                for d in range(GROUP // 2):
-                    sums = add_splat_pairs(sums, pairs + d * 64, keys + d * row_bytes + r * 4, 4)
-                found = scale_block(to_floats(sums), scales + r * 4, 4)
+                found = scale_block(dots(pairs, keys + r * 4), scales + r * 4, 4)
                 if group > 0:
                     found = add_blocks(found, load_block(scores + r * 64, 64, tile))
                 store_block(scores + r * 64, 64, found)
@@ -192,11 +212,11 @@ def nibble_value_function(dim: int, value_dim: int) -> Any:
     """The same of keys of 4 bits; the weights of a page are made pairs for each group."""
     tile, pair_bytes, float_bytes = SUMS, PAGE_SIZE * 2 * LANES, PAGE_SIZE * 4 * LANES
     key_bytes, row_bytes, scale_bytes, group_bytes = GROUP * PAGE_SIZE * 2, 2 * PAGE_SIZE, 4 * PAGE_SIZE, SCALES + CODES
+    add_tile = _add_tile()
 
     def add_values(sums, weights, factor, page, low, high):
         pairs, scaled = stack(pair_bytes), stack(float_bytes)
         keys, scales = stack(key_bytes), stack(scale_bytes)  # keys [GROUP, 64]
-        first, end = low // 2 * 2, (high + 1) // 2 * 2
         for group in range((value_dim + GROUP - 1) // GROUP):
             place = page + group * group_bytes
             set_scales(scales, place)
@@ -208,11 +228,6 @@ def nibble_value_function(dim: int, value_dim: int) -> Any:
                         d = 4 * row + i // 2 + i % 2 * 16
                         store_nibbles(keys + d * row_bytes + part * 32, codes, i // 2 * 8 + i % 2 * 4)
             for d in range(0, GROUP, tile):
-                total = zero_sums(tile)  # [tile, LANES]
-                for r in range(first, end, 2):
-                    total = add_splat_pairs(total, pairs + r * 32, keys + d * row_bytes + r * 2, row_bytes)
-                at = sums + (group * GROUP + d) * 64
-                before = fma_blocks(zeros(tile), load_block(at, 64, tile), factor)
-                store_block(at, 64, fma_blocks(before, to_floats(total), scale))
+                add_tile(sums + (group * GROUP + d) * 64, pairs, keys + d * row_bytes, low, high, factor, scale)
 
     return inner(add_values, dim, value_dim)
