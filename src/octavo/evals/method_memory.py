@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from octavo.backends.cores import cores
 from octavo.evals.layerwise import Layerwise
-from octavo.evals.layerwise.memory import CHANGED, device_process_bytes, process_bytes, read_bytes, stage_bytes
+from octavo.evals.layerwise.memory import CHANGED, process_bytes, read_bytes, stage_bytes
 from octavo.evals.scheme_weights import CLIPPED, JUDGED
 from octavo.evals.smoothing import TOKENS
 from octavo.graph.stages import Stage
@@ -226,11 +227,12 @@ def method_bytes(run: Layerwise, making: Making, names: Callable[[str], bool]) -
         if making.scales:
             searching = max(searching, making.search(given), stage_bytes(run, stage))
     most = max(most, written_bytes(run.spec.file, made))
-    if run.device is not None:  # what makes weights is loaded after the search
-        return max(device_process_bytes(makes=making.compensates) + most, device_process_bytes(makes=False) + searching)
-    kernels = COMPENSATOR if making.compensates else 0
     largest = max((math.prod(run.spec.file.tensors[name].shape[-2:]) for name in made), default=0)
-    return process_bytes(largest, apart=making.scales or making.clips) + kernels + max(most, searching)
+    process = partial(process_bytes, largest, apart=making.scales or making.clips, device=run.device)
+    if run.device is not None:  # what makes weights is loaded after the search
+        return max(process(makes=making.compensates) + most, process() + searching)
+    kernels = COMPENSATOR if making.compensates else 0
+    return process() + kernels + max(most, searching)
 
 
 def _made_alone(n: int, k: int, threads: int | None, *, cross: bool) -> int:
@@ -265,5 +267,5 @@ def compensation_bytes(
                 most = max(most, ON_HOST * n * k)
     largest = max((math.prod(shape[-2:]) for shape in shapes.values()), default=0)
     stage = max(stage_bytes(run, stage, {p.inputs[0].name for p in stage.products}) for stage in run.stages)
-    process = process_bytes(largest) + COMPENSATOR if run.device is None else device_process_bytes(makes=True)
-    return process + formats * ENCODER + max(stage, most) + kept
+    kernels = COMPENSATOR if run.device is None else 0
+    return process_bytes(largest, device=run.device, makes=True) + kernels + formats * ENCODER + max(stage, most) + kept

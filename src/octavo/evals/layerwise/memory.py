@@ -30,19 +30,19 @@ CHANGED = 3
 """Arrays of a tensor in float32 while it is read with changes."""
 
 
-def process_bytes(largest: int, *, apart: bool = False) -> int:
+def process_bytes(largest: int, *, apart: bool = False, device: str | None = None, makes: bool = False) -> int:
     """Bytes of this process when it is at work, beside arrays: what it has now, kernels, and threads.
 
     largest  values of the largest matrix that is multiplied
     apart    threads multiply such matrices each by itself, too
+    device   what torch calls the device that holds what is as large as matrices; None: the host does
+    makes    weights are made on that device
     """
+    process = own() + LATER + cores() * THREAD
+    if device is not None:
+        return process + DRIVER + makes * MAKERS
     together, alone = min(2 * PANEL, 8 * largest), cores() * min(PANEL, 4 * largest) if apart else 0
-    return own() + LATER + cores() * THREAD + together + alone
-
-
-def device_process_bytes(*, makes: bool) -> int:
-    """`process_bytes` where a device holds what is as large as matrices, with the weights that it `makes`, if so."""
-    return own() + LATER + cores() * THREAD + DRIVER + makes * MAKERS
+    return process + together + alone
 
 
 def stage_bytes(run: Layerwise, stage: Stage, replaced: Collection[str] = ()) -> int:

@@ -9,7 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from octavo.errors import HostMemoryError
-from octavo.evals.layerwise.memory import device_process_bytes, process_bytes, stage_bytes
+from octavo.evals.layerwise.memory import process_bytes, stage_bytes
 from octavo.evals.layerwise.placement import kept_bytes
 from octavo.evals.layerwise.runner import Layerwise
 from octavo.evals.layerwise.values import DTYPES
@@ -58,9 +58,7 @@ def needs(run: Layerwise, *, hessians: bool) -> Needs:
     inputs = {(id(p.inputs[1]), *map(id, p.inputs[2:])): (experts, size) for p, (experts, size) in products}
     sums = 2 * hessian_bytes(largest) if hessians else 0
     channels = sum(experts * size for experts, size in inputs.values())
-    process = process_bytes(largest**2 if hessians else 0)
-    memory = process if run.device is None else device_process_bytes(makes=False)
-    memory += kept_in_memory(run, folder=True)
+    memory = process_bytes(largest**2 if hessians else 0, device=run.device) + kept_in_memory(run, folder=True)
     memory += max(sums, STATISTIC * channels, *(stage_bytes(run, stage) for stage in run.stages))
     written = sum(experts * 4 * size**2 for experts, size in inputs.values()) if hessians else 0
     statistics = 4 * len(FIELDS) * channels
