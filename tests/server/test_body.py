@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -44,6 +44,11 @@ def texts(draw: st.DrawFn) -> str:
     return text[:at] + "".join(draw(PIECES | st.just([]))) + text[at + draw(st.integers(0, 2)) :]
 
 
+def within(value: Any) -> Iterable[Any]:
+    """The values in a list or an object of JSON."""
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
 def plain(data: bytes) -> Any:
     """What the standard library reads, held to the same rules. Raises ValueError, and RecursionError."""
 
@@ -53,8 +58,7 @@ def plain(data: bytes) -> Any:
         return dict(pairs)
 
     def level(value: Any) -> int:
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        return isinstance(value, dict | list) + max(map(level, inner), default=0)
+        return isinstance(value, dict | list) + max(map(level, within(value)), default=0)
 
     value = json.loads(data.decode(), object_pairs_hook=once, parse_constant=lambda name: float(f"{name}?"))
     json.dumps(value, ensure_ascii=False).encode()
@@ -65,8 +69,7 @@ def plain(data: bytes) -> Any:
 
 def has_infinity(value: Any) -> bool:
     """Whether a number somewhere in a value of JSON is too large for a float."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return (isinstance(value, float) and math.isinf(value)) or any(map(has_infinity, inner))
+    return (isinstance(value, float) and math.isinf(value)) or any(map(has_infinity, within(value)))
 
 
 @pytest.mark.parametrize("large", [0, 1 << 30], ids=["large", "small"])

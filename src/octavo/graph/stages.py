@@ -47,15 +47,20 @@ class Stage:
         return max((n for n in layers if n is not None), default=None)
 
     @property
+    def taken(self) -> Mapping[int, int]:
+        """The numbers of what it takes, by the ids of nodes."""
+        return {id(n): number for number, n in self.takes.items()}
+
+    @property
     def made(self) -> Mapping[str, Node]:
         """Those of `written` that it computes itself; the others are among `takes`."""
-        taken = {id(n) for n in self.takes.values()}
+        taken = self.taken
         return {name: n for name, n in self.written.items() if id(n) not in taken}
 
     @property
     def queries(self) -> Mapping[str, Node]:
         """What attention asks that it computes itself, by the attention's name."""
-        taken = {id(n) for n in self.takes.values()}
+        taken = self.taken
         return {n.name: n.inputs[0] for n in self.attentions if id(n.inputs[0]) not in taken}
 
     def graph(

@@ -79,7 +79,8 @@ class GpuBackend:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: up to {most}, {PAGE_SIZE})"
             values = node.attrs.get("value_dim", 0)
             if node.inputs[1] is node.inputs[2] and node.inputs[1].dtype not in SHARED:
-                return False, f"keys that are values too in a cache of {node.inputs[1].dtype} (allowed: f16, f32, q8_0)"
+                kept = node.inputs[1].dtype
+                return False, f"keys that are values too in a cache of {kept} (allowed: {', '.join(SHARED)})"
             if node.inputs[1].dtype == "q8_0" and values % 32:
                 return False, f"{values} of keys that are values too, in a q8_0 cache (allowed: multiples of 32)"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:

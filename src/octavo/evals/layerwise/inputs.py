@@ -198,7 +198,7 @@ def inputs_of(
     stage: Stage, kept: Mapping[int, AnyArray], original: Mapping[int, AnyArray] | None, device: str | None
 ) -> list[ProductInput]:
     """The distinct inputs of a stage's products, from the values that are kept, by number."""
-    numbers = {id(node): number for number, node in stage.takes.items()}
+    numbers = stage.taken
     found: dict[tuple[int, ...], list[Node]] = {}
     for product in stage.products:
         found.setdefault(tuple(numbers[id(i)] for i in product.inputs[1:]), []).append(product)

@@ -34,7 +34,7 @@ from octavo.graph.stages import Stage, input_name, stages
 from octavo.io.allocator import keep_apart, trim
 from octavo.models import ModelSpec
 from octavo.quantizers.calibration import ChannelStatistics
-from octavo.quantizers.placed import is_tensor
+from octavo.quantizers.placed import is_tensor, on_host
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -245,7 +245,7 @@ class Layerwise:
         """Give away a sample's attention."""
         assert self._attended is not None
         found = {name: _on_host(values) for name, values in _written(stage, given, made)}
-        numbers = {id(node): number for number, node in stage.takes.items()}
+        numbers = stage.taken
         asked = dict(zip(stage.queries, made[len(stage.made) :], strict=True))
         for node in stage.attentions:
             if node.name in asked:
@@ -311,7 +311,7 @@ def _count(caches: ChannelStatistics, values: Any) -> None:
 
 def _written(stage: Stage, given: Mapping[str, Any], made: Sequence[tuple[Backend, Any]]) -> Iterator[tuple[str, Any]]:
     """What a stage writes to caches, by their names: of what it is given, and of what it has made."""
-    numbers = {id(node): number for number, node in stage.takes.items()}
+    numbers = stage.taken
     results = dict(zip(stage.made, made, strict=False))
     for name, node in stage.written.items():
         if name in results:
@@ -324,8 +324,7 @@ def _written(stage: Stage, given: Mapping[str, Any], made: Sequence[tuple[Backen
 
 def _on_host(values: Any) -> F32:
     """Values as a float32 array in memory."""
-    values = getattr(values, "tensor", values)
-    return np.asarray(values.cpu().numpy() if is_tensor(values) else values, np.float32)
+    return np.asarray(on_host(getattr(values, "tensor", values)), np.float32)
 
 
 def _spread(count: int, most: int) -> frozenset[int]:
