@@ -21,12 +21,16 @@ BASE = {
 
 @dataclass(frozen=True)
 class Case:
-    """A transformers configuration, and what GGUF says of it beyond the usual keys."""
+    """A transformers configuration, and what GGUF says of it beyond the usual keys.
+
+    folder  the class that the folder becomes one of, where transformers does not have it, see `published_layouts`
+    """
 
     arch: str
     config: str
     options: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
+    folder: str = ""
 
 
 def scaled(kind: str, **more: Any) -> dict[str, Any]:

@@ -86,12 +86,53 @@ def deepseek(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[st
     return renamed(kept | halved, {"shared_expert.": "shared_experts."}), changes
 
 
-REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2, deepseek)}
-"""By architecture: tensors and config.json of a folder as another class has them, and keys that are to change."""
+def stacked_rows(tensors: Tensors, names: dict[str, tuple[str, ...]]) -> Tensors:
+    """Tensors with those of each layer whose names end so as one, the rows of the first above those of the others."""
+    out = dict(tensors)
+    for new, parts in names.items():
+        for name in [n for n in tensors if n.endswith(f".{parts[0]}")]:
+            stem = name.removesuffix(parts[0])
+            out[stem + new] = torch.cat([out.pop(stem + part) for part in parts])
+    return out
+
+
+def chatglm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of GLM, whose class is the same model with other names."""
+    words = {
+        "num_hidden_layers": "num_layers", "intermediate_size": "ffn_hidden_size", "head_dim": "kv_channels",
+        "vocab_size": "padded_vocab_size", "rms_norm_eps": "layernorm_epsilon", "num_key_value_heads":
+        "multi_query_group_num", "max_position_embeddings": "seq_length",
+    }  # fmt: skip
+    changes = {
+        "architectures": ["ChatGLMModel"], **{new: config[old] for old, new in words.items()}, **dict.fromkeys(words),
+        "rope_parameters": None, "rope_ratio": config["rope_parameters"]["rope_theta"] / 1e4, "hidden_act": None,
+        "rmsnorm": True, "post_layer_norm": True, "add_bias_linear": False, "multi_query_attention": True,
+        "original_rope": True, "apply_residual_connection_post_layernorm": False,
+    }  # fmt: skip
+    joined = stacked_rows(
+        tensors,
+        {
+            f"self_attention.query_key_value.{kind}": tuple(f"self_attn.{n}_proj.{kind}" for n in "qkv")
+            for kind in ("weight", "bias")
+        },
+    )
+    return renamed(joined, {
+        "model.embed_tokens": "transformer.embedding.word_embeddings", "lm_head": "transformer.output_layer",
+        "model.norm": "transformer.encoder.final_layernorm", "model.layers": "transformer.encoder.layers",
+        "self_attn.o_proj": "self_attention.dense", "mlp.gate_up_proj": "mlp.dense_h_to_4h",
+        "mlp.down_proj": "mlp.dense_4h_to_h",
+    }), changes  # fmt: skip
+
+
+REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2, deepseek)} | {
+    "ChatGLMModel": chatglm,
+}
+"""By architecture, or by class where transformers has another of the architecture: tensors and config.json of a folder
+as that class has them, and keys that are to change."""
 
 
 def remake(folder: Path, arch: str) -> None:
-    """Make a folder one of a class of the architecture, if transformers has none."""
+    """Make a folder one of a class, or of a class of the architecture, if transformers has none."""
     if arch not in REMAKES:
         return
     path, where = folder / "model.safetensors", folder / "config.json"

@@ -60,7 +60,7 @@ class Models:
 def saved(folder: Path, case: Case) -> F32:
     """Save a checkpoint of a case; gives the logits that transformers computes of it."""
     model = save(folder, case, tokenizer=TOKENIZER)
-    remake(folder, case.arch)
+    remake(folder, case.folder or case.arch)
     with torch.no_grad():
         want: F32 = model(torch.tensor([TOKENS])).logits[0].numpy()
     return want

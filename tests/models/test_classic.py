@@ -45,9 +45,10 @@ def rewritten(file: GGUFFile, path: Path, keys: dict[str, Any], tensors: dict[st
     return path
 
 
-def test_phi2_with_one_matrix_for_q_k_and_v(models: Models, tmp_path: Path) -> None:
-    """As the first converters wrote it."""
-    model, tensors = models["phi2"], dict[str, np.ndarray | None]()
+@pytest.mark.parametrize("name", ["phi2", "chatglm"])
+def test_one_matrix_for_q_k_and_v(name: str, models: Models, tmp_path: Path) -> None:
+    """As the first converters wrote phi2, and as they write chatglm of its first form."""
+    model, tensors = models[name], dict[str, np.ndarray | None]()
     for i in range(2):
         for part in ("weight", "bias"):
             names = [f"blk.{i}.attn_{n}.{part}" for n in "qkv"]
@@ -122,6 +123,8 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("olmo", {"attention.clamp_kqv": 8.0}, "clamp_kqv: is 8.0"),
     ("starcoder", {"attention.head_count_kv": 2}, "tensor blk.0.attn_qkv.weight: shape"),
     ("internlm2", {"expert_count": 2}, "expert_count: 2 experts in internlm2"),
+    ("chatglm", {"rope.dimension_count": 31}, "dimension_count: 31 is out of range"),
+    ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
 ]
 
 
@@ -155,6 +158,9 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("deepseek", {"moe_layer_freq": 2}, "moe_layer_freq: is '2'"),
     ("olmo", {"clip_qkv": 8.0}, "clip_qkv: is 8.0"),
     ("exaone", {"activation_function": "gelu"}, "hidden_act: is 'gelu'"),
+    ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
+    ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),
+    ("chatglm-first", {"kv_channels": 32}, "query_key_value.weight: shape .* rows of q, k and v"),
 ]
 
 

@@ -32,14 +32,14 @@ def test_modules_of_checkpoints_are_named_as_converters_name_them(name: str) -> 
         newer = name == "deepseek2" and part.startswith("nextn.")  # of llama.cpp, newer than the package
         apart = newer or "experts" in module or any(name in module for name in of_mlx)
         if not apart and " " not in part and not part.endswith((".bias", ".scale")):
-            found = {names.get_name(f"{base}{arch.layer}.1.{module}") for base in (arch.base, "")}
+            found = {names.get_name(f"{base}{arch.layer}.1.{module}") for base in (arch.base, *arch.other_bases, "")}
             assert f"blk.1.{part.removesuffix('.weight')}" in found, module
     known = {template(part) for part in tensors_of(NUMBERS[name])}
     for theirs, ours in arch.outer.items():
         assert not theirs.startswith(arch.base), "names stand without what they may begin with"
         assert template(ours) in known or theirs == "lm_head.weight", "models whose embedding is the output matrix"
         stacked = theirs.replace(".*.", ".")
-        found = {names.get_name(base + stacked, (".weight", ".bias")) for base in (arch.base, "")}
+        found = {names.get_name(base + stacked, (".weight", ".bias")) for base in (arch.base, *arch.other_bases, "")}
         assert template(ours) not in known or ours in found
 
 

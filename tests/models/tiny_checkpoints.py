@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tests.models.checkpoints import CASES, LLAMA3_ROPE, Case
@@ -238,6 +239,12 @@ TABLE: dict[str, Case] = {
         **QWEN2_MOE, "qkv_bias": False, "mlp_only_layers": [0], "shared_expert_intermediate_size": 96}),
     "starcoder": small("starcoder", "GPTBigCodeConfig"),
     "olmo": small("olmo", "OlmoConfig"),
+    "chatglm": small("chatglm", "GlmConfig", {"head_dim": 64, "pad_token_id": None}),
+    "chatglm-first": replace(
+        small("chatglm", "GlmConfig", {
+            "head_dim": 64, "pad_token_id": None, "rope_parameters": {
+                "rope_type": "default", "rope_theta": 5e4, "partial_rotary_factor": 0.5}}),
+        folder="ChatGLMModel"),
     "gemma3n": small("gemma3n", "Gemma3nTextConfig", GEMMA3N),
     "gemma3n-odd": small("gemma3n", "Gemma3nTextConfig", {
         **GEMMA3N, **ODD, "head_dim": 48, "altup_num_inputs": 3, "num_kv_shared_layers": 0,

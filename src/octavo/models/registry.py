@@ -12,6 +12,7 @@ from octavo.models import (
     arcee,
     bailingmoe2,
     bert,
+    chatglm,
     cohere2,
     command_r,
     deepseek,
@@ -81,6 +82,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         lfm2, lfm2moe, qwen3next, qwen35, qwen35moe, gemma3n,
         apertus, arcee, nemotron, phi2, stablelm, command_r, gpt2,
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
+        chatglm,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

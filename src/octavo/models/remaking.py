@@ -95,6 +95,30 @@ def unjoined_heads(name: str, tensor: LazyTensor, hp: Hyperparams) -> LazyTensor
     return rows_moved(tensor, lambda rows: np.concatenate(by_kind(rows, hp.n_head_kv, hp.head_dim)))
 
 
+def parted_qkv(name: str, tensor: LazyTensor, hp: Hyperparams, *, turned: bool = False) -> LazyTensor:
+    """q, k or v, or a bias of one, of a matrix that has the rows of q, then of k, then of v; others as they are.
+
+    turned  rows of q and k go from rope on halves of a head to rope on neighbours
+    Raises ModelError for a matrix of another number of rows.
+    """
+    kind = name.rpartition(".")[0].rpartition(".attn_")[2]
+    counts = {"q": hp.n_head, "k": hp.n_head_kv, "v": hp.n_head_kv}
+    if kind not in counts:
+        return tensor
+    sizes = [heads * hp.head_dim for heads in counts.values()]
+    if tensor.shape[0] != sum(sizes):
+        problem = f"shape {list(tensor.shape)} contradicts the configuration"
+        raise ModelError(problem, field=f"tensor {tensor.name}", allowed=f"{sum(sizes)} rows of q, k and v")
+    which = "qkv".index(kind)
+    start = sum(sizes[:which])
+
+    def taken(rows: AnyArray) -> AnyArray:
+        found = rows[start : start + sizes[which]]
+        return neighbouring(found, counts[kind]) if turned and kind != "v" else found
+
+    return rows_moved(tensor, taken, sizes[which])
+
+
 def neighbouring(rows: AnyArray, heads: int) -> AnyArray:
     """Rows of q or k [N, B] from rope on halves of a head to rope on neighbours."""
     return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
