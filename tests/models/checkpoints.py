@@ -11,6 +11,7 @@ import transformers
 
 from octavo.formats import QTensor, by_name, quantize_reference
 from octavo.io.gguf import GGUFFile
+from tests.models.deci_layers import rebuild
 
 VOCAB = 320
 BASE = {
@@ -113,6 +114,8 @@ def make(case: Case, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     config = getattr(transformers, case.config)(**{**BASE, **case.options})
     model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+    if case.arch == "deci":
+        rebuild(model)
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim == 1:

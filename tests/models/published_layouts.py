@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.models.deci_layers import BLOCKS
+
 Tensors = dict[str, torch.Tensor]
 
 
@@ -124,8 +126,17 @@ def chatglm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str
     }), changes  # fmt: skip
 
 
+def deci(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with other layers."""
+    return tensors, {
+        "architectures": ["DeciLMForCausalLM"], "block_configs": BLOCKS, "num_key_value_heads": None,
+        "intermediate_size": None,
+    }  # fmt: skip
+
+
 REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2, deepseek)} | {
     "ChatGLMModel": chatglm,
+    "DeciLMForCausalLM": deci,
 }
 """By architecture, or by class where transformers has another of the architecture: tensors and config.json of a folder
 as that class has them, and keys that are to change."""

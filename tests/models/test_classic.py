@@ -124,6 +124,9 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("starcoder", {"attention.head_count_kv": 2}, "tensor blk.0.attn_qkv.weight: shape"),
     ("internlm2", {"expert_count": 2}, "expert_count: 2 experts in internlm2"),
     ("chatglm", {"rope.dimension_count": 31}, "dimension_count: 31 is out of range"),
+    ("deci", {"attention.head_count_kv": [2, 0, 2, 0, 1]}, "head_count_kv: 2 of layer 2 does not divide its 0 heads"),
+    ("deci", {"attention.head_count": [2, 2, 0, 0]}, "head_count: has 4 values"),
+    ("deci", {"feed_forward_length": [256, 512, 256, 256, 0]}, "tensor blk.3.ffn_norm.weight: is missing"),
     ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
 ]
 
@@ -158,6 +161,10 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("deepseek", {"moe_layer_freq": 2}, "moe_layer_freq: is '2'"),
     ("olmo", {"clip_qkv": 8.0}, "clip_qkv: is 8.0"),
     ("exaone", {"activation_function": "gelu"}, "hidden_act: is 'gelu'"),
+    ("deci", {"block_configs": [{"attention": {"no_op": True}}] * 5}, r"block_configs\[0\].ffn: is missing"),
+    ("deci", {"block_configs": [{"attention": {"window_length": 8}}] * 5}, r"attention.window_length: is '8'"),
+    ("deci", {"block_configs": [{"attention": {"n_heads_in_group": 3}}] * 5}, r"n_heads_in_group: is '3'"),
+    ("deci", {"block_configs": [{}]}, "block_configs: is no list of all layers"),
     ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
     ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),
     ("chatglm-first", {"kv_channels": 32}, "query_key_value.weight: shape .* rows of q, k and v"),

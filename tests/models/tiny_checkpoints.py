@@ -245,6 +245,11 @@ TABLE: dict[str, Case] = {
             "head_dim": 64, "pad_token_id": None, "rope_parameters": {
                 "rope_type": "default", "rope_theta": 5e4, "partial_rotary_factor": 0.5}}),
         folder="ChatGLMModel"),
+    "deci": replace(
+        small("deci", "LlamaConfig", {
+            "num_hidden_layers": 5, "intermediate_size": 256, "num_key_value_heads": 2, "rope_parameters": {
+                "rope_type": "llama3", "rope_theta": 1e4, **LLAMA3_ROPE}}),
+        folder="DeciLMForCausalLM"),
     "gemma3n": small("gemma3n", "Gemma3nTextConfig", GEMMA3N),
     "gemma3n-odd": small("gemma3n", "Gemma3nTextConfig", {
         **GEMMA3N, **ODD, "head_dim": 48, "altup_num_inputs": 3, "num_kv_shared_layers": 0,

@@ -161,9 +161,9 @@ class HyperparamReader:
             raise self.error(field, f"{number if low > 0 else low} is out of range", f"1 to {limit}")
         return number
 
-    def sizes(self, field: str, n_layer: int) -> tuple[int, ...]:
-        """A size for each layer, from 1 to its limit: an array, or one number for all."""
-        most = self.size(field, largest=True)
+    def sizes(self, field: str, n_layer: int, *, some: bool = False) -> tuple[int, ...]:
+        """A size for each layer, from 1 to its limit: an array, or one number for all; with `some`, or 0."""
+        most = self.size(field, largest=True, some=some)
         values = self.metadata.get_ints(self.key(field)).tolist() if self.is_array(field) else [most] * n_layer
         if len(values) != n_layer:
             raise self.error(field, f"has {len(values)} values", f"one for each of {n_layer} layers")
@@ -184,7 +184,7 @@ class HyperparamReader:
 
 def read_shared(
     r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None, eps: str = RMS_EPS,
-    equal_lengths: bool = True, by_layer: bool = False, some_attend: bool = False,
+    equal_lengths: bool = True, by_layer: bool = False, some_attend: bool = False, some_lack: bool = False,
 ) -> Hyperparams:  # fmt: skip
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
@@ -194,9 +194,10 @@ def read_shared(
     equal_lengths  heads of values are as long as those of keys
     by_layer     heads of keys and the width of the feed-forward may differ by layer; given are the most
     some_attend  layers may have no heads of keys
+    some_lack    layers may have no heads at all, and no feed-forward
     """
-    n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count")
-    n_head_kv = r.size("attention.head_count_kv", n_head, largest=by_layer, some=some_attend)
+    n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count", some=some_lack)
+    n_head_kv = r.size("attention.head_count_kv", n_head, largest=by_layer, some=some_attend or some_lack)
     if n_head % n_head_kv:
         raise r.error("attention.head_count_kv", f"{n_head_kv} does not divide {n_head} heads")
     if not r.has("attention.key_length") and n_embd % n_head:
@@ -213,7 +214,9 @@ def read_shared(
         raise r.error("expert_used_count", f"{n_expert_used} of {n_expert} experts", f"1 to {n_expert}")
     n_ctx_train, n_layer = r.size("context_length", 2048), r.size("block_count")
     n_next = r.whole(NEXTN, 0, n_layer - 1) if r.knows(NEXTN) else 0
-    dense_ff = 0 if n_expert and not r.has("feed_forward_length") else r.size("feed_forward_length", largest=by_layer)
+    dense_ff = 0
+    if not n_expert or r.has("feed_forward_length"):
+        dense_ff = r.size("feed_forward_length", largest=by_layer, some=some_lack)
     return Hyperparams(
         arch=r.arch,
         n_layer=n_layer - n_next,

@@ -15,6 +15,7 @@ from octavo.models import (
     chatglm,
     cohere2,
     command_r,
+    deci,
     deepseek,
     deepseek2,
     dots1,
@@ -82,7 +83,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         lfm2, lfm2moe, qwen3next, qwen35, qwen35moe, gemma3n,
         apertus, arcee, nemotron, phi2, stablelm, command_r, gpt2,
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
-        chatglm,
+        chatglm, deci,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
