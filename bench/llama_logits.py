@@ -34,7 +34,7 @@ from tests.models import embedding_checkpoints as embedding
 from tests.models import table
 from tests.models import test_ranking as ranking
 from tests.models.checkpoints import Case
-from tests.models.tiny_checkpoints import TABLE
+from tests.models.tiny_checkpoints import QWEN3_VL, TABLE
 
 TYPES = ("F32", "F16")
 TEXTS = ["a", "The software is provided as is.", "copyright " * 9, "Permission, and more of it than that", "to"]
@@ -86,6 +86,14 @@ NOTES = {
         "llama.cpp has 20 layers with caches, 10 with sparse gates and 4 streams, whatever the file says, and "
         f"divides squared deviations by one less than there are; compared with the others. {GELU}",
     ),
+    **dict.fromkeys(
+        ("qwen2vl", "qwen2vl-2.5"),
+        "llama.cpp 0.3.36 has an epsilon of 0 here, whatever the file says; compared with it",
+    ),
+    **dict.fromkeys(
+        ("qwen3vl", "qwen3vlmoe"),
+        "llama.cpp turns pairs beyond three times a section by a fourth position, 0; compared without such pairs",
+    ),
     "gpt-oss": "llama.cpp rounds the ends of yarn's ramp to whole pairs; compared with ends that are nearly whole",
     "llama4": "llama.cpp has chunks of 8,192 and scores that grow every 8,192 positions, whatever the file says",
     "llama4-dense": "llama.cpp has chunks of 8,192, whatever the file says",
@@ -101,6 +109,7 @@ NOTES = {
 """By case, what llama.cpp computes in another way than `transformers`, and what is compared."""
 
 OWN_SCALE = {"query_pre_attn_scalar": 64}
+TAKING_TURNS = {"rope_parameters": {**QWEN3_VL["rope_parameters"], "mrope_section": [11, 11, 10]}}
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -108,6 +117,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gemma3": OWN_SCALE,
     "gemma2": OWN_SCALE,
     "gemma2-uncapped": {**OWN_SCALE, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    **dict.fromkeys(("qwen2vl", "qwen2vl-2.5"), {"rms_norm_eps": 1e-12}),
+    **dict.fromkeys(("qwen3vl", "qwen3vlmoe"), TAKING_TURNS),
     "gemma4-moe": {"top_k_experts": TABLE["gemma4-moe"].options["num_experts"]},
     **{name: {
         "num_kv_shared_layers": 0, "activation_sparsity_pattern": [0.95] * 6, "altup_num_inputs": 4, "laurel_rank": 64,

@@ -18,6 +18,7 @@ from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.huggingface.wrapper import GEMMA3, WRAPPERS
 from tests.convert.folders import byte_level, edit, write
+from tests.models.checkpoints import PICTURES, QWEN_VISION
 from tests.models.table import TOKENS, error, logits
 from tests.models.tiny_checkpoints import (
     DELTA_NET,
@@ -26,6 +27,7 @@ from tests.models.tiny_checkpoints import (
     LLAMA4,
     MINISTRAL3_ROPE,
     SMALL,
+    TABLE,
     WINDOW,
 )
 from tests.sampling import slow
@@ -38,10 +40,6 @@ OF_LLAMA4 = {
     "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32,
     "vision_feature_select_strategy": "default",
 }  # fmt: skip
-OF_QWEN = {
-    "hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "patch_size": 14, "out_hidden_size": 128,
-}  # fmt: skip
-MROPE = {"rope_type": "default", "rope_theta": 1e4}
 PIXTRAL = {**VISION, "model_type": "pixtral", "head_dim": 16}
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "gemma3": ("Gemma3", {"head_dim": 64, "sliding_window": WINDOW}, VISION, "gemma3"),
@@ -50,14 +48,11 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
                    PIXTRAL, "mistral3"),
     "llama4": ("Llama4", LLAMA4, {**VISION, **OF_LLAMA4}, "llama4"),
     "gemma4": ("Gemma4", GEMMA4_SMALL, {**VISION, "num_key_value_heads": 2, "head_dim": 16}, "gemma4"),
-    "qwen2.5-vl": ("Qwen2_5_VL", {
-        "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": {**MROPE, "mrope_section": [8, 12, 12]}}, {
-        **OF_QWEN, "fullatt_block_indexes": [0]}, "qwen2"),
-    "qwen3.5": ("Qwen3_5", DELTA_NET, OF_QWEN, "qwen35"),
-    "qwen3.5-moe": ("Qwen3_5Moe", DELTA_NET_EXPERTS, OF_QWEN, "qwen35moe"),
-    "qwen3-vl": ("Qwen3VL", {"head_dim": 64, "rope_parameters": {
-        **MROPE, "mrope_section": [12, 10, 10], "mrope_interleaved": True}}, {
-        **OF_QWEN, "deepstack_visual_indexes": [0]}, "qwen3"),
+    "qwen2.5-vl": ("Qwen2_5_VL", TABLE["qwen2vl-2.5"].options, PICTURES["Qwen2_5_VLConfig"], "qwen2vl"),
+    "qwen3.5": ("Qwen3_5", DELTA_NET, QWEN_VISION, "qwen35"),
+    "qwen3.5-moe": ("Qwen3_5Moe", DELTA_NET_EXPERTS, QWEN_VISION, "qwen35moe"),
+    "qwen3-vl": ("Qwen3VL", TABLE["qwen3vl"].options, PICTURES["Qwen3VLConfig"], "qwen3vl"),
+    "qwen3-vl-moe": ("Qwen3VLMoe", TABLE["qwen3vlmoe"].options, PICTURES["Qwen3VLMoeConfig"], "qwen3vlmoe"),
 }  # fmt: skip
 
 

@@ -60,6 +60,17 @@ def longrope_keys(original: int) -> dict[str, Any]:
             "rope.scaling.attn_factor": factor}  # fmt: skip
 
 
+QWEN_VISION = {
+    "hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "patch_size": 14, "out_hidden_size": 128,
+}  # fmt: skip
+PICTURES: dict[str, dict[str, Any]] = {
+    "Qwen2VLConfig": {"depth": 1, "embed_dim": 32, "num_heads": 2, "patch_size": 14, "hidden_size": 128},
+    "Qwen2_5_VLConfig": {**QWEN_VISION, "fullatt_block_indexes": [0]},
+    "Qwen3VLConfig": {**QWEN_VISION, "deepstack_visual_indexes": [0]},
+    "Qwen3VLMoeConfig": {**QWEN_VISION, "deepstack_visual_indexes": [0]},
+}  # fmt: skip
+"""Of configurations of models that take pictures too, what makes these; a case's options are the text model's."""
+
 CASES = {
     "llama": Case("llama", "LlamaConfig"),
     "llama-tied": Case("llama", "LlamaConfig", {"tie_word_embeddings": True}),
@@ -112,8 +123,12 @@ GEMMA_NAMES = {
 def make(case: Case, seed: int = 0) -> Any:
     """A random transformers model; its norms and biases are random too, so that none can be left out unseen."""
     torch.manual_seed(seed)
-    config = getattr(transformers, case.config)(**{**BASE, **case.options})
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+    kind, auto = getattr(transformers, case.config), transformers.AutoModelForCausalLM
+    options = {**BASE, **case.options}
+    if case.config in PICTURES:
+        auto = transformers.AutoModelForImageTextToText
+        options = {"text_config": options, "vision_config": PICTURES[case.config]}
+    model = auto.from_config(kind(**options), attn_implementation="eager").eval().float()
     if case.arch == "deci":
         rebuild(model)
     with torch.no_grad():

@@ -18,7 +18,7 @@ from octavo.huggingface import open_model_file
 from octavo.huggingface.config import CLASSES
 from octavo.io.gguf import GGUFFile
 from octavo.models import ARCHITECTURES
-from tests.models.checkpoints import Case
+from tests.models.checkpoints import PICTURES, Case
 from tests.models.table import TOKENS, Models, error, in_format, logits, made_in, saved
 from tests.models.tiny_checkpoints import TABLE, is_slow, wide
 from tests.sampling import slow
@@ -45,6 +45,8 @@ OTHER_NAMES = {
 
 
 def transformers_class(case: Case) -> str:
+    if case.config in PICTURES:
+        return case.config.removesuffix("Config") + "ForConditionalGeneration"
     return (
         case.folder
         or OTHER_NAMES.get(case.arch)

@@ -83,6 +83,9 @@ GEMMA3N = {
     "hidden_size_per_layer_input": 32, "vocab_size_per_layer_input": 256, "final_logit_softcapping": 3.0,
     "activation_sparsity_pattern": [0.9, 0.6, 0.0, 0.0, 0.0, 0.3],
 }  # fmt: skip
+MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 12, 12]}
+QWEN3_VL: dict[str, Any] = {"head_dim": 64, "rope_parameters": {
+    "rope_type": "default", "rope_theta": 1e4, "mrope_section": [12, 10, 10], "mrope_interleaved": True}}  # fmt: skip
 SMOLLM3 = {"num_hidden_layers": 5, "pad_token_id": None, "tie_word_embeddings": True}
 LFM2 = {
     "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
@@ -203,6 +206,13 @@ TABLE: dict[str, Case] = {
     "qwen35moe": small("qwen35moe", "Qwen3_5MoeTextConfig",
                        DELTA_NET_EXPERTS | {"num_hidden_layers": 4, "layer_types": None}),
     "qwen3next": small("qwen3next", "Qwen3NextConfig", DELTA_NET_EXPERTS),
+    "qwen2vl": small("qwen2vl", "Qwen2VLConfig", {
+        "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": MROPE}),
+    "qwen2vl-2.5": small("qwen2vl", "Qwen2_5_VLConfig", {
+        "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": MROPE, "tie_word_embeddings": True}),
+    "qwen3vl": small("qwen3vl", "Qwen3VLConfig", QWEN3_VL),
+    "qwen3vlmoe": small("qwen3vlmoe", "Qwen3VLMoeConfig", {
+        **QWEN3_VL, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
     "gemma4": small("gemma4", "Gemma4TextConfig", GEMMA4),
     "gemma4-unified": small("gemma4", "Gemma4UnifiedTextConfig", {

@@ -67,6 +67,11 @@ def _in_groups(planes: Planes, part: slice, was: BlockFormat, fmt: BlockFormat) 
     return Planes(codes, d=np.repeat(planes.d[part], k // fmt.group, axis=1))
 
 
+def columns_of(columns: Columns, shape: Shape, rows: Shape) -> Columns:
+    """How experts of a shape lie; `rows` is the shape that they have as rows."""
+    return columns if columns != "either" else "" if shape == rows else "halves"
+
+
 def half(both: LazyTensor, which: int, columns: Columns) -> Part | None:
     """The gate's part (0) or the up projection's (1); None if it has no two halves.
 

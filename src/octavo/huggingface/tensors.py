@@ -15,7 +15,7 @@ from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
 from octavo.huggingface.config import find_class
-from octavo.huggingface.experts import apart, half, in_groups, stacked, transposed
+from octavo.huggingface.experts import apart, columns_of, half, in_groups, stacked, transposed
 from octavo.huggingface.heads import is_no_part, is_of_heads, part_of_heads
 from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.huggingface.orders import absorb_orders, absorb_orders_of_heads
@@ -199,7 +199,9 @@ def _made(
         if (remade := architecture.remade(name, both, hp)) is not both:
             return _source(name, remade.format, remade.shape, remade.load)
         of_heads = is_of_heads(name)
-        part = part_of_heads(both, name, want) if of_heads else half(both, which, architecture.columns)
+        rows_of_both = (*want[:-2], 2 * want[-2], want[-1]) if len(want) > 1 else want
+        columns = columns_of(architecture.columns, both.shape, rows_of_both)
+        part = part_of_heads(both, name, want) if of_heads else half(both, which, columns)
         if part is None:
             allowed = f"what {list(want)} is a part of" if of_heads else "floats of both"
             raise _fault(checkpoint, name, f"has shape {list(both.shape)} for two tensors", allowed)
@@ -212,7 +214,8 @@ def _made(
         if one is None:
             raise _fault(checkpoint, name, f"has shape {list(tensor.shape)}", f"floats of all experts, {list(want)}")
         return _source(name, tensor.format, *one)
-    if architecture.columns and name.endswith("_exps.weight") and len(tensor.shape) == 3 and tensor.format.is_float:
+    columns = columns_of(architecture.columns, tensor.shape, want)
+    if columns and name.endswith("_exps.weight") and len(tensor.shape) == 3 and tensor.format.is_float:
         return _source(name, tensor.format, *transposed(tensor))
     if name.endswith(
         ("_inp_shexp.weight", "exp_probs_b.bias", CLASSIFIER)

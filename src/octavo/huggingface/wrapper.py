@@ -26,11 +26,13 @@ class Wrapper:
     """Classes of the text model by its `model_type`, and its values where `text_config` does not say.
 
     flat  older files have no `text_config`, and its values beside the others
+    kept  words of other parts' configurations that keys of the text model are read of
     """
 
     texts: Mapping[str, str]
     defaults: Keys = field(default_factory=dict)
     flat: bool = False
+    kept: tuple[str, ...] = ()
 
 
 GEMMA3 = {
@@ -45,11 +47,14 @@ WRAPPERS = {
     "Mistral3ForConditionalGeneration": Wrapper({
         "mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"}),
     "Llama4ForConditionalGeneration": Wrapper({"llama4_text": "Llama4ForCausalLM"}),
-    "Qwen2VLForConditionalGeneration": Wrapper({"qwen2_vl_text": "Qwen2ForCausalLM"}, flat=True),
-    "Qwen2_5_VLForConditionalGeneration": Wrapper({"qwen2_5_vl_text": "Qwen2ForCausalLM"}, flat=True),
+    "Qwen2VLForConditionalGeneration": Wrapper({"qwen2_vl_text": "Qwen2VLForConditionalGeneration"}, flat=True),
+    "Qwen2_5_VLForConditionalGeneration": Wrapper({"qwen2_5_vl_text": "Qwen2_5_VLForConditionalGeneration"}, flat=True),
     "Qwen3_5ForConditionalGeneration": Wrapper({"qwen3_5_text": "Qwen3_5ForCausalLM"}),
     "Qwen3_5MoeForConditionalGeneration": Wrapper({"qwen3_5_moe_text": "Qwen3_5MoeForCausalLM"}),
-    "Qwen3VLForConditionalGeneration": Wrapper({"qwen3_vl_text": "Qwen3ForCausalLM"}),
+    "Qwen3VLForConditionalGeneration": Wrapper({
+        "qwen3_vl_text": "Qwen3VLForConditionalGeneration"}, kept=("vision_config",)),
+    "Qwen3VLMoeForConditionalGeneration": Wrapper({
+        "qwen3_vl_moe_text": "Qwen3VLMoeForConditionalGeneration"}, kept=("vision_config",)),
 }  # fmt: skip
 """By the class that config.json names under `architectures`."""
 
@@ -74,7 +79,10 @@ def text_part(checkpoint: Checkpoint, config: Config) -> Config:
     if not isinstance(text, dict) or kind not in wrapper.texts:
         problem = f"is of kind {brief(kind)}" if isinstance(text, dict) else f"is {type(text).__name__}"
         raise config.error("text_config", problem, f"an object, model_type {' or '.join(wrapper.texts)}")
-    outer = {key: value for key, value in config.values.items() if not key.endswith("_config") or key.startswith("q")}
+    outer = {
+        key: value for key, value in config.values.items()
+        if not key.endswith("_config") or key.startswith("q") or key in wrapper.kept
+    }  # fmt: skip
     values = {**wrapper.defaults, **outer, **text, "architectures": [wrapper.texts[str(kind)]]}
     values["tie_word_embeddings"] = _is_tied(checkpoint, [config.values, text])
     return Config(values, config.file)

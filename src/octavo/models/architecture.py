@@ -18,7 +18,7 @@ from octavo.models.names import OUTER
 from octavo.models.weights import Tensors, Weights
 
 H = TypeVar("H", bound=Hyperparams)
-Columns = Literal["", "halves", "alternate", "in one"]
+Columns = Literal["", "halves", "alternate", "in one", "either"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class Architecture(Generic[H]):
     whole_pairs whether yarn's ramp begins and ends at whole pairs
     columns    how experts that are stacked lie where their outputs are columns [E, K, N], and not rows [E, N, K]: gate
                and up in one tensor, as halves of its columns or in turn; or all experts "in one" matrix, up as rows
-               [E N, K], down as columns [E K, N]
+               [E N, K], down as columns [E K, N]; or "either": halves of columns, unless they have the shape of rows
 
     When a GGUF file is quantized:
     is_70b     whether a model of 80 layers with these heads, K/V heads and experts is one that llama.cpp calls 70B

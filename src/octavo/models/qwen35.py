@@ -9,15 +9,14 @@ from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models import delta_net, layers, names
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, brief, rope_parameters
+from octavo.models.config import Config, Keys
 from octavo.models.delta_net import DeltaNet
 from octavo.models.hparams import HyperparamReader, read_shared
+from octavo.models.mrope import SECTIONS, section_keys
 from octavo.models.remaking import columns_moved, order_moved
 from octavo.models.states import reordered
 from octavo.models.weights import Tensors, Weights
 
-SECTIONS = "rope.dimension_sections"
-"""Of positions in pictures: in a text those of all sections are the same."""
 GATES = ("ssm_alpha", "ssm_beta")
 
 
@@ -49,10 +48,7 @@ def gates(g: GraphBuilder, b: Weights, h: Node) -> tuple[Node, Node]:
 
 
 def config_keys(config: Config) -> Keys:
-    sections = rope_parameters(config).get("mrope_section") or [11, 11, 10]
-    if not isinstance(sections, list) or len(sections) > 4 or not all(type(n) is int and n >= 0 for n in sections):
-        raise config.error("mrope_section", f"is {brief(sections)}", "up to 4 numbers")
-    return delta_net.config_keys(config) | {SECTIONS: sections + [0] * (4 - len(sections))}
+    return delta_net.config_keys(config) | section_keys(config, [11, 11, 10])
 
 
 def remade(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:

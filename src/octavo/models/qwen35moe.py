@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import delta_net, layers, qwen2moe, qwen35
+from octavo.models import delta_net, layers, mrope, qwen2moe, qwen35
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys
 from octavo.models.delta_net import DeltaNet
@@ -58,7 +58,7 @@ def feed_forward_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="qwen35moe",
     hparams=hparams,
-    keys=delta_net.KEYS | {qwen35.SECTIONS, SHARED_WIDTH},
+    keys=delta_net.KEYS | {mrope.SECTIONS, SHARED_WIDTH},
     tensors=tensors,
     build=build,
     classes={"Qwen3_5MoeForCausalLM": config_keys},

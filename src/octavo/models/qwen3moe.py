@@ -45,12 +45,16 @@ def config_keys(config: Config) -> Keys:
     """Raises ModelError for a router whose shares are not normalized, and for dense layers between the others."""
     if not config.flag("norm_topk_prob", False):
         raise config.error("norm_topk_prob", "is false", "true")
+    window = window_keys(config, 4096) if config.flag("use_sliding_window", False) else {}
+    return window | expert_layer_keys(config)
+
+
+def expert_layer_keys(config: Config) -> Keys:
+    """Experts of all layers. Raises ModelError for dense layers between them."""
     if config.values.get("decoder_sparse_step", 1) != 1 or config.values.get("mlp_only_layers"):
         raise config.error("mlp_only_layers", "has dense layers between those of experts", "experts in all layers")
-    window = window_keys(config, 4096) if config.flag("use_sliding_window", False) else {}
     width = config.size("moe_intermediate_size", LIMITS["expert_feed_forward_length"])
-    experts = expert_keys(config, "num_experts", "num_local_experts")
-    return window | experts | {"expert_feed_forward_length": width}
+    return expert_keys(config, "num_experts", "num_local_experts") | {"expert_feed_forward_length": width}
 
 
 def words_of(hp: Hyperparams) -> Mapping[str, Any]:

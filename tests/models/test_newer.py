@@ -1,0 +1,91 @@
+"""Newer architectures beyond the table: how else folders have their tensors, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file, save_file
+
+from octavo.backends.reference import ReferenceBackend
+from octavo.errors import ModelError, OctavoError
+from octavo.huggingface import open_model_file
+from octavo.io.gguf import GGUFFile
+from octavo.models import read_model
+from tests.convert.folders import edit
+from tests.models.table import TOKENS, Models, error, logits, made_in, saved
+from tests.models.test_classic import rewritten
+from tests.models.tiny_checkpoints import TABLE
+
+FEW = TOKENS[:24]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
+    with made_in(tmp_path_factory.mktemp("newer")) as made:
+        yield made
+
+
+def test_experts_whose_outputs_are_columns(tmp_path: Path) -> None:
+    """As published folders of Qwen3-VL have them; transformers writes rows of models that it makes."""
+    want, path = saved(tmp_path, TABLE["qwen3vlmoe"]), tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    moved = {name: x.transpose(1, 2).contiguous() for name, x in tensors.items() if ".experts." in name}
+    assert moved
+    save_file(tensors | moved, path)
+    with open_model_file(tmp_path) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_layers_that_add_features_of_pictures_are_counted(models: Models) -> None:
+    for name, count in (("qwen3vl", 1), ("qwen3vlmoe", 1)):
+        assert models[name].file.metadata.get_int(f"{name}.n_deepstack_layers") == count
+
+
+KEYS: list[tuple[str, dict[str, Any], str]] = [
+    ("qwen2vl", {"rope.dimension_sections": [8, 8, 8, 0]}, r"dimension_sections: \[8, 8, 8, 0\] does not fit"),
+    ("qwen2vl", {"rope.dimension_sections": None}, "rope.dimension_sections"),
+    ("qwen2vl", {"n_deepstack_layers": 1}, "n_deepstack_layers"),
+    ("qwen3vl", {"rope.dimension_sections": [40, -8, 0, 0]}, r"dimension_sections: \[40, -8, 0, 0\] does not fit"),
+    ("qwen3vl", {"n_deepstack_layers": 3}, "n_deepstack_layers: 3 is out of range"),
+    ("qwen3vlmoe", {"n_deepstack_layers": -1}, "n_deepstack_layers: -1 is out of range"),
+    ("qwen3vlmoe", {"expert_weights_norm": False}, "expert_weights_norm: is False"),
+]
+
+
+@pytest.mark.parametrize(("name", "keys", "problem"), KEYS)
+def test_keys_that_are_refused(
+    name: str, keys: dict[str, Any], problem: str, models: Models, tmp_path: Path
+) -> None:  # fmt: skip
+    path = rewritten(models[name].file, tmp_path / "m.gguf", keys, {})
+    with GGUFFile.open(path) as file, pytest.raises(OctavoError, match=problem):
+        read_model(file)
+
+
+WORDS: list[tuple[str, dict[str, Any], str]] = [
+    ("qwen2vl", {"text_config": {"rope_parameters": {"rope_theta": 1e4}}}, "mrope_section: is missing"),
+    ("qwen3vl", {"vision_config": {"deepstack_visual_indexes": [1.5]}}, "deepstack_visual_indexes: is "),
+    ("qwen3vl", {"vision_config": {"deepstack_visual_indexes": [0, 1, 1]}}, "n_deepstack_layers: 3 is out of range"),
+    ("qwen3vl", {"text_config": {"rope_parameters": {"mrope_section": [9, 9, 9]}}}, "dimension_sections: .9, 9, 9, 0."),
+    ("qwen3vlmoe", {"text_config": {"norm_topk_prob": False}}, "norm_topk_prob: is false"),
+    ("qwen3vlmoe", {"text_config": {"mlp_only_layers": [0]}}, "mlp_only_layers: has dense layers"),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "problem"), WORDS)
+def test_configurations_that_are_refused(name: str, words: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    saved(tmp_path, TABLE[name])
+    with open_model_file(tmp_path) as file:
+        assert file.metadata.get_str("general.architecture") == TABLE[name].arch
+    edit(tmp_path, "config.json", **nested(tmp_path, words))
+    with pytest.raises(ModelError, match=problem):
+        open_model_file(tmp_path)
+
+
+def nested(folder: Path, words: dict[str, Any]) -> dict[str, Any]:
+    """Words of config.json, of its objects those that are to change among the others."""
+    config = json.loads((folder / "config.json").read_text())
+    return {key: config[key] | value if isinstance(value, dict) else value for key, value in words.items()}
