@@ -26,8 +26,10 @@ def given(name: str, *shape: int, dtype: DType = "f32") -> Node:
 
 
 def conv(g: GraphBuilder) -> Node:
-    taps = np.random.default_rng(1).uniform(-1, 1, (TAPS, CHANNELS)).astype(np.float32)
-    return g.causal_conv(given("x", CHANNELS), taps, 0, silu=True)
+    rng = np.random.default_rng(1)
+    taps = rng.uniform(-1, 1, (TAPS, CHANNELS)).astype(np.float32)
+    bias = constant(rng.uniform(-1, 1, CHANNELS).astype(np.float32), "bias")
+    return g.causal_conv(given("x", CHANNELS), taps, 0, silu=True, bias=bias)
 
 
 def delta(g: GraphBuilder) -> Node:
@@ -37,7 +39,15 @@ def delta(g: GraphBuilder) -> Node:
     return g.gated_delta_rule(q, k, v, given("alpha", HEADS), given("beta", HEADS), rates, bias, 0, tiled=False)
 
 
-GRAPHS = {"causal_conv": conv, "gated_delta_rule": delta}
+def scan(g: GraphBuilder) -> Node:
+    x, b, c = given("x", HEADS, SIZE), given("b", KEY_HEADS, KEYS), given("c", KEY_HEADS, KEYS)
+    rates, bias, skip = (constant(np.linspace(*ends, HEADS, dtype=np.float32), name) for name, ends in SCANNED.items())
+    return g.selective_scan(x, b, c, given("dt", HEADS), rates, bias, skip, 0)
+
+
+SCANNED = {"rates": (-4, -0.1), "bias": (-1, 1), "skip": (0.5, 2)}
+"""The first and the last head's numbers."""
+GRAPHS = {"causal_conv": conv, "gated_delta_rule": delta, "selective_scan": scan}
 
 
 class Steps:

@@ -11,15 +11,16 @@ import torch
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats.spec import F32
-from tests.backends.state_ops import GRAPHS, HEADS, KEY_HEADS, TAPS, Steps, divided, whole
+from tests.backends.state_ops import GRAPHS, HEADS, KEY_HEADS, SCANNED, TAPS, Steps, divided, whole
 
 
 def test_convolutions_are_those_of_torch() -> None:
     steps = Steps("causal_conv", ReferenceBackend())
-    taps = np.random.default_rng(1).uniform(-1, 1, (TAPS, steps.values["x"].shape[2]))
+    rng, channels = np.random.default_rng(1), steps.values["x"].shape[2]
+    taps, bias = rng.uniform(-1, 1, (TAPS, channels)), torch.from_numpy(rng.uniform(-1, 1, channels))
     for x, found in zip(steps.values["x"], whole("causal_conv", ReferenceBackend()), strict=True):
         padded = torch.nn.functional.pad(torch.from_numpy(x.T.astype(float))[None], (TAPS - 1, 0))
-        y = torch.nn.functional.conv1d(padded, torch.from_numpy(taps.T[:, None].copy()), groups=len(x.T))[0].T
+        y = torch.nn.functional.conv1d(padded, torch.from_numpy(taps.T[:, None].copy()), bias, groups=len(x.T))[0].T
         np.testing.assert_allclose(found, torch.nn.functional.silu(y).numpy(), rtol=1e-5, atol=1e-6)
 
 
@@ -41,6 +42,21 @@ def test_the_delta_rule_number_by_number() -> None:
                 state = decay * forget @ state + strength * np.outer(key, v[t, head])
                 got = rows[t].reshape(HEADS, -1)[head]
                 np.testing.assert_allclose(got, q[t, of_keys] @ state, rtol=1e-4, atol=1e-5)
+
+
+def test_the_selective_scan_as_one_matrix() -> None:
+    """As what each token is to each other one: y_i = sum of exp(rate * steps of j + 1 to i) (c_i . b_j) step_j x_j."""
+    steps, found = Steps("selective_scan", ReferenceBackend()), whole("selective_scan", ReferenceBackend())
+    rates, bias, skip = (np.linspace(*ends, HEADS) for ends in SCANNED.values())
+    for sequence, rows in enumerate(found):
+        x, b, c, dt = (steps.values[n][sequence].astype(float) for n in ("x", "b", "c", "dt"))
+        step = np.log(1 + np.exp(dt + bias))  # [T, H]
+        for head in range(HEADS):
+            group, sums = head * KEY_HEADS // HEADS, np.cumsum(rates[head] * step[:, head])
+            decay = np.tril(np.exp(sums[:, None] - sums))
+            scores, values = decay * (c[:, group] @ b[:, group].T), x[:, head]
+            want = scores @ (step[:, head, None] * values) + skip[head] * values
+            np.testing.assert_allclose(rows.reshape(len(x), HEADS, -1)[:, head], want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("op", GRAPHS)

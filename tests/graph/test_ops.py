@@ -41,6 +41,13 @@ def delta(
     return (q, q, v, alpha, alpha, w(heads), w(heads), value("states", *state), *SLOTS)
 
 
+def scan(
+    heads: int = 4, keys: tuple[int, ...] = (2, 8), gate: int = 4, state: tuple[int, ...] = (4, 8, 6)
+) -> tuple[Node, ...]:
+    b, dt = value(T, *keys), value(T, gate)
+    return (value(T, heads, 6), b, b, dt, w(heads), w(heads), w(heads), value("states", *state), *SLOTS)
+
+
 GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("get_rows", (w(9, 4), value(T, dtype="i32")), {}, (T, 4)),
     ("rms_norm", (value(T, 4), w(4)), {"eps": 1e-5}, (T, 4)),
@@ -62,7 +69,9 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("clamped_swiglu", (value(T, 2, 4), value(T, 2, 4)), CLAMPED, (T, 2, 4)),
     ("add_rows", (value(T, 2, 4), w(12), value(T, 2)), {}, (T, 2, 4)),
     ("causal_conv", (value(T, 4), w(12), value("states", 2, 4), *SLOTS), {"silu": True}, (T, 4)),
+    ("causal_conv", (value(T, 4), w(12), value("states", 2, 4), *SLOTS, w(4)), {}, (T, 4)),
     ("gated_delta_rule", delta(), {"tiled": False}, (T, 24)),
+    ("selective_scan", scan(), {}, (T, 24)),
     ("swiglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("geglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("add", (value(T, 4), w(4)), {}, (T, 4)),
@@ -157,6 +166,12 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("gated_delta_rule", delta(keys=(8,)), {"tiled": False}),
     ("gated_delta_rule", delta(gate=2), {"tiled": False}),
     ("gated_delta_rule", delta(state=(4, 6, 8)), {"tiled": False}),
+    ("causal_conv", (value(T, 4), w(12), value("states", 2, 4), *SLOTS, w(3)), {}),
+    ("causal_conv", (value(T, 4), w(12), value("states", 2, 4), *SLOTS, w(4), w(4)), {}),
+    ("selective_scan", scan(heads=3, gate=3, state=(3, 8, 6)), {}),
+    ("selective_scan", scan(keys=(8,)), {}),
+    ("selective_scan", scan(gate=2), {}),
+    ("selective_scan", scan(state=(4, 6, 8)), {}),
     ("swiglu", (value(T, 4), value(T, 5)), {}),
     ("geglu", (value(T, 4), value(T, 5)), {}),
     ("add", (value(T, 4), w(5)), {}),

@@ -316,7 +316,8 @@ def scale_by_position(s: Sketch) -> Node:
 @graph
 def causal_conv(s: Sketch) -> Node:
     taps = s.rng.uniform(-1, 1, (s["width"], s["channels"])).astype(np.float32)
-    return s.builder.causal_conv(s.given("x", s["channels"]), taps, 0, silu=bool(s["silu"]))
+    bias = s.vector("bias", s["channels"]) if "biased" in s.shape else None
+    return s.builder.causal_conv(s.given("x", s["channels"]), taps, 0, silu=bool(s["silu"]), bias=bias)
 
 
 @graph
@@ -329,6 +330,15 @@ def gated_delta_rule(s: Sketch) -> Node:
     rates = constant(s.rng.uniform(-8, -0.01, heads).astype(np.float32), "rates")
     bias, tiled = s.vector("bias", heads), bool(s["tiled"])
     return g.gated_delta_rule(q, k, s.given("v", heads, size), alpha, beta, rates, bias, 0, tiled=tiled)
+
+
+@graph
+def selective_scan(s: Sketch) -> Node:
+    """With rates as models have them."""
+    heads, of_keys = s["heads"], (s["groups"], s["keys"])
+    rates = constant(s.rng.uniform(-8, -0.01, heads).astype(np.float32), "rates")
+    x, b, c, dt = s.given("x", heads, s["size"]), s.given("b", *of_keys), s.given("c", *of_keys), s.given("dt", heads)
+    return s.builder.selective_scan(x, b, c, dt, rates, s.vector("bias", heads), s.vector("skip", heads), 0)
 
 
 @graph

@@ -207,11 +207,13 @@ class GraphBuilder:
             self._caches[layer, kind] = node
         return self._caches[layer, kind]
 
-    def causal_conv(self, x: Node, taps: F32, layer: int, *, silu: bool = False) -> Node:
-        """x [T, C] convolved over time with taps [K, C], the last of which is a token's own."""
+    def causal_conv(self, x: Node, taps: F32, layer: int, *, silu: bool = False, bias: Node | None = None) -> Node:
+        """x [T, C] convolved over time with taps [K, C], the last of which is a token's own, plus bias [C]."""
         state = self._state(layer, "conv", len(taps) - 1, taps.shape[1])
         given = constant(taps.reshape(-1), f"blk.{layer}.taps")
-        return apply("causal_conv", x, given, state, self.positions, self.starts, self.slots, silu=silu, label=x.name)
+        more = () if bias is None else (bias,)
+        return apply("causal_conv", x, given, state, self.positions, self.starts, self.slots, *more, silu=silu,
+                     label=x.name)  # fmt: skip
 
     def gated_delta_rule(
         self, q: Node, k: Node, v: Node, alpha: Node, beta: Node, rates: Node, bias: Node, layer: int, *, tiled: bool
@@ -221,6 +223,15 @@ class GraphBuilder:
         state = self._state(layer, "delta", heads, keys, size)
         return apply("gated_delta_rule", q, k, v, alpha, beta, rates, bias, state, self.positions, self.starts,
                      self.slots, tiled=tiled, label=f"blk.{layer}.delta")  # fmt: skip
+
+    def selective_scan(
+        self, x: Node, b: Node, c: Node, dt: Node, rates: Node, bias: Node, skip: Node, layer: int
+    ) -> Node:  # fmt: skip
+        """As the op, with a state of the layer's own."""
+        (heads, size), keys = x.shape[1:], b.shape[2]
+        state = self._state(layer, "scan", heads, keys, size)
+        return apply("selective_scan", x, b, c, dt, rates, bias, skip, state, self.positions, self.starts, self.slots,
+                     label=f"blk.{layer}.scan")  # fmt: skip
 
     @staticmethod
     def _state(layer: int, kind: str, *shape: Dim) -> Node:

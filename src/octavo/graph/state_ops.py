@@ -15,13 +15,17 @@ from octavo.graph.ops import op, require
 def causal_conv(x: Node, taps: Node, state: Node, *where: Node, silu: bool = False) -> tuple[Shape, DType]:
     """x [T, C], taps [K * C] -> [T, C]: each channel's last K values, its own last, times taps [K, C], summed.
 
-    With `silu`, y / (1 + exp(-y)) of the sum y. state [slots, K - 1, C] has the last K - 1 values before a step.
+    Plus bias [C], if any, the input after `where`. With `silu`, y / (1 + exp(-y)) of the sum y.
+    state [slots, K - 1, C] has the last K - 1 values before a step.
     """
     kept, channels = state.shape[1:] if len(state.shape) == 3 else (0, 0)
     assert isinstance(kept, int)
     assert isinstance(channels, int)
     fits = kept > 0 and x.shape[1:] == (channels,) and taps.shape == ((kept + 1) * channels,)
     require(fits, "causal_conv", "x [T, C], taps [K * C], state [slots, K - 1, C]", x, taps, state)
+    bias = where[3:]
+    plain = len(bias) <= 1 and all(b.shape == (channels,) for b in bias)
+    require(plain, "causal_conv", "at most one bias, of a number a channel", x, *bias)
     return x.shape, "f32"
 
 
@@ -48,4 +52,31 @@ def gated_delta_rule(
     fits = alpha.shape == beta.shape == (tokens, heads) and rates.shape == bias.shape == (heads,)
     require(fits, "gated_delta_rule", "a number for each head", alpha, beta, rates, bias)
     require(state.shape[1:] == (heads, keys, size), "gated_delta_rule", "state [slots, H, K, V]", state, k, v)
+    return (tokens, heads * size), "f32"
+
+
+@op
+def selective_scan(
+    x: Node, b: Node, c: Node, dt: Node, rates: Node, bias: Node, skip: Node, state: Node, *where: Node
+) -> tuple[Shape, DType]:
+    """x [T, H, P], b and c [T, G, N], dt [T, H], rates, bias and skip [H] -> [T, H * P] (Mamba-2, arXiv 2405.21060).
+
+    Each head has a matrix S [N, P], its part of state [slots, H, N, P]. For one token after the other
+
+        step = softplus(dt + bias)
+        S = exp(rate * step) * S + b (step * x)^T
+        y = S^T c + skip * x
+
+    Head h has the b and c of group h // (H / G).
+    """
+    name = "selective_scan"
+    require(len(x.shape) == len(b.shape) == 3 and b.shape == c.shape, name, "b and c alike", x, b, c)
+    (tokens, heads, size), (groups, keys) = x.shape, b.shape[1:]
+    assert isinstance(heads, int)
+    assert isinstance(size, int)
+    assert isinstance(groups, int)
+    require(heads % groups == 0, name, "heads are a multiple of groups", x, b)
+    fits = dt.shape == (tokens, heads) and rates.shape == bias.shape == skip.shape == (heads,)
+    require(fits, name, "a number for each head", dt, rates, bias, skip)
+    require(state.shape[1:] == (heads, keys, size), name, "state [slots, H, N, P]", state, x, b)
     return (tokens, heads * size), "f32"

@@ -15,12 +15,12 @@ from typing import Any
 
 import triton
 
-from octavo.backends.gpu import attention_tiles, delta_tiles, dispatch
+from octavo.backends.gpu import attention_tiles, delta_tiles, dispatch, scan_tiles
 from octavo.backends.gpu.arguments import PackedWeight, SplitK
 from octavo.backends.gpu.attention_arguments import AttentionShape
 from octavo.backends.gpu.experts import shape_of
 from octavo.backends.gpu.layout import Layout, layout_of, row_layout
-from octavo.backends.gpu.state_arguments import DeltaShape
+from octavo.backends.gpu.state_arguments import DeltaShape, ScanShape
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time_attention import ATTENTION
 from tests.backends.gpu.ahead_of_time_case import TARGETS, Case, spills
@@ -70,6 +70,8 @@ def case_of(name: str, layout: str, target: str) -> Case:
         fixed["shape"], warps, stages = _attention(fixed["shape"], name, target)
     if name in ("solve_delta", "gated_delta_chunks"):
         fixed["shape"], warps, stages = _delta(fixed["shape"], name, target)
+    if name.startswith(("score_scan", "selective_scan_chunks")):
+        fixed["shape"], warps, stages = _scan(fixed["shape"], name, target)
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
     }
@@ -99,6 +101,14 @@ def _delta(shape: DeltaShape, name: str, target: str) -> tuple[DeltaShape, int, 
     tile = delta_tiles.delta_tile(512, shape.keys, target)
     assert tile is not None
     warps, stages = (tile.solving_warps, 1) if name == "solve_delta" else (tile.warps, tile.stages)
+    return replace(shape, block_v=tile.block_v, chunk=tile.chunk, part=tile.part), warps, stages
+
+
+def _scan(shape: ScanShape, name: str, target: str) -> tuple[ScanShape, int, int]:
+    """The shape, the warps and the stages that prompts go through the selective scan with."""
+    tile = scan_tiles.scan_tile(512, shape.keys, target)
+    assert tile is not None
+    warps, stages = (tile.scoring_warps, 1) if name == "score_scan" else (tile.warps, tile.stages)
     return replace(shape, block_v=tile.block_v, chunk=tile.chunk, part=tile.part), warps, stages
 
 

@@ -11,14 +11,16 @@ from octavo.backends.gpu.kernels import (
     delta_chunks,
     elementwise,
     limits,
+    scan_chunks,
     states,
     streams,
 )
-from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves, Sequences
+from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves, ScanChunks, ScanShape, Sequences
 from tests.backends.gpu.ahead_of_time_types import ROWS, Kernels
 
 SEQUENCES = Sequences("*i32", "*i32", "*i32", "i32")
 CHUNKS = DeltaChunks(*(Halves("*bf16", "*bf16"),) * 4, "*fp32", "*fp32")
+SCANS = ScanChunks(*(Halves("*bf16", "*bf16"),) * 3, "*fp32", "*fp32")
 SEARCHED = {"TOP": 15, "GROUP": 128, "GROUPS": 8}
 SEARCH = dict.fromkeys(("shrinks", "chosen"), "*fp32")
 COLUMNS = {"base": "*fp32", "matrix": "*fp32", "made": "*fp32",
@@ -30,7 +32,14 @@ OTHERS: Kernels = {
     "binary": (elementwise.binary_kernel, {"OP": "add", "B": 1024}, 4, {"k": "i32"}),
     "row": (elementwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
     "causal_conv": (states.causal_conv_kernel, {"SILU": True, "K": 4, "B": 128, "BT": 16}, 4,
-                    {"x": ROWS, "taps": "*fp32", "state": "*fp32", "where": SEQUENCES, "out": ROWS}),
+                    {"x": ROWS, **dict.fromkeys(("taps", "bias", "state"), "*fp32"), "where": SEQUENCES, "out": ROWS}),
+    **{name: (kernel, {"shape": ScanShape(48, 1, keys, 64, 32)}, 4, {
+        **dict.fromkeys(("x", "b", "c", "dt", "out"), ROWS), "chunks": SCANS,
+        **dict.fromkeys(("rates", "bias", "skip", "state"), "*fp32"), "where": SEQUENCES})
+       for name, kernel, keys in (("selective_scan", states.selective_scan_kernel, 128),
+                                  ("score_scan", scan_chunks.score_scan_kernel, 128),
+                                  ("selective_scan_chunks", scan_chunks.selective_scan_chunks_kernel, 128),
+                                  ("selective_scan_chunks_256", scan_chunks.selective_scan_chunks_kernel, 256))},
     "gated_delta_rule": (states.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
         **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),

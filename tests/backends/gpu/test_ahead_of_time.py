@@ -42,7 +42,8 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
             for kind in ("int8", "fp8") for static in ("", "_static")}, "decode_int4": "float", "prefill_int4": "wide",
          "decode_window": "float", "prefill_window": "wide", "prefill_alibi": "wide", "prefill_int8_own": "wide",
          "latent": "wide", "latent_many": "wide",
-         "solve_delta": "wide", "gated_delta_chunks": "wide",
+         "solve_delta": "wide", "gated_delta_chunks": "wide", "score_scan": "wide",
+         "selective_scan_chunks": "wide", "selective_scan_chunks_256": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
          ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"), ("decode_int4", "gfx1100"),
@@ -69,7 +70,8 @@ STREAMED = [
 ]
 STREAMED += ["matvec_stream_norm:Q8_0", "matvec_stream_swiglu:Q8_0"]
 PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_id_wide:Q5_K"]
-CHUNKS = ("solve_delta", "gated_delta_chunks")  # gfx1100 has too few registers for them
+CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256")
+"""What gfx1100 has too few registers for."""
 OF_SOME = {name.split(":")[0] for name in (*STREAMED, *PAIRS)} | {"f16_scales"}
 OTHERS = tuple(name for name in KERNELS if name not in {*OF_GRID, *OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS})
 """What takes no layout."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.backends.gpu import GpuBackend, delta_tiles
+from octavo.backends.gpu import GpuBackend, delta_tiles, scan_tiles
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats.spec import F32
 from tests.backends.state_ops import GRAPHS, Steps, divided, whole
@@ -50,6 +50,20 @@ def test_chunks(alike: bool, chunk: int, monkeypatch: pytest.MonkeyPatch) -> Non
         steps.values["beta"][:] = 9
         steps.values["alpha"][:] = -9
         steps.values["alpha"][:, ::7] = 300
+        results.append([rows for parts in (((0, 17), (1, 21)), ((0, 23),)) for rows in steps.step(*parts)])
+    for found, want in zip(*results, strict=True):
+        assert error(found, want) < MOST
+
+
+@pytest.mark.parametrize("chunk", [16, 32, 64])
+def test_chunks_of_the_selective_scan(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decays to nothing beside those to nearly all."""
+    monkeypatch.setattr(scan_tiles, "scan_tile", lambda *_: scan_tiles.ScanTile(chunk, 16, 4, 1, 16, 4))
+    results = []
+    for backend in (GpuBackend(), ReferenceBackend()):
+        steps = Steps("selective_scan", backend)
+        steps.values["dt"][:] = -9
+        steps.values["dt"][:, ::7] = 300
         results.append([rows for parts in (((0, 17), (1, 21)), ((0, 23),)) for rows in steps.step(*parts)])
     for found, want in zip(*results, strict=True):
         assert error(found, want) < MOST

@@ -71,7 +71,8 @@ class CpuBackend(HostMemory):
                 return False, f"heads of {dim} in pages of {page_size} (allowed: multiples of {multiple}, {PAGE_SIZE})"
         if node.op == "causal_conv" and bind(node.inputs[2].shape[2:], {})[0] % 16:
             return False, f"{node.inputs[2].shape[2]} channels (allowed: multiples of 16)"
-        if node.op == "gated_delta_rule" and any(n % 16 for n in bind(node.inputs[7].shape[2:], {})):
+        has_matrix = node.op in ("gated_delta_rule", "selective_scan")
+        if has_matrix and any(n % 16 for n in bind(node.inputs[7].shape[2:], {})):
             return False, f"a state of {list(node.inputs[7].shape[2:])} a head (allowed: multiples of 16)"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"

@@ -81,3 +81,46 @@ class DeltaShape(Constant):
     @property
     def block_k(self) -> int:
         return int(next_power_of_2(self.keys))
+
+
+class ScanChunks(NamedTuple):
+    """What the tokens of chunks of a selective scan are to each other.
+
+    keys, queries  b and c, [T, G, K]
+    scores         [T, H, chunk]: what x of a chunk does to a token's output
+    since          float32 [T, H]: the decay from a chunk's beginning to a token, the token's with it
+    until          float32 [T, H]: a token's step times the decay from after it to the chunk's end
+    """
+
+    keys: Halves
+    queries: Halves
+    scores: Halves
+    since: Pointer
+    until: Pointer
+
+
+@dataclass(frozen=True)
+class ScanShape(Constant):
+    """Heads of a selective scan, groups that share b and c, the matrix [keys, size] of each, its columns in a program.
+
+    chunk        tokens of prompts that are computed at once
+    part         rows of a matrix that are multiplied at once to compare tokens of a chunk
+    interpreted  by Triton's interpreter
+    """
+
+    heads: int
+    groups: int
+    keys: int
+    size: int
+    block_v: int
+    chunk: int = 0
+    part: int = 0
+    interpreted: bool = False
+
+    @property
+    def group(self) -> int:
+        return self.heads // self.groups
+
+    @property
+    def block_k(self) -> int:
+        return int(next_power_of_2(self.keys))

@@ -6,12 +6,11 @@ A weight is an array, or something that gives rows by `w[ids]`, an expert by `w[
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from octavo.backends.reference.state_ops import causal_conv, gated_delta_rule, selective_scan, sequences  # noqa: F401
 from octavo.backends.reference.stream_ops import (  # noqa: F401  (ops too)
     add_to_others,
     as_large_as,
@@ -96,7 +95,7 @@ def attention(
     group = heads // k.shape[1]
     size = value_dim or dim
     out = np.empty((tokens, heads, size), np.float32)
-    for sequence, start, stop in _sequences(pages, starts):
+    for sequence, start, stop in sequences(pages, starts):
         at = positions[start:stop]
         seen = np.arange(at.max() + 1)
         rows = pages[sequence, seen // page_size].astype(np.int64) * page_size + seen % page_size
@@ -113,51 +112,6 @@ def attention(
             scores = np.concatenate([scores, column], axis=-1)
         shares = soft_max(scores)[..., : len(seen)]
         out[start:stop] = np.einsum("hts,shd->thd", shares, values[..., :size], optimize=True)
-    return out.reshape(tokens, heads * size)
-
-
-def _sequences(each: AnyArray, starts: AnyArray) -> Iterator[tuple[int, int, int]]:
-    """The number of each sequence that has tokens, and where these begin and end; `each` has a row for a sequence."""
-    bounds = [*range(len(each) + 1 - len(starts)), *starts]
-    return ((i, start, stop) for i, (start, stop) in enumerate(pairwise(bounds)) if start < stop)
-
-
-def _before(state: F32, slot: int, position: int) -> F32:
-    """The state that a step goes on with, whose first token of the sequence is at a position."""
-    kept: F32 = state[slot]
-    return kept if position else np.zeros_like(kept)
-
-
-def causal_conv(x: F32, taps: F32, state: F32, *where: AnyArray, silu: bool = False) -> F32:
-    positions, starts, slots = where
-    kept, channels = state.shape[1:]
-    weights, out = taps.reshape(kept + 1, channels), np.empty_like(x)
-    for sequence, start, stop in _sequences(slots, starts):
-        slot = slots[sequence]
-        before = _before(state, slot, positions[start])
-        values = np.concatenate([before, x[start:stop]])  # [K - 1 + tokens, C]
-        out[start:stop] = sum(values[i : i + stop - start] * weights[i] for i in range(kept + 1))
-        state[slot] = values[-kept:]
-    return swiglu(out, np.ones_like(out)) if silu else out
-
-
-def gated_delta_rule(
-    q: F32, k: F32, v: F32, alpha: F32, beta: F32, rates: F32, bias: F32, state: F32, *where: AnyArray, tiled: bool
-) -> F32:
-    positions, starts, slots = where
-    tokens, heads, size = v.shape
-    decay = np.exp(rates * np.logaddexp(alpha + bias, np.float32(0)))  # [T, H]
-    strength, out = sigmoid(beta), np.empty((tokens, heads, size), np.float32)
-    at = np.arange(heads)
-    at = at % k.shape[1] if tiled else at // (heads // k.shape[1])
-    for sequence, start, stop in _sequences(slots, starts):
-        matrix = _before(state, slots[sequence], positions[start])  # [H, K, V]
-        for t in range(start, stop):
-            matrix = matrix * decay[t, :, None, None]
-            change = strength[t, :, None] * (v[t] - np.einsum("hkv,hk->hv", matrix, k[t, at]))
-            matrix = matrix + k[t, at, :, None] * change[:, None, :]
-            out[t] = np.einsum("hkv,hk->hv", matrix, q[t, at])
-        state[slots[sequence]] = matrix
     return out.reshape(tokens, heads * size)
 
 

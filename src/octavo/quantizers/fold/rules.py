@@ -241,7 +241,7 @@ _LINEAR: dict[str, Rule] = {
     "take_columns_id": _take_columns, "scale_by_position": _through,
     **dict.fromkeys(("soft_cap", "sigmoid", "soft_max", "top_k", "keep_groups", "numbers", "gather", "normalize",
                      "gelu", "gelu_erf", "swiglu", "geglu", "clamped_swiglu", "relu_squared", "xielu", "keep_largest",
-                     "as_large_as", "causal_conv", "gated_delta_rule"), _keep),
+                     "as_large_as", "causal_conv", "gated_delta_rule", "selective_scan"), _keep),
     **dict.fromkeys(("predict_streams", "correct_streams", "add_to_others"), _streams),
 }  # fmt: skip
 

@@ -15,16 +15,18 @@ from octavo.jit.program import KernelCall
 
 WIDEST = 2
 """Vectors of a state's columns that a task has: with its rows they stay in the first level of the cache."""
+MOST_KEYS = 128
+"""Rows of a state beyond which a task of the selective scan has one vector of columns."""
 
 
 @binds("causal_conv")
 def _causal_conv(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, taps, state, *where = inputs
-    channels = x.shape[1]
-    kernel = states.causal_conv_kernel(state.shape[1] + 1, node.attrs["silu"])
+    channels, bias, where = x.shape[1], where[3:], where[:3]
+    kernel = states.causal_conv_kernel(state.shape[1] + 1, node.attrs["silu"], bool(bias))
     return [KernelCall(
         kernel, len(where[2]) * -(-channels // states.CHANNELS), y=out, y_stride=stride(out), x=x, x_stride=stride(x),
-        taps=taps, state=state, channels=channels, **_where(where),
+        taps=taps, bias=bias[0] if bias else 0, state=state, channels=channels, **_where(where),
     )]  # fmt: skip
 
 
@@ -39,6 +41,19 @@ def _gated_delta_rule(node: Node, inputs: Sequence[Any], out: AnyArray, shared: 
         q=q, q_stride=stride(q), k=k, k_stride=stride(k), v=v, v_stride=stride(v), alpha=alpha,
         alpha_stride=stride(alpha), beta=beta, beta_stride=stride(beta), rates=rates, bias=bias, state=state,
         heads=heads, key_heads=q.shape[1], **_where(where),
+    )]  # fmt: skip
+
+
+@binds("selective_scan")
+def _selective_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, b, c, dt, rates, bias, skip, state, *where = inputs
+    _, heads, keys, size = state.shape
+    wide = WIDEST if size % (16 * WIDEST) == 0 and keys <= MOST_KEYS else 1
+    kernel = states.selective_scan_kernel(keys, size, wide)
+    return [KernelCall(
+        kernel, len(where[2]) * heads * (size // (16 * wide)), y=out, y_stride=stride(out), x=x, x_stride=stride(x),
+        b=b, b_stride=stride(b), c=c, c_stride=stride(c), dt=dt, dt_stride=stride(dt), rates=rates, bias=bias,
+        skip=skip, state=state, heads=heads, groups=b.shape[1], **_where(where),
     )]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Ops that keep a state of each sequence: convolutions over time, and the gated delta rule.
+"""Ops that keep a state of each sequence: convolutions over time, the gated delta rule, and the selective scan.
 
 A task goes through the tokens of a sequence in order, for some channels or columns, so that results are to the bit the
 same however a sequence is divided among steps.
@@ -48,11 +48,11 @@ def _end_of(a: Any, sequence: Any) -> Any:
 
 begin_of, end_of = inner(_begin_of, inline="always"), inner(_end_of, inline="always")
 
-CAUSAL_CONV = record("y y_stride x x_stride", "taps state channels", WHERE)
+CAUSAL_CONV = record("y y_stride x x_stride", "taps bias state channels", WHERE)
 
 
 @kernels(CAUSAL_CONV)
-def causal_conv_kernel(width: int, silu: bool) -> Any:
+def causal_conv_kernel(width: int, silu: bool, biased: bool) -> Any:
     """Sums of each channel's last `width` values times taps [width, channels]; the state gets the last ones."""
     kept, part = width - 1, CHANNELS
 
@@ -67,7 +67,7 @@ def causal_conv_kernel(width: int, silu: bool) -> Any:
         begin, end = first * 4, min(first + part, a.channels) * 4
         for t in range(start, stop):
             for at in range(begin, end, 64):
-                total = splat(0.0)
+                total = load_f32x16(a.bias + at) if biased else splat(0.0)
                 for j in range(width):
                     source, tap = t - kept + j, load_f32x16(a.taps + j * row + at)
                     if source >= start:
@@ -131,6 +131,12 @@ def _changed(keys: int, wide: int) -> Any:
     return inner(changed, keys, wide, inline="always")
 
 
+def _soft_plus(x: Any) -> Any:
+    return max(x, float32(0.0)) + math.log1p(math.exp(-abs(x)))
+
+
+soft_plus = inner(_soft_plus, inline="always")
+
 GATED_DELTA_RULE = record(
     "y y_stride q q_stride k k_stride v v_stride", "alpha alpha_stride beta beta_stride rates bias state",
     "heads key_heads", WHERE,
@@ -160,7 +166,7 @@ def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool) -> Any
         at, rate, bias = head * columns + part * row, f32_pointer(a.rates)[head], f32_pointer(a.bias)[head]
         for t in range(start, stop):
             x = f32_pointer(a.alpha + t * a.alpha_stride)[head] + bias
-            decay = math.exp(rate * (max(x, float32(0.0)) + math.log1p(math.exp(-abs(x)))))
+            decay = math.exp(rate * soft_plus(x))
             strength = float32(1.0) / (float32(1.0) + math.exp(-f32_pointer(a.beta + t * a.beta_stride)[head]))
             k, q = a.k + t * a.k_stride + of_keys, a.q + t * a.q_stride + of_keys
             change = fma_blocks(zeros(wide), load_block(a.v + t * a.v_stride + at, 64, wide), splat(strength))
@@ -170,3 +176,41 @@ def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool) -> Any
             store_block(state + i * columns, 64, load_block(matrix + i * row, 64, wide))
 
     return gated_delta_rule
+
+
+SELECTIVE_SCAN = record(
+    "y y_stride x x_stride b b_stride c c_stride", "dt dt_stride rates bias skip state", "heads groups", WHERE
+)
+
+
+@kernels(SELECTIVE_SCAN)
+def selective_scan_kernel(keys: int, size: int, wide: int) -> Any:
+    """A sequence's tokens, for a head and `wide` vectors of columns of its state [keys, size], kept on the stack."""
+    row, whole, columns = 64 * wide, 64 * wide * keys, 4 * size
+    changed = _changed(keys, wide)
+
+    def selective_scan(a, task):
+        parts = columns // row
+        pair, part = task // parts, task % parts
+        sequence, head = pair // a.heads, pair % a.heads
+        start, stop = begin_of(a, sequence), end_of(a, sequence)
+        if start == stop:
+            return
+        state = a.state + (i32_pointer(a.slots)[sequence] * a.heads + head) * keys * columns + part * row
+        fresh = i32_pointer(a.positions)[start] == 0
+        matrix = stack(whole)
+        for i in range(keys):
+            rest = zeros(wide) if fresh else load_block(state + i * columns, 64, wide)
+            store_block(matrix + i * row, 64, rest)
+        of_group, at = head // (a.heads // a.groups) * keys * 4, head * columns + part * row
+        rate, bias, skip = f32_pointer(a.rates)[head], f32_pointer(a.bias)[head], f32_pointer(a.skip)[head]
+        for t in range(start, stop):
+            step = soft_plus(f32_pointer(a.dt + t * a.dt_stride)[head] + bias)
+            b, c, x = a.b + t * a.b_stride + of_group, a.c + t * a.c_stride + of_group, a.x + t * a.x_stride + at
+            change = fma_blocks(zeros(wide), load_block(x, 64, wide), splat(step))
+            rows = changed(matrix, math.exp(rate * step), change, b, c)
+            store_block(a.y + t * a.y_stride + at, 64, fma_blocks(rows, load_block(x, 64, wide), splat(skip)))
+        for i in range(keys):
+            store_block(state + i * columns, 64, load_block(matrix + i * row, 64, wide))
+
+    return selective_scan

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from triton import next_power_of_2
 
-from octavo.backends.gpu import delta_tiles
+from octavo.backends.gpu import delta_tiles, scan_tiles
 from octavo.backends.gpu.arguments import Matrix, matrix
 from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import delta_chunks, states
-from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves, sequences
+from octavo.backends.gpu.kernels import delta_chunks, scan_chunks, states
+from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves, ScanChunks, ScanShape, sequences
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
@@ -25,13 +25,14 @@ CHANNELS, TOKENS, COLUMNS = 128, 16, 32
 @binds("causal_conv")
 def _causal_conv(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, taps, state, *where = inputs
+    bias, where = where[3:], where[:3]
     lies, width = sequences(*where), state.shape[1] + 1
     most = 1 if lies.decodes == len(where[2]) else len(x) - lies.decodes  # tokens of a sequence
     block = 1 if most == 1 else max(TOKENS, next_power_of_2(width))
     grid = len(where[2]), -(-x.shape[1] // CHANNELS), -(-most // block)
-    return [c.launch(states.causal_conv_kernel, grid, matrix(x), taps, state, lies, matrix(out), x.shape[1],
-                     SILU=node.attrs["silu"], K=width, B=CHANNELS, BT=block, warps=1 if block == 1 else 4,
-                     exact=c.deterministic)]  # fmt: skip
+    return [c.launch(states.causal_conv_kernel, grid, matrix(x), taps, bias[0] if bias else None, state,
+                     lies, matrix(out), x.shape[1], SILU=node.attrs["silu"], K=width, B=CHANNELS, BT=block,
+                     warps=1 if block == 1 else 4, exact=c.deterministic)]  # fmt: skip
 
 
 @binds("gated_delta_rule")
@@ -64,13 +65,53 @@ def _gated_delta_rule(c: Context, node: Node, inputs: Sequence[Any], out: Any) -
     ]  # fmt: skip
 
 
+@binds("selective_scan")
+def _selective_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    """Sequences of one token go by themselves, and prompts chunk by chunk, where there are kernels for that."""
+    x, *of_keys, dt, rates, bias, skip, state, positions, starts, slots = inputs
+    (_, heads, keys, size), lies, n = state.shape, sequences(positions, starts, slots), len(slots)
+    shape = ScanShape(heads, of_keys[0].shape[1], keys, size, min(COLUMNS, next_power_of_2(size)))
+    values, *of_keys, raw = (Matrix(y, y.stride(0)) for y in (x, *of_keys, dt))
+    steps = (*of_keys, raw, rates, bias)
+    tile = None if c.deterministic else scan_tiles.scan_tile(len(x) - lies.decodes, keys, c.target.arch)
+    calls: list[Call] = []
+    if alone := n if tile is None else lies.decodes:
+        grid = alone, heads, -(-size // shape.block_v)
+        calls.append(c.launch(states.selective_scan_kernel, grid, values, *steps, skip, state, lies, matrix(out),
+                              shape=shape, warps=4, exact=c.deterministic))  # fmt: skip
+    if tile is None:
+        return calls
+    chunked = replace(shape, chunk=tile.chunk, block_v=tile.block_v, part=min(tile.part, shape.block_k),
+                      interpreted=c.target.arch == "interpreter")  # fmt: skip
+    prompts, most = n - lies.decodes, -(-(len(x) - lies.decodes) // tile.chunk)
+    chunks = _scan_chunks(c, len(x), chunked)
+    return [
+        *calls,
+        c.launch(scan_chunks.score_scan_kernel, (prompts, most, heads), *steps, lies, chunks, shape=chunked,
+                 warps=tile.scoring_warps, stages=1),
+        c.launch(scan_chunks.selective_scan_chunks_kernel, (prompts, heads, -(-size // tile.block_v)), values, skip,
+                 state, lies, chunks, matrix(out), shape=chunked, warps=tile.warps, stages=tile.stages),
+    ]  # fmt: skip
+
+
+def _scan_chunks(c: Context, tokens: int, shape: ScanShape) -> ScanChunks:
+    """Memory for what a step's tokens are to each other."""
+    of_keys, rows = tokens * shape.groups * shape.keys, tokens * shape.heads
+    return ScanChunks(_halves(c, "keys", of_keys), _halves(c, "queries", of_keys),
+                      _halves(c, "scores", rows * shape.chunk), *_decays(c, rows))  # fmt: skip
+
+
 def _chunks(c: Context, q: torch.Tensor, heads: int, chunk: int) -> DeltaChunks:
     """Memory for what a step's tokens are to each other."""
-
-    def halves(name: str, size: int) -> Halves:
-        return Halves(*(c.shared(f"{half} half of {name}", size, torch.bfloat16) for half in Halves._fields))
-
     rows = len(q) * heads
-    decays = (c.shared(f"decay {name}", rows, torch.float32) for name in ("since", "until"))
-    return DeltaChunks(halves("keys", q.numel()), halves("queries", q.numel()), halves("solved", rows * chunk),
-                       halves("scores", rows * chunk), *decays)  # fmt: skip
+    return DeltaChunks(_halves(c, "keys", q.numel()), _halves(c, "queries", q.numel()),
+                       _halves(c, "solved", rows * chunk), _halves(c, "scores", rows * chunk),
+                       *_decays(c, rows))  # fmt: skip
+
+
+def _halves(c: Context, name: str, size: int) -> Halves:
+    return Halves(*(c.shared(f"{half} half of {name}", size, torch.bfloat16) for half in Halves._fields))
+
+
+def _decays(c: Context, rows: int) -> list[torch.Tensor]:
+    return [c.shared(f"decay {name}", rows, torch.float32) for name in ("since", "until")]

@@ -67,6 +67,14 @@ def load_halves(pair, at, mask):
 
 
 @triton.jit
+def sums_of(fades):
+    """Sums of logarithms of decays up to each token: of whole parts of 1/128, which are exact, and of what is left."""
+    fades = tl.maximum(fades, LEAST, propagate_nan=tl.PropagateNan.ALL)
+    parts = tl.floor(fades * 128) / 128
+    return tl.cumsum(parts, 0), tl.cumsum(fades - parts, 0)
+
+
+@triton.jit
 def inverse(system, shape: tl.constexpr):
     """(I + system)^-1 of a matrix with zeros on and above its diagonal.
 
@@ -130,10 +138,7 @@ def solve_delta_kernel(
             store_halves(chunks.queries, at, queries, inside & (shares == 0), shape)
             scores = product(halves(queries, shape), turned(keys), scores, shape)
         fades, strength = gates_of(alpha, beta, rates, bias, t, live, head)
-        fades = tl.maximum(fades, LEAST, propagate_nan=tl.PropagateNan.ALL)
-        parts = tl.floor(fades * 128) / 128
-        small = tl.cumsum(fades - parts, 0)
-        parts = tl.cumsum(parts, 0)
+        parts, small = sums_of(fades)
         last = row == shape.chunk - 1
         left = tl.sum(tl.where(last, parts, 0.0), 0) - parts + (tl.sum(tl.where(last, small, 0.0), 0) - small)
         tl.store(chunks.since + t * shape.heads + head, tl.exp(parts + small), mask=live)

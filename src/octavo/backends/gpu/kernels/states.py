@@ -1,6 +1,6 @@
-"""Ops that keep a state of each sequence: convolutions over time, and the gated delta rule.
+"""Ops that keep a state of each sequence: convolutions over time, the gated delta rule, and the selective scan.
 
-A program of the delta rule goes through the tokens of a sequence in order, for some columns, so that results are the
+A program of the latter two goes through the tokens of a sequence in order, for some columns, so that results are the
 same however a sequence is divided among steps; so they are of convolutions, whose tokens need no order.
 """
 
@@ -37,20 +37,31 @@ def key_head_of(head, shape: tl.constexpr):
 
 
 @triton.jit
+def soft_plus(x):
+    return tl.maximum(x, 0.0) + tl.log(1 + tl.exp(-tl.abs(x)))
+
+
+@triton.jit
 def gates_of(alpha, beta, rates, bias, t, live, head):
     """The logarithm of a head's decay at tokens t, and how strongly they change its matrix; 0 where there is none."""
     raw = tl.load(alpha.data + t * alpha.stride + head, mask=live, other=0.0) + tl.load(bias + head)
-    soft_plus = tl.maximum(raw, 0.0) + tl.log(1 + tl.exp(-tl.abs(raw)))
     strength = 1 / (1 + tl.exp(-tl.load(beta.data + t * beta.stride + head, mask=live, other=0.0)))
-    return tl.where(live, tl.load(rates + head) * soft_plus, 0.0), tl.where(live, strength, 0.0)
+    return tl.where(live, tl.load(rates + head) * soft_plus(raw), 0.0), tl.where(live, strength, 0.0)
+
+
+@triton.jit
+def steps_of(dt, rates, bias, t, live, head):
+    """The logarithm of a head's decay at tokens t of a selective scan, and their steps; 0 where there is none."""
+    step = soft_plus(tl.load(dt.data + t * dt.stride + head, mask=live, other=0.0) + tl.load(bias + head))
+    return tl.where(live, tl.load(rates + head) * step, 0.0), tl.where(live, step, 0.0)
 
 
 @triton.jit
 def causal_conv_kernel(
-    x, taps, state, where, out, channels, SILU: tl.constexpr, K: tl.constexpr, B: tl.constexpr, BT: tl.constexpr,
+    x, taps, bias, state, where, out, channels, SILU: tl.constexpr, K: tl.constexpr, B: tl.constexpr, BT: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """A program sums B channels' last K values times taps [K, channels] for BT tokens of a sequence.
+    """A program sums B channels' last K values times taps [K, channels] for BT tokens of a sequence; bias may be None.
 
     state [slots, K - 1, channels] has the values before them, and then the last ones. Only a sequence's first program
     reads it, and writes it afterwards, so that BT has to be K - 1 at least where a sequence has more programs.
@@ -72,6 +83,8 @@ def causal_conv_kernel(
             kept = live & goes_on & (source < start)
             value += tl.load(row[None, :] + (source - start + K - 1) * channels, mask=kept, other=0.0)
             total += value * tl.load(taps + j * channels + at, mask=inside, other=0.0)[None, :]
+        if bias is not None:
+            total += tl.load(bias + at, mask=inside, other=0.0)[None, :]
         if SILU:
             total = total / (1 + tl.exp(-total))
         tl.store(out.data + t * out.stride + at[None, :], total, mask=live)
@@ -112,4 +125,32 @@ def gated_delta_rule_kernel(
             matrix = matrix * tl.exp(fade)
             matrix += key * (strength * (value - tl.sum(matrix * key, 0)))[None, :]
             tl.store(out.data + t * out.stride + of_values, tl.sum(matrix * query, 0), mask=has_column)
+        tl.store(place, matrix, mask=inside)
+
+
+@triton.jit
+def selective_scan_kernel(
+    x, b, c, dt, rates, bias, skip, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """A program takes `block_v` columns of a head's matrix [keys, size] through the tokens of a sequence."""
+    begin(PDL)
+    sequence, head = tl.program_id(0), tl.program_id(1)
+    i, column = tl.arange(0, shape.block_k), tl.program_id(2) * shape.block_v + tl.arange(0, shape.block_v)
+    has_key, has_column = i < shape.keys, column < shape.size
+    start, stop = tokens_of(sequence, where)
+    if start < stop:
+        of_keys, of_values = head // shape.group * shape.keys + i, head * shape.size + column
+        slot, goes_on = state_of(sequence, start, where)
+        place = state + (slot * shape.heads + head) * shape.keys * shape.size
+        place += i[:, None] * shape.size + column[None, :]
+        inside = has_key[:, None] & has_column[None, :]
+        matrix, skipped = tl.load(place, mask=inside & goes_on, other=0.0), tl.load(skip + head)
+        for t in range(start, stop):
+            fade, step = steps_of(dt, rates, bias, t, True, head)
+            before = tl.load(b.data + t * b.stride + of_keys, mask=has_key, other=0.0)[:, None]  # [block_k, 1]
+            after = tl.load(c.data + t * c.stride + of_keys, mask=has_key, other=0.0)[:, None]
+            value = tl.load(x.data + t * x.stride + of_values, mask=has_column, other=0.0)  # [block_v]
+            matrix = matrix * tl.exp(fade) + before * (step * value)[None, :]
+            row = tl.sum(matrix * after, 0) + skipped * value
+            tl.store(out.data + t * out.stride + of_values, row, mask=has_column)
         tl.store(place, matrix, mask=inside)

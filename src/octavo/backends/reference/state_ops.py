@@ -1,0 +1,79 @@
+"""The definition of ops that keep a state of each sequence, in float32 NumPy, see `graph.state_ops`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from octavo.formats.spec import F32, AnyArray
+
+
+def sequences(each: AnyArray, starts: AnyArray) -> Iterator[tuple[int, int, int]]:
+    """The number of each sequence that has tokens, and where these begin and end; `each` has a row for a sequence."""
+    bounds = [*range(len(each) + 1 - len(starts)), *starts]
+    return ((i, start, stop) for i, (start, stop) in enumerate(pairwise(bounds)) if start < stop)
+
+
+def _before(state: F32, slot: int, position: int) -> F32:
+    """The state that a step goes on with, whose first token of the sequence is at a position."""
+    kept: F32 = state[slot]
+    return kept if position else np.zeros_like(kept)
+
+
+def _softplus(x: F32) -> F32:
+    result: F32 = np.logaddexp(x, np.float32(0))
+    return result
+
+
+def causal_conv(x: F32, taps: F32, state: F32, *where: AnyArray, silu: bool = False) -> F32:
+    positions, starts, slots, *bias = where
+    kept, channels = state.shape[1:]
+    weights, out = taps.reshape(kept + 1, channels), np.empty_like(x)
+    for sequence, start, stop in sequences(slots, starts):
+        slot = slots[sequence]
+        before = _before(state, slot, positions[start])
+        values = np.concatenate([before, x[start:stop]])  # [K - 1 + tokens, C]
+        out[start:stop] = sum(values[i : i + stop - start] * weights[i] for i in range(kept + 1))
+        state[slot] = values[-kept:]
+    out = out + bias[0] if bias else out
+    return out / (1 + np.exp(-out)) if silu else out
+
+
+def gated_delta_rule(
+    q: F32, k: F32, v: F32, alpha: F32, beta: F32, rates: F32, bias: F32, state: F32, *where: AnyArray, tiled: bool
+) -> F32:
+    positions, starts, slots = where
+    tokens, heads, size = v.shape
+    decay = np.exp(rates * _softplus(alpha + bias))  # [T, H]
+    strength, out = np.reciprocal(1 + np.exp(-beta)), np.empty((tokens, heads, size), np.float32)
+    at = np.arange(heads)
+    at = at % k.shape[1] if tiled else at // (heads // k.shape[1])
+    for sequence, start, stop in sequences(slots, starts):
+        matrix = _before(state, slots[sequence], positions[start])  # [H, K, V]
+        for t in range(start, stop):
+            matrix = matrix * decay[t, :, None, None]
+            change = strength[t, :, None] * (v[t] - np.einsum("hkv,hk->hv", matrix, k[t, at]))
+            matrix = matrix + k[t, at, :, None] * change[:, None, :]
+            out[t] = np.einsum("hkv,hk->hv", matrix, q[t, at])
+        state[slots[sequence]] = matrix
+    return out.reshape(tokens, heads * size)
+
+
+def selective_scan(
+    x: F32, b: F32, c: F32, dt: F32, rates: F32, bias: F32, skip: F32, state: F32, *where: AnyArray
+) -> F32:
+    positions, starts, slots = where
+    tokens, heads, size = x.shape
+    step = _softplus(dt + bias)  # [T, H]
+    decay, out = np.exp(rates * step), np.empty((tokens, heads, size), np.float32)
+    group = np.arange(heads) // (heads // b.shape[1])
+    for sequence, start, stop in sequences(slots, starts):
+        matrix = _before(state, slots[sequence], positions[start])  # [H, N, P]
+        for t in range(start, stop):
+            change = step[t, :, None] * x[t]
+            matrix = decay[t, :, None, None] * matrix + b[t, group, :, None] * change[:, None, :]
+            out[t] = np.einsum("hnp,hn->hp", matrix, c[t, group]) + skip[:, None] * x[t]
+        state[slots[sequence]] = matrix
+    return out.reshape(tokens, heads * size)
