@@ -137,8 +137,10 @@ def make(case: Case, seed: int = 0) -> Any:
                 p.add_(torch.randn_like(p) * 0.2)
             elif "embed" not in name:
                 p.copy_(torch.randn_like(p) / p.shape[-1] ** 0.5)
-            if case.arch == "deepseek" and "shared_expert_gate" in name:
+            if case.arch in ("deepseek", "bailingmoe") and "shared_expert_gate" in name:
                 p.zero_()  # a gate of one half
+        if case.arch == "bailingmoe":
+            model.lm_head.weight /= torch.linalg.vector_norm(model.lm_head.weight, dim=0, keepdim=True)
         for name, buffer in model.named_buffers():
             if name.endswith(("correction_bias", "layer_scalar")):
                 buffer.add_(torch.randn_like(buffer) * 0.2)

@@ -126,6 +126,19 @@ def chatglm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str
     }), changes  # fmt: skip
 
 
+def bailingmoe(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of Qwen2-MoE as DeepSeek's; columns of the output matrix have a length of 1 only when they are multiplied."""
+    tensors, changes = deepseek(tensors, config)
+    changes |= {
+        "architectures": ["BailingMoeForCausalLM"], "num_experts": config["num_experts"], "n_routed_experts": None,
+        "num_shared_experts": changes["n_shared_experts"], "n_shared_experts": None, "first_k_dense_replace": 0,
+        "norm_head": True, "use_bias": False, "use_qkv_bias": False,
+    }  # fmt: skip
+    tensors = joined(tensors, lambda *parts: torch.cat(parts), "attention.query_key_value")
+    tensors["lm_head.weight"] = tensors["lm_head.weight"] * torch.linspace(0.5, 3, config["hidden_size"])
+    return renamed(tensors, {"embed_tokens": "word_embeddings", "self_attn.o_proj": "attention.dense"}), changes
+
+
 def deci(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Llama with other layers."""
     return tensors, {
@@ -137,6 +150,7 @@ def deci(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, A
 REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2, deepseek)} | {
     "ChatGLMModel": chatglm,
     "DeciLMForCausalLM": deci,
+    "BailingMoeForCausalLM": bailingmoe,
 }
 """By architecture, or by class where transformers has another of the architecture: tensors and config.json of a folder
 as that class has them, and keys that are to change."""

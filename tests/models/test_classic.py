@@ -127,6 +127,8 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("deci", {"attention.head_count_kv": [2, 0, 2, 0, 1]}, "head_count_kv: 2 of layer 2 does not divide its 0 heads"),
     ("deci", {"attention.head_count": [2, 2, 0, 0]}, "head_count: has 4 values"),
     ("deci", {"feed_forward_length": [256, 512, 256, 256, 0]}, "tensor blk.3.ffn_norm.weight: is missing"),
+    ("bailingmoe", {"leading_dense_block_count": 1}, "leading_dense_block_count: is 1"),
+    ("bailingmoe", {"attention.sinks": 4}, "sinks: is a key that Octavo does not compute bailingmoe with"),
     ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
 ]
 
@@ -165,6 +167,8 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("deci", {"block_configs": [{"attention": {"window_length": 8}}] * 5}, r"attention.window_length: is '8'"),
     ("deci", {"block_configs": [{"attention": {"n_heads_in_group": 3}}] * 5}, r"n_heads_in_group: is '3'"),
     ("deci", {"block_configs": [{}]}, "block_configs: is no list of all layers"),
+    ("bailingmoe", {"use_qkv_bias": True}, "use_qkv_bias: is true"),
+    ("bailingmoe", {"first_k_dense_replace": 1}, "leading_dense_block_count: is 1"),
     ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
     ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),
     ("chatglm-first", {"kv_channels": 32}, "query_key_value.weight: shape .* rows of q, k and v"),

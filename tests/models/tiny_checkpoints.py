@@ -260,6 +260,11 @@ TABLE: dict[str, Case] = {
             "num_hidden_layers": 5, "intermediate_size": 256, "num_key_value_heads": 2, "rope_parameters": {
                 "rope_type": "llama3", "rope_theta": 1e4, **LLAMA3_ROPE}}),
         folder="DeciLMForCausalLM"),
+    "bailingmoe": replace(
+        small("bailingmoe", "Qwen2MoeConfig", {
+            **QWEN2_MOE, "qkv_bias": False, "norm_topk_prob": True, "shared_expert_intermediate_size": 96,
+            "num_attention_heads": 4, "num_key_value_heads": 2}),
+        folder="BailingMoeForCausalLM"),
     "gemma3n": small("gemma3n", "Gemma3nTextConfig", GEMMA3N),
     "gemma3n-odd": small("gemma3n", "Gemma3nTextConfig", {
         **GEMMA3N, **ODD, "head_dim": 48, "altup_num_inputs": 3, "num_kv_shared_layers": 0,

@@ -24,7 +24,7 @@ from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
 from octavo.models.config import Config
 from octavo.models.hparams import CLASSIFIER
-from octavo.models.remaking import neighbouring
+from octavo.models.remaking import neighbouring, of_unit_length
 from octavo.models.weights import WHOLE
 
 IGNORED = ("rotary_emb.inv_freq",)
@@ -87,6 +87,8 @@ def gguf_tensors(
             tensor = _made(checkpoint, found, name, hp, architecture, want.shape)
         if tensor is not None and name == "position_embd.weight":
             tensor = _without_rows(tensor, architecture.before_positions(config))
+        if tensor is not None and name == "output.weight" and (axis := architecture.unit_output(config)) is not None:
+            tensor = of_unit_length(tensor, axis)
         if tensor is None and not want.optional:
             raise _fault(checkpoint, name, "is missing", f"shape {list(want.shape)}")
         if tensor is not None and tensor.shape != want.shape:

@@ -51,6 +51,7 @@ class Architecture(Generic[H]):
                Raises ModelError for what has no computation here
     names      modules of a layer by their names there, as GGUF names them, see `models.names`
     base       what names of tensors may begin with or not; `other_bases` what they may begin with instead
+    unit_output  the axis of the output matrix along which its values have a length of 1, None: they stay
     layer      where a layer is, before its number
     outer      whole names of tensors outside of layers, as GGUF names them
     remade     a tensor, by GGUF's name, as GGUF has it where that is not as the checkpoint does
@@ -102,6 +103,7 @@ class Architecture(Generic[H]):
     other_bases: tuple[str, ...] = ()
     remade: Callable[[str, LazyTensor, H], LazyTensor] = lambda name, tensor, hp: tensor
     before_positions: Callable[[Config], int] = lambda config: 0
+    unit_output: Callable[[Config], int | None] = lambda config: None
     layer: str = "layers"
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
     unused: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ from octavo.models import (
     afmoe,
     apertus,
     arcee,
+    bailingmoe,
     bailingmoe2,
     bert,
     chatglm,
@@ -87,7 +88,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         lfm2, lfm2moe, qwen3next, qwen35, qwen35moe, gemma3n,
         apertus, arcee, nemotron, phi2, stablelm, command_r, gpt2,
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
-        chatglm, deci,
+        chatglm, deci, bailingmoe,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from octavo.errors import ModelError
-from octavo.formats import Planes, QTensor, dequantize, pack, unpack
+from octavo.formats import Planes, QTensor, dequantize, pack, quantize_reference, unpack
 from octavo.formats.spec import AnyArray
 from octavo.io.gguf import LazyTensor
 from octavo.models.hparams import Hyperparams
@@ -117,6 +117,23 @@ def parted_qkv(name: str, tensor: LazyTensor, hp: Hyperparams, *, turned: bool =
         return neighbouring(found, counts[kind]) if turned and kind != "v" else found
 
     return rows_moved(tensor, taken, sizes[which])
+
+
+def of_unit_length(tensor: LazyTensor, axis: int) -> LazyTensor:
+    """A matrix of floats over the root of the sum of its squares along an axis, rounded to the type that it has.
+
+    Raises ModelError for one that is quantized.
+    """
+    fmt = tensor.format
+    if not fmt.is_float:
+        raise ModelError(f"is {fmt.name}", field=f"tensor {tensor.name}", allowed="floats, as it is normalized")
+
+    def load() -> QTensor:
+        values = dequantize(tensor.load())
+        lengths = np.sqrt(np.sum(np.square(values, dtype=np.float64), axis=axis, keepdims=True))
+        return quantize_reference((values / np.maximum(lengths, 1e-12)).astype(np.float32), fmt, tensor.name)
+
+    return LazyTensor(tensor.name, fmt, tensor.shape, load)
 
 
 def neighbouring(rows: AnyArray, heads: int) -> AnyArray:
