@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from octavo.errors import UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, quantize_reference
+from octavo.formats.spec import AnyArray
 from octavo.graph.names import split_layer
 from octavo.io.gguf import LazyTensor, PlainMetadata, write_gguf
 from octavo.models import ARCHITECTURES
@@ -28,6 +29,8 @@ CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 ROWS_DRAWN = 64  # rows of a tensor that are drawn; the others repeat them
+Rows = dict[tuple[str, int, int], AnyArray]
+"""Rows of random numbers by the name of their format, how many there are, and their values."""
 
 
 @dataclass(frozen=True)
@@ -142,11 +145,11 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
     base, better = (by_name(n) for n in BETTER.get(preset.upper(), (preset, preset)))
     experts = EXPERTS.get(preset.upper())
     outer = base if base.is_float or base.bits == 8 else by_name("Q6_K")
-    rng = np.random.default_rng(seed)
+    rng, rows = np.random.default_rng(seed), Rows()
 
     def matrix(name: str, size: tuple[int, ...], wanted: BlockFormat) -> LazyTensor:
         fmt = fallback(wanted, size[-1])
-        return LazyTensor(name, fmt, size, lambda: random_matrix(name, fmt, size, rng))
+        return LazyTensor(name, fmt, size, lambda: random_matrix(name, fmt, size, rng, rows))
 
     def near(name: str, size: tuple[int, ...], middle: float) -> LazyTensor:
         plain = by_name("F32")
@@ -189,12 +192,18 @@ def _is_better(layer: int, n_layer: int) -> bool:
     return layer < eighth or layer >= 7 * n_layer // 8 or (layer - eighth) % 3 == 2
 
 
-def random_matrix(name: str, fmt: BlockFormat, shape: tuple[int, ...], rng: np.random.Generator) -> QTensor:
-    """A tensor [..., N, K] of normal numbers of deviation K^-0.5; of many rows, each is one of ROWS_DRAWN at random."""
+def random_matrix(
+    name: str, fmt: BlockFormat, shape: tuple[int, ...], rng: np.random.Generator, known: Rows | None = None
+) -> QTensor:
+    """A tensor [..., N, K] of normal numbers of deviation K^-0.5; of many rows, each is one of ROWS_DRAWN at random,
+    which are drawn and encoded once for all tensors that are given the same `known`."""
     *outer, k = shape
     n = math.prod(outer)
-    drawn = rng.standard_normal((min(n, ROWS_DRAWN), k), dtype=np.float32) / np.float32(k**0.5)
-    rows = quantize_reference(drawn, fmt).data
+    count, known = min(n, ROWS_DRAWN), {} if known is None else known
+    if (fmt.name, count, k) not in known:
+        drawn = rng.standard_normal((count, k), dtype=np.float32) / np.float32(k**0.5)
+        known[fmt.name, count, k] = quantize_reference(drawn, fmt).data
+    rows = known[fmt.name, count, k]
     if n > ROWS_DRAWN:
         rows = rows[rng.integers(0, ROWS_DRAWN, n)]
     return QTensor(fmt, shape, rows.reshape(*outer, rows.shape[-1]), name)
