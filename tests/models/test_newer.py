@@ -40,6 +40,13 @@ def test_experts_whose_outputs_are_columns(tmp_path: Path) -> None:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 
 
+def test_older_files_of_gemma_name_its_gelu_as_if_it_were_the_other(tmp_path: Path) -> None:
+    want = saved(tmp_path, TABLE["gemma"])
+    edit(tmp_path, "config.json", hidden_act="gelu", hidden_activation=None)
+    with open_model_file(tmp_path) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
 def test_layers_that_add_features_of_pictures_are_counted(models: Models) -> None:
     for name, count in (("qwen3vl", 1), ("qwen3vlmoe", 1)):
         assert models[name].file.metadata.get_int(f"{name}.n_deepstack_layers") == count
@@ -53,6 +60,8 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3vl", {"n_deepstack_layers": 3}, "n_deepstack_layers: 3 is out of range"),
     ("qwen3vlmoe", {"n_deepstack_layers": -1}, "n_deepstack_layers: -1 is out of range"),
     ("qwen3vlmoe", {"expert_weights_norm": False}, "expert_weights_norm: is False"),
+    ("gemma", {"attention.scale": 0.1}, "attention.scale: is 0.1"),
+    ("gemma", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: is 50.0"),
 ]
 
 
@@ -72,6 +81,8 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3vl", {"text_config": {"rope_parameters": {"mrope_section": [9, 9, 9]}}}, "dimension_sections: .9, 9, 9, 0."),
     ("qwen3vlmoe", {"text_config": {"norm_topk_prob": False}}, "norm_topk_prob: is false"),
     ("qwen3vlmoe", {"text_config": {"mlp_only_layers": [0]}}, "mlp_only_layers: has dense layers"),
+    ("gemma", {"hidden_act": "gelu_fast"}, "hidden_act: is 'gelu_fast'"),
+    ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention: is true"),
 ]
 
 

@@ -213,6 +213,8 @@ TABLE: dict[str, Case] = {
     "qwen3vl": small("qwen3vl", "Qwen3VLConfig", QWEN3_VL),
     "qwen3vlmoe": small("qwen3vlmoe", "Qwen3VLMoeConfig", {
         **QWEN3_VL, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}),
+    "gemma": small("gemma", "GemmaConfig", {"head_dim": 64}),
+    "gemma-odd": small("gemma", "GemmaConfig", {**ODD, "head_dim": 32}),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
     "gemma4": small("gemma4", "Gemma4TextConfig", GEMMA4),
     "gemma4-unified": small("gemma4", "Gemma4UnifiedTextConfig", {
