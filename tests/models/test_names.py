@@ -24,13 +24,16 @@ KEYS = {
 )}  # fmt: skip
 
 
+NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_sub", "ffn_sub")}
+"""What names of tensors begin with that llama.cpp's converters know, and the package does not yet."""
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_modules_of_checkpoints_are_named_as_converters_name_them(name: str) -> None:
     names, arch = gguf.get_tensor_name_map(NUMBERS[name], 2), ARCHITECTURES[name]
     for module, part in arch.names.items():
         of_mlx = ("switch_mlp", "embed_q", "unembed_out")  # which converters do not read
-        newer = name == "deepseek2" and part.startswith("nextn.")  # of llama.cpp, newer than the package
-        apart = newer or "experts" in module or any(name in module for name in of_mlx)
+        apart = part.startswith(NEWER.get(name, ())) or "experts" in module or any(name in module for name in of_mlx)
         if not apart and " " not in part and not part.endswith((".bias", ".scale")):
             found = {names.get_name(f"{base}{arch.layer}.1.{module}") for base in (arch.base, *arch.other_bases, "")}
             assert f"blk.1.{part.removesuffix('.weight')}" in found, module

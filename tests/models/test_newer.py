@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from octavo.backends.reference import ReferenceBackend
+from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError, OctavoError
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
@@ -52,6 +54,20 @@ def test_layers_that_add_features_of_pictures_are_counted(models: Models) -> Non
         assert models[name].file.metadata.get_int(f"{name}.n_deepstack_layers") == count
 
 
+@pytest.mark.parametrize(("layers", "activation"), [(30, "relu2"), (26, "silu")])
+def test_files_of_bitnet_that_do_not_say_their_activation(layers: int, activation: str, tmp_path: Path) -> None:
+    """Those of 2B4T have 30 layers."""
+    case = TABLE["bitnet"]
+    small = {"num_hidden_layers": layers, "hidden_size": 64, "intermediate_size": 32, "hidden_act": activation}
+    want = saved(tmp_path / "hf", replace(case, options=case.options | small))
+    convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf", "F32")
+    with GGUFFile.open(tmp_path / "m.gguf") as made:
+        assert made.metadata.get_str("bitnet.hidden_activation") == activation
+        path = rewritten(made, tmp_path / "older.gguf", {"hidden_activation": None}, {})
+    with GGUFFile.open(path) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
 KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("qwen2vl", {"rope.dimension_sections": [8, 8, 8, 0]}, r"dimension_sections: \[8, 8, 8, 0\] does not fit"),
     ("qwen2vl", {"rope.dimension_sections": None}, "rope.dimension_sections"),
@@ -62,6 +78,8 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3vlmoe", {"expert_weights_norm": False}, "expert_weights_norm: is False"),
     ("gemma", {"attention.scale": 0.1}, "attention.scale: is 0.1"),
     ("gemma", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: is 50.0"),
+    ("bitnet", {"hidden_activation": "gelu"}, "hidden_activation: is 'gelu'"),
+    ("bitnet", {"expert_count": 2}, "expert_count: 2 experts in bitnet"),
 ]
 
 
@@ -83,6 +101,8 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("qwen3vlmoe", {"text_config": {"mlp_only_layers": [0]}}, "mlp_only_layers: has dense layers"),
     ("gemma", {"hidden_act": "gelu_fast"}, "hidden_act: is 'gelu_fast'"),
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention: is true"),
+    ("bitnet", {"hidden_act": "gelu"}, "hidden_act: is 'gelu'"),
+    ("bitnet", {"attention_bias": True}, "attention_bias: is true"),
 ]
 
 

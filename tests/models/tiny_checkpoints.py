@@ -226,6 +226,8 @@ TABLE: dict[str, Case] = {
     "nemotron": small("nemotron", "NemotronConfig", {"head_dim": 64}),
     "nemotron-odd": small("nemotron", "NemotronConfig", {
         **ODD, "head_dim": 48, "attention_bias": True, "mlp_bias": True}),
+    "bitnet": small("bitnet", "BitNetConfig", {"tie_word_embeddings": True}),
+    "bitnet-silu": small("bitnet", "BitNetConfig", {"hidden_act": "silu"}),
     "phi2": small("phi2", "PhiConfig"),
     "phi2-odd": small("phi2", "PhiConfig", {**ODD, "rope_parameters": {
         "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}}),
