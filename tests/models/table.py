@@ -27,7 +27,10 @@ from tests.models.tiny_checkpoints import TABLE
 
 TOKENS = np.random.default_rng(7).integers(0, 256, 90).tolist()
 TOKENIZER = byte_level()
-PLAIN = (".bias", "ffn_gate_inp.weight", "token_types.weight", "conv.weight", "conv1d.weight", "_coef.weight")
+PLAIN = (
+    ".bias", "ffn_gate_inp.weight", "token_types.weight", "conv.weight", "conv1d.weight", "_coef.weight", "ssm_a",
+    "ssm_d", "ssm_norm.weight",
+)  # fmt: skip
 """Ends of names of matrices that no product quantizes."""
 
 

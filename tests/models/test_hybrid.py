@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,14 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("qwen35", {"ssm.group_count": 3}, "ssm.time_step_rank", "a multiple of key heads"),
     ("qwen35", {"ssm.inner_size": 130}, "ssm.inner_size", "a multiple of heads"),
     ("qwen35", {"ssm.state_size": 16}, "tensor blk.0.attn_qkv.weight", "contradicts the hyperparameters"),
+    ("granitehybrid", {"ssm.conv_kernel": 1}, "ssm.conv_kernel", "1 does not fit"),
+    ("granitehybrid", {"ssm.group_count": 3}, "ssm.time_step_rank", "a multiple of 3 groups"),
+    ("granitehybrid", {"ssm.inner_size": 250}, "ssm.inner_size", "a multiple of 16 heads"),
+    ("granitehybrid", {"ssm.state_size": 0}, "ssm.state_size", "0 does not fit"),
+    ("granitehybrid", {"ssm.state_size": 32}, "tensor blk.0.ssm_in.weight", "contradicts the hyperparameters"),
+    ("granitehybrid", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
+    ("granitehybrid", {"expert_shared_feed_forward_length": 80}, "expert_shared_feed_forward_length", "contradicts"),
+    ("granitehybrid", {"ssm.dt_b_c_rms": True}, "ssm.dt_b_c_rms", "does not compute"),
     ("lfm2", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
     ("lfm2", {"attention.head_count_kv": [0, 1, 2]}, "attention.head_count_kv", "differs from layer to layer"),
     ("lfm2", {"shortconv.l_cache": 1}, "shortconv.l_cache", "1 is out of range"),
@@ -77,6 +86,12 @@ CONFIGS: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2", {"layer_types": None, "full_attn_idxs": [1, 7]}, "full_attn_idxs"),
     ("lfm2moe", {"routed_scaling_factor": 2.0}, "routed_scaling_factor"),
     ("lfm2moe", {"use_expert_bias": False}, "use_expert_bias"),
+    ("granitehybrid", {"time_step_limit": [0.0, 0.1]}, "time_step_limit"),
+    ("granitehybrid", {"mamba_proj_bias": True}, "mamba_proj_bias"),
+    ("granitehybrid", {"mamba_d_head": 32}, "mamba_d_head"),
+    ("granitehybrid", {"layer_types": ["mamba"]}, "layer_types"),
+    ("granitehybrid", {"layer_types": ["mamba", "moe", "mamba"]}, "layer_types"),
+    ("granitehybrid", {"position_embedding_type": "alibi"}, "position_embedding_type"),
     ("qwen35", {"attention_bias": True}, "attention_bias"),
     ("qwen35", {"layer_types": ["mamba"] * 3}, "layer_types"),
     ("qwen3next", {"norm_topk_prob": False}, "norm_topk_prob"),
@@ -100,3 +115,32 @@ def test_older_words_of_lfm2(tmp_path: Path) -> None:
     with open_model_file(tmp_path / "hf") as file:
         assert read_model(file).hparams.n_ff == 96
         assert error(logits(file, ReferenceBackend(), TOKENS, at_once=True), want) < 1e-4
+
+
+def test_older_words_of_granite(tmp_path: Path) -> None:
+    """Kinds of layers as published folders name them, and a limit that JSON has no number for."""
+    want = saved(tmp_path / "hf", TABLE["granitehybrid"])
+    older = {"layer_types": ["mamba", "attention", "mamba"], "time_step_limit": [0.0, float("inf")],
+             "mamba_d_head": "auto"}  # fmt: skip
+    folders.edit(tmp_path / "hf", "config.json", **older)
+    with open_model_file(tmp_path / "hf") as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_granite_without_layers_that_scan(tmp_path: Path) -> None:
+    """As some of Granite 4, which have the same class."""
+    options = TABLE["granitehybrid"].options | {
+        "layer_types": ["attention"] * 3, "position_embedding_type": "rope"}  # fmt: skip
+    want = saved(tmp_path / "hf", replace(TABLE["granitehybrid"], options=options))
+    with open_model_file(tmp_path / "hf") as file:
+        assert read_model(file).hparams.state_values == 0
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_a_norm_of_one_group_as_a_matrix(tmp_path: Path) -> None:
+    want = saved(tmp_path / "hf", TABLE["granitehybrid"])
+    with open_model_file(tmp_path / "hf") as file:
+        norms = {n: dequantize(file.tensor(n))[None] for n in file.tensors if n.endswith("ssm_norm.weight")}
+    with GGUFFile.open(written(tmp_path / "hf", tmp_path / "m.gguf", "granitehybrid", {}, norms)) as file:
+        assert file.tensors["blk.0.ssm_norm.weight"].shape == (1, 256)
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4

@@ -31,6 +31,11 @@ GRANITE = {
     "attention_multiplier": 0.09, "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0,
 
 }  # fmt: skip
+GRANITE_HYBRID = {
+    **GRANITE, "num_hidden_layers": 3, "layer_types": ["mamba", "attention", "mamba"], "mamba_n_heads": 16,
+    "mamba_n_groups": 1, "mamba_d_state": 16, "num_local_experts": 0, "num_experts_per_tok": 0,
+    "shared_intermediate_size": 96, "attention_bias": False, "position_embedding_type": "nope",
+}  # fmt: skip
 GRANITE_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 QWEN2_MOE = {
     "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 80,
@@ -199,6 +204,12 @@ TABLE: dict[str, Case] = {
     "lfm2-odd": small("lfm2", "Lfm2Config", {**LFM2, **ODD, "conv_L_cache": 4, "block_auto_adjust_ff_dim": True,
                                              "block_multiple_of": 8, "tie_word_embeddings": False}),
     "lfm2moe": small("lfm2moe", "Lfm2MoeConfig", LFM2_MOE),
+    "granitehybrid": small("granitehybrid", "GraniteMoeHybridConfig", GRANITE_HYBRID),
+    "granitehybrid-experts": small("granitehybrid", "GraniteMoeHybridConfig", {
+        **GRANITE_HYBRID, **GRANITE_EXPERTS, "shared_intermediate_size": 80}),
+    "granitehybrid-odd": small("granitehybrid", "GraniteMoeHybridConfig", {
+        **GRANITE_HYBRID, **ODD, "mamba_n_heads": 6, "mamba_d_state": 32, "mamba_n_groups": 3, "mamba_d_conv": 3,
+        "mamba_conv_bias": False, "position_embedding_type": "rope", "shared_intermediate_size": 88}),
     "qwen35": small("qwen35", "Qwen3_5TextConfig", DELTA_NET),
     "qwen35-odd": small("qwen35", "Qwen3_5TextConfig", {
         **DELTA_NET, **ODD, "head_dim": 48, "linear_num_key_heads": 3, "linear_num_value_heads": 3,

@@ -72,7 +72,8 @@ def gguf_tensors(
     outer = {**architecture.outer, **architecture.heads.get(find_class(config), {})}
     named, left_out = text_name or str, _left_out(architecture, outer, tied)
     stored = stored_tensors(checkpoint, config, lambda name: (plain := named(name)) is None or left_out(plain))
-    found = _find({named(name) or name: tensor for name, tensor in stored.items()}, architecture, outer)
+    modules = {**architecture.names, **architecture.class_names.get(find_class(config), {})}
+    found = _find({named(name) or name: tensor for name, tensor in stored.items()}, architecture, modules, outer)
     found.single |= beside
     absorb_orders(found.single, found.experts)
     absorb_orders_of_heads(found.single, found.halves)
@@ -127,13 +128,16 @@ def _left_out(architecture: Architecture[Any], outer: Mapping[str, str], tied: b
     return left_out
 
 
-def _find(tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], outer: Mapping[str, str]) -> _Found:
+def _find(
+    tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], modules: Mapping[str, str],
+    outer: Mapping[str, str],
+) -> _Found:  # fmt: skip
     found = _Found()
     in_layer = re.compile(re.escape(architecture.layer) + _NUMBER)
     for name, tensor in tensors.items():
         plain = architecture.plain_name(name)
         layer = in_layer.fullmatch(plain)
-        if layer is not None and _find_in_layer(found, architecture.names, f"blk.{layer[1]}.", layer[2], tensor):
+        if layer is not None and _find_in_layer(found, modules, f"blk.{layer[1]}.", layer[2], tensor):
             continue
         one = _ONE_OF.fullmatch(plain)
         if one is not None and (stack := outer.get(f"{one[1]}.*.{one[3]}")) is not None:

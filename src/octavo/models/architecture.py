@@ -50,6 +50,7 @@ class Architecture(Generic[H]):
     classes    classes of `transformers`, and what config.json says of each as fields beside the shared ones.
                Raises ModelError for what has no computation here
     names      modules of a layer by their names there, as GGUF names them, see `models.names`
+    class_names  the same of some classes, whose modules by these names are others in GGUF
     base       what names of tensors may begin with or not; `other_bases` what they may begin with instead
     unit_output  the axis of the output matrix along which its values have a length of 1, None: they stay
     layer      where a layer is, before its number
@@ -108,6 +109,7 @@ class Architecture(Generic[H]):
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
     unused: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    class_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     head: Head = field(default_factory=Head)
     numbers: Mapping[str, str] = field(default_factory=dict)

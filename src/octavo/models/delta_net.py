@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from octavo.formats import by_name, dequantize, quantize_reference
-from octavo.formats.spec import F32
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models import layers, names
 from octavo.models.config import Config, Keys, brief, rotary_keys
 from octavo.models.hparams import LIMITS, NEXTN, HyperparamReader, Hyperparams
-from octavo.models.states import Hybrid, taps_of, without_middle
+from octavo.models.states import Hybrid, of_values, taps_of, without_middle
 from octavo.models.weights import BIAS, Tensors, Weights, matrix, vector, with_scales
 from octavo.models.windows import periodic
 
@@ -197,20 +195,12 @@ def _layer_keys(config: Config) -> Keys:
 def remade(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
     """A checkpoint's tensor as GGUF has it: norms ready to multiply with, rates, and convolutions [C, K]."""
     if name.endswith("norm.weight") and not name.endswith("ssm_norm.weight"):
-        return _of_values(tensor, lambda values: values + np.float32(1))
+        return of_values(tensor, lambda values: values + np.float32(1))
     if name.endswith("ssm_a"):
-        return _of_values(tensor, lambda values: -np.exp(values))
+        return of_values(tensor, lambda values: -np.exp(values))
     if name.endswith("ssm_conv1d.weight") and len(tensor.shape) == 3:
         return without_middle(tensor)
     return tensor
-
-
-def _of_values(tensor: LazyTensor, change: Callable[[F32], F32]) -> LazyTensor:
-    plain = by_name("F32")
-    return LazyTensor(
-        tensor.name, plain, tensor.shape,
-        lambda: quantize_reference(change(dequantize(tensor.load())), plain, tensor.name),
-    )  # fmt: skip
 
 
 NAMES = names.ATTENTION | names.QK_NORMS | {

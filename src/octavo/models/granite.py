@@ -14,9 +14,9 @@ from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_sh
 from octavo.models.weights import Tensors, Weights
 
 SHARED_WIDTH = "expert_shared_feed_forward_length"
-KEYS = frozenset({
-    "attention.scale", "embedding_scale", "residual_scale", "logit_scale", "rope.scaling.finetuned", SHARED_WIDTH,
-})  # fmt: skip
+ROPE = "rope.scaling.finetuned"
+"""Whether there is rope, which is what converters have this key for."""
+KEYS = frozenset({"attention.scale", "embedding_scale", "residual_scale", "logit_scale", ROPE, SHARED_WIDTH})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,26 +32,31 @@ class Granite(Hyperparams):
 
 def hparams(r: HyperparamReader, *, has_experts: bool) -> Granite:
     hp = read_shared(r, interleaved=True, has_experts=has_experts)
-    if not r.metadata.get_bool(r.key("rope.scaling.finetuned"), default=True):
-        raise r.error("rope.scaling.finetuned", "is false, a model without rope", "true")
+    if not r.metadata.get_bool(r.key(ROPE), default=True):
+        raise r.error(ROPE, "is false, a model without rope", "true")
     width = r.integer(SHARED_WIDTH, 0)
     if not 0 <= width <= LIMITS["feed_forward_length"] * has_experts:
         raise r.error(SHARED_WIDTH, f"{width} is out of range", "0 to 2^22 of models with experts, 0 of others")
-    return hp.extended(
-        Granite,
-        query_scale=r.positive("attention.scale") or hp.attention_scale,
-        embedding_scale=r.positive("embedding_scale") or 1.0,
-        residual_scale=r.positive("residual_scale") or 1.0,
-        logit_scale=1 / (r.positive("logit_scale") or 1.0),
-        n_ff_shared=width,
-    )
+    return hp.extended(Granite, **scales(r, hp), n_ff_shared=width)
+
+
+def scales(r: HyperparamReader, hp: Hyperparams) -> dict[str, float]:
+    """The four numbers of `Granite`."""
+    return {
+        "query_scale": r.positive("attention.scale") or hp.attention_scale,
+        "embedding_scale": r.positive("embedding_scale") or 1.0,
+        "residual_scale": r.positive("residual_scale") or 1.0,
+        "logit_scale": 1 / (r.positive("logit_scale") or 1.0),
+    }
 
 
 def tensors(hp: Granite) -> Tensors:
-    feed_forward = layers.moe_tensors(hp) if hp.n_expert else layers.ffn_tensors(hp, bias=True)
-    if hp.n_ff_shared:
-        feed_forward |= layers.shared_expert_tensors(hp, hp.n_ff_shared)
-    return layers.model_tensors(hp, layers.attention_tensors(hp, output_bias=True) | feed_forward)
+    return layers.model_tensors(hp, layers.attention_tensors(hp, output_bias=True) | feed_forward_tensors(hp))
+
+
+def feed_forward_tensors(hp: Granite) -> Tensors:
+    found = layers.moe_tensors(hp) if hp.n_expert else layers.ffn_tensors(hp, bias=True)
+    return found | (layers.shared_expert_tensors(hp, hp.n_ff_shared) if hp.n_ff_shared else {})
 
 
 def build(g: GraphBuilder, hp: Granite, w: Weights) -> Node:
@@ -62,12 +67,14 @@ def build(g: GraphBuilder, hp: Granite, w: Weights) -> Node:
         q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.query_scale)
         x = g.add(x, layers.scaled(g, layers.linear(g, b, "attn_output", h), hp.residual_scale))
-        h = g.rms_norm(x, b["ffn_norm"], hp.eps)
-        y = layers.moe(g, hp, b, h) if hp.n_expert else layers.ffn(g, b, h)
-        if hp.n_ff_shared:
-            y = g.add(y, layers.ffn(g, b, h, "_shexp"))
-        x = g.add(x, layers.scaled(g, y, hp.residual_scale))
+        x = g.add(x, layers.scaled(g, feed_forward(g, hp, b, x), hp.residual_scale))
     return layers.scaled(g, layers.logits(g, hp, w, x), hp.logit_scale)
+
+
+def feed_forward(g: GraphBuilder, hp: Granite, b: Weights, x: Node) -> Node:
+    h = g.rms_norm(x, b["ffn_norm"], hp.eps)
+    y = layers.moe(g, hp, b, h) if hp.n_expert else layers.ffn(g, b, h)
+    return g.add(y, layers.ffn(g, b, h, "_shexp")) if hp.n_ff_shared else y
 
 
 def config_keys(config: Config) -> Keys:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
@@ -53,4 +54,13 @@ def without_middle(tensor: LazyTensor) -> LazyTensor:
     return LazyTensor(
         tensor.name, plain, shape,
         lambda: quantize_reference(dequantize(tensor.load()).reshape(shape), plain, tensor.name),
+    )  # fmt: skip
+
+
+def of_values(tensor: LazyTensor, change: Callable[[F32], F32]) -> LazyTensor:
+    """What a function makes of a tensor's values, in F32."""
+    plain = by_name("F32")
+    return LazyTensor(
+        tensor.name, plain, tensor.shape,
+        lambda: quantize_reference(change(dequantize(tensor.load())), plain, tensor.name),
     )  # fmt: skip

@@ -15,7 +15,7 @@ SCALE, INPUT_SCALE, BIAS, ORDER = ".scale", ".input_scale", ".bias", ".order"
 """Ends of names of what goes with a weight. Columns of a weight with an order, which only checkpoints have, go with the
 values of an activation that it names. An input scale is what activations are divided by when they become codes of 8
 bits, for weights of rows (`formats.channel`); beside others it carries nothing that is computed here."""
-WHOLE = (BIAS, SCALE, "ssm_a")
+WHOLE = (BIAS, SCALE, "ssm_a", "ssm_d")
 """Ends of names that do not go on with ".weight"."""
 SHOWN = 3
 """Tensors that an error names beside the first."""

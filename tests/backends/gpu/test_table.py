@@ -34,9 +34,9 @@ def test_logits(name: str, models: Models) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", ["qwen35", "qwen3next"])
+@pytest.mark.parametrize("name", ["qwen35", "qwen3next", "granitehybrid", "granitehybrid-odd"])
 def test_prompts_in_chunks(name: str, models: Models) -> None:
-    """Of the gated delta rule, which fewer tokens go through one by one.
+    """Of the gated delta rule and the selective scan, which fewer tokens go through one by one.
 
     Numbers are right to 17 bits there, and a norm after it makes errors larger where a query happens to see little.
     """
