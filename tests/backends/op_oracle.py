@@ -76,13 +76,19 @@ def capped_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, 
     return out.reshape(len(q), -1)
 
 
-def sloped_attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, slopes: Sequence[float]) -> F64:
-    """Attention of one sequence to all of itself, q, k and v [T, H, D], a slope for each head, number by number."""
+def sloped_attention(
+    q: np.ndarray, k: np.ndarray, v: np.ndarray, scale: float, slopes: Sequence[float], *, causal: bool = False
+) -> F64:
+    """Attention of one sequence to all of itself, q, k and v [T, H, D], a slope for each head, number by number.
+
+    causal  a token sees those before it and itself only
+    """
     out = np.zeros(q.shape)
     for t, h in np.ndindex(*q.shape[:2]):
-        scores = [float(q[t, h].astype(float) @ k[i, h]) * scale - slopes[h] * abs(t - i) for i in range(len(q))]
+        seen = t + 1 if causal else len(q)
+        scores = [float(q[t, h].astype(float) @ k[i, h]) * scale - slopes[h] * abs(t - i) for i in range(seen)]
         weights = np.exp(np.array(scores) - max(scores))
-        out[t, h] = weights @ v[:, h].astype(float) / weights.sum()
+        out[t, h] = weights @ v[:seen, h].astype(float) / weights.sum()
     return out.reshape(len(q), -1)
 
 

@@ -110,6 +110,8 @@ def test_attention_that_falls_with_the_distance(heads: int, slopes: list[float])
     want = op_oracle.sloped_attention(case.q, case.keys[0], case.values[0], case.scale, slopes)
     assert error(case.run(reach=99, alibi=8.0), want) < NMSE
     assert error(case.run(reach=99), want) > 1e-3
+    causal = op_oracle.sloped_attention(case.q, case.keys[0], case.values[0], case.scale, slopes, causal=True)
+    assert error(case.run(alibi=8.0), causal) < NMSE
 
 
 def test_attention_whose_values_begin_keys() -> None:

@@ -36,6 +36,8 @@ def attention(q: F32, k: F64, v: F64, attrs: dict[str, Any], sinks: F32 | None =
         for head in range(HEADS):
             x = k[first : i + 1, head // 2] @ q[i, head].astype(np.float64) * attrs["scale"]
             cap = attrs.get("cap", 0.0)
+            if attrs.get("alibi"):  # of 4 heads
+                x = x - 2.0 ** (-attrs["alibi"] * (head + 1) / 4) * np.arange(i - first, -1, -1)
             x = np.exp(cap * np.tanh(x / cap) if cap else x)
             total = x.sum() + (np.exp(float(sinks[head])) if sinks is not None else 0)
             out[i, head] = x / total @ v[first : i + 1, head // 2]
@@ -43,7 +45,8 @@ def attention(q: F32, k: F64, v: F64, attrs: dict[str, Any], sinks: F32 | None =
 
 
 @pytest.mark.parametrize(
-    ("attrs", "sinks"), [({}, None), ({"window": 4}, None), ({"window": -4}, None), ({"cap": 2.0}, None), ({}, SINKS)]
+    ("attrs", "sinks"),
+    [(attrs, None) for attrs in ({}, {"window": 4}, {"window": -4}, {"cap": 2.0}, {"alibi": 8.0})] + [({}, SINKS)],
 )
 def test_what_a_small_error_does_to_results(attrs: dict[str, Any], sinks: F32 | None) -> None:
     attrs, step = {"scale": 0.5, **attrs}, 1e-4

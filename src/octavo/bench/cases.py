@@ -154,6 +154,10 @@ def _prompts() -> Iterator[OpCase]:
     """Attention to many tokens of several sequences."""
     shape = {"heads": 6, "kv_heads": 3, "dim": 64, "cache": "f16", "reach": WHOLE, "alibi": 8}
     yield from (OpCase("attention", t, shape, past=(0,) * n) for t, n in ((1, 1), (127, 1), (20, 3), (100, 3)))
+    for cache in ("f32", "f16", "q8_0"):
+        shape = {"heads": 6, "kv_heads": 3, "dim": 64, "cache": cache, "alibi": 8}
+        yield OpCase("attention", 2, shape, past=(70, 30))
+        yield OpCase("attention", 24, {**shape, "decodes": 1}, past=(70, 3, 20))
     for dim in (64, 128):
         shape = {"heads": 4, "kv_heads": 2, "dim": dim, "cache": "f16"}
         yield OpCase("attention", 530, shape, past=(0, 70, 3, 200))

@@ -81,6 +81,8 @@ ATTENTION: Kernels = {
     "prefill_alibi": (
         attention.prefill_kernel, {"shape": AttentionShape(64, 64, 1, 64, reach=1 << 30, alibi=1.0, sloped=8)}, 4,
         {"q": ROWS, "cache": CACHE, "sinks": None, "out": ROWS}),
+    "decode_alibi": (attention_decode.decode_kernel, {
+        "shape": AttentionShape(128, 128, 1, 16, 8, ahead=True, alibi=0.25, sloped=32)}, 4, {**DECODING, "cache": CACHE}),
     "decode_f32": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": F32_CACHE}),
     "prefill_f32": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
                     {"q": ROWS, "cache": F32_CACHE, "sinks": "*fp32", "out": ROWS}),

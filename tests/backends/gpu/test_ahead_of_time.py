@@ -41,7 +41,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          **{f"{step}_{kind}{static}": needs for step, needs in (("decode", "float"), ("prefill", "wide"))
             for kind in ("int8", "fp8") for static in ("", "_static")}, "decode_int4": "float", "prefill_int4": "wide",
          "decode_window": "float", "prefill_window": "wide", "prefill_alibi": "wide", "prefill_int8_own": "wide",
-         "latent": "wide", "latent_many": "wide",
+         "decode_alibi": "float", "latent": "wide", "latent_many": "wide",
          "solve_delta": "wide", "gated_delta_chunks": "wide", "score_scan": "wide",
          "selective_scan_chunks": "wide", "selective_scan_chunks_256": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip

@@ -81,7 +81,7 @@ class AttentionShape(Constant):
     kind       of a cache of codes: "q8_0", "int8", "fp8" or "int4"
     scales     "dynamic" or "static" where heads have scales
     own_scales of prompts: dynamic scales of values are put over the largest that a query itself sees
-    alibi      scores of prompts lose 2^(-alibi (h + 1)) for each position between, of the first `sloped` heads h, and
+    alibi      scores lose 2^(-alibi (h + 1)) for each position between, of the first `sloped` heads h, and
                2^(-alibi (h - sloped + 1/2)) of those after them; 0: they lose nothing
     """
 

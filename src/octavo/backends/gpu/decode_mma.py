@@ -114,7 +114,7 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
     """The shape for such a call, or None: the portable kernel computes it."""
     arch, (sequences, heads, dim) = c.target.arch, q.shape
     group = heads // cache.heads
-    if limits.get("kind") == "int4":
+    if limits.get("kind") == "int4" or ("alibi" in limits and "reach" not in limits):
         return None
     if not arch.startswith("sm_") or cache.k.dtype == torch.float32 or dim not in (64, 128) or group > MOST_ROWS:
         return None
@@ -123,7 +123,7 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
     wants_memory = c.copies and dispatch.ordered(sequences, arch)
     if (few and not wants_memory) or not gluon.usable("decode"):
         return None
-    of_prompts = ("reach", "alibi", "sloped")  # nothing is after the last token, nor before where these are
+    of_prompts = ("reach", "alibi", "sloped")  # nothing is after the last token, nor before it where there is a reach
     given = {name: value for name, value in limits.items() if name not in of_prompts}
     converts = divmod(int(arch.removeprefix("sm_").rstrip("a")), 10) >= CONVERT
     positions = tokens(limits.get("kind", ""), converts)

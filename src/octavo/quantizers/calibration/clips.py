@@ -22,6 +22,7 @@ import numpy as np
 
 from octavo.formats.rows import INT8_TOP
 from octavo.formats.spec import F32
+from octavo.graph.alibi import alibi_slopes
 from octavo.quantizers.calibration.channels import ChannelStatistics
 from octavo.quantizers.tiles import run_tiles, spans
 
@@ -36,7 +37,7 @@ SHARES: F32 = np.arange(0.5, 1.0125, 0.025).astype(np.float32)
 def importance(q: F32, k: F32, v: F32, attrs: Mapping[str, Any], sinks: F32 | None = None) -> tuple[F32, F32]:
     """How errors of a sequence's keys and values count: weights of keys [T, Hkv, D] and of values [T, Hkv].
 
-    q [T, H, D], k and v [T, Hkv, D], and `attrs` and `sinks` [H] are those of op `attention`, without reach and ALiBi.
+    q [T, H, D], k and v [T, Hkv, D], and `attrs` and `sinks` [H] are those of op `attention`, without reach.
     """
     of_keys, of_values = np.zeros(k.shape, np.float32), np.zeros(k.shape[:2], np.float32)
     run_tiles(partial(_of_head, q, k, v, attrs, sinks, of_keys, of_values, head) for head in range(k.shape[1]))
@@ -48,7 +49,7 @@ def _of_head(
 ) -> None:
     """Add up a head of keys and values, over all queries that read it."""
     group, keys, values = q.shape[1] // k.shape[1], k[:, kv_head], v[:, kv_head]
-    size, cap = (values**2).sum(axis=1), np.float32(attrs.get("cap", 0.0))
+    size, cap, alibi = (values**2).sum(axis=1), np.float32(attrs.get("cap", 0.0)), float(attrs.get("alibi", 0.0))
     for head in range(kv_head * group, (kv_head + 1) * group):
         for part in spans(len(q), QUERIES):
             asked, end = q[part, head] * np.float32(attrs["scale"]), part.stop
@@ -57,6 +58,9 @@ def _of_head(
             if cap:
                 bent = np.tanh(x / cap)
                 x, slope = cap * bent, (1 - bent**2) ** 2
+            if alibi:
+                between = np.arange(part.start, end)[:, None] - np.arange(end)
+                x -= alibi_slopes(q.shape[1], alibi)[head] * between
             x[_hidden(part, end, int(attrs.get("window", 0)))] = -np.inf
             top = x.max(axis=1, keepdims=True)
             x = np.exp(x - top)

@@ -133,18 +133,18 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
         "k_scales": _read_scales(node.inputs[1], shared), "v_scales": _read_scales(node.inputs[2], shared),
         "slopes": _slopes(heads, float(node.attrs.get("alibi", 0.0)), shared),
     }  # fmt: skip
-    kinds, reaching = (given["window"] > 0, given["cap"] > 0), given["reach"] > 0
+    kinds, reaching, sloped = (given["window"] > 0, given["cap"] > 0), given["reach"] > 0, "alibi" in node.attrs
     kind, group, calls = _kind(node.inputs[1]), heads // kv_heads, list[KernelCall]()
     if node.inputs[1] is node.inputs[2]:
         return _latent(kind, group, dim, (*kinds, reaching), {**given, "pages": pages}, shared)
     part = max(PART, -(-pages.shape[1] // MOST_PARTS))
     if decodes < tokens:
         tasks = -(-(tokens - decodes) // attention.TILE) * heads
-        kernel = attention.prefill_kernel(kind, dim, *kinds, reaching, "alibi" in node.attrs)
+        kernel = attention.prefill_kernel(kind, dim, *kinds, reaching, sloped)
         calls.append(KernelCall(kernel, tasks, **given, pages=pages[decodes:], splits=1, part=part, partial=0))
         calls[0].overlaps = decodes > 0
     if decodes:
-        kernel = attention.decode_kernel(kind, group, dim, *kinds)
+        kernel = attention.decode_kernel(kind, group, dim, *kinds, sloped and not reaching)
         calls += _decoding(
             kernel, kind, decodes * kv_heads, group, dim, {**given, "pages": pages, "part": part}, shared
         )

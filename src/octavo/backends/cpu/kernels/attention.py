@@ -88,9 +88,9 @@ def scale_of(scales, head):
 
 
 @kernels(ATTENTION)
-def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool) -> Any:
+def decode_kernel(kind: Kind, group: int, dim: int, windowed: bool, capped: bool, sloped: bool = False) -> Any:
     """One task for each token, key head and split. `group` query heads share a key head of `dim` values."""
-    attend, finish = _attend(kind, group, dim, windowed, capped, 0, False, False), _finish(kind, group, dim, 1)
+    attend, finish = _attend(kind, group, dim, windowed, capped, 0, False, sloped), _finish(kind, group, dim, 1)
     nbytes, state_bytes = group * dim * 4, group * 16
 
     def attention_decode(a, task):
@@ -280,7 +280,6 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: in
     def attend(sums, states, q, q_stride, a, pages, head, position, final, count, first, stop):
         kv_heads, scale = a.kv_heads, a.scale
         kv_head = head // (a.heads // kv_heads) if step else head
-        slope = float32(f32_pointer(a.slopes)[head] / scale) if sloped else float32(0.0)
         window, cap = (a.window if windowed else 0), (a.cap if capped else float32(0.0))
         scores, queries = stack(score_bytes), stack(all_bytes)
         state, total, table = f32_pointer(states), f32_pointer(sums), i32_pointer(pages)
@@ -306,6 +305,7 @@ def _attend(kind: Kind, n: int, dim: int, windowed: bool, capped: bool, step: in
                 seen, state_of_query = here + 1 - page * page_floats, f32_pointer(states + 16 * i)
                 hidden = seen - (behind(here, window, a.chunked) if windowed else 0)
                 if sloped:
+                    slope = float32(f32_pointer(a.slopes)[head if step else head * n + i] / scale)
                     xs, place = f32_pointer(scores + i * 256), here - page * page_floats
                     for j in range(page_floats):
                         xs[j] -= slope * float32(abs(j - place))

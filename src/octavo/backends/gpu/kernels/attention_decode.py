@@ -20,6 +20,7 @@ from octavo.backends.gpu.kernels.attention import (
     keys_of,
     row_of_block,
     scores_of,
+    slope_of,
     values_of,
     visible_blocks,
     weigh,
@@ -94,6 +95,10 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
             scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
             if DYNAMIC:
                 scores *= k_scale[None, :]
+            if shape.alibi > 0:
+                between = (last - position).to(tl.float32)  # [BLOCK_N]
+                slope = slope_of(head * GROUP + member, shape)  # [BLOCK_M]
+                scores -= between[None, :] * (slope * (LOG2E / scale))[:, None]
             p, m, total, acc = weigh(scores, position, limit, limit, m, total, acc, scale, shape)
             if DYNAMIC:
                 p, unit, acc = weighted_by_scales(p, v_scale, unit, acc)
