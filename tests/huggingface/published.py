@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from tests.huggingface.writers.awq import awq_gemm, awq_gemv
+from tests.huggingface.writers.bitnet import bitnet
 from tests.huggingface.writers.codes import Tensors
 from tests.huggingface.writers.compressed import fp8, int8, mxfp4, mxfp8, nvfp4, packed
 from tests.huggingface.writers.gptq import gptq, gptq_p, qqq
@@ -216,6 +217,10 @@ PUBLISHED: dict[str, Published] = {
         qqq(-1, empty=False), gptqmodel_config(quant_method="qqq", method="qqq", group_size=-1, format="qqq",
                                                checkpoint_format="qqq", sym=True), "INT4"),
     "qqq-g128": Published(qqq(128), {"quant_method": "qqq", "bits": 4, "group_size": 128}, "INT4_G128"),
+    "bitnet": Published(bitnet(divides=True), {"quant_method": "bitnet", "modules_to_not_convert": ["lm_head"]},
+                        "TQ2_0"),
+    "bitnet-auto": Published(bitnet(divides=False, dtype=BF16), {
+        "quant_method": "bitnet", "linear_class": "autobitlinear", "quantization_mode": "offline"}, "TQ2_0"),
     "mlx-4": Published(mlx(4, 64), {"group_size": 64, "bits": 4}, "GROUP4_64_M_F16", "quantization"),
     "mlx-3": Published(mlx(3, 32, np.float32), {"group_size": 32, "bits": 3, "mode": "affine"}, "GROUP3_32_M_F32",
                        "quantization"),

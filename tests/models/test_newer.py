@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from transformers.integrations.bitnet import pack_weights
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.convert import convert_checkpoint
@@ -17,10 +19,10 @@ from octavo.errors import ModelError, OctavoError
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from tests.convert.folders import edit
-from tests.models.table import TOKENS, Models, error, logits, made_in, saved
+from tests.convert.folders import edit, save
+from tests.models.table import TOKENIZER, TOKENS, Models, error, logits, made_in, saved
 from tests.models.test_classic import rewritten
-from tests.models.tiny_checkpoints import TABLE
+from tests.models.tiny_checkpoints import TABLE, wide
 
 FEW = TOKENS[:24]
 
@@ -66,6 +68,35 @@ def test_files_of_bitnet_that_do_not_say_their_activation(layers: int, activatio
         path = rewritten(made, tmp_path / "older.gguf", {"hidden_activation": None}, {})
     with GGUFFile.open(path) as file:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def absmean(w: torch.Tensor) -> torch.Tensor:
+    """What the paper rounds weights to: -1, 0 and 1 times their mean magnitude."""
+    scale = w.abs().mean()
+    return (w / scale).round().clamp(-1, 1) * scale
+
+
+@pytest.mark.parametrize("kind", ["small online", "wide online", "small", "wide"])
+def test_folders_of_bitnet_with_ternary_weights(kind: str, tmp_path: Path) -> None:
+    """Rounded when they are loaded, or packed; rows of 256 values have TQ2_0."""
+    case = TABLE["bitnet"]
+    model = save(tmp_path, replace(case, options=wide(case.options)) if "wide" in kind else case, tokenizer=TOKENIZER)
+    path, stored = tmp_path / "model.safetensors", {}
+    for name, w in model.named_parameters():
+        if name.endswith("_proj.weight"):
+            w.data = absmean(w.data)
+            scale = w.data.abs().max().reshape(1)
+            stored |= {name: pack_weights((w.data / scale).round()), f"{name}_scale": scale}
+    if "online" not in kind:
+        save_file(load_file(path) | stored, path)
+    edit(tmp_path, "config.json", quantization_config={
+        "quant_method": "bitnet", "linear_class": "autobitlinear", "modules_to_not_convert": ["lm_head"],
+        "quantization_mode": "online" if "online" in kind else "offline"})  # fmt: skip
+    with torch.no_grad():
+        want = model(torch.tensor([FEW])).logits[0].numpy()
+    with open_model_file(tmp_path) as file:
+        assert file.tensors["blk.1.ffn_down.weight"].type_name == ("TQ2_0" if "wide" in kind else "GROUP2_32_F32")
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want) < 1e-4
 
 
 KEYS: list[tuple[str, dict[str, Any], str]] = [

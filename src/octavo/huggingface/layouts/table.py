@@ -7,6 +7,7 @@ from collections.abc import Callable
 from octavo.huggingface.layouts import modelopt
 from octavo.huggingface.layouts.auto_round import OLDER, AutoRound
 from octavo.huggingface.layouts.awq import Awq
+from octavo.huggingface.layouts.bitnet import Bitnet
 from octavo.huggingface.layouts.compressed import Compressed
 from octavo.huggingface.layouts.fp8 import Fp8
 from octavo.huggingface.layouts.gptq import Gptq
@@ -24,6 +25,7 @@ METHODS: dict[str, Callable[[Settings], Layout]] = {
     "auto-round": AutoRound,
     OLDER: AutoRound,
     "awq": Awq,
+    "bitnet": Bitnet,
     "compressed-tensors": Compressed,
     "fp8": Fp8,
     "gptq": Gptq,
