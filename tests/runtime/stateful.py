@@ -14,6 +14,9 @@ SMALL = {
     "qwen3.5-9b": {"n_layer": 3, "n_embd": 32, "keys": {
         "full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1,
         "ssm.time_step_rank": 2, "ssm.inner_size": 32, "rope.dimension_count": 8}},
+    "granite-4.0-h-micro": {"n_layer": 3, "n_embd": 32, "keys": {
+        "attention.head_count_kv": [0, 1, 0], "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1,
+        "ssm.time_step_rank": 2, "ssm.inner_size": 32}},
     "lfm2-1.2b": {"n_layer": 3, "n_embd": 32, "keys": {"attention.head_count_kv": [0, 1, 0], "shortconv.l_cache": 4}},
 }  # fmt: skip
 

@@ -68,6 +68,12 @@ SHAPES = {
         keys={"rope.dimension_count": 64, "rope.dimension_sections": [11, 11, 10, 0], "ssm.conv_kernel": 4,
               "ssm.state_size": 128, "ssm.group_count": 16, "ssm.time_step_rank": 32, "ssm.inner_size": 4096},
     ),
+    "granite-4.0-h-micro": ModelShape(
+        "granitehybrid", 40, 2048, 8192, 32, 8, 64, 100352, True,
+        keys={"attention.head_count_kv": [8 if i in (5, 15, 25, 35) else 0 for i in range(40)],
+              "rope.scaling.finetuned": False, "ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 1,
+              "ssm.time_step_rank": 64, "ssm.inner_size": 4096},
+    ),
     "llama3-8b": ModelShape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5),
     "gemma3-4b": ModelShape(
         "gemma3", 34, 2560, 10240, 8, 4, 256, 262144, True,
@@ -161,8 +167,8 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
             yield near(name, want.shape, 1.0)
         elif len(want.shape) == 1 or part.endswith(".bias"):
             yield near(name, want.shape, 0.0)
-        elif part == "ssm_a":
-            yield near(name, want.shape, -1.0)
+        elif part in ("ssm_a", "ssm_d"):
+            yield near(name, want.shape, -1.0 if part == "ssm_a" else 1.0)
         elif part.endswith(CONVOLUTIONS):
             yield near(name, want.shape, 0.5)
         elif layer is None:

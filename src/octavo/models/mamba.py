@@ -12,8 +12,8 @@ from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models import layers
 from octavo.models.config import Config, Keys, brief
-from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams
-from octavo.models.states import of_values, taps_of, without_middle
+from octavo.models.hparams import LIMITS, HyperparamReader
+from octavo.models.states import Hybrid, of_values, taps_of, without_middle
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, with_scales
 
 SIZES = {
@@ -25,11 +25,10 @@ MOST = LIMITS["embedding_length"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba(Hyperparams):
+class Mamba(Hybrid):
     """Sizes of the layers that scan.
 
-    attends  whether each layer has attention
-    scans    whether it has a selective scan, and so a state of `layer_state` numbers
+    scans    whether each layer has a selective scan, and so a state
     taps     values of a channel that a convolution sees
     inner    numbers of all heads of the scan
     keys     rows of a head's matrix, which the papers call its state size
@@ -37,7 +36,6 @@ class Mamba(Hyperparams):
     groups   of heads, which share rows of the matrices B and C
     """
 
-    attends: tuple[bool, ...]
     scans: tuple[bool, ...]
     taps: int
     inner: int
@@ -53,9 +51,6 @@ class Mamba(Hyperparams):
     @property
     def layer_state(self) -> int:
         return (self.taps - 1) * self.channels + self.keys * self.inner
-
-    def kv_heads(self, layer: int) -> tuple[int, int]:
-        return self.n_head_kv * self.attends[layer], self.head_dim
 
     @property
     def state_values(self) -> int:
