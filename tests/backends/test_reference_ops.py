@@ -174,6 +174,8 @@ def test_scale_by_position(tokens: int) -> None:
 def test_rare_activations(tokens: int) -> None:
     x = 3 * uniform(tokens, 17)
     wide = op_oracle.t64(x)
+    assert error(ops.clamp(x, low=-1.5, high=0.5), wide.clamp(-1.5, 0.5).numpy()) < NMSE
+    assert error(ops.clamp(x, low=0.0, high=math.inf), torch.relu(wide).numpy()) < NMSE
     assert error(ops.relu_squared(x), torch.relu(wide).square().numpy()) < NMSE
     below = 0.7 * (torch.expm1(wide.clamp(max=-1e-3)) - wide)
     want = torch.where(wide > 0, 0.8 * wide**2, below) + 0.5 * wide

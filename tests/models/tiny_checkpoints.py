@@ -264,6 +264,7 @@ TABLE: dict[str, Case] = {
         **QWEN2_MOE, "qkv_bias": False, "mlp_only_layers": [0], "shared_expert_intermediate_size": 96}),
     "starcoder": small("starcoder", "GPTBigCodeConfig"),
     "olmo": small("olmo", "OlmoConfig"),
+    "olmo-clipped": small("olmo", "OlmoConfig", {"clip_qkv": 0.5}),
     "chatglm": small("chatglm", "GlmConfig", {"head_dim": 64, "pad_token_id": None}),
     "chatglm-first": replace(
         small("chatglm", "GlmConfig", {

@@ -252,7 +252,7 @@ def _small() -> Iterator[OpCase]:
         yield from _each("normalize", (1, 9), k=k)
         for op in ("add", "mul"):
             yield from (c for row in (0, 1) for c in _each(op, (1, 9, 33), k=k, row=row))
-        yield from (c for op in ("keep_largest", "relu_squared", "xielu") for c in _each(op, (1, 9), k=k))
+        yield from (c for op in ("keep_largest", "relu_squared", "xielu", "clamp") for c in _each(op, (1, 9), k=k))
         for op in ("predict_streams", "correct_streams", "add_to_others", "as_large_as"):
             yield from _each(op, (1, 9), streams=4, k=k)
     for experts, used in ((8, 2), (128, 8), (60, 4)):

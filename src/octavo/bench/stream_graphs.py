@@ -12,6 +12,11 @@ def keep_largest(s: Sketch) -> Node:
 
 
 @graph
+def clamp(s: Sketch) -> Node:
+    return s.builder.clamp(s.given("x", s["k"]), -0.5, 0.25)
+
+
+@graph
 def relu_squared(s: Sketch) -> Node:
     return s.builder.relu_squared(s.given("x", s["k"]))
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from octavo.graph.node import DType, Node, Shape
-from octavo.graph.ops import op
+from octavo.graph.ops import op, require
+
+
+@op
+def clamp(x: Node, *, low: float, high: float) -> tuple[Shape, DType]:
+    """max(low, min(high, x)); a ReLU where they are 0 and infinity."""
+    require(low <= high, "clamp", f"low {low:g} is not over high {high:g}", x)
+    return x.shape, "f32"
 
 
 @op

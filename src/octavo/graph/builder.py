@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from itertools import accumulate
 from types import MappingProxyType
@@ -258,6 +259,12 @@ class GraphBuilder:
 
     def keep_largest(self, x: Node, spread: float) -> Node:
         return apply("keep_largest", x, spread=spread, label=x.name)
+
+    def clamp(self, x: Node, low: float, high: float) -> Node:
+        return apply("clamp", x, low=low, high=high, label=x.name)
+
+    def relu(self, x: Node) -> Node:
+        return self.clamp(x, 0.0, math.inf)
 
     def relu_squared(self, x: Node) -> Node:
         return apply("relu_squared", x, label=x.name)

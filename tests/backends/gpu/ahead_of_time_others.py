@@ -55,6 +55,7 @@ OTHERS: Kernels = {
     "numbers": (elementwise.numbers_kernel, {"B": 16}, 1, {"out": "*i32"}),
     "copy_heads": (elementwise.copy_heads_kernel, {"B": 64}, 1, {"k": "i32"}),
     "scale_by_position": (elementwise.scale_by_position_kernel, {"B": 1024}, 4, {"k": "i32"}),
+    "clamp": (elementwise.clamp_kernel, {"B": 1024}, 4, {"k": "i32", "low": "fp32", "high": "fp32"}),
     "xielu": (elementwise.xielu_kernel, {"B": 1024}, 4,
               {"k": "i32", **dict.fromkeys(("positive", "negative", "beta", "least"), "fp32")}),
     "keep_largest": (elementwise.keep_largest_kernel, {"B": 16384}, 16, {"spread": "fp32", "k": "i32"}),

@@ -60,6 +60,10 @@ GATED = ("afmoe",)
 """Those of BEHIND with a gate behind attention, so that heads can't be turned either."""
 
 
+CLIPPED = ("olmo-clipped",)
+"""Models whose q, k and v are clipped, so that no scale goes through."""
+
+
 class Models:
     """Checkpoints of the table, each made when it is first asked for."""
 
@@ -114,7 +118,7 @@ def test_scales_and_orders(name: str, kind: Kind, models: Models) -> None:
     if kind == "orders":
         assert bool(left) == (name in STAYING)
     else:
-        assert len(left) <= 0.5 * len(matrices)
+        assert len(left) <= (0.75 if name in CLIPPED else 0.5) * len(matrices)
 
 
 @pytest.mark.parametrize("name", [n if n in QUICK_ROTATED else slow(n) for n in TABLE])

@@ -14,6 +14,7 @@ from octavo.backends.reference.state_ops import causal_conv, gated_delta_rule, s
 from octavo.backends.reference.stream_ops import (  # noqa: F401  (ops too)
     add_to_others,
     as_large_as,
+    clamp,
     correct_streams,
     keep_largest,
     predict_streams,

@@ -7,6 +7,10 @@ import numpy as np
 from octavo.formats.spec import F32
 
 
+def clamp(x: F32, *, low: float, high: float) -> F32:
+    return np.clip(x, np.float32(low), np.float32(high))
+
+
 def keep_largest(x: F32, *, spread: float) -> F32:
     around: F32 = x - x.mean(axis=-1, keepdims=True)
     deviation = np.sqrt(np.mean(around * around, axis=-1, keepdims=True))

@@ -241,7 +241,7 @@ _LINEAR: dict[str, Rule] = {
     "take_columns_id": _take_columns, "scale_by_position": _through,
     **dict.fromkeys(("soft_cap", "sigmoid", "soft_max", "top_k", "keep_groups", "numbers", "gather", "normalize",
                      "gelu", "gelu_erf", "swiglu", "geglu", "clamped_swiglu", "relu_squared", "xielu", "keep_largest",
-                     "as_large_as", "causal_conv", "gated_delta_rule", "selective_scan"), _keep),
+                     "clamp", "as_large_as", "causal_conv", "gated_delta_rule", "selective_scan"), _keep),
     **dict.fromkeys(("predict_streams", "correct_streams", "add_to_others"), _streams),
 }  # fmt: skip
 
@@ -254,7 +254,7 @@ ORDERS: dict[str, Rule] = _LINEAR | {
     "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _attention,
     "mul": _mul_in_order, "as_large_as": _streams,
     **dict.fromkeys(("swiglu", "geglu", "clamped_swiglu", "gelu", "gelu_erf", "soft_cap", "relu_squared", "xielu",
-                     "keep_largest"), _elementwise),
+                     "keep_largest", "clamp"), _elementwise),
 }  # fmt: skip
 """Channels in another order, among those of one block."""
 

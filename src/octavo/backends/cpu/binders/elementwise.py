@@ -88,6 +88,12 @@ def _soft_cap(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     return [rows_call(elementwise.soft_cap_kernel(), out, inputs[0], k=out.shape[1], cap=float(node.attrs["cap"]))]
 
 
+@binds("clamp")
+def _clamp(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    ends = {name: float(value) for name, value in node.attrs.items()}
+    return [rows_call(elementwise.clamp_kernel(), out, inputs[0], k=int(np.prod(out.shape[1:])), **ends)]
+
+
 @binds("xielu")
 def _xielu(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     numbers = {name: float(value) for name, value in node.attrs.items()}

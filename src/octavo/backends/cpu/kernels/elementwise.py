@@ -204,6 +204,23 @@ def soft_cap_kernel() -> Any:
     return soft_cap
 
 
+CLAMP = record(ROW, "k low:f4 high:f4")
+
+
+@kernels(CLAMP)
+def clamp_kernel() -> Any:
+    """y = max(low, min(high, x))."""
+
+    def clamp(a, task):
+        low, high = a.low, a.high
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
+        for i in range(a.k):
+            value = xs[i]
+            ys[i] = low if value < low else high if value > high else value  # a NaN stays one
+
+    return clamp
+
+
 @kernels(ROWS_OF_K)
 def relu_squared_kernel() -> Any:
     """y = max(0, x)^2."""

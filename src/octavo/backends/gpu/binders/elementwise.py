@@ -69,6 +69,14 @@ def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
                      float(node.attrs.get("cap", 1.0)), OP=node.op, B=block, warps=warps_of(block))]  # fmt: skip
 
 
+@binds("clamp")
+def _clamp(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    (x,), k = inputs, out.numel() // len(out)  # of a token's experts together, where those are activated
+    block = block_of(k)
+    return [c.launch(elementwise.clamp_kernel, (len(x), -(-k // block)), x, out, x.stride(0), out.stride(0), k,
+                     float(node.attrs["low"]), float(node.attrs["high"]), B=block)]  # fmt: skip
+
+
 @binds("xielu")
 def _xielu(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,), k = inputs, out.shape[1]

@@ -133,6 +133,15 @@ def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.con
 
 
 @triton.jit
+def clamp_kernel(x, out, x_stride, out_stride, k, low, high, B: tl.constexpr, PDL: tl.constexpr):
+    """max(low, min(high, x)); what is not a number stays so."""
+    token, at, inside = part_of_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
+    value = tl.where(value < low, low, tl.where(value > high, high, value))
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
 def xielu_kernel(
     x, out, x_stride, out_stride, k, positive, negative, beta, least, B: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
