@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as root:
         for name, case in TABLE.items():
             if not args.only or name in args.only:
-                changed = Case(case.arch, case.config, case.options | OPTIONS.get(name, {}))
+                changed = replace(case, options=case.options | OPTIONS.get(name, {}))
                 rows.append(compare_logits(name, changed, Path(root) / f"tiny-{len(rows)}", args.peer_python))
                 print(json.dumps(rows[-1]), flush=True)
         for name in embedding.KINDS:

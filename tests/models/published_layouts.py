@@ -147,10 +147,21 @@ def deci(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, A
     }  # fmt: skip
 
 
+def minicpm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of Granite, which has the numbers themselves."""
+    numbers = ("embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier")
+    return tensors, {
+        "architectures": ["MiniCPMForCausalLM"], "scale_emb": config["embedding_multiplier"], **dict.fromkeys(numbers),
+        "scale_depth": config["residual_multiplier"] * config["num_hidden_layers"] ** 0.5,
+        "dim_model_base": config["hidden_size"] / config["logits_scaling"],
+    }  # fmt: skip
+
+
 REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2, deepseek)} | {
     "ChatGLMModel": chatglm,
     "DeciLMForCausalLM": deci,
     "BailingMoeForCausalLM": bailingmoe,
+    "MiniCPMForCausalLM": minicpm,
 }
 """By architecture, or by class where transformers has another of the architecture: tensors and config.json of a folder
 as that class has them, and keys that are to change."""

@@ -70,6 +70,19 @@ def test_files_of_bitnet_that_do_not_say_their_activation(layers: int, activatio
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 
 
+def test_files_of_minicpm_that_do_not_say_their_numbers(tmp_path: Path) -> None:
+    """As the first converters wrote them: those of all models until then."""
+    case = TABLE["minicpm"]
+    usual = {"embedding_multiplier": 12.0, "residual_multiplier": 1.4 / 2**0.5, "logits_scaling": 128 / 256}
+    want = saved(tmp_path / "hf", replace(case, options=case.options | usual))
+    convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf", "F32")
+    with GGUFFile.open(tmp_path / "m.gguf") as made:
+        without = dict.fromkeys(("embedding_scale", "residual_scale", "logit_scale"))
+        path = rewritten(made, tmp_path / "older.gguf", without, {})
+    with GGUFFile.open(path) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
 def absmean(w: torch.Tensor) -> torch.Tensor:
     """What the paper rounds weights to: -1, 0 and 1 times their mean magnitude."""
     scale = w.abs().mean()
@@ -111,6 +124,9 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("gemma", {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping: is 50.0"),
     ("bitnet", {"hidden_activation": "gelu"}, "hidden_activation: is 'gelu'"),
     ("bitnet", {"expert_count": 2}, "expert_count: 2 experts in bitnet"),
+    ("minicpm", {"residual_scale": -1.0}, "residual_scale: -1.0 is out of range"),
+    ("minicpm", {"attention.scale": 0.1}, "attention.scale: is 0.1"),
+    ("minicpm", {"expert_count": 2}, "expert_count: 2 experts in minicpm"),
 ]
 
 
@@ -134,6 +150,9 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("gemma", {"use_bidirectional_attention": True}, "use_bidirectional_attention: is true"),
     ("bitnet", {"hidden_act": "gelu"}, "hidden_act: is 'gelu'"),
     ("bitnet", {"attention_bias": True}, "attention_bias: is true"),
+    ("minicpm", {"num_experts": 8}, "num_experts: is '8'"),
+    ("minicpm", {"sparse_config": {"topk": 64}}, "sparse_config: is "),
+    ("minicpm", {"dim_model_base": 0}, "dim_model_base: is '0'"),
 ]
 
 
@@ -150,4 +169,4 @@ def test_configurations_that_are_refused(name: str, words: dict[str, Any], probl
 def nested(folder: Path, words: dict[str, Any]) -> dict[str, Any]:
     """Words of config.json, of its objects those that are to change among the others."""
     config = json.loads((folder / "config.json").read_text())
-    return {key: config[key] | value if isinstance(value, dict) else value for key, value in words.items()}
+    return {key: config.get(key, {}) | value if isinstance(value, dict) else value for key, value in words.items()}

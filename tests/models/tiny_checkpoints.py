@@ -91,6 +91,13 @@ GEMMA3N = {
 MROPE = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [8, 12, 12]}
 QWEN3_VL: dict[str, Any] = {"head_dim": 64, "rope_parameters": {
     "rope_type": "default", "rope_theta": 1e4, "mrope_section": [12, 10, 10], "mrope_interleaved": True}}  # fmt: skip
+MINICPM = {
+    "embedding_multiplier": 12.0, "residual_multiplier": 0.9, "logits_scaling": 2.0, "attention_multiplier": 0.125,
+}  # fmt: skip
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 64,
+    "short_factor": [1 + i / 8 for i in range(32)], "long_factor": [2 + i / 2 for i in range(32)],
+}  # fmt: skip
 SMOLLM3 = {"num_hidden_layers": 5, "pad_token_id": None, "tie_word_embeddings": True}
 LFM2 = {
     "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
@@ -226,6 +233,10 @@ TABLE: dict[str, Case] = {
         **QWEN3_VL, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}),
     "gemma": small("gemma", "GemmaConfig", {"head_dim": 64}),
     "gemma-odd": small("gemma", "GemmaConfig", {**ODD, "head_dim": 32}),
+    "minicpm": replace(small("minicpm", "GraniteConfig", {**MINICPM, "tie_word_embeddings": True}),
+                       folder="MiniCPMForCausalLM"),
+    "minicpm-long": replace(small("minicpm", "GraniteConfig", {
+        **MINICPM, "tie_word_embeddings": False, "rope_parameters": LONGROPE}), folder="MiniCPMForCausalLM"),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
     "gemma4": small("gemma4", "Gemma4TextConfig", GEMMA4),
     "gemma4-unified": small("gemma4", "Gemma4UnifiedTextConfig", {

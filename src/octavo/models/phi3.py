@@ -14,11 +14,14 @@ from octavo.models.weights import Tensors, Weights, matrix, vector, with_scales
 
 
 def hparams(r: HyperparamReader) -> Hyperparams:
-    """A file need not name its longrope: it has the tensors of one."""
-    hp = read_shared(r, has_experts=False)
+    hp = with_longrope(r, read_shared(r, has_experts=False))
+    return replace(hp, windowed=(hp.n_window is not None,) * hp.n_layer)
+
+
+def with_longrope(r: HyperparamReader, hp: Hyperparams) -> Hyperparams:
+    """The same with a longrope where a file has the tensors of one, which it need not name."""
     stretched = any(f"rope_factors_{length}.weight" in r.shapes for length in ("long", "short"))
-    rope = replace(hp.rope, kind="longrope") if stretched else hp.rope
-    return replace(hp, rope=rope, windowed=(hp.n_window is not None,) * hp.n_layer)
+    return replace(hp, rope=replace(hp.rope, kind="longrope")) if stretched else hp
 
 
 def tensors(hp: Hyperparams) -> Tensors:

@@ -1,0 +1,58 @@
+"""MiniCPM 1, 2 and 4: Llama whose embeddings, residuals and logits are each multiplied by a number, and longrope."""
+
+from __future__ import annotations
+
+import math
+
+from octavo.models import granite, names
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys
+from octavo.models.granite import Granite
+from octavo.models.hparams import LIMITS, HyperparamReader, read_shared
+from octavo.models.phi3 import with_longrope
+
+KEYS = frozenset({"embedding_scale", "residual_scale", "logit_scale"})
+BASE_WIDTH, EMBEDDING_SCALE, DEPTH_SCALE = 256, 12.0, 1.4
+"""What older files don't say: logits are divided by the width over BASE_WIDTH, residuals multiplied by DEPTH_SCALE over
+the root of the number of layers."""
+
+
+def hparams(r: HyperparamReader) -> Granite:
+    hp = with_longrope(r, read_shared(r, interleaved=True, has_experts=False))
+    return hp.extended(
+        Granite,
+        query_scale=hp.attention_scale,
+        embedding_scale=r.positive("embedding_scale") or EMBEDDING_SCALE,
+        residual_scale=r.positive("residual_scale") or DEPTH_SCALE / math.sqrt(hp.n_layer),
+        logit_scale=1 / (r.positive("logit_scale") or hp.n_embd / BASE_WIDTH),
+        n_ff_shared=0,
+    )
+
+
+def config_keys(config: Config) -> Keys:
+    """The three numbers, of words that are 1 where config.json does not say.
+
+    Raises ModelError for experts, and for attention that is sparse in long contexts.
+    """
+    config.only({"num_experts": 0, "sparse_config": None})
+    n, width = (config.size(word, LIMITS[field]) for word, field in (
+        ("num_hidden_layers", "block_count"), ("hidden_size", "embedding_length")))  # fmt: skip
+    return {
+        "embedding_scale": config.real("scale_emb", 1.0),
+        "residual_scale": config.real("scale_depth", 1.0) / math.sqrt(n),
+        "logit_scale": width / config.real("dim_model_base", 1.0),
+    }
+
+
+ARCH = Architecture(
+    name="minicpm",
+    hparams=hparams,
+    keys=KEYS,
+    tensors=granite.tensors,
+    build=granite.build,
+    classes={"MiniCPMForCausalLM": config_keys},
+    names=names.LLAMA,
+    ropes=("default", "linear", "longrope"),
+    tied=True,
+    writable=False,
+)
