@@ -111,6 +111,20 @@ def test_gpt2_has_no_positions_beyond_those_it_learned(models: Models) -> None:
         model_of(file, [ReferenceBackend()], EngineConfig(n_ctx=257, cache_type="f32"))
 
 
+def test_mpt_with_vectors_of_positions(models: Models, tmp_path: Path) -> None:
+    """They are as much as embeddings that have them, where each token is at one position."""
+    file, tokens = models["mpt"].file, list(range(7, 7 + len(FEW)))
+    embedding = dequantize(file.tensor("token_embd.weight"))
+    positions = np.random.default_rng(0).normal(0, 1, (256, embedding.shape[1])).astype(np.float32)
+    placed, found = embedding.copy(), list[np.ndarray]()
+    placed[tokens] += positions[: len(tokens)]
+    for i, more in enumerate(({"position_embd.weight": positions}, {"token_embd.weight": placed})):
+        path = rewritten(file, tmp_path / f"{i}.gguf", {}, {"output.weight": embedding, **more})
+        with GGUFFile.open(path) as changed:
+            found.append(logits(changed, ReferenceBackend(), tokens, at_once=False))
+    assert error(*found) < 1e-6
+
+
 KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("gpt2", {"context_length": 128}, "tensor position_embd.weight: shape"),
     ("gpt2", {"attention.layer_norm_epsilon": 2.0}, "layer_norm_epsilon: 2.0 is out of range"),
@@ -129,6 +143,10 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("deci", {"feed_forward_length": [256, 512, 256, 256, 0]}, "tensor blk.3.ffn_norm.weight: is missing"),
     ("bailingmoe", {"leading_dense_block_count": 1}, "leading_dense_block_count: is 1"),
     ("bailingmoe", {"attention.sinks": 4}, "sinks: is a key that Octavo does not compute bailingmoe with"),
+    ("mpt", {"attention.max_alibi_bias": 0.0}, "max_alibi_bias: is 0, and there is no tensor position_embd.weight"),
+    ("mpt", {"attention.clamp_kqv": -1.0}, "clamp_kqv: -1.0 is out of range"),
+    ("bloom", {"attention.max_alibi_bias": -8.0}, "max_alibi_bias: -8.0 is out of range"),
+    ("bloom", {"attention.clamp_kqv": 2.0}, "clamp_kqv: is 2.0"),
     ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
 ]
 
@@ -169,6 +187,11 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("deci", {"block_configs": [{}]}, "block_configs: is no list of all layers"),
     ("bailingmoe", {"use_qkv_bias": True}, "use_qkv_bias: is true"),
     ("bailingmoe", {"first_k_dense_replace": 1}, "leading_dense_block_count: is 1"),
+    ("mpt", {"attn_config": None}, "attn_config: is missing"),
+    ("mpt", {"attn_config": {"alibi": False}}, "alibi: is 'False'"),
+    ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln: is 'True'"),
+    ("mpt", {"logit_scale": "inv_sqrt_d_model"}, "logit_scale: is 'inv_sqrt_d_model'"),
+    ("bloom", {"apply_residual_connection_post_layernorm": True}, "post_layernorm: is true"),
     ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
     ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),
     ("chatglm-first", {"kv_channels": 32}, "query_key_value.weight: shape .* rows of q, k and v"),

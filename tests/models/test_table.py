@@ -33,7 +33,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
         yield made
 
 
-FORMER = {"Ernie4_5_ForCausalLM", "ChatGLMForConditionalGeneration"}
+FORMER = {"Ernie4_5_ForCausalLM", "ChatGLMForConditionalGeneration", "MPTForCausalLM", "BloomModel"}
 """Other names of classes that the table has."""
 
 

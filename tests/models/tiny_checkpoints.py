@@ -287,6 +287,12 @@ TABLE: dict[str, Case] = {
             "num_hidden_layers": 5, "intermediate_size": 256, "num_key_value_heads": 2, "rope_parameters": {
                 "rope_type": "llama3", "rope_theta": 1e4, **LLAMA3_ROPE}}),
         folder="DeciLMForCausalLM"),
+    "mpt": small("mpt", "MptConfig", {"num_attention_heads": 4, "max_seq_len": 256}),
+    "mpt-clipped": small("mpt", "MptConfig", {
+        "num_attention_heads": 4, "max_seq_len": 256, "attn_config": {"clip_qkv": 0.5}}),
+    "mpt-odd": small("mpt", "MptConfig", {**ODD, "max_seq_len": 256}),
+    "bloom": small("bloom", "BloomConfig", {"num_attention_heads": 4}),
+    "bloom-odd": small("bloom", "BloomConfig", ODD),
     "bailingmoe": replace(
         small("bailingmoe", "Qwen2MoeConfig", {
             **QWEN2_MOE, "qkv_bias": False, "norm_topk_prob": True, "shared_expert_intermediate_size": 96,

@@ -14,7 +14,7 @@ from octavo.models.config import Config, Keys, brief
 from octavo.models.hparams import LIMITS
 from octavo.models.refusal import unknown
 
-FF = "feed_forward_length"
+FF, CONTEXT = "feed_forward_length", "context_length"
 CLASSES = {name: architecture for architecture in ARCHITECTURES.values() for name in architecture.classes}
 """Architectures by the class that config.json names under `architectures`."""
 
@@ -70,7 +70,7 @@ def read_hyperparams(config: Config, keys: Keys, numbers: Mapping[str, list[floa
 
 
 def _sizes(config: Config, own: Keys) -> Keys:
-    """The fields that all architectures have; the width of the feed-forward where it is none of their own."""
+    """The fields that all architectures have; context and feed-forward width where none of its own."""
     width = config.size("hidden_size", LIMITS["embedding_length"])
     heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
     kv_heads = config.size("num_key_value_heads", LIMITS["attention.head_count_kv"], heads)
@@ -79,7 +79,7 @@ def _sizes(config: Config, own: Keys) -> Keys:
         raise config.error("num_key_value_heads", f"{kv_heads} does not divide {heads} heads")
     return {
         "block_count": config.size("num_hidden_layers", LIMITS["block_count"]),
-        "context_length": config.size("max_position_embeddings", LIMITS["context_length"]),
+        "context_length": own.get(CONTEXT) or config.size("max_position_embeddings", LIMITS[CONTEXT]),
         "embedding_length": width,
         "feed_forward_length": own.get(FF) or config.size("intermediate_size", LIMITS[FF]),
         "attention.head_count": heads,

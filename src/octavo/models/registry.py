@@ -14,6 +14,7 @@ from octavo.models import (
     bailingmoe2,
     bert,
     bitnet,
+    bloom,
     chatglm,
     cohere2,
     command_r,
@@ -52,6 +53,7 @@ from octavo.models import (
     minimax_m2,
     mistral3,
     modern_bert,
+    mpt,
     nemotron,
     nomic_bert,
     nomic_bert_moe,
@@ -92,7 +94,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         lfm2, lfm2moe, granitehybrid, qwen3next, qwen35, qwen35moe, gemma3n,
         apertus, arcee, nemotron, phi2, stablelm, command_r, gpt2,
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
-        chatglm, deci, bailingmoe,
+        chatglm, deci, bailingmoe, mpt, bloom,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

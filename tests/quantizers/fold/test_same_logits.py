@@ -50,8 +50,8 @@ QUICK = [("mixtral", "scales"), ("glm4-odd", "orders"), ("deepseek2-v3", "scales
 each layer, and values that are normed; the delta rule."""
 QUICK_ROTATED = ("glm4-odd", "starcoder2")
 """Heads only, of a size that is no power of two; layer norms, and an output matrix that is the embedding."""
-BEHIND = ("gemma2", "gemma3", "gemma3n", "gemma4", "olmo2", "glm4", "exaone4", "afmoe")
-"""Architectures with norms behind attention and feed-forward."""
+BEHIND = ("bloom", "gemma2", "gemma3", "gemma3n", "gemma4", "olmo2", "glm4", "exaone4", "afmoe")
+"""Architectures with norms behind attention and feed-forward, or behind the embedding."""
 STAYING = ("gemma4-moe",)
 """Those whose residual stream has one order: a norm before the router has weights that are no tensor of the file."""
 TAPS = ("conv1d.weight", "shortconv.conv.weight")
@@ -60,7 +60,7 @@ GATED = ("afmoe",)
 """Those of BEHIND with a gate behind attention, so that heads can't be turned either."""
 
 
-CLIPPED = ("olmo-clipped",)
+CLIPPED = ("olmo-clipped", "mpt-clipped")
 """Models whose q, k and v are clipped, so that no scale goes through."""
 
 
