@@ -46,6 +46,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "mistral": ("Mistral3", {"model_type": "mistral", "head_dim": 64, "sliding_window": None}, PIXTRAL, "llama"),
     "ministral3": ("Mistral3", {"model_type": "ministral3", "head_dim": 64, "rope_parameters": MINISTRAL3_ROPE},
                    PIXTRAL, "mistral3"),
+    "mistral4": ("Mistral3", {"model_type": "mistral4", **TABLE["mistral4"].options}, PIXTRAL, "mistral4"),
     "llama4": ("Llama4", LLAMA4, {**VISION, **OF_LLAMA4}, "llama4"),
     "gemma4": ("Gemma4", GEMMA4_SMALL, {**VISION, "num_key_value_heads": 2, "head_dim": 16}, "gemma4"),
     "qwen2.5-vl": ("Qwen2_5_VL", TABLE["qwen2vl-2.5"].options, PICTURES["Qwen2_5_VLConfig"], "qwen2vl"),

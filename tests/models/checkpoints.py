@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -72,6 +73,9 @@ PICTURES: dict[str, dict[str, Any]] = {
 """Of configurations of models that take pictures too, what makes these; a case's options are the text model's."""
 
 CASES = {
+UNMAPPED = {"Mistral4Config": "Mistral4ForCausalLM"}
+"""Configurations of text models that transformers has no automatic class for."""
+
     "llama": Case("llama", "LlamaConfig"),
     "llama-tied": Case("llama", "LlamaConfig", {"tie_word_embeddings": True}),
     "llama-biased": Case("llama", "LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
@@ -124,11 +128,12 @@ def make(case: Case, seed: int = 0) -> Any:
     """A random transformers model; its norms and biases are random too, so that none can be left out unseen."""
     torch.manual_seed(seed)
     kind, auto = getattr(transformers, case.config), transformers.AutoModelForCausalLM
-    options = {**BASE, **case.options}
+    options = copy.deepcopy({**BASE, **case.options})  # some configurations put values into what they are given
     if case.config in PICTURES:
         auto = transformers.AutoModelForImageTextToText
         options = {"text_config": options, "vision_config": PICTURES[case.config]}
-    model = auto.from_config(kind(**options), attn_implementation="eager").eval().float()
+    named = getattr(transformers, UNMAPPED[case.config])._from_config if case.config in UNMAPPED else auto.from_config
+    model = named(kind(**options), attn_implementation="eager").eval().float()
     if case.arch == "deci":
         rebuild(model)
     with torch.no_grad():

@@ -17,7 +17,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError, OctavoError
 from octavo.huggingface import open_model_file
-from octavo.io.gguf import GGUFFile
+from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
 from tests.convert.folders import edit, save
 from tests.models.table import TOKENIZER, TOKENS, Models, error, logits, made_in, saved
@@ -83,6 +83,18 @@ def test_files_of_minicpm_that_do_not_say_their_numbers(tmp_path: Path) -> None:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 
 
+def test_scores_of_deepseek2_that_grow_with_the_position(models: Models, tmp_path: Path) -> None:
+    """As files of Mistral Large 3 have them, which is Mistral Small 4 under the older name."""
+    file = models["mistral4"].file
+    metadata = {key.replace("mistral4.", "deepseek2."): file.metadata.typed(key) for key in file.metadata}
+    del metadata["general.architecture"]
+    tensors = {name: file.tensor(name, copy=True) for name in file.tensors}
+    write_gguf(tmp_path / "m.gguf", "deepseek2", metadata, tensors)
+    with GGUFFile.open(tmp_path / "m.gguf") as other:
+        assert other.metadata.get_float("deepseek2.attention.temperature_scale") > 0
+        assert error(logits(other, ReferenceBackend(), TOKENS, at_once=True), models["mistral4"].want) < 1e-4
+
+
 def absmean(w: torch.Tensor) -> torch.Tensor:
     """What the paper rounds weights to: -1, 0 and 1 times their mean magnitude."""
     scale = w.abs().mean()
@@ -127,6 +139,9 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("minicpm", {"residual_scale": -1.0}, "residual_scale: -1.0 is out of range"),
     ("minicpm", {"attention.scale": 0.1}, "attention.scale: is 0.1"),
     ("minicpm", {"expert_count": 2}, "expert_count: 2 experts in minicpm"),
+    ("mistral4", {"attention.temperature_scale": -0.1}, "temperature_scale: -0.1"),
+    ("mistral4", {"attention.temperature_length": -1}, "temperature_length: -1 is out of range"),
+    ("mistral4", {"expert_gating_func": 3}, "expert_gating_func: 3 does not fit"),
 ]
 
 
@@ -153,6 +168,10 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("minicpm", {"num_experts": 8}, "num_experts: is '8'"),
     ("minicpm", {"sparse_config": {"topk": 64}}, "sparse_config: is "),
     ("minicpm", {"dim_model_base": 0}, "dim_model_base: is '0'"),
+    ("mistral4", {"n_group": 2}, "n_group: is '2'"),
+    ("mistral4", {"rope_interleave": False}, "rope_interleave: is false"),
+    ("mistral4", {"rope_parameters": {"mscale": 0.5}}, "mscale: is '0.5'"),
+    ("mistral4", {"rope_parameters": {"original_max_position_embeddings": 0}}, "original_max_position_embeddings: is"),
 ]
 
 

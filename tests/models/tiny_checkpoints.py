@@ -254,6 +254,9 @@ TABLE: dict[str, Case] = {
     "phi2-odd": small("phi2", "PhiConfig", {**ODD, "rope_parameters": {
         "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}}),
     "stablelm": small("stablelm", "StableLmConfig", {"use_qkv_bias": True}),
+    "mistral4": small("mistral4", "Mistral4Config", {
+        **{key: DEEPSEEK[key] for key in DEEPSEEK if key != "num_mtp_layers"}, "q_lora_rank": 24,
+        "pad_token_id": None, "rope_parameters": {**MINISTRAL3_ROPE, "rope_theta": 1e4}}),
     "stablelm-odd": small("stablelm", "StableLmConfig", {**ODD, "use_parallel_residual": True}),
     "command-r": small("command-r", "CohereConfig", {"logit_scale": 0.25}),
     "gpt2": small("gpt2", "GPT2Config", {"num_key_value_heads": 2}),

@@ -45,7 +45,7 @@ WRAPPERS = {
     "Gemma4ForConditionalGeneration": Wrapper({"gemma4_text": "Gemma4ForCausalLM"}),
     "Gemma4UnifiedForConditionalGeneration": Wrapper({"gemma4_unified_text": "Gemma4UnifiedForCausalLM"}),
     "Mistral3ForConditionalGeneration": Wrapper({
-        "mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM"}),
+        "mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM"}),
     "Llama4ForConditionalGeneration": Wrapper({"llama4_text": "Llama4ForCausalLM"}),
     "Qwen2VLForConditionalGeneration": Wrapper({"qwen2_vl_text": "Qwen2VLForConditionalGeneration"}, flat=True),
     "Qwen2_5_VLForConditionalGeneration": Wrapper({"qwen2_5_vl_text": "Qwen2_5_VLForConditionalGeneration"}, flat=True),

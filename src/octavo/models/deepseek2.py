@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3 (R1), GLM-4.7-Flash: latent attention, and experts chosen by softmax (V2) or sigmoids.
+"""DeepSeek V2 and V3 (R1), GLM-4.7-Flash, Mistral Large 3: latent attention, experts chosen by softmax or sigmoids.
 
 They are chosen among the best groups, if there are groups; some experts all tokens go through.
 """
@@ -14,14 +14,24 @@ from octavo.models import latent, layers, names, routed, unsplit
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, brief, nextn_keys, rope_parameters
 from octavo.models.hparams import LIMITS, NEXTN, HyperparamReader, read_shared
+from octavo.models.mistral3 import TEMPERATURE
 from octavo.models.rope import LOG_MULTIPLIER
 from octavo.models.routed import SIGMOID, SOFTMAX
 from octavo.models.weights import Tensors, Weights
 
+LENGTH = "attention.temperature_length"
+KEYS = routed.KEYS | {LOG_MULTIPLIER, NEXTN, TEMPERATURE, LENGTH, *latent.SIZES.values()}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Deepseek2(latent.Latent, routed.Routed):
-    """Latent attention, and experts that are chosen by scores."""
+    """Latent attention, and experts that are chosen by scores.
+
+    Queries are multiplied by 1 + temperature * log(1 + lengths before their position), 0: not.
+    """
+
+    temperature: float
+    length: int
 
 
 def hparams(r: HyperparamReader) -> Deepseek2:
@@ -36,7 +46,11 @@ def hparams(r: HyperparamReader) -> Deepseek2:
     strength = 1 + (r.positive(LOG_MULTIPLIER) or 0.0) * stretch
     rope = replace(hp.rope, attention_factor=hp.rope.attention_factor / turned)
     scale = strength**2 / math.sqrt(sizes["key"])
-    return hp.extended(Deepseek2, **sizes, **routed.read(r, hp, SOFTMAX), rope=rope, query_scale=scale)
+    return hp.extended(
+        Deepseek2, **sizes, **routed.read(r, hp, SOFTMAX), rope=rope, query_scale=scale,
+        temperature=r.positive(TEMPERATURE) or 0.0,
+        length=r.whole(LENGTH, 0, LIMITS["context_length"]) or hp.rope.n_ctx_original,
+    )  # fmt: skip
 
 
 def tensors(hp: Deepseek2) -> Tensors:
@@ -47,9 +61,13 @@ def tensors(hp: Deepseek2) -> Tensors:
 def build(g: GraphBuilder, hp: Deepseek2, w: Weights) -> Node:
     rope = layers.rotary(g, hp.rope, w)
     x = g.get_rows(w["token_embd"], g.tokens)
+
+    def scaled(q: Node) -> Node:
+        return g.scale_by_position(q, hp.length, hp.temperature, offset=0) if hp.temperature else q
+
     for i in range(hp.n_layer):
         b = w.block(i)
-        x = g.add(x, latent.attend(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i, rope))
+        x = g.add(x, latent.attend(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i, rope, scaled))
         x = g.add(x, routed.feed_forward(g, hp, b, g.rms_norm(x, b["ffn_norm"], hp.eps), i))
     return layers.logits(g, hp, w, x)
 
@@ -60,17 +78,17 @@ def v2(config: Config) -> Keys:
     method = config.values.get("topk_method", "greedy")
     if method not in ("greedy", "group_limited_greedy"):
         raise config.error("topk_method", f"is {brief(method)}", "greedy or group_limited_greedy")
-    keys = _config_keys(config) | routed.config_keys(config, SOFTMAX, normalized=False)
+    keys = attention_keys(config) | routed.config_keys(config, SOFTMAX, normalized=False)
     return keys | (routed.group_keys(config) if method == "group_limited_greedy" else {})
 
 
 def v3(config: Config) -> Keys:
     config.only_flags({"rope_interleave": True})
-    keys = _config_keys(config) | routed.config_keys(config, SIGMOID, normalized=True) | routed.group_keys(config)
+    keys = attention_keys(config) | routed.config_keys(config, SIGMOID, normalized=True) | routed.group_keys(config)
     return keys | nextn_keys(config)
 
 
-def _config_keys(config: Config) -> Keys:
+def attention_keys(config: Config) -> Keys:
     """Latent attention. Raises ModelError for its biases, and for yarn that GGUF has no words for."""
     config.only_flags({"attention_bias": False})
     found = rope_parameters(config)
@@ -83,7 +101,7 @@ def _config_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="deepseek2",
     hparams=hparams,
-    keys=routed.KEYS | {LOG_MULTIPLIER, NEXTN, *latent.SIZES.values()},
+    keys=KEYS,
     tensors=tensors,
     build=build,
     today=unsplit.split,

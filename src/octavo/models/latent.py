@@ -87,10 +87,12 @@ def attention_tensors(hp: Latent) -> Tensors:
     return norms | with_scales(products)
 
 
-def attend(g: GraphBuilder, hp: Latent, b: Weights, h: Node, layer: int, rope: layers.Turn) -> Node:
-    """[T, n_embd] normed -> [T, n_embd]."""
+def attend(
+    g: GraphBuilder, hp: Latent, b: Weights, h: Node, layer: int, rope: layers.Turn, scaled: layers.Turn = lambda q: q
+) -> Node:
+    """[T, n_embd] normed -> [T, n_embd]; `scaled` multiplies queries."""
     numbers = g.numbers(hp.n_head)
-    q, k = _queries(g, hp, b, h, numbers, rope), _keys(g, hp, b, h, rope)
+    q, k = scaled(_queries(g, hp, b, h, numbers, rope)), _keys(g, hp, b, h, rope)
     sums = g.split_heads(g.attention(q, k, None, layer, hp.query_scale, value_dim=hp.kv_rank), hp.n_head)
     y = layers.experts(g, b, "attn_v_b", sums, numbers)
     return layers.linear(g, b, "attn_output", g.join_of_heads(y))

@@ -1,0 +1,37 @@
+"""Mistral Small 4, text: DeepSeek's latent attention and experts, scores that grow with the position."""
+
+from __future__ import annotations
+
+from octavo.models import deepseek2, latent, names, routed
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys, rope_parameters
+from octavo.models.hparams import LIMITS
+from octavo.models.mistral3 import TEMPERATURE
+from octavo.models.routed import SOFTMAX
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for groups of experts, and for rope on halves of a head."""
+    config.only({"n_group": 1, "topk_group": 1})
+    config.only_flags({"rope_interleave": True})
+    keys = deepseek2.attention_keys(config) | routed.config_keys(config, SOFTMAX, normalized=True)
+    found = rope_parameters(config)
+    if found.get("llama_4_scaling_beta"):
+        keys[TEMPERATURE] = config.real("llama_4_scaling_beta", of=found)
+        word = "original_max_position_embeddings"
+        keys[deepseek2.LENGTH] = Config({word: found.get(word)}, config.file).size(word, LIMITS["context_length"])
+    return keys
+
+
+ARCH = Architecture(
+    name="mistral4",
+    hparams=deepseek2.hparams,
+    keys=deepseek2.KEYS,
+    tensors=deepseek2.tensors,
+    build=deepseek2.build,
+    today=deepseek2.ARCH.today,
+    classes={"Mistral4ForCausalLM": config_keys},
+    names=names.NORMS | names.FFN | latent.NAMES | names.ROUTED,
+    reordered=False,
+    writable=False,
+)
