@@ -12,6 +12,7 @@ import transformers
 
 from octavo.formats import QTensor, by_name, quantize_reference
 from octavo.io.gguf import GGUFFile
+from tests.models.alibi import attend_by_distance
 from tests.models.deci_layers import rebuild
 
 VOCAB = 320
@@ -136,6 +137,8 @@ def make(case: Case, seed: int = 0) -> Any:
     model = named(kind(**options), attn_implementation="eager").eval().float()
     if case.arch == "deci":
         rebuild(model)
+    if case.folder == "BaichuanForCausalLM":
+        attend_by_distance(model)
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim == 1:

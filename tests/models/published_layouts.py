@@ -139,6 +139,19 @@ def bailingmoe(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[
     return renamed(tensors, {"embed_tokens": "word_embeddings", "self_attn.o_proj": "attention.dense"}), changes
 
 
+def baichuan(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with rope."""
+    tensors = joined(tensors, lambda *parts: torch.cat(parts), "self_attn.W_pack")
+    return tensors, {"architectures": ["BaiChuanForCausalLM"], "num_key_value_heads": None, "rope_parameters": None}
+
+
+def baichuan_13b(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with ALiBi."""
+    tensors, changes = baichuan(tensors, config)
+    length = {"model_max_length": config["max_position_embeddings"], "max_position_embeddings": None}
+    return tensors, changes | length | {"architectures": ["BaichuanForCausalLM"]}
+
+
 def deci(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Llama with other layers."""
     return tensors, {
@@ -161,6 +174,8 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "ChatGLMModel": chatglm,
     "DeciLMForCausalLM": deci,
     "BailingMoeForCausalLM": bailingmoe,
+    "BaiChuanForCausalLM": baichuan,
+    "BaichuanForCausalLM": baichuan_13b,
     "MiniCPMForCausalLM": minicpm,
 }
 """By architecture, or by class where transformers has another of the architecture: tensors and config.json of a folder

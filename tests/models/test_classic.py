@@ -16,8 +16,8 @@ from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError, OctavoError, UsageError
 from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import open_model_file
-from octavo.io.gguf import GGUFFile, write_gguf
-from octavo.models import read_model
+from octavo.io.gguf import GGUFFile, PlainMetadata, write_gguf
+from octavo.models import baichuan, read_model
 from octavo.quantizers import quantize_checkpoint
 from octavo.runtime import EngineConfig
 from octavo.runtime.model import model_of
@@ -125,6 +125,26 @@ def test_mpt_with_vectors_of_positions(models: Models, tmp_path: Path) -> None:
     assert error(*found) < 1e-6
 
 
+@pytest.mark.parametrize(("layers", "alibi"), [(32, 0), (40, 8)])
+def test_layers_of_baichuan_tell_of_rope(layers: int, alibi: float, models: Models) -> None:
+    file = models["baichuan"].file
+    keys = {k: file.metadata[k] for k in file.metadata if k != "baichuan.attention.max_alibi_bias"}
+    shapes = {name: tuple(info.shape) for name, info in file.tensors.items()}
+    found = baichuan.ARCH.read(PlainMetadata("m", keys | {"baichuan.block_count": layers}), "m", shapes)
+    assert found.alibi == alibi
+
+
+def test_rows_of_output_of_baichuan_2_are_normalized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its vocabulary tells that it is one."""
+    saved(tmp_path, TABLE["baichuan"])
+    with open_model_file(tmp_path) as file:
+        first = dequantize(file.tensor("output.weight"))
+    monkeypatch.setattr(baichuan, "SECOND_VOCABULARY", len(first))
+    with open_model_file(tmp_path) as file:
+        got = dequantize(file.tensor("output.weight"))
+    assert error(got, torch.nn.functional.normalize(torch.tensor(first)).numpy()) < 1e-6
+
+
 KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("gpt2", {"context_length": 128}, "tensor position_embd.weight: shape"),
     ("gpt2", {"attention.layer_norm_epsilon": 2.0}, "layer_norm_epsilon: 2.0 is out of range"),
@@ -147,6 +167,8 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("mpt", {"attention.clamp_kqv": -1.0}, "clamp_kqv: -1.0 is out of range"),
     ("bloom", {"attention.max_alibi_bias": -8.0}, "max_alibi_bias: -8.0 is out of range"),
     ("bloom", {"attention.clamp_kqv": 2.0}, "clamp_kqv: is 2.0"),
+    ("baichuan", {"attention.max_alibi_bias": None}, "block_count: 2 does not tell whether there is rope"),
+    ("baichuan", {"attention.clamp_kqv": 2.0}, "clamp_kqv: is 2.0"),
     ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
 ]
 
@@ -192,6 +214,7 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln: is 'True'"),
     ("mpt", {"logit_scale": "inv_sqrt_d_model"}, "logit_scale: is 'inv_sqrt_d_model'"),
     ("bloom", {"apply_residual_connection_post_layernorm": True}, "post_layernorm: is true"),
+    ("baichuan-distance", {"model_max_length": None}, "model_max_length: is missing"),
     ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
     ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),
     ("chatglm-first", {"kv_channels": 32}, "query_key_value.weight: shape .* rows of q, k and v"),

@@ -290,6 +290,11 @@ TABLE: dict[str, Case] = {
             "num_hidden_layers": 5, "intermediate_size": 256, "num_key_value_heads": 2, "rope_parameters": {
                 "rope_type": "llama3", "rope_theta": 1e4, **LLAMA3_ROPE}}),
         folder="DeciLMForCausalLM"),
+    "baichuan": replace(
+        small("baichuan", "LlamaConfig", {"num_key_value_heads": 2}), folder="BaiChuanForCausalLM"),
+    "baichuan-distance": replace(
+        small("baichuan", "LlamaConfig", {"num_attention_heads": 4, "num_key_value_heads": 4}),
+        folder="BaichuanForCausalLM"),
     "mpt": small("mpt", "MptConfig", {"num_attention_heads": 4, "max_seq_len": 256}),
     "mpt-clipped": small("mpt", "MptConfig", {
         "num_attention_heads": 4, "max_seq_len": 256, "attn_config": {"clip_qkv": 0.5}}),

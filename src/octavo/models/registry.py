@@ -10,6 +10,7 @@ from octavo.models import (
     afmoe,
     apertus,
     arcee,
+    baichuan,
     bailingmoe,
     bailingmoe2,
     bert,
@@ -95,7 +96,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         lfm2, lfm2moe, granitehybrid, qwen3next, qwen35, qwen35moe, gemma3n,
         apertus, arcee, nemotron, phi2, stablelm, command_r, gpt2,
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
-        chatglm, deci, bailingmoe, mpt, bloom,
+        chatglm, deci, bailingmoe, mpt, bloom, baichuan,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
