@@ -15,6 +15,7 @@ from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
+from octavo.models.routed import SHARED_WIDTH
 from tests.convert import folders
 from tests.models.table import TOKENS, error, logits, saved
 from tests.models.test_hostile import refused
@@ -65,6 +66,13 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("granitehybrid", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
     ("granitehybrid", {"expert_shared_feed_forward_length": 80}, "expert_shared_feed_forward_length", "contradicts"),
     ("granitehybrid", {"ssm.dt_b_c_rms": True}, "ssm.dt_b_c_rms", "does not compute"),
+    ("nemotron_h", {"feed_forward_length": [0, 96, 96, 0]}, "feed_forward_length", "96 of layer 2, which"),
+    ("nemotron_h", {"feed_forward_length": [0, 96]}, "feed_forward_length", "has 2 values"),
+    ("nemotron_h", {"expert_count": 4}, "expert_count", "4 experts in nemotron_h"),
+    ("nemotron_h_moe", {"expert_gating_func": 1}, "expert_gating_func", "another way to have experts"),
+    ("nemotron_h_moe", {"leading_dense_block_count": 1}, "leading_dense_block_count", "another way"),
+    ("nemotron_h_moe", {SHARED_WIDTH: 0, "expert_shared_count": 0}, SHARED_WIDTH, "is 0 or missing"),
+    ("nemotron_h_moe", {"moe_latent_size": 64}, "tensor blk.1.ffn_up_exps.weight", "contradicts the hyperparameters"),
     ("lfm2", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
     ("lfm2", {"attention.head_count_kv": [0, 1, 2]}, "attention.head_count_kv", "differs from layer to layer"),
     ("lfm2", {"shortconv.l_cache": 1}, "shortconv.l_cache", "1 is out of range"),
@@ -92,6 +100,14 @@ CONFIGS: list[tuple[str, dict[str, Any], str]] = [
     ("granitehybrid", {"layer_types": ["mamba"]}, "layer_types"),
     ("granitehybrid", {"layer_types": ["mamba", "moe", "mamba"]}, "layer_types"),
     ("granitehybrid", {"position_embedding_type": "alibi"}, "position_embedding_type"),
+    ("nemotron_h", {"layers_block_type": None}, "layers_block_type"),
+    ("nemotron_h", {"layers_block_type": None, "hybrid_override_pattern": "M-*X"}, "hybrid_override_pattern"),
+    ("nemotron_h", {"num_hidden_layers": 5}, "layers_block_type"),
+    ("nemotron_h", {"mlp_hidden_act": "silu"}, "mlp_hidden_act"),
+    ("nemotron_h", {"use_bias": True}, "use_bias"),
+    ("nemotron_h", {"sliding_window": 64}, "sliding_window"),
+    ("nemotron_h_moe", {"layers_block_type": ["mamba", "moe", "attention", "mlp"]}, "layers_block_type"),
+    ("nemotron_h_moe", {"mlp_bias": True}, "mlp_bias"),
     ("qwen35", {"attention_bias": True}, "attention_bias"),
     ("qwen35", {"layer_types": ["mamba"] * 3}, "layer_types"),
     ("qwen3next", {"norm_topk_prob": False}, "norm_topk_prob"),
@@ -125,6 +141,25 @@ def test_older_words_of_granite(tmp_path: Path) -> None:
     folders.edit(tmp_path / "hf", "config.json", **older)
     with open_model_file(tmp_path / "hf") as file:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+@pytest.mark.parametrize(("name", "pattern"), [("nemotron_h", "M-*M"), ("nemotron_h_moe", "ME*E")])
+def test_older_words_of_nemotron(tmp_path: Path, name: str, pattern: str) -> None:
+    """A letter for each layer, and layers that guess tokens, which are left out."""
+    kinds = {"M": "mamba", "-": "mlp", "*": "attention", "E": "moe"}
+    options = TABLE[name].options | {"layers_block_type": [kinds[letter] for letter in pattern]}
+    want = saved(tmp_path / "hf", replace(TABLE[name], options=options))
+    older = {"layers_block_type": None, "hybrid_override_pattern": pattern, "num_hidden_layers": 4}
+    folders.edit(tmp_path / "hf", "config.json", **older)
+    with open_model_file(tmp_path / "hf") as file:
+        assert file.metadata.get_str("general.architecture") == name
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_what_norms_add_by_its_other_key(tmp_path: Path) -> None:
+    other = {"attention.layer_norm_rms_epsilon": None, "attention.layer_norm_epsilon": 3e-3}
+    with GGUFFile.open(written(tmp_path / "hf", tmp_path / "m.gguf", "nemotron_h", other)) as file:
+        assert read_model(file).hparams.eps == pytest.approx(3e-3)
 
 
 def test_granite_without_layers_that_scan(tmp_path: Path) -> None:

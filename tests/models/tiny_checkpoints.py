@@ -36,6 +36,16 @@ GRANITE_HYBRID = {
     "mamba_n_groups": 1, "mamba_d_state": 16, "num_local_experts": 0, "num_experts_per_tok": 0,
     "shared_intermediate_size": 96, "attention_bias": False, "position_embedding_type": "nope",
 }  # fmt: skip
+NEMOTRON_H = {
+    "head_dim": 64, "layers_block_type": ["mamba", "mlp", "attention", "mamba"], "mamba_num_heads": 4,
+    "mamba_head_dim": 32, "ssm_state_size": 16, "n_groups": 2, "num_hidden_layers": None, "time_step_min": 1e-30,
+}  # fmt: skip
+"""Steps of training have a least, which transformers holds those of prompts to, and no other program does."""
+NEMOTRON_H_MOE = {
+    **NEMOTRON_H, "layers_block_type": ["mamba", "moe", "attention", "moe"], "n_routed_experts": 6,
+    "num_experts_per_tok": 2, "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 80,
+    "routed_scaling_factor": 2.5,
+}  # fmt: skip
 GRANITE_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 QWEN2_MOE = {
     "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 80,
@@ -217,6 +227,14 @@ TABLE: dict[str, Case] = {
     "granitehybrid-odd": small("granitehybrid", "GraniteMoeHybridConfig", {
         **GRANITE_HYBRID, **ODD, "mamba_n_heads": 6, "mamba_d_state": 32, "mamba_n_groups": 3, "mamba_d_conv": 3,
         "mamba_conv_bias": False, "position_embedding_type": "rope", "shared_intermediate_size": 88}),
+    "nemotron_h": small("nemotron_h", "NemotronHConfig", NEMOTRON_H),
+    "nemotron_h-odd": small("nemotron_h", "NemotronHConfig", {
+        **NEMOTRON_H, **ODD, "head_dim": 48, "mamba_num_heads": 3, "mamba_head_dim": 80, "n_groups": 3,
+        "mlp_bias": True, "use_conv_bias": False, "conv_kernel": 3}),
+    "nemotron_h_moe": small("nemotron_h_moe", "NemotronHConfig", NEMOTRON_H_MOE),
+    "nemotron_h_moe-odd": small("nemotron_h_moe", "NemotronHConfig", {
+        **NEMOTRON_H_MOE, "n_groups": 1, "moe_latent_size": 64, "n_group": 3, "topk_group": 2,
+        "norm_topk_prob": False}),
     "qwen35": small("qwen35", "Qwen3_5TextConfig", DELTA_NET),
     "qwen35-odd": small("qwen35", "Qwen3_5TextConfig", {
         **DELTA_NET, **ODD, "head_dim": 48, "linear_num_key_heads": 3, "linear_num_value_heads": 3,
@@ -317,10 +335,11 @@ TABLE: dict[str, Case] = {
 
 
 _WIDE = {
-    "num_attention_heads": 4, "v_head_dim": 64, "linear_value_head_dim": 64, **dict.fromkeys((
+    "num_attention_heads": 4, "v_head_dim": 64, "linear_value_head_dim": 64, "mamba_head_dim": 64, **dict.fromkeys((
         "hidden_size", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size", "kv_lora_rank",
         "shared_expert_intermediate_size", "shared_intermediate_size", "q_lora_rank", "qk_nope_head_dim",
-        "hidden_size_per_layer_input", "laurel_rank", "ffn_hidden_size"), 256),
+        "hidden_size_per_layer_input", "laurel_rank", "ffn_hidden_size",
+        "moe_shared_expert_intermediate_size"), 256),
 }  # fmt: skip
 """Sizes of which every row of a matrix is whole blocks of 256."""
 
@@ -332,7 +351,7 @@ def wide(options: dict[str, Any]) -> dict[str, Any]:
     return options | sizes | heads
 
 
-REPEATED = ("qwen2-window", "qwen3moe-window", "lfm2moe", "qwen35moe", "qwen3next")
+REPEATED = ("qwen2-window", "qwen3moe-window", "lfm2moe", "qwen35moe", "qwen3next", "granitehybrid-experts")
 """Cases that differ from others in what is read only."""
 
 

@@ -271,7 +271,7 @@ def _small() -> Iterator[OpCase]:
     yield from _each("take_columns_id", (1, 9), k=1040, experts=5, used=3)
     yield from (c for k in (40, 1024) for c in _each("mul", (1, 9), k=k, used=3))
     yield from (c for k in (40, 1024) for c in _each("clamped_swiglu", (1, 9), k=k, used=3))
-    yield from _each("gelu_erf", (1, 9), k=40, used=3)
+    yield from (c for op in ("gelu_erf", "relu_squared") for c in _each(op, (1, 9), k=40, used=3))
     yield from (c for k in (40, 1024) for c in _each("add_rows", (1, 9), k=k, used=3, experts=8))
 
 

@@ -18,7 +18,7 @@ def clamp(s: Sketch) -> Node:
 
 @graph
 def relu_squared(s: Sketch) -> Node:
-    return s.builder.relu_squared(s.given("x", s["k"]))
+    return s.builder.relu_squared(s.given("x", *([s["used"]] if "used" in s.shape else []), s["k"]))
 
 
 @graph

@@ -22,12 +22,13 @@ CLASSES = {name: architecture for architecture in ARCHITECTURES.values() for nam
 def find_class(config: Config) -> str:
     """The model's class, one of CLASSES. Raises ModelError for one that is not known.
 
-    "A with KEY" in CLASSES is what class A means where config.json gives KEY a value other than 0, false and null.
+    "A with KEY" in CLASSES is what class A means where config.json gives KEY a value other than 0, false and null, and
+    "A with KEY PART" where that value has a part.
     """
     names = config.values.get("architectures")
     name = names[0] if isinstance(names, list) and names else names
     for other in CLASSES:
-        if other.startswith(f"{name} with ") and config.values.get(other.rpartition(" ")[2]):
+        if other.startswith(f"{name} with ") and _has(config, *other.split(" ")[2:]):
             return other
     if name is None:
         raise config.error("architectures", "is missing", 'the model\'s class, as in ["LlamaForCausalLM"]')
@@ -35,6 +36,11 @@ def find_class(config: Config) -> str:
         known = (other for other in (*CLASSES, *WRAPPERS) if " with " not in other)
         raise config.error("architectures", unknown(str(name), known))
     return name
+
+
+def _has(config: Config, key: str, part: str | None = None) -> bool:
+    value = config.values.get(key)
+    return bool(value) if part is None else isinstance(value, list | str) and part in value
 
 
 def in_usual_words(config: Config) -> Config:
@@ -78,7 +84,7 @@ def _sizes(config: Config, own: Keys) -> Keys:
     if heads % kv_heads:
         raise config.error("num_key_value_heads", f"{kv_heads} does not divide {heads} heads")
     return {
-        "block_count": config.size("num_hidden_layers", LIMITS["block_count"]),
+        "block_count": own.get("block_count") or config.size("num_hidden_layers", LIMITS["block_count"]),
         "context_length": own.get(CONTEXT) or config.size("max_position_embeddings", LIMITS[CONTEXT]),
         "embedding_length": width,
         "feed_forward_length": own.get(FF) or config.size("intermediate_size", LIMITS[FF]),

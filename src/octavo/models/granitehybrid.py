@@ -16,7 +16,7 @@ from octavo.models.weights import Tensors, Weights, vector
 
 KV_HEADS, WIDTH = "attention.head_count_kv", "feed_forward_length"
 WORDS = {
-    "taps": "mamba_d_conv", "keys": "mamba_d_state", "heads": "mamba_n_heads", "groups": "mamba_n_groups",
+    "taps": "mamba_d_conv", "keys": "mamba_d_state", "heads": "mamba_n_heads", "scan_groups": "mamba_n_groups",
     "size": "mamba_d_head", "limit": "time_step_limit",
 }  # fmt: skip
 

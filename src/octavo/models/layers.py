@@ -201,9 +201,9 @@ def ffn(g: GraphBuilder, b: Weights, h: Node, kind: str = "") -> Node:
     return linear(g, b, f"ffn_down{kind}", g.swiglu(gate, up))
 
 
-def plain_ffn(g: GraphBuilder, b: Weights, h: Node, act: Turn) -> Node:
-    """Down(act(up(h))), of two matrices."""
-    return linear(g, b, "ffn_down", act(linear(g, b, "ffn_up", h)))
+def plain_ffn(g: GraphBuilder, b: Weights, h: Node, act: Turn, kind: str = "") -> Node:
+    """Down(act(up(h))), of two matrices; of the shared expert where `kind` is "_shexp"."""
+    return linear(g, b, f"ffn_down{kind}", act(linear(g, b, f"ffn_up{kind}", h)))
 
 
 def geglu_ffn(g: GraphBuilder, b: Weights, h: Node) -> Node:

@@ -18,7 +18,7 @@ from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, wi
 
 SIZES = {
     "taps": "ssm.conv_kernel", "inner": "ssm.inner_size", "keys": "ssm.state_size", "heads": "ssm.time_step_rank",
-    "groups": "ssm.group_count",
+    "scan_groups": "ssm.group_count",
 }  # fmt: skip
 KEYS = frozenset(SIZES.values())
 MOST = LIMITS["embedding_length"]
@@ -33,7 +33,7 @@ class Mamba(Hybrid):
     inner    numbers of all heads of the scan
     keys     rows of a head's matrix, which the papers call its state size
     heads    of the scan
-    groups   of heads, which share rows of the matrices B and C
+    scan_groups  of heads, which share rows of the matrices B and C
     """
 
     scans: tuple[bool, ...]
@@ -41,12 +41,12 @@ class Mamba(Hybrid):
     inner: int
     keys: int
     heads: int
-    groups: int
+    scan_groups: int
 
     @property
     def channels(self) -> int:
         """Of the convolution: x of all heads, B and C of all groups."""
-        return self.inner + 2 * self.groups * self.keys
+        return self.inner + 2 * self.scan_groups * self.keys
 
     @property
     def layer_state(self) -> int:
@@ -60,11 +60,11 @@ class Mamba(Hybrid):
 def read_sizes(r: HyperparamReader) -> dict[str, int]:
     """The sizes of `Mamba`. Raises ModelError naming the key that is wrong."""
     sizes = {name: r.whole(field, 0, MOST) for name, field in SIZES.items()}
-    groups, heads = max(1, sizes["groups"]), max(1, sizes["heads"])
+    groups, heads = max(1, sizes["scan_groups"]), max(1, sizes["heads"])
     checks = {
         "taps": (2 <= sizes["taps"] <= 64, "2 to 64"),
         "keys": (sizes["keys"] > 0, "at least 1"),
-        "groups": (sizes["groups"] > 0, "at least 1"),
+        "scan_groups": (sizes["scan_groups"] > 0, "at least 1"),
         "heads": (sizes["heads"] > 0 and heads % groups == 0, f"a multiple of {groups} groups"),
         "inner": (sizes["inner"] > 0 and sizes["inner"] % heads == 0, f"a multiple of {heads} heads"),
     }
@@ -80,7 +80,8 @@ def tensors(hp: Mamba) -> Tensors:
         "ssm_in.weight": matrix(hp.inner + hp.channels + hp.heads, hp.n_embd),
         "ssm_out.weight": matrix(hp.n_embd, hp.inner),
     }
-    norm = Expected((hp.inner,), row=True) if hp.groups == 1 else matrix(hp.groups, hp.inner // hp.groups)
+    groups = hp.scan_groups
+    norm = Expected((hp.inner,), row=True) if groups == 1 else matrix(groups, hp.inner // groups)
     return with_scales(products) | {
         "ssm_conv1d.weight": matrix(hp.channels, hp.taps),
         "ssm_conv1d.bias": vector(hp.channels, optional=True),
@@ -95,8 +96,8 @@ def scan(g: GraphBuilder, hp: Mamba, b: Weights, h: Node, layer: int) -> Node:
     """[T, n_embd] normed -> [T, n_embd] (arXiv 2405.21060)."""
     gate, mixed, dt = g.columns(layers.linear(g, b, "ssm_in", h), hp.inner, hp.channels, hp.heads)
     mixed = g.causal_conv(mixed, taps_of(b["ssm_conv1d"]), layer, silu=True, bias=b.get("ssm_conv1d.bias"))
-    x, *of_groups = g.columns(mixed, hp.inner, *[hp.groups * hp.keys] * 2)
-    before, after = (g.split_heads(part, hp.groups) for part in of_groups)
+    x, *of_groups = g.columns(mixed, hp.inner, *[hp.scan_groups * hp.keys] * 2)
+    before, after = (g.split_heads(part, hp.scan_groups) for part in of_groups)
     y = g.selective_scan(
         g.split_heads(x, hp.heads), before, after, dt, as_vector(b["ssm_a"]), b["ssm_dt.bias"], as_vector(b["ssm_d"]),
         layer,
@@ -107,10 +108,10 @@ def scan(g: GraphBuilder, hp: Mamba, b: Weights, h: Node, layer: int) -> Node:
 def _normed(g: GraphBuilder, hp: Mamba, b: Weights, y: Node, layer: int) -> Node:
     """y [T, inner], each group of neighbours normed."""
     weight = as_vector(b["ssm_norm"])
-    if hp.groups == 1:
+    if hp.scan_groups == 1:
         return g.rms_norm(y, weight, hp.eps)
-    ones = constant(np.ones(hp.inner // hp.groups, np.float32), f"blk.{layer}.ones")
-    return g.mul(g.join_of_heads(g.rms_norm(g.split_heads(y, hp.groups), ones, hp.eps)), weight)
+    ones = constant(np.ones(hp.inner // hp.scan_groups, np.float32), f"blk.{layer}.ones")
+    return g.mul(g.join_of_heads(g.rms_norm(g.split_heads(y, hp.scan_groups), ones, hp.eps)), weight)
 
 
 def as_vector(weight: Node) -> Node:
@@ -124,7 +125,7 @@ def config_keys(config: Config, words: dict[str, str]) -> Keys:
     Raises ModelError for steps that have limits, which GGUF has no key for.
     """
     _refuse_limits(config, words["limit"])
-    sizes = {name: config.size(words[name], MOST) for name in ("taps", "keys", "heads", "groups")}
+    sizes = {name: config.size(words[name], MOST) for name in ("taps", "keys", "heads", "scan_groups")}
     size = config.size(words["size"], MOST)
     return {SIZES[name]: number for name, number in sizes.items()} | {SIZES["inner"]: sizes["heads"] * size}
 
@@ -154,8 +155,8 @@ def remade(name: str, tensor: LazyTensor, hp: Mamba) -> LazyTensor:
         return in_rows(of_values(tensor, lambda values: -np.exp(values)), hp.heads)
     if name.endswith(".ssm_d"):
         return in_rows(tensor, hp.heads)
-    if name.endswith(".ssm_norm.weight") and hp.groups > 1:
-        return in_rows(tensor, hp.groups)
+    if name.endswith(".ssm_norm.weight") and hp.scan_groups > 1:
+        return in_rows(tensor, hp.scan_groups)
     if name.endswith(".ssm_conv1d.weight") and len(tensor.shape) == 3:
         return without_middle(tensor)
     return tensor

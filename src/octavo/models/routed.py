@@ -93,6 +93,12 @@ def feed_forward(g: GraphBuilder, hp: Routed, b: Weights, h: Node, layer: int) -
     """[T, n_embd] normed -> [T, n_embd], of a layer by its number."""
     if layer < hp.n_dense:
         return layers.ffn(g, b, h)
+    y = layers.through_experts(g, b, h, *chosen(g, hp, b, h))
+    return g.add(y, layers.ffn(g, b, h, "_shexp")) if hp.n_ff_shared else y
+
+
+def chosen(g: GraphBuilder, hp: Routed, b: Weights, h: Node) -> tuple[Node, Node]:
+    """The experts of each token of h [T, n_embd], and their shares: [T, k] each."""
     router = g.mul_mat(b["ffn_gate_inp"], h)
     scores = g.sigmoid(router) if hp.gate == SIGMOID else g.soft_max(router)
     bias = b.get("exp_probs_b.bias")
@@ -102,9 +108,7 @@ def feed_forward(g: GraphBuilder, hp: Routed, b: Weights, h: Node, layer: int) -
         choice = g.keep_groups(choice, hp.groups, hp.used_groups, best)
     ids = g.top_k(choice, hp.n_expert_used)
     shares = g.gather(scores, ids)
-    shares = layers.scaled(g, g.normalize(shares) if hp.normalized else shares, hp.share_scale)
-    y = layers.through_experts(g, b, h, ids, shares)
-    return g.add(y, layers.ffn(g, b, h, "_shexp")) if hp.n_ff_shared else y
+    return ids, layers.scaled(g, g.normalize(shares) if hp.normalized else shares, hp.share_scale)
 
 
 def config_keys(config: Config, gate: int, *, normalized: bool) -> Keys:
@@ -113,9 +117,13 @@ def config_keys(config: Config, gate: int, *, normalized: bool) -> Keys:
     Raises ModelError for scores that are not those of `gate`, and for dense layers behind those of experts.
     """
     config.only({"scoring_func": "sigmoid" if gate == SIGMOID else "softmax", "moe_layer_freq": 1})
+    return {N_DENSE: _dense_layers(config), **choice_keys(config, gate, normalized=normalized)}
+
+
+def choice_keys(config: Config, gate: int, *, normalized: bool) -> Keys:
+    """How many experts there are, and how a token finds its own, by the same words."""
     experts = config.size("n_routed_experts", LIMITS["expert_count"])
     return {
-        N_DENSE: _dense_layers(config),
         N_SHARED: config.count("n_shared_experts", experts), "expert_count": experts,
         "expert_used_count": config.size("num_experts_per_tok", experts),
         "expert_feed_forward_length": config.size("moe_intermediate_size", LIMITS["expert_feed_forward_length"]),
