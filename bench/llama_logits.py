@@ -100,6 +100,7 @@ NOTES = {
     "bitnet": "llama.cpp 0.3.36 has SiLU, whatever the file says; compared with it",
     "bitnet-silu": "llama.cpp has no output matrix here; compared with the embedding",
     "mistral4": "with F16 a token takes another expert",
+    "exaone-moe-odd": "with F16 a token takes another expert",
     "gpt-oss": "llama.cpp rounds the ends of yarn's ramp to whole pairs; compared with ends that are nearly whole",
     "llama4": "llama.cpp has chunks of 8,192 and scores that grow every 8,192 positions, whatever the file says",
     "llama4-dense": "llama.cpp has chunks of 8,192, whatever the file says",

@@ -108,6 +108,10 @@ LONGROPE = {
     "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 64,
     "short_factor": [1 + i / 8 for i in range(32)], "long_factor": [2 + i / 2 for i in range(32)],
 }  # fmt: skip
+EXAONE_MOE = {
+    "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_shared_experts": 1,
+    "first_k_dense_replace": 1,
+}  # fmt: skip
 SMOLLM3 = {"num_hidden_layers": 5, "pad_token_id": None, "tie_word_embeddings": True}
 LFM2 = {
     "num_hidden_layers": 3, "layer_types": ["conv", "full_attention", "conv"],
@@ -198,6 +202,10 @@ TABLE: dict[str, Case] = {
         **ODD, "head_dim": 48, "pad_token_id": None, "use_bias": True, "tie_word_embeddings": False}),
     "ernie4_5-moe": small("ernie4_5-moe", "Ernie4_5_MoeConfig", ERNIE),
     "ernie4_5-moe-odd": small("ernie4_5-moe", "Ernie4_5_MoeConfig", {**ERNIE, **ODD, "moe_num_shared_experts": 0}),
+    "exaone-moe": small("exaone-moe", "ExaoneMoeConfig", {
+        **EXAONE_MOE, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
+    "exaone-moe-odd": small("exaone-moe", "ExaoneMoeConfig", {
+        **EXAONE_MOE, **ODD, "n_group": 3, "topk_group": 2, "num_hidden_layers": 4, "sliding_window": WINDOW}),
     "exaone4": small("exaone4", "Exaone4Config", {
         "sliding_window": WINDOW, "pad_token_id": None, "layer_types": ["sliding_attention", "full_attention"]}),
     "exaone4-full": small("exaone4", "Exaone4Config", {
