@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.models.deci_layers import BLOCKS
 
 Tensors = dict[str, torch.Tensor]
+Remake = Callable[[Tensors, dict[str, Any]], tuple[Tensors, dict[str, Any]]]
 
 
 def renamed(tensors: Tensors, names: dict[str, str]) -> Tensors:
@@ -152,6 +153,68 @@ def baichuan_13b(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dic
     return tensors, changes | length | {"architectures": ["BaichuanForCausalLM"]}
 
 
+def qwen(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of Qwen 2."""
+    stacked = stacked_rows(tensors, {
+        f"attn.c_attn.{kind}": tuple(f"self_attn.{n}_proj.{kind}" for n in "qkv") for kind in ("weight", "bias")
+    })  # fmt: skip
+    changes = {
+        "architectures": ["QWenLMHeadModel"], "layer_norm_epsilon": config["rms_norm_eps"], "rms_norm_eps": None,
+        "intermediate_size": 2 * config["intermediate_size"], "kv_channels": 64, "rotary_emb_base": 10000,
+        "rope_parameters": None, "num_key_value_heads": None, "use_dynamic_ntk": True, "use_logn_attn": True,
+        "seq_length": config["max_position_embeddings"], "max_position_embeddings": 512, "rotary_pct": 1.0,
+        "hidden_act": None, "no_bias": True,
+    }  # fmt: skip
+    return renamed(stacked, {
+        "model.layers": "transformer.h", "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f",
+        "self_attn.o_proj": "attn.c_proj", "mlp.down_proj": "mlp.c_proj", "mlp.gate_proj": "mlp.w2",
+        "mlp.up_proj": "mlp.w1", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+    }), changes  # fmt: skip
+
+
+def orion(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of StableLM with rope on whole heads."""
+    changes = {"rms_norm_eps": config["layer_norm_eps"], "layer_norm_eps": None, "rope_parameters": None}
+    return tensors, {"architectures": ["OrionForCausalLM"], **changes}
+
+
+def codeshell(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of StarCoder 2."""
+    stacked = stacked_rows(tensors, {
+        f"attn.c_attn.{kind}": tuple(f"self_attn.{n}_proj.{kind}" for n in "qkv") for kind in ("weight", "bias")
+    })  # fmt: skip
+    words = {
+        "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "norm_epsilon": "layer_norm_epsilon",
+        "num_key_value_heads": "num_query_groups", "hidden_act": "activation_function",
+    }  # fmt: skip
+    changes = {new: config[old] for old, new in words.items()} | dict.fromkeys(words)
+    changes |= {"architectures": ["CodeShellForCausalLM"], "group_query_attention": True}
+    stacked["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    return renamed(stacked, {
+        "model.layers": "transformer.h", "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f",
+        "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+    }), changes | {"position_embedding_type": "rope", "tie_word_embeddings": False}  # fmt: skip
+
+
+def maincoder(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of Hunyuan; rope is on neighbours."""
+
+    def turned(name: str, x: torch.Tensor) -> torch.Tensor:
+        if not name.endswith(("q_proj.weight", "k_proj.weight", "query_layernorm.weight", "key_layernorm.weight")):
+            return x
+        return x.reshape(-1, 2, config["head_dim"] // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
+
+    moved = {name: turned(name, x) for name, x in tensors.items()}
+    names = {"query_layernorm": "q_norm", "key_layernorm": "k_norm"}
+    return renamed(moved, names), {"architectures": ["MaincoderForCausalLM"]}
+
+
+def called(name: str) -> Remake:
+    """The same model by another name."""
+    return lambda tensors, config: (tensors, {"architectures": [name]})
+
+
 def deci(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Llama with other layers."""
     return tensors, {
@@ -176,6 +239,11 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "BailingMoeForCausalLM": bailingmoe,
     "BaiChuanForCausalLM": baichuan,
     "BaichuanForCausalLM": baichuan_13b,
+    "QWenLMHeadModel": qwen,
+    "OrionForCausalLM": orion,
+    "CodeShellForCausalLM": codeshell,
+    "MaincoderForCausalLM": maincoder,
+    **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
 }
 """By architecture, or by class where transformers has another of the architecture: tensors and config.json of a folder

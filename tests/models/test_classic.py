@@ -145,6 +145,10 @@ def test_rows_of_output_of_baichuan_2_are_normalized(tmp_path: Path, monkeypatch
     assert error(got, torch.nn.functional.normalize(torch.tensor(first)).numpy()) < 1e-6
 
 
+def test_context_of_qwen_ends_where_scores_would_change(models: Models) -> None:
+    assert models["qwen"].file.metadata.get_int("qwen.context_length") == 256
+
+
 KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("gpt2", {"context_length": 128}, "tensor position_embd.weight: shape"),
     ("gpt2", {"attention.layer_norm_epsilon": 2.0}, "layer_norm_epsilon: 2.0 is out of range"),
@@ -169,6 +173,14 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("bloom", {"attention.clamp_kqv": 2.0}, "clamp_kqv: is 2.0"),
     ("baichuan", {"attention.max_alibi_bias": None}, "block_count: 2 does not tell whether there is rope"),
     ("baichuan", {"attention.clamp_kqv": 2.0}, "clamp_kqv: is 2.0"),
+    ("qwen", {"feed_forward_length": 193}, "feed_forward_length: 193 is odd"),
+    ("gptj", {"rope.dimension_count": 7}, "dimension_count: 7 is out of range"),
+    ("jais2", {"use_parallel_residual": True}, "use_parallel_residual: is True"),
+    ("orion", {"attention.layer_norm_epsilon": 2.0}, "layer_norm_epsilon: 2.0 is out of range"),
+    ("xverse", {"expert_count": 2}, "expert_count: 2 experts in xverse"),
+    ("codeshell", {"attention.head_count_kv": 2}, "tensor blk.0.attn_qkv.weight: shape"),
+    ("pangu-embedded", {"attention.scale": 2.0}, "attention.scale: is 2.0"),
+    ("maincoder", {"logit_scale": 2.0}, "logit_scale: is 2.0"),
     ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
 ]
 
@@ -215,6 +227,12 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("mpt", {"logit_scale": "inv_sqrt_d_model"}, "logit_scale: is 'inv_sqrt_d_model'"),
     ("bloom", {"apply_residual_connection_post_layernorm": True}, "post_layernorm: is true"),
     ("baichuan-distance", {"model_max_length": None}, "model_max_length: is missing"),
+    ("qwen", {"rotary_pct": 0.5}, "rotary_pct: is '0.5'"),
+    ("gptj", {"scale_attn_weights": False}, "scale_attn_weights: is false"),
+    ("jais2", {"hidden_act": "gelu"}, "hidden_act: is 'gelu'"),
+    ("orion", {"attention_bias": True}, "attention_bias: is true"),
+    ("codeshell", {"position_embedding_type": "learned_absolute"}, "position_embedding_type: is 'learned_absolute'"),
+    ("maincoder", {"use_qk_norm": False}, "use_qk_norm: is false"),
     ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
     ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),
     ("chatglm-first", {"kv_channels": 32}, "query_key_value.weight: shape .* rows of q, k and v"),

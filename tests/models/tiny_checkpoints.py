@@ -321,6 +321,21 @@ TABLE: dict[str, Case] = {
     "baichuan-distance": replace(
         small("baichuan", "LlamaConfig", {"num_attention_heads": 4, "num_key_value_heads": 4}),
         folder="BaichuanForCausalLM"),
+    "qwen": replace(small("qwen", "Qwen2Config", {"num_key_value_heads": 2}), folder="QWenLMHeadModel"),
+    "gptj": small("gptj", "GPTJConfig", {"rotary_dim": 32}),
+    "gptj-odd": small("gptj", "GPTJConfig", {**ODD, "n_inner": 88, "rotary_dim": 16}),
+    "jais2": small("jais2", "Jais2Config", {"head_dim": 64}),
+    "orion": replace(
+        small("orion", "StableLmConfig", {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}}),
+        folder="OrionForCausalLM"),
+    "xverse": replace(small("xverse", "LlamaConfig", {"num_key_value_heads": 2}), folder="XverseForCausalLM"),
+    "codeshell": replace(small("codeshell", "Starcoder2Config"), folder="CodeShellForCausalLM"),
+    "pangu-embedded": replace(
+        small("pangu-embedded", "LlamaConfig", {"attention_bias": True}), folder="PanguEmbeddedForCausalLM"),
+    "maincoder": replace(
+        small("maincoder", "HunYuanDenseV1Config", {"head_dim": 64, "pad_token_id": None}),
+        folder="MaincoderForCausalLM"),
     "mpt": small("mpt", "MptConfig", {"num_attention_heads": 4, "max_seq_len": 256}),
     "mpt-clipped": small("mpt", "MptConfig", {
         "num_attention_heads": 4, "max_seq_len": 256, "attn_config": {"clip_qkv": 0.5}}),

@@ -17,6 +17,7 @@ from octavo.models import (
     bitnet,
     bloom,
     chatglm,
+    codeshell,
     cohere2,
     command_r,
     deci,
@@ -39,6 +40,7 @@ from octavo.models import (
     glm4moe,
     gpt2,
     gpt_oss,
+    gptj,
     gptneox,
     granite,
     granitehybrid,
@@ -46,11 +48,13 @@ from octavo.models import (
     hunyuan_dense,
     hunyuan_moe,
     internlm2,
+    jais2,
     jina_bert_v2,
     lfm2,
     lfm2moe,
     llama,
     llama4,
+    maincoder,
     minicpm,
     minimax_m2,
     mistral3,
@@ -65,8 +69,11 @@ from octavo.models import (
     olmo,
     olmo2,
     olmoe,
+    orion,
+    pangu_embedded,
     phi2,
     phi3,
+    qwen,
     qwen2,
     qwen2moe,
     qwen2vl,
@@ -82,6 +89,7 @@ from octavo.models import (
     stablelm,
     starcoder,
     starcoder2,
+    xverse,
 )
 from octavo.models.architecture import Architecture, ModelSpec
 from octavo.models.cache_scales import cache_tensors
@@ -100,6 +108,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         apertus, arcee, nemotron, phi2, stablelm, command_r, gpt2,
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
+        qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

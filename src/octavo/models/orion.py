@@ -1,0 +1,52 @@
+"""Orion: Llama with layer norms, and rope on halves of a head."""
+
+from __future__ import annotations
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models import layers, names
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys, layer_norm_keys
+from octavo.models.hparams import LAYER_NORM_EPS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.weights import Tensors, Weights, vector
+
+
+def hparams(r: HyperparamReader) -> Hyperparams:
+    return read_shared(r, has_experts=False, eps=LAYER_NORM_EPS)
+
+
+def tensors(hp: Hyperparams) -> Tensors:
+    block = layers.attention_tensors(hp) | layers.ffn_tensors(hp)
+    block |= {f"{norm}.bias": vector(hp.n_embd) for norm in ("attn_norm", "ffn_norm")}
+    return layers.model_tensors(hp, block) | {"output_norm.bias": vector(hp.n_embd)}
+
+
+def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
+    rope = layers.rotary(g, hp.rope, w)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        q, k, v = layers.qkv(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x))
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
+        x = g.add(x, layers.ffn(g, b, layers.layer_norm(g, hp, b, "ffn_norm", x)))
+    return layers.logits(g, hp, w, x, around_mean=True)
+
+
+def config_keys(config: Config) -> Keys:
+    """What config.json has for RMS norms is the layer norms'. Raises ModelError for biases."""
+    config.only_flags({"attention_bias": False})
+    return layer_norm_keys(config, "rms_norm_eps")
+
+
+ARCH = Architecture(
+    name="orion",
+    hparams=hparams,
+    keys=frozenset({LAYER_NORM_EPS}),
+    tensors=tensors,
+    build=build,
+    classes={"OrionForCausalLM": config_keys},
+    names=names.LLAMA,
+    ropes=("default", "linear"),
+    writable=False,
+)

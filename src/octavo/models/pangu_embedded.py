@@ -1,0 +1,20 @@
+"""openPangu-Embedded: Llama with biases in attention, and rope on halves of a head."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from octavo.models import llama, names
+from octavo.models.architecture import Architecture
+from octavo.models.hparams import read_shared
+
+ARCH = Architecture(
+    name="pangu-embedded",
+    hparams=partial(read_shared, has_experts=False),
+    tensors=llama.tensors,
+    build=llama.build,
+    classes={"PanguEmbeddedForCausalLM": lambda config: {}},
+    names=names.LLAMA,
+    ropes=("default", "linear"),
+    writable=False,
+)
