@@ -11,10 +11,11 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import ModelError
-from octavo.formats import dequantize
+from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import open_model_file
-from octavo.io.gguf import GGUFFile, write_gguf
+from octavo.io.gguf import GGUFFile, LazyTensor, write_gguf
 from octavo.models import read_model
+from octavo.models.remaking import multiplied
 from octavo.models.routed import SHARED_WIDTH
 from tests.convert import folders
 from tests.models.table import TOKENS, error, logits, saved
@@ -73,6 +74,8 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("nemotron_h_moe", {"leading_dense_block_count": 1}, "leading_dense_block_count", "another way"),
     ("nemotron_h_moe", {SHARED_WIDTH: 0, "expert_shared_count": 0}, SHARED_WIDTH, "is 0 or missing"),
     ("nemotron_h_moe", {"moe_latent_size": 64}, "tensor blk.1.ffn_up_exps.weight", "contradicts the hyperparameters"),
+    ("falcon-h1", {"ssm.time_step_rank": 0}, "ssm.time_step_rank", "0 does not fit"),
+    ("falcon-h1", {"expert_count": 4}, "expert_count", "4 experts in falcon-h1"),
     ("lfm2", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
     ("lfm2", {"attention.head_count_kv": [0, 1, 2]}, "attention.head_count_kv", "differs from layer to layer"),
     ("lfm2", {"shortconv.l_cache": 1}, "shortconv.l_cache", "1 is out of range"),
@@ -108,6 +111,12 @@ CONFIGS: list[tuple[str, dict[str, Any], str]] = [
     ("nemotron_h", {"sliding_window": 64}, "sliding_window"),
     ("nemotron_h_moe", {"layers_block_type": ["mamba", "moe", "attention", "mlp"]}, "layers_block_type"),
     ("nemotron_h_moe", {"mlp_bias": True}, "mlp_bias"),
+    ("falcon-h1", {"projectors_bias": True}, "projectors_bias"),
+    ("falcon-h1", {"mamba_rms_norm": True, "mamba_norm_before_gate": True}, "mamba_norm_before_gate"),
+    ("falcon-h1", {"mamba_d_ssm": 250}, "mamba_d_head"),
+    ("falcon-h1", {"ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers"),
+    ("falcon-h1", {"mlp_multipliers": [0.5, 0]}, "mlp_multipliers"),
+    ("falcon-h1", {"key_multiplier": 0}, "key_multiplier"),
     ("qwen35", {"attention_bias": True}, "attention_bias"),
     ("qwen35", {"layer_types": ["mamba"] * 3}, "layer_types"),
     ("qwen3next", {"norm_topk_prob": False}, "norm_topk_prob"),
@@ -160,6 +169,21 @@ def test_what_norms_add_by_its_other_key(tmp_path: Path) -> None:
     other = {"attention.layer_norm_rms_epsilon": None, "attention.layer_norm_epsilon": 3e-3}
     with GGUFFile.open(written(tmp_path / "hf", tmp_path / "m.gguf", "nemotron_h", other)) as file:
         assert read_model(file).hparams.eps == pytest.approx(3e-3)
+
+
+def test_weights_that_are_multiplied() -> None:
+    """Rounded to the type that they have; what is quantized is refused, unless there is nothing to do."""
+    values = np.float32([[1.0, 3.0], [5.0, 7.0]])
+    bf16 = by_name("BF16")
+    tensor = LazyTensor("blk.0.ssm_in.weight", bf16, (2, 2), lambda: quantize_reference(values, bf16))
+    rows = dequantize(multiplied(tensor, np.float32([0.5, 1 / 3])).load())
+    np.testing.assert_array_equal(rows[0], [0.5, 1.5])
+    np.testing.assert_allclose(rows[1], [5 / 3, 7 / 3], rtol=2**-8)
+    packed = by_name("Q8_0")
+    tensor = LazyTensor("blk.0.ssm_in.weight", packed, (2, 32), lambda: quantize_reference(np.ones((2, 32)), packed))
+    assert multiplied(tensor, 1.0) is tensor
+    with pytest.raises(ModelError, match="floats, as it is to be multiplied"):
+        multiplied(tensor, 2.0)
 
 
 def test_granite_without_layers_that_scan(tmp_path: Path) -> None:

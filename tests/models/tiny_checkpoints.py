@@ -46,6 +46,12 @@ NEMOTRON_H_MOE = {
     "num_experts_per_tok": 2, "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 80,
     "routed_scaling_factor": 2.5,
 }  # fmt: skip
+FALCON_H1 = {
+    "head_dim": 64, "mamba_d_ssm": 256, "mamba_n_heads": 8, "mamba_d_state": 32, "mamba_n_groups": 2,
+    "lm_head_multiplier": 0.04, "embedding_multiplier": 5.6, "mlp_multipliers": [0.88, 0.3], "key_multiplier": 0.4,
+    "attention_out_multiplier": 0.9, "attention_in_multiplier": 1.2, "ssm_in_multiplier": 1.25,
+    "ssm_out_multiplier": 0.24, "ssm_multipliers": [0.35, 0.25, 0.18, 0.5, 0.31], "mamba_norm_before_gate": False,
+}  # fmt: skip
 GRANITE_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2}
 QWEN2_MOE = {
     "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "shared_expert_intermediate_size": 80,
@@ -108,6 +114,7 @@ LONGROPE = {
     "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 64,
     "short_factor": [1 + i / 8 for i in range(32)], "long_factor": [2 + i / 2 for i in range(32)],
 }  # fmt: skip
+PHIMOE = {"num_local_experts": 6, "num_experts_per_tok": 2}
 EXAONE_MOE = {
     "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_shared_experts": 1,
     "first_k_dense_replace": 1,
@@ -247,6 +254,11 @@ TABLE: dict[str, Case] = {
     "qwen35-odd": small("qwen35", "Qwen3_5TextConfig", {
         **DELTA_NET, **ODD, "head_dim": 48, "linear_num_key_heads": 3, "linear_num_value_heads": 3,
         "linear_value_head_dim": 48, "linear_conv_kernel_dim": 3}),
+    "falcon-h1": small("falcon-h1", "FalconH1Config", FALCON_H1),
+    "falcon-h1-odd": small("falcon-h1", "FalconH1Config", {
+        **FALCON_H1, **ODD, "head_dim": 48, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_n_groups": 3,
+        "mamba_rms_norm": True, "mamba_conv_bias": False, "attention_bias": True, "mlp_bias": True,
+        "tie_word_embeddings": True}),
     "qwen35moe": small("qwen35moe", "Qwen3_5MoeTextConfig",
                        DELTA_NET_EXPERTS | {"num_hidden_layers": 4, "layer_types": None}),
     "qwen3next": small("qwen3next", "Qwen3NextConfig", DELTA_NET_EXPERTS),

@@ -14,6 +14,7 @@ import numpy as np
 from octavo.errors import ModelError, shown
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
+from octavo.graph.names import split_layer
 from octavo.huggingface.config import find_class
 from octavo.huggingface.experts import apart, columns_of, half, in_groups, stacked, transposed
 from octavo.huggingface.heads import is_no_part, is_of_heads, part_of_heads
@@ -24,7 +25,7 @@ from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
 from octavo.models.config import Config
 from octavo.models.hparams import CLASSIFIER
-from octavo.models.remaking import neighbouring, of_unit_length
+from octavo.models.remaking import multiplied, neighbouring, of_unit_length
 from octavo.models.weights import WHOLE
 
 IGNORED = ("rotary_emb.inv_freq",)
@@ -72,6 +73,7 @@ def gguf_tensors(
     outer = {**architecture.outer, **architecture.heads.get(find_class(config), {})}
     named, left_out = text_name or str, _left_out(architecture, outer, tied)
     stored = stored_tensors(checkpoint, config, lambda name: (plain := named(name)) is None or left_out(plain))
+    factors = architecture.factors(config)
     modules = {**architecture.names, **architecture.class_names.get(find_class(config), {})}
     found = _find({named(name) or name: tensor for name, tensor in stored.items()}, architecture, modules, outer)
     found.single |= beside
@@ -90,6 +92,8 @@ def gguf_tensors(
             tensor = _without_rows(tensor, architecture.before_positions(config))
         if tensor is not None and name == "output.weight" and (axis := architecture.unit_output(config)) is not None:
             tensor = of_unit_length(tensor, axis)
+        if tensor is not None and (factor := factors.get(split_layer(name)[1])) is not None:
+            tensor = multiplied(tensor, factor)
         if tensor is None and not want.optional:
             raise _fault(checkpoint, name, "is missing", f"shape {list(want.shape)}")
         if tensor is not None and tensor.shape != want.shape:
@@ -151,7 +155,7 @@ def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: s
     """Put a layer's tensor where it belongs; whether it is known."""
     stem, _, kind = part.rpartition(".")
     if kind not in ("weight", *BESIDE) or part in names:  # stacked experts may go without
-        stem, kind = part, "weight"
+        stem, kind = part, "" if kind == "weight" else "weight"
     expert = _EXPERT.fullmatch(stem)
     target = names.get(f"{expert[1]}.*.{expert[3]}" if expert else stem)
     if target is None:
@@ -172,7 +176,8 @@ def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: s
 
 def _full(prefix: str, target: str, kind: str) -> str:
     """The whole name of a tensor, which is the target itself or of that kind."""
-    return f"{prefix}{target}" if target.endswith((".weight", *WHOLE)) else f"{prefix}{target}.{kind}"
+    is_whole = not kind or target.endswith((".weight", *WHOLE))
+    return f"{prefix}{target}" if is_whole else f"{prefix}{target}.{kind}"
 
 
 def _made(

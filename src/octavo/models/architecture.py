@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
+from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.node import PAGE_SIZE, Graph, Node
 from octavo.io.gguf import GGUFFile, LazyTensor
@@ -56,6 +57,7 @@ class Architecture(Generic[H]):
     layer      where a layer is, before its number
     outer      whole names of tensors outside of layers, as GGUF names them
     remade     a tensor, by GGUF's name, as GGUF has it where that is not as the checkpoint does
+    factors    what tensors of floats are multiplied by, or each of their rows, by GGUF's name without that of the layer
     before_positions  of a matrix of positions, the rows before that of the first token
     unused     what names of tensors begin with that have no part in what is computed
     ignored    ends of names of tensors that follow from config.json
@@ -103,6 +105,7 @@ class Architecture(Generic[H]):
     base: str = "model."
     other_bases: tuple[str, ...] = ()
     remade: Callable[[str, LazyTensor, H], LazyTensor] = lambda name, tensor, hp: tensor
+    factors: Callable[[Config], Mapping[str, float | F32]] = lambda config: {}
     before_positions: Callable[[Config], int] = lambda config: 0
     unit_output: Callable[[Config], int | None] = lambda config: None
     layer: str = "layers"

@@ -92,13 +92,8 @@ def config_keys(config: Config) -> Keys:
 
 def _scan_keys(config: Config) -> Keys:
     """Sizes of the scan. Raises ModelError for heads that are not as long as the width and its expansion say."""
-    width = config.size("hidden_size", LIMITS["embedding_length"]) * config.size("mamba_expand", 64, 2)
-    heads = config.size("mamba_n_heads", mamba.MOST)
-    if config.values.get("mamba_d_head") in (None, "auto"):
-        config = Config({**config.values, "mamba_d_head": width // heads}, config.file)
-    if heads * config.size("mamba_d_head", mamba.MOST) != width:
-        raise config.error("mamba_d_head", f"does not make {width} numbers of {heads} heads", str(width // heads))
-    return mamba.config_keys(config, WORDS)
+    width = config.size("hidden_size", mamba.MOST) * config.size("mamba_expand", 64, 2)
+    return mamba.config_keys(mamba.with_head_size(config, WORDS, width), WORDS)
 
 
 def with_experts(config: Config) -> Keys:

@@ -106,7 +106,9 @@ def scan(g: GraphBuilder, hp: Mamba, b: Weights, h: Node, layer: int) -> Node:
 
 
 def _normed(g: GraphBuilder, hp: Mamba, b: Weights, y: Node, layer: int) -> Node:
-    """y [T, inner], each group of neighbours normed."""
+    """y [T, inner], each group of neighbours normed; y itself where there is no norm."""
+    if b.get("ssm_norm") is None:
+        return y
     weight = as_vector(b["ssm_norm"])
     if hp.scan_groups == 1:
         return g.rms_norm(y, weight, hp.eps)
@@ -128,6 +130,18 @@ def config_keys(config: Config, words: dict[str, str]) -> Keys:
     sizes = {name: config.size(words[name], MOST) for name in ("taps", "keys", "heads", "scan_groups")}
     size = config.size(words["size"], MOST)
     return {SIZES[name]: number for name, number in sizes.items()} | {SIZES["inner"]: sizes["heads"] * size}
+
+
+def with_head_size(config: Config, words: dict[str, str], width: int) -> Config:
+    """config.json with the numbers of a head, which a `width` of all heads gives where it says "auto" or nothing.
+
+    Raises ModelError for another number.
+    """
+    word, heads = words["size"], config.size(words["heads"], MOST)
+    size = config.size(word, MOST) if config.values.get(word) not in (None, "auto") else width // heads
+    if heads * size != width:
+        raise config.error(word, f"does not make {width} numbers of {heads} heads", str(width // heads))
+    return Config({**config.values, word: size}, config.file)
 
 
 def _refuse_limits(config: Config, word: str) -> None:

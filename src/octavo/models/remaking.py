@@ -8,7 +8,7 @@ import numpy as np
 
 from octavo.errors import ModelError
 from octavo.formats import Planes, QTensor, dequantize, pack, quantize_reference, unpack
-from octavo.formats.spec import AnyArray
+from octavo.formats.spec import F32, AnyArray
 from octavo.io.gguf import LazyTensor
 from octavo.models.hparams import Hyperparams
 
@@ -134,6 +134,23 @@ def of_unit_length(tensor: LazyTensor, axis: int) -> LazyTensor:
         return quantize_reference((values / np.maximum(lengths, 1e-12)).astype(np.float32), fmt, tensor.name)
 
     return LazyTensor(tensor.name, fmt, tensor.shape, load)
+
+
+def multiplied(tensor: LazyTensor, by: float | F32) -> LazyTensor:
+    """A tensor of floats times a number, or each row times its own, rounded to the type that it has.
+
+    Raises ModelError for one that is quantized.
+    """
+    fmt, factor = tensor.format, np.asarray(by, np.float32)
+    if np.all(factor == 1):
+        return tensor
+    if not fmt.is_float:
+        raise ModelError(f"is {fmt.name}", field=f"tensor {tensor.name}", allowed="floats, as it is to be multiplied")
+    factor = factor if factor.ndim == 0 else factor[:, None]
+    return LazyTensor(
+        tensor.name, fmt, tensor.shape,
+        lambda: quantize_reference(dequantize(tensor.load()) * factor, fmt, tensor.name),
+    )  # fmt: skip
 
 
 def neighbouring(rows: AnyArray, heads: int) -> AnyArray:

@@ -126,7 +126,13 @@ class Weights:
         return Weights(self._file, f"blk.{layer}.", self._nodes)
 
     def __getitem__(self, name: str) -> Node:
-        full = self._full(name)
+        return self._node(self._full(name))
+
+    def whole(self, name: str) -> Node:
+        """That of a name which does not go on with ".weight", though others like it do."""
+        return self._node(self._prefix + name)
+
+    def _node(self, full: str) -> Node:
         if full not in self._nodes:
             tensor = self._file.tensor(full)
             self._nodes[full] = weight(tensor, input_scale_of(self._file, tensor))
