@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from transformers.models.phimoe.modeling_phimoe import sparsemixer
 
 from octavo.backends.reference import ReferenceBackend, ops
 from octavo.formats import by_name, dequantize, quantize_reference
@@ -128,6 +129,18 @@ def test_keep_groups(tokens: int, best: int) -> None:
         sums = [sum(sorted(row[4 * i : 4 * i + 4])[-best:]) for i in range(3)]
         chosen = sorted(range(3), key=lambda i: (-sums[i], i))[:2]
         assert kept == [value if i // 4 in chosen else -math.inf for i, value in enumerate(row)]
+
+
+@pytest.mark.parametrize("tokens", TOKENS)
+def test_sparse_shares(tokens: int) -> None:
+    """As transformers computes the shares of Phi-3.5-MoE, whose two experts may both have nearly all."""
+    x = uniform(tokens, 12)
+    x[0] -= 3  # none is over 0
+    want, places = sparsemixer(torch.from_numpy(x), jitter_eps=0.15, training=False)
+    ids = ops.top_k(x, k=2)
+    np.testing.assert_array_equal(ids, places.numpy())
+    np.testing.assert_allclose(ops.sparse_shares(x, ids, tolerance=0.3), want.numpy(), rtol=1e-6)
+    assert tokens < 5 or ((want > 0.1) & (want < 1)).any()
 
 
 def test_parts_of_heads_and_numbers() -> None:

@@ -33,7 +33,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
         yield made
 
 
-FORMER = {"Ernie4_5_ForCausalLM", "ChatGLMForConditionalGeneration", "MPTForCausalLM", "BloomModel"}
+FORMER = {
+    "Ernie4_5_ForCausalLM", "PhiMoEForCausalLM", "ChatGLMForConditionalGeneration", "MPTForCausalLM", "BloomModel",
+}  # fmt: skip
 """Other names of classes that the table has."""
 
 

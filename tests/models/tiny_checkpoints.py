@@ -209,6 +209,10 @@ TABLE: dict[str, Case] = {
         **ODD, "head_dim": 48, "pad_token_id": None, "use_bias": True, "tie_word_embeddings": False}),
     "ernie4_5-moe": small("ernie4_5-moe", "Ernie4_5_MoeConfig", ERNIE),
     "ernie4_5-moe-odd": small("ernie4_5-moe", "Ernie4_5_MoeConfig", {**ERNIE, **ODD, "moe_num_shared_experts": 0}),
+    "phimoe": small("phimoe", "PhimoeConfig", {**PHIMOE, "attention_bias": True, "lm_head_bias": True}),
+    "phimoe-long": small("phimoe", "PhimoeConfig", {
+        **PHIMOE, "sliding_window": WINDOW, "rope_parameters": {
+            **LONGROPE, "original_max_position_embeddings": 128, "long_mscale": 1.2, "short_mscale": 1.2}}),
     "exaone-moe": small("exaone-moe", "ExaoneMoeConfig", {
         **EXAONE_MOE, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
     "exaone-moe-odd": small("exaone-moe", "ExaoneMoeConfig", {

@@ -261,6 +261,7 @@ def _small() -> Iterator[OpCase]:
         for plus in (0, 1):
             yield from _each("sum_experts", (1, 9), k=520, experts=experts, used=used, normalized=plus, plus=plus)
         yield from _each("gather", (1, 9), k=experts, used=used)
+        yield from _each("sparse_shares", (1, 9), k=experts, used=used)
         yield from _each("weighted_sum", (1, 9), k=520, used=used)
     yield from _each("gather", (1, 9), k=60, used=4, row=1)
     yield from _each("slice_heads", (1, 9), heads=3, dim=40, start=24, size=16)

@@ -12,6 +12,13 @@ def keep_largest(s: Sketch) -> Node:
 
 
 @graph
+def sparse_shares(s: Sketch) -> Node:
+    """So tolerant that some values are near."""
+    x = s.given("x", s["k"])
+    return s.builder.sparse_shares(x, s.builder.top_k(x, s["used"]), 0.3)
+
+
+@graph
 def clamp(s: Sketch) -> Node:
     return s.builder.clamp(s.given("x", s["k"]), -0.5, 0.25)
 

@@ -323,6 +323,9 @@ class GraphBuilder:
             self._taken[key] = apply("take_columns_id", x, wanted, ids, label=x.name)
         return self._taken[key]
 
+    def sparse_shares(self, x: Node, ids: Node, tolerance: float) -> Node:
+        return apply("sparse_shares", x, ids, tolerance=tolerance, label=x.name)
+
     def normalize(self, x: Node) -> Node:
         return apply("normalize", x, label=x.name)
 

@@ -308,6 +308,18 @@ def gather(x: Node, ids: Node) -> tuple[Shape, DType]:
 
 
 @op
+def sparse_shares(x: Node, ids: Node, *, tolerance: float) -> tuple[Shape, DType]:
+    """x [T, E], ids int [T, k] of each row's largest values -> [T, k]: the share of each in a softmax of those near it.
+
+    Near x[i] are the x[j], but those of earlier ids, with x[i] - x[j] <= tolerance * max(x[i], |x[j]|) (SparseMixer-v2,
+    arXiv 2409.12136).
+    """
+    fits = len(x.shape) == len(ids.shape) == 2 and x.shape[:1] == ids.shape[:1]
+    require(fits and tolerance >= 0, "sparse_shares", "x [T, E], ids [T, k], a tolerance of at least 0", x, ids)
+    return ids.shape, "f32"
+
+
+@op
 def take_columns(x: Node, order: Node) -> tuple[Shape, DType]:
     """x [T, K], order [K] of whole numbers as floats -> [T, K]: x[t, order[k]]."""
     fits = len(x.shape) == 2 and order.shape == x.shape[1:]

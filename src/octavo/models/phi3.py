@@ -14,7 +14,11 @@ from octavo.models.weights import Tensors, Weights, matrix, vector, with_scales
 
 
 def hparams(r: HyperparamReader) -> Hyperparams:
-    hp = with_longrope(r, read_shared(r, has_experts=False))
+    return windowed(with_longrope(r, read_shared(r, has_experts=False)))
+
+
+def windowed(hp: Hyperparams) -> Hyperparams:
+    """The same with the window in all layers, where there is one."""
     return replace(hp, windowed=(hp.n_window is not None,) * hp.n_layer)
 
 

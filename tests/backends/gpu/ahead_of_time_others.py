@@ -72,6 +72,7 @@ OTHERS: Kernels = {
     "as_large_as": (streams.as_large_as_kernel, {"S": 4, "B": 2048}, 8, {"like": "*fp32", "least": "fp32", "k": "i32"}),
     "top_k": (elementwise.top_k_kernel, {"SOFT_MAX": True, "B": 128}, 1, {"out": "*i32", "k": "i32"}),
     "gather": (elementwise.gather_kernel, {"B": 8}, 1, {}),
+    "sparse_shares": (elementwise.sparse_shares_kernel, {"B": 16}, 1, {"tolerance": "fp32", "k": "i32"}),
     "take_columns": (elementwise.take_columns_kernel, {"B": 1024}, 4,
                      {"order": "*i32", "ids": "*i32", "sharing": "i32", "k": "i32"}),
     "weighted_sum": (elementwise.weighted_sum_kernel, {"B": 1024}, 4, {}),

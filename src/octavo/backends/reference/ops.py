@@ -252,6 +252,16 @@ def gather(x: F32, ids: AnyArray) -> F32:
     return x[ids] if x.ndim == 1 else np.take_along_axis(x, ids, axis=-1)
 
 
+def sparse_shares(x: F32, ids: AnyArray, *, tolerance: float) -> F32:
+    left, shares = x.astype(np.float32), np.empty(ids.shape, np.float32)
+    for j in range(ids.shape[1]):
+        top = np.take_along_axis(x, ids[:, j : j + 1], axis=1)
+        near = top - left <= np.float32(tolerance) * np.maximum(np.abs(x), top)
+        shares[:, j] = 1 / np.where(near, np.exp(np.where(near, left - top, 0)), 0).sum(axis=1)
+        np.put_along_axis(left, ids[:, j : j + 1], np.float32(-np.inf), axis=1)
+    return shares
+
+
 def take_columns(x: F32, order: F32) -> F32:
     return x[:, order.astype(np.int64)]
 

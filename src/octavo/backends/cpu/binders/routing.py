@@ -45,6 +45,15 @@ def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) ->
     )]  # fmt: skip
 
 
+@binds("sparse_shares")
+def _sparse_shares(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, ids = inputs
+    return [rows_call(
+        routing.sparse_shares_kernel(), out, x, ids=ids, ids_stride=stride(ids), n=x.shape[1], k=out.shape[1],
+        tolerance=float(node.attrs["tolerance"]),
+    )]  # fmt: skip
+
+
 @binds("add_rows")
 def _add_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, rows, ids = inputs

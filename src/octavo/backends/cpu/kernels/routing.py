@@ -117,6 +117,30 @@ def gather_kernel() -> Any:
     return gather
 
 
+SPARSE_SHARES = record(ROW, "ids ids_stride n k tolerance:f4")
+
+
+@kernels(SPARSE_SHARES)
+def sparse_shares_kernel() -> Any:
+    """y [k] = 1 / the sum of exp(x[j] - x[i]) over those of n values that are near x[i], for each i of ids."""
+
+    def sparse_shares(a, task):
+        n, tolerance = a.n, a.tolerance
+        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
+        ids = i32_pointer(a.ids + task * a.ids_stride)
+        for place in range(a.k):
+            top, total = xs[ids[place]], 0.0
+            for i in range(n):
+                taken = False
+                for earlier in range(place):
+                    taken = taken or ids[earlier] == i
+                if not taken and top - xs[i] <= tolerance * max(abs(xs[i]), top):
+                    total += math.exp(xs[i] - top)
+            ys[place] = 1.0 / total
+
+    return sparse_shares
+
+
 WEIGHTED_SUM = record(ROW, "weights weights_stride", "k n")
 
 

@@ -48,6 +48,14 @@ def _gather(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Cal
     ]
 
 
+@binds("sparse_shares")
+def _sparse_shares(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    x, ids = inputs
+    k, used = x.shape[1], ids.shape[1]
+    return [c.launch(elementwise.sparse_shares_kernel, (len(x),), x, ids, out, x.stride(0), k, used,
+                     float(node.attrs["tolerance"]), B=next_power_of_2(k), warps=1)]  # fmt: skip
+
+
 @binds("add_rows")
 def _add_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, rows, ids = inputs

@@ -240,6 +240,21 @@ def gather_kernel(x, ids, out, x_stride, used, B: tl.constexpr, PDL: tl.constexp
 
 
 @triton.jit
+def sparse_shares_kernel(x, ids, out, x_stride, k, used, tolerance, B: tl.constexpr, PDL: tl.constexpr):
+    """out [T, used] = 1 / the sum of exp(x[j] - x[i]) over those of k values that are near x[i], for each i of ids."""
+    token, at, inside = whole_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
+    left = inside
+    for j in range(used):
+        place = tl.load(ids + token * used + j)
+        top = tl.sum(tl.where(at == place, value, 0.0))
+        near = left & (top - value <= tolerance * tl.maximum(tl.abs(value), top))
+        total = tl.sum(tl.where(near, tl.exp(tl.where(near, value - top, 0.0)), 0.0))
+        tl.store(out + token * used + j, 1.0 / total)
+        left = left & (at != place)
+
+
+@triton.jit
 def take_columns_kernel(x, order, ids, out, x_stride, out_stride, sharing, k, B: tl.constexpr, PDL: tl.constexpr):
     """out [R, k] = x[r // sharing, order[j]]; with `ids` [R] the order of row r is number ids[r] of `order`."""
     row, at, inside = part_of_row(k, B, PDL)
