@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from tests.models import small_thinker
 from tests.models.deci_layers import BLOCKS
 
 Tensors = dict[str, torch.Tensor]
@@ -215,6 +216,19 @@ def called(name: str) -> Remake:
     return lambda tensors, config: (tensors, {"architectures": [name]})
 
 
+def smallthinker(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with other layers; those that are tied have no windows."""
+    n, full = config["num_hidden_layers"], config["tie_word_embeddings"]
+    layout = [int(i % 4 > 0) for i in range(n)]
+    return tensors, {
+        "architectures": ["SmallThinkerForCausalLM"], "moe_num_primary_experts": small_thinker.EXPERTS,
+        "moe_num_active_primary_experts": small_thinker.USED, "moe_ffn_hidden_size": config["intermediate_size"],
+        "moe_primary_router_apply_softmax": full, "rope_layout": [1] * n if full else layout,
+        "sliding_window_layout": [0] * n if full else layout, "sliding_window_size": small_thinker.WINDOW,
+        "moe_layer_layout": [1] * n, "intermediate_size": None, "hidden_act": None,
+    }  # fmt: skip
+
+
 def deci(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Llama with other layers."""
     return tensors, {
@@ -243,6 +257,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "OrionForCausalLM": orion,
     "CodeShellForCausalLM": codeshell,
     "MaincoderForCausalLM": maincoder,
+    "SmallThinkerForCausalLM": smallthinker,
     **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
 }

@@ -181,6 +181,8 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("codeshell", {"attention.head_count_kv": 2}, "tensor blk.0.attn_qkv.weight: shape"),
     ("pangu-embedded", {"attention.scale": 2.0}, "attention.scale: is 2.0"),
     ("maincoder", {"logit_scale": 2.0}, "logit_scale: is 2.0"),
+    ("smallthinker", {"expert_gating_func": 0}, "expert_gating_func: 0 does not fit"),
+    ("smallthinker", {"attention.sliding_window_pattern": [True]}, "sliding_window_pattern: has 1 values"),
     ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
 ]
 
@@ -233,6 +235,9 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("orion", {"attention_bias": True}, "attention_bias: is true"),
     ("codeshell", {"position_embedding_type": "learned_absolute"}, "position_embedding_type: is 'learned_absolute'"),
     ("maincoder", {"use_qk_norm": False}, "use_qk_norm: is false"),
+    ("smallthinker", {"rope_layout": [1, 1, 1]}, "rope_layout: is "),
+    ("smallthinker", {"moe_layer_layout": [0, 1, 1]}, "moe_layer_layout: is "),
+    ("smallthinker", {"moe_enable_early_router": False}, "moe_enable_early_router: is false"),
     ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
     ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),
     ("chatglm-first", {"kv_channels": 32}, "query_key_value.weight: shape .* rows of q, k and v"),

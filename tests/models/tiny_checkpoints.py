@@ -352,6 +352,12 @@ TABLE: dict[str, Case] = {
     "maincoder": replace(
         small("maincoder", "HunYuanDenseV1Config", {"head_dim": 64, "pad_token_id": None}),
         folder="MaincoderForCausalLM"),
+    "smallthinker": replace(
+        small("smallthinker", "LlamaConfig", {"num_hidden_layers": 3, "head_dim": 64}),
+        folder="SmallThinkerForCausalLM"),
+    "smallthinker-full": replace(
+        small("smallthinker", "LlamaConfig", {"head_dim": 64, "tie_word_embeddings": True}),
+        folder="SmallThinkerForCausalLM"),
     "mpt": small("mpt", "MptConfig", {"num_attention_heads": 4, "max_seq_len": 256}),
     "mpt-clipped": small("mpt", "MptConfig", {
         "num_attention_heads": 4, "max_seq_len": 256, "attn_config": {"clip_qkv": 0.5}}),

@@ -87,6 +87,7 @@ from octavo.models import (
     qwen35,
     qwen35moe,
     seed_oss,
+    smallthinker,
     smollm3,
     stablelm,
     starcoder,
@@ -111,6 +112,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
+        smallthinker,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
