@@ -31,19 +31,19 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GGUFFile]:
         yield file
 
 
-def unsplit(file: GGUFFile, path: Path, kind: str = "F32", keys: dict[str, int] | None = None) -> GGUFFile:
+def unsplit(file: GGUFFile, path: Path, kind: str = "F32", keys: dict[str, int | None] | None = None) -> GGUFFile:
     """The model as an older file, its matrices of keys and values in a format."""
-    hp = read_model(file).hparams
+    hp, arch = read_model(file).hparams, file.metadata.get_str("general.architecture")
     tensors: dict[str, Any] = {name: file.tensor(name) for name in file.tensors}
     for i in range(hp.n_layer):
         k, v = (dequantize(tensors.pop(f"blk.{i}.attn_{part}_b.weight")) for part in "kv")
         both = np.concatenate([k.swapaxes(1, 2), v], axis=1).reshape(-1, k.shape[1])
         tensors[f"blk.{i}.attn_kv_b.weight"] = quantize_reference(both, by_name(kind))
     names = [key for key in file.metadata if key != "general.architecture" and not key.endswith(NEW)]
-    lengths = {end.removesuffix("_mla"): file.metadata.get_int(f"deepseek2.attention.{end}") for end in NEW}
-    changed = lengths | {"head_count_kv": hp.n_head} | (keys or {})
-    metadata = {name: file.metadata[name] for name in names}
-    write_gguf(path, "deepseek2", metadata | {f"deepseek2.attention.{k}": v for k, v in changed.items()}, tensors)
+    lengths = {end.removesuffix("_mla"): file.metadata.get_int(f"{arch}.attention.{end}") for end in NEW}
+    changed: dict[str, int | None] = lengths | {"head_count_kv": hp.n_head} | (keys or {})
+    metadata = {name: file.metadata[name] for name in names} | {f"{arch}.attention.{k}": v for k, v in changed.items()}
+    write_gguf(path, arch, {key: value for key, value in metadata.items() if value is not None}, tensors)
     return GGUFFile.open(path)
 
 
@@ -51,6 +51,16 @@ def test_logits_are_those_of_the_split_file(model: GGUFFile, tmp_path: Path) -> 
     with unsplit(model, tmp_path / "m.gguf") as file:
         got = logits(file, ReferenceBackend(), FEW, at_once=True)
     assert error(got, logits(model, ReferenceBackend(), FEW, at_once=True)) < 1e-6
+
+
+def test_minicpm3_which_does_not_say_how_long_values_are(tmp_path: Path) -> None:
+    """Where all heads' are the width."""
+    case = TABLE["minicpm3"]
+    want = saved(tmp_path / "hf", replace(case, options=case.options | {"v_head_dim": 64}))
+    with open_model_file(tmp_path / "hf") as folder, unsplit(
+        folder, tmp_path / "m.gguf", keys={"value_length": None}) as file:  # fmt: skip
+        assert "minicpm3.attention.value_length" not in file.metadata
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 
 
 @pytest.mark.parametrize(("kind", "keys", "step"), [("F32", "F32", 0), ("BF16", "BF16", 0), ("Q4_K", "F16", 2**-11)])

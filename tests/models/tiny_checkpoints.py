@@ -116,6 +116,10 @@ LONGROPE = {
 }  # fmt: skip
 PHIMOE = {"num_local_experts": 6, "num_experts_per_tok": 2}
 EXAONE_MOE = {
+MINICPM3 = {
+    "kv_lora_rank": 48, "q_lora_rank": 24, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40,
+    "num_key_value_heads": 2, "pad_token_id": None,
+}  # fmt: skip
     "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_shared_experts": 1,
     "first_k_dense_replace": 1,
 }  # fmt: skip
@@ -214,6 +218,10 @@ TABLE: dict[str, Case] = {
         **PHIMOE, "sliding_window": WINDOW, "rope_parameters": {
             **LONGROPE, "original_max_position_embeddings": 128, "long_mscale": 1.2, "short_mscale": 1.2}}),
     "exaone-moe": small("exaone-moe", "ExaoneMoeConfig", {
+    "minicpm3": small("minicpm3", "MiniCPM3Config", MINICPM3),
+    "minicpm3-long": small("minicpm3", "MiniCPM3Config", {
+        **MINICPM3, "tie_word_embeddings": False, "rope_parameters": {
+            **LONGROPE, "short_factor": [1 + i / 8 for i in range(8)], "long_factor": [2 + i / 2 for i in range(8)]}}),
         **EXAONE_MOE, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
     "exaone-moe-odd": small("exaone-moe", "ExaoneMoeConfig", {
         **EXAONE_MOE, **ODD, "n_group": 3, "topk_group": 2, "num_hidden_layers": 4, "sliding_window": WINDOW}),

@@ -72,8 +72,10 @@ class SplitFile(GGUFFile):
         return QTensor(tensor.format, tensor.shape, tensor.data, name) if copy else tensor
 
 
-def split(file: GGUFFile) -> tuple[GGUFFile, Metadata]:
+def split(file: GGUFFile, value_length: int | None = None) -> tuple[GGUFFile, Metadata]:
     """The file as it is written today, and its metadata; those of a file that is are its own.
+
+    value_length  of a file that does not say it, which with None it must
 
     Raises ModelError for sizes that do not go together.
     """
@@ -81,15 +83,17 @@ def split(file: GGUFFile) -> tuple[GGUFFile, Metadata]:
         return file, file.metadata
     arch = file.metadata.get_str("general.architecture")
 
-    def size(field: str) -> int:
-        number, most = file.metadata.get_int(f"{arch}.{field}"), LIMITS["attention.key_length"]
+    def size(field: str, usual: int | None = None) -> int:
+        key, most = f"{arch}.{field}", LIMITS["attention.key_length"]
+        number = file.metadata.get_int(key) if usual is None else file.metadata.get_int(key, usual)
         if not 1 <= number <= most:
             raise ModelError(
                 f"{number} is out of range", file=file.path, field=f"{arch}.{field}", allowed=f"1 to {most}"
             )
         return number
 
-    heads, key, value = (size(f"attention.{part}") for part in ("head_count", "key_length", "value_length"))
+    heads, key = size("attention.head_count"), size("attention.key_length")
+    value = size("attention.value_length", value_length)
     rank, turned = size("attention.kv_lora_rank"), size("rope.dimension_count")
     if key <= turned:
         allowed = f"over {turned}, the dimensions of rope"
