@@ -183,6 +183,8 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("maincoder", {"logit_scale": 2.0}, "logit_scale: is 2.0"),
     ("smallthinker", {"expert_gating_func": 0}, "expert_gating_func: 0 does not fit"),
     ("smallthinker", {"attention.sliding_window_pattern": [True]}, "sliding_window_pattern: has 1 values"),
+    ("dbrx", {"attention.clamp_kqv": -1.0}, "clamp_kqv: -1.0 is out of range"),
+    ("dbrx", {"expert_weights_scale": 2.0}, "expert_weights_scale: is 2.0"),
     ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
 ]
 
@@ -238,6 +240,9 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("smallthinker", {"rope_layout": [1, 1, 1]}, "rope_layout: is "),
     ("smallthinker", {"moe_layer_layout": [0, 1, 1]}, "moe_layer_layout: is "),
     ("smallthinker", {"moe_enable_early_router": False}, "moe_enable_early_router: is false"),
+    ("dbrx", {"ffn_config": None}, "ffn_config: is missing"),
+    ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, "ffn_act_fn: is "),
+    ("dbrx", {"ffn_config": {"moe_normalize_expert_weights": 2}}, "moe_normalize_expert_weights: is '2'"),
     ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
     ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),
     ("chatglm-first", {"kv_channels": 32}, "query_key_value.weight: shape .* rows of q, k and v"),

@@ -366,6 +366,10 @@ TABLE: dict[str, Case] = {
     "smallthinker-full": replace(
         small("smallthinker", "LlamaConfig", {"head_dim": 64, "tie_word_embeddings": True}),
         folder="SmallThinkerForCausalLM"),
+    "dbrx": small("dbrx", "DbrxConfig", {
+        "num_attention_heads": 4, "d_model": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 5e4},
+        "attn_config": {"clip_qkv": 0.5, "kv_n_heads": 2, "rope_theta": 5e4},
+        "ffn_config": {"ffn_hidden_size": 256, "moe_num_experts": 6, "moe_top_k": 2}}),
     "mpt": small("mpt", "MptConfig", {"num_attention_heads": 4, "max_seq_len": 256}),
     "mpt-clipped": small("mpt", "MptConfig", {
         "num_attention_heads": 4, "max_seq_len": 256, "attn_config": {"clip_qkv": 0.5}}),
@@ -391,7 +395,7 @@ _WIDE = {
     "num_attention_heads": 4, "v_head_dim": 64, "linear_value_head_dim": 64, "mamba_head_dim": 64, **dict.fromkeys((
         "hidden_size", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size", "kv_lora_rank",
         "shared_expert_intermediate_size", "shared_intermediate_size", "q_lora_rank", "qk_nope_head_dim",
-        "hidden_size_per_layer_input", "laurel_rank", "ffn_hidden_size",
+        "hidden_size_per_layer_input", "laurel_rank", "d_model", "ffn_hidden_size",
         "moe_shared_expert_intermediate_size"), 256),
 }  # fmt: skip
 """Sizes of which every row of a matrix is whole blocks of 256."""

@@ -20,6 +20,7 @@ from octavo.models import (
     codeshell,
     cohere2,
     command_r,
+    dbrx,
     deci,
     deepseek,
     deepseek2,
@@ -113,7 +114,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
-        smallthinker,
+        smallthinker, dbrx,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
