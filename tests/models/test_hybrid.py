@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
+from octavo.cli.facts import facts, lines
 from octavo.errors import ModelError
 from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import open_model_file
@@ -76,6 +77,9 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("nemotron_h_moe", {"moe_latent_size": 64}, "tensor blk.1.ffn_up_exps.weight", "contradicts the hyperparameters"),
     ("falcon-h1", {"ssm.time_step_rank": 0}, "ssm.time_step_rank", "0 does not fit"),
     ("falcon-h1", {"expert_count": 4}, "expert_count", "4 experts in falcon-h1"),
+    ("mamba2", {"attention.head_count": 2}, "attention.head_count", "2 is out of range"),
+    ("mamba2", {"feed_forward_length": 96}, "feed_forward_length", "96 is out of range"),
+    ("mamba2", {"ssm.group_count": 0}, "ssm.group_count", "0 does not fit"),
     ("lfm2", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
     ("lfm2", {"attention.head_count_kv": [0, 1, 2]}, "attention.head_count_kv", "differs from layer to layer"),
     ("lfm2", {"shortconv.l_cache": 1}, "shortconv.l_cache", "1 is out of range"),
@@ -117,6 +121,9 @@ CONFIGS: list[tuple[str, dict[str, Any], str]] = [
     ("falcon-h1", {"ssm_multipliers": [1.0, 2.0]}, "ssm_multipliers"),
     ("falcon-h1", {"mlp_multipliers": [0.5, 0]}, "mlp_multipliers"),
     ("falcon-h1", {"key_multiplier": 0}, "key_multiplier"),
+    ("mamba2", {"use_bias": True}, "use_bias"),
+    ("mamba2", {"expand": 3}, "head_dim"),
+    ("mamba2", {"hidden_act": "gelu"}, "hidden_act"),
     ("qwen35", {"attention_bias": True}, "attention_bias"),
     ("qwen35", {"layer_types": ["mamba"] * 3}, "layer_types"),
     ("qwen3next", {"norm_topk_prob": False}, "norm_topk_prob"),
@@ -169,6 +176,13 @@ def test_what_norms_add_by_its_other_key(tmp_path: Path) -> None:
     other = {"attention.layer_norm_rms_epsilon": None, "attention.layer_norm_epsilon": 3e-3}
     with GGUFFile.open(written(tmp_path / "hf", tmp_path / "m.gguf", "nemotron_h", other)) as file:
         assert read_model(file).hparams.eps == pytest.approx(3e-3)
+
+
+def test_a_model_without_attention_says_so(tmp_path: Path) -> None:
+    with GGUFFile.open(written(tmp_path / "hf", tmp_path / "m.gguf", "mamba2", {"context_length": None})) as file:
+        hp = read_model(file).hparams
+        assert (hp.n_ctx_train, hp.n_head, hp.kv_heads(0)[0]) == (1 << 20, 0, 0)
+        assert lines(facts(file, 128, device="cpu"))["heads"] == "none"
 
 
 def test_weights_that_are_multiplied() -> None:

@@ -46,6 +46,7 @@ NEMOTRON_H_MOE = {
     "num_experts_per_tok": 2, "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 80,
     "routed_scaling_factor": 2.5,
 }  # fmt: skip
+MAMBA2 = {"num_heads": 8, "head_dim": 32, "state_size": 16, "n_groups": 2}
 FALCON_H1 = {
     "head_dim": 64, "mamba_d_ssm": 256, "mamba_n_heads": 8, "mamba_d_state": 32, "mamba_n_groups": 2,
     "lm_head_multiplier": 0.04, "embedding_multiplier": 5.6, "mlp_multipliers": [0.88, 0.3], "key_multiplier": 0.4,
@@ -115,11 +116,11 @@ LONGROPE = {
     "short_factor": [1 + i / 8 for i in range(32)], "long_factor": [2 + i / 2 for i in range(32)],
 }  # fmt: skip
 PHIMOE = {"num_local_experts": 6, "num_experts_per_tok": 2}
-EXAONE_MOE = {
 MINICPM3 = {
     "kv_lora_rank": 48, "q_lora_rank": 24, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40,
     "num_key_value_heads": 2, "pad_token_id": None,
 }  # fmt: skip
+EXAONE_MOE = {
     "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_shared_experts": 1,
     "first_k_dense_replace": 1,
 }  # fmt: skip
@@ -217,11 +218,11 @@ TABLE: dict[str, Case] = {
     "phimoe-long": small("phimoe", "PhimoeConfig", {
         **PHIMOE, "sliding_window": WINDOW, "rope_parameters": {
             **LONGROPE, "original_max_position_embeddings": 128, "long_mscale": 1.2, "short_mscale": 1.2}}),
-    "exaone-moe": small("exaone-moe", "ExaoneMoeConfig", {
     "minicpm3": small("minicpm3", "MiniCPM3Config", MINICPM3),
     "minicpm3-long": small("minicpm3", "MiniCPM3Config", {
         **MINICPM3, "tie_word_embeddings": False, "rope_parameters": {
             **LONGROPE, "short_factor": [1 + i / 8 for i in range(8)], "long_factor": [2 + i / 2 for i in range(8)]}}),
+    "exaone-moe": small("exaone-moe", "ExaoneMoeConfig", {
         **EXAONE_MOE, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
     "exaone-moe-odd": small("exaone-moe", "ExaoneMoeConfig", {
         **EXAONE_MOE, **ODD, "n_group": 3, "topk_group": 2, "num_hidden_layers": 4, "sliding_window": WINDOW}),
@@ -262,15 +263,19 @@ TABLE: dict[str, Case] = {
     "nemotron_h_moe-odd": small("nemotron_h_moe", "NemotronHConfig", {
         **NEMOTRON_H_MOE, "n_groups": 1, "moe_latent_size": 64, "n_group": 3, "topk_group": 2,
         "norm_topk_prob": False}),
-    "qwen35": small("qwen35", "Qwen3_5TextConfig", DELTA_NET),
-    "qwen35-odd": small("qwen35", "Qwen3_5TextConfig", {
-        **DELTA_NET, **ODD, "head_dim": 48, "linear_num_key_heads": 3, "linear_num_value_heads": 3,
-        "linear_value_head_dim": 48, "linear_conv_kernel_dim": 3}),
     "falcon-h1": small("falcon-h1", "FalconH1Config", FALCON_H1),
     "falcon-h1-odd": small("falcon-h1", "FalconH1Config", {
         **FALCON_H1, **ODD, "head_dim": 48, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_n_groups": 3,
         "mamba_rms_norm": True, "mamba_conv_bias": False, "attention_bias": True, "mlp_bias": True,
         "tie_word_embeddings": True}),
+    "mamba2": small("mamba2", "Mamba2Config", MAMBA2),
+    "mamba2-odd": small("mamba2", "Mamba2Config", {
+        **MAMBA2, "hidden_size": 144, "num_heads": 6, "head_dim": 48, "n_groups": 1, "use_conv_bias": False,
+        "tie_word_embeddings": True}),
+    "qwen35": small("qwen35", "Qwen3_5TextConfig", DELTA_NET),
+    "qwen35-odd": small("qwen35", "Qwen3_5TextConfig", {
+        **DELTA_NET, **ODD, "head_dim": 48, "linear_num_key_heads": 3, "linear_num_value_heads": 3,
+        "linear_value_head_dim": 48, "linear_conv_kernel_dim": 3}),
     "qwen35moe": small("qwen35moe", "Qwen3_5MoeTextConfig",
                        DELTA_NET_EXPERTS | {"num_hidden_layers": 4, "layer_types": None}),
     "qwen3next": small("qwen3next", "Qwen3NextConfig", DELTA_NET_EXPERTS),
@@ -405,7 +410,8 @@ def wide(options: dict[str, Any]) -> dict[str, Any]:
     """A case's options with other sizes, as far as it has these."""
     heads = {"num_key_value_heads": 4} if options.get("num_key_value_heads") == options["num_attention_heads"] else {}
     sizes = {key: size for key, size in _WIDE.items() if options.get(key)}
-    return options | sizes | heads
+    of_scans = {"head_dim": 64} if options.get("state_size") else {}
+    return options | sizes | heads | of_scans
 
 
 REPEATED = ("qwen2-window", "qwen3moe-window", "lfm2moe", "qwen35moe", "qwen3next", "granitehybrid-experts")

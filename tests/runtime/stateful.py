@@ -17,6 +17,9 @@ SMALL = {
     "granite-4.0-h-micro": {"n_layer": 3, "n_embd": 32, "keys": {
         "attention.head_count_kv": [0, 1, 0], "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1,
         "ssm.time_step_rank": 2, "ssm.inner_size": 32}},
+    "mamba2-2.7b": {"n_layer": 2, "n_embd": 32, "n_ff": 0, "n_head": 0, "n_head_kv": 0, "head_dim": 0, "keys": {
+        "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 2, "ssm.time_step_rank": 2,
+        "ssm.inner_size": 32}},
     "lfm2-1.2b": {"n_layer": 3, "n_embd": 32, "keys": {"attention.head_count_kv": [0, 1, 0], "shortconv.l_cache": 4}},
 }  # fmt: skip
 

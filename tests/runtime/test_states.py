@@ -292,6 +292,7 @@ def test_memory_is_counted(model: ModelSpec) -> None:
     assert page_bytes(engine.graph) == PAGE_SIZE * keys_and_values
     least = page_bytes(engine.graph) + state * slots_for(1)
     config = EngineConfig(n_ctx=CONTEXT, n_batch=BATCH, cache_type="f32", kv_memory=least)
-    assert Engine(model, [ReferenceBackend()], config).pool.n_pages == 1
+    pages = 1 if keys_and_values else CONTEXT // PAGE_SIZE  # which take nothing where no layer attends
+    assert Engine(model, [ReferenceBackend()], config).pool.n_pages == pages
     with pytest.raises(UsageError, match=f"{least:}"):
         Engine(model, [ReferenceBackend()], replace(config, kv_memory=least - 1))

@@ -111,6 +111,8 @@ def test_clients_that_leave(server: Server, model: Model) -> None:
 
 
 def test_too_few_pages_for_all(path: Path, server: Server, model: Model) -> None:
+    if not page_bytes(model.engine.graph):
+        pytest.skip("no layer attends, so that pages take no memory")
     memory = 8 * page_bytes(model.engine.graph) + slots_for(SEQUENCES) * state_bytes(model.engine.graph)
     asked = [{**body(i), "max_tokens": 120} for i in range(6)]
     with octavo.load(path, device="cpu", max_sequences=SEQUENCES, n_ctx=512, kv_memory=memory) as small:

@@ -74,6 +74,11 @@ SHAPES = {
               "rope.scaling.finetuned": False, "ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 1,
               "ssm.time_step_rank": 64, "ssm.inner_size": 4096},
     ),
+    "mamba2-2.7b": ModelShape(
+        "mamba2", 64, 2560, 0, 0, 0, 0, 50288, True,
+        keys={"ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 1, "ssm.time_step_rank": 80,
+              "ssm.inner_size": 5120},
+    ),
     "llama3-8b": ModelShape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5),
     "gemma3-4b": ModelShape(
         "gemma3", 34, 2560, 10240, 8, 4, 256, 262144, True,

@@ -173,7 +173,7 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
         shown |= {
             "context": f"{found['context_length']:,} tokens{windowed}",
             "layers": f"{found['layers']} of width {found['width']:,}{experts}",
-            "heads": f"{found['heads']}, {found['key_heads']} of keys and values",
+            "heads": f"{found['heads']}, {found['key_heads']} of keys and values" if found["heads"] else "none",
             "vocabulary": f"{found['vocabulary']:,} tokens",
             "memory": f"{size(total)} at --ctx-size {memory['ctx_size']}: {size(memory['weights'])} of weights, "
             f"{size(memory['cache'])} of keys and values{states}",

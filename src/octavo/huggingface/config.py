@@ -14,7 +14,7 @@ from octavo.models.config import Config, Keys, brief
 from octavo.models.hparams import LIMITS
 from octavo.models.refusal import unknown
 
-FF, CONTEXT = "feed_forward_length", "context_length"
+FF, CONTEXT, HEADS = "feed_forward_length", "context_length", "attention.head_count"
 CLASSES = {name: architecture for architecture in ARCHITECTURES.values() for name in architecture.classes}
 """Architectures by the class that config.json names under `architectures`."""
 
@@ -78,22 +78,30 @@ def read_hyperparams(config: Config, keys: Keys, numbers: Mapping[str, list[floa
 def _sizes(config: Config, own: Keys) -> Keys:
     """The fields that all architectures have; context and feed-forward width where none of its own."""
     width = config.size("hidden_size", LIMITS["embedding_length"])
-    heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
+    inner = own[FF] if own.get(FF) is not None else config.size("intermediate_size", LIMITS[FF])
+    return {
+        "block_count": own.get("block_count") or config.size("num_hidden_layers", LIMITS["block_count"]),
+        "context_length": own.get(CONTEXT) or config.size("max_position_embeddings", LIMITS[CONTEXT]),
+        "embedding_length": width,
+        "feed_forward_length": inner,
+        "attention.layer_norm_rms_epsilon": config.real("rms_norm_eps", 1e-6),
+        "vocab_size": config.size("vocab_size", MAX_TOKENS),
+        **({} if own.get(HEADS) == 0 else _head_sizes(config, width)),
+    }
+
+
+def _head_sizes(config: Config, width: int) -> Keys:
+    """The fields of attention."""
+    heads = config.size("num_attention_heads", LIMITS[HEADS])
     kv_heads = config.size("num_key_value_heads", LIMITS["attention.head_count_kv"], heads)
     head = config.size("head_dim", LIMITS["attention.key_length"], width // heads)
     if heads % kv_heads:
         raise config.error("num_key_value_heads", f"{kv_heads} does not divide {heads} heads")
     return {
-        "block_count": own.get("block_count") or config.size("num_hidden_layers", LIMITS["block_count"]),
-        "context_length": own.get(CONTEXT) or config.size("max_position_embeddings", LIMITS[CONTEXT]),
-        "embedding_length": width,
-        "feed_forward_length": own.get(FF) or config.size("intermediate_size", LIMITS[FF]),
-        "attention.head_count": heads,
+        HEADS: heads,
         "attention.head_count_kv": kv_heads,
-        "attention.layer_norm_rms_epsilon": config.real("rms_norm_eps", 1e-6),
         "attention.key_length": head,
         "attention.value_length": head,
-        "vocab_size": config.size("vocab_size", MAX_TOKENS),
         "rope.dimension_count": head,
     }
 

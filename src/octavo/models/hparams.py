@@ -225,7 +225,7 @@ def read_shared(
         n_head=n_head,
         n_head_kv=n_head_kv,
         head_dim=head_dim,
-        n_vocab=_vocabulary_size(r),
+        n_vocab=vocabulary_size(r),
         n_ctx_train=n_ctx_train,
         eps=r.real(eps, 1e-5, high=1.0),
         rope=_read_rope(r, head_dim, n_ctx_train, interleaved),
@@ -238,7 +238,8 @@ def read_shared(
     )
 
 
-def _vocabulary_size(r: HyperparamReader) -> int:
+def vocabulary_size(r: HyperparamReader) -> int:
+    """Rows of the embedding. Raises ModelError where there is none."""
     shape = r.shapes.get("token_embd.weight", ())
     if len(shape) != 2:
         raise ModelError("is missing or not a matrix", file=r.path, field="tensor token_embd.weight")
