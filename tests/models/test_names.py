@@ -20,7 +20,7 @@ KEYS = {
     for value in vars(group).values()
     if isinstance(value, str)
 } | {f"{{arch}}.{key}" for key in (  # of llama.cpp, newer than the package
-    "hidden_activation", "classifier.pooling_type", "attention.recurrent_layers",
+    "hidden_activation", "classifier.pooling_type", "attention.recurrent_layers", "attention.value_scale",
 )}  # fmt: skip
 
 

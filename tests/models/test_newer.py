@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -16,13 +17,15 @@ from transformers.integrations.bitnet import pack_weights
 from octavo.backends.reference import ReferenceBackend
 from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError, OctavoError
+from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
+from octavo.models.routed import N_DENSE
 from tests.convert.folders import edit, save
 from tests.models.table import TOKENIZER, TOKENS, Models, error, logits, made_in, saved
 from tests.models.test_classic import rewritten
-from tests.models.tiny_checkpoints import TABLE, wide
+from tests.models.tiny_checkpoints import TABLE, WINDOW, wide
 
 FEW = TOKENS[:24]
 
@@ -95,6 +98,44 @@ def test_scores_of_deepseek2_that_grow_with_the_position(models: Models, tmp_pat
         assert error(logits(other, ReferenceBackend(), TOKENS, at_once=True), models["mistral4"].want) < 1e-4
 
 
+def test_files_of_mimo2_with_joined_matrices_and_layers_that_guess_tokens(models: Models, tmp_path: Path) -> None:
+    """As converters write MiMo-V2.5: numbers for true and false, of the last layers, too."""
+    model, tensors = models["mimo2"], dict[str, np.ndarray | None]()
+    for i in range(3):
+        names = [f"blk.{i}.attn_{n}.weight" for n in "qkv"]
+        tensors |= dict.fromkeys(names)
+        tensors[f"blk.{i}.attn_qkv.weight"] = np.concatenate([dequantize(model.file.tensor(n)) for n in names])
+    tensors["blk.3.nextn.eh_proj.weight"] = np.zeros((128, 256), np.float32)
+    keys = {
+        "block_count": 4, "nextn_predict_layers": 1, "attention.head_count_kv": [1, 2, 2, 2],
+        "attention.sliding_window_pattern": [0, 1, 1, 1],
+    }  # fmt: skip
+    with GGUFFile.open(rewritten(model.file, tmp_path / "m.gguf", keys, tensors)) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), model.want[: len(FEW)]) < 1e-4
+
+
+def test_older_files_of_mimo2_do_not_say_the_scale_of_values(models: Models, tmp_path: Path) -> None:
+    """Nor which layers are dense, which their tensors say."""
+    model = models["mimo2"]
+    path = rewritten(model.file, tmp_path / "m.gguf", {"attention.value_scale": None, N_DENSE: None}, {})
+    with GGUFFile.open(path) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), model.want[: len(FEW)]) < 1e-4
+
+
+def test_folders_of_mimo2_in_the_words_of_its_authors(tmp_path: Path) -> None:
+    want, words = saved(tmp_path, TABLE["mimo2"]), ("layer_types", "mlp_layer_types", "rope_parameters", "rms_norm_eps")
+    edit(
+        tmp_path, "config.json", **dict.fromkeys((*words, "sliding_window")), hybrid_layer_pattern=[0, 1, 1],
+        moe_layer_freq=[0, 1, 1], swa_num_key_value_heads=2, swa_rope_theta=1e4, rope_theta=1e6,
+        partial_rotary_factor=0.25, layernorm_epsilon=1e-5, sliding_window_size=WINDOW - 1, swa_head_dim=64,
+        swa_v_head_dim=48, swa_num_attention_heads=2, n_shared_experts=None, routed_scaling_factor=None,
+        scoring_func="sigmoid", topk_method="noaux_tc", add_swa_attention_sink_bias=True,
+    )  # fmt: skip
+    assert any(name.endswith("self_attn.attention_sink_bias") for name in load_file(tmp_path / "model.safetensors"))
+    with open_model_file(tmp_path) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
 def absmean(w: torch.Tensor) -> torch.Tensor:
     """What the paper rounds weights to: -1, 0 and 1 times their mean magnitude."""
     scale = w.abs().mean()
@@ -139,6 +180,11 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("minicpm", {"residual_scale": -1.0}, "residual_scale: -1.0 is out of range"),
     ("minicpm", {"attention.scale": 0.1}, "attention.scale: is 0.1"),
     ("minicpm", {"expert_count": 2}, "expert_count: 2 experts in minicpm"),
+    ("mimo2", {"attention.value_length": 65}, "value_length: 65 is out of range"),
+    ("mimo2", {"attention.sliding_window_pattern": [0, 1, 2]}, "sliding_window_pattern: has a 2"),
+    ("mimo2", {"attention.sliding_window_pattern": 6}, "sliding_window_pattern: is missing or no array"),
+    ("mimo2", {"attention.head_count_kv": [1, 2]}, "head_count_kv: has 2 values"),
+    ("mimo2", {"attention.value_scale": -1.0}, "value_scale: -1.0"),
     ("minicpm3", {"attention.kv_lora_rank": 47}, "attention.kv_lora_rank: 47 does not fit"),
     ("minicpm3", {"embedding_scale": 6.0}, "embedding_scale: is 6.0"),
     ("minicpm3", {"attention.head_count_kv": 2}, "kv_lora_rank: 48 does not fit"),
@@ -176,6 +222,14 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("minicpm", {"num_experts": 8}, "num_experts: is '8'"),
     ("minicpm", {"sparse_config": {"topk": 64}}, "sparse_config: is "),
     ("minicpm", {"dim_model_base": 0}, "dim_model_base: is '0'"),
+    ("mimo2", {"swa_head_dim": 32}, "swa_head_dim: is '32'"),
+    ("mimo2", {"hybrid_layer_pattern": [0, 1, 7]}, "hybrid_layer_pattern: is "),
+    ("mimo2", {"add_full_attention_sink_bias": True}, "add_full_attention_sink_bias: is true"),
+    (
+        "mimo2",
+        {"rope_parameters": {"sliding_attention": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}},
+        "partial_rotary_factor: differs",
+    ),
     ("minicpm3", {"scale_depth": 1.0}, "scale_depth: is '1.0'"),
     ("minicpm3", {"attention_bias": True}, "attention_bias: is true"),
     ("phimoe", {"router_jitter_noise": 0.1}, "router_jitter_noise: is '0.1'"),

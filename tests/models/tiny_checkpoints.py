@@ -120,6 +120,13 @@ MINICPM3 = {
     "kv_lora_rank": 48, "q_lora_rank": 24, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40,
     "num_key_value_heads": 2, "pad_token_id": None,
 }  # fmt: skip
+MIMO2 = {
+    "head_dim": 64, "v_head_dim": 48, "num_hidden_layers": 3, "n_routed_experts": 6, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48, "sliding_window": WINDOW, "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},
+    "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+}  # fmt: skip
 EXAONE_MOE = {
     "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_shared_experts": 1,
     "first_k_dense_replace": 1,
@@ -222,6 +229,10 @@ TABLE: dict[str, Case] = {
     "minicpm3-long": small("minicpm3", "MiniCPM3Config", {
         **MINICPM3, "tie_word_embeddings": False, "rope_parameters": {
             **LONGROPE, "short_factor": [1 + i / 8 for i in range(8)], "long_factor": [2 + i / 2 for i in range(8)]}}),
+    "mimo2": small("mimo2", "MiMoV2FlashConfig", MIMO2),
+    "mimo2-odd": small("mimo2", "MiMoV2FlashConfig", {
+        **MIMO2, "num_attention_heads": 4, "hidden_size": 144, "intermediate_size": 88, "v_head_dim": 24,
+        "n_group": 3, "topk_group": 2, "attention_value_scale": None}),
     "exaone-moe": small("exaone-moe", "ExaoneMoeConfig", {
         **EXAONE_MOE, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
     "exaone-moe-odd": small("exaone-moe", "ExaoneMoeConfig", {

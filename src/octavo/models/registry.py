@@ -58,6 +58,7 @@ from octavo.models import (
     llama4,
     maincoder,
     mamba2,
+    mimo2,
     minicpm,
     minimax_m2,
     mistral3,
@@ -106,7 +107,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
     module.ARCH.name: module.ARCH
     for module in (
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
-        qwen3vl, qwen3vlmoe, qwen2vl, gemma, bitnet, minicpm, mistral4, exaone_moe, phimoe, minicpm3,
+        qwen3vl, qwen3vlmoe, qwen2vl, gemma, bitnet, minicpm, mistral4, exaone_moe, phimoe, minicpm3, mimo2,
         gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert,
         nomic_bert_moe, modern_bert, gemma_embedding, glm4moe, seed_oss, ernie4_5,
         ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2, afmoe,

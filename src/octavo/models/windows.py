@@ -18,10 +18,10 @@ def read_windowed(r: HyperparamReader, hp: Hyperparams, period: int | None, *, f
     if not hp.n_window:
         return (False,) * hp.n_layer
     if r.is_array(PATTERN):
-        flags = tuple(bool(flag) for flag in r.metadata.get_bools(r.key(PATTERN)))
-        if len(flags) != hp.n_layer:
+        flags = _flags(r)
+        if len(flags) not in (hp.n_layer, hp.n_layer + hp.n_next):
             raise r.error(PATTERN, f"has {len(flags)} values", f"one for each of {hp.n_layer} layers")
-        return flags
+        return flags[: hp.n_layer]
     if r.has(PATTERN):
         period = r.integer(PATTERN, 0)
         if not 1 <= period <= LIMITS["block_count"]:
@@ -29,6 +29,16 @@ def read_windowed(r: HyperparamReader, hp: Hyperparams, period: int | None, *, f
     if period is None:
         return ()
     return tuple(i % period != 0 for i in range(hp.n_layer)) if first else tuple(periodic(hp.n_layer, period))
+
+
+def _flags(r: HyperparamReader) -> tuple[bool, ...]:
+    """The field's array of true and false, or of 1 and 0."""
+    if r.metadata.describe(r.key(PATTERN)).endswith("BOOL"):
+        return tuple(map(bool, r.metadata.get_bools(r.key(PATTERN))))
+    numbers = r.metadata.get_ints(r.key(PATTERN)).tolist()
+    if wrong := [n for n in numbers if n not in (0, 1)]:
+        raise r.error(PATTERN, f"has a {wrong[0]}", "true or false, or 1 or 0, for each layer")
+    return tuple(map(bool, numbers))
 
 
 def periodic(n: int, period: int) -> list[bool]:
