@@ -10,6 +10,7 @@ Kernels are compiled first, on all cores; a matrix is some random rows again and
 from __future__ import annotations
 
 import argparse
+import itertools
 import multiprocessing
 import os
 import statistics
@@ -32,8 +33,9 @@ from octavo.backends.gpu.values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.bench import gpu, machine
 from octavo.bench.synthetic import random_matrix
+from octavo.formats.cache import CACHE_FORMATS
 from octavo.formats.group import row_named
-from octavo.graph.builder import GraphBuilder
+from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.node import Node
 from octavo.graph.ops import apply
 
@@ -42,6 +44,7 @@ MATVEC = ((4096, 4096), (14336, 4096), (4096, 14336), (128256, 4096))
 MATMUL = ((4096, 14336), (14336, 4096))
 ROWS = 1024  # of a matrix, before it repeats them
 COLD_BYTES = 250e6
+LATENT_CACHES: tuple[CacheType, ...] = ("f16", "q8_0", "int8", "fp8", "int4")
 Call = Callable[[], object]
 
 
@@ -165,24 +168,34 @@ def attention(backend: GpuBackend, limit: float) -> list[dict[str, Any]]:
 def latent_attention(backend: GpuBackend, limit: float) -> list[dict[str, Any]]:
     """Heads of 576 values on one whose first 512 are values too, as in DeepSeek: 16 as in V2 Lite, 128 as in V3."""
     context, dim, size = Context(backend.target), 576, 512
+    sizes = ((16, 1, 4096), (16, 1, 32768), (128, 1, 32768), (16, 512, 4096), (128, 128, 4096))
     rows = []
-    for heads, tokens, depth in ((16, 1, 4096), (16, 1, 32768), (128, 1, 32768), (16, 512, 4096), (128, 128, 4096)):
-        caches = [Cache(torch.randn(depth, 1, dim, device="cuda").half()) for _ in range(16 if depth < 32768 else 6)]
+    for kind, (heads, tokens, depth) in itertools.product(LATENT_CACHES, sizes):
+        caches = [_latent_cache(backend, kind, depth, dim) for _ in range(16 if depth < 32768 else 6)]
         q, k = (Node("input", (), ("tokens", h, dim), "f32", name=n) for h, n in ((heads, "q"), (1, "k")))
-        node = GraphBuilder("f16", 64).attention(q, k, None, 0, dim**-0.5, value_dim=size)
+        node = GraphBuilder(kind, 64).attention(q, k, None, 0, dim**-0.5, value_dim=size)
         x, out = torch.randn(tokens, heads, dim, device="cuda"), torch.empty(tokens, heads * size, device="cuda")
         positions = torch.arange(depth - tokens, depth, dtype=torch.int32, device="cuda")
         starts = torch.tensor([0, tokens], dtype=torch.int32, device="cuda")
         table = torch.randperm(depth // 64, device="cuda").to(torch.int32)[None]
         calls = [BINDERS["attention"](context, node, [x, c, c, positions, starts, table], out) for c in caches]
-        time, nbytes = seconds([together(c) for c in calls]), depth * dim * 2
+        time, nbytes = seconds([together(c) for c in calls]), depth * CACHE_FORMATS[kind].row_bytes(dim)
         rows.append({
-            "op": "latent attention", "cache": "f16", "heads": heads, "tokens": tokens, "depth": depth,
+            "op": "latent attention", "cache": kind, "heads": heads, "tokens": tokens, "depth": depth,
             "microseconds": time * 1e6, "gbps": nbytes / time / 1e9, "share_of_read_limit": nbytes / time / 1e9 / limit,
             "tflops": 2 * heads * (dim + size) * tokens * (depth - tokens / 2) / time / 1e12,
         })  # fmt: skip
         print(rows[-1], flush=True)
     return rows
+
+
+def _latent_cache(backend: GpuBackend, kind: CacheType, rows: int, dim: int) -> Cache:
+    """Random keys of one head, less the largest codes, of which one of e4m3 is no number."""
+    cache: Cache = backend.cache((rows, 1, dim), kind)
+    if cache.scales is None:
+        return replace(cache, data=torch.randn_like(cache.data))
+    codes = torch.randint_like(cache.data, -120, 120) & ~0x20
+    return replace(cache, data=codes, scales=torch.rand_like(cache.scales) / 100)
 
 
 def _cache(rows: int, q8: bool) -> Cache:

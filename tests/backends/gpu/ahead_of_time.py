@@ -84,12 +84,13 @@ def _attention(shape: AttentionShape, name: str, target: str) -> tuple[Attention
     """The shape, the warps and the stages that attention is launched with."""
     exact, decodes = "f32" in name, name.startswith("decode")
     if name.startswith("latent"):
-        tile = attention_tiles.latent(4096 if name == "latent_many" else shape.group, target, exact, "q8" in name)
+        rows = 4096 if name.endswith(("_many", "_own")) else shape.group
+        tile = attention_tiles.latent(rows, target, exact, shape.kind)
     elif decodes:
         tile = attention_tiles.decode(shape.block_d, shape.group, target, exact, shape.kind)
     else:
         tile = attention_tiles.prefill(shape.block_d, target, exact, shape.kind)
-    ahead = decodes and target in ("sm_90", "sm_100")
+    ahead = tile.ahead or (decodes and target in ("sm_90", "sm_100"))
     shape = replace(
         shape, block_m=tile.block_m, block_n=tile.block_n, ahead=ahead, precision=tile.precision, part=tile.part
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from octavo.backends.gpu.attention_arguments import AttentionShape, PagedCache, PartialAttention
-from octavo.backends.gpu.kernels import attention, attention_decode, attention_latent, attention_unpack, rope
+from octavo.backends.gpu.kernels import attention, attention_decode, attention_latent, attention_unpack, rope, rotation
 from octavo.backends.gpu.prefill_hopper import Factors, HalfCaches, PrefillShape
 from octavo.backends.gpu.rope import CacheRows, HeadShape, Norms, Rotation
 from tests.backends.gpu.ahead_of_time_types import Q8, ROWS, Kernels
@@ -31,8 +33,15 @@ def of_codes(kind: str, scales: str) -> dict[str, dict[str, AttentionShape]]:
 
 INT8, STATIC_INT8 = of_codes("int8", "dynamic"), of_codes("int8", "static")
 FP8, STATIC_FP8 = of_codes("fp8", "dynamic"), of_codes("fp8", "static")
-LATENT_Q8 = {"shape": AttentionShape(576, 512, 16, 16, 33, value_dim=512, block_r=64, kind="q8_0")}
-LATENT = {"shape": AttentionShape(576, 512, 16, 16, 33, value_dim=512, block_r=64)}
+LATENT = AttentionShape(576, 512, 16, 16, 33, value_dim=512, block_r=64)
+LATENT_CODES = {
+    "int8": (replace(LATENT, kind="int8", scales="dynamic"), CODE_CACHE),
+    "fp8": (replace(LATENT, kind="fp8", scales="dynamic"), CODE_CACHE),
+    "int4": (replace(LATENT, kind="int4"), Q8_CACHE),
+    "q8": (replace(LATENT, kind="q8_0"), Q8_CACHE),
+}
+LATENTS = {"latent": (LATENT, CACHE), "latent_f32": (LATENT, F32_CACHE),
+           **{f"latent_{name}": case for name, case in LATENT_CODES.items()}}  # fmt: skip
 
 ATTENTION: Kernels = {
     "decode": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": CACHE}),
@@ -81,8 +90,9 @@ ATTENTION: Kernels = {
     "prefill_alibi": (
         attention.prefill_kernel, {"shape": AttentionShape(64, 64, 1, 64, reach=1 << 30, alibi=1.0, sloped=8)}, 4,
         {"q": ROWS, "cache": CACHE, "sinks": None, "out": ROWS}),
-    "decode_alibi": (attention_decode.decode_kernel, {
-        "shape": AttentionShape(128, 128, 1, 16, 8, ahead=True, alibi=0.25, sloped=32)}, 4, {**DECODING, "cache": CACHE}),
+    "decode_alibi": (attention_decode.decode_kernel,
+                     {"shape": AttentionShape(128, 128, 1, 16, 8, ahead=True, alibi=0.25, sloped=32)}, 4,
+                     {**DECODING, "cache": CACHE}),
     "decode_f32": (attention_decode.decode_kernel, DECODE, 4, {**DECODING, "cache": F32_CACHE}),
     "prefill_f32": (attention.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
                     {"q": ROWS, "cache": F32_CACHE, "sinks": "*fp32", "out": ROWS}),
@@ -106,14 +116,22 @@ ATTENTION: Kernels = {
     "decode_chunks": (attention_decode.decode_kernel,
                       {"shape": AttentionShape(128, 128, 4, 16, 8, window=512, chunked=True)}, 4,
                       {**DECODING, "cache": CACHE}),
-    "latent": (attention_latent.latent_kernel, LATENT, 8,
-               {**DECODING, "cache": CACHE, "starts": None, "sinks": None, "out": None}),
-    "latent_q8": (attention_latent.latent_kernel, LATENT_Q8, 8,
-                  {**DECODING, "cache": Q8_CACHE, "starts": None, "sinks": None, "out": None}),
-    "latent_f32": (attention_latent.latent_kernel, LATENT, 8,
-                   {**DECODING, "cache": F32_CACHE, "starts": None, "sinks": None, "out": None}),
-    "latent_many": (attention_latent.latent_kernel, LATENT, 8,
-                    {"q": ROWS, "cache": CACHE, "sinks": None, "out": ROWS, "partial": None}),
+    **{name: (attention_latent.latent_kernel, {"shape": shape}, 8,
+              {**DECODING, "cache": cache, "starts": None, "sinks": None, "out": None})
+       for name, (shape, cache) in LATENTS.items()},
+    **{f"{name}_many": (attention_latent.latent_kernel, {"shape": shape}, 8,
+                        {"q": ROWS, "cache": cache, "sinks": None, "out": ROWS, "partial": None})
+       for name, (shape, cache) in LATENTS.items() if name not in ("latent_q8", "latent_f32")},
+    "latent_int8_own": (attention_latent.latent_kernel, {"shape": replace(LATENT_CODES["int8"][0], own_scales=True)}, 8,
+                        {"q": ROWS, "cache": CODE_CACHE, "sinks": None, "out": ROWS, "partial": None}),
+    "combine_latent_int4": (attention_decode.combine_kernel, {"shape": replace(LATENT_CODES["int4"][0], part=64)}, 4,
+                            {**DECODING, "sinks": None, "out": ROWS, "quantized": None, "ordered": None}),
+    **{f"rotate_heads{name}": (rotation.rotate_heads_kernel, {"SIZE": n, "BLOCK": block, "DIM": 576, "BACK": back}, 1,
+                               {"x": ROWS, "out": ROWS})
+       for name, n, block, back in (("", 576, 1024, False), ("_back", 512, 512, True))},
+    **{f"set_rows_latent_{kind}": (rope.set_rows_kernel, {"shape": HeadShape(576, 1024, kind=kind)}, 1,
+                                   {"x": ROWS, "cache": rows}) for kind, rows in (
+                                       ("int8", CODE_ROWS), ("fp8", CODE_ROWS), ("int4", INT4_ROWS))},
     "rope": (rope.rope_kernel, ROPE, 1, {"x": ROWS, "out": ROWS, "rotation": ROTATION}),
     "set_rows": (rope.set_rows_kernel, {"shape": HeadShape(128, 128, kind="q8_0")}, 1,
                  {"x": ROWS, "cache": CacheRows("*i8", "*fp16", "i32")}),

@@ -12,13 +12,19 @@ import torch
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
+from octavo.formats.spec import F32
 from octavo.graph.node import PAGE_SIZE, DType
+from octavo.graph.protocol import Backend
+from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
+from tests.backends.row_products import nmse
 from tests.models.checkpoints import CASES, make, metadata, stored
+from tests.models.table import saved
+from tests.models.tiny_checkpoints import TABLE
 from tests.sampling import slow
 
 TOKENS = [5, 3, 60, 7, 21]
@@ -84,6 +90,29 @@ def test_some_layers_on_the_cpu(tmp_path: Path, name: str) -> None:
         assert {0, 1} == {split.backend for split in engine.schedule.splits}
         both = engine.logits(TOKENS)
     assert float(((both - alone) ** 2).mean()) / float((alone.astype(np.float64) ** 2).mean()) < 1e-3
+
+
+OFF = {"f32": 1e-11, "f16": 1e-6, "q8_0": 1e-5, "int8": 1e-5, "fp8": 1e-4, "int4": 1e-3}
+"""The most normalized squared error by cache type: numbers that lie between two codes become either."""
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("cache_type", ["int8", *map(slow, ("f32", "f16", "q8_0", "fp8", "int4"))])
+def test_latent_attention(tmp_path: Path, cache_type: DType) -> None:
+    """DeepSeek V2: two prompts in a step, a token of each, and a prompt whose logits are all wanted."""
+    case = TABLE["deepseek2-v2"]
+    saved(tmp_path, replace(case, options={**case.options, "kv_lora_rank": 64, "qk_rope_head_dim": 32}))
+
+    def logits(backend: Backend) -> F32:
+        with open_model_file(tmp_path) as file:
+            config = EngineConfig(n_ctx=64, max_sequences=3, cache_type=cache_type, strict=True)
+            engine = Engine(read_model(file), [backend], config)
+            sequences = [Sequence(), Sequence()]
+            prompts = engine.step([Feed(s, TOKENS[: 3 + i]) for i, s in enumerate(sequences)])
+            replies = engine.step([Feed(s, TOKENS[:1]) for s in sequences])
+            return np.concatenate([prompts, replies, engine.logits(TOKENS)])
+
+    assert nmse(logits(GpuBackend()), logits(ReferenceBackend())) < OFF[cache_type]
 
 
 @pytest.mark.parametrize("cache_type", ["f16", "q8_0", "int8", "fp8", "int4"])

@@ -50,9 +50,12 @@ pytestmark = [
 
 
 KINDS: list[DType] = ["f16", "f32", "q8_0", "int8", "fp8"]
+LATENT: list[tuple[DType, dict[str, float]]] = [
+    *((kind, {"latent": True, "value_dim": 32}) for kind in KINDS), ("int4", {"latent": True, "value_dim": 64})
+]  # fmt: skip
 ATTENTION: list[tuple[DType, dict[str, float]]] = [
     *((kind, attrs) for attrs in ({}, {"window": 40}, {"cap": 5.0}) for kind in KINDS),
-    *((kind, {"latent": True, "value_dim": 32}) for kind in KINDS[:3]),  # others have no kernel for it
+    *LATENT,
 ]
 
 
@@ -67,8 +70,9 @@ def test_attention_in_prompts_and_replies(kind: DType, attrs: dict[str, float]) 
 
 @pytest.mark.parametrize("kind", ["int8", slow("fp8")])
 @pytest.mark.parametrize("first", [62, 63])  # in one page, and in two
-def test_larger_values_that_a_token_does_not_see(kind: DType, first: int) -> None:
-    attention = Attention(kind, backend=BACKEND, length=65)
+@pytest.mark.parametrize("latent", [False, True])
+def test_larger_values_that_a_token_does_not_see(kind: DType, first: int, latent: bool) -> None:
+    attention = Attention(kind, latent, backend=BACKEND, length=65)
     attention.x[first + 1] *= 7
     alone = np.concatenate([attention.at([p]) for p in (first, first + 1)])
     np.testing.assert_array_equal(attention.at([first, first + 1]), alone)

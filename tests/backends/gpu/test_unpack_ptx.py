@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.backends.gpu.kernels import halves
 from octavo.backends.gpu.kernels.gemm_mixed_hopper import unpack_ptx
+from octavo.formats.scalars import e4m3_to_f32
 
 Words = dict[str, int]
 
@@ -31,13 +33,18 @@ def permuted(a: int, b: int, which: int) -> int:
 OPS: dict[str, Callable[..., int]] = {
     "mov.b32": lambda a: a,
     "xor.b32": lambda a, b: a ^ b,
+    "and.b32": lambda a, b: a & b,
     "shr.u32": lambda a, b: a >> b,
     "shl.b32": lambda a, b: a << b & 0xFFFFFFFF,
     "prmt.b32": permuted,
     "sub.f16x2": lambda a, b: word_of(floats(a) - floats(b)),
+    "sub.rn.f16x2": lambda a, b: word_of(floats(a) - floats(b)),
     "mul.f16x2": lambda a, b: word_of(floats(a) * floats(b)),
     "fma.rn.f16x2": lambda a, b, c: word_of(floats(a) * floats(b) + floats(c)),
 }
+
+LOP3: dict[int, Callable[[int, int, int], int]] = {0x6A: lambda a, b, c: a & b ^ c, 0xEA: lambda a, b, c: a & b | c}
+"""By the table of what comes out."""
 
 
 def run(ptx: str, words: Words) -> Words:
@@ -49,8 +56,7 @@ def run(ptx: str, words: Words) -> Words:
         out, *inputs = re.findall(r"\{[^}]*\}|[^,\s]+", rest)
         values = [_value(text, words) for text in inputs]
         if op == "lop3.b32":
-            assert values.pop() == 0x6A  # a and b, exclusive or c
-            found = values[0] & values[1] ^ values[2]
+            found = LOP3[values.pop()](*values)
         else:
             found = OPS[op](*values)
         if out.startswith("{"):
@@ -91,6 +97,21 @@ def test_codes_become_floats(bits: int, signed: bool, has_min: bool, has_zero: b
             zero = int(zeros[which]) if has_zero else (1 << (bits - 1)) * signed
             expected = float(scales[which]) * (code - zero) + float(minima[which]) * (has_min and not has_zero)
             assert floats(found[f"${at // 2}"])[at % 2] == np.float16(expected)
+
+
+@pytest.mark.parametrize("name", ["INT8", "FP8", "INT4"])
+def test_codes_become_integers(name: str) -> None:
+    """Four bytes, in the order of their values; e4m3 over 256, and of int4 the low bits before the high ones."""
+    ptx, registers = getattr(halves, f"HALVES_OF_{name}").value, 4 if name == "INT4" else 2
+    for first in range(0, 256, 4):
+        codes = np.arange(first, first + 4, dtype=np.uint8)
+        word = int(codes.view("<u4")[0])
+        found = run(ptx, {f"${registers}": word})
+        got = np.concatenate([floats(found[f"${i}"]) for i in range(registers)])
+        nibbles = (np.concatenate([codes & 15, codes >> 4]).astype(np.int8) ^ 8) - 8
+        wanted = {"INT8": codes.view(np.int8), "FP8": e4m3_to_f32(codes) / 256, "INT4": nibbles}[name]
+        is_number = ~np.isnan(np.asarray(wanted, np.float32))
+        np.testing.assert_array_equal(got[is_number], wanted[is_number])
 
 
 def _codes(codes: int, upper: int, bits: int, part: int) -> Iterator[tuple[int, tuple[int, int]]]:

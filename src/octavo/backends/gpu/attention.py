@@ -26,8 +26,11 @@ from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels.attention import prefill_kernel
 from octavo.backends.gpu.kernels.attention_decode import combine_kernel, decode_kernel
 from octavo.backends.gpu.kernels.attention_latent import latent_kernel
+from octavo.backends.gpu.kernels.rotation import rotate_heads_kernel
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.values import Activation, Cache
+from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.rotation import block_of
 
 LOG2E = 1.4426950408889634
 MANY_ROWS = 64
@@ -65,6 +68,11 @@ def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: tor
         limits["value_dim"] = attrs.get("value_dim", 0) or q.shape[2]
     n, shared = decodes(q, starts, pages), "value_dim" in limits
     calls, prompts = list[Launch](), _prefill_latent if shared else _prefill
+    apart = shared and bool(keys.kind) and CACHE_FORMATS[keys.kind].rotated
+    if apart:
+        turned = c.shared("rotated queries", q.numel(), torch.float32).view(q.shape)
+        calls.append(_rotate(c, q, turned, q.shape[2], back=False))
+        q = turned
     if n and c.deterministic:
         assert not isinstance(out, Activation)
         each = torch.arange(n + 1, dtype=torch.int32, device=q.device)
@@ -75,7 +83,21 @@ def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: tor
         assert not isinstance(out, Activation)
         rest = cache._replace(pages=pages[n:])
         calls += prompts(c, q, rest, positions, starts, sink, scale, limits, out)
+    first = 0 if c.deterministic else n
+    if apart and first < len(q):
+        assert not isinstance(out, Activation)
+        result = out[first:].view(len(q) - first, q.shape[1], limits["value_dim"])
+        calls.append(_rotate(c, result, result, q.shape[2], back=True))
     return calls
+
+
+def _rotate(c: Context, x: torch.Tensor, out: torch.Tensor, dim: int, *, back: bool) -> Launch:
+    """out [T, heads, size] = x rotated, or rotated `back`: the first values of heads that have `dim`."""
+    tokens, heads, size = x.shape
+    return c.launch(
+        rotate_heads_kernel, (tokens, heads), Matrix(x, x.stride(0)), Matrix(out, out.stride(0)), SIZE=size,
+        BLOCK=triton.next_power_of_2(size), DIM=dim, BACK=back, warps=1, exact=c.deterministic,
+    )  # fmt: skip
 
 
 def _paged(keys: Cache, values: Cache, pages: torch.Tensor) -> PagedCache:
@@ -169,8 +191,8 @@ def _prefill_latent(
     shape, tile = _latent_shape(c, q, cache, MANY_ROWS if c.deterministic else rows, 1, limits)
     return [c.launch(
         latent_kernel, (-(-rows // shape.block_m), cache.heads, len(starts) - 1), Matrix(q, q.stride(0)), cache,
-        positions, starts, sinks, Matrix(out, out.stride(0)), None, scale, shape=shape, warps=tile.warps,
-        stages=tile.stages, exact=c.deterministic,
+        positions, starts, sinks, Matrix(out, out.stride(0)), None, scale, shape=shape,
+        ASM=c.target.asm, warps=tile.warps, stages=tile.stages, exact=c.deterministic,
     )]  # fmt: skip
 
 
@@ -179,15 +201,16 @@ def _decode_latent(
     limits: Mapping[str, Any], out: torch.Tensor | Activation,
 ) -> list[Launch]:  # fmt: skip
     (tokens, heads, _), group = q.shape, q.shape[1] // cache.heads
-    tiles = -(-group // _latent_tile(c, cache, group).block_m)
+    tiles = -(-group // _latent_tile(c, cache, group, limits).block_m)
     splits = attention_tiles.latent_splits(tokens * cache.heads * tiles, pages_seen(cache, limits), c.target.arch)
     shape, tile = _latent_shape(c, q, cache, group, splits, limits)
     shares = partial_attention(c, tokens * heads, splits, shape.block_d)
     first = c.launch(
         latent_kernel, (tiles, splits * cache.heads, tokens), Matrix(q, q.stride(0)), cache, positions, None, None,
-        None, shares, scale, shape=shape, warps=tile.warps, stages=tile.stages,
+        None, shares, scale, shape=shape, ASM=c.target.asm, warps=tile.warps, stages=tile.stages,
     )  # fmt: skip
-    summed = replace(shape, dim=shape.value_dim, value_dim=0, block_r=0, part=min(64, shape.block_d))
+    part = max(64, block_of(shape.dim)) if shape.rotated else 64
+    summed = replace(shape, block_r=0, part=min(part, shape.block_d))
     return [first, _combine(c, shares, positions, sinks, heads, summed, out, tokens)]
 
 
@@ -196,12 +219,15 @@ def _latent_shape(
 ) -> tuple[AttentionShape, attention_tiles.AttentionTile]:  # fmt: skip
     """Where keys are values too: rows of a tile are pairs of a token and a head."""
     _, heads, dim = q.shape
-    tile, value_dim = _latent_tile(c, cache, rows), limits["value_dim"]
+    tile, value_dim = _latent_tile(c, cache, rows, limits), limits["value_dim"]
     return AttentionShape(
         dim, triton.next_power_of_2(value_dim), heads // cache.heads, tile.block_m, splits, block_n=tile.block_n,
-        block_r=max(16, triton.next_power_of_2(dim - value_dim)), part=tile.part, precision=tile.precision, **limits,
+        block_r=max(16, triton.next_power_of_2(dim - value_dim)), part=tile.part, precision=tile.precision,
+        ahead=tile.ahead, own_scales=c.deterministic and limits.get("scales") == "dynamic", **limits,
     ), tile  # fmt: skip
 
 
-def _latent_tile(c: Context, cache: PagedCache, rows: int) -> attention_tiles.AttentionTile:
-    return attention_tiles.latent(rows, c.target.arch, cache.k.dtype == torch.float32, codes=cache.k_scales is not None)
+def _latent_tile(
+    c: Context, cache: PagedCache, rows: int, limits: Mapping[str, Any]
+) -> attention_tiles.AttentionTile:  # fmt: skip
+    return attention_tiles.latent(rows, c.target.arch, cache.k.dtype == torch.float32, limits.get("kind", ""))

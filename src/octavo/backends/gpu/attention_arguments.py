@@ -68,7 +68,8 @@ class AttentionShape(Constant):
     group      query heads that share a head of keys and values
     block_m    queries of a program: tokens of a prompt, or when decoding the query heads of a group, padded
     splits     when decoding, programs that share a sequence
-    ahead      when decoding, read the first block before waiting for the kernel before
+    ahead      when decoding, read the first block before waiting for the kernel before; where keys are values too, read
+               codes of a block while the one before is multiplied
     window     positions that a query sees, 0 for all
     cap        scores x become cap * tanh(x / cap), 0: they stay
     chunked    the window is fixed: a query sees the positions of its own
@@ -120,6 +121,11 @@ class AttentionShape(Constant):
     def rotated(self) -> bool:
         """Whether keys and values are rotated, so that queries have to be, and results back."""
         return bool(self.kind) and CACHE_FORMATS[self.kind].rotated
+
+    @property
+    def result_dim(self) -> int:
+        """Values of a head's result."""
+        return self.value_dim or self.dim
 
     @property
     def parts(self) -> int:

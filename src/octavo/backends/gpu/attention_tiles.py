@@ -20,6 +20,7 @@ class AttentionTile:
     precision  of products of float32, a name of Triton's; None for float16
     stages     blocks that are under way
     part       where keys are values too: values of queries and keys that are multiplied at a time, 0: all
+    ahead      there too: codes of a block are read while the one before is multiplied
     """
 
     block_m: int
@@ -28,6 +29,7 @@ class AttentionTile:
     precision: str | None = None
     stages: int = 2
     part: int = 0
+    ahead: bool = False
 
 
 WIDE = 256
@@ -78,15 +80,23 @@ TRITON_SPILLS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
 """Whether this Triton keeps more of a tile of latent attention in registers than there are."""
 
 
-def latent(rows: int, arch: str, exact: bool, codes: bool = False) -> AttentionTile:
-    """The tile of attention where keys of up to 576 values are values too, for `rows` queries; codes: of q8_0."""
+def latent(rows: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
+    """The tile of attention where keys of up to 576 values are values too, for `rows` queries; kind: of a cache of
+    codes."""
+    codes, ahead = kind == "q8_0", kind in ("int8", "fp8", "int4")
     if arch == "interpreter":
-        return AttentionTile(16 if rows <= 16 else 64, 4, 32, _precision(arch) if exact else None, part=64 * exact)
+        precision = _precision(arch) if exact else None
+        return AttentionTile(16 if rows <= 16 else 64, 4, 32, precision, part=64 * exact, ahead=ahead)
     if exact or arch.startswith("gfx11"):
         precision = _precision(arch) if exact else None
         return AttentionTile(16, 8, 16, precision, stages=1, part=32 if codes else 64)
     part = 64 if TRITON_SPILLS and arch.startswith("sm_") else 0
-    if not arch.startswith(("sm_9", "sm_10")):
+    hopper = arch.startswith(("sm_9", "sm_10"))
+    if ahead and arch == "gfx942":
+        return AttentionTile(16, 8, 32, ahead=True)
+    if ahead and (hopper or not part):
+        return AttentionTile(32 if rows > 16 and hopper and not part else 16, 8, 64, ahead=True)
+    if not hopper:
         if codes and arch == "gfx942":
             return AttentionTile(16, 8, 32, stages=1, part=64)
         return AttentionTile(16, 8, 32, part=part)

@@ -13,9 +13,11 @@ from octavo.backends.gpu.device import interpreted, target
 from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
 from octavo.formats.cache import CACHE_FORMATS, CacheConstants
+from octavo.formats.rotation import block_of
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import PAGE_SIZE, Attention, DType, Graph, Node, Sizes
 from octavo.graph.protocol import Call
+from octavo.graph.schedule import root
 
 if TYPE_CHECKING:
     import torch
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 MOST_DIM = 512  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
-SHARED = ("f16", "f32", "q8_0")  # types of cache in which they can be
 TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
 FUSIONS = frozenset({
     "mul_mat_concat", "mul_mat_add", "mul_mat_id_swiglu", "rope_set_rows", "soft_max_top_k", "sum_experts",
@@ -77,12 +78,8 @@ class GpuBackend:
             most = MOST_SHARED_DIM if node.inputs[1] is node.inputs[2] else MOST_DIM
             if not isinstance(dim, int) or dim > most or page_size != PAGE_SIZE:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: up to {most}, {PAGE_SIZE})"
-            values = node.attrs.get("value_dim", 0)
-            if node.inputs[1] is node.inputs[2] and node.inputs[1].dtype not in SHARED:
-                kept = node.inputs[1].dtype
-                return False, f"keys that are values too in a cache of {kept} (allowed: {', '.join(SHARED)})"
-            if node.inputs[1].dtype == "q8_0" and values % 32:
-                return False, f"{values} of keys that are values too, in a q8_0 cache (allowed: multiples of 32)"
+            if node.inputs[1] is node.inputs[2] and (problem := _unshared(node)):
+                return False, f"keys that are values too {problem}"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
         if node.quantizes and (node.op not in QUANTIZES or (node.op == "attention" and node.dtype in TOKEN_KINDS)):
@@ -309,3 +306,15 @@ class _EnoughMemory:
             raise DeviceMemoryError(
                 f"device gpu: not enough memory for {self._what}: {free >> 20} MiB of {total >> 20} MiB are free"
             ) from None
+
+
+def _unshared(node: Node) -> str:
+    """Why keys that are values too can't lie in the cache that attention reads, "" if they can."""
+    static = root(node.inputs[1]).attrs.get("static")
+    if static is not None and static.scale is not None:
+        return "with static scales (allowed: dynamic scales)"
+    kept, dim, values = CACHE_FORMATS[node.inputs[1].dtype], node.inputs[0].shape[2], node.attrs.get("value_dim", 0)
+    multiple = block_of(dim) if kept.rotated and isinstance(dim, int) else kept.group or 1
+    if values % multiple:
+        return f"of which {values} are values, in a cache of {kept.name} (allowed: multiples of {multiple})"
+    return ""

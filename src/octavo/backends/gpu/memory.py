@@ -11,6 +11,7 @@ from octavo.backends.gpu.layout import layout_of, padded, scale_stride
 from octavo.backends.gpu.prefill_eights import most_code_bytes
 from octavo.backends.gpu.prefill_hopper import most_half_bytes
 from octavo.formats import QTensor
+from octavo.formats.cache import CACHE_FORMATS
 from octavo.graph.node import Attention, Node, Sizes, bind, kept_bytes
 
 RESERVE = 512 << 20
@@ -36,6 +37,7 @@ def needs(nodes: Sequence[Node], limits: Sizes, arch: str, attention: Attention 
     total += _half_scales(nodes, limits, arch) + _sorted_rows(nodes, limits, arch)
     total += most_half_bytes(nodes, limits, arch)
     total += most_code_bytes(nodes, limits) if attention != "exact" else 0
+    total += _rotated_queries(nodes, limits)
     return total + max(_joining(nodes), _unpacked(nodes, limits)) + RESERVE
 
 
@@ -71,6 +73,13 @@ def _sorted_rows(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
         if _become_float16(tensor, pairs, arch):
             most = max(most, 2 * pairs * padded(tensor.shape[-1]))
     return most
+
+
+def _rotated_queries(nodes: Iterable[Node], limits: Sizes) -> int:
+    """Queries of the largest attention to rotated keys that are values too, which are rotated before its kernel."""
+    attentions = (n for n in nodes if n.op == "attention" and n.inputs[1] is n.inputs[2])
+    rotated = (n.inputs[0] for n in attentions if CACHE_FORMATS[n.inputs[1].dtype].rotated)
+    return max((4 * math.prod(bind(q.shape, limits)) for q in rotated), default=0)
 
 
 def weight_bytes(tensor: QTensor) -> int:

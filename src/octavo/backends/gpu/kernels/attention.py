@@ -6,6 +6,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from octavo.backends.gpu.kernels.halves import halves_of_fp8
 from octavo.backends.gpu.kernels.rotation import rotate, rotate_back
 from octavo.graph.node import PAGE_SIZE
 
@@ -39,7 +40,7 @@ def rows_of(data, scales, rows, seen, head, heads, shape: tl.constexpr):
     if shape.kind == "int8":
         value = value.to(tl.float16)
     elif shape.kind == "fp8":
-        value = halves_of(value)
+        value = halves_of_fp8(value)
     elif shape.grouped:
         group = tl.arange(0, BLOCK_D // 32)[None, :]
         exists = seen[:, None] & (group < DIM // 32)
@@ -48,13 +49,6 @@ def rows_of(data, scales, rows, seen, head, heads, shape: tl.constexpr):
         groups = tl.reshape(value.to(tl.float16), (BLOCK_N, BLOCK_D // 32, 32)) * scale[:, :, None]
         value = tl.reshape(groups, (BLOCK_N, BLOCK_D))
     return value
-
-
-@triton.jit
-def halves_of(codes):
-    """e4m3 numbers over 256 as float16, which has the same bits but for the exponent's bias; none is NaN."""
-    bits = codes.to(tl.int16)
-    return (((bits & 0x7F) << 7) | (bits & -0x8000)).to(tl.float16, bitcast=True)
 
 
 @triton.jit

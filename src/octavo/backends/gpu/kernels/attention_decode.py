@@ -152,7 +152,7 @@ def combine_kernel(
     """
     if PDL:
         gdc_launch_dependents()
-    DIM: tl.constexpr = shape.dim
+    DIM: tl.constexpr = shape.result_dim
     BLOCK_D: tl.constexpr = shape.block_d
     SPLITS: tl.constexpr = shape.splits
     SIZE: tl.constexpr = shape.part if shape.part else shape.block_d
@@ -174,7 +174,7 @@ def combine_kernel(
     else:
         value = _joined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
     if shape.rotated:
-        value = tl.reshape(rotate_back(tl.reshape(value, (1, SIZE)), 1, SIZE, DIM), (SIZE,))
+        value = tl.reshape(rotate_back(tl.reshape(value, (1, SIZE)), 1, SIZE, shape.dim, start), (SIZE,))
     if out is None:
         first = head * (DIM // 32)
         groups = tl.reshape(value, (SIZE // 32, 32))

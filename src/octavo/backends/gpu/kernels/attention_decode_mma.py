@@ -20,20 +20,13 @@ from octavo.backends.gpu.kernels.attention import LEAST_SCALE, LOG2E, head_scale
 from octavo.backends.gpu.kernels.attention_ring import fetch, of_scores, ring_of, scales_of
 from octavo.backends.gpu.kernels.attention_shares import combine, store_result
 from octavo.backends.gpu.kernels.gluon_names import barrier
+from octavo.backends.gpu.kernels.halves import HALVES_OF_FP8, HALVES_OF_INT8
 from octavo.backends.gpu.kernels.quantize8 import ROUND
 
 REST = gl.constexpr(254.0)  # steps of a query's rest in a step of the query
-HALVES_OF_INT8 = gl.constexpr("""{ .reg .b32 t; xor.b32 t, $2, 0x80808080;
-prmt.b32 $0, t, 0x64646464, 0x4140; prmt.b32 $1, t, 0x64646464, 0x4342; mov.b32 t, 0x64806480;
-sub.rn.f16x2 $0, $0, t; sub.rn.f16x2 $1, $1, t; }""")
-"""A byte below 1024 as float16, less 1024 and 128."""
-HALVES_OF_FP8 = gl.constexpr("""{ .reg .b32 a, b; prmt.b32 a, $2, 0, 0x1404; prmt.b32 b, $2, 0, 0x3424;
-shr.u32 $0, a, 1; shr.u32 $1, b, 1; and.b32 $0, $0, 0x3f803f80; and.b32 $1, $1, 0x3f803f80;
-lop3.b32 $0, a, 0x80008000, $0, 0xea; lop3.b32 $1, b, 0x80008000, $1, 0xea; }""")
-"""`attention.halves_of` of two bytes at once."""
 NEAR_HALVES_OF_FP8 = gl.constexpr("""{ .reg .b16 a, b; .reg .b32 t; mov.b32 {a, b}, $2; mov.b32 t, 0x1c001c00;
 cvt.rn.f16x2.e4m3x2 $0, a; cvt.rn.f16x2.e4m3x2 $1, b; mul.rn.f16x2 $0, $0, t; mul.rn.f16x2 $1, $1, t; }""")
-"""The same by the instruction of compute capability 8.9, times 2^-8."""
+"""`HALVES_OF_FP8` by the instruction of compute capability 8.9, times 2^-8."""
 
 
 @gluon.constexpr_function

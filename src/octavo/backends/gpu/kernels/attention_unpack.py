@@ -6,7 +6,8 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.kernels.attention import LEAST_SCALE, halves_of
+from octavo.backends.gpu.kernels.attention import LEAST_SCALE
+from octavo.backends.gpu.kernels.halves import halves_of_fp8
 from octavo.graph.node import PAGE_SIZE
 
 PAGE = tl.constexpr(PAGE_SIZE)
@@ -24,7 +25,7 @@ def numbers_of(data, scales, found, row, seen, head, heads, shape: tl.constexpr)
     first, row = found * PAGE * heads + head, row[:, None] * heads
     codes = tl.load(data + first * DIM + row * DIM + tl.arange(0, DIM)[None, :], mask=seen[:, None], other=0)
     if shape.kind == "fp8":
-        value = halves_of(codes)
+        value = halves_of_fp8(codes)
     elif shape.kind == "q8_0":
         place = scales + first * GROUPS + row * GROUPS + tl.arange(0, GROUPS)[None, :]
         scale = tl.load(place, mask=seen[:, None], other=0.0)  # [PAGE, GROUPS]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
-def _signs(SIZE: tl.constexpr):
-    """1 or -1 [SIZE]: -1 to the number of times that i, below 2^16, has two ones side by side in binary."""
-    at = tl.arange(0, SIZE)
+def _signs(first, SIZE: tl.constexpr):
+    """1 or -1 [SIZE]: -1 to the number of times that i, from `first` on and below 2^16, has two ones side by side in
+    binary."""
+    at = first + tl.arange(0, SIZE)
     pairs = at & (at >> 1)
     pairs ^= pairs >> 8
     pairs ^= pairs >> 4
@@ -39,11 +41,28 @@ def _mixed(x, ROWS: tl.constexpr, SIZE: tl.constexpr, DIM: tl.constexpr):
 
 @triton.jit
 def rotate(x, ROWS: tl.constexpr, SIZE: tl.constexpr, DIM: tl.constexpr):
-    """x [ROWS, SIZE] rotated; heads have DIM values, up to 512, and then zeros."""
-    return _mixed(x * _signs(SIZE)[None, :], ROWS, SIZE, DIM)
+    """x [ROWS, SIZE] rotated; heads have DIM values, in blocks of up to 512, and then zeros."""
+    return _mixed(x * _signs(0, SIZE)[None, :], ROWS, SIZE, DIM)
 
 
 @triton.jit
-def rotate_back(x, ROWS: tl.constexpr, SIZE: tl.constexpr, DIM: tl.constexpr):
-    """What `rotate` makes x [ROWS, SIZE] of."""
-    return _mixed(x, ROWS, SIZE, DIM) * _signs(SIZE)[None, :]
+def rotate_back(x, ROWS: tl.constexpr, SIZE: tl.constexpr, DIM: tl.constexpr, first=0):
+    """What `rotate` makes x [ROWS, SIZE] of; x may be whole blocks of a head, from value `first` on."""
+    return _mixed(x, ROWS, SIZE, DIM) * _signs(first, SIZE)[None, :]
+
+
+@triton.jit
+def rotate_heads_kernel(
+    x, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, DIM: tl.constexpr, BACK: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """Program (token, head): out [T, heads * SIZE] = the heads of x rotated, or (BACK) rotated back; it may be x.
+
+    SIZE is the number of values, the first of heads that have DIM, BLOCK the power of two that holds them.
+    """
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    token, head, at = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, BLOCK)
+    value = tl.load(x.data + token * x.stride + head * SIZE + at, mask=at < SIZE, other=0.0)[None, :]  # [1, BLOCK]
+    value = rotate_back(value, 1, BLOCK, DIM) if BACK else rotate(value, 1, BLOCK, DIM)
+    tl.store(out.data + token * out.stride + head * SIZE + at[None, :], value, mask=(at < SIZE)[None, :])
