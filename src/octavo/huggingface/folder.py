@@ -53,8 +53,8 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     constants = rope_tensors(config, architecture, hp.rope)
     named = None if wrapper_of(whole) is None else text_name
     tensors = gguf_tensors(checkpoint, config, architecture, hp, constants, sentence.tensors, named)
-    tokenizer = open_tokenizer(checkpoint)
-    words = vocabulary(checkpoint, tokenizer, hp.n_vocab)
+    tokenizer = open_tokenizer(checkpoint, architecture.vocabulary)
+    words = vocabulary(checkpoint, tokenizer, hp.n_vocab, architecture.vocabulary)
     if named is not None:
         log_others(checkpoint)
     metadata = {

@@ -14,9 +14,11 @@ from octavo.huggingface import sentencepiece, tokenizer_json
 from octavo.huggingface.piece_vocab import unigram_keys, word_piece_keys
 from octavo.huggingface.pretokenizer import PROBE, find_pre_tokenizer
 from octavo.huggingface.sentencepiece import Piece, read_sentencepiece
+from octavo.huggingface.tiktoken import is_ranks, merges_of, read_ranks, text_of
 from octavo.huggingface.tokenizer_json import AddedToken, TokenizerJson
 from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
 from octavo.io.safetensors import Checkpoint
+from octavo.models.architecture import Words
 from octavo.text import Tokenizer
 from octavo.text.bpe import NFC
 from octavo.text.vocab import SPACE
@@ -28,27 +30,35 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 _log = logging.getLogger(__name__)
 
 
-def open_tokenizer(checkpoint: Checkpoint) -> TokenizerJson | None:
-    """The checkpoint's tokenizer.json; None where it has tokenizer.model only. Raises TokenizerError for neither."""
+def open_tokenizer(checkpoint: Checkpoint, own: Words | None = None) -> TokenizerJson | None:
+    """The checkpoint's tokenizer.json; None where it has tokenizer.model only, or a file of its class's `own`.
+
+    Raises TokenizerError for none of them.
+    """
     path = checkpoint.path(tokenizer_json.FILE)
     if os.path.exists(path):
         return TokenizerJson.open(path)
-    if os.path.exists(checkpoint.path(sentencepiece.FILE)):
+    others = dict.fromkeys((sentencepiece.FILE, *((own.file,) if own else ())))
+    if any(os.path.exists(checkpoint.path(name)) for name in others):
         return None
-    wanted = f"{tokenizer_json.FILE} or {sentencepiece.FILE}"
+    wanted = " or ".join((tokenizer_json.FILE, *others))
     raise TokenizerError("has no tokenizer", file=checkpoint.folder, allowed=wanted)
 
 
-def vocabulary(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, n_vocab: int) -> dict[str, Any]:
+def vocabulary(
+    checkpoint: Checkpoint, tokenizer: TokenizerJson | None, n_vocab: int, own: Words | None = None
+) -> dict[str, Any]:
     """The keys of the vocabulary, `n_vocab` tokens: those that no tokenizer has are unused.
 
-    From tokenizer.json (with the scores of tokenizer.model, where both are there), or tokenizer.model alone. Raises
-    TokenizerError for a tokenizer of another kind, one that does not fit the embedding, and where the ids that the keys
-    give to a text of many kinds differ from those that tokenizer.json gives.
+    From tokenizer.json (with the scores of tokenizer.model, where both are there), from tokenizer.model alone, or from
+    what classes with remote code have, `own`. Raises TokenizerError for a tokenizer of another kind, one that does not
+    fit the embedding, and where the ids that the keys give to a text of many kinds differ from those of tokenizer.json.
     """
     model = checkpoint.path(sentencepiece.FILE)
+    if tokenizer is None and own and os.path.exists(ranks := checkpoint.path(own.file)) and is_ranks(ranks):
+        return _from_ranks(ranks, _configured(checkpoint), n_vocab, own)
     if tokenizer is None:
-        return _from_sentencepiece(model, _configured(checkpoint), n_vocab)
+        return _from_sentencepiece(model, _configured(checkpoint), n_vocab, own.behind if own else ())
     if tokenizer.kind == "WordPiece":
         keys = word_piece_keys(tokenizer, _tokens(tokenizer, n_vocab), _added_type)
     elif tokenizer.kind == "Unigram":
@@ -102,9 +112,40 @@ def _from_merges(tokenizer: TokenizerJson, n_vocab: int) -> dict[str, Any]:
     return _spm_keys(pieces, tokenizer.adds_space())
 
 
-def _from_sentencepiece(path: str, added: dict[int, AddedToken], n_vocab: int) -> dict[str, Any]:
-    """Keys of a SentencePiece model; `added` are tokens beyond its own, or that take the place of its own."""
+def _from_ranks(path: str, added: dict[int, AddedToken], n_vocab: int, own: Words) -> dict[str, Any]:
+    """Keys of a byte-level BPE of a file of tokens by rank; `added` are tokens beyond its own."""
+    tokens = read_ranks(path)
+    added = added or _behind(own.behind, len(tokens))
+    if (most := max(len(tokens), *(i + 1 for i in added))) > n_vocab:
+        raise _too_many(path, most, n_vocab)
+    texts = [*map(text_of, tokens), *(f"[PAD{i}]" for i in range(len(tokens), n_vocab))]
+    types = np.array([NORMAL] * len(tokens) + [UNUSED] * (n_vocab - len(tokens)), np.int32)
+    for token in added.values():
+        texts[token.id], types[token.id] = token.text, _added_type(token)
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": own.pre,
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in merges_of(tokens)],
+        **({NFC: True} if own.nfc else {}),
+    }
+
+
+def _behind(texts: tuple[str, ...], first: int) -> dict[int, AddedToken]:
+    """Special tokens from the id `first` on."""
+    return {first + i: AddedToken(first + i, text, True) for i, text in enumerate(texts)}
+
+
+def _from_sentencepiece(
+    path: str, added: dict[int, AddedToken], n_vocab: int, behind: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Keys of a SentencePiece model; `added` are tokens beyond its own, or that take the place of its own.
+
+    behind  special tokens beyond its own where none are added
+    """
     model = read_sentencepiece(path)
+    added = added or _behind(behind, len(model.pieces))
     pieces = model.pieces[:n_vocab] + [Piece("", PAD_SCORE, UNUSED)] * (n_vocab - len(model.pieces))
     if len(model.pieces) > n_vocab:
         raise _too_many(path, len(model.pieces), n_vocab)

@@ -35,6 +35,22 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Words:
+    """The vocabulary of checkpoints that have no tokenizer.json.
+
+    file    of tokens by rank, as tiktoken has it; tokenizer.model may be one or a SentencePiece model
+    pre     how words are cut before tokens are joined, as `tokenizer.ggml.pre` names it
+    nfc     whether text is composed first
+    behind  special tokens that the class's own code puts behind those of the file, if tokenizer_config.json lists none
+    """
+
+    file: str
+    pre: str
+    nfc: bool = False
+    behind: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture(Generic[H]):
     """What is known of models that GGUF calls `name`. Each module of this package that is named so has one, `ARCH`.
 
@@ -54,6 +70,7 @@ class Architecture(Generic[H]):
     class_names  the same of some classes, whose modules by these names are others in GGUF
     base       what names of tensors may begin with or not; `other_bases` what they may begin with instead
     unit_output  the axis of the output matrix along which its values have a length of 1, None: they stay
+    vocabulary of checkpoints that have no tokenizer.json
     layer      where a layer is, before its number
     outer      whole names of tensors outside of layers, as GGUF names them
     remade     a tensor, by GGUF's name, as GGUF has it where that is not as the checkpoint does
@@ -108,6 +125,7 @@ class Architecture(Generic[H]):
     factors: Callable[[Config], Mapping[str, float | F32]] = lambda config: {}
     before_positions: Callable[[Config], int] = lambda config: 0
     unit_output: Callable[[Config], int | None] = lambda config: None
+    vocabulary: Words | None = None
     layer: str = "layers"
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
     unused: tuple[str, ...] = ()

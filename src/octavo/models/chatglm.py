@@ -9,11 +9,14 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models import layers, names
-from octavo.models.architecture import Architecture
+from octavo.models.architecture import Architecture, Words
 from octavo.models.config import Config, Keys, rotary_keys
 from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
 from octavo.models.remaking import parted_qkv
 from octavo.models.weights import Tensors, Weights, matrix, vector, with_scales
+
+ROLES = ("system", "user", "assistant", "observation")
+"""Of messages, each with a token of its own in ChatGLM 3."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +97,10 @@ ARCH = Architecture(
         "multi_query_group_num": "num_key_value_heads",
     },
     ignored=("rotary_pos_emb.inv_freq",),
+    vocabulary=Words(
+        file="tokenizer.model", pre="chatglm-bpe",
+        behind=("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop", *(f"<|{r}|>" for r in ROLES)),
+    ),
     remade=remade,
     ropes=("default",),
     reordered=False,

@@ -41,6 +41,7 @@ StrPath = str | os.PathLike[str]
 CARRIED = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
+    "qwen.tiktoken",
 )  # fmt: skip
 """Files of a checkpoint that go with its weights."""
 OUTPUT, WORK = "output.weight", ".work"
