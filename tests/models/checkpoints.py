@@ -14,6 +14,7 @@ from octavo.formats import QTensor, by_name, quantize_reference
 from octavo.io.gguf import GGUFFile
 from tests.models.alibi import attend_by_distance
 from tests.models.deci_layers import rebuild
+from tests.models.openelm_layers import rebuild_openelm
 from tests.models.small_thinker import rebuild_small_thinker
 
 VOCAB = 320
@@ -138,6 +139,8 @@ def make(case: Case, seed: int = 0) -> Any:
     model = named(kind(**options), attn_implementation="eager").eval().float()
     if case.arch == "deci":
         rebuild(model)
+    if case.arch == "openelm":
+        rebuild_openelm(model)
     if case.arch == "smallthinker":
         rebuild_small_thinker(model, windows=not model.config.tie_word_embeddings)
     if case.folder == "BaichuanForCausalLM":

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.models import small_thinker
+from tests.models import openelm_layers, small_thinker
 from tests.models.deci_layers import BLOCKS
 
 Tensors = dict[str, torch.Tensor]
@@ -216,6 +216,32 @@ def called(name: str) -> Remake:
     return lambda tensors, config: (tensors, {"architectures": [name]})
 
 
+def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Qwen 3 with other layers."""
+    words = {
+        "hidden_size": "model_dim", "num_hidden_layers": "num_transformer_layers",
+        "max_position_embeddings": "max_context_length",
+    }  # fmt: skip
+    changes = {new: config[old] for old, new in words.items()} | dict.fromkeys(words) | dict.fromkeys(
+        ("num_attention_heads", "num_key_value_heads", "intermediate_size", "rope_parameters", "hidden_act",
+         "tie_word_embeddings"))  # fmt: skip
+    changes |= {
+        "architectures": ["OpenELMForCausalLM"], "num_query_heads": openelm_layers.HEADS,
+        "num_kv_heads": openelm_layers.KEYS, "ffn_multipliers": openelm_layers.TIMES,
+        "ffn_dim_divisor": openelm_layers.DIVISOR, "rope_freq_constant": 10000, "activation_fn_name": "swish",
+        "share_input_output_layers": True,
+    }  # fmt: skip
+    stacked = stacked_rows(tensors, {
+        "attn.qkv_proj.weight": tuple(f"self_attn.{n}_proj.weight" for n in "qkv"),
+        "ffn.proj_1.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    })  # fmt: skip
+    return renamed(stacked, {
+        "model.layers": "transformer.layers", "model.embed_tokens": "transformer.token_embeddings",
+        "model.norm": "transformer.norm", "self_attn.o_proj": "attn.out_proj", "self_attn.": "attn.",
+        "mlp.down_proj": "ffn.proj_2", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+    }), changes  # fmt: skip
+
+
 def smallthinker(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Llama with other layers; those that are tied have no windows."""
     n, full = config["num_hidden_layers"], config["tie_word_embeddings"]
@@ -258,6 +284,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "CodeShellForCausalLM": codeshell,
     "MaincoderForCausalLM": maincoder,
     "SmallThinkerForCausalLM": smallthinker,
+    "OpenELMForCausalLM": openelm,
     **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
 }

@@ -185,6 +185,8 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("smallthinker", {"attention.sliding_window_pattern": [True]}, "sliding_window_pattern: has 1 values"),
     ("dbrx", {"attention.clamp_kqv": -1.0}, "clamp_kqv: -1.0 is out of range"),
     ("dbrx", {"expert_weights_scale": 2.0}, "expert_weights_scale: is 2.0"),
+    ("openelm", {"attention.head_count_kv": [1, 3, 2]}, "head_count_kv: 3 of layer 1 does not divide its 8 heads"),
+    ("openelm", {"attention.head_count": [4, 0, 4]}, "head_count: 0 is out of range"),
     ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
 ]
 
@@ -243,6 +245,10 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("dbrx", {"ffn_config": None}, "ffn_config: is missing"),
     ("dbrx", {"ffn_config": {"ffn_act_fn": {"name": "gelu"}}}, "ffn_act_fn: is "),
     ("dbrx", {"ffn_config": {"moe_normalize_expert_weights": 2}}, "moe_normalize_expert_weights: is '2'"),
+    ("openelm", {"num_query_heads": [4, 8]}, "num_query_heads: is "),
+    ("openelm", {"share_input_output_layers": False}, "share_input_output_layers: is false"),
+    ("openelm", {"ffn_multipliers": [1, 0, 1]}, "ffn_multipliers: is "),
+    ("openelm", {"ffn_dim_divisor": 96}, r"blk.0.ffn_gate.weight.* contradicts .* \[192, 128\]"),
     ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
     ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),
     ("chatglm-first", {"kv_channels": 32}, "query_key_value.weight: shape .* rows of q, k and v"),

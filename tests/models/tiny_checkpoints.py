@@ -386,6 +386,9 @@ TABLE: dict[str, Case] = {
         "num_attention_heads": 4, "d_model": 128, "rope_parameters": {"rope_type": "default", "rope_theta": 5e4},
         "attn_config": {"clip_qkv": 0.5, "kv_n_heads": 2, "rope_theta": 5e4},
         "ffn_config": {"ffn_hidden_size": 256, "moe_num_experts": 6, "moe_top_k": 2}}),
+    "openelm": replace(
+        small("openelm", "Qwen3Config", {"num_hidden_layers": 3, "head_dim": 64, "tie_word_embeddings": True}),
+        folder="OpenELMForCausalLM"),
     "mpt": small("mpt", "MptConfig", {"num_attention_heads": 4, "max_seq_len": 256}),
     "mpt-clipped": small("mpt", "MptConfig", {
         "num_attention_heads": 4, "max_seq_len": 256, "attn_config": {"clip_qkv": 0.5}}),

@@ -86,8 +86,13 @@ def _sizes(config: Config, own: Keys) -> Keys:
         "feed_forward_length": inner,
         "attention.layer_norm_rms_epsilon": config.real("rms_norm_eps", 1e-6),
         "vocab_size": config.size("vocab_size", MAX_TOKENS),
-        **({} if own.get(HEADS) == 0 else _head_sizes(config, width)),
+        **({} if own.get(HEADS) == 0 or _by_layer(own) else _head_sizes(config, width)),
     }
+
+
+def _by_layer(own: Keys) -> bool:
+    """Whether an architecture's own fields say heads for each layer, and how long they are."""
+    return isinstance(own.get(HEADS), list) and "attention.key_length" in own
 
 
 def _head_sizes(config: Config, width: int) -> Keys:

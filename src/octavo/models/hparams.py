@@ -185,6 +185,7 @@ class HyperparamReader:
 def read_shared(
     r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None, eps: str = RMS_EPS,
     equal_lengths: bool = True, by_layer: bool = False, some_attend: bool = False, some_lack: bool = False,
+    unlike_heads: bool = False,
 ) -> Hyperparams:  # fmt: skip
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
@@ -195,10 +196,11 @@ def read_shared(
     by_layer     heads of keys and the width of the feed-forward may differ by layer; given are the most
     some_attend  layers may have no heads of keys
     some_lack    layers may have no heads at all, and no feed-forward
+    unlike_heads  heads of queries may differ by layer, too; given are the most
     """
-    n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count", some=some_lack)
+    n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count", largest=unlike_heads, some=some_lack)
     n_head_kv = r.size("attention.head_count_kv", n_head, largest=by_layer, some=some_attend or some_lack)
-    if n_head % n_head_kv:
+    if n_head % n_head_kv and not unlike_heads:
         raise r.error("attention.head_count_kv", f"{n_head_kv} does not divide {n_head} heads")
     if not r.has("attention.key_length") and n_embd % n_head:
         raise r.error("attention.head_count", f"{n_head} heads do not divide a width of {n_embd}")

@@ -74,6 +74,7 @@ from octavo.models import (
     olmo,
     olmo2,
     olmoe,
+    openelm,
     orion,
     pangu_embedded,
     phi2,
@@ -117,7 +118,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
-        smallthinker, dbrx,
+        smallthinker, dbrx, openelm,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
