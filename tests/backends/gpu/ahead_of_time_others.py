@@ -33,10 +33,10 @@ OTHERS: Kernels = {
     "row": (elementwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
     "causal_conv": (states.causal_conv_kernel, {"SILU": True, "K": 4, "B": 128, "BT": 16}, 4,
                     {"x": ROWS, **dict.fromkeys(("taps", "bias", "state"), "*fp32"), "where": SEQUENCES, "out": ROWS}),
-    **{name: (kernel, {"shape": ScanShape(48, 1, keys, 64, 32)}, 4, {
+    **{name: (kernel, {"shape": ScanShape(48, 1, keys, 64, 64)}, 4, {
         **dict.fromkeys(("x", "b", "c", "dt", "out"), ROWS), "chunks": SCANS,
         **dict.fromkeys(("rates", "bias", "skip", "state"), "*fp32"), "where": SEQUENCES})
-       for name, kernel, keys in (("selective_scan", states.selective_scan_kernel, 128),
+       for name, kernel, keys in (("selective_scan", states.selective_scan_kernel, 256),
                                   ("score_scan", scan_chunks.score_scan_kernel, 128),
                                   ("selective_scan_chunks", scan_chunks.selective_scan_chunks_kernel, 128),
                                   ("selective_scan_chunks_256", scan_chunks.selective_scan_chunks_kernel, 256))},

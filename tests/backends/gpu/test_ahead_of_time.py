@@ -49,6 +49,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
 SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
          ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"), ("decode_int4", "gfx1100"),
          ("decode_512", "gfx1100"), ("prefill_512", "gfx1100"),
+         ("selective_scan_chunks_256", "sm_90"), ("selective_scan_chunks_256", "sm_100"),
          *(("prefill_int4", target) for target in ("sm_80", "sm_100", "gfx1100")),
          *(("decode_f32_256", target) for target in ("sm_80", "sm_90", "sm_100", "gfx1100")),
          *(("prefill_f32_256", target) for target in ("sm_90", "sm_100", "gfx1100"))}  # fmt: skip

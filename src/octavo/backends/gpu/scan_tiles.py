@@ -44,6 +44,15 @@ def scan_tile(tokens: int, keys: int, arch: str) -> ScanTile | None:
         return ScanTile((16, 32, 64)[tokens % 3], 16, 4, 1, 16, 4)
     if arch.startswith(("sm_90", "sm_10")):
         few = arch == "sm_90" and not TRITON_SPILLS
-        return ScanTile(64, 32, 4 if few else 8, 2, 64, 8) if keys <= 128 else ScanTile(32, 16, 8, 1, 64, 4)
+        return ScanTile(64, 32, 4 if few else 8, 2, 64, 8) if keys <= 128 else ScanTile(64, 16, 8, 1, 64, 8)
     return ScanTile(32, 32 if keys <= 128 else 16, 4, 1, 64, 4) if arch.startswith("gfx") else ScanTile(
         32, 16, 8, 1, 32, 4)  # fmt: skip
+
+
+def columns(keys: int, arch: str) -> int:
+    """Columns of a head's matrix in a program that takes a sequence token by token.
+
+    Many sequences go faster in wide parts, whose rows are longer in memory; the registers of gfx11 hold no wide part of
+    a tall matrix.
+    """
+    return 32 if keys > 128 and arch.startswith("gfx11") else 64

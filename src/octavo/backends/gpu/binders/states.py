@@ -70,7 +70,8 @@ def _selective_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
     """Sequences of one token go by themselves, and prompts chunk by chunk, where there are kernels for that."""
     x, *of_keys, dt, rates, bias, skip, state, positions, starts, slots = inputs
     (_, heads, keys, size), lies, n = state.shape, sequences(positions, starts, slots), len(slots)
-    shape = ScanShape(heads, of_keys[0].shape[1], keys, size, min(COLUMNS, next_power_of_2(size)))
+    columns = min(scan_tiles.columns(keys, c.target.arch), next_power_of_2(size))
+    shape = ScanShape(heads, of_keys[0].shape[1], keys, size, columns)
     values, *of_keys, raw = (Matrix(y, y.stride(0)) for y in (x, *of_keys, dt))
     steps = (*of_keys, raw, rates, bias)
     tile = None if c.deterministic else scan_tiles.scan_tile(len(x) - lies.decodes, keys, c.target.arch)
