@@ -78,6 +78,14 @@ NOTES = {
     **dict.fromkeys(
         ("gemma4", "gemma4-unified", "gemma4-e", "phi2", "phi2-odd", "gpt2", "gpt2-odd", "starcoder"), GELU
     ),
+    **dict.fromkeys(("mpt", "mpt-clipped", "mpt-odd", "bloom", "bloom-odd", "codeshell"), GELU),
+    **dict.fromkeys(("gptj", "gptj-odd"), "llama.cpp has no graph of it"),
+    "deci": "llama.cpp leaves attention out in layers without a feed-forward; compared without such layers",
+    **dict.fromkeys(
+        ("baichuan", "baichuan-distance"),
+        "llama.cpp has rope in models of 32 layers and ALiBi in those of 40; compared with so many",
+    ),
+    "smallthinker": "llama.cpp has a window of 4,096, whatever the file says; compared with one longer than the prompt",
     "starcoder2-window": f"llama.cpp has no windows here; compared with one longer than the prompt. {GELU}",
     "gemma2-uncapped": f"llama.cpp caps always; compared with caps. {GELU}",
     "gemma4-moe": f"a token takes another expert of llama.cpp's for it; compared with all experts. {GELU}",
@@ -130,6 +138,10 @@ TAKING_TURNS = {"rope_parameters": {**QWEN3_VL["rope_parameters"], "mrope_sectio
 
 OPTIONS: dict[str, dict[str, Any]] = {
     **{name: {"sliding_window": 128} for name in WINDOWLESS},
+    "baichuan": {"num_hidden_layers": 32},
+    "baichuan-distance": {"num_hidden_layers": 40},
+    "deci": {"num_hidden_layers": 3},
+    "smallthinker": {"layers_window": 512},
     "gemma3": OWN_SCALE,
     "gemma2": OWN_SCALE,
     "gemma2-uncapped": {**OWN_SCALE, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},

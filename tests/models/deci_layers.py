@@ -18,7 +18,7 @@ BLOCKS: list[dict[str, Any]] = [
         "ffn": {"ffn_mult": None, "no_op": True},
     },
 ]
-"""Each with a cache of its own size, or none; widths are 256 and 512."""
+"""Of the first layers; each has a cache of its own size, or none, and widths are 256 and 512."""
 
 
 class Nothing(torch.nn.Module):
@@ -43,7 +43,7 @@ class NoAttention(torch.nn.Module):
 
 def rebuild(model: Any) -> None:
     """Give the layers of a Llama the parts of BLOCKS."""
-    for i, (layer, block) in enumerate(zip(model.model.layers, BLOCKS, strict=True)):
+    for i, (layer, block) in enumerate(zip(model.model.layers, BLOCKS, strict=False)):
         config = copy.deepcopy(model.config)
         attention, width = block["attention"], config.hidden_size
         if group := attention["n_heads_in_group"]:

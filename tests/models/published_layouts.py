@@ -250,7 +250,8 @@ def smallthinker(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dic
         "architectures": ["SmallThinkerForCausalLM"], "moe_num_primary_experts": small_thinker.EXPERTS,
         "moe_num_active_primary_experts": small_thinker.USED, "moe_ffn_hidden_size": config["intermediate_size"],
         "moe_primary_router_apply_softmax": full, "rope_layout": [1] * n if full else layout,
-        "sliding_window_layout": [0] * n if full else layout, "sliding_window_size": small_thinker.WINDOW,
+        "sliding_window_layout": [0] * n if full else layout,
+        "sliding_window_size": config.get("layers_window", small_thinker.WINDOW),
         "moe_layer_layout": [1] * n, "intermediate_size": None, "hidden_act": None,
     }  # fmt: skip
 
@@ -258,8 +259,8 @@ def smallthinker(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dic
 def deci(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Llama with other layers."""
     return tensors, {
-        "architectures": ["DeciLMForCausalLM"], "block_configs": BLOCKS, "num_key_value_heads": None,
-        "intermediate_size": None,
+        "architectures": ["DeciLMForCausalLM"], "block_configs": BLOCKS[: config["num_hidden_layers"]],
+        "num_key_value_heads": None, "intermediate_size": None,
     }  # fmt: skip
 
 

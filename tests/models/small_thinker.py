@@ -37,17 +37,17 @@ class Experts(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, layer: Any, windowed: bool, turned: bool, by_sigmoid: bool) -> None:
+    def __init__(self, layer: Any, window: int, turned: bool, by_sigmoid: bool) -> None:
         super().__init__()
         self.input_layernorm, self.self_attn = layer.input_layernorm, layer.self_attn
         self.post_attention_layernorm = layer.post_attention_layernorm
         self.block_sparse_moe = Experts(layer.hidden_size, layer.mlp.up_proj.out_features, by_sigmoid)
-        self.windowed, self.turned = windowed, turned
+        self.window, self.turned = window, turned
 
     def forward(self, x: torch.Tensor, position_embeddings: Any = None, **more: Any) -> torch.Tensor:
         cos, sin = position_embeddings
         at = torch.arange(x.shape[1])
-        seen = (at[:, None] >= at) & ((at[:, None] - at < WINDOW) if self.windowed else torch.tensor(True))
+        seen = (at[:, None] >= at) & (at[:, None] - at < (self.window or len(at)))
         mask = torch.where(seen, 0.0, torch.finfo(torch.float32).min)[None, None]
         where = (cos, sin) if self.turned else (torch.ones_like(cos), torch.zeros_like(sin))
         h = self.self_attn(self.input_layernorm(x), position_embeddings=where, attention_mask=mask)[0]
@@ -57,6 +57,7 @@ class Layer(nn.Module):
 
 def rebuild_small_thinker(model: Any, *, windows: bool) -> None:
     """Give a Llama SmallThinker's layers: with windows and sigmoids, or without and a softmax."""
+    window = getattr(model.config, "layers_window", WINDOW) if windows else 0
     for i, layer in enumerate(model.model.layers):
-        model.model.layers[i] = Layer(layer, windows and i % 4 > 0, not windows or i % 4 > 0, windows)
+        model.model.layers[i] = Layer(layer, window if i % 4 else 0, not windows or i % 4 > 0, windows)
     model.config.use_cache = False
