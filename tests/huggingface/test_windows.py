@@ -106,7 +106,7 @@ def test_longrope_needs_a_divisor_for_each_pair(factors: object) -> None:
     config = Config({**BASE, "architectures": ["Phi3ForCausalLM"], **values}, "c")
     hp = read_hyperparams(config, read_keys(config))
     with pytest.raises(ModelError, match=r"long_factor.*32 numbers over 0"):
-        rope_tensors(config, CLASSES["Phi3ForCausalLM"], hp.rope)
+        rope_tensors(config, CLASSES["Phi3ForCausalLM"], hp)
 
 
 @pytest.mark.parametrize(

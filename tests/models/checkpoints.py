@@ -71,14 +71,17 @@ PICTURES: dict[str, dict[str, Any]] = {
     "Qwen2VLConfig": {"depth": 1, "embed_dim": 32, "num_heads": 2, "patch_size": 14, "hidden_size": 128},
     "Qwen2_5_VLConfig": {**QWEN_VISION, "fullatt_block_indexes": [0]},
     "Qwen3VLConfig": {**QWEN_VISION, "deepstack_visual_indexes": [0]},
+    "Step3p7Config": {
+        "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14,
+        "mlp_ratio": 1.0},
     "Qwen3VLMoeConfig": {**QWEN_VISION, "deepstack_visual_indexes": [0]},
 }  # fmt: skip
 """Of configurations of models that take pictures too, what makes these; a case's options are the text model's."""
 
-CASES = {
 UNMAPPED = {"Mistral4Config": "Mistral4ForCausalLM"}
 """Configurations of text models that transformers has no automatic class for."""
 
+CASES = {
     "llama": Case("llama", "LlamaConfig"),
     "llama-tied": Case("llama", "LlamaConfig", {"tie_word_embeddings": True}),
     "llama-biased": Case("llama", "LlamaConfig", {"attention_bias": True, "mlp_bias": True}),

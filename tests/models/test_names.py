@@ -24,7 +24,7 @@ KEYS = {
 )}  # fmt: skip
 
 
-NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_sub", "ffn_sub")}
+NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_sub", "ffn_sub"), "step35": ("nextn.",)}
 """What names of tensors begin with that llama.cpp's converters know, and the package does not yet."""
 
 

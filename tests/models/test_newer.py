@@ -136,6 +136,36 @@ def test_folders_of_mimo2_in_the_words_of_its_authors(tmp_path: Path) -> None:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 
 
+def test_folders_of_step_in_the_words_of_its_authors(tmp_path: Path) -> None:
+    """As Step 3.5 Flash has them, with entries for a layer that guesses tokens."""
+    want, path = saved(tmp_path, TABLE["step35"]), tmp_path / "model.safetensors"
+    config = json.loads((tmp_path / "config.json").read_text())["text_config"]
+    names = ("share_expert_dim", "sliding_window", "moe_intermediate_size", "hidden_size", "intermediate_size",
+             "vocab_size", "num_hidden_layers", "head_dim", "rms_norm_eps", "max_position_embeddings")  # fmt: skip
+    words = {key: config[key] for key in names} | {
+        "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "num_attention_heads": 2,
+        "num_attention_groups": 1, "attention_other_setting": {
+            "attention_type": "sliding_attention", "num_attention_heads": 3, "num_attention_groups": 1, "head_dim": 64},
+        "layer_types": [*config["layer_types"], "sliding_attention"], "rope_theta": [1e6, 1e4, 1e6, 1e4],
+        "partial_rotary_factors": [0.5, 1.0, 0.5, 1.0], "moe_layers_enum": "1,2", "moe_num_experts": 6, "moe_top_k": 2,
+        "moe_router_activation": "sigmoid", "moe_router_scaling_factor": 1.5, "norm_expert_weight": True,
+        "use_head_wise_attn_gate": True, "swiglu_limits": [0.0, 0.0, 0.5, 0.0], "num_nextn_predict_layers": 1,
+        "swiglu_limits_shared": [0.3, 0.4, None, None],
+    }  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(words))
+    text = {name: x for name, x in load_file(path).items() if "vision" not in name and "vit_" not in name}
+    assert any(name.endswith("moe.router_bias") for name in text)
+    last = {"enorm.weight": torch.zeros(128), "transformer.shared_head.norm.weight": torch.zeros(128),
+            "transformer.shared_head.output.weight": torch.zeros(320, 128),
+            "self_attn.q_proj.weight": torch.zeros(192, 128)}  # fmt: skip
+    save_file(text | {f"model.layers.3.{name}": x for name, x in last.items()}, path)
+    convert_checkpoint(tmp_path, tmp_path / "m.gguf", "F32")
+    for opened in (tmp_path, tmp_path / "m.gguf"):
+        with open_model_file(opened) as file:
+            assert file.metadata.get_ints("step35.attention.head_count").tolist() == [2, 3, 2, 3]
+            assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
 def absmean(w: torch.Tensor) -> torch.Tensor:
     """What the paper rounds weights to: -1, 0 and 1 times their mean magnitude."""
     scale = w.abs().mean()
@@ -180,6 +210,12 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("minicpm", {"residual_scale": -1.0}, "residual_scale: -1.0 is out of range"),
     ("minicpm", {"attention.scale": 0.1}, "attention.scale: is 0.1"),
     ("minicpm", {"expert_count": 2}, "expert_count: 2 experts in minicpm"),
+    ("step35", {"swiglu_clamp_exp": [0.0, 1.0]}, "swiglu_clamp_exp: has 2 values"),
+    ("step35", {"swiglu_clamp_shexp": [0.0, -1.0, 0.0]}, "swiglu_clamp_shexp: has -1.0"),
+    ("step35", {"moe_every_n_layers": 2}, "moe_every_n_layers: is 2"),
+    ("step35", {"rope.dimension_count": 62}, "dimension_count: 62 is out of range"),
+    ("step35", {"attention.head_count": [2, 3]}, "head_count: has 2 values"),
+    ("step35", {"attention.head_count_kv": [1, 2, 1]}, "head_count_kv"),
     ("mimo2", {"attention.value_length": 65}, "value_length: 65 is out of range"),
     ("mimo2", {"attention.sliding_window_pattern": [0, 1, 2]}, "sliding_window_pattern: has a 2"),
     ("mimo2", {"attention.sliding_window_pattern": 6}, "sliding_window_pattern: is missing or no array"),
@@ -222,6 +258,16 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("minicpm", {"num_experts": 8}, "num_experts: is '8'"),
     ("minicpm", {"sparse_config": {"topk": 64}}, "sparse_config: is "),
     ("minicpm", {"dim_model_base": 0}, "dim_model_base: is '0'"),
+    ("step35", {"text_config": {"mlp_bias": True}}, "mlp_bias: is true"),
+    ("step35", {"text_config": {"query_pre_attn_scalar": 32}}, "query_pre_attn_scalar: is '32'"),
+    ("step35", {"text_config": {"swiglu_limits": [-1, 0, 0]}}, "swiglu_limits: is "),
+    ("step35", {"text_config": {"layer_types": ["full_attention"]}}, "layer_types: is "),
+    ("step35", {"text_config": {"moe_layers_enum": "1,x"}}, "moe_layers_enum: is '1,x'"),
+    (
+        "step35",
+        {"text_config": {"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}},
+        "partial_rotary_factor: is '1.0' of full_attention",
+    ),
     ("mimo2", {"swa_head_dim": 32}, "swa_head_dim: is '32'"),
     ("mimo2", {"hybrid_layer_pattern": [0, 1, 7]}, "hybrid_layer_pattern: is "),
     ("mimo2", {"add_full_attention_sink_bias": True}, "add_full_attention_sink_bias: is true"),

@@ -34,7 +34,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
 
 
 FORMER = {
-    "Ernie4_5_ForCausalLM", "PhiMoEForCausalLM", "ChatGLMForConditionalGeneration", "MPTForCausalLM", "BloomModel",
+    "Ernie4_5_ForCausalLM", "PhiMoEForCausalLM", "Step3p5ForCausalLM",
+    "ChatGLMForConditionalGeneration", "MPTForCausalLM", "BloomModel",
 }  # fmt: skip
 """Other names of classes that the table has."""
 

@@ -127,6 +127,15 @@ MIMO2 = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}},
     "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
 }  # fmt: skip
+STEP35: dict[str, Any] = {
+    "head_dim": 64, "num_sliding_attention_heads": 3, "num_hidden_layers": 3, "sliding_window": WINDOW,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"], "n_routed_experts": 6,
+    "mlp_layer_types": ["dense", "sparse", "sparse"], "num_experts_per_tok": 2, "moe_intermediate_size": 48,
+    "share_expert_dim": 80, "moe_router_scaling_factor": 1.5, "swiglu_limits": [None, 0.0, 0.5],
+    "swiglu_limits_shared": [0.3, 0.4, None], "rope_parameters": {
+        "full_attention": {"rope_type": "default", "rope_theta": 1e6, "partial_rotary_factor": 0.5},
+        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 1.0}},
+}  # fmt: skip
 EXAONE_MOE = {
     "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_shared_experts": 1,
     "first_k_dense_replace": 1,
@@ -233,6 +242,11 @@ TABLE: dict[str, Case] = {
     "mimo2-odd": small("mimo2", "MiMoV2FlashConfig", {
         **MIMO2, "num_attention_heads": 4, "hidden_size": 144, "intermediate_size": 88, "v_head_dim": 24,
         "n_group": 3, "topk_group": 2, "attention_value_scale": None}),
+    "step35": small("step35", "Step3p7Config", STEP35),
+    "step35-llama3": small("step35", "Step3p7Config", {
+        **STEP35, "swiglu_limits": None, "swiglu_limits_shared": None, "rope_parameters": {
+            **STEP35["rope_parameters"], "full_attention": {
+                "rope_type": "llama3", "rope_theta": 1e4, "partial_rotary_factor": 0.5, **LLAMA3_ROPE}}}),
     "exaone-moe": small("exaone-moe", "ExaoneMoeConfig", {
         **EXAONE_MOE, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
     "exaone-moe-odd": small("exaone-moe", "ExaoneMoeConfig", {
@@ -303,6 +317,9 @@ TABLE: dict[str, Case] = {
                        folder="MiniCPMForCausalLM"),
     "minicpm-long": replace(small("minicpm", "GraniteConfig", {
         **MINICPM, "tie_word_embeddings": False, "rope_parameters": LONGROPE}), folder="MiniCPMForCausalLM"),
+    "mistral4": small("mistral4", "Mistral4Config", {
+        **{key: DEEPSEEK[key] for key in DEEPSEEK if key != "num_mtp_layers"}, "q_lora_rank": 24,
+        "pad_token_id": None, "rope_parameters": {**MINISTRAL3_ROPE, "rope_theta": 1e4}}),
     "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
     "gemma4": small("gemma4", "Gemma4TextConfig", GEMMA4),
     "gemma4-unified": small("gemma4", "Gemma4UnifiedTextConfig", {
@@ -320,9 +337,6 @@ TABLE: dict[str, Case] = {
     "phi2-odd": small("phi2", "PhiConfig", {**ODD, "rope_parameters": {
         "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}}),
     "stablelm": small("stablelm", "StableLmConfig", {"use_qkv_bias": True}),
-    "mistral4": small("mistral4", "Mistral4Config", {
-        **{key: DEEPSEEK[key] for key in DEEPSEEK if key != "num_mtp_layers"}, "q_lora_rank": 24,
-        "pad_token_id": None, "rope_parameters": {**MINISTRAL3_ROPE, "rope_theta": 1e4}}),
     "stablelm-odd": small("stablelm", "StableLmConfig", {**ODD, "use_parallel_residual": True}),
     "command-r": small("command-r", "CohereConfig", {"logit_scale": 0.25}),
     "gpt2": small("gpt2", "GPT2Config", {"num_key_value_heads": 2}),
@@ -411,9 +425,11 @@ TABLE: dict[str, Case] = {
 
 
 _WIDE = {
-    "num_attention_heads": 4, "v_head_dim": 64, "linear_value_head_dim": 64, "mamba_head_dim": 64, **dict.fromkeys((
+    "num_attention_heads": 4, "v_head_dim": 64, "linear_value_head_dim": 64, "mamba_head_dim": 64,
+    "num_sliding_attention_heads": 8, **dict.fromkeys((
         "hidden_size", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size", "kv_lora_rank",
-        "shared_expert_intermediate_size", "shared_intermediate_size", "q_lora_rank", "qk_nope_head_dim",
+        "shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim",
+        "q_lora_rank", "qk_nope_head_dim",
         "hidden_size_per_layer_input", "laurel_rank", "d_model", "ffn_hidden_size",
         "moe_shared_expert_intermediate_size"), 256),
 }  # fmt: skip

@@ -45,9 +45,10 @@ def _has(config: Config, key: str, part: str | None = None) -> bool:
 
 def in_usual_words(config: Config) -> Config:
     """config.json where what its architecture has other words for is said with the usual ones."""
-    words = CLASSES[find_class(config)].words
+    architecture = CLASSES[find_class(config)]
+    words = architecture.words
     values = {words.get(key, key): value for key, value in config.values.items() if key in words}
-    return Config({**config.values, **values}, config.file) if values else config
+    return architecture.reworded(Config({**config.values, **values}, config.file) if values else config)
 
 
 def read_keys(config: Config) -> Keys:

@@ -50,7 +50,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     keys = read_keys(config) | sentence.keys
     numbers = layer_numbers(checkpoint, architecture, keys["block_count"])
     hp = read_hyperparams(config, keys, numbers)
-    constants = rope_tensors(config, architecture, hp.rope)
+    constants = rope_tensors(config, architecture, hp)
     named = None if wrapper_of(whole) is None else text_name
     tensors = gguf_tensors(checkpoint, config, architecture, hp, constants, sentence.tensors, named)
     tokenizer = open_tokenizer(checkpoint, architecture.vocabulary)

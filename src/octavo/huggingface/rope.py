@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from octavo.formats.spec import F32
-from octavo.models import Architecture
+from octavo.models import Architecture, Hyperparams
 from octavo.models.config import Config, Keys, brief, rope_parameters
 from octavo.models.hparams import LIMITS
 from octavo.models.rope import LOG_MULTIPLIER, Rope
@@ -71,10 +71,16 @@ def original_context(config: Config) -> int:
     return inner.size(ORIGINAL, LIMITS["context_length"])
 
 
-def rope_tensors(config: Config, architecture: Architecture[Any], rope: Rope) -> dict[str, F32]:
-    """What config.json says of the rope that is a tensor in GGUF: divisors of the frequencies, float32 [dims / 2]."""
+def rope_tensors(config: Config, architecture: Architecture[Any], hp: Hyperparams) -> dict[str, F32]:
+    """What config.json says of the rope that is a tensor in GGUF: divisors of the frequencies, float32 [pairs].
+
+    Pairs that layers of another rope alone have are divided by 1.
+    """
+    rope = hp.rope
     if rope_kind(config, architecture) == "llama3":
-        return {"rope_freqs.weight": _llama3_divisors(config, rope)}
+        divisors = np.ones(hp.divided_pairs, np.float32)
+        divisors[: rope.dims // 2] = _llama3_divisors(config, rope)
+        return {"rope_freqs.weight": divisors}
     if rope_kind(config, architecture) == "proportional":
         return {"rope_freqs.weight": _proportional_divisors(config, rope)}
     if rope_kind(config, architecture) == "longrope":

@@ -16,7 +16,7 @@ log = logging.getLogger("octavo")
 TEXT = "language_model."
 OTHERS = (
     "vision_tower.", "vision_model.", "vision_embedder.", "multi_modal_projector.", "visual.", "audio_tower.",
-    "embed_vision.", "embed_audio.",
+    "embed_vision.", "embed_audio.", "vit_large_projector.",
 )  # fmt: skip
 """What names of the other parts' tensors begin with, perhaps after "model."."""
 
@@ -46,6 +46,7 @@ WRAPPERS = {
     "Gemma4UnifiedForConditionalGeneration": Wrapper({"gemma4_unified_text": "Gemma4UnifiedForCausalLM"}),
     "Mistral3ForConditionalGeneration": Wrapper({
         "mistral": "MistralForCausalLM", "ministral3": "Ministral3ForCausalLM", "mistral4": "Mistral4ForCausalLM"}),
+    "Step3p7ForConditionalGeneration": Wrapper({"step3p5": "Step3p7ForConditionalGeneration"}),
     "Llama4ForConditionalGeneration": Wrapper({"llama4_text": "Llama4ForCausalLM"}),
     "Qwen2VLForConditionalGeneration": Wrapper({"qwen2_vl_text": "Qwen2VLForConditionalGeneration"}, flat=True),
     "Qwen2_5_VLForConditionalGeneration": Wrapper({"qwen2_5_vl_text": "Qwen2_5_VLForConditionalGeneration"}, flat=True),

@@ -82,6 +82,7 @@ class Architecture(Generic[H]):
     head       what a reranker's scores are made of
     numbers    what a layer's modules of one number each are called, and keys of metadata that have those of all layers
     words      other words that config.json may have for what the others say with the usual ones
+    reworded   config.json in the usual words where that is more than other names, after `words`
     rows       tensors whose number of rows no field says, as GGUF names them, and the word of config.json that says it
     ropes      kinds of rope scaling
     activation the feed-forward's, as config.json names it
@@ -135,6 +136,7 @@ class Architecture(Generic[H]):
     head: Head = field(default_factory=Head)
     numbers: Mapping[str, str] = field(default_factory=dict)
     words: Mapping[str, str] = field(default_factory=dict)
+    reworded: Callable[[Config], Config] = lambda config: config
     rows: Mapping[str, str] = field(default_factory=dict)
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     writable: bool = True

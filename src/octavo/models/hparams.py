@@ -71,6 +71,11 @@ class Hyperparams:
         return kind(**(vars(self) | more))
 
     @property
+    def divided_pairs(self) -> int:
+        """Pairs of a head that a file has a divisor for, if it has any."""
+        return self.rope.dims // 2
+
+    @property
     def n_caches(self) -> int:
         """Caches of a layer: one of keys and one of values."""
         return 2

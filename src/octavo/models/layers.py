@@ -31,7 +31,7 @@ def model_tensors(hp: Hyperparams, block: Tensors | Callable[[int], Tensors], *,
     if hp.rope.kind == "longrope":
         outer |= {f"rope_factors_{length}.weight": vector(pairs) for length in ("long", "short")}
     else:
-        outer["rope_freqs.weight"] = vector(pairs, optional=True)
+        outer["rope_freqs.weight"] = vector(hp.divided_pairs, optional=True)
     blocks = [block(i) if callable(block) else block for i in range(hp.n_layer + hp.n_next)]
     for i in range(hp.n_layer, len(blocks)):
         blocks[i] = {name: replace(want, optional=True) for name, want in (blocks[i] | _nextn_tensors(hp)).items()}
@@ -132,6 +132,7 @@ def moe_tensors(hp: Hyperparams, *, bias: bool = False, joined: bool = False) ->
 
 
 Turn = Callable[[Node], Node]
+Gated = Callable[[Node, Node], Node]
 Qkv = Callable[[GraphBuilder, Hyperparams, Weights, Node], tuple[Node, Node, Node]]
 """What makes q, k and v of h [T, n_embd] and a layer's weights, as `qkv` does."""
 
@@ -141,7 +142,7 @@ def rotary(g: GraphBuilder, rope: Rope, w: Weights | None) -> Turn:
     factors = None if w is None else w.get("rope_freqs")
     if w is not None and factors is None and rope.kind == "longrope":
         factors = w.get("rope_factors_long" if g.n_ctx > rope.n_ctx_original else "rope_factors_short")
-    divisors = None if factors is None else dequantize(factors.tensor)
+    divisors = None if factors is None else dequantize(factors.tensor)[: rope.dims // 2]
     freqs = constant(np.asarray(rope.frequencies(divisors)), "rope_frequencies")
     return lambda x: g.rope(x, freqs, rope.scale, rope.interleaved)
 
@@ -195,10 +196,10 @@ def qkv_of_rows(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[
     return g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
 
 
-def ffn(g: GraphBuilder, b: Weights, h: Node, kind: str = "") -> Node:
-    """Down(silu(gate(h)) * up(h)); of the shared expert where `kind` is "_shexp"."""
+def ffn(g: GraphBuilder, b: Weights, h: Node, kind: str = "", gated: Gated | None = None) -> Node:
+    """Down(silu(gate(h)) * up(h)); of the shared expert where `kind` is "_shexp"; `gated` as in `through_experts`."""
     gate, up = (linear(g, b, f"ffn_{n}{kind}", h) for n in ("gate", "up"))
-    return linear(g, b, f"ffn_down{kind}", g.swiglu(gate, up))
+    return linear(g, b, f"ffn_down{kind}", (gated or g.swiglu)(gate, up))
 
 
 def plain_ffn(g: GraphBuilder, b: Weights, h: Node, act: Turn, kind: str = "") -> Node:
@@ -235,7 +236,7 @@ def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, *, normalized: bo
 
 
 def through_experts(
-    g: GraphBuilder, b: Weights, h: Node, ids: Node, shares: Node, gated: Callable[[Node, Node], Node] | None = None
+    g: GraphBuilder, b: Weights, h: Node, ids: Node, shares: Node, gated: Gated | None = None
 ) -> Node:
     """Each token of h [T, K] through its experts `ids`, weighted by `shares`, both [T, k]; `gated` is SwiGLU or so."""
     if b.get("ffn_gate_up_exps") is None:

@@ -60,11 +60,11 @@ from octavo.models import (
     mamba2,
     mimo2,
     minicpm,
+    minicpm3,
     minimax_m2,
     mistral3,
-    minicpm3,
-    modern_bert,
     mistral4,
+    modern_bert,
     mpt,
     nemotron,
     nemotron_h,
@@ -97,6 +97,7 @@ from octavo.models import (
     stablelm,
     starcoder,
     starcoder2,
+    step35,
     xverse,
 )
 from octavo.models.architecture import Architecture, ModelSpec
@@ -109,6 +110,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
     for module in (
         llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
         qwen3vl, qwen3vlmoe, qwen2vl, gemma, bitnet, minicpm, mistral4, exaone_moe, phimoe, minicpm3, mimo2,
+        step35,
         gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert,
         nomic_bert_moe, modern_bert, gemma_embedding, glm4moe, seed_oss, ernie4_5,
         ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2, afmoe,
