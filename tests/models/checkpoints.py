@@ -13,6 +13,7 @@ import transformers
 from octavo.formats import QTensor, by_name, quantize_reference
 from octavo.io.gguf import GGUFFile
 from tests.models.alibi import attend_by_distance
+from tests.models.arctic_layers import rebuild_arctic
 from tests.models.deci_layers import rebuild
 from tests.models.openelm_layers import rebuild_openelm
 from tests.models.small_thinker import rebuild_small_thinker
@@ -142,6 +143,8 @@ def make(case: Case, seed: int = 0) -> Any:
     model = named(kind(**options), attn_implementation="eager").eval().float()
     if case.arch == "deci":
         rebuild(model)
+    if case.arch == "arctic":
+        rebuild_arctic(model)
     if case.arch == "openelm":
         rebuild_openelm(model)
     if case.arch == "smallthinker":

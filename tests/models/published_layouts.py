@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.models import openelm_layers, small_thinker
+from tests.models import arctic_layers, openelm_layers, small_thinker
 from tests.models.deci_layers import BLOCKS
 
 Tensors = dict[str, torch.Tensor]
@@ -216,6 +216,14 @@ def called(name: str) -> Remake:
     return lambda tensors, config: (tensors, {"architectures": [name]})
 
 
+def arctic(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with other layers."""
+    return tensors, {
+        "architectures": ["ArcticForCausalLM"], "num_local_experts": arctic_layers.EXPERTS, "use_residual": True,
+        "num_experts_per_tok": arctic_layers.USED, "parallel_attn_mlp_res": True, "moe_layer_frequency": 1,
+    }  # fmt: skip
+
+
 def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Qwen 3 with other layers."""
     words = {
@@ -286,6 +294,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "MaincoderForCausalLM": maincoder,
     "SmallThinkerForCausalLM": smallthinker,
     "OpenELMForCausalLM": openelm,
+    "ArcticForCausalLM": arctic,
     **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
 }

@@ -403,6 +403,9 @@ TABLE: dict[str, Case] = {
     "openelm": replace(
         small("openelm", "Qwen3Config", {"num_hidden_layers": 3, "head_dim": 64, "tie_word_embeddings": True}),
         folder="OpenELMForCausalLM"),
+    "arctic": replace(
+        small("arctic", "LlamaConfig", {"num_attention_heads": 4, "num_key_value_heads": 2}),
+        folder="ArcticForCausalLM"),
     "mpt": small("mpt", "MptConfig", {"num_attention_heads": 4, "max_seq_len": 256}),
     "mpt-clipped": small("mpt", "MptConfig", {
         "num_attention_heads": 4, "max_seq_len": 256, "attn_config": {"clip_qkv": 0.5}}),

@@ -10,6 +10,7 @@ from octavo.models import (
     afmoe,
     apertus,
     arcee,
+    arctic,
     baichuan,
     bailingmoe,
     bailingmoe2,
@@ -120,7 +121,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
-        smallthinker, dbrx, openelm,
+        smallthinker, dbrx, openelm, arctic,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
