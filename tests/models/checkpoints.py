@@ -16,6 +16,7 @@ from tests.models.alibi import attend_by_distance
 from tests.models.arctic_layers import rebuild_arctic
 from tests.models.deci_layers import rebuild
 from tests.models.openelm_layers import rebuild_openelm
+from tests.models.plamo_layers import rebuild_plamo
 from tests.models.small_thinker import rebuild_small_thinker
 
 VOCAB = 320
@@ -143,6 +144,8 @@ def make(case: Case, seed: int = 0) -> Any:
     model = named(kind(**options), attn_implementation="eager").eval().float()
     if case.arch == "deci":
         rebuild(model)
+    if case.arch == "plamo":
+        rebuild_plamo(model)
     if case.arch == "arctic":
         rebuild_arctic(model)
     if case.arch == "openelm":

@@ -224,6 +224,22 @@ def arctic(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str,
     }  # fmt: skip
 
 
+def plamo(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with other layers, whose heads take turns with heads of keys."""
+    heads, groups = config["num_attention_heads"], config["num_key_value_heads"]
+
+    def moved(name: str, x: torch.Tensor) -> torch.Tensor:
+        if name.endswith("q_proj.weight"):
+            return x.reshape(groups, heads // groups, -1, x.shape[1]).swapaxes(0, 1).reshape(x.shape)
+        if name.endswith("o_proj.weight"):
+            return x.reshape(len(x), groups, heads // groups, -1).swapaxes(1, 2).reshape(x.shape)
+        return x
+
+    in_turn = {name: moved(name, x) for name, x in tensors.items()}
+    changes = {"architectures": ["PlamoForCausalLM"], "n_shared_head": heads // groups, "num_key_value_heads": heads}
+    return renamed(in_turn, {"model.layers.": "model.layers.layers."}), changes
+
+
 def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Qwen 3 with other layers."""
     words = {
@@ -295,6 +311,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "SmallThinkerForCausalLM": smallthinker,
     "OpenELMForCausalLM": openelm,
     "ArcticForCausalLM": arctic,
+    "PlamoForCausalLM": plamo,
     **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
 }

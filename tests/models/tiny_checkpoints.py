@@ -406,6 +406,9 @@ TABLE: dict[str, Case] = {
     "arctic": replace(
         small("arctic", "LlamaConfig", {"num_attention_heads": 4, "num_key_value_heads": 2}),
         folder="ArcticForCausalLM"),
+    "plamo": replace(
+        small("plamo", "LlamaConfig", {"hidden_size": 192, "num_attention_heads": 6, "num_key_value_heads": 2}),
+        folder="PlamoForCausalLM"),
     "mpt": small("mpt", "MptConfig", {"num_attention_heads": 4, "max_seq_len": 256}),
     "mpt-clipped": small("mpt", "MptConfig", {
         "num_attention_heads": 4, "max_seq_len": 256, "attn_config": {"clip_qkv": 0.5}}),

@@ -80,6 +80,7 @@ from octavo.models import (
     pangu_embedded,
     phi2,
     phi3,
+    plamo,
     phimoe,
     qwen,
     qwen2,
@@ -121,7 +122,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
-        smallthinker, dbrx, openelm, arctic,
+        smallthinker, dbrx, openelm, arctic, plamo,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
