@@ -18,13 +18,13 @@ from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
 from tests.convert.folders import byte_level, write
-from tests.huggingface.published import gptq_config
+from tests.huggingface.published import PUBLISHED, gptq_config
 from tests.huggingface.publishing import TOKENS, agrees, same_logits
 from tests.huggingface.writers.codes import Tensors
 from tests.huggingface.writers.gptq import gptq
 from tests.huggingface.writers.mlx import mlx
 from tests.models.checkpoints import make
-from tests.models.tiny_checkpoints import TABLE
+from tests.models.tiny_checkpoints import TABLE, wide
 from tests.sampling import slow
 
 SWITCH = {
@@ -176,3 +176,33 @@ def test_orders_of_experts_in_a_gguf_file(tmp_path: Path) -> None:
             for f in (folder, file)
         ]
     np.testing.assert_allclose(logits[0], logits[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("fp8-tensor", "FP8_128"),
+        slow(("ct-w8a8", "GROUP8_128_F32")),
+        ("gptq-act-order", PUBLISHED["gptq-act-order"].rows),
+    ],
+)
+def test_experts_of_two_matrices(tmp_path: Path, name: str, rows: str) -> None:
+    """Of Nemotron 3, whose experts have no gate, each in tensors of its own."""
+    layout, of, out = PUBLISHED[name], TABLE["nemotron_h_moe"], {}
+    model = make(replace(of, options=wide(of.options)))
+    for key, parameter in model.state_dict().items():
+        w = parameter.numpy()
+        if not key.endswith(("experts.up_proj", "experts.down_proj")):
+            out[key] = w
+            continue
+        for i, expert in enumerate(w):
+            parts, values = layout.tensors(expert)
+            out |= {f"{key.replace('experts.', f'experts.{i}.')}.{end}": part for end, part in parts.items()}
+            expert[...] = values
+    safetensors.numpy.save_file({k: np.ascontiguousarray(v) for k, v in out.items()}, tmp_path / "model.safetensors")
+    said = {"architectures": [type(model).__name__], layout.key: layout.config}
+    write(tmp_path, "config.json", {**model.config.to_dict(), **said})
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    with open_model_file(tmp_path) as file:
+        assert file.tensors["blk.1.ffn_up_exps.weight"].type_name == rows
+    same_logits(tmp_path, model)

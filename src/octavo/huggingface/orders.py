@@ -36,10 +36,10 @@ def absorb_orders(single: Tensors, experts: MutableMapping[str, dict[int, LazyTe
                 if full in single:
                     single[full] = _reordered(single[full], order)
     for name, stem, kind in _found(experts):
-        makers = [f"{stem}gate{kind}.weight", f"{stem}up{kind}.weight"]
+        makers = [part for part in (f"{stem}gate{kind}.weight", f"{stem}up{kind}.weight") if part in experts]
         for number, order in list(experts[name].items()):
-            rows = [experts.get(part, {}).get(number) for part in makers]
-            if _fit(rows, order):
+            rows = [experts[part].get(number) for part in makers]
+            if makers and _fit(rows, order):
                 del experts[name][number]
                 for part, tensor in zip(makers, rows, strict=True):
                     assert tensor is not None
