@@ -85,6 +85,7 @@ NOTES = {
         ("baichuan", "baichuan-distance"),
         "llama.cpp has rope in models of 32 layers and ALiBi in those of 40; compared with so many",
     ),
+    "refact": "llama.cpp has RMS norms; with such ones Octavo's graph is within 2e-6 of it",
     "smallthinker": "llama.cpp has a window of 4,096, whatever the file says; compared with one longer than the prompt",
     "starcoder2-window": f"llama.cpp has no windows here; compared with one longer than the prompt. {GELU}",
     "gemma2-uncapped": f"llama.cpp caps always; compared with caps. {GELU}",

@@ -20,3 +20,14 @@ def attend_by_distance(model: Any) -> None:
         return inner(ids, attention_mask=scores[None], position_ids=torch.zeros_like(ids))
 
     model.forward = forward
+
+
+def put_layer_norms(model: Any) -> None:
+    """Give a Llama layer norms without biases."""
+
+    def norm() -> torch.nn.LayerNorm:
+        return torch.nn.LayerNorm(model.config.hidden_size, eps=model.config.rms_norm_eps, bias=False)
+
+    model.model.norm = norm()
+    for layer in model.model.layers:
+        layer.input_layernorm, layer.post_attention_layernorm = norm(), norm()

@@ -12,7 +12,7 @@ import transformers
 
 from octavo.formats import QTensor, by_name, quantize_reference
 from octavo.io.gguf import GGUFFile
-from tests.models.alibi import attend_by_distance
+from tests.models.alibi import attend_by_distance, put_layer_norms
 from tests.models.arctic_layers import rebuild_arctic
 from tests.models.deci_layers import rebuild
 from tests.models.openelm_layers import rebuild_openelm
@@ -152,7 +152,9 @@ def make(case: Case, seed: int = 0) -> Any:
         rebuild_openelm(model)
     if case.arch == "smallthinker":
         rebuild_small_thinker(model, windows=not model.config.tie_word_embeddings)
-    if case.folder == "BaichuanForCausalLM":
+    if case.arch == "refact":
+        put_layer_norms(model)
+    if case.folder in ("BaichuanForCausalLM", "GPTRefactForCausalLM"):
         attend_by_distance(model)
     with torch.no_grad():
         for name, p in model.named_parameters():

@@ -240,6 +240,26 @@ def plamo(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, 
     return renamed(in_turn, {"model.layers.": "model.layers.layers."}), changes
 
 
+def refact(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with ALiBi and layer norms."""
+    words = {
+        "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions", "rms_norm_eps": "layer_norm_epsilon",
+    }  # fmt: skip
+    changes = {new: config[old] for old, new in words.items()} | dict.fromkeys(words) | dict.fromkeys(
+        ("num_key_value_heads", "intermediate_size", "rope_parameters", "hidden_act", "head_dim"))  # fmt: skip
+    changes |= {"architectures": ["GPTRefactForCausalLM"], "multi_query": True, "n_inner": 3 * 90}
+    stacked = stacked_rows(tensors, {
+        "attn.kv.weight": ("self_attn.k_proj.weight", "self_attn.v_proj.weight"),
+        "mlp.gate_up_proj.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+    })  # fmt: skip
+    return renamed(stacked, {
+        "model.layers": "transformer.h", "model.embed_tokens": "transformer.wte", "model.norm": "ln_f",
+        "self_attn.q_proj": "attn.q", "self_attn.o_proj": "attn.c_proj", "mlp.down_proj": "mlp.c_proj",
+        "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+    }), changes  # fmt: skip
+
+
 def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Qwen 3 with other layers."""
     words = {
@@ -312,6 +332,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "OpenELMForCausalLM": openelm,
     "ArcticForCausalLM": arctic,
     "PlamoForCausalLM": plamo,
+    "GPTRefactForCausalLM": refact,
     **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
 }

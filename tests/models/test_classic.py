@@ -189,6 +189,7 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("openelm", {"attention.head_count": [4, 0, 4]}, "head_count: 0 is out of range"),
     ("arctic", {"expert_weights_norm": False}, "expert_weights_norm: is False"),
     ("plamo", {"logit_scale": 2.0}, "logit_scale: is 2.0"),
+    ("refact", {"attention.max_alibi_bias": 4.0}, "max_alibi_bias: is 4.0"),
     ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
 ]
 
@@ -254,6 +255,7 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("arctic", {"moe_layer_frequency": 2}, "moe_layer_frequency: is '2'"),
     ("arctic", {"use_residual": False}, "use_residual: is false"),
     ("plamo", {"n_shared_head": 4}, "n_shared_head: is 4"),
+    ("refact", {"multi_query": False}, "multi_query: is false"),
     ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
     ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),
     ("chatglm-first", {"kv_channels": 32}, "query_key_value.weight: shape .* rows of q, k and v"),

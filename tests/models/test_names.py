@@ -24,7 +24,8 @@ KEYS = {
 )}  # fmt: skip
 
 
-NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_sub", "ffn_sub"), "step35": ("nextn.",)}
+NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_sub", "ffn_sub"), "step35": ("nextn.",),
+                                     "refact": ("attn_q",)}  # fmt: skip
 """What names of tensors begin with that llama.cpp's converters know, and the package does not yet."""
 
 

@@ -409,6 +409,9 @@ TABLE: dict[str, Case] = {
     "plamo": replace(
         small("plamo", "LlamaConfig", {"hidden_size": 192, "num_attention_heads": 6, "num_key_value_heads": 2}),
         folder="PlamoForCausalLM"),
+    "refact": replace(
+        small("refact", "LlamaConfig", {"num_attention_heads": 4, "intermediate_size": 256}),
+        folder="GPTRefactForCausalLM"),
     "mpt": small("mpt", "MptConfig", {"num_attention_heads": 4, "max_seq_len": 256}),
     "mpt-clipped": small("mpt", "MptConfig", {
         "num_attention_heads": 4, "max_seq_len": 256, "attn_config": {"clip_qkv": 0.5}}),

@@ -93,6 +93,7 @@ from octavo.models import (
     qwen3vlmoe,
     qwen35,
     qwen35moe,
+    refact,
     seed_oss,
     smallthinker,
     smollm3,
@@ -122,7 +123,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
-        smallthinker, dbrx, openelm, arctic, plamo,
+        smallthinker, dbrx, openelm, arctic, plamo, refact,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
