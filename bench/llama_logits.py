@@ -129,6 +129,13 @@ NOTES = {
     **dict.fromkeys(("olmoe", "dots1"), "llama.cpp has as many heads of keys as of queries here; compared with those"),
     "afmoe": "llama.cpp has rope in all layers but each fourth, whatever the windows are; compared with these",
     "exaone4": "llama.cpp has windows in models of 64 layers only",
+    "falcon-h1-odd": "llama.cpp adds no bias behind attention here, has convolutions with a bias, and as many groups as "
+    "divide a scan's numbers by the model's width; compared with those",
+    **dict.fromkeys(
+        ("granitehybrid-odd", "nemotron_h-odd", "mamba2-odd"),
+        "llama.cpp has convolutions with a bias, and as many groups as divide a scan's numbers by the model's width; "
+        "compared with those",
+    ),
     "deepseek2-v2-groups": "llama.cpp takes a group's two best for its score, as V3 does; compared without groups",
 }
 """By case, what llama.cpp computes in another way than `transformers`, and what is compared."""
@@ -137,7 +144,13 @@ OWN_SCALE = {"query_pre_attn_scalar": 64}
 TAKING_TURNS = {"rope_parameters": {**QWEN3_VL["rope_parameters"], "mrope_section": [11, 11, 10]}}
 
 
+SCANS = {"mamba_conv_bias": True, "mamba_n_groups": 1}
+
 OPTIONS: dict[str, dict[str, Any]] = {
+    "granitehybrid-odd": SCANS,
+    "falcon-h1-odd": {**SCANS, "attention_bias": False},
+    "nemotron_h-odd": {"use_conv_bias": True, "n_groups": 1},
+    "mamba2-odd": {"use_conv_bias": True},
     **{name: {"sliding_window": 128} for name in WINDOWLESS},
     "baichuan": {"num_hidden_layers": 32},
     "baichuan-distance": {"num_hidden_layers": 40},
