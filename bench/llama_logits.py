@@ -129,7 +129,7 @@ NOTES = {
     **dict.fromkeys(("olmoe", "dots1"), "llama.cpp has as many heads of keys as of queries here; compared with those"),
     "afmoe": "llama.cpp has rope in all layers but each fourth, whatever the windows are; compared with these",
     "exaone4": "llama.cpp has windows in models of 64 layers only",
-    "falcon-h1-odd": "llama.cpp adds no bias behind attention here, has convolutions with a bias, and as many groups as "
+    "falcon-h1-odd": "llama.cpp adds no bias behind attention, has convolutions with a bias, and as many groups as "
     "divide a scan's numbers by the model's width; compared with those",
     **dict.fromkeys(
         ("granitehybrid-odd", "nemotron_h-odd", "mamba2-odd"),

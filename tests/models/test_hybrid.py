@@ -165,7 +165,8 @@ def test_older_words_of_nemotron(tmp_path: Path, name: str, pattern: str) -> Non
     kinds = {"M": "mamba", "-": "mlp", "*": "attention", "E": "moe"}
     options = TABLE[name].options | {"layers_block_type": [kinds[letter] for letter in pattern]}
     want = saved(tmp_path / "hf", replace(TABLE[name], options=options))
-    older = {"layers_block_type": None, "hybrid_override_pattern": pattern, "num_hidden_layers": 4}
+    older = {"layers_block_type": None, "hybrid_override_pattern": pattern, "num_hidden_layers": 4,
+             "head_dim": None, "attention_head_dim": 64, "time_step_limit": [0.0, float("inf")]}  # fmt: skip
     folders.edit(tmp_path / "hf", "config.json", **older)
     with open_model_file(tmp_path / "hf") as file:
         assert file.metadata.get_str("general.architecture") == name

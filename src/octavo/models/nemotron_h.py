@@ -123,6 +123,7 @@ NAMES = {"norm": "attn_norm", **mamba.names("mixer."), "mixer.up_proj": "ffn_up"
 OUTER = {
     "embeddings.weight": "token_embd.weight", "norm_f.weight": "output_norm.weight", "lm_head.weight": "output.weight",
 }  # fmt: skip
+OTHER_WORDS = {"layer_norm_epsilon": "rms_norm_eps", "attention_head_dim": "head_dim"}
 CLASS = "NemotronHForCausalLM"
 
 ARCH = Architecture(
@@ -137,7 +138,7 @@ ARCH = Architecture(
     other_bases=("model.",),
     outer=OUTER,
     unused=("mtp.",),
-    words={"layer_norm_epsilon": "rms_norm_eps"},
+    words=OTHER_WORDS,
     remade=mamba.remade,
     writable=False,
 )

@@ -10,7 +10,7 @@ from octavo.models import layers, mamba, nemotron_h, routed
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import LIMITS, HyperparamReader
-from octavo.models.nemotron_h import CLASS, EXPERTS, FIELDS, KINDS, NAMES, OUTER, PATTERN, NemotronH
+from octavo.models.nemotron_h import CLASS, EXPERTS, FIELDS, KINDS, NAMES, OTHER_WORDS, OUTER, PATTERN, NemotronH
 from octavo.models.routed import GATE, N_DENSE, N_SHARED, SHARED_WIDTH, SIGMOID, Routed
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, with_scales
 
@@ -94,7 +94,7 @@ ARCH = Architecture(
     other_bases=("model.",),
     outer=OUTER,
     unused=("mtp.",),
-    words={"layer_norm_epsilon": "rms_norm_eps"},
+    words=OTHER_WORDS,
     remade=mamba.remade,
     writable=False,
 )  # fmt: skip
