@@ -16,8 +16,12 @@ from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
+from octavo.quantizers.fold import find_folds
+from octavo.quantizers.fold.file import ChangedFile, Changes
+from octavo.quantizers.fold.find import Kind
 from tests.models.table import TOKENS, error, logits, saved
 from tests.models.tiny_checkpoints import TABLE, wide
+from tests.quantizers.fold.test_same_logits import random_change
 
 FEW = TOKENS[:20]
 NEW = ("key_length_mla", "value_length_mla")
@@ -61,6 +65,19 @@ def test_minicpm3_which_does_not_say_how_long_values_are(tmp_path: Path) -> None
         folder, tmp_path / "m.gguf", keys={"value_length": None}) as file:  # fmt: skip
         assert "minicpm3.attention.value_length" not in file.metadata
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["scales", "orders"])
+def test_folds_change_what_the_file_has(model: GGUFFile, tmp_path: Path, kind: Kind) -> None:
+    """Not what its tensors are split into, which nothing would write back."""
+    rng, changes = np.random.default_rng(5), Changes()
+    with unsplit(model, tmp_path / "m.gguf") as file:
+        folds = find_folds(read_model(file), kind)
+        assert 0 < len(folds) < len(find_folds(read_model(model), kind))
+        for fold in folds:
+            changes.add_fold(fold, random_change(kind, fold, rng))
+        got = logits(ChangedFile(file, changes), ReferenceBackend(), FEW, at_once=True)
+        assert error(got, logits(file, ReferenceBackend(), FEW, at_once=True)) < 1e-4
 
 
 @pytest.mark.parametrize(("kind", "keys", "step"), [("F32", "F32", 0), ("BF16", "BF16", 0), ("Q4_K", "F16", 2**-11)])

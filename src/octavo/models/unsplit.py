@@ -44,6 +44,11 @@ class SplitFile(GGUFFile):
             self._add(info, "attn_k_b", (heads, rank, n), self._keys)
             self._add(info, "attn_v_b", (heads, v, rank), self._values)
 
+    @property
+    def made(self) -> frozenset[str]:
+        """Names of tensors that are parts of others in the file itself."""
+        return frozenset(self._parts)
+
     def _add(self, info: TensorInfo, part: str, shape: tuple[int, ...], make: Callable[[str], QTensor]) -> None:
         name = info.name.replace("attn_kv_b", part)
         fmt = self._file.tensor(info.name).format

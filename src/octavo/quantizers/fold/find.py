@@ -10,6 +10,7 @@ import numpy as np
 from octavo.errors import GraphError, ModelError
 from octavo.graph.node import Graph, Node
 from octavo.models import ModelSpec
+from octavo.models.unsplit import SplitFile
 from octavo.quantizers.fold.fold import NONE, Fold, Part
 from octavo.quantizers.fold.region import FIXED, Bools, Flow, Ints, Place, Region, Rule
 from octavo.quantizers.fold.rules import ORDERS, ROTATIONS, SCALES
@@ -30,8 +31,9 @@ def find_folds(model: ModelSpec, kind: Kind = "scales") -> tuple[Fold, ...]:
     rotations  channels of a block times an orthogonal matrix: heads' values, and the residual stream, if its norms are
                ones and, with layer norms, the matrix keeps the mean
 
-    Nothing here knows architectures: a graph is made of ops, and what an op lets through is a rule. Raises ModelError
-    naming the architecture whose graph has an op without one.
+    None changes a tensor that is made of another when a file is read, see `models.unsplit`: what the file has is
+    changed. Nothing here knows architectures: a graph is made of ops, and what an op lets through is a rule. Raises
+    ModelError naming the architecture whose graph has an op without one.
     """
     rules, inverse = _RULES[kind]
     graph = model.graph(vectors=_has_more(model))
@@ -39,7 +41,8 @@ def find_folds(model: ModelSpec, kind: Kind = "scales") -> tuple[Fold, ...]:
         flow = Flow(graph, rules, model.file.tensors, inverse=inverse)
     except GraphError as error:
         raise ModelError(f"architecture {model.architecture.name}: {error}", file=model.file.path) from None
-    return tuple(_found(flow, _seeds(graph)))
+    made = model.file.made if isinstance(model.file, SplitFile) else frozenset()
+    return tuple(fold for fold in _found(flow, _seeds(graph)) if made.isdisjoint(part.tensor for part in fold.parts))
 
 
 def _has_more(model: ModelSpec) -> bool:
