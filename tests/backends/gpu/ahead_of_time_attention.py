@@ -121,7 +121,7 @@ ATTENTION: Kernels = {
        for name, (shape, cache) in LATENTS.items()},
     **{f"{name}_many": (attention_latent.latent_kernel, {"shape": shape}, 8,
                         {"q": ROWS, "cache": cache, "sinks": None, "out": ROWS, "partial": None})
-       for name, (shape, cache) in LATENTS.items() if name not in ("latent_q8", "latent_f32")},
+       for name, (shape, cache) in LATENTS.items() if name != "latent_f32"},
     "latent_int8_own": (attention_latent.latent_kernel, {"shape": replace(LATENT_CODES["int8"][0], own_scales=True)}, 8,
                         {"q": ROWS, "cache": CODE_CACHE, "sinks": None, "out": ROWS, "partial": None}),
     "combine_latent_int4": (attention_decode.combine_kernel, {"shape": replace(LATENT_CODES["int4"][0], part=64)}, 4,

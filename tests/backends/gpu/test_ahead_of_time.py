@@ -41,7 +41,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          **{f"{step}_{kind}{static}": needs for step, needs in (("decode", "float"), ("prefill", "wide"))
             for kind in ("int8", "fp8") for static in ("", "_static")}, "decode_int4": "float", "prefill_int4": "wide",
          "decode_window": "float", "prefill_window": "wide", "prefill_alibi": "wide", "prefill_int8_own": "wide",
-         "decode_alibi": "float", "latent_q8": "float", "latent_int8_own": "wide",
+         "decode_alibi": "float", "latent_int8_own": "wide",
          **{f"latent{kind}{many}": "wide" for kind in ("", "_int8", "_fp8", "_int4") for many in ("", "_many")},
          "solve_delta": "wide", "gated_delta_chunks": "wide", "score_scan": "wide",
          "selective_scan_chunks": "wide", "selective_scan_chunks_256": "wide",

@@ -83,26 +83,26 @@ TRITON_SPILLS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
 def latent(rows: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     """The tile of attention where keys of up to 576 values are values too, for `rows` queries; kind: of a cache of
     codes."""
-    codes, ahead = kind == "q8_0", kind in ("int8", "fp8", "int4")
+    codes, hopper = kind == "q8_0", arch.startswith(("sm_9", "sm_10"))
+    spills = TRITON_SPILLS and arch.startswith("sm_")
+    ahead = kind in ("int8", "fp8", "int4") or (codes and (arch == "interpreter" or (hopper and not spills)))
     if arch == "interpreter":
         precision = _precision(arch) if exact else None
         return AttentionTile(16 if rows <= 16 else 64, 4, 32, precision, part=64 * exact, ahead=ahead)
     if exact or arch.startswith("gfx11"):
         precision = _precision(arch) if exact else None
         return AttentionTile(16, 8, 16, precision, stages=1, part=32 if codes else 64)
-    part = 64 if TRITON_SPILLS and arch.startswith("sm_") else 0
-    hopper = arch.startswith(("sm_9", "sm_10"))
-    if ahead and arch == "gfx942":
-        return AttentionTile(16, 8, 32, ahead=True)
-    if ahead and (hopper or not part):
-        return AttentionTile(32 if rows > 16 and hopper and not part else 16, 8, 64, ahead=True)
+    if ahead:
+        block_n = 64 if arch.startswith("sm_") and (hopper or not spills) else 32
+        return AttentionTile(32 if rows > 16 and hopper and not spills else 16, 8, block_n, ahead=True)
+    part = 64 if spills else 0
+    if codes and arch == "gfx942":
+        return AttentionTile(16, 8, 32, stages=1, part=64)
     if not hopper:
-        if codes and arch == "gfx942":
-            return AttentionTile(16, 8, 32, stages=1, part=64)
         return AttentionTile(16, 8, 32, part=part)
     if codes:
         return AttentionTile(16, 8, 64, stages=3, part=part)
-    wide = rows > 16 and arch == "sm_90" and not TRITON_SPILLS
+    wide = rows > 16 and arch == "sm_90" and not spills
     return AttentionTile(32, 4, 64, stages=3) if wide else AttentionTile(16, 4, 64)
 
 

@@ -110,13 +110,16 @@ def _scores_by_parts(q_at, inside, cache, rows, seen, head, shape: tl.constexpr,
 
 @triton.jit
 def _scores_of(q, k, shape: tl.constexpr):
-    """As `scores_of`. What takes no second dot is multiplied as keys and queries: tensor cores take 64 rows and any 8
-    columns."""
+    """As `scores_of`, in most cases keys times queries: tensor cores take 64 rows and any 8 columns."""
     CODES: tl.constexpr = shape.kind == "q8_0"
-    if CODES or shape.precision is not None:
+    if shape.precision is not None or (CODES and not shape.ahead):
         scores = scores_of(q, k, shape, CODES)
     else:
-        scores = tl.trans(tl.dot(k, tl.trans(q.to(tl.float16))))  # [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
+        near = q.to(tl.float16)
+        scores = tl.dot(k, tl.trans(near))  # [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
+        if CODES:
+            scores = tl.dot(k, tl.trans((q - near.to(tl.float32)).to(tl.float16)), scores)  # [BLOCK_N, BLOCK_M]
+        scores = tl.trans(scores)
     return scores
 
 
@@ -124,10 +127,14 @@ def _scores_of(q, k, shape: tl.constexpr):
 def _add_values(p, v, acc, shape: tl.constexpr):
     """As `add_values`, in the order of `_scores_of`."""
     CODES: tl.constexpr = shape.kind == "q8_0"
-    if CODES or shape.precision is not None:
+    if shape.precision is not None or (CODES and not shape.ahead):
         acc = add_values(p, v, acc, shape, CODES)
-    else:  # [BLOCK_D, BLOCK_N] @ [BLOCK_N, BLOCK_M]
-        acc = tl.trans(tl.dot(tl.trans(v), tl.trans(p.to(tl.float16)), tl.trans(acc)))
+    else:
+        near = p.to(tl.float16)
+        acc = tl.dot(tl.trans(v), tl.trans(near), tl.trans(acc))  # [BLOCK_D, BLOCK_N] @ [BLOCK_N, BLOCK_M]
+        if CODES:
+            acc = tl.dot(tl.trans(v), tl.trans((p - near.to(tl.float32)).to(tl.float16)), acc)  # [BLOCK_D, BLOCK_M]
+        acc = tl.trans(acc)
     return acc
 
 
