@@ -202,13 +202,20 @@ def test_weights_that_are_multiplied() -> None:
 
 
 def test_granite_without_layers_that_scan(tmp_path: Path) -> None:
-    """As some of Granite 4, which have the same class."""
-    options = TABLE["granitehybrid"].options | {
-        "layer_types": ["attention"] * 3, "position_embedding_type": "rope"}  # fmt: skip
+    """As some of Granite 4, which have the same class: they are what converters write, Granite."""
+    options = TABLE["granitehybrid"].options | {"layer_types": ["attention"] * 3, "position_embedding_type": "rope"}
     want = saved(tmp_path / "hf", replace(TABLE["granitehybrid"], options=options))
     with open_model_file(tmp_path / "hf") as file:
-        assert read_model(file).hparams.state_values == 0
+        assert file.metadata.get_str("general.architecture") == "granite"
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+    for word, value in (("num_local_experts", 4), ("position_embedding_type", "nope")):
+        folders.edit(tmp_path / "hf", "config.json", **{word: value})
+        with (
+            pytest.raises(ModelError, match=f"{word}: is .* all layers have attention"),
+            open_model_file(tmp_path / "hf"),
+        ):
+            pass
+        folders.edit(tmp_path / "hf", "config.json", num_local_experts=0)
 
 
 def test_a_norm_of_one_group_as_a_matrix(tmp_path: Path) -> None:

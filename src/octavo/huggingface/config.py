@@ -23,7 +23,7 @@ def find_class(config: Config) -> str:
     """The model's class, one of CLASSES. Raises ModelError for one that is not known.
 
     "A with KEY" in CLASSES is what class A means where config.json gives KEY a value other than 0, false and null, and
-    "A with KEY PART" where that value has a part.
+    "A with KEY PART" where that value has a part, and "A with KEY only PART ..." where it is a list of no others.
     """
     names = config.values.get("architectures")
     name = names[0] if isinstance(names, list) and names else names
@@ -38,9 +38,11 @@ def find_class(config: Config) -> str:
     return name
 
 
-def _has(config: Config, key: str, part: str | None = None) -> bool:
+def _has(config: Config, key: str, *parts: str) -> bool:
     value = config.values.get(key)
-    return bool(value) if part is None else isinstance(value, list | str) and part in value
+    if parts[:1] == ("only",):
+        return isinstance(value, list) and bool(value) and all(each in parts[1:] for each in value)
+    return all(isinstance(value, list | str) and part in value for part in parts) if parts else bool(value)
 
 
 def in_usual_words(config: Config) -> Config:

@@ -9,7 +9,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
+from octavo.models.config import Config, Keys, brief
 from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
 
@@ -84,14 +84,33 @@ def config_keys(config: Config) -> Keys:
     return {field: config.real(word, 1.0) for word, field in words.items()}
 
 
+def without_scans(config: Config) -> Keys:
+    """Of Granite 4 where all layers attend, which converters write as this architecture.
+
+    Raises ModelError for experts, and for attention without rope.
+    """
+    if config.count("num_local_experts", LIMITS["expert_count"]):
+        raise config.error("num_local_experts", "is not 0, and all layers have attention", "0")
+    if (positions := config.values.get("position_embedding_type")) != "rope":
+        raise config.error("position_embedding_type", f"is {brief(positions)}, and all layers have attention", "rope")
+    width = config.size("shared_intermediate_size", LIMITS["feed_forward_length"])
+    return config_keys(config) | {"feed_forward_length": width}
+
+
+HYBRID = "GraniteMoeHybridForCausalLM"
+WITHOUT_SCANS = f"{HYBRID} with layer_types only attention full_attention"
+DENSE = {"shared_mlp.input_linear": "ffn_gate ffn_up", "shared_mlp.output_linear": "ffn_down"}
+"""The feed-forward of the class where there are no experts, in which it is called that of all tokens."""
+
 ARCH = Architecture(
     name="granite",
     hparams=partial(hparams, has_experts=False),
     keys=KEYS,
     tensors=tensors,
     build=build,
-    classes={"GraniteForCausalLM": config_keys},
+    classes={"GraniteForCausalLM": config_keys, WITHOUT_SCANS: without_scans},
     names=names.LLAMA,
+    class_names={WITHOUT_SCANS: DENSE},
     ropes=("default", "linear", "yarn", "llama3"),
     writable=False,
 )

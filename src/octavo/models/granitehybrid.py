@@ -9,7 +9,7 @@ from octavo.graph.node import Node
 from octavo.models import granite, layers, mamba, names
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, expert_keys
-from octavo.models.granite import ROPE, SHARED_WIDTH, Granite
+from octavo.models.granite import DENSE, HYBRID, ROPE, SHARED_WIDTH, Granite
 from octavo.models.hparams import LIMITS, HyperparamReader, read_shared
 from octavo.models.mamba import Mamba
 from octavo.models.weights import Tensors, Weights, vector
@@ -106,8 +106,6 @@ EXPERTS = {
     "block_sparse_moe.output_linear": "ffn_down_exps", **names.switch("block_sparse_moe.switch_mlp"),
     "shared_mlp.input_linear": names.SHARED_GATE_UP, "shared_mlp.output_linear": "ffn_down_shexp",
 }  # fmt: skip
-DENSE = {"shared_mlp.input_linear": "ffn_gate ffn_up", "shared_mlp.output_linear": "ffn_down"}
-CLASS = "GraniteMoeHybridForCausalLM"
 
 ARCH = Architecture(
     name="granitehybrid",
@@ -115,9 +113,9 @@ ARCH = Architecture(
     keys=granite.KEYS | mamba.KEYS,
     tensors=tensors,
     build=build,
-    classes={CLASS: config_keys, f"{CLASS} with num_local_experts": with_experts},
+    classes={HYBRID: config_keys, f"{HYBRID} with num_local_experts": with_experts},
     names=names.NORMS | names.ATTENTION | mamba.names("mamba.") | EXPERTS,
-    class_names={CLASS: DENSE},
+    class_names={HYBRID: DENSE},
     remade=mamba.remade,
     ropes=("default", "linear", "yarn", "llama3"),
     writable=False,
