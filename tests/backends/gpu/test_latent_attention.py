@@ -54,13 +54,26 @@ def test_steps(kind: str, shape: str, step: str) -> None:
     held_to_reference(op_case(kind, shape, step))
 
 
-@pytest.mark.parametrize("kind", ["int8", *map(slow, ("fp8", "int4", "q8_0"))])
-@pytest.mark.parametrize(("part", "step"), [(64, "some begin, some go on"), slow((32, "one"))])
-def test_some_values_at_a_time(kind: str, part: int, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As GPUs take them whose registers do not hold a query; the last part is not whole."""
+OTHER_TILES = [(kind, part, step) for kind in (*KINDS, "q8_0") for part, step in (
+    (0, "three decode"), (64, "some begin, some go on"), (32, "one"))]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "part", "step"), [c if c[:2] in (("q8_0", 0), ("int8", 64)) else slow(c) for c in OTHER_TILES]
+)
+def test_what_is_not_read_ahead(kind: str, part: int, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole queries, and some values at a time, as GPUs take them whose registers do not hold a query; the last part of
+    64 is not whole."""
     tile = attention_tiles.AttentionTile(16, 4, 32, part=part)
     monkeypatch.setattr(attention_tiles, "latent", lambda *_: tile)
     held_to_reference(op_case(kind, "96", step))
+
+
+@pytest.mark.parametrize("kind", ["int8", slow("int4")])
+def test_a_result_that_is_quantized(kind: str) -> None:
+    """By the launch that combines shares, which rotates them back before."""
+    shape = {**SHAPES["all values"], "heads": 4, "n": 48, "cache": kind}
+    held_to_reference(OpCase("quantized_attention", 2, shape, ("Q4_K",), past=(30, 90)))
 
 
 @pytest.mark.parametrize("values", [0.0, np.nan, np.inf])
