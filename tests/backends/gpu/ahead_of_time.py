@@ -20,6 +20,7 @@ from octavo.backends.gpu.arguments import PackedWeight, SplitK
 from octavo.backends.gpu.attention_arguments import AttentionShape
 from octavo.backends.gpu.experts import shape_of
 from octavo.backends.gpu.layout import Layout, layout_of, row_layout
+from octavo.backends.gpu.matvec_stream import shape_of as stream_shape_of
 from octavo.backends.gpu.state_arguments import DeltaShape, ScanShape
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time_attention import ATTENTION
@@ -39,11 +40,15 @@ LENGTHS = {
     "matvec_stream_deep": 6144,
     "matvec_stream_deepest": 14336,
     "matvec_stream_norm": 14336,
+    "matvec_stream_points": 4096,
+    "matvec_stream_points_wide": 4096,
     "matvec_stream_swiglu": 4096,
 }
 """Values of a row, where not KP."""
 GRID_ROWS = {"grid_matvec": 14336, "grid_matvec_2": 14336, "grid_matvec_id": 4096}
 """Rows that are multiplied, which the shape is chosen for."""
+POINT_ROWS = {"matvec_stream_points": 6144, "matvec_stream_points_wide": 28672}
+"""The same of streams."""
 
 
 def case_of(name: str, layout: str, target: str) -> Case:
@@ -60,6 +65,9 @@ def case_of(name: str, layout: str, target: str) -> Case:
     if name in GRID_ROWS:
         fixed["shape"] = dispatch.grid_matvec(_layout(layout), GRID_ROWS[name], KP, fixed["TOKENS"], target)
         warps = fixed["shape"].warps
+    if name in POINT_ROWS:
+        fixed["shape"] = stream_shape_of(_layout(layout), POINT_ROWS[name], LENGTHS[name], "sm_90")
+        warps = fixed["shape"].rows
     if name == "mmq_dot" and gpu.backend == "hip":  # its tensor cores take 16 columns at least
         fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}
         kind = _layout(layout)

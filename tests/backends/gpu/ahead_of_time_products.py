@@ -41,6 +41,8 @@ PRODUCTS: Kernels = {
                            {**STREAM, "x": FINE_X, "end": NORM_END}),
     "matvec_stream_swiglu": (matvec_stream_kernel, {"shape": MatvecStreamShape(1, 8, 2, "swiglu", True)}, 8,
                              {"x": NORMED_X, "terms": (), "y": None, "end": SWIGLU_END}),
+    "matvec_stream_points": (matvec_stream_kernel, {}, 8, STREAM),
+    "matvec_stream_points_wide": (matvec_stream_kernel, {}, 8, {**STREAM, "terms": ()}),
     "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(8, 32, 1, 1)}, 1,
                   {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
     "matvec_id_wide": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(16, 32, 2, 2)}, 2,

@@ -34,6 +34,7 @@ INSTRUCTIONS = {
 NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "matvec_stream": "dot", "matvec_stream_wide": "dot", "matvec_stream_deep": "dot",
          "matvec_stream_deepest": "dot", "matvec_stream_norm": "dot", "matvec_stream_swiglu": "dot",
+         "matvec_stream_points": "dot", "matvec_stream_points_wide": "dot",
          "matvec_id": "dot", "matvec_id_wide": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
          "grid_matvec_2": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
@@ -71,10 +72,14 @@ STREAMED = [
     f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K", "Q8_0")
 ]
 STREAMED += ["matvec_stream_norm:Q8_0", "matvec_stream_swiglu:Q8_0"]
+POINTS = [
+    f"matvec_stream_points{size}:{name}" for size in ("", "_wide") for name in LAYOUTS if by_name(name).grid is not None
+]
+"""What AMD's GPUs do not take by streams."""
 PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_id_wide:Q5_K"]
 CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256")
 """What gfx1100 has too few registers for."""
-OF_SOME = {name.split(":")[0] for name in (*STREAMED, *PAIRS)} | {"f16_scales"}
+OF_SOME = {name.split(":")[0] for name in (*STREAMED, *POINTS, *PAIRS)} | {"f16_scales"}
 OTHERS = tuple(name for name in KERNELS if name not in {*OF_GRID, *OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS})
 """What takes no layout."""
 
@@ -113,6 +118,7 @@ QUICK = {
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in others("sm_90") if name not in ("prefill", "decode")],
     "layouts": [f"{kernel}:sm_90" for kernel in ("mmq_dot:MXFP4", "matvec:Q5_K", "grid_matvec:IQ2_XS")],
+    "points": ["matvec_stream_points:IQ1_M:sm_90", "matvec_stream_points_wide:IQ3_S:sm_90"],
     "weight only": [f"weight_only:{layout}:sm_90" for layout in ("MXFP4",)],
 }
 
@@ -143,7 +149,7 @@ def test_every_kernel(target: str) -> None:
         for layout in LAYOUTS
         for name in (*(OF_GRID if by_name(layout).grid or by_name(layout).base3 else OF_LAYOUT), *nvidia)
     ]
-    wanted += [f"{name}:{target}" for name in (*STREAMED, *PAIRS)]
+    wanted += [f"{name}:{target}" for name in (*STREAMED, *(POINTS if nvidia else ()), *PAIRS)]
     wanted += [f"f16_scales:{name}:{target}" for name in ("Q4_K", "Q6_K", "Q8_0", "GROUP4_128_Z_F16")]
     wanted += [f"{name}:GROUP4_128_Z_F16:{target}" for name in (*OF_LAYOUT, *nvidia[1:])]  # whose mmq_mma has one tile
     for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in others(target))]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -21,7 +21,7 @@ from octavo.formats import by_name, dequantize
 from tests.sampling import slow
 
 
-@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0"])
+@pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0", "IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ3_S"])
 @pytest.mark.parametrize(
     ("n", "k", "shape"),
     [
@@ -49,7 +49,7 @@ def test_rows(name: str, n: int, k: int, shape: tuple[int, ...]) -> None:
         place.copy_(torch.from_numpy(given))
     y, term = torch.full((2, 1, n), torch.nan, device=c.target.device)
     term.fill_(3.0)
-    multiply(c, MatvecStreamShape(*shape), w, x, y, (term,))()
+    multiply(c, MatvecStreamShape(*cast(Any, shape)), w, x, y, (term,))()
     floats = (codes.reshape(-1, 32) * scale[:, None]).ravel().astype(np.float64)
     exact = dequantize(tensor).astype(np.float64) @ floats + 3
     np.testing.assert_allclose(y.cpu().numpy()[0], exact, rtol=1e-5, atol=2e-6 * np.abs(exact).max())
@@ -66,10 +66,29 @@ def test_what_takes_it() -> None:
         (call,) = product(c, w, values.Activation(x, tokens, k), torch.empty(tokens, n, device=c.target.device), ())
         kernels.append(getattr(call, "kernel", None) is matvec_stream_kernel)
     assert kernels == [not c.target.arch.startswith("gfx"), False]
-    for name in ("Q4_0", "Q5_K", "Q5_0", "Q3_K", "IQ4_XS", "IQ2_S"):
+    for name in ("Q4_0", "Q5_K", "Q5_0", "Q3_K", "IQ4_XS", "TQ2_0"):
         other: Any = load(random_matrix("w", by_name(name), (4, 1024), rng), "cpu")
         found = [shape_of(other.layout, 28672, k, arch) for k in (2048, 4096) for arch in ("sm_90", "interpreter")]
         assert not any(found)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("IQ1_S", {4096: (8, 1), 6144: (8, 1), 14336: (8, 1), 28672: (8, 2)}),
+        ("IQ2_XS", {6144: (8, 1), 28672: (8, 2)}),
+        ("IQ3_S", {6144: (8, 1), 28672: (4, 2)}),
+    ],
+)
+def test_which_rows_of_points_it_takes(name: str, rows: dict[int, tuple[int, int]]) -> None:
+    """Those that were faster on a card, whose points fit shared memory that needs no asking for."""
+    tensor = random_matrix("w", by_name(name), (4, 1024), np.random.default_rng(0))
+    w: Any = load(tensor, "cpu")
+    shapes = {n: shape_of(w.layout, n, 4096, "sm_90") for n in (2048, 4096, 6144, 14336, 28672)}
+    assert {n: (shape.rows, shape.ahead) for n, shape in shapes.items() if shape} == rows
+    assert all(4 * w.layout.grid.count * shape.copies <= 32 << 10 for shape in shapes.values() if shape)
+    assert not shape_of(w.layout, 28672, 8192, "sm_90")
+    assert not shape_of(w.layout, 28672, 4096, "gfx942")
 
 
 def test_lanes_of_long_rows() -> None:
@@ -83,7 +102,8 @@ def test_lanes_of_long_rows() -> None:
 def test_what_is_finished() -> None:
     """Q8_0, with whole units for programs, unless these leave many multiprocessors without work."""
     rng = np.random.default_rng(0)
-    eight, four = (load(random_matrix("w", by_name(name), (4, 256), rng), "cpu").layout for name in ("Q8_0", "Q4_K"))
+    loaded: list[Any] = [load(random_matrix("w", by_name(name), (4, 256), rng), "cpu") for name in ("Q8_0", "Q4_K")]
+    eight, four = (w.layout for w in loaded)
     for kp in (2048, 4096, 6144, 14336):
         for ends in ("rms_norm", "swiglu"):
             shape = finishing(eight, 8192, kp, "sm_90", ends)

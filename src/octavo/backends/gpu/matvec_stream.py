@@ -14,7 +14,7 @@ from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import multiprocessors
 from octavo.backends.gpu.kernels.matvec_stream import matvec_stream_kernel
 from octavo.backends.gpu.launch import Launch
-from octavo.backends.gpu.layout import Layout
+from octavo.backends.gpu.layout import Layout, Points
 from octavo.backends.gpu.weights import QuantWeight
 
 Ends = Literal["", "rms_norm", "swiglu"]
@@ -28,6 +28,8 @@ FINISHING_WARPS = 8
 """Of a program whose results are quantized; two fit a multiprocessor where a lane has two chunks at the most."""
 MOST_IDLE = 6 << 20
 """Bytes that could be read while some multiprocessors have no unit left to compute: what a norm takes, about."""
+WIDE_ROWS = 20480
+"""From which on points take rows two at a time."""
 MOST_CHUNKS = 4
 """Of a lane."""
 DEEP, DEEPEST = 8192, 16384
@@ -43,6 +45,7 @@ class MatvecStreamShape(Constant):
     ahead  times as many rows are under way
     ends   what the results are quantized for, if they are
     fine   the token has a scale for each 16 values
+    copies of a grid's points in shared memory; 0 where they are looked up in memory
     """
 
     warps: int
@@ -50,6 +53,7 @@ class MatvecStreamShape(Constant):
     ahead: int = 2
     ends: Ends = ""
     fine: bool = False
+    copies: int = 0
 
 
 def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | None:
@@ -57,6 +61,8 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
     None."""
     if not _has_kernel(layout, kp):
         return None
+    if layout.grid is not None:
+        return _of_points(layout.grid, n, kp) if arch.startswith("sm_") else None
     if arch == "interpreter":
         return MatvecStreamShape(2) if kp >= 1024 or (layout.bits == 8 and kp >= 256) else None
     some = n < 65536
@@ -73,11 +79,24 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
     return replace(shape, rows=8) if layout.bits == 8 and n >= 2048 and _few(shape, kp) else shape
 
 
+def _of_points(grid: Points, n: int, kp: int) -> MatvecStreamShape | None:
+    """As `shape_of`, of points: with 4096 of them for any number of rows that fills the multiprocessors, else for some
+    that leave the last programs of `grid_matvec` alone. Points of four values need more registers: less warps."""
+    if not 2048 < kp <= 4096 or n < (4096 if grid.count >= 4096 else 5120):
+        return None
+    if n >= WIDE_ROWS:
+        wide = MatvecStreamShape(1, rows=8, copies=1)
+        return wide if grid.width == 8 else replace(wide, rows=4, copies=8 if grid.count > 256 else 1)
+    if n >= 2 * 5120 and grid.count < 4096:
+        return None
+    return MatvecStreamShape(1, rows=8, ahead=1, copies=1)
+
+
 def finishing(layout: Layout, n: int, kp: int, arch: str, ends: Ends) -> MatvecStreamShape | None:
     """The shape of a product whose results are quantized as well, or None where two launches are faster: for Q4_K and
     Q6_K, which wait for instructions, and for many bytes in units that leave some multiprocessors without work."""
     shape = shape_of(layout, n, kp, arch)
-    if shape is None or layout.bits != 8:
+    if shape is None or layout.bits != 8 or layout.grid is not None:
         return None
     turns = max(1, n // (2 * UNIT if ends == "swiglu" else UNIT)) / multiprocessors()
     if n * layout.row_bytes(kp) * (math.ceil(turns) / turns - 1) > MOST_IDLE:
@@ -93,8 +112,10 @@ def _few(shape: MatvecStreamShape, kp: int) -> bool:
 
 
 def _has_kernel(layout: Layout, kp: int) -> bool:
-    """Whether the kernel takes a layout: those of Q4_K, Q6_K and Q8_0."""
-    if layout.table is not None or layout.grid is not None:
+    """Whether the kernel takes a layout: those of Q4_K, Q6_K and Q8_0, and points."""
+    if layout.grid is not None:
+        return True
+    if layout.table is not None:
         return False
     four = layout.bits == 4 and layout.group == 32 and layout.min_bits == 6
     six = layout.bits == 6 and layout.group == 16 and layout.two_level and layout.signed
@@ -115,6 +136,8 @@ def resident(shape: MatvecStreamShape, layout: Layout, kp: int) -> int:
     few = _few(shape, kp)
     if shape.ends:
         return FINISHING_WARPS * (1 + few)
+    if layout.grid is not None:
+        return WARPS if layout.grid.width == 8 or layout.grid.count == 256 or shape.ahead == 1 else SOME_WARPS
     if layout.bits > 4:
         return WARPS if few else SOME_WARPS
     return DEEP_WARPS if kp > DEEP else WARPS

@@ -30,10 +30,14 @@ def _declared(words):
 
 @triton.jit
 def in_shared_memory(points, thread, COUNT: tl.constexpr, COPIES: tl.constexpr, THREADS: tl.constexpr):
-    """Where each thread of a program finds its copy of COUNT points in shared memory; in PTX only."""
+    """Where COUNT points lie in shared memory, to which a program's threads, `thread` of them from 0 to THREADS - 1,
+    copy them; in PTX only. COPIES, 1 or a multiple of 4, are neighbours: `own_copy`.
+
+    The result is a scalar, since of a tensor each of its layouts would have points of its own.
+    """
     WORDS: tl.constexpr = COUNT * COPIES
     DECLARED: tl.constexpr = _declared(WORDS)
-    base = tl.inline_asm_elementwise(DECLARED, "=r,r", [thread], dtype=tl.int32, is_pure=False, pack=1)
+    base = tl.inline_asm_elementwise(DECLARED, "=r,r", [tl.program_id(0)], dtype=tl.int32, is_pure=False, pack=1)
     for i in tl.static_range((WORDS // 4 + THREADS - 1) // THREADS):
         quad = (thread + i * THREADS) % (WORDS // 4)
         if COPIES == 1:
@@ -47,6 +51,12 @@ def in_shared_memory(points, thread, COUNT: tl.constexpr, COPIES: tl.constexpr, 
             dtype=tl.int32, is_pure=False, pack=1,
         )  # fmt: skip
     tl.debug_barrier()
+    return base
+
+
+@triton.jit
+def own_copy(base, thread, COPIES: tl.constexpr):
+    """Where a thread looks points up that are `in_shared_memory`."""
     return base + thread % COPIES * 4
 
 

@@ -10,7 +10,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.arguments import Q8Activation
 from octavo.backends.gpu.kernels.digits import codes_of_piece, load_piece
-from octavo.backends.gpu.kernels.grid import codes_of_chunk, in_shared_memory, load_chunk, scales_of_chunk
+from octavo.backends.gpu.kernels.grid import codes_of_chunk, in_shared_memory, load_chunk, own_copy, scales_of_chunk
 from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, dot4, scaled
 from octavo.backends.gpu.kernels.loads import four, load_or_zero
 
@@ -166,6 +166,7 @@ def grid_matvec_kernel(
     points = w.points
     if shape.copies > 0:
         points = in_shared_memory(w.points, thread, LAYOUT.grid.count, shape.copies, GROUPS * LANES)
+        points = own_copy(points, thread, shape.copies)
     if PDL and experts is None:
         gdc_wait()
     acc = ()

@@ -1,5 +1,5 @@
-"""Products of one token with 4 or 6 bits in two levels of scales, whose lanes keep their part of the token in registers
-and take row after row of the weights.
+"""Products of one token whose lanes keep their part of it in registers and take row after row of the weights: of 4 and
+6 bits in two levels of scales, of 8 bits, and of points of a grid, which a program copies to shared memory.
 
 A program has a lane for each chunk of 32 codes (`layout`), or for up to four of them. As many programs run as there is
 room for. The next two rows of each are under way, the first two before an earlier kernel's results are waited for.
@@ -13,51 +13,15 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.decode import field, half_pair, left_of
+from octavo.backends.gpu.kernels.grid import codes_of_chunk, in_shared_memory, own_copy
 from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, dot4
 from octavo.backends.gpu.kernels.loads import four, load_or_zero
 from octavo.backends.gpu.kernels.mmq_mma.decode import byte_float
 from octavo.backends.gpu.kernels.mmq_mma.ptx import here
 from octavo.backends.gpu.kernels.quantize8 import ROUND
+from octavo.backends.gpu.kernels.stream_loads import bits_at, four_words, load_numbers
 
 UNIT = tl.constexpr(16)  # values that share a scale where a product quantizes them on their way out
-
-
-@triton.constexpr_function
-def _ptx(load, count, offset):
-    """PTX of a load of some words from `offset` bytes on if its last operand is not 0, and its constraints."""
-    out = ", ".join(f"${i}" for i in range(count))
-    wanted = f"{{ .reg .pred p; setp.ne.b32 p, ${count + 1}, 0; @p ld.global.{load} "
-    return wanted + (f"{{{out}}}" if count > 1 else out) + f", [${count}+{offset}]; }}", "=r," * count + "l,r"
-
-
-@triton.jit
-def _words(pointer, OFFSET: tl.constexpr, wanted, ASM: tl.constexpr):
-    """Four int32 words from OFFSET words after `pointer` on, which is to int32; anything unless they are wanted."""
-    if ASM == "ptx":
-        CODE: tl.constexpr = _ptx("v4.b32", 4, 4 * OFFSET)
-        out = tl.inline_asm_elementwise(
-            CODE[0], CODE[1], [pointer.to(tl.int64), wanted.to(tl.int32)],
-            dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=False, pack=1,
-        )  # fmt: skip
-    else:
-        out = four(pointer + OFFSET, 0, wanted, ASM)
-    return out
-
-
-@triton.jit
-def _bits(pointer, OFFSET: tl.constexpr, wanted, ASM: tl.constexpr):
-    """The 16 or 32 bits at place OFFSET from `pointer` on, as an int32; anything unless they are wanted."""
-    WIDTH: tl.constexpr = pointer.dtype.element_ty.primitive_bitwidth
-    if ASM == "ptx":
-        CODE: tl.constexpr = _ptx("u16" if WIDTH == 16 else "b32", 1, OFFSET * (WIDTH // 8))
-        out = tl.inline_asm_elementwise(
-            CODE[0], CODE[1], [pointer.to(tl.int64), wanted.to(tl.int32)], dtype=tl.int32, is_pure=False, pack=1
-        )
-    elif WIDTH == 16:
-        out = load_or_zero((pointer + OFFSET).to(tl.pointer_type(tl.int16)), wanted).to(tl.int32) & 0xFFFF
-    else:
-        out = load_or_zero((pointer + OFFSET).to(tl.pointer_type(tl.int32)), wanted)
-    return out
 
 
 @triton.constexpr_function
@@ -86,23 +50,28 @@ def _load(w, row, n, lane, LANES: tl.constexpr, ASM: tl.constexpr):
     chunks = ()
     for j in tl.static_range(_pieces(CHUNKS, LANES)):
         at = _place(lane, j, CHUNKS, LANES)
-        if L.bits == 8:
+        if L.grid is not None:
+            codes = load_numbers(w, row, at, j * LANES, wanted, ASM)
+        elif L.bits == 8:
             of_lane = w.codes8 + (at // 4 * 32 + at % 4 * 4) + row * (L.kp // 4)
-            codes = (_words(of_lane, j * LANES * 8, wanted, ASM), _words(of_lane, j * LANES * 8 + 16, wanted, ASM))
+            codes = (
+                four_words(of_lane, j * LANES * 8, wanted, ASM),
+                four_words(of_lane, j * LANES * 8 + 16, wanted, ASM),
+            )
         else:
-            codes = (_words(w.codes4 + at * 4 + row * (L.kp // 8), j * LANES * 4, wanted, ASM),)
+            codes = (four_words(w.codes4 + at * 4 + row * (L.kp // 8), j * LANES * 4, wanted, ASM),)
         if L.bits == 6:
             of_lane = w.codes2 + (at // 4 * 8 + at % 2 * 4) + row * (L.kp // 16)
-            codes = codes + (_words(of_lane, j * LANES * 2, wanted, ASM),)  # noqa: RUF005
+            codes = codes + (four_words(of_lane, j * LANES * 2, wanted, ASM),)  # noqa: RUF005
         of_pair = at * 16 // L.group + row * PAIRS
         if L.two_level:
             d = w.scale + at * 32 // L.super + row * (L.kp // L.super)
             scales = (
-                _bits(w.small + of_pair, j * LANES * 16 // L.group, wanted, ASM),
-                _bits(d, j * LANES * 32 // L.super, wanted, ASM),
+                bits_at(w.small + of_pair, j * LANES * 16 // L.group, wanted, ASM),
+                bits_at(d, j * LANES * 32 // L.super, wanted, ASM),
             )
         else:
-            scales = (_bits(w.scale + of_pair, j * LANES * 16 // L.group, wanted, ASM),)
+            scales = (bits_at(w.scale + of_pair, j * LANES * 16 // L.group, wanted, ASM),)
         chunks = chunks + ((codes, scales),)  # noqa: RUF005
     minima = ()
     if L.has_min:
@@ -111,8 +80,8 @@ def _load(w, row, n, lane, LANES: tl.constexpr, ASM: tl.constexpr):
             low = w.small.to(tl.pointer_type(tl.int32)) + at + row * TILES
             upper = w.rest.to(tl.pointer_type(tl.int16)) + at + row * TILES
             d = w.scale + at // 2 + row * (TILES // 2)
-            low, upper = _bits(low, j * LANES, wanted, ASM), _bits(upper, j * LANES, wanted, ASM)
-            minima = minima + ((low, upper, _bits(d, j * LANES // 2, wanted, ASM)),)  # noqa: RUF005
+            low, upper = bits_at(low, j * LANES, wanted, ASM), bits_at(upper, j * LANES, wanted, ASM)
+            minima = minima + ((low, upper, bits_at(d, j * LANES // 2, wanted, ASM)),)  # noqa: RUF005
     return chunks, minima
 
 
@@ -185,15 +154,50 @@ def _product(codes, x_low, x_high, d_low, d_high, start, t, LAYOUT: tl.constexpr
 
 
 @triton.jit
-def _multiply(loaded, x, start, t, LAYOUT: tl.constexpr, ASM: tl.constexpr):
+def _points_product(numbers, points, x, start, lane, LAYOUT: tl.constexpr, COPIES: tl.constexpr, ASM: tl.constexpr):
+    """As `_product`, of codes that are looked up for the numbers of a lane's chunk."""
+    G: tl.constexpr = LAYOUT.grid
+    WORDS: tl.constexpr = G.per_chunk // 4
+    low, upper, marks = numbers
+    x_low, x_high, d_low, d_high = x
+    if G.more > 0:
+        MASK: tl.constexpr = ((1 << G.more) - 1) * 0x01010101
+        bits = upper[0] >> (lane * WORDS % G.sharing * G.more)
+        upper = (bits & MASK,) if WORDS == 1 else (bits & MASK, (bits >> G.more) & MASK)
+    else:
+        upper = low
+    numbers = (low, upper, marks)
+    of_low = codes_of_chunk(numbers, points, 0, LAYOUT, COPIES, ASM)
+    of_high = codes_of_chunk(numbers, points, 1, LAYOUT, COPIES, ASM)
+    low, high = start, start
+    for i in tl.static_range(4):
+        low, high = dot4(of_low[i], x_low[i], low, ASM), dot4(of_high[i], x_high[i], high, ASM)
+    low, high = low.to(tl.float32, bitcast=True) - MAGIC_FLOAT, high.to(tl.float32, bitcast=True) - MAGIC_FLOAT
+    return low * d_low, high * d_high
+
+
+@triton.jit
+def _odd_float(nibble):
+    """2 * nibble + 1 in float32, of four bits alone in an int32."""
+    return (nibble * 2 + 0x4B000001).to(tl.float32, bitcast=True) - 8388608.0
+
+
+@triton.jit
+def _multiply(loaded, x, start, lane, LAYOUT: tl.constexpr, COPIES: tl.constexpr, ASM: tl.constexpr):
     """A lane's part of the product of a row with a token."""
     chunks, minima = loaded
-    x_chunks, x_sums = x
+    x_chunks, x_sums, points = x
     acc = tl.zeros_like(x_chunks[0][2])
     for j in tl.static_range(len(chunks)):
         codes, scales = chunks[j]
-        low, high = _product(codes, *x_chunks[j], start, t, LAYOUT, ASM)
-        if LAYOUT.two_level:
+        if LAYOUT.grid is None:
+            low, high = _product(codes, *x_chunks[j], start, lane % 4, LAYOUT, ASM)
+        else:
+            low, high = _points_product(codes, points, x_chunks[j], start, lane, LAYOUT, COPIES, ASM)
+        if LAYOUT.grid is not None:
+            s_low, s_high = _odd_float(scales[0] & 15), _odd_float(scales[0] >> 4)
+            acc += half_pair(scales[1])[0] * (low * s_low + high * s_high)
+        elif LAYOUT.two_level:
             small, zero = (scales[0] & 0x3F3F, 8388608.0) if LAYOUT.has_min else (scales[0] ^ 0x8080, 8388736.0)
             s_low, s_high = byte_float((small,), 0, ASM) - zero, byte_float((small,), 1, ASM) - zero
             acc += half_pair(scales[1])[0] * (low * s_low + high * s_high)
@@ -278,7 +282,7 @@ def _step(rows, w, token, magic, row, s, there, stride, half, lane, shape: tl.co
     LANES: tl.constexpr = lane.shape[1]
     parts, later = (), ()
     for p in tl.static_range(shape.ahead):
-        parts = parts + (_multiply(rows[p], token, magic, lane % 4, L, ASM),)  # noqa: RUF005, [R, LANES]
+        parts = parts + (_multiply(rows[p], token, magic, lane, L, shape.copies, ASM),)  # noqa: RUF005, [R, LANES]
         at = row + _offset(s, p, stride, half, shape)
         later = later + (_load(w, at, there, lane, LANES, ASM),)  # noqa: RUF005
         magic = here(magic, ASM)
@@ -327,9 +331,17 @@ def matvec_stream_kernel(w, x, terms, y, end, n, shape: tl.constexpr, ASM: tl.co
     rows = ()
     for p in tl.static_range(AHEAD):
         rows = rows + (_load(w, first + _offset(0, p, stride, half, shape) + own, n, lane, LANES, ASM),)  # noqa: RUF005
+    if L.grid is None:
+        points = 0
+    elif shape.copies > 0:
+        points = in_shared_memory(w.points, tl.arange(0, R * LANES), L.grid.count, shape.copies, R * LANES)
+        points = own_copy(points, lane, shape.copies)
+    else:
+        points = w.points
     if PDL:
         gdc_wait()
-    token = _token(x, lane, L, LANES, shape.fine, ASM)
+    x_chunks, x_sums = _token(x, lane, L, LANES, shape.fine, ASM)
+    token = (x_chunks, x_sums, points)
     if x.squares is not None:
         factor = _factor(x, lane, L, LANES)
     magic = tl.full((R, LANES), MAGIC, tl.int32)
