@@ -8,7 +8,7 @@ time over the median of the format's: 1 is as many weights a second. `bits_per_w
 device, `of_file` how many times that of the file; `gbps` of what the product reads of them.
 
 With a FOLDER models of Llama 3 8B's shape are made there one after the other, all of whose matrices are of one format,
-and `models` has what a step of one sequence takes of each, with 256 tokens before it.
+and `steps` has what a step of one sequence takes of each, with 256 tokens before it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def main() -> None:
         result["products"] += rows_of(backend, shape, options.formats, options.tokens, options.rounds)
         torch.cuda.empty_cache()
     if options.models is not None:
-        result["models"] = steps(backend, options.models, options.formats)
+        result["steps"] = steps(backend, options.models, options.formats)
     results_file.write("gpu-grids", result, options.output)
 
 

@@ -1,7 +1,7 @@
 """Writes the README's tables of speeds from bench/results/*.json; `--check` compares, and exits with 1 if it is stale.
 
 The tables go between the lines `<!-- bench:start -->` and `<!-- bench:end -->`. Of results for the same machine,
-device, threads, KV cache and model the newest counts, and of bench/gpu_models.py the newest result. What was measured
+device, threads, KV cache and model the newest counts; of bench/gpu_models.py for the same card and model. What was measured
 while other programs took more than BUSY of the CPU is not in them, nor is a model of which there is only a `part`.
 """
 
@@ -126,7 +126,10 @@ def tables() -> str:
     quiet = [r for r in compared if all((test["others_cpu"] or 0.0) <= BUSY for test in r["tests"])]
     results = [r for r in quiet if "part" not in r]
     gpu = sorted((r for r in found if "models" in r and "gpu" in r["machine"]), key=lambda r: str(r["date"]))
-    of_cards = {r["machine"]["gpu"]: r for r in gpu}  # the last result of bench/gpu_models.py on each
+    of_cards: dict[str, Result] = {}  # the last results of bench/gpu_models.py on each
+    for r in gpu:
+        older = of_cards.get(r["machine"]["gpu"], {}).get("models", {})
+        of_cards[r["machine"]["gpu"]] = {**r, "models": {**older, **r["models"]}}
     return "\n\n".join([table(results), *(gpu_table(r) for r in of_cards.values())])
 
 
