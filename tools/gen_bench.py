@@ -1,8 +1,9 @@
 """Writes the README's tables of speeds from bench/results/*.json; `--check` compares, and exits with 1 if it is stale.
 
 The tables go between the lines `<!-- bench:start -->` and `<!-- bench:end -->`. Of results for the same machine,
-device, threads, KV cache and model the newest counts; of bench/gpu_models.py for the same card and model. What was measured
-while other programs took more than BUSY of the CPU is not in them, nor is a model of which there is only a `part`.
+device, threads, KV cache and model the newest counts; of bench/gpu_models.py for the same card and model. What was
+measured while other programs took more than BUSY of the CPU is not in them, nor is a model of which there is only a
+`part`.
 """
 
 from __future__ import annotations
