@@ -235,9 +235,7 @@ def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, *, normalized: bo
     return through_experts(g, b, h, ids, g.normalize(shares) if normalized else shares)
 
 
-def through_experts(
-    g: GraphBuilder, b: Weights, h: Node, ids: Node, shares: Node, gated: Gated | None = None
-) -> Node:
+def through_experts(g: GraphBuilder, b: Weights, h: Node, ids: Node, shares: Node, gated: Gated | None = None) -> Node:
     """Each token of h [T, K] through its experts `ids`, weighted by `shares`, both [T, k]; `gated` is SwiGLU or so."""
     if b.get("ffn_gate_up_exps") is None:
         gate, up = (experts(g, b, f"ffn_{n}_exps", h, ids) for n in ("gate", "up"))
