@@ -82,6 +82,7 @@ ARCH = Architecture(
         "seq_length": "max_position_embeddings",
     },
     remade=unjoined_heads,
+    unlike=("attn_qkv",),
     ropes=("default",),
     tied=True,
     writable=False,

@@ -80,8 +80,7 @@ ARCH = Architecture(
         "ChatGLMModel": first_keys, "ChatGLMForConditionalGeneration": first_keys,
         "GlmForCausalLM": partial(rotary_keys, default=0.5),
     },
-    base="encoder.",
-    other_bases=("transformer.encoder.", "transformer.", "model."),
+    other_bases=("transformer.encoder.", "transformer.", "encoder."),
     names=names.NORMS | names.ATTENTION | {
         "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.dense_h_to_4h": "ffn_up",
         "mlp.dense_4h_to_h": "ffn_down", "self_attention.query_key_value": "attn_q attn_k attn_v",
@@ -102,6 +101,7 @@ ARCH = Architecture(
         behind=("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop", *(f"<|{r}|>" for r in ROLES)),
     ),
     remade=remade,
+    unwritten=("ChatGLMModel", "ChatGLMForConditionalGeneration"),
     ropes=("default",),
     reordered=False,
     writable=False,

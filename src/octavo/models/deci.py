@@ -156,6 +156,7 @@ ARCH = Architecture(
     classes={"DeciLMForCausalLM": config_keys},
     names=names.LLAMA | {"self_attn.linear_attn": "attn_output"},
     remade=remade,
+    unlike=("attn_q", "attn_k"),
     ropes=("default", "linear", "llama3"),
     reordered=False,
     writable=False,

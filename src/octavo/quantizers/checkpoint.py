@@ -17,6 +17,7 @@ from typing import Any
 from octavo.backends.cores import threads_of
 from octavo.errors import FileError, OctavoError, UsageError
 from octavo.huggingface import CheckpointFile, open_model_file
+from octavo.huggingface.config import find_class
 from octavo.huggingface.config_out import config_json, generation_config
 from octavo.huggingface.folder import read_folder
 from octavo.huggingface.kv_out import cache_scales, cache_scheme
@@ -175,9 +176,12 @@ def _made_by(dst: StrPath) -> str | None:
 def _config(source: ModelSpec, model: ModelSpec, allow_requantize: bool) -> dict[str, Any]:
     """config.json of what is written, without KEY.
 
-    Raises ModelError for a model that has none, UsageError for a quantized one.
+    Raises ModelError for a model that has none, UsageError for a quantized one, and for a class that is not written.
     """
     file = source.file
+    if isinstance(file, CheckpointFile) and (name := find_class(file.folder.config)) in source.architecture.unwritten:
+        problem = f"class {name} has joined matrices where single ones are written: it has no place in a checkpoint"
+        raise UsageError(f"{file.path}: {problem}")
     config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(model)
     if config.get(KEY) is not None and not allow_requantize:
         raise UsageError(f"{file.path} is quantized already, and quantizing it again loses more{REQUANTIZE}")
