@@ -85,16 +85,17 @@ def latent(rows: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     codes."""
     codes, hopper = kind == "q8_0", arch.startswith(("sm_9", "sm_10"))
     spills = TRITON_SPILLS and arch.startswith("sm_")
-    ahead = kind in ("int8", "fp8", "int4") or (codes and (arch == "interpreter" or (hopper and not spills)))
+    ahead = kind in ("int8", "fp8", "int4")
     if arch == "interpreter":
         precision = _precision(arch) if exact else None
         return AttentionTile(16 if rows <= 16 else 64, 4, 32, precision, part=64 * exact, ahead=ahead)
     if exact or arch.startswith("gfx11"):
         precision = _precision(arch) if exact else None
         return AttentionTile(16, 8, 16, precision, stages=1, part=32 if codes else 64)
+    if ahead and hopper:  # Triton has eight warps read 128 rows of 64 keys or values
+        return AttentionTile(16, 4, 32, ahead=True)
     if ahead:
-        block_n = 64 if arch.startswith("sm_") and (hopper or not spills) else 32
-        return AttentionTile(32 if rows > 16 and hopper and not spills else 16, 8, block_n, ahead=True)
+        return AttentionTile(16, 8, 64 if arch.startswith("sm_") and not spills else 32, ahead=True)
     part = 64 if spills else 0
     if codes and arch == "gfx942":
         return AttentionTile(16, 8, 32, stages=1, part=64)

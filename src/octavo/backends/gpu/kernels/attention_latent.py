@@ -112,14 +112,10 @@ def _scores_by_parts(q_at, inside, cache, rows, seen, head, shape: tl.constexpr,
 def _scores_of(q, k, shape: tl.constexpr):
     """As `scores_of`, in most cases keys times queries: tensor cores take 64 rows and any 8 columns."""
     CODES: tl.constexpr = shape.kind == "q8_0"
-    if shape.precision is not None or (CODES and not shape.ahead):
+    if shape.precision is not None or CODES:
         scores = scores_of(q, k, shape, CODES)
     else:
-        near = q.to(tl.float16)
-        scores = tl.dot(k, tl.trans(near))  # [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
-        if CODES:
-            scores = tl.dot(k, tl.trans((q - near.to(tl.float32)).to(tl.float16)), scores)  # [BLOCK_N, BLOCK_M]
-        scores = tl.trans(scores)
+        scores = tl.trans(tl.dot(k, tl.trans(q.to(tl.float16))))  # [BLOCK_N, BLOCK_D] @ [BLOCK_D, BLOCK_M]
     return scores
 
 
@@ -127,14 +123,10 @@ def _scores_of(q, k, shape: tl.constexpr):
 def _add_values(p, v, acc, shape: tl.constexpr):
     """As `add_values`, in the order of `_scores_of`."""
     CODES: tl.constexpr = shape.kind == "q8_0"
-    if shape.precision is not None or (CODES and not shape.ahead):
+    if shape.precision is not None or CODES:
         acc = add_values(p, v, acc, shape, CODES)
-    else:
-        near = p.to(tl.float16)
-        acc = tl.dot(tl.trans(v), tl.trans(near), tl.trans(acc))  # [BLOCK_D, BLOCK_N] @ [BLOCK_N, BLOCK_M]
-        if CODES:
-            acc = tl.dot(tl.trans(v), tl.trans((p - near.to(tl.float32)).to(tl.float16)), acc)  # [BLOCK_D, BLOCK_M]
-        acc = tl.trans(acc)
+    else:  # [BLOCK_D, BLOCK_N] @ [BLOCK_N, BLOCK_M]
+        acc = tl.trans(tl.dot(tl.trans(v), tl.trans(p.to(tl.float16)), tl.trans(acc)))
     return acc
 
 
