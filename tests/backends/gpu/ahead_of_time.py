@@ -24,7 +24,7 @@ from octavo.backends.gpu.matvec_stream import shape_of as stream_shape_of
 from octavo.backends.gpu.state_arguments import DeltaShape, ScanShape
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time_attention import ATTENTION
-from tests.backends.gpu.ahead_of_time_case import TARGETS, Case, rows_beyond, spills
+from tests.backends.gpu.ahead_of_time_case import TARGETS, Case, spills
 from tests.backends.gpu.ahead_of_time_others import OTHERS
 from tests.backends.gpu.ahead_of_time_products import BYTES_X, PRODUCTS
 from tests.backends.gpu.ahead_of_time_types import NAMES, ROWS, Kernels
@@ -130,7 +130,7 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"dp4a|mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_dot4_i32_i\w+|v_mfma_\w+|v_wmma_\w+", text)
     return {"kernel": name, "layout": layout, "target": target, "instructions": sorted(set(found)),
-            "spills": spills(made, text), "beyond": rows_beyond(made)}  # fmt: skip
+            "spills": spills(made, text)}  # fmt: skip
 
 
 def _layout(name: str) -> Layout:

@@ -90,16 +90,6 @@ def spills(made: Any, text: str) -> int:
     return sum(int(n) for n in re.findall(r"(\d+) bytes spill stores", said_of(text)))
 
 
-def rows_beyond(made: Any) -> list[str]:
-    """Results of Hopper's matrix instructions with fewer rows than the warps that Triton gives them, whose operands are
-    then read past their end."""
-    text = made.asm.get("ttgir", "")
-    layout = r"(#\w+) = #ttg\.nvidia_mma<\{versionMajor = 3.*?warpsPerCTA = \[(\d+)"
-    warps = {name: int(count) for name, count in re.findall(layout, text)}
-    found = re.findall(r"warp_group_dot .*-> tensor<(\d+)x(\w+), (#\w+)>", text)
-    return [f"{rows}x{rest} {name}" for rows, rest, name in found if 16 * warps.get(name, 0) > int(rows)]
-
-
 def said_of(text: str) -> str:
     """What NVIDIA's assembler says of PTX."""
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"

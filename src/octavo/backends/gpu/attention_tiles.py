@@ -92,7 +92,7 @@ def latent(rows: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     if exact or arch.startswith("gfx11"):
         precision = _precision(arch) if exact else None
         return AttentionTile(16, 8, 16, precision, stages=1, part=32 if codes else 64)
-    if ahead and hopper:  # Triton has eight warps read 128 rows of 64 keys or values
+    if ahead and hopper:
         return AttentionTile(16, 4, 32, ahead=True)
     if ahead:
         return AttentionTile(16, 8, 64 if arch.startswith("sm_") and not spills else 32, ahead=True)

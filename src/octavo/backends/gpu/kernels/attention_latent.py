@@ -59,6 +59,8 @@ def numbers_of(codes, scales, BLOCK: tl.constexpr, shape: tl.constexpr, ASM: tl.
         low, high = halves_of_both(codes, ASM)
         both = tl.reshape(tl.join(low, high), (BLOCK_N, BLOCK // 32, 16, 2))
         value = tl.reshape(tl.permute(both, (0, 1, 3, 2)), (BLOCK_N, BLOCK))
+    elif shape.kind == "q8_0":
+        value = codes.to(tl.float16)
     else:
         value = halves_of(codes, shape.kind, ASM)
     if shape.grouped:
