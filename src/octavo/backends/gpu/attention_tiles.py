@@ -92,10 +92,9 @@ def latent(rows: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     if exact or arch.startswith("gfx11"):
         precision = _precision(arch) if exact else None
         return AttentionTile(16, 8, 16, precision, stages=1, part=32 if codes else 64)
-    if ahead and hopper:
-        return AttentionTile(16, 4, 32, ahead=True)
     if ahead:
-        return AttentionTile(16, 8, 64 if arch.startswith("sm_") and not spills else 32, ahead=True)
+        block_n = 64 if arch.startswith("sm_") and (hopper or not spills) else 32
+        return AttentionTile(32 if rows > 16 and hopper and not spills else 16, 8, block_n, ahead=True)
     part = 64 if spills else 0
     if codes and arch == "gfx942":
         return AttentionTile(16, 8, 32, stages=1, part=64)
