@@ -249,6 +249,21 @@ def layer_norm(g: GraphBuilder, hp: Hyperparams, w: Weights, name: str, x: Node)
     return g.layer_norm(x, w[name], w.get(f"{name}{BIAS}"), hp.eps)
 
 
+def layer_norm_graph(
+    g: GraphBuilder, hp: Hyperparams, w: Weights, feed_forward: Callable[[GraphBuilder, Weights, Node], Node]
+) -> Node:
+    """The graph of a model with rope, whose layer norms are before attention and before `feed_forward` of a layer."""
+    rope = rotary(g, hp.rope, w)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        q, k, v = qkv(g, hp, b, layer_norm(g, hp, b, "attn_norm", x))
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
+        x = g.add(x, linear(g, b, "attn_output", h))
+        x = g.add(x, feed_forward(g, b, layer_norm(g, hp, b, "ffn_norm", x)))
+    return logits(g, hp, w, x, around_mean=True)
+
+
 def logits(
     g: GraphBuilder, hp: Hyperparams, w: Weights, x: Node, *, around_mean: bool = False, norm: str = "output_norm"
 ) -> Node:

@@ -29,18 +29,13 @@ def tensors(hp: Hyperparams) -> Tensors:
 
 
 def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.qkv(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x))
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
-        x = g.add(x, layers.linear(g, b, "attn_output", h))
-        h = layers.layer_norm(g, hp, b, "ffn_norm", x)
-        scores = g.mul_mat(b["ffn_gate_inp"], h)
-        ids = g.top_k(scores, hp.n_expert_used)
-        x = g.add(x, layers.through_experts(g, b, h, ids, g.sparse_shares(scores, ids, 2 * JITTER)))
-    return layers.logits(g, hp, w, x, around_mean=True)
+    return layers.layer_norm_graph(g, hp, w, lambda g, b, h: _through_experts(g, hp, b, h))
+
+
+def _through_experts(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> Node:
+    scores = g.mul_mat(b["ffn_gate_inp"], h)
+    ids = g.top_k(scores, hp.n_expert_used)
+    return layers.through_experts(g, b, h, ids, g.sparse_shares(scores, ids, 2 * JITTER))
 
 
 def config_keys(config: Config) -> Keys:

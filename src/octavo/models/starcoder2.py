@@ -28,15 +28,7 @@ def tensors(hp: Hyperparams) -> Tensors:
 
 
 def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.qkv(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x))
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
-        x = g.add(x, layers.linear(g, b, "attn_output", h))
-        x = g.add(x, layers.plain_ffn(g, b, layers.layer_norm(g, hp, b, "ffn_norm", x), g.gelu))
-    return layers.logits(g, hp, w, x, around_mean=True)
+    return layers.layer_norm_graph(g, hp, w, lambda g, b, h: layers.plain_ffn(g, b, h, g.gelu))
 
 
 def config_keys(config: Config) -> Keys:

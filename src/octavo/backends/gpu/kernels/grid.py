@@ -111,6 +111,15 @@ def _number(low, upper, BYTE: tl.constexpr, MORE: tl.constexpr, ASM: tl.constexp
 
 
 @triton.jit
+def upper_of(word, chunk, G: tl.constexpr):
+    """The upper bits of a chunk's numbers, for each word of their low bits, from the word that has them."""
+    MASK: tl.constexpr = ((1 << G.more) - 1) * 0x01010101
+    WORDS: tl.constexpr = G.per_chunk // 4
+    bits = word >> (chunk * WORDS % G.sharing * G.more).to(tl.int32)
+    return (bits & MASK,) if WORDS == 1 else (bits & MASK, (bits >> G.more) & MASK)
+
+
+@triton.jit
 def load_chunk(w, row, chunk, mask):
     """Words of the numbers and of the marks of a chunk of each row in `row`: (low, upper, marks)."""
     G: tl.constexpr = w.layout.grid
@@ -120,11 +129,8 @@ def load_chunk(w, row, chunk, mask):
     low = (load_or_zero(w.low + at, mask),) if WORDS == 1 else two(w.low, at, mask)
     upper, marks = low, low
     if G.more > 0:
-        word = chunk * WORDS
-        bits = load_or_zero(w.upper + row * (CHUNKS * WORDS // G.sharing) + word // G.sharing, mask)
-        bits = bits >> (word % G.sharing * G.more).to(tl.int32)
-        MASK: tl.constexpr = ((1 << G.more) - 1) * 0x01010101
-        upper = (bits & MASK,) if WORDS == 1 else (bits & MASK, (bits >> G.more) & MASK)
+        word = load_or_zero(w.upper + row * (CHUNKS * WORDS // G.sharing) + chunk * WORDS // G.sharing, mask)
+        upper = upper_of(word, chunk, G)
     if G.marks:
         marks = (load_or_zero(w.marks + at, mask),)
     return low, upper, marks

@@ -13,7 +13,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.kernels.decode import field, half_pair, left_of
-from octavo.backends.gpu.kernels.grid import codes_of_chunk, in_shared_memory, own_copy
+from octavo.backends.gpu.kernels.grid import codes_of_chunk, in_shared_memory, own_copy, upper_of
 from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, dot4
 from octavo.backends.gpu.kernels.loads import four, load_or_zero
 from octavo.backends.gpu.kernels.mmq_mma.decode import byte_float
@@ -156,14 +156,10 @@ def _product(codes, x_low, x_high, d_low, d_high, start, t, LAYOUT: tl.constexpr
 @triton.jit
 def _points_product(numbers, points, x, start, lane, LAYOUT: tl.constexpr, COPIES: tl.constexpr, ASM: tl.constexpr):
     """As `_product`, of codes that are looked up for the numbers of a lane's chunk."""
-    G: tl.constexpr = LAYOUT.grid
-    WORDS: tl.constexpr = G.per_chunk // 4
     low, upper, marks = numbers
     x_low, x_high, d_low, d_high = x
-    if G.more > 0:
-        MASK: tl.constexpr = ((1 << G.more) - 1) * 0x01010101
-        bits = upper[0] >> (lane * WORDS % G.sharing * G.more)
-        upper = (bits & MASK,) if WORDS == 1 else (bits & MASK, (bits >> G.more) & MASK)
+    if LAYOUT.grid.more > 0:
+        upper = upper_of(upper[0], lane, LAYOUT.grid)  # whose chunks are a multiple of 32 further on
     else:
         upper = low
     numbers = (low, upper, marks)
