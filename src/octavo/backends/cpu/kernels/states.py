@@ -88,6 +88,24 @@ def causal_conv_kernel(width: int, silu: bool, biased: bool) -> Any:
     return causal_conv
 
 
+def _moves(keys: int, size: int, wide: int) -> tuple[Any, Any]:
+    """Functions that take `wide` vectors of columns of a state [keys, size] to a matrix, zeros where it is `fresh`, and
+    that bring them back."""
+    row, columns = 64 * wide, 4 * size
+
+    def take(matrix, state, fresh):
+        for i in range(keys):
+            rest = zeros(wide) if fresh else load_block(state + i * columns, 64, wide)
+            store_block(matrix + i * row, 64, rest)
+
+    def bring(state, matrix):
+        for i in range(keys):
+            store_block(state + i * columns, 64, load_block(matrix + i * row, 64, wide))
+
+    names = keys, size, wide
+    return inner(take, *names, inline="always"), inner(bring, *names, inline="always")
+
+
 def _known_of(keys: int, wide: int) -> Any:
     """A function of a matrix [keys, 16 * wide] and k: the matrix's rows times k, summed."""
     row = 64 * wide
@@ -147,7 +165,7 @@ GATED_DELTA_RULE = record(
 def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool) -> Any:
     """A sequence's tokens, for a head and `wide` vectors of columns of its state [keys, size], kept on the stack."""
     row, whole, columns = 64 * wide, 64 * wide * keys, 4 * size
-    known_of, changed = _known_of(keys, wide), _changed(keys, wide)
+    known_of, changed, (take, bring) = _known_of(keys, wide), _changed(keys, wide), _moves(keys, size, wide)
 
     def gated_delta_rule(a, task):
         parts = columns // row
@@ -157,11 +175,8 @@ def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool) -> Any
         if start == stop:
             return
         state = a.state + (i32_pointer(a.slots)[sequence] * a.heads + head) * keys * columns + part * row
-        fresh = i32_pointer(a.positions)[start] == 0
         matrix = stack(whole)
-        for i in range(keys):
-            rest = zeros(wide) if fresh else load_block(state + i * columns, 64, wide)
-            store_block(matrix + i * row, 64, rest)
+        take(matrix, state, i32_pointer(a.positions)[start] == 0)
         of_keys = (head % a.key_heads if tiled else head // (a.heads // a.key_heads)) * keys * 4
         at, rate, bias = head * columns + part * row, f32_pointer(a.rates)[head], f32_pointer(a.bias)[head]
         for t in range(start, stop):
@@ -172,8 +187,7 @@ def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool) -> Any
             change = fma_blocks(zeros(wide), load_block(a.v + t * a.v_stride + at, 64, wide), splat(strength))
             change = fma_blocks(change, known_of(matrix, k), splat(-strength * decay))
             store_block(a.y + t * a.y_stride + at, 64, changed(matrix, decay, change, k, q))
-        for i in range(keys):
-            store_block(state + i * columns, 64, load_block(matrix + i * row, 64, wide))
+        bring(state, matrix)
 
     return gated_delta_rule
 
@@ -187,7 +201,7 @@ SELECTIVE_SCAN = record(
 def selective_scan_kernel(keys: int, size: int, wide: int) -> Any:
     """A sequence's tokens, for a head and `wide` vectors of columns of its state [keys, size], kept on the stack."""
     row, whole, columns = 64 * wide, 64 * wide * keys, 4 * size
-    changed = _changed(keys, wide)
+    changed, (take, bring) = _changed(keys, wide), _moves(keys, size, wide)
 
     def selective_scan(a, task):
         parts = columns // row
@@ -197,11 +211,8 @@ def selective_scan_kernel(keys: int, size: int, wide: int) -> Any:
         if start == stop:
             return
         state = a.state + (i32_pointer(a.slots)[sequence] * a.heads + head) * keys * columns + part * row
-        fresh = i32_pointer(a.positions)[start] == 0
         matrix = stack(whole)
-        for i in range(keys):
-            rest = zeros(wide) if fresh else load_block(state + i * columns, 64, wide)
-            store_block(matrix + i * row, 64, rest)
+        take(matrix, state, i32_pointer(a.positions)[start] == 0)
         of_group, at = head // (a.heads // a.groups) * keys * 4, head * columns + part * row
         rate, bias, skip = f32_pointer(a.rates)[head], f32_pointer(a.bias)[head], f32_pointer(a.skip)[head]
         for t in range(start, stop):
@@ -210,7 +221,6 @@ def selective_scan_kernel(keys: int, size: int, wide: int) -> Any:
             change = fma_blocks(zeros(wide), load_block(x, 64, wide), splat(step))
             rows = changed(matrix, math.exp(rate * step), change, b, c)
             store_block(a.y + t * a.y_stride + at, 64, fma_blocks(rows, load_block(x, 64, wide), splat(skip)))
-        for i in range(keys):
-            store_block(state + i * columns, 64, load_block(matrix + i * row, 64, wide))
+        bring(state, matrix)
 
     return selective_scan
