@@ -17,7 +17,7 @@ from octavo.formats import Planes, QTensor, dequantize, group_format
 from octavo.formats import pack as planes_packed
 from octavo.formats.activation import activation
 from octavo.formats.float8 import float8_format
-from octavo.formats.group import BITS
+from octavo.formats.group import BITS, GROUPS
 from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
 from octavo.graph.node import Graph, Node
@@ -27,12 +27,13 @@ from tests.backends.test_cpu_pack import rows_of
 from tests.formats.groups import random_tensor
 from tests.sampling import slow
 
-COMMON = [group_format(4, 128, "F16", "zero")]
+COMMON = [group_format(4, 128, "F16", "zero"), group_format(4, 16, "F16", "zero")]
 RARE = [
     group_format(4, 128),
     group_format(8, 32, "F32", "zero"), group_format(3, 64, "BF16", "minimum"), group_format(2, 128, "F16", "zero"),
     group_format(5, 32, "BF16"), group_format(6, 64, "F32", "minimum"), group_format(8, 128, "BF16"),
     group_format(8, 64, "F16", "minimum"), group_format(4, 32, "BF16", "zero"),
+    group_format(4, 16), group_format(3, 16), group_format(5, 16, "F32", "minimum"),
 ]  # fmt: skip
 SOME = [*COMMON, *map(slow, RARE)]
 
@@ -81,7 +82,7 @@ def test_products(fmt: BlockFormat, tokens: int) -> None:
 @pytest.mark.parametrize("below", ["offset", "zero", "minimum"])
 def test_memory_is_hardly_more_than_the_file(below: str) -> None:
     for bits in BITS:
-        for group in (32, 64, 128):
+        for group in GROUPS:
             fmt = group_format(bits, group, "F16", below)  # type: ignore[arg-type]
             assert smallest_layout(fmt).tile_bytes(256) <= 1.1 * 16 * fmt.row_bytes(256), fmt.name
 

@@ -47,13 +47,16 @@ def test_where_a_code_lies() -> None:
         assert q[i] == low | (two[i % 8] >> (2 * (i // 8)) & 3) << 4
 
 
-@pytest.mark.parametrize(("values", "group"), [(32, 32), (96, 32), (64, 64), (192, 64), (1024, 128), (48, None)])
+@pytest.mark.parametrize(
+    ("values", "group"), [(32, 32), (96, 32), (64, 64), (192, 64), (1024, 128), (48, 16), (24, None)]
+)
 def test_scales_of_more_values_are_stored_in_the_largest_group(values: int, group: int | None) -> None:
     assert group_of(values) == group
+    assert group_of(values, least=32) == (None if group == 16 else group)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"), [((7, 32), "bits 7"), ((4, 48), "group 48"), ((4, 32, "F64"), "scales F64")]
+    ("wrong", "said"), [((7, 32), "bits 7"), ((4, 24), "group 24"), ((4, 32, "F64"), "scales F64")]
 )
 def test_rows_that_there_are_not(wrong: tuple[int, int], said: str) -> None:
     with pytest.raises(QuantFormatError, match=said):

@@ -89,6 +89,9 @@ PUBLISHED: dict[str, Published] = {
     "gptq-v2-8": Published(gptq(8, 32, sym=False, v2=True),
                            gptq_config(bits=8, sym=False, group_size=32, checkpoint_format="gptq_v2"),
                            "GROUP8_32_Z_F16"),
+    "gptq-16": Published(gptq(4, 16, sym=True, v2=False), gptq_config(group_size=16), "GROUP4_16_F16"),
+    "gptq-16-asym": Published(gptq(3, 16, sym=False, v2=True), gptq_config(
+        bits=3, sym=False, group_size=16, checkpoint_format="gptq_v2"), "GROUP3_16_Z_F16"),
     "gptq-bf16": Published(gptq(4, 128, sym=False, v2=False, dtype=BF16), gptq_config(sym=False), "GROUP4_128_Z_BF16"),
     "gptq-8": Published(gptq(8, -1, sym=False, v2=False), gptq_config(bits=8, group_size=-1, sym=False),
                         "GROUP8_128_Z_F16"),

@@ -195,8 +195,8 @@ def test_configurations(tmp_path: Path, name: str, path: tuple[str, ...], value:
 
 
 def test_groups_that_there_are_no_rows_for(tmp_path: Path) -> None:
-    layout = Published(gptq(4, 16, sym=True, v2=False), gptq_config(group_size=16), "")
-    refuse(tmp_path, layout, layout.tensors(W)[0], "has groups of 16 in rows of 256 values (allowed: multiples of 32")
+    layout = Published(gptq(4, 8, sym=True, v2=False), gptq_config(group_size=8), "")
+    refuse(tmp_path, layout, layout.tensors(W)[0], "has groups of 8 in rows of 256 values (allowed: multiples of 16")
 
 
 @pytest.mark.parametrize(("name", "changed", "said"), TENSORS)

@@ -38,11 +38,11 @@ class _Needs:
 
 def exact_type(tensor: QTensor) -> BlockFormat | None:
     """The smallest type of GGUF that holds a tensor exactly; None where there is none. All of the tensor is read."""
-    fmt, k = tensor.format, tensor.shape[-1]
+    fmt = tensor.format
     if fmt.gguf is not None:
         return fmt
-    if fmt.number is not None or fmt.table is not None or fmt.folds or fmt.super != fmt.group or k % BLOCK:
-        return None
+    if fmt.number is not None or fmt.table is not None or fmt.folds or fmt.super != fmt.group or fmt.group % BLOCK:
+        return None  # of groups of 16, too: no type has a scale for so few of codes that are integers
     needs = _Needs()
     for _, planes in _parts(tensor):
         needs.add(_codes(planes, fmt), planes)

@@ -1,4 +1,4 @@
-"""Rows with one level of scales, as published checkpoints have them: a floating scale for each 32, 64 or 128 values.
+"""Rows with one level of scales, as published checkpoints have them: a floating scale for each 16 to 128 values.
 
     offset   w = d * (q - 2^(bits - 1))      symmetric
     zero     w = d * (q - z)                 a zero point z, 0 to 255, for each group
@@ -28,14 +28,17 @@ from octavo.formats.unpackers import flat, split_bits
 Below = Literal["offset", "zero", "minimum"]
 SCALES = {"F16": f16, "BF16": bf16, "F32": f32}
 """How scales may be stored, by their types in safetensors."""
-GROUPS = (128, 64, 32)
+GROUPS = (128, 64, 32, 16)
 BITS = (2, 3, 4, 5, 6, 8)
 _ENDS: dict[Below, str] = {"offset": "", "zero": "_Z", "minimum": "_M"}
 
 
-def group_of(values: int) -> int | None:
-    """The group that rows are stored in whose scales belong to `values` values each; None where none divides those."""
-    return next((group for group in GROUPS if values % group == 0), None)
+def group_of(values: int, least: int = GROUPS[-1]) -> int | None:
+    """The group, of `least` values or more, that rows are stored in whose scales belong to `values` values each.
+
+    None where none divides those.
+    """
+    return next((group for group in GROUPS if group >= least and values % group == 0), None)
 
 
 @cache

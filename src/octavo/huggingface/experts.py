@@ -33,10 +33,10 @@ def stacked(parts: list[LazyTensor]) -> QTensor:
 def in_groups(rows: LazyTensor) -> LazyTensor | None:
     """An expert's rows with a scale each as rows of groups of the same values, which products with experts take.
 
-    Weights of two levels of scales become 8-bit codes. None where no group divides a row.
+    Weights of two levels of scales become 8-bit codes. None where no group of 32 or more divides a row.
     """
     n, k = rows.shape
-    group = group_of(k)
+    group = group_of(k, least=32)
     if group is None:
         return None
     fmt = _groups_of(rows.format, group)

@@ -12,7 +12,6 @@ import numpy as np
 
 from octavo.errors import QuantFormatError, UsageError, about_tensor, shown
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
-from octavo.formats.group import GROUPS
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface import CheckpointFile
 from octavo.huggingface.coded import Coded, factor_of, joined, largest, nearest, row_parts, values_of
@@ -110,7 +109,7 @@ class CheckpointJob:
         try:
             fmt = self.scheme_of(name).format(info.shape[-1])
             self.writer.require(info.shape[-2:])
-            if len(info.shape) == 3 and info.shape[-1] % GROUPS[-1]:
+            if len(info.shape) == 3 and info.shape[-1] % 32:
                 raise QuantFormatError(f"experts with rows of {info.shape[-1]} values (allowed: multiples of 32)")
         except QuantFormatError as error:
             raise QuantFormatError(f"tensor {shown(name)}: {error}") from None

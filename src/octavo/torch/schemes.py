@@ -55,7 +55,7 @@ def stored_row(scheme: CheckpointScheme, k: int) -> str:
     for each group."""
     if scheme.strategy != "channel":
         return scheme.format(k).name
-    group = group_of(k)
+    group = group_of(k, least=32)
     assert group is not None
     return group_format(scheme.bits, group, "F32").name
 

@@ -101,7 +101,7 @@ def _pack_rows(fmt: BlockFormat, layout: Layout, rows: U8, out: U8, decode_table
     scales = scale_map(fmt) if in_blocks else None
     planes = None
     if codes is not None:
-        source, block_in = rows, fmt.block_bytes
+        source, block_in = rows, fmt.block_bytes * max(1, STEP // fmt.block)
         if scales is None:
             planes = unpack_scales(fmt, rows, codes.code_fields)
     else:  # the codes have to be unpacked first; then four of them are four bytes

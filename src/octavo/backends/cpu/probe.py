@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
+from octavo.backends.cpu.layout import STEP
 from octavo.formats.spec import U8, AnyArray, BlockFormat, Planes
 
 PIECE = np.dtype([("offset", "u4"), ("right", "u4"), ("mask", "u4"), ("left", "u4")])
@@ -22,6 +23,7 @@ class CodeMap:
     """How to gather four codes at a time.
 
     pieces       PIECE [words, pieces]: code word w is the OR of ((4 bytes at offset) >> right & mask) << left, XOR base
+                 (of blocks of fewer than 32 codes, words are those of all that 32 codes take)
     base         flips bits of every code word (signed codes are kept unsigned)
     code_fields  the fields that hold codes
     """
@@ -70,6 +72,8 @@ def code_map(fmt: BlockFormat) -> CodeMap | None:
     for word, keys in enumerate(found):
         for i, ((start, right, left), mask) in enumerate(keys.items()):
             pieces[word, i] = start, right, mask, left
+    pieces = np.concatenate([pieces] * max(1, STEP // fmt.block))
+    pieces["offset"] += (np.arange(len(pieces)) * 4 // fmt.block * fmt.block_bytes).astype(np.uint32)[:, None]
     return CodeMap(pieces, int(base[0]) * 0x01010101, _fields_of(fmt, code_bits))
 
 
