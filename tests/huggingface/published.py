@@ -11,7 +11,7 @@ import numpy as np
 from tests.huggingface.writers.awq import awq_gemm, awq_gemv
 from tests.huggingface.writers.bitnet import bitnet
 from tests.huggingface.writers.codes import Tensors
-from tests.huggingface.writers.compressed import fp8, int8, mxfp4, mxfp8, nvfp4, packed
+from tests.huggingface.writers.compressed import fp8, int8, mxfp4, mxfp8, mxint4, nvfp4, packed
 from tests.huggingface.writers.gptq import gptq, gptq_p, qqq
 from tests.huggingface.writers.mlx import mlx, mlx_mxfp4, mlx_mxfp8, mlx_nvfp4
 
@@ -69,6 +69,13 @@ def auto_round_config(packing: str, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def micro(bits: int, name: str) -> dict[str, Any]:
+    """AutoRound's words for weights and activations of a type."""
+    return {"data_type": name, "act_bits": bits, "act_data_type": name, "act_group_size": 32, "act_sym": True,
+            "act_dynamic": True}  # fmt: skip
+
+
+MICRO = "auto_round:llm_compressor"
 BF16 = ml_dtypes.bfloat16
 TOKENS = {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": True, "dynamic": True}
 E4M3_TOKENS = {**TOKENS, "type": "float"}
@@ -139,6 +146,26 @@ PUBLISHED: dict[str, Published] = {
         gptq(4, 128, sym=True, v2=False),
         {"quant_method": "intel/auto-round", "backend": "auto_round:gptq:exllamav2", "bits": 4, "group_size": 128,
          "sym": True, "data_type": "int", "amp": True, "autoround_version": "0.4.2"}, "GROUP4_128_F16"),
+    "auto-round-mxfp4": Published(mxfp4(), auto_round_config(MICRO, group_size=32, **micro(4, "mx_fp")), "MXFP4"),
+    "auto-round-mxfp8": Published(mxfp8, auto_round_config(
+        MICRO, bits=8, group_size=32, **micro(8, "mx_fp_rceil")), "FP8_32"),
+    "auto-round-mxint4": Published(mxint4, auto_round_config(
+        "auto_round", group_size=32, **micro(4, "mx_int")), "GROUP4_32_F32"),
+    "auto-round-nvfp4": Published(
+        nvfp4("weight_packed", "weight_scale", "weight_global_scale", divides=True), auto_round_config(
+            MICRO, group_size=16, act_bits=4, act_data_type="nv_fp4_with_static_gs", act_group_size=16, act_sym=True,
+            act_dynamic=True) | {"data_type": "nv_fp"}, "NVFP4"),
+    "auto-round-fp8": Published(fp8("channel", static=True, flat=True), auto_round_config(
+        "auto_round:fp8_static", bits=8, group_size=-1, act_bits=8, act_data_type="fp", act_group_size=0,
+        act_dynamic=False, act_sym=True, fmt="e4m3", activation_scheme="static") | {"data_type": "fp"}, "FP8"),
+    "auto-round-fp8-a16": Published(fp8("tensor"), {
+        "quant_method": "auto-round", "bits": 8, "group_size": 0, "data_type": "fp", "fmt": "e4m3", "iters": 0,
+        "activation_scheme": "dynamic", "autoround_version": "0.9.2"}, "FP8_128"),
+    **{f"auto-round-fp8-block{end}": Published(fp8("block", "weight_scale_inv"), {
+        "quant_method": method, "packing_format": "auto_round:fp8", "bits": 8, "group_size": [128, 128],
+        "data_type": "fp", "act_bits": 8, "act_data_type": "fp", "act_group_size": 128, "act_dynamic": True,
+        "fmt": "e4m3", "activation_scheme": "dynamic", "weight_block_size": [128, 128], "ignored_layers": ["lm_head"],
+        "autoround_version": "0.14.0"}, "FP8_128") for end, method in (("", "auto-round"), ("-older", "fp8"))},
     "ct-w4a16": Published(packed(4, 128, dtype=BF16), compressed("pack-quantized", actorder="static"),
                           "GROUP4_128_BF16"),
     "ct-w4a16-asym": Published(packed(4, 32, sym=False, dtype=np.float16),

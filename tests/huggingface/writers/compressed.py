@@ -52,9 +52,13 @@ def int8(group: int | None, dtype: Any = np.float32, *, static: bool = False) ->
 
 
 def fp8(
-    strategy: str, end: str = "weight_scale", shape: tuple[int, ...] = (1,), static: bool = False, dtype: Any = None
+    strategy: str, end: str = "weight_scale", shape: tuple[int, ...] = (1,), static: bool = False, dtype: Any = None,
+    flat: bool = False,
 ) -> Tensors:  # fmt: skip
-    """e4m3 numbers with a scale for the tensor, each row, or blocks of 128 x 128, powers of two if of a `dtype`."""
+    """e4m3 numbers with a scale for the tensor, each row, or blocks of 128 x 128, powers of two if of a `dtype`.
+
+    flat  scales in one dimension
+    """
 
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
         n, k = w.shape
@@ -69,7 +73,10 @@ def fp8(
         spread = np.repeat(np.repeat(scale, rows, axis=0)[:n], columns, axis=1)[:, :k]
         codes = (w / spread).astype(ml_dtypes.float8_e4m3fn)
         stored = scale if dtype is None else scale.astype(dtype)
-        parts: Parts = {"weight": codes, end: stored.reshape(shape) if strategy == "tensor" else stored}
+        parts: Parts = {
+            "weight": codes,
+            end: stored.reshape(shape) if strategy == "tensor" else stored.ravel() if flat else stored,
+        }
         return parts | (INPUT if static else {}), codes.astype(np.float32) * spread
 
     return tensors
@@ -96,6 +103,17 @@ def mxfp4(codes_end: str = "weight_packed", scale_end: str = "weight_scale") -> 
         return stored, want
 
     return tensors
+
+
+def mxint4(w: np.ndarray) -> tuple[Parts, np.ndarray]:
+    """AutoRound's quarters with a sign, and a power of two for each 32 of a row."""
+    groups = w.reshape(len(w), -1, 32)
+    exponent = np.ceil(np.log2(np.abs(groups).max(-1) / 1.75))
+    each = np.exp2(exponent).astype(np.float32)[..., None]
+    quarters = np.round(groups / each * 4)
+    codes = np.abs(quarters).astype(np.uint8) | np.where(quarters < 0, 8, 0).astype(np.uint8)
+    parts = {"weight_packed": pairs(codes.reshape(w.shape)), "weight_scale": (exponent + 127).astype(np.uint8)}
+    return parts, (quarters / 4 * each).astype(np.float32).reshape(w.shape)
 
 
 def nvfp4(

@@ -1,7 +1,8 @@
-"""AutoRound: modules as GPTQ's or AWQ's, which `packing_format` tells, and settings of some modules in `extra_config`.
+"""AutoRound: modules as GPTQ's or AWQ's, which `packing_format` tells, or of floating-point numbers, which
+`data_type` does (`auto_round_floats`), and settings of some modules in `extra_config`.
 
 Keys of `extra_config` are names of modules, or expressions for these; a module of 16 bits there is as it lies. Releases
-before 0.5 call the packing `backend`.
+before 0.5 call the packing `backend`. Blocks of fp8 had the `quant_method` fp8 until August 2026.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from octavo.huggingface.layouts.auto_round_floats import Floats
 from octavo.huggingface.layouts.awq import Awq
 from octavo.huggingface.layouts.gptq import Gptq
 from octavo.huggingface.layouts.match import Pattern
@@ -23,12 +25,16 @@ PACKINGS = {
     **dict.fromkeys(("auto_round", "auto_round:gptqmodel", "auto_round:exllamav2", "auto_round:tritonv2"), "gptq_v2"),
     **dict.fromkeys(("auto_round:auto_awq", "auto_round:awq"), "awq"),
 }
-"""What modules are packed as: AWQ's gemm, or GPTQ's format of that name, of which only the second has true zero points.
-"""
+"""What modules of integers are packed as: AWQ's gemm, or GPTQ's format of that name, of which only the second has true
+zero points."""
+OF_FLOATS = ("auto_round:llm_compressor", "auto_round:fp8_static", "auto_round:fp8", "fp8")
 OLDER = "intel/auto-round"
-USED = ("quant_method", "packing_format", "bits", "group_size", "sym", "data_type", "act_bits", "extra_config")
+USED = ("quant_method", "packing_format", "bits", "group_size", "sym", "data_type", "act_bits", "extra_config", "fmt")
 OF_ACTIVATIONS = ("act_data_type", "act_dynamic", "act_group_size", "act_sym")
 """Which say nothing where activations have 16 bits."""
+OF_FP8 = ("activation_scheme", "weight_block_size", "ignored_layers", "modules_to_not_convert")
+"""Which say again what other keys do."""
+OF_CODES = ("qweight", "weight_packed", "weight_scale", "weight_scale_inv")
 FLOAT_BITS = 16
 _NAME = re.compile(r"[\w.-]+")
 
@@ -37,9 +43,9 @@ class AutoRound:
     """The layout, and what the configuration says of some modules; None where these are as they lie."""
 
     def __init__(self, settings: Settings) -> None:
-        settings.only(USED, OF_ACTIVATIONS, AUTO_ROUND)
+        settings.only(USED, OF_ACTIVATIONS, AUTO_ROUND, OF_FP8)
         key = "backend" if settings.values["quant_method"] == OLDER else "packing_format"
-        packing = PACKINGS[settings.one_of(key, PACKINGS, "auto_round:auto_gptq")]
+        packing = settings.one_of(key, (*PACKINGS, *OF_FLOATS), "auto_round:auto_gptq")
         self._all = _layout(settings, {}, packing)
         self._own: dict[str, Layout | None] = {}
         self._matching: list[tuple[Pattern, Layout | None]] = []
@@ -53,8 +59,8 @@ class AutoRound:
         layout = self._layout_of(module.name)
         if layout is not None:
             return layout.read(module)
-        if "qweight" in module:
-            raise module.error("qweight", "is there, and the configuration's `extra_config` leaves the module as it is")
+        if end := next((end for end in OF_CODES if end in module), None):
+            raise module.error(end, "is there, and the configuration's `extra_config` leaves the module as it is")
         return []
 
     def _layout_of(self, name: str) -> Layout | None:
@@ -66,15 +72,19 @@ class AutoRound:
 
 def _layout(own: Settings, others: Mapping[str, Any], packing: str) -> Layout | None:
     """The layout that an object asks for, `others` where it says nothing."""
-    own.only(USED, OF_ACTIVATIONS, AUTO_ROUND)
+    own.only(USED, OF_ACTIVATIONS, AUTO_ROUND, OF_FP8)
     settings = Settings(own.config, own.path, {**others, **own.values})
     bits = settings.values.get("bits")
     if type(bits) is int and bits >= FLOAT_BITS:
         return None
-    settings.one_of("data_type", ("int", None), None)
+    if settings.values.get("data_type") not in ("int", None):
+        return Floats(settings)
+    if packing not in PACKINGS:
+        raise settings.error("data_type", f"is int in a packing {packing}", "mx_fp, mx_int, nv_fp or fp")
     settings.one_of("act_bits", (16, 32, None), None)
     said = {"group_size": settings.values.get("group_size", 128)} | ({} if bits is None else {"bits": bits})
     symmetric = settings.flag("sym", True)
-    if packing == "awq":
+    kind = PACKINGS[packing]
+    if kind == "awq":
         return Awq(Settings(own.config, own.path, said | {"zero_point": not symmetric}))
-    return Gptq(Settings(own.config, own.path, said | {"sym": symmetric, "checkpoint_format": packing}))
+    return Gptq(Settings(own.config, own.path, said | {"sym": symmetric, "checkpoint_format": kind}))

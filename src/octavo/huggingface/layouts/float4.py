@@ -8,7 +8,7 @@ from octavo.formats import Planes, by_name
 from octavo.formats.scalars import e8m0_half_to_f32, ue4m3_half_to_f32
 from octavo.formats.spec import F32
 from octavo.huggingface.layouts.bits import nibbles
-from octavo.huggingface.layouts.module import Module, Part
+from octavo.huggingface.layouts.module import HALVES, Module, Part
 from octavo.io.gguf import LazyTensor
 
 
@@ -36,9 +36,9 @@ def nvfp4(module: Module, codes_end: str, scale_end: str, global_end: str, *, di
     if k % 64:
         raise module.error(codes_end, f"has rows of {k} values", "multiples of 64")
     scale = module.take(scale_end, ("F8_E4M3",), (n, k // 16))
-    whole = module.take(global_end, ("F32",))
+    whole = module.take(global_end, HALVES)
     if whole.shape not in ((1,), ()):
-        raise module.error(global_end, f"is F32 {list(whole.shape)}", "F32 [1]")
+        raise module.error(global_end, f"is {whole.dtype} {list(whole.shape)}", "floats [1]")
 
     def load() -> Part:
         raw, scales = codes.array(), scale.array()

@@ -27,7 +27,7 @@ METHODS: dict[str, Callable[[Settings], Layout]] = {
     "awq": Awq,
     "bitnet": Bitnet,
     "compressed-tensors": Compressed,
-    "fp8": Fp8,
+    "fp8": lambda settings: (AutoRound if "autoround_version" in settings.values else Fp8)(settings),
     "gptq": Gptq,
     "modelopt": ModelOpt,
     "modelopt_fp4": ModelOpt,

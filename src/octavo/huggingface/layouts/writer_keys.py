@@ -5,8 +5,8 @@ from __future__ import annotations
 AUTO_ROUND = (
     "amp", "autoround_version", "backend", "batch_size", "block_name_to_quantize", "data_type", "dataset",
     "enable_minmax_tuning", "enable_norm_bias_tuning", "enable_quanted_input", "gradient_accumulate_steps", "iters",
-    "low_gpu_mem_usage", "lr", "minmax_lr", "nsamples", "provider", "quant_block_list", "scale_dtype", "seqlen",
-    "static_attention_granularity", "static_kv_granularity", "to_quant_block_names",
+    "low_gpu_mem_usage", "lr", "minmax_lr", "model_free", "nsamples", "provider", "quant_block_list", "scale_dtype",
+    "seqlen", "static_attention_granularity", "static_kv_granularity", "to_quant_block_names",
 )  # fmt: skip
 """AutoRound's, which are in the configurations of GPTQ and AWQ too that it writes."""
 GPTQ = (
