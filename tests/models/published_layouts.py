@@ -309,12 +309,23 @@ def deci(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, A
 
 
 def minicpm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
-    """Of Granite, which has the numbers themselves."""
+    """Of Granite, which has the numbers themselves, with experts or without."""
+    tensors = dict(tensors)
+    for name in [name for name in tensors if ".block_sparse_moe." in name]:
+        stem, part = name.split(".block_sparse_moe.")
+        rows = tensors.pop(name)
+        if part == "router.layer.weight":
+            tensors[f"{stem}.mlp.gate.weight"] = rows
+            continue
+        for i, expert in enumerate(rows):
+            parts = zip(("w1", "w3"), expert.chunk(2), strict=True) if part.startswith("input") else (("w2", expert),)
+            tensors |= {f"{stem}.mlp.experts.{i}.{to}.weight": matrix.clone() for to, matrix in parts}
     numbers = ("embedding_multiplier", "residual_multiplier", "logits_scaling", "attention_multiplier")
     return tensors, {
         "architectures": ["MiniCPMForCausalLM"], "scale_emb": config["embedding_multiplier"], **dict.fromkeys(numbers),
         "scale_depth": config["residual_multiplier"] * config["num_hidden_layers"] ** 0.5,
         "dim_model_base": config["hidden_size"] / config["logits_scaling"],
+        "num_experts": config.get("num_local_experts"), "num_local_experts": None,
     }  # fmt: skip
 
 

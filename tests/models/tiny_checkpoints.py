@@ -317,6 +317,8 @@ TABLE: dict[str, Case] = {
                        folder="MiniCPMForCausalLM"),
     "minicpm-long": replace(small("minicpm", "GraniteConfig", {
         **MINICPM, "tie_word_embeddings": False, "rope_parameters": LONGROPE}), folder="MiniCPMForCausalLM"),
+    "minicpm-moe": replace(small("minicpm", "GraniteMoeConfig", {
+        **MINICPM, **GRANITE_EXPERTS, "tie_word_embeddings": False}), folder="MiniCPMForCausalLM"),
     "mistral4": small("mistral4", "Mistral4Config", {
         **{key: DEEPSEEK[key] for key in DEEPSEEK if key != "num_mtp_layers"}, "q_lora_rank": 24,
         "pad_token_id": None, "rope_parameters": {**MINISTRAL3_ROPE, "rope_theta": 1e4}}),

@@ -1,4 +1,5 @@
-"""MiniCPM 1, 2 and 4: Llama whose embeddings, residuals and logits are each multiplied by a number, and longrope."""
+"""MiniCPM 1, 2, 4 and MoE: Llama whose embeddings, residuals and logits are each multiplied by a number, longrope or
+experts."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import math
 
 from octavo.models import granite, names
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
+from octavo.models.config import Config, Keys, expert_keys
 from octavo.models.granite import Granite
 from octavo.models.hparams import LIMITS, HyperparamReader, read_shared
 from octavo.models.phi3 import with_longrope
@@ -18,7 +19,7 @@ the root of the number of layers."""
 
 
 def hparams(r: HyperparamReader) -> Granite:
-    hp = with_longrope(r, read_shared(r, interleaved=True, has_experts=False))
+    hp = with_longrope(r, read_shared(r, interleaved=True))
     return hp.extended(
         Granite,
         query_scale=hp.attention_scale,
@@ -30,14 +31,15 @@ def hparams(r: HyperparamReader) -> Granite:
 
 
 def config_keys(config: Config) -> Keys:
-    """The three numbers, of words that are 1 where config.json does not say.
+    """The three numbers, of words that are 1 where config.json does not say, and experts.
 
-    Raises ModelError for experts, and for attention that is sparse in long contexts.
+    Raises ModelError for attention that is sparse in long contexts.
     """
-    config.only({"num_experts": 0, "sparse_config": None})
+    config.only({"sparse_config": None})
+    experts = config.count("num_experts", LIMITS["expert_count"])
     n, width = (config.size(word, LIMITS[field]) for word, field in (
         ("num_hidden_layers", "block_count"), ("hidden_size", "embedding_length")))  # fmt: skip
-    return {
+    return (expert_keys(config, "num_experts") if experts else {}) | {
         "embedding_scale": config.real("scale_emb", 1.0),
         "residual_scale": config.real("scale_depth", 1.0) / math.sqrt(n),
         "logit_scale": width / config.real("dim_model_base", 1.0),
@@ -51,7 +53,7 @@ ARCH = Architecture(
     tensors=granite.tensors,
     build=granite.build,
     classes={"MiniCPMForCausalLM": config_keys},
-    names=names.LLAMA,
+    names=names.LLAMA | names.moe("mlp", "w1", "w3", "w2"),
     ropes=("default", "linear", "longrope"),
     tied=True,
     writable=False,
