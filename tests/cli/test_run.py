@@ -135,6 +135,15 @@ def test_errors_of_something_else_are_not_those_of_standard_output(
     assert "in fail" in octavo("-v", "run", alphabet, "hi", *GREEDY).err
 
 
+def test_templates_by_name(octavo: Run, tmp_path: Path) -> None:
+    keys = {"tokenizer.chat_template": "a", "tokenizer.chat_template.rag": "{{ messages[0].content }}"}
+    model = str(tiny.write(tmp_path / "named.gguf", weights=tiny.alphabet(), keys=keys))
+    assert octavo("run", model, "v", "--chat-template", "rag", *GREEDY).out.strip() == "wxyz"
+    said = "the model has no chat template called 'tools' (allowed: rag)"
+    assert said in octavo("run", model, "v", "--chat-template", "tools").error()
+    assert "--chat-template with --raw" in octavo("run", model, "v", "--chat-template", "rag", "--raw").error()
+
+
 def test_raw_prompts_need_no_template(octavo: Run, tmp_path: Path) -> None:
     """One that can't be read is no matter then, nor is the thinking that one tells of."""
     broken, thinks = (

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import tokenizers
+import transformers
 from tokenizers import normalizers
 
-from octavo.errors import TokenizerError
+from octavo.errors import TemplateError, TokenizerError
 from octavo.huggingface.pretokenizer import PROBE, cuts, find_pre_tokenizer
 from octavo.huggingface.sentencepiece import read_sentencepiece
 from octavo.huggingface.specials import chat_templates, special_tokens
@@ -206,3 +207,23 @@ def test_chat_templates(tmp_path: Path) -> None:
     }  # fmt: skip
     (tmp_path / "chat_template.jinja").write_text("from a file")  # it is the newer one where there are both
     assert chat_templates(checkpoint(tmp_path)) == {"tokenizer.chat_template": "from a file"}
+
+
+def test_named_chat_templates(tmp_path: Path) -> None:
+    """Those of a folder of their own, which transformers reads as the same ones."""
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=folders.byte_level())
+    tokenizer.chat_template = {"default": "one\n", "tool_use": "two", "long-rag": "three"}
+    tokenizer.save_pretrained(tmp_path)
+    assert (tmp_path / "additional_chat_templates" / "long-rag.jinja").read_text() == "three"
+    found = chat_templates(checkpoint(tmp_path))
+    assert found == {
+        "tokenizer.chat_template": "one\n", "tokenizer.chat_template.long_rag": "three",
+        "tokenizer.chat_template.tool_use": "two", "tokenizer.chat_templates": ["long_rag", "tool_use"],
+    }  # fmt: skip
+    (tmp_path / "chat_template.jinja").unlink()
+    folders.write(tmp_path, "tokenizer_config.json", {"chat_template": "of the configuration"})
+    assert chat_templates(checkpoint(tmp_path)) == {**found, "tokenizer.chat_template": "of the configuration"}
+    for i in range(31):
+        (tmp_path / "additional_chat_templates" / f"{i}.jinja").write_text("x")
+    with pytest.raises(TemplateError, match=r"has 33 templates \(allowed: 32\)"):
+        chat_templates(checkpoint(tmp_path))

@@ -78,7 +78,7 @@ def test_a_checkpoint_has_its_weights_once_and_its_config_last() -> None:
 
 
 def test_modules_of_an_embedding_model_come_with_it() -> None:
-    beside = ["1_Pooling/config.json", "2_Dense/model.safetensors"]
+    beside = ["1_Pooling/config.json", "2_Dense/model.safetensors", "additional_chat_templates/rag.jinja"]
     names = [
         "modules.json",
         "model.safetensors",

@@ -186,8 +186,11 @@ def test_the_folder_keeps_what_went_with_the_weights(tmp_path: Path) -> None:
     save(tmp_path / "hf", CASES["llama"], dtype="bfloat16")
     write_json(tmp_path / "hf", "generation_config.json", {"temperature": 0.6})
     (tmp_path / "hf/chat_template.jinja").write_text("{{ messages }}")
+    (tmp_path / "hf/additional_chat_templates").mkdir()
+    (tmp_path / "hf/additional_chat_templates/rag.jinja").write_text("{{ documents }}")
     quantize_checkpoint(tmp_path / "hf", tmp_path / "out", "w4a8-g128")
-    for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja"):
+    names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja")
+    for name in (*names, "additional_chat_templates/rag.jinja"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "hf" / name).read_bytes()
     before, after = (json.loads((tmp_path / f / "config.json").read_text()) for f in ("hf", "out"))
     found = after.pop("quantization_config")
@@ -338,6 +341,21 @@ def test_a_quantized_folder_is_taken_when_it_is_asked_for(tmp_path: Path) -> Non
     with open_model_file(tmp_path / "once") as once, open_model_file(tmp_path / "again") as again:
         for name in ("blk.3.attn_q.weight", "token_embd.weight"):
             np.testing.assert_allclose(dequantize(again.tensor(name)), dequantize(once.tensor(name)), rtol=1e-6)
+
+
+def test_templates_with_names_go_into_the_folder(tmp_path: Path) -> None:
+    with GGUFFile.open(resolve("demo")) as file:
+        metadata = {key: file.metadata.typed(key) for key in file.metadata if key != "general.architecture"}
+        metadata["tokenizer.chat_template.rag"] = "{{ messages[0].content }}!"
+        write_gguf(tmp_path / "m.gguf", "qwen3", metadata, {n: file.tensor(n, copy=True) for n in file.tensors})
+    quantize_checkpoint(tmp_path / "m.gguf", tmp_path / "out", "int8-w8a8")
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    messages = [{"role": "user", "content": "Hi"}]
+    assert theirs.apply_chat_template(messages, chat_template="rag", tokenize=False) == "Hi!"
+    with open_model_file(tmp_path / "out") as folder:
+        found = Tokenizer.from_gguf(folder)
+        assert found.chat_template("rag").render(messages) == "Hi!"
+        assert found.chat_template().render(messages, False) == theirs.apply_chat_template(messages, tokenize=False)
 
 
 def test_transformers_takes_the_tokenizer_and_the_template(tmp_path: Path) -> None:

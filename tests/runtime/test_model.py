@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.errors import FileError, GGUFError, ModelError, TokenizerError, UsageError
+from octavo.errors import FileError, GGUFError, ModelError, TemplateError, TokenizerError, UsageError
 from octavo.runtime import Model
 from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET, END, HE, START
@@ -117,6 +117,18 @@ def test_a_model_without_a_template(tmp_path: Path) -> None:
             model.encode_prompt([{"role": "user", "content": "x"}])
         with pytest.raises(UsageError, match="no template"):
             model.encode_prompt("x", system="s")
+
+
+def test_templates_by_name(tmp_path: Path) -> None:
+    templates = {"tokenizer__chat_template": "one", "tokenizer__chat_template__rag": "{{ messages[0].content }}!"}
+    with load(tmp_path, **templates, tokenizer__chat_templates=["rag"]) as model:
+        assert model.encode_prompt("hi") == [*b"one"]
+        model.use_template("rag")
+        assert model.encode_prompt("hi") == [*b"hi!"]
+        with pytest.raises(TemplateError, match=r"no chat template called 'tools' \(allowed: rag\)"):
+            model.use_template("tools")
+        model.use_template("default")
+        assert model.encode_prompt("hi") == [*b"one"]
 
 
 def test_bos_comes_once_where_the_model_wants_it(tmp_path: Path) -> None:

@@ -164,7 +164,9 @@ def test_a_conversation_with_results(server: Server, monkeypatch: pytest.MonkeyP
     seen: list[Any] = []
     encode = server.service.encode
     monkeypatch.setattr(
-        server.service, "encode", lambda messages, **more: seen.append(messages) or encode(messages, **more)
+        server.service,
+        "encode",
+        lambda wrote, messages, **more: seen.append(messages) or encode(wrote, messages, **more),
     )
     server.post("/v1/messages", max_tokens=1, system=[
         {"type": "text", "text": "x-anthropic-billing-header: cc_version=1; cch=abc;"},

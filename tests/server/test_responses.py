@@ -161,9 +161,9 @@ def test_a_conversation_with_results(server: Server, monkeypatch: pytest.MonkeyP
     seen: list[Any] = []
     encode = server.service.encode
 
-    def seeing(messages: Any, **more: Any) -> list[int]:
+    def seeing(template: Any, messages: Any, **more: Any) -> list[int]:
         seen.append(messages)
-        return encode(messages, **more)
+        return encode(template, messages, **more)
 
     monkeypatch.setattr(server.service, "encode", seeing)
     server.post("/v1/responses", max_output_tokens=1, instructions="Be brief.", input=[

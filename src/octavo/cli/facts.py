@@ -138,12 +138,15 @@ def _hyperparams(file: GGUFFile) -> tuple[Hyperparams | None, str | None]:
 def _template(file: GGUFFile) -> tuple[list[str] | None, str | None]:
     """What the chat template is seen to offer, None without one; and what is wrong with the tokenizer, if anything."""
     from octavo.text import Tokenizer
+    from octavo.text.template import TOOL_USE
 
     try:
         tokenizer = Tokenizer.from_gguf(file)
         if "tokenizer.chat_template" not in file.metadata:
             return None, None
         source = tokenizer.chat_template().source
+        if TOOL_USE in tokenizer.template_names:
+            source += tokenizer.chat_template(TOOL_USE).source
     except OctavoError as error:
         return None, _reason(error, file)
     offers = {"thinking": "enable_thinking", "thinks": "<think>", "tools": "tools"}

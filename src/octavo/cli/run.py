@@ -39,6 +39,10 @@ class ReplyOptions:
         str | None,
         typer.Option(metavar="GRAMMAR|FILE", help="The reply is a text of this grammar (GBNF, or llguidance's Lark)."),
     ] = None
+    chat_template: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which of the model's chat templates (default: that without a name)."),
+    ] = None
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is: no chat template.")] = False
 
 
@@ -122,11 +126,15 @@ def run(
     text = whole_prompt(prompt, prompt_file)
     if text is None and output.as_json:
         raise UsageError("--json needs a prompt")
+    if reply.raw and reply.chat_template is not None:
+        raise UsageError("--chat-template with --raw, which takes no template (allowed: one of them)")
     options = _options(reply, sampling)
     path = local(model, offline)
     start, compiled = clock(), compile_seconds()
     with load(path, n_ctx=ctx, cache_type=where.kv, attention=where.attention, **where.given()) as loaded:
         loaded.require_generation()
+        if reply.chat_template is not None:
+            loaded.use_template(reply.chat_template)
         if text is None:
             from octavo.cli.chat import Chat
             from octavo.cli.line import read_line, typed_lines

@@ -46,6 +46,11 @@ class Reached:
     strict_model: Annotated[
         bool, typer.Option("--strict-model", help="Refuse requests for other models.", rich_help_panel=REACHED)
     ] = False
+    chat_template: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Which of the model's chat templates all requests take.",
+                     rich_help_panel=REACHED),
+    ] = None  # fmt: skip
     origin: Annotated[
         list[str] | None,
         typer.Option("--cors-origin", help="A web page's origin that may ask.", rich_help_panel=REACHED),
@@ -170,6 +175,7 @@ def _server_options(path: str, reached: Reached, load: Load) -> ServerOptions:
         name=reached.alias or shown_name(path).removesuffix(".gguf"), host=reached.host, port=reached.port,
         keys=_keys(reached), hosts=tuple(reached.allow_host or ()), origins=tuple(reached.origin or ()),
         strict_model=reached.strict_model, share_cache=load.share_cache, limits=limits,
+        chat_template=reached.chat_template,
     )  # fmt: skip
 
 

@@ -15,8 +15,10 @@ ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep": 
 """Roles by what configurations and GGUF's keys call them."""
 BERT = {"sep_token": "[SEP]", "unk_token": "[UNK]", "pad_token": "[PAD]", "mask_token": "[MASK]"}
 """The tokens of WordPiece tokenizers, where a configuration does not name them."""
-CONFIG = "tokenizer_config.json"
+CONFIG, KEY = "tokenizer_config.json", "tokenizer.chat_template"
 MAX_TEMPLATE_BYTES = 1 << 20
+MORE_TEMPLATES, MOST_TEMPLATES = "additional_chat_templates", 32
+"""The folder of templates with names, and how many there may be."""
 
 
 def special_tokens(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, tokens: list[str]) -> dict[str, Any]:
@@ -83,27 +85,42 @@ def _separates(tokenizer: TokenizerJson) -> bool:
 def chat_templates(checkpoint: Checkpoint) -> dict[str, Any]:
     """The chat template, or those of several names; that of chat_template.jinja before any in tokenizer_config.json.
 
-    Raises TemplateError for what is no text, FileError for a file that can't be read or is none.
+    Further ones are files of a folder, under their names. Raises TemplateError for what is no text, and for more
+    templates than there may be, FileError for a file that can't be read or is none.
     """
-    found: Any = _template_file(checkpoint)
+    found: Any = _template_file(checkpoint, "chat_template.jinja")
     for name in (CONFIG, "chat_template.json"):
         found = (checkpoint.json(name) or {}).get("chat_template") if found is None else found
-    if found is None:
-        return {}
-    if isinstance(found, str):
-        return {"tokenizer.chat_template": found}
-    if not isinstance(found, list):
+    if found is not None and not isinstance(found, str | list):
         raise TemplateError(f"{checkpoint.path(CONFIG)}: chat_template is {type(found).__name__} (allowed: text)")
-    keys: dict[str, Any] = {}
-    for entry in found:
+    keys: dict[str, Any] = {} if not isinstance(found, str) else {KEY: found}
+    for entry in found if isinstance(found, list) else ():
         if not (isinstance(entry, dict) and all(isinstance(entry.get(k), str) for k in ("name", "template"))):
             raise TemplateError(f"{checkpoint.path(CONFIG)}: a chat_template without name and template")
-        name = re.sub("[^A-Za-z0-9]", "_", entry["name"])
-        keys["tokenizer.chat_template" + ("" if name == "default" else f".{name}")] = entry["template"]
-    names = [key.rpartition(".")[2] for key in keys if key.count(".") > 1]
-    return keys | ({"tokenizer.chat_templates": names} if names else {})
+        keys[_key_of(entry["name"])] = entry["template"]
+    for name in named_templates(checkpoint.folder):
+        template = _template_file(checkpoint, os.path.join(MORE_TEMPLATES, name))
+        assert template is not None
+        keys[_key_of(name.removesuffix(".jinja"))] = template
+    names = [key.removeprefix(f"{KEY}.") for key in keys if key != KEY]
+    return keys | ({f"{KEY}s": names} if names else {})
 
 
-def _template_file(checkpoint: Checkpoint) -> str | None:
-    path = checkpoint.path("chat_template.jinja")
+def named_templates(folder: str) -> list[str]:
+    """The files of a checkpoint's further templates, in their own folder. Raises TemplateError for too many."""
+    path = os.path.join(folder, MORE_TEMPLATES)
+    found = sorted(name for name in os.listdir(path) if name.endswith(".jinja")) if os.path.isdir(path) else []
+    if len(found) > MOST_TEMPLATES:
+        raise TemplateError(f"{path}: has {len(found)} templates (allowed: {MOST_TEMPLATES})")
+    return found
+
+
+def _key_of(name: str) -> str:
+    """GGUF's key of a template."""
+    plain = re.sub("[^A-Za-z0-9]", "_", name)
+    return KEY if plain == "default" else f"{KEY}.{plain}"
+
+
+def _template_file(checkpoint: Checkpoint, name: str) -> str | None:
+    path = checkpoint.path(name)
     return read_text(path, MAX_TEMPLATE_BYTES).replace("\r\n", "\n") if os.path.exists(path) else None

@@ -105,6 +105,12 @@ def _config(file: GGUFFile, tokenizer: Tokenizer) -> dict[str, Any]:
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config |= {f"{role}_token": tokenizer.texts[i] for role, i in roles.items() if i is not None}
     config |= {"add_bos_token": tokenizer.add_bos, "add_eos_token": tokenizer.add_eos}
+    names = {key: key.removeprefix(f"{TEMPLATE}.") for key in file.metadata if key.startswith(f"{TEMPLATE}.")}
     if TEMPLATE in file.metadata:
         config["chat_template"] = file.metadata.get_str(TEMPLATE)
+        if names:
+            of_names = {TEMPLATE: "default", **names}
+            config["chat_template"] = [
+                {"name": of_names[key], "template": file.metadata.get_str(key)} for key in of_names
+            ]
     return config

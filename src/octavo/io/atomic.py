@@ -120,10 +120,11 @@ def written_file(path: str | os.PathLike[str]) -> Iterator[str]:
 def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
     """A temporary folder to fill in place of `path`, beside it; at the end it becomes `path`, which is new or empty.
 
-    Gives the path of an empty folder. When the block ends its files are flushed to the disk, it is renamed, and the
-    folder that holds it is flushed. When the block or any of this fails it is removed. A process that is killed leaves
-    the temporary folder and no `path`. Raises FileError where `path` is there and no folder, OSError, also where it has
-    something in it by the end, and of a FileError of a file in the temporary folder one of that file in `path`.
+    Gives the path of an empty folder. When the block ends its files, and those of folders in it, are flushed to the
+    disk, it is renamed, and the folder that holds it is flushed. When the block or any of this fails it is removed. A
+    process that is killed leaves the temporary folder and no `path`. Raises FileError where `path` is there and no
+    folder, OSError, also where it has something in it by the end, and of a FileError of a file in the temporary folder
+    one of that file in `path`.
     """
     if os.path.lexists(path) and not os.path.isdir(path):
         raise FileError("is not a folder", file=path, allowed="a folder that is new or empty")
@@ -132,11 +133,12 @@ def new_folder(path: str | os.PathLike[str]) -> Iterator[str]:
     with _temporary(parent, os.mkdir) as temporary:
         try:
             yield temporary
-            for name in os.listdir(temporary):
-                _flush(os.path.join(temporary, name), os.O_RDWR)
-            if os.name == "posix":
-                _flush(temporary, os.O_RDONLY)
-            elif os.path.isdir(target):
+            for inner, _, names in os.walk(temporary, topdown=False):
+                for name in names:
+                    _flush(os.path.join(inner, name), os.O_RDWR)
+                if os.name == "posix":
+                    _flush(inner, os.O_RDONLY)
+            if os.name != "posix" and os.path.isdir(target):
                 os.rmdir(target)  # renaming onto an empty folder is POSIX's
             os.rename(temporary, target)
         except BaseException as error:

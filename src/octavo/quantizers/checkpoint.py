@@ -22,6 +22,7 @@ from octavo.huggingface.config_out import config_json, generation_config
 from octavo.huggingface.folder import read_folder
 from octavo.huggingface.kv_out import cache_scales, cache_scheme
 from octavo.huggingface.schemes import KEY, checkpoint_scheme
+from octavo.huggingface.specials import MORE_TEMPLATES, named_templates
 from octavo.huggingface.tokenizer_out import tokenizer_files
 from octavo.huggingface.writers import find_writer
 from octavo.io.atomic import failures_of, new_folder, require_new_folder, require_room
@@ -208,7 +209,10 @@ def _write_others(folder: str, file: GGUFFile, made: dict[str, dict[str, Any]]) 
     """The files that were made, and those that a checkpoint has beside its weights."""
     if isinstance(file, CheckpointFile):
         checkpoint = file.folder.checkpoint
-        for name in CARRIED:
+        templates = [os.path.join(MORE_TEMPLATES, name) for name in named_templates(checkpoint.folder)]
+        if templates:
+            os.mkdir(os.path.join(folder, MORE_TEMPLATES))
+        for name in (*CARRIED, *templates):
             if os.path.isfile(checkpoint.path(name)):
                 shutil.copyfile(checkpoint.path(name), os.path.join(folder, name))
     for name, values in made.items():

@@ -81,6 +81,13 @@ class Model:
         """The chat template that the file carries, None without one. Raises TemplateError for one that is invalid."""
         return self.tokenizer.chat_template() if "tokenizer.chat_template" in self.file.metadata else None
 
+    def use_template(self, name: str) -> None:
+        """Put prompts into the chat template that the file calls `name` from now on, "default" for that without a name.
+
+        Raises TemplateError for a name that the file does not have, and for a template that is invalid.
+        """
+        self.template = self.tokenizer.chat_template(name)
+
     def generate(
         self,
         prompt: Prompt,

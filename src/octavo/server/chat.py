@@ -72,13 +72,13 @@ def _tools_of(service: Service, body: ChatRequest) -> ToolUse | None:
     named = choice.function.name if isinstance(choice, NamedTool) else None
     functions = [tool.function.model_dump() for tool in body.tools or ()]
     plain = choice if isinstance(choice, str) else None
-    return tool_use(service.template, functions, plain, named, body.parallel_tool_calls is not False)
+    return tool_use(service.template_for(body.tools), functions, plain, named, body.parallel_tool_calls is not False)
 
 
 def _thinking_of(service: Service, body: ChatRequest, prompt: Sequence[int]) -> Thinking | None:
     """What the model writes around its thinking in this reply."""
     end = service.tokenizer.decode(prompt[-PROMPT_END:])
-    thinking = thinking_after(service.template.source, end)
+    thinking = thinking_after(service.template_for(body.tools).source, end)
     return thinking if thinking is None or thinking.begun or not body.continues else None
 
 
@@ -134,22 +134,24 @@ def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = Non
 
     Raises ApiError for messages whose length tells that they can't fit the context, before their tokens are known.
     """
-    extra = template_variables(body)
+    extra, template = template_variables(body), service.template_for(body.tools)
     if body.reasoning_effort is not None:
         extra.setdefault("reasoning_effort", body.reasoning_effort)
     told = _dumped(body.tools) if tools is not None else []
-    messages = for_template(service.template, messages_of(body.messages), told)
+    messages = for_template(template, messages_of(body.messages), told)
     if tools is not None and tools.told:
         extra["tools"] = told
     if not body.continues:
-        return service.encode(messages, add_generation_prompt=body.add_generation_prompt is not False, **extra)
+        return service.encode(
+            template, messages, add_generation_prompt=body.add_generation_prompt is not False, **extra
+        )
     if len(messages) > 1 and messages[-2]["role"] == "assistant":
         raise bad("the last two messages are both the assistant's", "messages")
     if body.messages[-1].tool_calls:
         raise bad("a reply can't go on after tool calls", "messages")
     last = messages[-1]["content"]
     service.require_short(last, "messages")
-    prompt = service.encode(messages[:-1], **extra)
+    prompt = service.encode(template, messages[:-1], **extra)
     begun = service.tokenizer.encode(last, add_special=False, parse_special=False, continued=True)
     return prompt + begun
 
@@ -161,9 +163,11 @@ def _dumped(tools: Sequence[Tool] | None) -> list[dict[str, Any]]:
 def encode_chat_text(service: Service, body: TemplateRequest) -> str:
     """Messages as the model's template writes them."""
     tools, open_end = _dumped(body.tools), body.add_generation_prompt is not False
-    messages = for_template(service.template, messages_of(body.messages), tools)
-    known = tools if knows_tools(service.template) else None
-    return service.render(messages, known, open_end, **template_variables(body))
+    template, variables = service.template_for(tools), template_variables(body)
+    messages = for_template(template, messages_of(body.messages), tools)
+    if tools and knows_tools(template):
+        variables["tools"] = tools
+    return template.render(messages, open_end, **variables)
 
 
 def template_variables(body: ChatRequest | TemplateRequest) -> dict[str, Any]:

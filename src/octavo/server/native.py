@@ -231,11 +231,13 @@ async def props(request: Request) -> Response:
     """What is served, and with what settings."""
     service = service_of(request)
     info, defaults = service.info, Job((), sampling_of(service, Sampling.model_validate({}), {}), seed=-1)
+    of_tools = service.tool_template
+    more = {} if of_tools is None else {"chat_template_tool_use": of_tools.source}
     return json_response({
         "default_generation_settings": {"n_ctx": info.n_ctx, "params": settings(defaults)},
         "total_slots": info.max_sequences, "model_path": service.options.name, "model_alias": service.options.name,
         "chat_template": service.template.source, **_ends(service, ""), "build_info": service.fingerprint,
-        "modalities": {"vision": False, "audio": False}, "is_sleeping": False,
+        "modalities": {"vision": False, "audio": False}, "is_sleeping": False, **more,
     })  # fmt: skip
 
 

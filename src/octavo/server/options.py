@@ -75,6 +75,7 @@ class ServerOptions:
     origins        of web pages that may use the server, besides its own
     strict_model   refuse names of other models
     share_cache    clients with different keys share cached prompts
+    chat_template  what the model calls the template for all requests; None: the one without a name, and that for tools
     """
 
     name: str
@@ -85,4 +86,5 @@ class ServerOptions:
     origins: tuple[str, ...] = ()
     strict_model: bool = False
     share_cache: bool = False
+    chat_template: str | None = None
     limits: Limits = Limits()

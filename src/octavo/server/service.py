@@ -20,6 +20,7 @@ from octavo.server.messages import Info
 from octavo.server.metrics import Metrics
 from octavo.server.options import Limits, ServerOptions
 from octavo.text import ChatTemplate, Tokenizer
+from octavo.text.template import TOOL_USE
 
 LONGEST_WAIT = 120
 """Seconds that a client is told to wait at most; OpenAI's does not wait longer."""
@@ -28,12 +29,17 @@ LONGEST_WAIT = 120
 class Service:
     """A model that is served.
 
-    draining  no more requests are taken, as the server is about to end
+    draining       no more requests are taken, as the server is about to end
+    template       what writes messages
+    tool_template  what does where a request has tools, if that is another
     """
 
     def __init__(self, client: EngineClient, file: GGUFFile, tokenizer: Tokenizer, options: ServerOptions) -> None:
         self.client, self.tokenizer, self.options = client, tokenizer, options
-        self.template: ChatTemplate = tokenizer.chat_template()
+        self.template: ChatTemplate = tokenizer.chat_template(options.chat_template)
+        self.tool_template: ChatTemplate | None = None
+        if options.chat_template is None and TOOL_USE in tokenizer.template_names:
+            self.tool_template = tokenizer.chat_template(TOOL_USE)
         self.grammars = Grammars(tokenizer)
         self.recommended = recommended(file)
         self.created = int(time.time())
@@ -141,23 +147,16 @@ class Service:
         if max(prompt) >= info.n_vocab:
             raise bad(f"token {max(prompt)} is not in the vocabulary (allowed: 0 to {info.n_vocab - 1})", param)
 
-    def render(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, open_end: bool = True,
-        **extra: Any,
-    ) -> str:  # fmt: skip
-        """Messages as the model's template writes them. Raises TemplateError."""
-        more = {"tools": tools} if tools else {}
-        return self.template.render(messages, open_end, **more, **extra)
+    def template_for(self, tools: Sequence[Any] | None) -> ChatTemplate:
+        """The template for a request with these tools, or without."""
+        return self.tool_template if tools and self.tool_template is not None else self.template
 
-    def encode(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Any] | None = None, **extra: Any
-    ) -> list[int]:  # fmt: skip
-        """The tokens of messages as the model's template writes them. Control tokens are the template's own only.
+    def encode(self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
+        """The tokens of messages as a template writes them. Control tokens are the template's own only.
 
         Raises ApiError for messages whose length tells that they can't fit the context.
         """
-        more = {**extra, "tools": tools} if tools else extra
-        text, foreign = self.tokenizer.write_chat(self.template, messages, **more)
+        text, foreign = self.tokenizer.write_chat(template, messages, **variables)
         self.require_short(text, "messages")
         return self.tokenizer.encode_written(text, foreign)
 

@@ -17,6 +17,8 @@ DEFAULT_TEMPLATE = (
 )
 
 _KEY = "tokenizer.chat_template"
+TOOL_USE = "tool_use"
+"""What the template is called that is for requests with tools, where there is one beside others."""
 
 
 class ChatTemplate:
@@ -54,11 +56,11 @@ def read_templates(fields: Fields) -> dict[str, str]:
 
 
 def find_template(templates: Mapping[str, str], name: str | None = None) -> str:
-    """The source of the template called `name`; without a name the nameless one, or else ChatML.
+    """The source of the template called `name`; without a name, or as "default", the nameless one, or else ChatML.
 
     Raises TemplateError for a name that is not there.
     """
-    if name is None:
+    if name is None or (name == "default" and "" in templates):
         return templates.get("") or templates.get("default") or DEFAULT_TEMPLATE
     if name not in templates:
         known = ", ".join(sorted(n for n in templates if n)) or "none"

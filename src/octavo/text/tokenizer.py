@@ -204,10 +204,16 @@ class Tokenizer:
     def chat_template(self, name: str | None = None) -> ChatTemplate:
         """The model's chat template, or the one it calls `name`; ChatML where the model has none.
 
-        Raises TemplateError for a template that is invalid and for a name that the model doesn't have.
+        "default" is the one that has no name in GGUF files. Raises TemplateError for a template that is invalid and for
+        a name that the model doesn't have.
         """
         bos, eos = ("" if i is None else self.texts[i] for i in (self.bos_id, self.eos_id))
         return ChatTemplate(find_template(self._templates, name), bos_token=bos, eos_token=eos)
+
+    @property
+    def template_names(self) -> list[str]:
+        """What the model calls the chat templates that it has beside the one without a name, sorted."""
+        return sorted(name for name in self._templates if name)
 
     def _visible_bytes(self, token: int) -> bytes:
         return b"" if self.is_special(token) else self.token_bytes(token)

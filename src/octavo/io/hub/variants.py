@@ -27,6 +27,7 @@ _QUANTIZATION = re.compile(
 _BESIDE = re.compile(r"(?:^|[/._-])(?:mmproj|imatrix)(?:[._-]|$)", re.IGNORECASE)
 _OF_A_MODULE = re.compile(r"[0-9]+_(Pooling|Dense)/(config\.json|model\.safetensors)")
 """What sentence-transformers has beside a checkpoint, in folders of its own."""
+_NAMED_TEMPLATE = re.compile(r"additional_chat_templates/[^/]+\.jinja")
 _OF_A_CHECKPOINT = (".json", ".jinja", ".model", ".txt", ".tiktoken")
 
 
@@ -107,7 +108,7 @@ def _label(stem: str) -> str:
 def _checkpoint(entries: Sequence[RepoFile]) -> Variant | None:
     """The files of a checkpoint folder, config.json last, so that it is there only if all others are."""
     here = {entry.name: entry for entry in entries if "/" not in entry.name}
-    modules = [entry for entry in entries if _OF_A_MODULE.fullmatch(entry.name)]
+    modules = [e for e in entries if _OF_A_MODULE.fullmatch(e.name) or _NAMED_TEMPLATE.fullmatch(e.name)]
     weights = [name for name in here if name.endswith(".safetensors") and not name.startswith("adapter_")]
     named = [name for name in weights if re.fullmatch(r"model(-[0-9]+-of-[0-9]+)?\.safetensors", name)]
     config = here.pop("config.json", None)
