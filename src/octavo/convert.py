@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -17,7 +18,9 @@ from octavo.errors import FileError, TokenizerError, UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.exact import as_type, exact_type
 from octavo.formats.spec import F32
+from octavo.graph.low_rank import EMBEDDING, OUTPUT, LowRank
 from octavo.graph.names import split_layer
+from octavo.huggingface.adapter import adapter_files
 from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.table import layout_name
@@ -27,7 +30,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.io.gguf.part import MAGIC
 from octavo.io.missing import require_there
 from octavo.io.regular import open_regular
-from octavo.models import Hyperparams
+from octavo.models import Hyperparams, read_model
 from octavo.models.weights import ORDER, SCALE, scale_name, weight_of
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
@@ -37,6 +40,7 @@ from octavo.quantizers.job.source import Source, SourceTensor, model_facts
 from octavo.quantizers.job.write import write_model
 from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import find_preset
+from octavo.runtime.lora import Chosen, Lora, chosen, located, with_adapters
 from octavo.text.bpe import MERGES
 
 log = logging.getLogger("octavo")
@@ -53,6 +57,7 @@ def convert_checkpoint(
     *,
     imatrix: StrPath | Imatrix | None = None,
     choices: Choices | None = None,
+    lora: Lora | None = None,
     dry_run: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -62,22 +67,28 @@ def convert_checkpoint(
     preset  F16, BF16, F32, Q8_0 or any other of `PRESETS`; "auto" is BF16 for weights stored so, else F16. Vectors and
             routers are F32 in each. Of quantized weights "auto" makes the smallest type that holds them exactly, and
             Q8_0, with a warning, where there is none; F32, F16, BF16 and Q8_0 may be asked for
+    lora    adapters that are merged into the weights, as of `octavo.load`; not into quantized ones
 
     The other arguments, how the file appears, and the errors are those of `quantize_file`; further a TokenizerError for
     a tokenizer, and a ModelError for an architecture, that is not known, and a FileError for pickles.
     """
-    weights = load_importance(imatrix)
+    weights, adapters = load_importance(imatrix), located(chosen(lora))
     found = _readable(folder)
     quantized = [t for t in found.tensors if not t.format.is_float]
     automatic = preset.lower() == AUTO
     if quantized and not automatic and preset.upper() not in OF_QUANTIZED:
         allowed = f"{AUTO}, which keeps what it holds, {', '.join(OF_QUANTIZED)}"
         raise UsageError(f"{found.checkpoint.folder}: type {preset} of weights that are quantized (allowed: {allowed})")
+    if quantized and adapters:
+        problem = f"lora is given for {found.checkpoint.folder}, whose weights are quantized"
+        raise UsageError(f"{problem} (allowed: a checkpoint of floats, or `octavo run --lora`)", argument="lora")
     exact = exact_types(found.tensors) if quantized and automatic else {}
     source = checkpoint_source(found, exact)
-    require_ready(dst, model_files(source.path, (t.file for t in found.checkpoint.tensors.values())), weights)
-    chosen = find_preset(_stored(source.tensors) if automatic else preset)
-    job = plan(source, chosen, choices or Choices(), weights)
+    read = [tensor.file for tensor in found.checkpoint.tensors.values()]
+    read += [file for path, _ in adapters for file in adapter_files(path)]
+    require_ready(dst, model_files(source.path, read), weights)
+    wanted = find_preset(_stored(source.tensors) if automatic else preset)
+    job = plan(merged(source, found, adapters), wanted, choices or Choices(), weights)
     if quantized and automatic:
         job = _keeping(job, [t.name for t in quantized if t.name not in exact])
     report = write_model(job, dst, dry_run=dry_run, threads=threads, progress=progress)
@@ -92,6 +103,33 @@ def checkpoint_source(found: Folder, exact: Mapping[str, BlockFormat] | None = N
     tensors += tuple(_magnitudes(name, values, hp) for name, values in _cache_magnitudes(found).items())
     facts = model_facts(hp.arch, hp.n_layer, hp.n_head, hp.n_head_kv, hp.n_expert)
     return Source(found.checkpoint.folder, hp.arch, found.metadata, tensors, facts)
+
+
+def merged(source: Source, found: Folder, adapters: Chosen) -> Source:
+    """The source with what adapters add to weights, which are F32 then.
+
+    Raises UsageError where they change one of the two matrices that a tied embedding is, and what adapters that do not
+    fit raise.
+    """
+    if not adapters:
+        return source
+    added = with_adapters(read_model(CheckpointFile(source.path, found)), adapters).added
+    names = {tensor.name for tensor in source.tensors}
+    if OUTPUT not in names and (EMBEDDING in added or OUTPUT in added):
+        problem = f"lora changes the embedding or the output of {source.path}, which are one matrix"
+        raise UsageError(f"{problem} (allowed: adapters of other modules, or `octavo run --lora`)", argument="lora")
+
+    def changed(tensor: SourceTensor) -> SourceTensor:
+        pair = added.get(tensor.name)
+        return tensor if pair is None else replace(tensor, type_name="F32", load=partial(_sum, tensor, pair))
+
+    return replace(source, tensors=tuple(map(changed, source.tensors)))
+
+
+def _sum(tensor: SourceTensor, pair: LowRank) -> QTensor:
+    values = dequantize(tensor.load())
+    values += (dequantize(pair.b) @ dequantize(pair.a)).reshape(values.shape)
+    return quantize_reference(values, by_name("F32"), tensor.name)
 
 
 def exact_types(tensors: Iterable[LazyTensor]) -> dict[str, BlockFormat]:

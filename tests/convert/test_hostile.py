@@ -45,7 +45,7 @@ def test_the_folder_of_an_adapter(tmp_path: Path, beside: dict[str, str]) -> Non
     for name, text in {"adapter_config.json": '{"base_model_name_or_path": "Qwen/Qwen3-0.6B"}', **beside}.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "adapter_model.safetensors").write_bytes(b"")
-    refused(tmp_path, FileError, "is an adapter (LoRA), no model", "its base model, 'Qwen/Qwen3-0.6B', first")
+    refused(tmp_path, FileError, "is an adapter (LoRA), no model", "run its base model, 'Qwen/Qwen3-0.6B', with --lora")
 
 
 def refused(path: Path, kind: type[OctavoError], *says: str) -> None:

@@ -21,6 +21,7 @@ from octavo.io.hub.cache import PARTIAL, cached, folder_of
 from octavo.io.hub.download import offered
 from octavo.io.hub.inventory import installed
 from octavo.io.hub.patience import retry_after
+from octavo.io.named import locate_adapter
 
 DATA = bytes(range(256)) * 4096  # 1 MiB: several pieces
 FILE = "m-Q4_K_M.gguf"
@@ -285,11 +286,23 @@ def test_shards_and_checkpoints(hub: Hub) -> None:
 
 
 def test_an_adapter(hub: Hub) -> None:
-    hub.repository("a/lora", {"adapter_config.json": b"{}", "adapter_model.safetensors": DATA, "config.json": b"{}"})
-    with pytest.raises(
-        HubError, match=r"^a/lora is an adapter \(LoRA\), no model, and Octavo can't apply it: merge it"
-    ):
-        pull(HubName("a/lora"))
+    """Its folder; a repository's own model is taken before it, unless an adapter is asked for."""
+    files = {"adapter_config.json": b"{}", "adapter_model.safetensors": DATA}
+    hub.repository("a/lora", files | {"config.json": b"{}", "README.md": b"#", "adapter_model.bin": b"x"})
+    hub.repository("a/both", files | {"config.json": b"{}", "model.safetensors": DATA})
+    hub.repository("a/pickle", {"adapter_config.json": b"{}", "adapter_model.bin": b"x"})
+    folder = Path(pulled(HubName("a/lora")).path)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+    assert locate_adapter("a/lora", offline=True) == str(folder)
+    assert pulled(HubName("a/both")).variant.label == "safetensors"
+    adapter = locate_adapter("a/both")
+    assert "adapter_model.safetensors" in os.listdir(adapter)
+    assert {v.label for v in offered(HubName("a/both"))} == {"safetensors", "adapter"}
+    hub.repository("a/model", {"config.json": b"{}", "model.safetensors": DATA})
+    with pytest.raises(HubError, match=r"^a/model has no adapter: neither adapter_model\.safetensors nor a GGUF file"):
+        locate_adapter("a/model")
+    with pytest.raises(HubError, match=r"^a/pickle is an adapter without adapter_model\.safetensors"):
+        pull(HubName("a/pickle"))
 
 
 def test_no_room(hub: Hub, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,12 +185,12 @@ def test_names_near_an_unknown_one() -> None:
         (
             "llama",
             {"general.type": "adapter"},
-            "is an adapter (LoRA), no model, and Octavo can't apply it: merge it into",
+            "is an adapter (LoRA), no model: run its base model with --lora and this",
         ),
         (
             "qwen3",
             {"general.type": "adapter", "general.base_model.0.name": "Q"},
-            "merge it into its base model, 'Q', first",
+            "run its base model, 'Q', with --lora and this",
         ),
         ("clip", {}, "is a projector (mmproj), which makes of pictures or sounds what a model reads"),
         ("gemma4v", {"general.type": "mmproj"}, "give the GGUF file of the text model"),

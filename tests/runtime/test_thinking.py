@@ -89,9 +89,33 @@ def test_markers_come_from_the_template() -> None:
     assert thinking_after("<|channel|>", "<|start|>assistant") == MARKERS[-1]
 
 
-def accepts(grammar: Grammar, thinking: Thinking, text: str) -> bool:
+CALL, THINK = Grammar.regex("<t(ool_)?call>x"), Thinking("<think>", "</think>")
+
+
+@pytest.mark.parametrize(
+    "text", ["<tool_call>x", "<think>Hm: <tool_call>.</think><tcall>x", "<think>\n</think> <tcall>x"]
+)
+@pytest.mark.parametrize("grammars", [SPELLED, TOKENS], ids=["spelled", "tokens"])
+def test_an_answer_that_begins_as_thinking_does(grammars: Grammars, text: str) -> None:
+    assert accepts(CALL, THINK, text, grammars)
+    assert not accepts(CALL, THINK, text[:-1], grammars)
+    assert accepts(Grammar("reply", "start: /(?s:.*)/"), THINK, text, grammars)
+
+
+def test_what_neither_thinking_nor_the_answer_goes_on_with() -> None:
+    for text in ("<txt", "<tho", "<thcall>x", "<toolcall>x"):
+        assert not accepts(CALL, THINK, text, SPELLED)
+    constraint, tokenizer = SPELLED.constraint(CALL, THINK), SPELLED.tokenizer
+    for token in tokenizer.encode("<t"):
+        constraint.accept(token)
+    assert {tokenizer.decode([token]) for token in allowed_tokens(constraint, tokenizer)} == {"h", "o", "c"}
+    constraint.accept(tokenizer.encode("h")[0])
+    assert {tokenizer.decode([token]) for token in allowed_tokens(constraint, tokenizer)} == {"i"}
+
+
+def accepts(grammar: Grammar, thinking: Thinking, text: str, grammars: Grammars = TOKENS) -> bool:
     """Whether a reply may be a text."""
-    constraint, tokenizer = TOKENS.constraint(grammar, thinking), TOKENS.tokenizer
+    constraint, tokenizer = grammars.constraint(grammar, thinking), grammars.tokenizer
     for token in tokenizer.encode(text, parse_special=True):
         if token not in allowed_tokens(constraint, tokenizer):
             return False

@@ -22,6 +22,7 @@ from octavo.models import read_model
 from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.lora import Lora, chosen, located, with_adapters
 from octavo.runtime.placement import GpuLayers, backends_for
 
 
@@ -50,10 +51,10 @@ class Profile:
 
 def ready_engine(
     file: GGUFFile, device: str, new: int, depth: int, kv: CacheType, threads: int | None = None,
-    gpu_layers: GpuLayers | None = None, attention: Attention = "exact",
+    gpu_layers: GpuLayers | None = None, attention: Attention = "exact", lora: Lora | None = None,
 ) -> Engine:  # fmt: skip
     """An engine for steps of `new` tokens after `depth` others. Raises UsageError for a model made for fewer."""
-    model, n_ctx, n_batch = read_model(file), depth + max(new, 1), max(new, 512)
+    model, n_ctx, n_batch = with_adapters(read_model(file), located(chosen(lora))), depth + max(new, 1), max(new, 512)
     require_context(model, n_ctx)
     backends, layers = backends_for(device, threads, gpu_layers, attention=attention)
     return Engine(model, backends, EngineConfig(n_ctx=n_ctx, n_batch=n_batch, cache_type=kv, gpu_layers=layers))

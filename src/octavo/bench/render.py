@@ -27,8 +27,10 @@ def to_markdown(result: Result) -> str:
     built = f"octavo {versions['octavo']}" + (f" ({versions['commit']})" if versions["commit"] else "")
     card = f"{where['gpu']} (driver {where.get('driver')}), " if "gpu" in where else ""
     names_of = [*(n for n in ("torch", "triton") if n in versions), *names[1:]]
+    added = [f"{one['name']} x {one['scale']:g}" for one in result.get("lora", ())]
+    lora = f" with LoRA {', '.join(added)}" if added else ""
     lines = [
-        f"**{model['file']}**: {model['bytes'] / 1e9:.2f} GB, {model['bits_per_weight']:.2f} bits per weight",
+        f"**{model['file']}**{lora}: {model['bytes'] / 1e9:.2f} GB, {model['bits_per_weight']:.2f} bits per weight",
         "",
         f"{card}{where['cpu']}, {_count(where['cores'], 'core')}, {where['os']}; {result['device']}, "
         f"{_count(result['threads'], 'thread')}, KV {result['kv']}; "

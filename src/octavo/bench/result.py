@@ -20,8 +20,10 @@ from octavo.graph.builder import CacheType
 from octavo.graph.node import Attention
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
+from octavo.io.hub.cache import shown_name
 from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.lora import Chosen, with_adapters
 from octavo.runtime.placement import GpuLayers, backends_for
 
 SCHEMA = 1
@@ -43,17 +45,21 @@ class Options:
     kv: CacheType = "f16"
     attention: Attention = "exact"
     gpu_layers: GpuLayers | None = None
+    lora: Chosen = ()
     command: str = ""
 
 
 def bench_model(path: str, options: Options, progress: Progress = lambda text: None) -> dict[str, Any]:
     """Time the model at `path`; the result as docs/benchmarks.md describes it.
 
-    Raises UsageError for options out of range, BackendError for a device or peer that is not there.
+    Raises UsageError for options out of range and for adapters beside a peer, BackendError for a device or peer that is
+    not there.
     """
     tests = make_tests(options.prompt, options.generate, options.batches, options.depths)
     if options.rounds < 1:
         raise UsageError(f"-r is {options.rounds} (allowed: 1 or more)")
+    if options.peer and options.lora:
+        raise UsageError("--peer has no adapters (allowed: --lora without --peer)")
     threads = cores() if options.threads is None else options.threads
     with ExitStack() as stack:
         file = stack.enter_context(open_model_file(path))
@@ -70,7 +76,7 @@ def bench_model(path: str, options: Options, progress: Progress = lambda text: N
 def _load(
     file: GGUFFile, tests: Sequence[Trial], options: Options, threads: int, progress: Progress
 ) -> tuple[EngineSubject, float]:
-    model = read_model(file)
+    model = with_adapters(read_model(file), options.lora)
     wanted = room(tests)
     require_context(model, wanted)
     sequences = max(t.batch for t in tests) + 1  # and the first decode test's, which others are compared with
@@ -153,6 +159,7 @@ def _header(
             "bytes": file.nbytes,
             "bits_per_weight": 8 * file.nbytes / parameters,
         },
+        "lora": [{"name": shown_name(path), "scale": scale} for path, scale in options.lora],
         "load_seconds": load_seconds,
         "fallbacks": list(ours.engine.schedule.fallbacks),
     }

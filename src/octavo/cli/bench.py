@@ -12,6 +12,7 @@ from octavo.cli.bench_file import numbers, write
 from octavo.cli.bench_gemm import gemm
 from octavo.cli.bench_serve import serve
 from octavo.cli.grouped import grouped
+from octavo.cli.lora import adapters
 from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Device, Threads, Where, gpu_layers
 from octavo.cli.plain import to_json
@@ -59,6 +60,7 @@ def model(
         prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
         depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=where.threads,
         device=where.device, kv=where.kv, attention=where.attention, gpu_layers=gpu_layers(where.layers),
+        lora=tuple(adapters(where.lora, offline).items()),
         command=shortened(["octavo", *sys.argv[1:]]),
     )  # fmt: skip
     if output is not None and not os.path.isdir(output):

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from octavo.cli.lora import adapters
 from octavo.cli.models import Offline, local
+from octavo.cli.options import Lora
 from octavo.cli.progress import Bar
 from octavo.cli.quantize import AsJson, DryRun, MixedTypes, Threads, show
 from octavo.cli.quantize_method import ImatrixFile
@@ -28,6 +30,7 @@ def convert(
         ),
     ] = "auto",
     imatrix: ImatrixFile = None,
+    lora: Lora = None,
     *,
     types: MixedTypes,
     dry_run: DryRun = False,
@@ -35,7 +38,10 @@ def convert(
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
-    """Convert a checkpoint folder to a GGUF file: `octavo convert Qwen3-0.6B out.gguf`."""
+    """Convert a checkpoint folder to a GGUF file: `octavo convert Qwen3-0.6B out.gguf`.
+
+    With `--lora` the adapter is merged into the weights.
+    """
     from octavo.convert import convert_checkpoint
 
     folder = local(folder, offline)
@@ -46,6 +52,7 @@ def convert(
             type,
             imatrix=imatrix,
             choices=types.choices(),
+            lora=adapters(lora, offline),
             dry_run=dry_run,
             threads=threads,
             progress=bar.show,

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from octavo.cli.columns import print_columns
+from octavo.cli.lora import adapters
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Device, Layers, Threads, gpu_layers
+from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.cli.prompt import piped_lines
 from octavo.errors import UsageError
@@ -39,6 +40,7 @@ def embed(
     device: Device = "auto",
     layers: Layers = None,
     threads: Threads = None,
+    lora: Lora = None,
     offline: Offline = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -56,8 +58,9 @@ def embed(
         require_target(output)
     found = texts or piped_lines()
     with load(
-        local(model, offline), device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers)
-    ) as loaded:
+        local(model, offline), device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers),
+        lora=adapters(lora, offline),
+    ) as loaded:  # fmt: skip
         if output is not None:
             require_apart(output, {MODEL: model_files(loaded.file.path, loaded.file.files)})
         if pooling == "none":

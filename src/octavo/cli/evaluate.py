@@ -54,7 +54,7 @@ def ppl(
 
     path = local(model, offline)
     context = context_for(context, path)
-    with open_subject(path, context, cache_type=where.kv, attention=where.attention, **where.given()) as loaded:
+    with open_subject(path, context, cache_type=where.kv, attention=where.attention, **where.given(offline)) as loaded:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         with Bar() as bar:
 
@@ -85,7 +85,10 @@ def kl(
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
-    """How far a model is from its base: `octavo eval kl model-q4.gguf wiki.test.raw --base model-f16.gguf`."""
+    """How far a model is from its base: `octavo eval kl model-q4.gguf wiki.test.raw --base model-f16.gguf`.
+
+    Adapters are the model's alone: `--lora` with the same MODEL as `--base` shows what one changes.
+    """
     from octavo.cli.progress import Bar
     from octavo.evals.kl import divergence
     from octavo.evals.subject import context_for, open_subject
@@ -94,10 +97,15 @@ def kl(
     paths = [local(name, offline) for name in (model, base)]
     context = context_for(context, *paths)
 
-    def load(path: str, kv: CacheName, **how: Any) -> Any:
-        return open_subject(path, context, cache_type=kv, **where.given(), **how)
+    given = where.given(offline)
 
-    with load(paths[0], where.kv, attention=where.attention) as loaded, load(paths[1], base_kv or where.kv) as other:
+    def load(path: str, kv: CacheName, **how: Any) -> Any:
+        return open_subject(path, context, cache_type=kv, **how)
+
+    with (
+        load(paths[0], where.kv, attention=where.attention, **given) as loaded,
+        load(paths[1], base_kv or where.kv, **where.plain()) as other,
+    ):
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         if answers and read.scored is None:
             raise UsageError(f"--answers is for the text `demo`; {text} does not say what is an answer")
@@ -130,7 +138,7 @@ def demo(
     if questions < 1:
         raise UsageError(f"questions is {questions} (allowed: 1 or more)")
     kinds: Any = {"cache_type": where.kv, "attention": where.attention}
-    with octavo.load(local(model, offline), **kinds, **where.given()) as loaded, Bar() as bar:
+    with octavo.load(local(model, offline), **kinds, **where.given(offline)) as loaded, Bar() as bar:
         asked = 0
 
         def ask(prompt: str) -> str:

@@ -43,8 +43,10 @@ def cache(
     path, names = local(model, offline), _known(types)
     context = context_for(context, path)
 
+    given = place.given(offline)
+
     def load(kv: Any, **how: Any) -> Any:
-        return open_subject(path, context, cache_type=kv, **place.given(), **how)
+        return open_subject(path, context, cache_type=kv, **given, **how)
 
     found: dict[str, tuple[Divergence, list[Saturation]]] = {}
     with load("f32") as base:
@@ -78,7 +80,7 @@ def retrieval(
     from octavo.evals.subject import open_subject
 
     kinds: Any = {"cache_type": where.kv, "attention": where.attention}
-    with open_subject(local(model, offline), context, **kinds, **where.given()) as loaded, Bar() as bar:
+    with open_subject(local(model, offline), context, **kinds, **where.given(offline)) as loaded, Bar() as bar:
 
         def show(done: int, total: int, share: float) -> None:
             bar.show(f"row {done} of {total}: {share:.2%} right", done, total)

@@ -189,15 +189,17 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
 
 
 def headline(model: Model) -> str:
-    """A loaded model in one line: what it is, and where it runs."""
+    """A loaded model in one line: what it is, where it runs, and with which adapters."""
+    from octavo.io.hub.cache import shown_name
     from octavo.runtime.model import short_count
 
     engine = model.engine
     parameters = sum(math.prod(info.shape) for info in model.file.tensors.values())
     n_layer, name = engine.model.hparams.n_layer, engine.backends[0].name
+    lora = "".join(f"; with LoRA {shown_name(path)} x {scale:g}" for path, scale in model.lora)
     where = name if engine.gpu_layers >= n_layer else f"{name} ({engine.gpu_layers} of {n_layer} layers) and cpu"
     return (
         f"{name_of(model.file)}: {engine.model.hparams.arch}, {short_count(parameters)} parameters, "
         f"{file_type(model.file)}; "
-        f"context {engine.n_ctx:,} of {engine.model.hparams.n_ctx_most:,} tokens; on {where}"
+        f"context {engine.n_ctx:,} of {engine.model.hparams.n_ctx_most:,} tokens; on {where}{lora}"
     )

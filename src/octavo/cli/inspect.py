@@ -8,8 +8,8 @@ import typer
 
 from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Kv
-from octavo.cli.plain import printable, to_json
-from octavo.errors import NonFiniteError
+from octavo.cli.plain import brief, few, to_json
+from octavo.errors import NonFiniteError, UsageError
 
 if TYPE_CHECKING:
     from octavo.graph.builder import CacheType
@@ -33,11 +33,21 @@ def inspect(
     kv: Kv = "f16",
     offline: Offline = False,
 ) -> None:
-    """Show what a model is, what it takes in memory, and whether it runs here; with options these parts alone."""
+    """Show what a model is, what it takes in memory, and whether it runs here; with options these parts alone.
+
+    Of a LoRA adapter: its rank, what it is multiplied by, which modules it changes, and of which model.
+    """
+    from octavo.cli import inspect_adapter
     from octavo.cli.facts import facts
     from octavo.huggingface import open_model_file
 
-    with open_model_file(local(model, offline)) as file:
+    path = local(model, offline)
+    if inspect_adapter.is_adapter(path):
+        if graph:
+            raise UsageError("--graph is of a model, and this is an adapter (allowed: --metadata, --tensors, --check)")
+        inspect_adapter.inspect(path, metadata=metadata, tensors=tensors, check=check, as_json=as_json)
+        return
+    with open_model_file(path) as file:
         report = summarize(file) | {"facts": facts(file, ctx, kv, device)}
         if tensors:
             report["tensors"] = tensor_rows(file)
@@ -51,7 +61,7 @@ def inspect(
         else:
             _show(report, metadata, tensors, graph, check)
         if bad:
-            raise NonFiniteError(f"{file.path}: NaN or Inf in {len(bad)} of {len(file.tensors)} tensors: {_few(bad)}")
+            raise NonFiniteError(f"{file.path}: NaN or Inf in {len(bad)} of {len(file.tensors)} tensors: {few(bad)}")
 
 
 def _show(report: dict[str, Any], metadata: bool, tensors: bool, graph: bool, check: bool) -> None:
@@ -99,7 +109,7 @@ def summarize(file: GGUFFile) -> dict[str, Any]:
         "bytes": file.nbytes,
         "bits_per_weight": 8 * file.nbytes / parameters if parameters else None,
         "types": sorted(types.values(), key=lambda row: -row["bytes"]),
-        "metadata": {key: _brief(file.metadata[key]) for key in file.metadata},
+        "metadata": {key: brief(file.metadata[key]) for key in file.metadata},
     }
 
 
@@ -129,18 +139,3 @@ def _graph(file: GGUFFile, device: str, ctx: int | None, kv: CacheType, as_json:
     made = engine(file, ctx, kv, device)
     show = rows if as_json else text
     return list(show(made.schedule, made.backends))
-
-
-def _brief(value: Any, most: int = 8) -> Any:
-    """Arrays cut to their first values, with how many there are."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, (list, tuple)):
-        return value
-    first = [_brief(v, most) for v in value[:most]]
-    return first if len(value) <= most else {"length": len(value), "first": first}
-
-
-def _few(bad: dict[str, int], most: int = 5) -> str:
-    named = ", ".join(f"{printable(name)} ({count} values)" for name, count in list(bad.items())[:most])
-    return named if len(bad) <= most else f"{named}, and {len(bad) - most} more"

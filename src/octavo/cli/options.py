@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from octavo.cli.lora import adapters
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -43,24 +44,37 @@ Layers = Annotated[
     ),
 ]  # fmt: skip
 
+Lora = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ADAPTER[=SCALE]",
+        help="A LoRA adapter for the model: a GGUF file, a PEFT folder or ORG/REPO of the hub; more than one is fine.",
+    ),
+]
+
 
 @dataclass
 class Place:
-    """Where a model runs."""
+    """Where a model runs, and with which adapters."""
 
     attention: AttentionName = "exact"
     device: Device = "auto"
     layers: Layers = None
     threads: Threads = None
+    lora: Lora = None
 
-    def given(self) -> dict[str, Any]:
-        """As arguments of `load` and `open_subject`, but for attention."""
+    def given(self, offline: bool = False) -> dict[str, Any]:
+        """As arguments of `load` and `open_subject`, but for attention; `offline` asks nothing of the hub."""
+        return self.plain() | {"lora": adapters(self.lora, offline)}
+
+    def plain(self) -> dict[str, Any]:
+        """The same of a model that no adapter is for."""
         return {"device": self.device, "threads": self.threads, "gpu_layers": gpu_layers(self.layers)}
 
 
 @dataclass
 class Where(Place):
-    """Where a model runs, and with what cache."""
+    """Where a model runs, with which adapters, and with what cache."""
 
     kv: Kv = "f16"
 
@@ -87,6 +101,7 @@ OPTIONS = {
     **{name: (f"--{name.replace('_', '-')}",) for name in
        ("top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n")},
     "think": ("--think", "--no-think"),
+    "lora": ("--lora",),
 }  # fmt: skip
 """The options that Python's arguments are on the command line, the usual name first."""
 OF_SERVE = {

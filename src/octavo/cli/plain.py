@@ -29,3 +29,18 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(v) for v in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def brief(value: Any, most: int = 8) -> Any:
+    """Arrays cut to their first values, with how many there are."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, (list, tuple)):
+        return value
+    first = [brief(v, most) for v in value[:most]]
+    return first if len(value) <= most else {"length": len(value), "first": first}
+
+
+def few(bad: dict[str, int], most: int = 5) -> str:
+    named = ", ".join(f"{printable(name)} ({count} values)" for name, count in list(bad.items())[:most])
+    return named if len(bad) <= most else f"{named}, and {len(bad) - most} more"

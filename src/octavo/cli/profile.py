@@ -41,7 +41,7 @@ def profile(
     show = _show_counters if counters else _show
     with open_model_file(path) as file:
         kinds: Any = {"kv": where.kv, "attention": where.attention}
-        engine = ready_engine(file, new=new, depth=depth, **kinds, **where.given())
+        engine = ready_engine(file, new=new, depth=depth, **kinds, **where.given(offline))
         if counters:
             report = _counted(engine, {"model": str(path), "new": new, "depth": depth, **kinds})
         else:

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from octavo.cli.columns import print_columns
+from octavo.cli.lora import adapters
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Device, Layers, Threads, gpu_layers
+from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.cli.prompt import piped_lines
 
@@ -23,6 +24,7 @@ def rank(
     device: Device = "auto",
     layers: Layers = None,
     threads: Threads = None,
+    lora: Lora = None,
     offline: Offline = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -31,8 +33,9 @@ def rank(
 
     found = documents or piped_lines()
     with load(
-        local(model, offline), device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers)
-    ) as loaded:
+        local(model, offline), device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers),
+        lora=adapters(lora, offline),
+    ) as loaded:  # fmt: skip
         scores = loaded.rank(query, found).tolist()
     order = sorted(range(len(found)), key=lambda i: -scores[i])
     if as_json:

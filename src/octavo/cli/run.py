@@ -131,7 +131,7 @@ def run(
     options = _options(reply, sampling)
     path = local(model, offline)
     start, compiled = clock(), compile_seconds()
-    with load(path, n_ctx=ctx, cache_type=where.kv, attention=where.attention, **where.given()) as loaded:
+    with load(path, n_ctx=ctx, cache_type=where.kv, attention=where.attention, **where.given(offline)) as loaded:
         loaded.require_generation()
         if reply.chat_template is not None:
             loaded.use_template(reply.chat_template)

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from octavo.cli.lora import adapters
 from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Where, gpu_layers
 from octavo.errors import INSTALL_SERVE, OctavoError, UsageError
 
 if TYPE_CHECKING:
+    from octavo.runtime.lora import Chosen
     from octavo.server.launch import Launched
     from octavo.server.options import EngineOptions, ServerOptions
     from octavo.server.service import Service
@@ -139,10 +141,11 @@ def serve(
     launched = launch()
     with closing(launched):
         path = local(model, offline)
-        _run(launched, _engine_options(path, ctx, where, load), _server_options(path, reached, load))
+        lora = tuple(adapters(where.lora, offline).items())
+        _run(launched, _engine_options(path, ctx, where, load, lora), _server_options(path, reached, load))
 
 
-def _engine_options(path: str, ctx: int | None, where: Where, load: Load) -> EngineOptions:
+def _engine_options(path: str, ctx: int | None, where: Where, load: Load, lora: Chosen) -> EngineOptions:
     from octavo.server.options import EngineOptions
 
     return EngineOptions(
@@ -150,6 +153,7 @@ def _engine_options(path: str, ctx: int | None, where: Where, load: Load) -> Eng
         gpu_layers=gpu_layers(where.layers), max_sequences=load.max_sequences, itl_target=load.itl_target,
         kv_memory=None if load.kv_memory is None else nbytes(load.kv_memory), embeddings=load.embeddings,
         speculate=load.speculate, deterministic=load.deterministic, attention=where.attention,
+        lora=lora,
     )  # fmt: skip
 
 

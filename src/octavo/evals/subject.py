@@ -10,6 +10,7 @@ from octavo.graph.node import Attention
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime import EngineConfig, Model, open_model, resolve
+from octavo.runtime.lora import Lora, chosen, located
 from octavo.runtime.placement import GpuLayers, backends_for
 
 LARGEST_BATCH = 512
@@ -38,6 +39,7 @@ def open_subject(
     gpu_layers: GpuLayers | None = None,
     attention: Attention = "exact",
     fuse: bool = True,
+    lora: Lora | None = None,
 ) -> Model:
     """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
 
@@ -55,6 +57,6 @@ def open_subject(
         fuse=fuse,
         gpu_layers=layers,
     )
-    model = open_model(path, backends, config)
+    model = open_model(path, backends, config, located(chosen(lora)))
     model.require_generation()
     return model

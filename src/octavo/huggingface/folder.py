@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.huggingface.config import CLASSES, find_class, in_usual_words, read_hyperparams, read_keys
+from octavo.huggingface.orders import Moved
 from octavo.huggingface.rope import rope_tensors
 from octavo.huggingface.sentence import read_sentence
 from octavo.huggingface.specials import chat_templates, special_tokens
@@ -28,13 +29,17 @@ SAMPLING = {
 
 @dataclass(frozen=True)
 class Folder:
-    """A checkpoint as GGUF would have it, its config.json, and the sizes that this says."""
+    """A checkpoint as GGUF would have it, its config.json, and the sizes that this says.
+
+    moved  what is in another order than checkpoints of its kind have it
+    """
 
     checkpoint: Checkpoint
     config: Config
     hparams: Hyperparams
     metadata: dict[str, Any]
     tensors: tuple[LazyTensor, ...]
+    moved: Moved = field(default_factory=Moved)
 
 
 def read_folder(folder: str | os.PathLike[str]) -> Folder:
@@ -52,7 +57,8 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     hp = read_hyperparams(config, keys, numbers)
     constants = rope_tensors(config, architecture, hp)
     named = None if wrapper_of(whole) is None else text_name
-    tensors = gguf_tensors(checkpoint, config, architecture, hp, constants, sentence.tensors, named)
+    moved = Moved()
+    tensors = gguf_tensors(checkpoint, config, architecture, hp, constants, sentence.tensors, named, moved)
     tokenizer = open_tokenizer(checkpoint, architecture.vocabulary)
     words = vocabulary(checkpoint, tokenizer, hp.n_vocab, architecture.vocabulary)
     if named is not None:
@@ -69,7 +75,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
         **special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"]),
         **chat_templates(checkpoint),
     }
-    return Folder(checkpoint, config, hp, metadata, tensors)
+    return Folder(checkpoint, config, hp, metadata, tensors, moved)
 
 
 def _size_label(tensors: tuple[LazyTensor, ...], experts: int) -> str:

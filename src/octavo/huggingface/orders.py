@@ -11,27 +11,66 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, MutableMapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.formats import QTensor, dequantize
+from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.io.gguf import LazyTensor
+from octavo.models.lora import Factored
 
 _DOWN = re.compile(r"(blk\.\d+\.ffn_)down(|_shexp|_exps)\.order")
 _HEADS = re.compile(r"(blk\.\d+\.attn_)v_b\.order")
 Tensors = MutableMapping[str, LazyTensor]
+Orders = dict[str, dict[int | None, LazyTensor]]
+"""Orders of weights by GGUF name: of each expert by its number, or of all there is by None."""
 
 
-def absorb_orders(single: Tensors, experts: MutableMapping[str, dict[int, LazyTensor]]) -> None:
+@dataclass
+class Moved:
+    """What was reordered of weights that lie otherwise in their checkpoint: row or column order[i] is the i-th now."""
+
+    rows: Orders = field(default_factory=dict)
+    columns: Orders = field(default_factory=dict)
+
+    def follow(self, name: str, part: Factored) -> Factored:
+        """What an adapter adds to the weight `name`, in the same order."""
+        rows, columns = self.rows.get(name, {}), self.columns.get(name, {})
+        if rows:
+            part = part.with_rows(lambda b: _in_orders(b, rows, axis=-2))
+        return part.with_columns(lambda a: _in_orders(a, columns, axis=-1)) if columns else part
+
+
+def _in_orders(tensor: LazyTensor, orders: dict[int | None, LazyTensor], axis: int) -> LazyTensor:
+    """A factor's rows (-2) or columns (-1) in an order for all, or in one for each expert [E, ...] that has one."""
+    size = tensor.shape[axis]
+
+    def load() -> QTensor:
+        wanted = np.tile(np.arange(size), (tensor.shape[0] if len(tensor.shape) == 3 else 1, 1))
+        for number, order in orders.items():
+            places = dequantize(order.load()).astype(np.intp)
+            wanted[slice(None) if number is None else number, : len(places)] = places
+        values = dequantize(tensor.load())
+        stacked = values.reshape(len(wanted), *values.shape[-2:])
+        taken = np.take_along_axis(stacked, np.expand_dims(wanted, -1 if axis == -2 else -2), axis)
+        return quantize_reference(taken.reshape(values.shape), by_name("F32"), tensor.name)
+
+    return LazyTensor(tensor.name, by_name("F32"), tensor.shape, load)
+
+
+def absorb_orders(single: Tensors, experts: MutableMapping[str, dict[int, LazyTensor]], moved: Moved) -> None:
     """Drop the orders of down projections, by GGUF name, whose gate and up are there to be reordered. Of other weights
     that some experts have orders for all experts get one.
 
     experts  tensors of experts by GGUF name and number
+    moved    gets what is reordered
     """
     for name, stem, kind in _found(single):
         makers = [part for part in (f"{stem}gate{kind}", f"{stem}up{kind}") if f"{part}.weight" in single]
         if f"{stem}up{kind}" in makers and _fit([single[f"{part}.weight"] for part in makers], single[name]):
             order = single.pop(name)
+            moved.columns[f"{stem}down{kind}.weight"] = {None: order}
+            moved.rows |= {f"{part}.weight": {None: order} for part in makers}
             for full in (f"{part}.{end}" for part in makers for end in ("weight", "bias")):
                 if full in single:
                     single[full] = _reordered(single[full], order)
@@ -41,6 +80,9 @@ def absorb_orders(single: Tensors, experts: MutableMapping[str, dict[int, LazyTe
             rows = [experts[part].get(number) for part in makers]
             if makers and _fit(rows, order):
                 del experts[name][number]
+                moved.columns.setdefault(f"{stem}down{kind}.weight", {})[number] = order
+                for part in makers:
+                    moved.rows.setdefault(part, {})[number] = order
                 for part, tensor in zip(makers, rows, strict=True):
                     assert tensor is not None
                     experts[part][number] = _reordered(tensor, order)
@@ -52,14 +94,17 @@ def absorb_orders(single: Tensors, experts: MutableMapping[str, dict[int, LazyTe
             experts[name].setdefault(number, _natural(order))
 
 
-def absorb_orders_of_heads(single: Tensors, halves: MutableMapping[str, tuple[LazyTensor, int]]) -> None:
+def absorb_orders_of_heads(single: Tensors, halves: MutableMapping[str, tuple[LazyTensor, int]], moved: Moved) -> None:
     """Drop the orders of matrices that `halves` has for keys and values of heads. The rows that make the vector which
     these read, and its norm, are reordered.
 
     halves  tensors that two are made of, by each one's GGUF name
+    moved   gets what is reordered
     """
     for found in [match for match in map(_HEADS.fullmatch, halves) if match]:
         order, _ = halves.pop(found[0])
+        moved.columns[f"{found[1]}v_b.weight"] = {None: order}
+        moved.rows |= {f"{found[1]}{part}.weight": {None: order} for part in ("k_b", "kv_a_mqa")}
         for name in (f"{found[1]}kv_a_mqa.weight", f"{found[1]}kv_a_norm.weight"):
             if name in single:
                 single[name] = _reordered(single[name], order)

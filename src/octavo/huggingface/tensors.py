@@ -19,13 +19,13 @@ from octavo.huggingface.config import find_class
 from octavo.huggingface.experts import apart, columns_of, half, in_groups, stacked, transposed
 from octavo.huggingface.heads import is_no_part, is_of_heads, part_of_heads
 from octavo.huggingface.layouts.stored import stored_tensors
-from octavo.huggingface.orders import absorb_orders, absorb_orders_of_heads
+from octavo.huggingface.orders import Moved, absorb_orders, absorb_orders_of_heads
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
 from octavo.models.config import Config
 from octavo.models.hparams import CLASSIFIER
-from octavo.models.remaking import multiplied, neighbouring, of_unit_length
+from octavo.models.remaking import multiplied, neighbouring, of_unit_length, rows_moved
 from octavo.models.weights import WHOLE
 
 IGNORED = ("rotary_emb.inv_freq",)
@@ -42,7 +42,7 @@ _EXPERT = re.compile(r"((?:.+\.)?experts)\.(0|[1-9][0-9]{0,4})\.(\w+)")
 
 
 @dataclass
-class _Found:
+class Found:
     """The tensors of a checkpoint by GGUF name: one each, or one an expert, or a half of a tensor for all experts."""
 
     single: dict[str, LazyTensor] = field(default_factory=dict)
@@ -58,6 +58,7 @@ def gguf_tensors(
     constants: Mapping[str, F32],
     beside: Mapping[str, LazyTensor],
     text_name: Callable[[str], str | None] | None = None,
+    moved: Moved | None = None,
 ) -> tuple[LazyTensor, ...]:
     """The tensors in the order of the model: vectors and routers as F32, matrices as they are stored.
 
@@ -66,6 +67,7 @@ def gguf_tensors(
     constants  tensors of GGUF's that follow from config.json, by name
     beside     those of other folders than the checkpoint's, by GGUF name
     text_name  the name of a tensor in the part of the checkpoint that is read, None for one of another part
+    moved      gets what is in another order than the checkpoint has it, but for what all checkpoints of the kind have
 
     Raises ModelError for a tensor that is missing, not known, or of another shape than the configuration says.
     """
@@ -75,10 +77,11 @@ def gguf_tensors(
     stored = stored_tensors(checkpoint, config, lambda name: (plain := named(name)) is None or left_out(plain))
     factors = architecture.factors(config)
     modules = {**architecture.names, **architecture.class_names.get(find_class(config), {})}
-    found = _find({named(name) or name: tensor for name, tensor in stored.items()}, architecture, modules, outer)
+    found = find({named(name) or name: tensor for name, tensor in stored.items()}, architecture, modules, outer)
     found.single |= beside
-    absorb_orders(found.single, found.experts)
-    absorb_orders_of_heads(found.single, found.halves)
+    moved = Moved() if moved is None else moved
+    absorb_orders(found.single, found.experts, moved)
+    absorb_orders_of_heads(found.single, found.halves, moved)
     expected = architecture.tensors(hp)
     if not tied and "output.weight" in expected and "output.weight" not in found.single:
         raise _fault(checkpoint, "lm_head.weight", "is missing", "with tie_word_embeddings")
@@ -132,11 +135,12 @@ def _left_out(architecture: Architecture[Any], outer: Mapping[str, str], tied: b
     return left_out
 
 
-def _find(
+def find(
     tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], modules: Mapping[str, str],
     outer: Mapping[str, str],
-) -> _Found:  # fmt: skip
-    found = _Found()
+) -> Found:  # fmt: skip
+    """A checkpoint's tensors, by its own names, where `modules` of layers and `outer` say that they belong."""
+    found = Found()
     in_layer = re.compile(re.escape(architecture.layer) + _NUMBER)
     for name, tensor in tensors.items():
         plain = architecture.plain_name(name)
@@ -151,7 +155,7 @@ def _find(
     return found
 
 
-def _find_in_layer(found: _Found, names: Mapping[str, str], prefix: str, part: str, tensor: LazyTensor) -> bool:
+def _find_in_layer(found: Found, names: Mapping[str, str], prefix: str, part: str, tensor: LazyTensor) -> bool:
     """Put a layer's tensor where it belongs; whether it is known."""
     stem, _, kind = part.rpartition(".")
     if kind not in ("weight", *BESIDE) or part in names:  # stacked experts may go without
@@ -181,7 +185,7 @@ def _full(prefix: str, target: str, kind: str) -> str:
 
 
 def _made(
-    checkpoint: Checkpoint, found: _Found, name: str, hp: Hyperparams, architecture: Architecture[Any],
+    checkpoint: Checkpoint, found: Found, name: str, hp: Hyperparams, architecture: Architecture[Any],
     want: tuple[int, ...],
 ) -> LazyTensor | None:  # fmt: skip
     """The tensor called `name`, to be made when its turn comes; None where the checkpoint has nothing for it.
@@ -232,11 +236,17 @@ def _made(
         ("_inp_shexp.weight", "exp_probs_b.bias", CLASSIFIER)
     ):  # [K] or one row [1, K], which is a vector in GGUF
         return _source(name, tensor.format, tensor.shape[-1:], lambda: _row(tensor.load()))
+    turned = in_order(name, tensor, hp, architecture)
+    return _source(name, turned.format, turned.shape, turned.load)
+
+
+def in_order(name: str, tensor: LazyTensor, hp: Hyperparams, architecture: Architecture[Any]) -> LazyTensor:
+    """The tensor `name` with its rows, or values of a bias, where rope on neighbours wants those of q or k."""
     heads = {"attn_q": hp.n_head, "attn_k": hp.n_head_kv}.get(name.rpartition(".")[0].rpartition(".")[2])
     reordered = architecture.reordered and name.endswith((".weight", ".bias"))
-    if reordered and hp.rope.interleaved and heads and tensor.shape[0] % (2 * heads) == 0:
-        return _source(name, tensor.format, tensor.shape, lambda: _interleaved(tensor.load(), heads))
-    return _source(name, tensor.format, tensor.shape, tensor.load)
+    if not (reordered and hp.rope.interleaved and heads and tensor.shape[0] % (2 * heads) == 0):
+        return tensor
+    return rows_moved(tensor, lambda rows: neighbouring(rows, heads))
 
 
 def _times(scales: QTensor, others: LazyTensor | None) -> QTensor:
@@ -294,13 +304,7 @@ def _constant(name: str, values: F32) -> LazyTensor:
     return LazyTensor(name, plain, values.shape, lambda: quantize_reference(values, plain, name))
 
 
-def _interleaved(tensor: QTensor, heads: int) -> QTensor:
-    """Rows (or values of a bias) of q or k from rope on halves of a head to rope on neighbours."""
-    turned = neighbouring(tensor.data.reshape(tensor.shape[0], -1), heads)
-    return QTensor(tensor.format, tensor.shape, np.ascontiguousarray(turned).reshape(tensor.data.shape))
-
-
-def _refuse_others(checkpoint: Checkpoint, found: _Found, expected: Mapping[str, object]) -> None:
+def _refuse_others(checkpoint: Checkpoint, found: Found, expected: Mapping[str, object]) -> None:
     others = [name for names in (found.single, found.experts, found.halves) for name in names if name not in expected]
     if others:
         outside = not others[0].startswith("blk.") and others[0] in found.single

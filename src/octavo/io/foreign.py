@@ -20,8 +20,8 @@ _HTML = "is a web page, not a model: a download gave its page instead of the fil
 _SAFETENSORS = "is a safetensors file: give the folder that it lies in, with config.json and the tokenizer"
 _JSON = "is JSON, not a model: give the folder that it lies in, if that is a checkpoint"
 
-ADAPTER_CONFIG = "adapter_config.json"
-"""The file that only the folder of an adapter has."""
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+"""The files that only the folder of an adapter has."""
 
 HEAD = 64
 """Bytes from a file's start that `foreign` looks at."""
@@ -33,7 +33,7 @@ AGAIN = "download or copy it again"
 def adapter(base: object = None) -> str:
     """What an adapter is, and what to do; `base` names the model that it changes, where it is a text."""
     named = f", {shown(base)}," if isinstance(base, str) and base else ""
-    return f"is an adapter (LoRA), no model, and Octavo can't apply it: merge it into its base model{named} first"
+    return f"is an adapter (LoRA), no model: run its base model{named} with --lora and this"
 
 
 def foreign(head: bytes) -> str | None:

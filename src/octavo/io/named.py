@@ -6,10 +6,11 @@ import os
 from typing import TYPE_CHECKING
 
 from octavo.data import resolve as resolve_path
-from octavo.io.hub.cache import cached
+from octavo.errors import HubError
+from octavo.io.hub.cache import cached, find
 from octavo.io.hub.name import HubName, parse
 from octavo.io.hub.patience import Show, nobody
-from octavo.io.hub.variants import Chooser, choose
+from octavo.io.hub.variants import Chooser, choose, choose_adapter
 from octavo.io.memory import room
 
 if TYPE_CHECKING:
@@ -38,6 +39,19 @@ def locate(
     if found is not None:
         return found
     return download(name, show, chooser, offline=offline).path
+
+
+def locate_adapter(adapter: str | os.PathLike[str], *, offline: bool = False, show: Show = nobody) -> str:
+    """The path of an adapter: a path as it is, or that of ORG/REPO[:FILE][@REVISION] of the hub, of which it is the
+    folder of an adapter, or else a GGUF file. Raises HubError for a name that can't be had."""
+    path = os.fsdecode(adapter)
+    name = hub_name(path)
+    if name is None:
+        return path
+    try:
+        return find(name, None, choose_adapter).path
+    except HubError:
+        return download(name, show, choose_adapter, offline=offline).path
 
 
 def hub_name(path: str) -> HubName | None:

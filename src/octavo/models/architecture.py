@@ -8,6 +8,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType, GraphBuilder
+from octavo.graph.low_rank import LowRank, with_low_rank
 from octavo.graph.node import PAGE_SIZE, Graph, Node
 from octavo.io.gguf import GGUFFile, LazyTensor
 from octavo.io.gguf.metadata import Metadata
@@ -162,11 +163,15 @@ class Architecture(Generic[H]):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model file, read and checked; `graph` gives its computation."""
+    """A model file, read and checked; `graph` gives its computation.
+
+    added  what adapters add to weights, by GGUF name, see `octavo.models.lora`
+    """
 
     file: GGUFFile
     architecture: Architecture[Any]
     hparams: Hyperparams
+    added: Mapping[str, LowRank] = field(default_factory=dict)
 
     def graph(
         self, *, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int | None = None,
@@ -180,8 +185,9 @@ class ModelSpec:
         n_ctx = n_ctx or self.hparams.n_ctx_train
         static = static_scales(self.file, self.hparams, cache_type)
         g = GraphBuilder(cache_type, page_size, n_ctx, window_pages=window_pages, static=static)
-        last = self.architecture.build(g, self.hparams, Weights(self.file))
-        return Graph.of(_before_output(last) if vectors and not self.architecture.encoder else last)
+        graph = Graph.of(self.architecture.build(g, self.hparams, Weights(self.file)))
+        graph = with_low_rank(graph, self.added)
+        return Graph.of(_before_output(graph.outputs[0])) if vectors and not self.architecture.encoder else graph
 
 
 def _before_output(logits: Node) -> Node:

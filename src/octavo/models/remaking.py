@@ -7,14 +7,28 @@ from collections.abc import Callable
 import numpy as np
 
 from octavo.errors import ModelError
-from octavo.formats import Planes, QTensor, dequantize, pack, quantize_reference, unpack
+from octavo.formats import Planes, QTensor, by_name, dequantize, pack, quantize_reference, unpack
 from octavo.formats.spec import F32, AnyArray
 from octavo.io.gguf import LazyTensor
 from octavo.models.hparams import Hyperparams
+from octavo.models.lora import Factored
+
+
+def in_f32(tensor: LazyTensor) -> LazyTensor:
+    """A tensor's values in F32."""
+    plain = by_name("F32")
+    return LazyTensor(
+        tensor.name, plain, tensor.shape, lambda: quantize_reference(dequantize(tensor.load()), plain, tensor.name)
+    )
 
 
 def columns_as_rows(tensor: LazyTensor) -> LazyTensor:
-    """A matrix of floats [K, N] as [N, K]. Raises ModelError for one that is quantized."""
+    """A matrix of floats [K, N] as [N, K]. Raises ModelError for one that is quantized.
+
+    That of an adapter stays: its rows are outputs however the checkpoint has them.
+    """
+    if isinstance(tensor, Factored):
+        return tensor
     fmt, (k, n) = tensor.format, tensor.shape
     if not fmt.is_float:
         raise ModelError(f"is {fmt.name}", field=f"tensor {tensor.name}", allowed="floats, as its outputs are columns")
@@ -31,13 +45,14 @@ def rows_moved(tensor: LazyTensor, move: Callable[[AnyArray], AnyArray], count: 
 
     count  rows that there are then, if not all
     """
+    if isinstance(tensor, Factored):
+        return tensor.with_rows(lambda b: rows_moved(b, move, count))
     shape = (count or tensor.shape[0], *tensor.shape[1:])
 
     def load() -> QTensor:
         found = tensor.load()
         rows = np.ascontiguousarray(move(found.data.reshape(tensor.shape[0], -1)))
-        data = rows.reshape(shape[0], -1) if len(shape) == 2 else rows.reshape(-1)
-        return QTensor(found.format, shape, data, tensor.name)
+        return QTensor(found.format, shape, rows.reshape(*shape[:-1], -1), tensor.name)
 
     return LazyTensor(tensor.name, tensor.format, shape, load)
 
@@ -48,6 +63,8 @@ def columns_moved(tensor: LazyTensor, heads: AnyArray) -> LazyTensor:
     Raises ModelError for blocks that are longer than a head, unless they are whole rows with one scale, or with groups
     that are not.
     """
+    if isinstance(tensor, Factored):
+        return tensor.with_columns(lambda a: columns_moved(a, heads))
     fmt, (n, k) = tensor.format, tensor.shape
     size, blocks = k // len(heads), fmt.block
     if fmt.per_row:
@@ -144,6 +161,8 @@ def multiplied(tensor: LazyTensor, by: float | F32) -> LazyTensor:
     fmt, factor = tensor.format, np.asarray(by, np.float32)
     if np.all(factor == 1):
         return tensor
+    if isinstance(tensor, Factored):
+        return tensor.with_rows(lambda b: multiplied(in_f32(b), by))
     if not fmt.is_float:
         raise ModelError(f"is {fmt.name}", field=f"tensor {tensor.name}", allowed="floats, as it is to be multiplied")
     factor = factor if factor.ndim == 0 else factor[:, None]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from octavo.formats import QTensor, by_name, dequantize, quantize_reference
+from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.hparams import Hyperparams
+from octavo.models.remaking import rows_moved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +39,7 @@ def taps_of(weight: Node) -> F32:
 
 def reordered(tensor: LazyTensor, order: AnyArray) -> LazyTensor:
     """A tensor with these of its rows, or of a vector's values, in this order."""
-
-    def load() -> QTensor:
-        stored = tensor.load()
-        rows = stored.data.reshape(tensor.shape[0], -1)[order]
-        return QTensor(stored.format, shape, rows.reshape(*shape[:-1], -1), stored.name)
-
-    shape = (len(order), *tensor.shape[1:])
-    return LazyTensor(tensor.name, tensor.format, shape, load)
+    return rows_moved(tensor, lambda rows: rows[order], len(order))
 
 
 def without_middle(tensor: LazyTensor) -> LazyTensor:

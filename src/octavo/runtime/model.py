@@ -25,6 +25,7 @@ from octavo.runtime.embedding import Embedder, Pooling, embedding_engine, is_emb
 from octavo.runtime.engine import Engine, EngineConfig, Speculate, usual_speculation
 from octavo.runtime.generation import Generation
 from octavo.runtime.grammar import Grammar, Grammars
+from octavo.runtime.lora import Chosen, Lora, chosen, located, with_adapters
 from octavo.runtime.many import Row, fill
 from octavo.runtime.options import GenerateOptions, SamplingOptions, recommended, settings
 from octavo.runtime.placement import GpuLayers, backends_for
@@ -40,11 +41,11 @@ from octavo.text import ChatTemplate, Tokenizer
 class Model:
     """A model with its tokenizer, chat template and engine; `file` and `engine` are there for a closer look.
 
-    Any thread may use it: what they ask for is computed in turn.
+    `lora` are its adapters by path, each with its scale. Any thread may use it: what they ask for is computed in turn.
     """
 
-    def __init__(self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer) -> None:
-        self.file, self.engine, self.tokenizer = file, engine, tokenizer
+    def __init__(self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer, lora: Chosen = ()) -> None:
+        self.file, self.engine, self.tokenizer, self.lora = file, engine, tokenizer, lora
         self._conversation: Conversation | None = None
 
     def __repr__(self) -> str:
@@ -55,7 +56,8 @@ class Model:
         architecture = self.file.metadata.get_str("general.architecture")
         size, stored = short_count(sum(info.size for info in infos)), max(types, key=lambda name: types[name])
         where = self.engine.backends[0].name
-        return f"Model({self.name!r}, {architecture}, {size}, {stored}, ctx {self.n_ctx}, {where})"
+        added = "".join(f", lora {shown_name(path)} x {scale:g}" for path, scale in self.lora)
+        return f"Model({self.name!r}, {architecture}, {size}, {stored}, ctx {self.n_ctx}, {where}{added})"
 
     @property
     def name(self) -> str:
@@ -265,7 +267,7 @@ class Model:
 
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate", "deterministic", "attention")  # fmt: skip
+                "speculate", "deterministic", "attention", "lora")  # fmt: skip
 
 
 def load(
@@ -282,6 +284,7 @@ def load(
     speculate: Speculate | None = None,
     deterministic: bool = False,
     attention: Attention = "exact",
+    lora: Lora | None = None,
     **other: Never,
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
@@ -302,6 +305,8 @@ def load(
                    it always is
     attention      "exact", or "int8" or "fp8" for attention of prompts by products of 8-bit numbers, on a GPU of
                    compute capability 9.0; layers that have no such kernel are exact
+    lora           LoRA adapters that the model is changed by: a GGUF file, a PEFT folder or a name of the hub, or
+                   several, or what each is multiplied by, as in {"adapter.gguf": 0.5}
 
     Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
     """
@@ -310,6 +315,7 @@ def load(
     flag("strict", strict)
     flag("deterministic", deterministic)
     choice("attention", attention, get_args(Attention))
+    adapters = located(chosen(lora))
     if speculate is not None:
         choice("speculate", speculate, get_args(Speculate))
     backends, layers = backends_for(device, threads, gpu_layers, deterministic=deterministic, attention=attention)
@@ -322,18 +328,23 @@ def load(
         kv_memory=kv_memory,
         speculate=usual_speculation(backends[0]) if speculate is None else speculate,
     )
-    return open_model(path, backends, config)
+    return open_model(path, backends, config, adapters)
 
 
-def open_model(path: str | os.PathLike[str], backends: Sequence[Backend], config: EngineConfig) -> Model:
-    """Load a model, or "demo", into an engine of this configuration; see `load`."""
-    return model_of(open_model_file(resolve(path)), backends, config)
+def open_model(
+    path: str | os.PathLike[str], backends: Sequence[Backend], config: EngineConfig, lora: Chosen = ()
+) -> Model:
+    """Load a model, or "demo", with adapters into an engine of this configuration; see `load`."""
+    return model_of(open_model_file(resolve(path)), backends, config, lora)
 
 
-def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig) -> Model:
-    """The model in an open file, loaded into an engine; the file is the model's, and is closed where this fails."""
+def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig, lora: Chosen = ()) -> Model:
+    """The model in an open file, with adapters, loaded into an engine.
+
+    The file is the model's, and is closed where this fails.
+    """
     try:
-        architecture = read_model(file)
+        architecture = with_adapters(read_model(file), lora)
         tokenizer = Tokenizer.from_gguf(file)
         if tokenizer.n_vocab > architecture.hparams.n_vocab:
             raise ModelError(
@@ -342,7 +353,7 @@ def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig) 
             )  # fmt: skip
         engine = _engine(architecture, backends, config)
         engine.load()
-        return Model(file, engine, tokenizer)
+        return Model(file, engine, tokenizer, lora)
     except BaseException:
         file.close()
         raise

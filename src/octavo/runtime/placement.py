@@ -13,6 +13,7 @@ from typing import Literal
 
 from octavo.backends import one_name, select
 from octavo.errors import BackendError, UsageError
+from octavo.graph.low_rank import EMBEDDING, OF_A, OF_B, OUTPUT
 from octavo.graph.lower import lower
 from octavo.graph.names import split_layer
 from octavo.graph.node import Attention, Graph, Node, Sizes
@@ -71,14 +72,14 @@ def checked(gpu_layers: GpuLayers) -> GpuLayers:
 
 def last_layers(graph: Graph, n_layer: int, count: int) -> Place:
     """Places the last `count` layers, and with any of them the output, on backend 0, and all others on 1."""
-    tied = all(w.name != "output.weight" for w in graph.leaves("weight"))
+    tied = all(w.name != OUTPUT for w in graph.leaves("weight"))
     first = n_layer - count
 
     def place(weight: Node) -> int:
         layer, _ = split_layer(weight.name)
         if layer is not None:
             return int(layer < first)
-        if weight.name == "token_embd.weight" and not tied:
+        if weight.name.removesuffix(OF_A).removesuffix(OF_B) == EMBEDDING and not tied:
             return int(first > 0)
         return int(count == 0)
 

@@ -70,14 +70,19 @@ def thinking_after(template: str, prompt: str) -> Thinking | None:
 
 
 class AfterThinking:
-    """A Constraint: anything up to the end of thinking, then a few tokens of white space, then the answer's own."""
+    """A Constraint: anything up to the end of thinking, then a few tokens of white space, then the answer's own.
+
+    Where the text that begins thinking has several tokens, an answer may begin as it does ("<tool_call>" as "<think>"). So
+    tokens of it are held back from the answer until another one comes.
+    """
 
     def __init__(self, answer: Constraint, thinking: Thinking, tokenizer: Tokenizer) -> None:
         self._answer, self._tokenizer, self._end = answer, tokenizer, thinking.end.encode()
         self._tail, self._thinks = b"", thinking.begun
         self._gap = MOST_WHITE if thinking.ended and not tokenizer.add_space_prefix else 0
         self._start = [] if thinking.begun or thinking.ended else _ids(tokenizer, thinking.start)
-        self._begun = thinking.begun
+        self._held: list[int] = []
+        self._may_answer = True
         self._free: Mask | None = None
         self._crossing: dict[bytes, Mask] = {}
 
@@ -86,8 +91,10 @@ class AfterThinking:
             mask[:] = 0
             mask[: len(self._all())] = self._all() & ~self._crosses()
             return
-        if self._begun and self._start:
+        if self._held:
             mask[:] = 0
+            if self._may_answer:
+                self._fill_held(mask)
             _set(mask, self._start[:1])
             return
         self._answer.fill(mask)
@@ -123,12 +130,14 @@ class AfterThinking:
     def accept(self, token: int) -> None:
         if self._thinks:
             self._think(token)
-        elif self._start and token == self._start[0] and (self._begun or self._is_start()):
-            self._begun = True
-            del self._start[0]
-            self._thinks = not self._start
-        elif self._begun and self._start:
-            raise GrammarError(f"token {token} does not go on with the text that begins thinking")
+        elif self._begins_thinking(token):
+            self._hold(token)
+        elif self._held:
+            if not self._may_answer:
+                raise GrammarError(f"token {token} does not go on with the text that begins thinking")
+            held, self._held, self._start, self._gap = self._held, [], [], 0
+            for one in (*held, token):
+                self._answer.accept(one)
         elif self._gap and token in self._white and self._begins_unspaced():
             self._gap -= 1
         else:
@@ -138,13 +147,38 @@ class AfterThinking:
 
     @property
     def stopped(self) -> bool:
-        return not self._thinks and not (self._begun and self._start) and self._answer.stopped
+        return not self._thinks and not self._held and self._answer.stopped
 
-    def _is_start(self) -> bool:
-        """Whether the first token of `start` begins thinking, and is not what the answer may begin with."""
+    def _begins_thinking(self, token: int) -> bool:
+        """Whether a token goes on with the text that begins thinking; white space may follow that in its last one."""
+        if not self._start:
+            return False
+        wanted, text = (self._tokenizer.token_bytes(one) for one in (self._start[0], token))
+        return token == self._start[0] or (
+            len(self._start) == 1 and bool(wanted) and text.startswith(wanted) and not text[len(wanted) :].strip()
+        )
+
+    def _hold(self, token: int) -> None:
+        """Go on with the text that begins thinking, and keep in mind whether the answer may begin so."""
+        del self._start[0]
+        self._thinks = not self._start
+        if self._thinks:
+            self._held = []
+            return
         mask = np.empty_like(self._all())
-        self._answer.fill(mask)
-        return len(self._start) == 1 or not _has(mask, self._start[0])
+        self._may_answer = self._may_answer and isinstance(self._answer, Foreseeing)
+        if self._may_answer:
+            self._fill_held(mask)
+            self._may_answer = _has(mask, token)
+        self._held.append(token)
+
+    def _fill_held(self, mask: Mask) -> None:
+        """What the answer may go on with after the tokens that are held back."""
+        if self._held:
+            assert isinstance(self._answer, Foreseeing)
+            self._answer.fill_after(self._held, mask)
+        else:
+            self._answer.fill(mask)
 
     def _think(self, token: int) -> None:
         if token in self._tokenizer.stop_ids:

@@ -18,6 +18,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     speculate   where drafts of replies come from; None for "lookup" on the CPU and "off" on a GPU
     embeddings  a model that generates also gives vectors of texts
     deterministic  the text of a reply does not depend on what else is computed, on a GPU too
+    lora        paths of adapters, with what each is multiplied by
     """
 
     path: str
@@ -33,6 +34,7 @@ class EngineOptions(msgspec.Struct, frozen=True):
     speculate: Literal["lookup", "off"] | None = None
     deterministic: bool = False
     attention: Literal["exact", "int8", "fp8"] = "exact"
+    lora: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)

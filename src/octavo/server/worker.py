@@ -232,7 +232,7 @@ def load_model(options: EngineOptions) -> Model:
         n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, kv_memory=kv_memory,
         max_sequences=options.max_sequences, speculate=options.speculate or usual_speculation(backends[0]),
     )  # fmt: skip
-    return model_of(file, backends, config)
+    return model_of(file, backends, config, options.lora)
 
 
 def _usual_kv_memory(options: EngineOptions, spec: ModelSpec, backend: Backend) -> int | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from octavo.errors import FileError, HubError
-from octavo.io.foreign import ADAPTER_CONFIG, adapter
+from octavo.io.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from octavo.io.hub import cache
 from octavo.io.hub.client import LIBRARY, client, tls
 from octavo.io.hub.fetch import Origin, fetch
@@ -64,7 +64,7 @@ def pull(
     listing = list_repository(api, name, patience)
     found = variants(listing.entries)
     if not found and any(entry.name == ADAPTER_CONFIG for entry in listing.entries):
-        raise HubError(f"{name.repo} {adapter()}")
+        raise HubError(f"{name.repo} is an adapter without {ADAPTER_WEIGHTS} (pickles are not downloaded)")
     chosen = chooser(name, found, free)
 
     def is_refused(status: int, header: Header) -> None:

@@ -65,7 +65,7 @@ def _of(repo: CachedRepoInfo) -> list[Installed]:
         folder, at = str(revision.snapshot_path), _time(revision.last_modified)
         models = whole(folder)
         for v in models:
-            what = None if v.is_checkpoint and len(models) == 1 else v.label
+            what = None if v.is_folder and len(models) == 1 else v.label
             name = HubName(repo.repo_id, what, _revision(revision))
             rows.append(Installed(name, v.label, v.nbytes, at, revision.commit_hash, v.path(folder)))
     partial = _partial(repo)

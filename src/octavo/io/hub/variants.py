@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from octavo.errors import ChoiceError, HubError
+from octavo.io.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from octavo.io.hub.name import HubName
 from octavo.sizes import size
 
 DEFAULT = "Q4_K_M"
 """What is taken where a name does not say which."""
-CHECKPOINT = "safetensors"
+CHECKPOINT, ADAPTER = "safetensors", "adapter"
 NEEDED = 1.1
 """Memory that a model needs, relative to its files: keys, values and work come on top of the weights."""
 
@@ -42,7 +43,10 @@ class RepoFile:
 
 @dataclass(frozen=True)
 class Variant:
-    """A model of a repository: a GGUF file, a set of shards in order, or a checkpoint. `label` tells it from others."""
+    """A model of a repository: a GGUF file, a set of shards in order, a checkpoint or the folder of an adapter.
+
+    `label` tells it from others.
+    """
 
     label: str
     files: tuple[RepoFile, ...]
@@ -55,13 +59,17 @@ class Variant:
     def is_checkpoint(self) -> bool:
         return self.label == CHECKPOINT
 
+    @property
+    def is_folder(self) -> bool:
+        return self.label in (CHECKPOINT, ADAPTER)
+
     def fits(self, free: int | None) -> bool:
         """Whether it runs in so many bytes of memory; None is what a system says that does not tell."""
         return free is None or self.nbytes * NEEDED <= free
 
     def path(self, folder: str) -> str:
         """Where it is, in the folder of a snapshot."""
-        return folder if self.is_checkpoint else os.path.join(folder, *self.files[0].name.split("/"))
+        return folder if self.is_folder else os.path.join(folder, *self.files[0].name.split("/"))
 
 
 Chooser = Callable[[HubName, Sequence[Variant], int | None], Variant]
@@ -69,7 +77,10 @@ Chooser = Callable[[HubName, Sequence[Variant], int | None], Variant]
 
 
 def variants(entries: Iterable[RepoFile]) -> list[Variant]:
-    """All models of a repository, the smallest first, its checkpoint last. Sets that lack a shard are none."""
+    """All models of a repository, the smallest first, its checkpoint and an adapter last.
+
+    Sets that lack a shard are none.
+    """
     found = list(entries)
     sets = _sets(entry for entry in found if entry.name.endswith(".gguf") and not _BESIDE.search(entry.name))
     labels = {stem: _label(stem) for stem in sets}
@@ -78,8 +89,8 @@ def variants(entries: Iterable[RepoFile]) -> list[Variant]:
         Variant(label if times[label] == 1 else stem, files)
         for (stem, files), label in zip(sets.items(), labels.values(), strict=True)
     ]
-    checkpoint = _checkpoint(found)
-    return sorted(named, key=lambda v: (v.nbytes, v.label)) + ([checkpoint] if checkpoint else [])
+    folders = [folder for folder in (_checkpoint(found), _adapter(found)) if folder is not None]
+    return sorted(named, key=lambda v: (v.nbytes, v.label)) + folders
 
 
 def _sets(files: Iterable[RepoFile]) -> dict[str, tuple[RepoFile, ...]]:
@@ -119,6 +130,27 @@ def _checkpoint(entries: Sequence[RepoFile]) -> Variant | None:
     return Variant(CHECKPOINT, (*(here[name] for name in names), *modules, config))
 
 
+def _adapter(entries: Sequence[RepoFile]) -> Variant | None:
+    """The files of an adapter's folder, its configuration last."""
+    here = {entry.name: entry for entry in entries}
+    wanted = ADAPTER_WEIGHTS, ADAPTER_CONFIG
+    return Variant(ADAPTER, tuple(here[name] for name in wanted)) if all(name in here for name in wanted) else None
+
+
+def choose_adapter(name: HubName, found: Sequence[Variant], free: int | None) -> Variant:
+    """The adapter that `name` means: the folder of one, or else one of the GGUF files, as `choose` has it.
+
+    Raises what that raises, and HubError where there is neither.
+    """
+    adapters = [v for v in found if v.label == ADAPTER]
+    files = [v for v in found if not v.is_folder]
+    if name.what or (files and not adapters):
+        return choose(name, found if name.what else files, free)
+    if not adapters:
+        raise HubError(f"{name.repo} has no adapter: neither {ADAPTER_WEIGHTS} nor a GGUF file")
+    return adapters[0]
+
+
 def choose(name: HubName, found: Sequence[Variant], free: int | None) -> Variant:
     """The model that `name` means; `free` bytes of memory are what it may need.
 
@@ -127,7 +159,7 @@ def choose(name: HubName, found: Sequence[Variant], free: int | None) -> Variant
     """
     if not found:
         raise HubError(f"{name.repo} has no GGUF files and no checkpoint in safetensors")
-    files = [v for v in found if not v.is_checkpoint]
+    files = [v for v in found if not v.is_folder]
     if name.what:
         return _named(name, found, name.what)
     if not files:

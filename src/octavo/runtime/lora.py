@@ -1,0 +1,78 @@
+"""LoRA adapters of a model that is loaded: which, how strong, and the model with them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from octavo.errors import UsageError
+from octavo.graph.low_rank import targets
+from octavo.io.named import locate_adapter
+from octavo.models import ModelSpec
+from octavo.models.lora import combined
+from octavo.runtime.arguments import wrong
+
+Path = str | os.PathLike[str]
+Lora = Path | Iterable[Path] | Mapping[Path, float]
+"""An adapter, several, or several and what each is multiplied by."""
+Chosen = tuple[tuple[str, float], ...]
+"""Adapters by path, each with its scale."""
+
+ALLOWED = "a path, several, or a mapping of paths to finite numbers"
+
+
+def chosen(given: Lora | None) -> Chosen:
+    """The adapters that an argument names. Raises UsageError for what names none, and for one that is named twice."""
+    if given is None:
+        return ()
+    if isinstance(given, str | os.PathLike):
+        found = [(given, 1.0)]
+    elif isinstance(given, Mapping):
+        found = list(given.items())
+    elif isinstance(given, Iterable):
+        found = [(path, 1.0) for path in given]
+    else:
+        raise wrong("lora", given, ALLOWED)
+    for path, scale in found:
+        if not isinstance(path, str | os.PathLike) or not _is_number(scale):
+            raise wrong("lora", given, ALLOWED)
+    named = tuple((os.fsdecode(path), float(scale)) for path, scale in found)
+    require_once(named)
+    return named
+
+
+def located(named: Chosen) -> Chosen:
+    """The same with paths in place of names of the hub, whose files are downloaded where they are not here."""
+    return tuple((locate_adapter(path), scale) for path, scale in named)
+
+
+def require_once(named: Sequence[tuple[str, float]]) -> None:
+    """Raise UsageError where an adapter is named twice."""
+    paths = [path for path, _ in named]
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise UsageError(f"lora names {twice} twice (allowed: once)", argument="lora")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def with_adapters(model: ModelSpec, adapters: Chosen) -> ModelSpec:
+    """The model with what adapters add to its weights; their tensors are read now.
+
+    Raises FileError and ModelError for adapters that can't be read or are of another model, and NonFiniteError for NaN
+    and Inf in them.
+    """
+    if not adapters:
+        return model
+    from octavo.huggingface.adapter import open_adapter
+
+    found, of_model = [], targets(model.graph())
+    for path, scale in adapters:
+        adapter = open_adapter(path, model)
+        adapter.require_fitting(of_model, model.file.tensors)
+        found.append((adapter, scale))
+    return replace(model, added=combined(found))
