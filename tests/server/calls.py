@@ -11,8 +11,10 @@ import jsonschema
 import openai
 import pytest
 
-from octavo.runtime.grammar import Grammars
+from octavo.runtime import grammar
+from octavo.runtime.grammar import Grammar, Grammars
 from octavo.runtime.thinking import MARKERS
+from octavo.server import chat
 from octavo.server.detail import Detail
 from octavo.server.tool_formats import ToolFormat
 from octavo.server.tool_parameters import Tool
@@ -85,3 +87,9 @@ def read(
     found.take([*detail.push(tokens), *detail.finish()])
     ((_, told),) = found.calls
     return json.loads(told)
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Let every reply be a text, in which there may be thinking."""
+    monkeypatch.setattr(chat, "_grammar_of", lambda *_: Grammar.choice([text]))
+    monkeypatch.setattr(grammar, "AfterThinking", lambda answer, *_: answer)

@@ -10,11 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 from octavo.runtime import Model
-from octavo.runtime.grammar import Grammar
-from octavo.server import chat
 from octavo.server.messages import Row
 from octavo.text import ChatTemplate
-from tests.server.calls import PARAMETERS, TWO
+from tests.server.calls import PARAMETERS, TWO, scripted
 from tests.server.playing import begun, playing
 from tests.server.running import Server, running_model
 from tests.server.test_chat import QUESTION
@@ -105,7 +103,7 @@ def test_why_a_message_ended(client: anthropic.Anthropic, model: Model) -> None:
 
 
 def test_thoughts_text_and_calls(client: anthropic.Anthropic, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "_grammar_of", lambda *_: Grammar.choice([f"<think>\nHm.\n</think>\n\n{TWO}"]))
+    scripted(monkeypatch, f"<think>\nHm.\n</think>\n\n{TWO}")
     source = server.service.template.source
     monkeypatch.setattr(server.service, "template", ChatTemplate(source + "{# </think> #}"))
     whole = client.messages.create(model="x", max_tokens=400, messages=ASK, tools=TOOLS)

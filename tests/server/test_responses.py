@@ -11,10 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from octavo.runtime import Model
-from octavo.runtime.grammar import Grammar
-from octavo.server import chat
 from octavo.text import ChatTemplate
-from tests.server.calls import PARAMETERS, TWO
+from tests.server.calls import PARAMETERS, TWO, scripted
 from tests.server.running import Server
 from tests.server.test_anthropic import events
 from tests.server.test_chat import QUESTION
@@ -69,7 +67,7 @@ def test_events_of_a_stream(server: Server, client: openai.OpenAI) -> None:
 
 
 def test_thoughts_text_and_calls(client: openai.OpenAI, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat, "_grammar_of", lambda *_: Grammar.choice([f"<think>\nHm.\n</think>\n\n{TWO}"]))
+    scripted(monkeypatch, f"<think>\nHm.\n</think>\n\n{TWO}")
     source = server.service.template.source
     monkeypatch.setattr(server.service, "template", ChatTemplate(source + "{# </think> #}"))
     whole = client.responses.create(model="x", input=QUESTION, tools=TOOLS)
@@ -95,7 +93,7 @@ def test_what_is_cut_is_incomplete(
     server: Server, monkeypatch: pytest.MonkeyPatch, most: int, kinds: list[str]
 ) -> None:
     """The item that was being written, and no other one."""
-    monkeypatch.setattr(chat, "_grammar_of", lambda *_: Grammar.choice([f"<think>\nHm.\n</think>\n\n{TWO}"]))
+    scripted(monkeypatch, f"<think>\nHm.\n</think>\n\n{TWO}")
     source = server.service.template.source
     monkeypatch.setattr(server.service, "template", ChatTemplate(source + "{# </think> #}"))
     body = {"input": QUESTION, "tools": TOOLS, "max_output_tokens": most}

@@ -13,7 +13,7 @@ from octavo.server import chat
 from octavo.server.tool_use import for_template, tool_use
 from octavo.text import ChatTemplate
 from tests.sampling import slow
-from tests.server.calls import TOOLS, TWO, client, require_valid
+from tests.server.calls import TOOLS, TWO, client, require_valid, scripted
 from tests.server.running import Server
 from tests.server.test_chat import ASK, FREE
 
@@ -63,11 +63,6 @@ def test_a_call_that_has_to_be(client: openai.OpenAI, choice: Any, seeds: range)
         assert len({call.id for call in calls}) == len(calls)
         if choice != "required":
             assert [call.function.name for call in calls] == ["now"]
-
-
-def scripted(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Let every reply be a text."""
-    monkeypatch.setattr(chat, "_grammar_of", lambda *_: Grammar.choice([text]))
 
 
 def test_a_stream_of_calls(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatch) -> None:

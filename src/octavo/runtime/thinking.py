@@ -72,8 +72,8 @@ def thinking_after(template: str, prompt: str) -> Thinking | None:
 class AfterThinking:
     """A Constraint: anything up to the end of thinking, then a few tokens of white space, then the answer's own.
 
-    Where the text that begins thinking has several tokens, an answer may begin as it does ("<tool_call>" as "<think>"). So
-    tokens of it are held back from the answer until another one comes.
+    Where the text that begins thinking has several tokens, an answer may begin as it does: "<tool_call>" as "<think>".
+    So tokens of it are held back from the answer until another one comes.
     """
 
     def __init__(self, answer: Constraint, thinking: Thinking, tokenizer: Tokenizer) -> None:
