@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from octavo.backends.reference import ReferenceBackend
 from octavo.cli.facts import facts, lines
 from octavo.errors import ModelError
-from octavo.formats import by_name, dequantize, quantize_reference
+from octavo.formats import by_name, channel_format, dequantize, group_format, quantize_reference
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, LazyTensor, write_gguf
 from octavo.models import read_model
@@ -187,17 +188,27 @@ def test_a_model_without_attention_says_so(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_multiplied() -> None:
-    """Rounded to the type that they have; what is quantized is refused, unless there is nothing to do."""
+    """Floats are rounded to their type, of what is quantized scales are multiplied, or it is refused."""
     values = np.float32([[1.0, 3.0], [5.0, 7.0]])
     bf16 = by_name("BF16")
     tensor = LazyTensor("blk.0.ssm_in.weight", bf16, (2, 2), lambda: quantize_reference(values, bf16))
     rows = dequantize(multiplied(tensor, np.float32([0.5, 1 / 3])).load())
     np.testing.assert_array_equal(rows[0], [0.5, 1.5])
     np.testing.assert_allclose(rows[1], [5 / 3, 7 / 3], rtol=2**-8)
-    packed = by_name("Q8_0")
+    for packed in (
+        group_format(4, 16, "BF16", "zero"),
+        group_format(3, 32, "F16", "minimum"),
+        channel_format("INT8", 64),
+    ):
+        made = partial(quantize_reference, np.random.default_rng(1).standard_normal((3, 64)).astype(np.float32), packed)
+        tensor = LazyTensor("blk.0.ssm_in.weight", packed, (3, 64), made)
+        got = multiplied(tensor, np.float32([0.1, -3, 7])).load()
+        assert packed.per_row == (got.format is packed)
+        np.testing.assert_allclose(dequantize(got), dequantize(made()) * np.float32([[0.1], [-3], [7]]), rtol=1e-5)
+    packed = by_name("MXFP4")
     tensor = LazyTensor("blk.0.ssm_in.weight", packed, (2, 32), lambda: quantize_reference(np.ones((2, 32)), packed))
     assert multiplied(tensor, 1.0) is tensor
-    with pytest.raises(ModelError, match="floats, as it is to be multiplied"):
+    with pytest.raises(ModelError, match=r"is MXFP4.*rows with floating scales, as it is to be multiplied"):
         multiplied(tensor, 2.0)
 
 

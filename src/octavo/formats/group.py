@@ -71,6 +71,14 @@ def row_named(name: str) -> BlockFormat:
     return group_format(int(found[1]), int(found[2]), found[4], below)
 
 
+def with_wide_scales(fmt: BlockFormat) -> BlockFormat | None:
+    """The same rows with scales of float32; None for rows whose scales are no floating numbers of their own field."""
+    if fmt.per_row or (fmt.fields and fmt.fields[0].dtype == np.dtype("<f4") and fmt.super == fmt.group):
+        return fmt
+    name, _, scale = fmt.name.rpartition("_")
+    return row_named(f"{name}_F32") if fmt.name.startswith("GROUP") and scale in SCALES else None
+
+
 def widths(bits: int) -> tuple[int, ...]:
     """Bits of the fields of codes, the widest first: 6 -> (4, 2)."""
     return (8,) if bits == 8 else tuple(width for width in (4, 2, 1) if bits & width)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from octavo.errors import ModelError
 from octavo.formats import Planes, QTensor, by_name, dequantize, pack, quantize_reference, unpack
+from octavo.formats.codec import chunks
+from octavo.formats.group import with_wide_scales
 from octavo.formats.spec import F32, AnyArray
 from octavo.io.gguf import LazyTensor
 from octavo.models.hparams import Hyperparams
 from octavo.models.lora import Factored
+
+CHUNK_VALUES = 1 << 20
+"""Values whose scales are multiplied at a time."""
 
 
 def in_f32(tensor: LazyTensor) -> LazyTensor:
@@ -154,9 +160,9 @@ def of_unit_length(tensor: LazyTensor, axis: int) -> LazyTensor:
 
 
 def multiplied(tensor: LazyTensor, by: float | F32) -> LazyTensor:
-    """A tensor of floats times a number, or each row times its own, rounded to the type that it has.
+    """A tensor times a number, or each row times its own: floats rounded to the type that they have, or else scales.
 
-    Raises ModelError for one that is quantized.
+    Raises ModelError for rows whose scales are no floating numbers.
     """
     fmt, factor = tensor.format, np.asarray(by, np.float32)
     if np.all(factor == 1):
@@ -164,12 +170,32 @@ def multiplied(tensor: LazyTensor, by: float | F32) -> LazyTensor:
     if isinstance(tensor, Factored):
         return tensor.with_rows(lambda b: multiplied(in_f32(b), by))
     if not fmt.is_float:
-        raise ModelError(f"is {fmt.name}", field=f"tensor {tensor.name}", allowed="floats, as it is to be multiplied")
+        return _with_scales_times(tensor, np.broadcast_to(factor, tensor.shape[:1]))
     factor = factor if factor.ndim == 0 else factor[:, None]
     return LazyTensor(
         tensor.name, fmt, tensor.shape,
         lambda: quantize_reference(dequantize(tensor.load()) * factor, fmt, tensor.name),
     )  # fmt: skip
+
+
+def _with_scales_times(tensor: LazyTensor, factor: F32) -> LazyTensor:
+    """Rows [N, K] with their scales, in float32, times a number for each row."""
+    wide, (n, k) = with_wide_scales(tensor.format), tensor.shape
+    if wide is None:
+        allowed = "floats, or rows with floating scales, as it is to be multiplied"
+        raise ModelError(f"is {tensor.format.name}", field=f"tensor {tensor.name}", allowed=allowed)
+
+    def load() -> QTensor:
+        stored = tensor.load()
+        out = np.empty((n, wide.row_bytes(k)), np.uint8)
+        for part in chunks(n, k, CHUNK_VALUES):
+            planes = unpack(QTensor(tensor.format, (len(factor[part]), k), stored.rows(part)))
+            by, least = factor[part, None], planes.dmin
+            assert planes.d is not None
+            out[part] = pack(replace(planes, d=planes.d * by, dmin=None if least is None else least * by), wide)
+        return QTensor(wide, tensor.shape, out, tensor.name)
+
+    return LazyTensor(tensor.name, wide, tensor.shape, load)
 
 
 def neighbouring(rows: AnyArray, heads: int) -> AnyArray:
