@@ -122,6 +122,16 @@ def test_inspect(octavo: Run, gguf: str, peft: str) -> None:
     assert "output.weight.lora_b" in octavo("inspect", gguf, "--tensors").out
 
 
+def test_inspect_of_a_configuration_with_objects(octavo: Run, tmp_path: Path) -> None:
+    said = {"rank_pattern": {"up_proj": 4}, "alpha_pattern": {}, "layers_to_transform": None}
+    path = write_peft(tmp_path / "peft", {"model.layers.0.mlp.up_proj": factors(N_FF, N_EMBD)}, **said)
+    shown = octavo("inspect", str(path), "--metadata").out
+    assert 'rank_pattern         {"up_proj": 4}' in shown
+    assert "alpha_pattern        {}" in shown
+    found = json.loads(octavo("inspect", str(path), "--json").out)["metadata"]
+    assert found["rank_pattern"] == {"up_proj": 4}
+
+
 def test_inspect_finds_nan(octavo: Run, tmp_path: Path) -> None:
     keys = {"general.type": "adapter", "adapter.type": "lora"}
     values = np.full((4, 8), np.nan, np.float32)

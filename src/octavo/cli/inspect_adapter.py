@@ -43,6 +43,8 @@ def inspect(path: str, *, metadata: bool, tensors: bool, check: bool, as_json: b
         shown = report | {"metadata": keys} | ({"tensors": rows} if tensors else {})
         print(to_json(shown | ({"non_finite": bad} if check else {})))
     else:
+        if os.path.isdir(path):  # where an object is one, not an array that was cut
+            keys = {key: to_json(value) if isinstance(value, dict) else value for key, value in keys.items()}
         _show(report, keys, rows, metadata, tensors, check and not bad)
         if not (metadata or tensors or check):
             print(f"\n{MORE}")
