@@ -28,7 +28,7 @@ from octavo.graph.ops import apply
 from octavo.quantizers import encode
 from tests.sampling import slow
 
-ZEROS = ("GROUP4_128_Z_F16", "GROUP8_64_Z_F16", "GROUP6_32_Z_F16")
+ZEROS = ("GROUP4_128_Z_F16", "GROUP8_64_Z_F16", "GROUP6_32_Z_F16", "GROUP4_16_Z_F16", "GROUP6_16_Z_F16")
 FORMATS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K", *ZEROS, "GROUP4_64_M_F16")
 
 

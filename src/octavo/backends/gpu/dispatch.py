@@ -10,6 +10,7 @@ from octavo.backends.gpu import gluon, tuned
 from octavo.backends.gpu.arguments import Constant
 from octavo.backends.gpu.layout import TILE, Layout
 from octavo.backends.gpu.mixed_shapes import (
+    SHARED_BYTES,
     STEP_BYTES,
     EvenPair,
     EvenShape,
@@ -253,7 +254,8 @@ def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> Mixed
         return None
     narrow, minima = layout.bits == 4, layout.has_min and not layout.has_zero
     if tokens > 1024:  # the library's tiles are better by more than unpacking into memory takes
-        return MixedGemmShape(256, 128, 3, 8) if narrow and not minima and n >= 8192 else None
+        depth = stages(layout, 256, 128, 3)
+        return MixedGemmShape(256, 128, depth, 8) if narrow and not minima and n >= 8192 else None
     if tokens > 256 and -(-tokens // 128) % 2 == 0:
         wide = narrow and -(-tokens // 256) * n >= 200 * 128
         return MixedGemmShape(256, 128, stages(layout, 256, 128, 3), 8) if wide else MixedGemmShape(256, 64, 3, 4)
@@ -261,7 +263,9 @@ def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> Mixed
     if found is None:
         return None
     if len(found) == 6:
-        return EvenShape(*found)
+        shape = EvenShape(*found)
+        resident = shape.resident * shape.depth * stage_bytes(layout, shape.block_m, shape.block_n)
+        return replace(shape, stages=min(shape.stages, SHARED_BYTES // resident))
     block_m, block_n, most, *others = found
     depth = stages(layout, block_m, block_n, most)
     if not others:
