@@ -83,6 +83,8 @@ def test_tensors(base: GGUFFile, tmp_path: Path) -> None:
     nan = b.copy()
     nan[3, 1] = np.nan
     refused(base, write_lora_gguf(tmp_path / "n.gguf", {Q: (a, nan)}), NonFiniteError, f"'{Q}.lora_b': NaN or Inf")
+    large = write_lora_gguf(tmp_path / "l.gguf", {Q: (a, 1e38 * b)}, alpha=1e10)
+    refused(base, large, NonFiniteError, f"'{Q}.lora_b': times 2.5e+09 is too large for F32")
 
 
 def test_parts_of_pairs(base: GGUFFile, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def combined(adapters: Sequence[tuple[Adapter, float]]) -> dict[str, LowRank]:
     """What adapters, each times its scale, add together: the rows of all a, and the columns of all scaled b.
 
     Values keep the type that all have in the files where it holds them exactly, and are F32 otherwise. All are read.
-    Raises NonFiniteError for NaN and Inf.
+    Raises NonFiniteError for NaN and Inf, and where a scale makes values too large for F32.
     """
     found: dict[str, list[tuple[Factored, F32, F32]]] = {}
     for adapter, scale in adapters:
@@ -86,7 +86,7 @@ def combined(adapters: Sequence[tuple[Adapter, float]]) -> dict[str, LowRank]:
             if scale == 0:
                 continue
             a, b = (_finite(adapter, name, tensor) for tensor in (part.a, part.b))
-            found.setdefault(name, []).append((part, a, b * np.float32(scale * part.factor)))
+            found.setdefault(name, []).append((part, a, _times(adapter, part, b, scale * part.factor)))
     added = {}
     for name, parts in found.items():
         types = {tensor.format.name for part, _, _ in parts for tensor in (part.a, part.b)}
@@ -100,6 +100,14 @@ def _finite(adapter: Adapter, name: str, tensor: LazyTensor) -> F32:
     values = dequantize(tensor.load())
     if not np.isfinite(values).all():
         raise NonFiniteError(f"{adapter.path}: {tensor_label(tensor.name)}: NaN or Inf")
+    return values
+
+
+def _times(adapter: Adapter, part: Factored, b: F32, factor: float) -> F32:
+    with np.errstate(over="ignore", invalid="ignore"):
+        values: F32 = b * np.float32(factor)
+    if not np.isfinite(values).all():
+        raise NonFiniteError(f"{adapter.path}: {tensor_label(part.b.name)}: times {factor:g} is too large for F32")
     return values
 
 
