@@ -10,7 +10,7 @@ import pytest
 
 from octavo.runtime import Model
 from octavo.runtime.speculate import Speculator
-from tests.server.running import Server, events
+from tests.server.running import Server, events, running_model
 
 TEXT = "What is 12 times 7?"
 GREEDY: dict[str, Any] = {"temperature": 0, "n_predict": 6, "ignore_eos": True}
@@ -160,6 +160,17 @@ def test_properties(server: Server, model: Model) -> None:
     slots = server.get("/slots")
     assert len(slots) == props["total_slots"] == 8
     assert not any(slot["is_processing"] for slot in slots)
+
+
+def test_adapters(server: Server, model: Model) -> None:
+    """By name: where they lie is no client's business."""
+    assert server.get("/lora-adapters") == []
+    with running_model(model, lora=(("/a/b/one.gguf", 0.5), ("two", 1.0))) as adapted:
+        assert adapted.get("/lora-adapters") == [
+            {"id": 0, "path": "one.gguf", "scale": 0.5}, {"id": 1, "path": "two", "scale": 1.0},
+        ]  # fmt: skip
+    status, error = server.refused("/lora-adapters", [{"id": 0, "scale": 1}])
+    assert (status, error["message"]) == (405, "POST is no method of /lora-adapters")
 
 
 def test_models(server: Server, model: Model) -> None:

@@ -142,7 +142,7 @@ def serve(
     with closing(launched):
         path = local(model, offline)
         lora = tuple(adapters(where.lora, offline).items())
-        _run(launched, _engine_options(path, ctx, where, load, lora), _server_options(path, reached, load))
+        _run(launched, _engine_options(path, ctx, where, load, lora), _server_options(path, reached, load, lora))
 
 
 def _engine_options(path: str, ctx: int | None, where: Where, load: Load, lora: Chosen) -> EngineOptions:
@@ -170,7 +170,7 @@ def nbytes(text: str) -> int:
     return found
 
 
-def _server_options(path: str, reached: Reached, load: Load) -> ServerOptions:
+def _server_options(path: str, reached: Reached, load: Load, lora: Chosen) -> ServerOptions:
     from octavo.io.hub.cache import shown_name
     from octavo.server.options import Limits, ServerOptions
 
@@ -179,7 +179,7 @@ def _server_options(path: str, reached: Reached, load: Load) -> ServerOptions:
         name=reached.alias or shown_name(path).removesuffix(".gguf"), host=reached.host, port=reached.port,
         keys=_keys(reached), hosts=tuple(reached.allow_host or ()), origins=tuple(reached.origin or ()),
         strict_model=reached.strict_model, share_cache=load.share_cache, limits=limits,
-        chat_template=reached.chat_template,
+        chat_template=reached.chat_template, lora=lora,
     )  # fmt: skip
 
 

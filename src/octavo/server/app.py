@@ -43,6 +43,7 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/tokenizer_info", native.tokenizer_info),
     ("POST", "/apply-template", native.apply_template),
     ("GET", "/props", native.props),
+    ("GET", "/lora-adapters", native.lora_adapters),
     ("GET", "/slots", native.slots),
     ("GET", "/metrics", meta.metrics),
     ("GET", "/", meta.chat_page),

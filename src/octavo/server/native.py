@@ -1,4 +1,4 @@
-"""llama-server's own routes: /completion, /tokenize, /detokenize, /apply-template, /props and /slots."""
+"""llama-server's own routes: /completion, /tokenize, /detokenize, /apply-template, /props, /slots, /lora-adapters."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.io.hub.cache import shown_name
 from octavo.server.answer import answered, body_of, json_response, key_of, service_of
 from octavo.server.chat import encode_chat_text, size_of_messages
 from octavo.server.completions import effort
@@ -239,6 +240,14 @@ async def props(request: Request) -> Response:
         "chat_template": service.template.source, **_ends(service, ""), "build_info": service.fingerprint,
         "modalities": {"vision": False, "audio": False}, "is_sleeping": False, **more,
     })  # fmt: skip
+
+
+async def lora_adapters(request: Request) -> Response:
+    """The adapters that the model was loaded with, by name, and their scales, which stay."""
+    adapters = service_of(request).options.lora
+    return json_response([
+        {"id": i, "path": shown_name(path), "scale": scale} for i, (path, scale) in enumerate(adapters)
+    ])  # fmt: skip
 
 
 async def slots(request: Request) -> Response:

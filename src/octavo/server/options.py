@@ -78,6 +78,7 @@ class ServerOptions:
     strict_model   refuse names of other models
     share_cache    clients with different keys share cached prompts
     chat_template  what the model calls the template for all requests; None: the one without a name, and that for tools
+    lora           paths of the model's adapters, with what each is multiplied by
     """
 
     name: str
@@ -89,4 +90,5 @@ class ServerOptions:
     strict_model: bool = False
     share_cache: bool = False
     chat_template: str | None = None
+    lora: tuple[tuple[str, float], ...] = ()
     limits: Limits = Limits()
