@@ -122,8 +122,11 @@ def test_codes_lie_as_the_layout_says(fmt: BlockFormat) -> None:
         return digits_lie_as_the_layout_says(fmt)
     if fmt.grid is not None:
         return numbers_lie_as_the_layout_says(fmt)
-    stored = tensor(fmt, 17, 512)
-    packed = pack(stored, 1, Arena())
+    return codes_lie_as_the_layout_says(tensor(fmt, 17, 512))
+
+
+def codes_lie_as_the_layout_says(stored: QTensor) -> None:
+    fmt, packed = stored.format, pack(stored, 1, Arena())
     assert isinstance(packed, QuantWeight)
     layout, q = packed.layout, np.zeros((32, 512), np.uint8)
     q[:17] = unpack(stored).q
@@ -137,7 +140,6 @@ def test_codes_lie_as_the_layout_says(fmt: BlockFormat) -> None:
         rows = 16 if tile == 0 else 1
         want, got = (x.reshape(-1, 16, 4)[:, :rows] for x in (pack_codes(vectors, layout.bits), blocks[tile, block]))
         np.testing.assert_array_equal(got, want)
-    return None
 
 
 def digits_lie_as_the_layout_says(fmt: BlockFormat) -> None:
@@ -157,7 +159,7 @@ def digits_lie_as_the_layout_says(fmt: BlockFormat) -> None:
 
 def numbers_lie_as_the_layout_says(fmt: BlockFormat) -> None:
     stored = tensor(fmt, 17, 512)
-    packed = pack(stored, 1, Arena())
+    packed = pack(stored, 1, Arena(), compact=True)
     assert isinstance(packed, QuantWeight)
     assert fmt.indexed is not None
     blocks = stored.data.reshape(17, -1, fmt.block_bytes)
@@ -168,14 +170,15 @@ def numbers_lie_as_the_layout_says(fmt: BlockFormat) -> None:
         return  # codes are decoded to bytes there
     assert fmt.grid is not None
     numbers = index if grid.halves is None else numbers_of(fmt.grid)[index]
-    high_at = layout.head_bytes - grid.high_bytes
-    if grid.halves is not None:
-        high_at = layout.block_bytes - grid.code_bytes + grid.marks
+    high_at = layout.block_bytes - grid.code_bytes + grid.marks
     for row, s, b, i in np.ndindex(17, 2, 8, 32 // grid.width):
         here, byte = data[row // 16, s], row % 16 * 4 + i % 4
         block = here[layout.head_bytes + b * layout.block_bytes :][: layout.block_bytes]
-        if grid.halves is None:
-            above = [int(here[high_at + 64 * (i // 4 * grid.more + p) + byte]) >> b & 1 for p in range(grid.more)]
+        if grid.halves is None:  # of 8 numbers in 8 bytes, those of others above them
+            place = 8 * (i // 4 * grid.more + byte // 8 % max(grid.more, 1)) + byte % 8
+            above = [
+                int(block[high_at + place]) >> (byte // 8 // grid.more * grid.more + p) & 1 for p in range(grid.more)
+            ]
         else:  # of 8 numbers from each 64 in turn, side by side
             bit = (byte // 8 * 8 * (8 // grid.width) + i // 4 * 8 + byte % 8) * grid.more
             above = [int(block[high_at + (bit + p) // 8]) >> (bit + p) % 8 & 1 for p in range(grid.more)]
@@ -185,18 +188,49 @@ def numbers_lie_as_the_layout_says(fmt: BlockFormat) -> None:
         assert number & ~mark == numbers[row, s, b, i]
 
 
+GRIDS = [f for f in QUANTIZED if f.grid is not None]
+no_table = pytest.mark.skipif(not host.has_byte_shuffle(), reason="codes are decoded to bytes there")
+
+
+@no_table
+@pytest.mark.parametrize("fmt", [f if f.name in ("IQ1_M", "IQ2_XS") else slow(f) for f in GRIDS], ids=lambda f: f.name)
+def test_whole_points_lie_as_the_layout_says(fmt: BlockFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no halves are looked up: four, two or one bit above eight, or none."""
+    monkeypatch.setattr(host, "has_byte_permutation", lambda: False)
+    numbers_lie_as_the_layout_says(fmt)
+
+
+@no_table
+@pytest.mark.parametrize("name", ["IQ3_XXS", "IQ3_S"])
+def test_points_of_4_values_become_codes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no halves are looked up, unless memory is short; values keep no factor that all of them have."""
+    monkeypatch.setattr(host, "has_byte_permutation", lambda: False)
+    stored = tensor(by_name(name), 17, 512)
+    codes_lie_as_the_layout_says(stored)
+    fast, compact = pack(stored, 1, Arena()), pack(stored, 1, Arena(), compact=True)
+    assert isinstance(fast, QuantWeight)
+    assert isinstance(compact, QuantWeight)
+    assert fast.layout.grid is None
+    assert compact.layout.grid is not None
+    assert fast.layout.table is not None
+    assert any(value % 2 for value in fast.layout.table)
+    assert fast.data.nbytes <= 1.38 * stored.data.nbytes * 32 / 17
+    assert compact.data.nbytes <= 1.05 * stored.data.nbytes * 32 / 17
+    np.testing.assert_array_equal(rows_of(stored, np.arange(17, dtype=np.int32)), dequantize(stored))
+
+
 MOST = {"Q2_K": 1.2, "Q3_K": 1.04, "Q4_K": 1.03, "Q5_K": 1.03, "IQ4_XS": 1.02, "NVFP4": 1.12, "TQ1_0": 1.08,
         "IQ1_S": 1.08, "IQ1_M": 1.08, "IQ2_XXS": 1.07, "IQ2_XS": 1.06, "IQ2_S": 1.1, "IQ3_XXS": 1.05,
         "IQ3_S": 1.08}  # fmt: skip
-"""How much larger than in the file a matrix may be, 1 for all others: scales of 4 and 6 bits take a byte each there,
-and those of NVFP4 an f16; of 8 signs all are stored; a few digits to the base 3 are left out.
+"""How much larger than in the file a matrix may be where memory is short, 1 for all others: scales of 4 and 6 bits take
+a byte each there, and those of NVFP4 an f16; of 8 signs all are stored; a few digits to the base 3 are left out.
 IQ1_M, IQ2_S and IQ3_S are that large where halves of points are looked up: their numbers have a bit or two more."""
 
 
 def size_ratio(fmt: BlockFormat) -> float:
     """Bytes in the packed layout over bytes in the file, of a matrix of whole tiles."""
     stored = tensor(fmt, 2 * ROWS, 1024)
-    return pack(stored, 1, Arena()).data.nbytes / stored.data.nbytes
+    return pack(stored, 1, Arena(), compact=True).data.nbytes / stored.data.nbytes
 
 
 @pytest.mark.parametrize("fmt", QUICK, ids=lambda f: f.name)

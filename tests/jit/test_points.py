@@ -1,4 +1,4 @@
-"""Points of a grid whose halves are looked up with the instructions of AVX-512 VBMI."""
+"""Points of a grid: their halves looked up with the instructions of AVX-512 VBMI, their products with those of AVX2."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from numba.core import cgutils
 from octavo.backends.cpu.grid_pack import points_of, with_points
 from octavo.backends.cpu.kernels.codes import codes_across, unpack_codes
 from octavo.backends.cpu.kernels.mul_mat import small_scales
+from octavo.backends.cpu.kernels.points import add_super_of_sizes
+from octavo.backends.cpu.kernels.quantize import BLOCK_BYTES
 from octavo.backends.cpu.pack import QuantWeight, pack
 from octavo.backends.cpu.pages import Arena
 from octavo.backends.cpu.point_halves import halves_of, numbers_of, tables_of
@@ -69,7 +71,7 @@ def test_permuted_bytes_are_the_values_of_points(name: str, tokens: int, monkeyp
         for i in range(8):
             simd.store_codes(codes + 512 * i, codes_of(w, block + i * block_bytes, i, table))
             for g in range(groups):
-                here = scales_of(block + i * block_bytes + g * small_bytes)
+                here = scales_of(block + i * block_bytes + g * small_bytes, simd.splat(1.0))
                 simd.store_f32x16(scales + 64 * (i * groups + g), here)
 
     codes, scales = np.empty((8, 8, 16, 4), np.uint8), np.empty((8 * groups, 16), np.float32)
@@ -106,6 +108,41 @@ def test_halves_of_numbers_are_those_of_points(points: grid.Grid) -> None:
     np.testing.assert_array_equal(looked_up, packed_halves(points.points))
     if points.even:  # those that a file stores in few bits keep their numbers
         np.testing.assert_array_equal(numbers, np.arange(len(numbers)))
+
+
+@pytest.mark.skipif("avx2" not in host.features(), reason="needs AVX2")
+@pytest.mark.parametrize("name", [*map(slow, ("IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ3_S")), "IQ1_M", "IQ2_S"])
+@pytest.mark.parametrize("tokens", [slow(1), 2])
+def test_products_with_sizes_are_exact(name: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AVX2's products of a super-block: whole numbers up to the scales, which are powers of two here."""
+    monkeypatch.setattr(host, "has_byte_permutation", lambda: False)
+    fmt, rng = by_name(name), np.random.default_rng(0)
+    assert fmt.table is not None
+    assert fmt.indexed is not None
+    stored = QTensor(fmt, (16, 256), rng.integers(0, 256, (16, fmt.block_bytes), np.uint8))
+    packed, planes = pack(stored, 1, Arena(), compact=True), unpack(stored)
+    assert isinstance(packed, QuantWeight)
+    assert planes.sc is not None
+    packed.data[0, 0, :32] = np.full(16, 2.0**-3, np.float16).view(np.uint8)  # d
+    x = rng.integers(-127, 128, (tokens, 8, 32), np.int8)
+    blocks = np.zeros((8, tokens * BLOCK_BYTES), np.uint8)
+    for b, block in enumerate(blocks):
+        sums = [-128 * x[:, b, part].astype(np.int32).sum(1) for part in (slice(32), slice(16), slice(16, 32))]
+        floats = np.full((3, tokens), 0.5, np.float32)  # scales, and sums that are not read
+        parts = (x[:, b], floats, np.array(sums, np.int32))
+        block[:] = np.concatenate([part.reshape(-1).view(np.uint8) for part in parts])
+    monkeypatch.setattr(host, "level", lambda: "avx2")
+    add_super = add_super_of_sizes(packed.layout, tokens)
+
+    @compiled
+    def run(y, w, blocks, table):
+        simd.store_block(y, 64, add_super(simd.zeros(tokens), w, blocks, table))
+
+    y = np.empty((tokens, 16), np.float32)
+    run(y, packed.data, blocks, packed.table)
+    values = np.array(fmt.table)[planes.q].reshape(16, -1, fmt.group)
+    sums = np.einsum("rgi,tgi,rg->tr", values, x.reshape(tokens, -1, fmt.group).astype(int), planes.sc.astype(int))
+    np.testing.assert_array_equal(y, sums * (2.0**-4 * fmt.step))
 
 
 @pytest.mark.parametrize("points", [grid.IQ1, grid.IQ2_XXS, grid.IQ3_S], ids=str)

@@ -140,5 +140,8 @@ class HostBackend(Backend, Protocol):
     def weight_bytes(self, nodes: Sequence[Node]) -> int:
         """Bytes of the weights that `nodes` read, as they are loaded."""
 
+    def spare_memory(self) -> None:
+        """Load weights as small as they can be from here on, also where their products take longer then."""
+
     def cache_bytes(self, nodes: Sequence[Node], limits: Sizes) -> int:
         """Bytes of the caches, when they are full, and of the states that `nodes` read."""

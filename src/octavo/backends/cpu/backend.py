@@ -47,7 +47,7 @@ class CpuBackend(HostMemory):
 
     def __init__(self, *, threads: int | None = None, later: bool = False) -> None:
         self.threads = threads or cores()
-        self._arena = Arena()
+        self._arena, self._compact = Arena(), False
         if not later:
             _ = self._binders
 
@@ -101,7 +101,7 @@ class CpuBackend(HostMemory):
             return dequantize(tensor)
         if is_row_weight(tensor):
             return pack_rows(tensor, self.threads, self._arena)
-        return pack(tensor, self.threads, self._arena)
+        return pack(tensor, self.threads, self._arena, compact=self._compact)
 
     def begin_loading(self) -> None:
         self._arena = Arena()
@@ -109,7 +109,10 @@ class CpuBackend(HostMemory):
     def weight_bytes(self, nodes: Sequence[Node]) -> int:
         from octavo.backends.cpu.memory import weight_bytes
 
-        return weight_bytes(nodes)
+        return weight_bytes(nodes, compact=self._compact)
+
+    def spare_memory(self) -> None:
+        self._compact = True
 
     def cache_bytes(self, nodes: Sequence[Node], limits: Sizes) -> int:
         return kept_bytes(nodes, limits)

@@ -90,7 +90,8 @@ def pack_points(fmt: BlockFormat, layout: Layout, rows: U8, out: U8) -> bool:
 
 def _renumbered(grid: Grid, layout: Layout) -> npt.NDArray[np.uint32]:
     """What a layout has for each number of a grid, with a mark that is shared above its bits: uint32 [numbers]."""
-    assert layout.grid is not None
+    if layout.grid is None:
+        return np.ascontiguousarray(grid.points).view("<u4")[:, 0]
     if layout.grid.halves is None:
         return np.arange(len(grid.keys) << grid.shared, dtype=np.uint32)
     numbers = numbers_of(grid).astype(np.uint32)

@@ -8,18 +8,19 @@ Rows go in tiles of 16. A tile is a stream in the order in which a product reads
             where there are two levels: 16 bytes of scales for each group, then 16 bytes of minima for each
             16 x 32 codes in `bits` x 64 bytes (see `simd.load_codes`)
 
-With a grid there are numbers of points instead of codes, and scales take four bits:
+With a grid there are numbers of points instead of codes, and scales take four bits (also where the numbers of a file
+have become codes):
 
     for each super-block of 256 values:
         the 16 rows' scales d
-        what numbers have above eight bits: 64 bytes a bit, for 8 blocks (see `simd.load_points`)
         for each 32 values of K:
             8 bytes of scales for each group
             where each value has a mark: 64 bytes, bit j for vector j of codes
+            what numbers have above eight bits: 8 bytes a bit for each 64 bytes that follow (see `simd.load_points`)
             the low eight bits of numbers: 64 bytes for points of 8 values, 128 for those of 4
 
-Where halves of points are looked up (see `point_halves`, `simd.load_halves_of`), the bits of numbers above eight lie
-before the low ones, and marks that values share in the highest bit of scales:
+Where halves of points are looked up (see `point_halves`, `simd.load_halves_of`), marks that values share lie in the
+highest bit of scales:
 
         for each 32 values of K:
             8 bytes of scales for each group; the highest bit of each is the mark of the group's first point
@@ -82,11 +83,6 @@ class Points:
     marks: int
 
     @property
-    def high_bytes(self) -> int:
-        """Bytes of the upper bits of numbers in the head of a super-block of 256 values."""
-        return 0 if self.halves else 64 * self.more * (8 // self.width)
-
-    @property
     def low_bytes(self) -> int:
         """Bytes of the low eight bits of numbers of 16 rows x 32 values."""
         return 64 * (8 // self.width)
@@ -99,8 +95,7 @@ class Points:
     @property
     def code_bytes(self) -> int:
         """Bytes of marks and numbers of 16 rows x 32 values."""
-        upper = self.more * self.low_bytes // 8 if self.halves else 0
-        return self.marks + upper + self.low_bytes
+        return self.marks + self.more * self.low_bytes // 8 + self.low_bytes
 
 
 @dataclass(frozen=True)
@@ -112,6 +107,8 @@ class Layout:
     step    a power of two that all values are multiplied with
     grid    what codes are taken from, or None where they are stored themselves
     base3   codes are digits, see above
+
+    odd_scales  small scales are 2 s + 1, and s is stored in half a byte: of rows 0 to 7 in the low ones of 8 bytes
     """
 
     bits: int
@@ -126,6 +123,7 @@ class Layout:
     step: float = 1.0
     grid: Points | None = None
     base3: bool = False
+    odd_scales: bool = False
 
     @property
     def sets(self) -> int:
@@ -145,14 +143,12 @@ class Layout:
     @property
     def high_bytes(self) -> int:
         """Bytes of codes at the end of a super-block's head."""
-        if self.base3:
-            return 3 * 64 * (self.super // (4 * STEP))
-        return 0 if self.grid is None else self.grid.high_bytes
+        return 3 * 64 * (self.super // (4 * STEP)) if self.base3 else 0
 
     @property
     def small_bytes(self) -> int:
         """Bytes of 16 small scales."""
-        return ROWS if self.grid is None else ROWS // 2
+        return ROWS // 2 if self.odd_scales else ROWS
 
     @property
     def block_bytes(self) -> int:

@@ -54,7 +54,7 @@ from octavo.jit.simd.floats import (
     sub_exact,
     sum_lanes,
 )
-from octavo.jit.simd.grids import load_odd_x16, load_points, mark_codes
+from octavo.jit.simd.grids import load_nibbles_x16, load_points, mark_codes
 from octavo.jit.simd.halves import HalvesForm, load_halves_of, lower_marked, turn_blocks
 from octavo.jit.simd.memory import (
     advance,
@@ -166,7 +166,7 @@ __all__ = [
     "load_finite_e4m3x16",
     "load_halves_of",
     "load_high_codes",
-    "load_odd_x16",
+    "load_nibbles_x16",
     "load_panel",
     "load_points",
     "load_s8x16",

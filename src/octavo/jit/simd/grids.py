@@ -11,7 +11,7 @@ from octavo.jit.simd.emit import (
     I1,
     I8,
     I32,
-    V_F32,
+    I64,
     V_I32,
     V_U8,
     Block,
@@ -19,33 +19,33 @@ from octavo.jit.simd.emit import (
     f32x16,
     fill,
     i64,
+    join_lanes,
     literal,
     load_at,
     pointer_at,
-    repeat,
+    to_float,
     u8x64,
 )
 
 
 @intrinsic(prefer_literal=True)
-def load_points(ty, low, high, block, points, width, more):
+def load_points(ty, low, high, points, width, more):
     """8 vectors of codes from numbers of points of `width` values, 8 or 4.
 
     low     address of the numbers' low eight bits: for each 16 values, or 32, four bytes for each of 16 rows
-    high    address of what is above them, `more` planes for each 64 bytes at `low`: of byte i of a row's word, bit
-            `block` belongs to number i
+    high    address of the `more` bits above them, 0, 1, 2 or 4; for each 64 bytes at `low` those of the first ones
+            lie in the lowest bits of 8 `more` bytes, those of as many others above them, and so on
     points  address of a word for each point: 4 codes in its bytes; of 8 codes the last four in their upper halves
     """
     wide, planes = literal(width) == 8, literal(more)
     result = Block(u8x64, 8)
 
     def gen(c, b, s, a):
-        low, high, block, points = a[:4]
-        amount = repeat(b, b.trunc(block, I32))
+        low, high, points = a[:3]
         vectors = []
         for v in range(1 if wide else 2):
             numbers = load_at(b, low, V_I32, 64 * v)
-            above = _above(b, high, amount, [64 * (v * planes + p) for p in range(planes)])
+            above = b.bitcast(upper_bits(b, high, v, planes), V_I32) if planes else None
             for i in range(4):
                 word = _gather(b, points, _number(b, numbers, above, i))
                 if wide:
@@ -55,17 +55,15 @@ def load_points(ty, low, high, block, points, width, more):
                     vectors.append(word)
         return result.of(b, [b.bitcast(x, V_U8) for x in vectors])
 
-    return result(types.intp, types.intp, types.intp, types.intp, width, more), gen
+    return result(types.intp, types.intp, types.intp, width, more), gen
 
 
-def _above(b, high, shift, places):
-    """Bytes of the upper bits of four numbers a row, or None."""
-    above = None
-    for p, place in enumerate(places):
-        bit = b.and_(b.lshr(load_at(b, high, V_I32, place), shift), fill(V_I32, 0x01010101))
-        bit = b.shl(bit, fill(V_I32, p))
-        above = bit if above is None else b.or_(above, bit)
-    return above
+def upper_bits(b, high, v, more):
+    """The bits above eight of the v-th 64 numbers of a block, each in a byte; see `load_points`."""
+    words = load_at(b, high, ir.VectorType(I64, more), 8 * more * v)
+    every = b.shuffle_vector(words, words, ir.Constant(ir.VectorType(I32, 8), [i % more for i in range(8)]))
+    moved = b.lshr(every, ir.Constant(every.type, [i // more * more for i in range(8)]))
+    return b.and_(b.bitcast(moved, V_U8), fill(V_U8, (1 << more) - 1))
 
 
 def _number(b, low, above, i):
@@ -110,19 +108,19 @@ def mark_codes(ty, codes, address, bit):
 
 
 @intrinsic(prefer_literal=True)
-def load_odd_x16(ty, address, bits):
-    """2 s + 1 as floats, of 16 numbers s of 4 or 3 bits in the halves of 8 bytes, the low ones first."""
-    largest = (1 << literal(bits)) - 1
+def load_nibbles_x16(ty, address, bits):
+    """16 numbers of 4 or 3 bits as floats, in the low halves of 8 bytes, then in the high ones."""
+    width = literal(bits)
+    return f32x16(types.intp, bits), lambda c, b, s, a: nibbles_to_float(b, a[0], 0, width)
 
-    def gen(c, b, s, a):
-        doubled = b.shl(b.and_(load_nibbles(b, a[0]), fill(V_I32, largest)), fill(V_I32, 1))
-        return b.sitofp(b.or_(doubled, fill(V_I32, 1)), V_F32)
 
-    return f32x16(types.intp, bits), gen
+def nibbles_to_float(b, address, offset=0, bits=4):
+    """`load_nibbles_x16`, emitted, not called."""
+    numbers = b.and_(load_nibbles(b, b.add(address, i64(offset))), fill(V_I32, (1 << bits) - 1))
+    return to_float(b, numbers)
 
 
 def load_nibbles(b, address):
-    """The halves of 8 bytes as numbers of 32 bits, the low ones first, with junk above four bits."""
-    pairs = load_at(b, address, ir.VectorType(I8, 8))
-    twice = b.shuffle_vector(pairs, pairs, ir.Constant(ir.VectorType(I32, 16), [i // 2 for i in range(16)]))
-    return b.lshr(b.zext(twice, V_I32), ir.Constant(V_I32, [0, 4] * 8))
+    """The low halves of 8 bytes, then their high ones, as numbers of 32 bits, with junk above four bits."""
+    bytes_ = b.zext(load_at(b, address, ir.VectorType(I8, 8)), ir.VectorType(I32, 8))
+    return join_lanes(b, [bytes_, b.lshr(bytes_, fill(bytes_.type, 4))])

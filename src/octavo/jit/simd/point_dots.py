@@ -36,6 +36,7 @@ from octavo.jit.simd.emit import (
     store_at,
     to_float,
 )
+from octavo.jit.simd.grids import nibbles_to_float, upper_bits
 
 LARGEST_SUM = 32767
 
@@ -69,22 +70,23 @@ def fma_points_of(form: PointForm) -> Any:
     """The intrinsic for products of 16 rows x 32 values and n tokens."""
 
     @intrinsic
-    def fma_points(ty, acc, numbers, points, marks, block, scale0, scale1, x, at):
-        """acc[t] += float(dot of 32 values and token t's 32 bytes) * scale * d[t].
+    def fma_points(ty, acc, numbers, points, marks, small, d, x, at):
+        """acc[t] += float(dot of 32 values and token t's 32 bytes) * (2 s + 1) * d * token t's scale.
 
         numbers  address of bytes as `load_points` reads them, or of what `store_numbers` made of them
         points   address: for each number, a point's 8 sizes, or its 4 sizes twice
-        marks    address: where marks are signs, of those that `mark_codes` reads; else of bytes whose bit `block` says
-                 that a point has a mark
+        marks    address: where marks are signs, of those that `mark_codes` reads; else of what numbers have above
+                 eight bits, as `load_points` reads it
+        small    address of 8 bytes for each group: the numbers s of 4 bits of 16 rows, as `load_nibbles_x16` reads them
         x, at    activations as in `fma_dots`
         """
 
         def gen(c, b, s, a):
-            acc, numbers, points, marks, block, scale0, scale1, x, at = a
+            acc, numbers, points, marks, small, d, x, at = a
             n = s.args[0].n
             number = partial(_number, b, numbers, form)
-            signs = _signs(b, marks) if form.offset == 0 else None
-            raised = None if signs else _raised(b, marks, block, form.raised)
+            bytes_ = load_at(b, marks, V_U8) if form.offset == 0 else None
+            raised = _raised(b, marks, form) if bytes_ is None else None
             sums = [_Sums(b, form.limit, n) for _ in range(1 + form.halves)]
             for i in reversed(range(4)):  # of 8 values
                 pair = (_wide_points if form.width == 8 else _narrow_points)(b, number, points, i)
@@ -93,46 +95,44 @@ def fma_points_of(form: PointForm) -> Any:
                     pair = [b.add(sizes, more) for sizes in pair]
                 for half in (1, 0):
                     j = 2 * i + half
-                    sums[form.halves and i >= 2].add(pair[half], signs[j] if signs else None, x, 4 * j)
-            d_at = b.add(x, at)
+                    sign = _sign(b, bytes_, j) if bytes_ is not None else None
+                    sums[form.halves and i >= 2].add(pair[half], sign, x, 4 * j)
+            d_at, twice = b.add(x, at), b.fadd(d, d)
+            scales = [multiply_add(b, nibbles_to_float(b, small, 8 * g), twice, d) for g in range(1 + form.halves)]
             for t in range(n):
                 totals = [part.total(t, _begin(b, d_at, form, half, n, t)) for half, part in enumerate(sums)]
-                product = b.fmul(to_float(b, totals[0]), scale0)
+                product = b.fmul(to_float(b, totals[0]), scales[0])
                 if form.halves:
-                    product = multiply_add(b, to_float(b, totals[1]), scale1, product)
+                    product = multiply_add(b, to_float(b, totals[1]), scales[1], product)
                 of_token = multiply_add(b, product, repeat(b, load_at(b, d_at, F32, 4 * t)), b.extract_value(acc, t))
                 acc = b.insert_value(acc, of_token, t)
             return acc
 
-        integers = [types.intp] * 4
-        return acc(acc, *integers, f32x16, f32x16, types.intp, types.intp), gen
+        return acc(acc, *[types.intp] * 4, f32x16, types.intp, types.intp), gen
 
     return fma_points
 
 
 @intrinsic(prefer_literal=True)
-def store_numbers(ty, to, low, high, block, width, planes):
+def store_numbers(ty, to, low, high, width, more, planes):
     """Numbers of points of a block of 16 rows x 32 values to memory, 16 bits each, as `fma_points_of` reads them.
 
-    low, high, block  as `load_points` has them, with `planes` bits above eight
+    low, high, more  as `load_points` has them; of what is above eight bits `planes` bits belong to the numbers
     """
-    vectors, more = 8 // literal(width), literal(planes)
+    vectors, above_eight, mask = 8 // literal(width), literal(more), (1 << literal(planes)) - 1
 
     def gen(c, b, s, a):
-        to, low, high, block = a[:4]
-        shift = b.trunc(block, I16)
+        to, low, high = a[:3]
         for v in range(vectors):
             bytes_ = load_at(b, low, V_U8, 64 * v)
-            above = fill(V_U8, 0)
-            for p in reversed(range(more)):
-                above = b.or_(b.add(above, above), _bits_of_block(b, high, shift, 64 * (v * more + p)))
+            above = b.and_(upper_bits(b, high, v, above_eight), fill(V_U8, mask))
             for half in range(2):
                 order = [16 * quarter + 8 * half + i // 2 + 64 * (i % 2) for quarter in range(4) for i in range(16)]
                 words = b.shuffle_vector(bytes_, above, ir.Constant(ir.VectorType(I32, 64), order))
                 store_at(b, to, words, 128 * v + 64 * half)
         return c.get_dummy_value()
 
-    return types.void(types.intp, types.intp, types.intp, types.intp, width, planes), gen
+    return types.void(types.intp, types.intp, types.intp, width, more, planes), gen
 
 
 def _number(b, numbers, form, row, i):
@@ -143,16 +143,10 @@ def _number(b, numbers, form, row, i):
     return load_at(b, numbers, I16, 128 * v + 64 * (place % 16 // 8) + place // 16 * 16 + 2 * (place % 8))
 
 
-def _bits_of_block(b, address, shift, offset):
-    """64 bytes of 0 or 1: bit `shift` of those at an address."""
-    words = b.lshr(load_at(b, address, V_I16, offset), repeat(b, shift, 32))
-    return b.and_(b.bitcast(words, V_U8), fill(V_U8, 1))
-
-
 FIRST_ROWS = (0, 1, 4, 5, 8, 9, 12, 13)
 """Rows of a vector of points of 8 values; the others are two further on. So halves of both are rows in order."""
 
-WORDS = ir.VectorType(I32, 4)
+PAIR, WORDS = ir.VectorType(I64, 2), ir.VectorType(I32, 4)
 
 
 def _wide_points(b, number, points, i):
@@ -161,10 +155,9 @@ def _wide_points(b, number, points, i):
     for more in (0, 2):
         quarters = []
         for row in FIRST_ROWS[::2]:
-            first = load_at(b, _place(b, points, number(row + more, i)), I64)
-            first = b.insert_element(ir.Constant(ir.VectorType(I64, 2), ir.Undefined), first, ir.Constant(I32, 0))
+            first = load_at(b, _place(b, points, number(row + more, i)), PAIR)
             # With the eight bytes before it, the second point is where it belongs
-            both = load_at(b, _place(b, points, number(row + more + 1, i)), first.type, -8)
+            both = load_at(b, _place(b, points, number(row + more + 1, i)), PAIR, -8)
             quarters.append(b.shuffle_vector(first, both, ir.Constant(ir.VectorType(I32, 2), [0, 3])))
         pair.append(b.bitcast(join_lanes(b, quarters), V_I32))
     orders = [[4 * lane + 2 * (k % 2) + 16 * (k // 2) + half for lane in range(4) for k in range(4)] for half in (0, 1)]
@@ -194,16 +187,16 @@ def _place(b, points, number):
     return b.add(points, b.shl(b.zext(number, I64), i64(3)))
 
 
-def _signs(b, marks):
-    """For each vector of values, bytes that are negative where a value is, and nowhere 0."""
-    bytes_ = load_at(b, marks, V_U8)
-    return [b.or_(shift(b, bytes_, 7 - j), fill(V_U8, 1)) for j in range(8)]
+def _sign(b, marks, j):
+    """For vector j of values, bytes that are negative where a value is, and nowhere 0."""
+    return b.or_(shift(b, marks, 7 - j), fill(V_U8, 1))
 
 
-def _raised(b, marks, block, by):
-    """Bytes for 4 points of each row: `by` where they have no mark."""
-    marked = _bits_of_block(b, marks, b.trunc(block, I16), 0)
-    return b.and_(b.sub(marked, fill(V_U8, 1)), fill(V_U8, by))
+def _raised(b, high, form):
+    """Bytes for 4 points of each row: `raised` where they have no mark."""
+    mark = b.and_(upper_bits(b, high, 0, form.planes + 1), fill(V_U8, 1 << form.planes))
+    unmarked = b.sext(b.icmp_unsigned("==", mark, fill(V_U8, 0)), V_U8)
+    return b.and_(unmarked, fill(V_U8, form.raised))
 
 
 def _of_point(b, bytes_, i):

@@ -54,15 +54,15 @@ def codes_of_digits(layout: Layout, first: int) -> Any:
 
 def codes_of_points(layout: Layout, *, across: bool = False) -> Any:
     """`unpack_codes` for numbers of points; their words lie behind the table."""
-    grid, head, codes_at = layout.grid, layout.head_bytes, layout.block_bytes - layout.code_bytes
+    grid, codes_at = layout.grid, layout.block_bytes - layout.code_bytes
     assert grid is not None
     if grid.halves is not None:
         return _codes_of_halves(layout, across)
     width, more, marked, mark = grid.width, grid.more, grid.mark is not None, grid.mark or 0
-    high_at, words_at, low_at = head - grid.high_bytes, POINTS_AT, codes_at + grid.marks
+    high_at, words_at, low_at = codes_at + grid.marks, POINTS_AT, layout.block_bytes - grid.low_bytes
 
     def unpack(w, block, i, table):
-        codes = load_points(block + low_at, w + high_at, i, table + words_at, width, more)
+        codes = load_points(block + low_at, block + high_at, table + words_at, width, more)
         if marked:
             codes = mark_codes(codes, block + codes_at, mark)
         return look_up(codes, table)

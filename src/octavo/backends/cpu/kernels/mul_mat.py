@@ -17,7 +17,9 @@ from octavo.backends.cpu.layout import ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit import host
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
+    add,
     advance,
+    fma,
     fma_dots,
     fma_dots_2,
     fma_sums,
@@ -25,7 +27,7 @@ from octavo.jit.simd import (
     load_exponent_x16,
     load_f16x16,
     load_f32x16,
-    load_odd_x16,
+    load_nibbles_x16,
     load_s8x16,
     load_u8x16,
     mul,
@@ -283,15 +285,17 @@ def _store_scales(layout: Layout) -> Any:
 
 
 def small_scales(layout: Layout) -> Any:
-    """What loads 16 small scales."""
-    if layout.grid:
-        bits = 3 if layout.grid.halves and layout.grid.mark is None else 4  # the highest may be a mark
+    """A function (address, d) -> the 16 small scales there, times d."""
+    load, odd = load_s8x16 if layout.signed_scales else load_u8x16, layout.odd_scales
+    shared_beside = layout.grid is not None and layout.grid.halves is not None and layout.grid.mark is None
+    bits = 3 if shared_beside else 4  # the highest may be a mark
 
-        def load_odd(address):
-            return load_odd_x16(address, bits)
+    def scaled(address, d):
+        if odd:
+            return fma(load_nibbles_x16(address, bits), add(d, d), d)
+        return mul(load(address), d)
 
-        return inner(load_odd, layout, inline="always")
-    return load_s8x16 if layout.signed_scales else load_u8x16
+    return inner(scaled, layout, inline="always")
 
 
 def _scale_of(layout: Layout) -> Any:
@@ -325,11 +329,11 @@ def _bias_of(layout: Layout) -> Any:
 def _group_scale(layout: Layout) -> Any:
     """A function (super-block, block, d of its first set, group) -> the scales of a group of the block."""
     two_level, scale_of = layout.two_level, _scale_of(layout)
-    load_small, small_bytes = small_scales(layout), layout.small_bytes
+    scaled, small_bytes = small_scales(layout), layout.small_bytes
 
     def group_scale(w, block, d, group):
         if two_level:
-            return mul(load_small(block + small_bytes * group), d)
+            return scaled(block + small_bytes * group, d)
         return d if group == 0 else scale_of(w, group)
 
     return inner(group_scale, layout, inline="always")

@@ -16,7 +16,6 @@ from octavo.jit.simd import (
     PointForm,
     fma_points_of,
     load_f16x16,
-    load_odd_x16,
     mul,
     prefetch,
     splat,
@@ -37,18 +36,14 @@ def add_super_of_sizes(layout: Layout, n: int) -> Any:
     """A function (sums, super-block, activations, table) that adds a super-block's products to n vectors of sums."""
     grid = layout.grid
     assert grid is not None
-    form, small_bytes = _form(layout), layout.small_bytes
+    form, more = _form(layout), grid.more
     fma_points, width, planes = fma_points_of(form), grid.width, form.planes
     number_bytes = (512 // width) * (2 if planes else 1)
     block_at, block_bytes, blocks = layout.head_bytes, layout.block_bytes, layout.super // STEP
-    low_at, high_at = block_bytes - 512 // width, block_at - grid.high_bytes
-    room = blocks * number_bytes if planes else 64
-    signed, marks_at = (
-        grid.mark is not None,
-        block_bytes - layout.code_bytes if grid.mark is not None else block_at - 64,
-    )
+    low_at, marks_at = block_bytes - grid.low_bytes, block_bytes - layout.code_bytes
+    high_at, room = marks_at + grid.marks, blocks * number_bytes if planes else 64
     points_at, x_scales, x_bytes = grid.sizes_at, n * STEP, n * BLOCK_BYTES
-    step, stepped, ahead, halves = layout.step, layout.step != 1.0, bytes_ahead(), layout.groups == 2
+    step, stepped, ahead = layout.step, layout.step != 1.0, bytes_ahead()
 
     def add_super(acc, w, x, table):
         d = mul(load_f16x16(w), splat(step)) if stepped else load_f16x16(w)  # [16]
@@ -56,16 +51,13 @@ def add_super_of_sizes(layout: Layout, n: int) -> Any:
         made = stack(room)
         if planes:
             for i in range(blocks):
-                low = block + i * block_bytes + low_at
-                store_numbers(made + i * number_bytes, low, w + high_at, i, width, planes)
+                here = block + i * block_bytes
+                store_numbers(made + i * number_bytes, here + low_at, here + high_at, width, more, planes)
         for i in range(blocks):
             for line in range(0, block_bytes, 64):
                 prefetch(block + ahead + line)
             numbers = made + i * number_bytes if planes else block + low_at
-            first = mul(load_odd_x16(block, 4), d)  # [16]
-            last = mul(load_odd_x16(block + small_bytes, 4), d) if halves else first  # [16]
-            marks = block + marks_at if signed else w + marks_at
-            acc = fma_points(acc, numbers, points, marks, i, first, last, x, x_scales)  # n x [16]
+            acc = fma_points(acc, numbers, points, block + marks_at, block, d, x, x_scales)  # n x [16]
             block += block_bytes
             x += x_bytes
         return acc

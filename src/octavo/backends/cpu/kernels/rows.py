@@ -37,7 +37,7 @@ def get_rows_kernel(layout: Layout) -> Any:
     offset, step, stepped = float(layout.offset), layout.step, layout.step != 1.0
     super_values, super_bytes, blocks = layout.super, layout.super_bytes, layout.super // STEP
     load_d, load_min = LOADS[layout.scale], LOADS[layout.minima or "f16"]
-    load_sc, small_bytes = small_scales(layout), layout.small_bytes
+    scaled, small_bytes = small_scales(layout), layout.small_bytes
     unpack = codes_of_points(layout) if layout.grid else codes_of_digits(layout, 0) if layout.base3 else None
     unpacks = unpack is not None
     d_bytes = SCALE_BYTES[layout.scale] * ROWS
@@ -65,7 +65,7 @@ def get_rows_kernel(layout: Layout) -> Any:
                 store_codes(codes_here, codes)
                 for group in range(groups):
                     if two_level:
-                        scale = mul(load_sc(block + small_bytes * group), d)
+                        scale = scaled(block + small_bytes * group, d)
                     else:
                         scale = load_d(w + d_bytes * group)
                         scale = mul(scale, splat(step)) if stepped else scale
