@@ -25,6 +25,7 @@ from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.batch import Feed
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.lora import Chosen, with_adapters
+from octavo.runtime.placement import last_layers
 from tests.models.adapters import (
     ALPHA,
     RANK,
@@ -198,6 +199,19 @@ def test_an_embedding_of_peft(adapted: dict[str, Adapted], tmp_path: Path) -> No
     save_file(dict(zip(names, columns, strict=True)), adapter / "adapter_model.safetensors")
     with open_model_file(merged_folder(made.adapter.parent / "hf", tmp_path / "m", {name: (a, b)})) as file:
         assert error(logits(made.folder, ((str(adapter), 1.0),)), logits(file)) < 1e-5
+
+
+def test_factors_lie_where_their_weight_does(base: GGUFFile, tmp_path: Path) -> None:
+    names = ("blk.0.attn_q.weight", "blk.1.attn_q.weight", "output.weight")
+    a, b = factors(*shape_of(base, "token_embd.weight"))
+    pairs = {name: factors(*shape_of(base, name)) for name in names}
+    pairs["token_embd.weight"] = b, np.ascontiguousarray(a.T)
+    adapter = write_lora_gguf(tmp_path / "a.gguf", pairs, "qwen3moe")
+    graph = with_adapters(read_model(base), ((str(adapter), 1.0),)).graph()
+    for count in range(3):
+        place = last_layers(graph, 2, count)
+        where = {node.name: place(node) for node in graph.leaves("weight")}
+        assert {where[f"{name}{end}"] == where[name] for name in pairs for end in (".lora_a", ".lora_b")} == {True}
 
 
 def test_graphs_without_adapters_are_as_they_were(base: GGUFFile) -> None:
