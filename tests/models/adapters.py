@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from octavo.io.gguf import GGUFFile, write_gguf
 
 RANK, ALPHA = 4, 6.0
 PREFIX = "base_model.model."
-NO_MODULES = ("norm", "embed")
-"""What names of tensors have that belong to no linear layer."""
+NO_MODULES = (
+    "norm", "embed", "conv", "vision", "visual", "vit_", "wte", "wpe", "ln_", "tok_emb", "position", "_coefs",
+)  # fmt: skip
+"""What names of tensors have that belong to no linear layer of the text model."""
 
 Factors = tuple[F32, F32]
 
@@ -51,17 +53,19 @@ def modules_of(folder: Path) -> dict[str, tuple[int, int]]:
     return {
         name.removesuffix(".weight"): (x.shape[0], x.shape[1])
         for name, x in tensors.items()
-        if x.ndim == 2 and not any(word in name for word in NO_MODULES)
+        if x.ndim == 2 and name.endswith(".weight") and not any(word in name for word in NO_MODULES)
     }
 
 
-def merged_folder(folder: Path, to: Path, modules: Mapping[str, Factors], scale: float = ALPHA / RANK) -> Path:
-    """A copy of a checkpoint with W + scale * B A in place of each W."""
+def merged_folder(
+    folder: Path, to: Path, modules: Mapping[str, Factors], scale: float = ALPHA / RANK, columns: Collection[str] = ()
+) -> Path:
+    """A copy of a checkpoint with W + scale * B A in place of each W; outputs are columns of those in `columns`."""
     shutil.copytree(folder, to)
     tensors = load_file(to / "model.safetensors")
     for module, (a, b) in modules.items():
-        delta = scale * (b.astype(np.float64) @ a)
-        tensors[f"{module}.weight"] += torch.from_numpy(delta.astype(np.float32))
+        delta = torch.from_numpy((scale * (b.astype(np.float64) @ a)).astype(np.float32))
+        tensors[f"{module}.weight"] += delta.T if module in columns else delta
     save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
     return to
 

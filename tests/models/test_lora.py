@@ -15,12 +15,13 @@ import transformers
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.convert import convert_checkpoint
+from octavo.errors import ModelError
 from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_model
+from octavo.models import Architecture, read_model
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.batch import Feed
 from octavo.runtime.kv_cache import Sequence
@@ -97,6 +98,37 @@ def test_merged_weights_of_transformers(adapted: dict[str, Adapted], name: str, 
     assert error(logits(made.folder), made.want) > 0.1
     assert error(logits(made.folder, adapters, backend), made.want) < 1e-5
     assert error(logits(made.file, adapters, backend, at_once=False), made.want) < 1e-5
+
+
+COLUMNS = {"gpt2"}
+"""Architectures of which layers' outputs are columns in a checkpoint, and rows in an adapter."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLE)
+def test_every_class(name: str, tmp_path: Path) -> None:
+    """All linear layers of a checkpoint, from the folder, and from its GGUF file where that says enough."""
+    folder = tmp_path / "hf"
+    saved(folder, TABLE[name])
+    with open_model_file(folder) as file:
+        architecture = read_model(file).architecture
+        normalized = architecture.unit_output is not Architecture.__dataclass_fields__["unit_output"].default
+        shapes = {m: s for m, s in modules_of(folder).items() if not (normalized and m == "lm_head")}
+        columns = {m for m in shapes if ".h." in m} if architecture.name in COLUMNS else set()
+        shapes = {m: (k, n) if m in columns else (n, k) for m, (n, k) in shapes.items()}
+        modules = {m: factors(n, k, seed=i) for i, (m, (n, k)) in enumerate(shapes.items())}
+        adapters = ((str(write_peft(tmp_path / "peft", modules)), 1.0),)
+        with open_model_file(merged_folder(folder, tmp_path / "m", modules, columns=columns)) as merged:
+            want = logits(merged)
+        assert error(logits(file), want) > 0.1
+        assert error(logits(file, adapters), want) < 1e-4
+    convert_checkpoint(folder, tmp_path / "m.gguf", "F32")
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        if architecture.factors is not Architecture.__dataclass_fields__["factors"].default:
+            with pytest.raises(ModelError, match="multiplied by numbers that no GGUF file of the model has"):
+                logits(file, adapters)
+        else:
+            assert error(logits(file, adapters), want) < 1e-4
 
 
 @pytest.fixture(scope="module")
