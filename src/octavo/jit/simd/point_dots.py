@@ -15,6 +15,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from octavo.jit.simd.codes import shift
+from octavo.jit.simd.dots import in_order
 from octavo.jit.simd.emit import (
     F32,
     I8,
@@ -93,10 +94,12 @@ def fma_points_of(form: PointForm) -> Any:
                 if raised is not None:
                     more = _of_point(b, raised, i)
                     pair = [b.add(sizes, more) for sizes in pair]
+                here = sums[form.halves and i >= 2]
                 for half in (1, 0):
                     j = 2 * i + half
                     sign = _sign(b, bytes_, j) if bytes_ is not None else None
-                    sums[form.halves and i >= 2].add(pair[half], sign, x, 4 * j)
+                    here.add(pair[half], sign, x, 4 * j)
+                here.short = in_order(b, here.short)  # so that what 8 rows take does not wait for the others in memory
             d_at, twice = b.add(x, at), b.fadd(d, d)
             scales = [multiply_add(b, nibbles_to_float(b, small, 8 * g), twice, d) for g in range(1 + form.halves)]
             for t in range(n):
