@@ -92,9 +92,9 @@ def latent(rows: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     if exact or arch.startswith("gfx11"):
         precision = _precision(arch) if exact else None
         return AttentionTile(16, 8, 16, precision, stages=1, part=32 if codes else 64)
-    if ahead:
-        block_n = 64 if arch.startswith("sm_") and (hopper or not spills) else 32
-        return AttentionTile(32 if rows > 16 and hopper and not spills else 16, 8, block_n, ahead=True)
+    if ahead:  # by products that read registers: of a block of 64, whose tiles lie in shared memory, they were wrong
+        wide = rows > 16 and hopper and not spills
+        return AttentionTile(32, 8, 64) if wide else AttentionTile(16, 8, 32, ahead=True)
     part = 64 if spills else 0
     if codes and arch == "gfx942":
         return AttentionTile(16, 8, 32, stages=1, part=64)

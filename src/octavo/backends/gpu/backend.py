@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 MOST_DIM = 512  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
-NOT_ON_CARDS = ("int8", "fp8", "int4")
-"""Types of cache whose kernel of latent attention ended in an illegal access on an H200, and runs interpreted alone."""
 TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
 FUSIONS = frozenset({
     "mul_mat_concat", "mul_mat_add", "mul_mat_id_swiglu", "rope_set_rows", "soft_max_top_k", "sum_experts",
@@ -80,7 +78,7 @@ class GpuBackend:
             most = MOST_SHARED_DIM if node.inputs[1] is node.inputs[2] else MOST_DIM
             if not isinstance(dim, int) or dim > most or page_size != PAGE_SIZE:
                 return False, f"heads of {dim} in pages of {page_size} (allowed: up to {most}, {PAGE_SIZE})"
-            if node.inputs[1] is node.inputs[2] and (problem := _unshared(node, self.target.arch)):
+            if node.inputs[1] is node.inputs[2] and (problem := _unshared(node)):
                 return False, f"keys that are values too {problem}"
         if node.op == "mul_mat_add" and len(node.inputs) > 4:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
@@ -310,10 +308,8 @@ class _EnoughMemory:
             ) from None
 
 
-def _unshared(node: Node, arch: str) -> str:
+def _unshared(node: Node) -> str:
     """Why keys that are values too can't lie in the cache that attention reads, "" if they can."""
-    if arch != "interpreter" and node.inputs[1].dtype in NOT_ON_CARDS:
-        return f"in a cache of {node.inputs[1].dtype} (allowed: f16, f32, q8_0)"
     static = root(node.inputs[1]).attrs.get("static")
     if static is not None and static.scale is not None:
         return "with static scales (allowed: dynamic scales)"
