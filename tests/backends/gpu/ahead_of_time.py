@@ -15,7 +15,7 @@ from typing import Any
 
 import triton
 
-from octavo.backends.gpu import attention_tiles, delta_tiles, dispatch, scan_tiles
+from octavo.backends.gpu import attention_tiles, delta_tiles, dispatch, points_stream, scan_tiles
 from octavo.backends.gpu.arguments import PackedWeight, SplitK
 from octavo.backends.gpu.attention_arguments import AttentionShape
 from octavo.backends.gpu.experts import shape_of
@@ -43,6 +43,8 @@ LENGTHS = {
     "matvec_stream_points": 4096,
     "matvec_stream_points_wide": 4096,
     "matvec_stream_swiglu": 4096,
+    "points_stream": 4096,
+    "points_stream_deep": 14336,
 }
 """Values of a row, where not KP."""
 GRID_ROWS = {"grid_matvec": 14336, "grid_matvec_2": 14336, "grid_matvec_id": 4096}
@@ -68,6 +70,8 @@ def case_of(name: str, layout: str, target: str) -> Case:
     if name in POINT_ROWS:
         fixed["shape"] = stream_shape_of(_layout(layout), POINT_ROWS[name], LENGTHS[name], "sm_90")
         warps = fixed["shape"].rows
+    if name.startswith("points_stream"):
+        fixed["shape"] = points_stream.shape_of(_layout(layout).grid, 28672, LENGTHS[name], "sm_90")
     if name == "mmq_dot" and gpu.backend == "hip":  # its tensor cores take 16 columns at least
         fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}
         kind = _layout(layout)

@@ -12,6 +12,7 @@ from octavo.backends.gpu.kernels.matvec_float import float_matvec_kernel
 from octavo.backends.gpu.kernels.matvec_stream import matvec_stream_kernel
 from octavo.backends.gpu.kernels.mmq_dot import mmq_dot_kernel
 from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
+from octavo.backends.gpu.kernels.points_stream import points_stream_kernel
 from octavo.backends.gpu.kernels.weight_only import weight_only_kernel
 from octavo.backends.gpu.matvec_stream import MatvecStreamShape
 from octavo.backends.gpu.quantize import MmqBlocks, SampledRows
@@ -26,6 +27,7 @@ NORM_END = StreamEnd("*i8", *("*fp32",) * 4)
 SWIGLU_END = NORM_END._replace(squares=None, weight=None)
 CODES = Matrix("*i8", "i32")
 STREAM = {"x": STREAM_X, "terms": (ROWS,), "end": None}
+POINTS_STREAM = {"x": WORDS_X, "terms": (ROWS,)}
 
 PRODUCTS: Kernels = {
     "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1, early=True)}, 1,
@@ -43,6 +45,8 @@ PRODUCTS: Kernels = {
                              {"x": NORMED_X, "terms": (), "y": None, "end": SWIGLU_END}),
     "matvec_stream_points": (matvec_stream_kernel, {}, 8, STREAM),
     "matvec_stream_points_wide": (matvec_stream_kernel, {}, 8, {**STREAM, "terms": ()}),
+    "points_stream": (points_stream_kernel, {}, 16, POINTS_STREAM),
+    "points_stream_deep": (points_stream_kernel, {}, 8, POINTS_STREAM),
     "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(8, 32, 1, 1)}, 1,
                   {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
     "matvec_id_wide": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(16, 32, 2, 2)}, 2,

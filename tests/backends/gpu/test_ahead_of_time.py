@@ -35,6 +35,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "matvec_stream": "dot", "matvec_stream_wide": "dot", "matvec_stream_deep": "dot",
          "matvec_stream_deepest": "dot", "matvec_stream_norm": "dot", "matvec_stream_swiglu": "dot",
          "matvec_stream_points": "dot", "matvec_stream_points_wide": "dot",
+         "points_stream": "dot", "points_stream_deep": "dot",
          "matvec_id": "dot", "matvec_id_wide": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
          "grid_matvec_2": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
@@ -72,9 +73,10 @@ STREAMED = [
     f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K", "Q8_0")
 ]
 STREAMED += ["matvec_stream_norm:Q8_0", "matvec_stream_swiglu:Q8_0"]
-POINTS = [
-    f"matvec_stream_points{size}:{name}" for size in ("", "_wide") for name in LAYOUTS if by_name(name).grid is not None
-]
+GRIDS = {name: grid for name in LAYOUTS if (grid := by_name(name).grid) is not None}
+POINTS = [f"matvec_stream_points:{name}" for name in GRIDS]
+POINTS += [f"matvec_stream_points_wide:{name}" for name, grid in GRIDS.items() if grid.width == 8]
+POINTS += [f"points_stream{size}:{name}" for size in ("", "_deep") for name, grid in GRIDS.items() if grid.width == 4]
 """What AMD's GPUs do not take by streams."""
 PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_id_wide:Q5_K"]
 CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256")
@@ -118,7 +120,11 @@ QUICK = {
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in others("sm_90") if name not in ("prefill", "decode")],
     "layouts": [f"{kernel}:sm_90" for kernel in ("mmq_dot:MXFP4", "matvec:Q5_K", "grid_matvec:IQ2_XS")],
-    "points": ["matvec_stream_points:IQ1_M:sm_90", "matvec_stream_points_wide:IQ3_S:sm_90"],
+    "points": [
+        "matvec_stream_points:IQ1_M:sm_90",
+        "matvec_stream_points_wide:IQ2_S:sm_90",
+        "points_stream:IQ3_S:sm_90",
+    ],
     "weight only": [f"weight_only:{layout}:sm_90" for layout in ("MXFP4",)],
 }
 

@@ -62,6 +62,7 @@ class Points(Constant):
     marks  there is a mark for each value
     count  of numbers
     table  what codes of three bits stand for, where values are looked up as codes; None where as signed bytes
+    odd    all signed bytes are odd
     """
 
     width: int
@@ -69,6 +70,7 @@ class Points(Constant):
     marks: bool
     count: int
     table: tuple[int, ...] | None
+    odd: bool = False
 
     @property
     def per_chunk(self) -> int:
@@ -197,7 +199,8 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
     if fmt.grid is not None:
         numbers = len(fmt.grid.keys) << fmt.grid.shared
         table = fmt.table if fmt.bits == 3 else None
-        points = Points(fmt.grid.width, (numbers - 1).bit_length() - 8, not fmt.grid.shared, numbers, table)
+        odd = table is None and all(value % 2 for value in fmt.table or ())
+        points = Points(fmt.grid.width, (numbers - 1).bit_length() - 8, not fmt.grid.shared, numbers, table, odd)
         return Layout(8, group, fmt.super, scale, False, 0, True, 0, None, fmt.step, grid=points)
     has_min = fmt.has_min or fmt.has_zero
     signed = fmt.table is None and (fmt.offset == 1 << (fmt.bits - 1) or (has_min and fmt.bits == 8))

@@ -81,12 +81,11 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
 
 def _of_points(grid: Points, n: int, kp: int) -> MatvecStreamShape | None:
     """As `shape_of`, of points: with 4096 of them for any number of rows that fills the multiprocessors, else for some
-    that leave the last programs of `grid_matvec` alone. Points of four values need more registers: less warps."""
+    that leave the last programs of `grid_matvec` alone. Many rows of points of four values are `points_stream`'s."""
     if not 2048 < kp <= 4096 or n < (4096 if grid.count >= 4096 else 5120):
         return None
     if n >= WIDE_ROWS:
-        wide = MatvecStreamShape(1, rows=8, copies=1)
-        return wide if grid.width == 8 else replace(wide, rows=4, copies=8 if grid.count > 256 else 1)
+        return MatvecStreamShape(1, rows=8, copies=1) if grid.width == 8 else None
     if n >= 2 * 5120 and grid.count < 4096:
         return None
     return MatvecStreamShape(1, rows=8, ahead=1, copies=1)
@@ -137,7 +136,7 @@ def resident(shape: MatvecStreamShape, layout: Layout, kp: int) -> int:
     if shape.ends:
         return FINISHING_WARPS * (1 + few)
     if layout.grid is not None:
-        return WARPS if layout.grid.width == 8 or layout.grid.count == 256 or shape.ahead == 1 else SOME_WARPS
+        return WARPS
     if layout.bits > 4:
         return WARPS if few else SOME_WARPS
     return DEEP_WARPS if kp > DEEP else WARPS

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 
-from octavo.backends.gpu import dispatch, matvec_stream
+from octavo.backends.gpu import dispatch, matvec_stream, points_stream
 from octavo.backends.gpu.arguments import ExpertIds, Matrix, Q8Activation, matrix
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import elementwise
@@ -44,12 +44,21 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     if mma:
         return [_mmq_mma(c, mma, weight, x, y, terms)]
     if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
-        rows = matvec_stream.shape_of(weight.layout, weight.n, weight.kp, c.target.arch) if x.tokens == 1 else None
-        if rows:
-            return [matvec_stream.multiply(c, rows, weight, x.q8_1, y, terms)]
+        streamed = _streamed(c, weight, x, y, terms) if x.tokens == 1 else None
+        if streamed:
+            return [streamed]
         return [_matvec(c, weight, x.q8_1, None, y, terms)]
     shape = dispatch.mmq_dot(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     return [_mmq_dot(c, shape, weight, x, y, terms)]
+
+
+def _streamed(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call | None:
+    """The call for one token by a kernel whose programs take row after row; None where others are faster."""
+    points = points_stream.shape_of(w.layout.grid, w.n, w.kp, c.target.arch)
+    if points:
+        return points_stream.multiply(c, points, w, x.q8_1, y, terms)
+    rows = matvec_stream.shape_of(w.layout, w.n, w.kp, c.target.arch)
+    return matvec_stream.multiply(c, rows, w, x.q8_1, y, terms) if rows else None
 
 
 def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[torch.Tensor]) -> list[Call]:

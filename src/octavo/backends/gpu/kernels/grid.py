@@ -98,7 +98,7 @@ def _negated(word, ones):
 
 
 @triton.jit
-def _number(low, upper, BYTE: tl.constexpr, MORE: tl.constexpr, ASM: tl.constexpr):
+def number_of(low, upper, BYTE: tl.constexpr, MORE: tl.constexpr, ASM: tl.constexpr):
     """Number BYTE of four: its low bits in byte BYTE of `low`, what is above them in that of `upper`, below 128."""
     if MORE == 0:
         number = (low >> (8 * BYTE)) & 255
@@ -144,7 +144,7 @@ def codes_of_chunk(loaded, points, P: tl.constexpr, LAYOUT: tl.constexpr, COPIES
     low, upper, marks = loaded
     words = ()
     for i in tl.static_range(P, POINTS, 2):
-        number = _number(low[i // 4], upper[i // 4], i % 4, G.more, ASM)
+        number = number_of(low[i // 4], upper[i // 4], i % 4, G.more, ASM)
         point = _point(points, number, COPIES)
         if G.table is None:
             words = words + (_negated(point, (marks[0] >> i) & 0x01010101),)  # noqa: RUF005
