@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from octavo.quantizers import quantize_checkpoint
 from octavo.runtime import EngineConfig
 from octavo.runtime.model import model_of
 from tests.convert.folders import edit
+from tests.models import deci_layers, published_layouts
 from tests.models.table import TOKENS, Models, error, logits, made_in, saved
 from tests.models.tiny_checkpoints import TABLE
 
@@ -110,6 +112,21 @@ def test_what_checkpoints_have_otherwise_is_not_written(name: str, tmp_path: Pat
     with pytest.raises(UsageError, match="has no place in a checkpoint"):
         quantize_checkpoint(tmp_path / "hf", tmp_path / "w8", "w8a16")
     assert not (tmp_path / "w8").exists()
+
+
+def test_layers_of_llama_nemotron_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose heads of keys differ, without one that has a matrix in place of attention."""
+    blocks = [deci_layers.BLOCKS[i] for i in (0, 2, 4)]
+    for module in (deci_layers, published_layouts):
+        monkeypatch.setattr(module, "BLOCKS", blocks)
+    case = TABLE["deci"]
+    want = saved(tmp_path / "hf", replace(case, options=case.options | {"num_hidden_layers": 3}))
+    quantize_checkpoint(tmp_path / "hf", tmp_path / "w8", "w8a16")
+    with open_model_file(tmp_path / "hf") as file, open_model_file(tmp_path / "w8") as written:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+        for name in file.tensors:
+            before, after = (dequantize(one.tensor(name)) for one in (file, written))
+            np.testing.assert_allclose(after, before, atol=0.01 * np.abs(before).max())
 
 
 def test_gpt2_has_no_positions_beyond_those_it_learned(models: Models) -> None:

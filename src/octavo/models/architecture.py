@@ -101,6 +101,7 @@ class Architecture(Generic[H]):
     When a checkpoint is made of a GGUF file:
     writable   whether config.json has words for all that the file says
     unlike     tensors of a block that checkpoints have otherwise, which nothing writes back
+    unwritable  why nothing writes a model's checkpoint, "" where something does
     unwritten  classes whose matrices lie otherwise than those of the class that is written
     biases     words of config.json, and the linear layers of a block that each gives biases to
     words_of   what config.json says of a model beside what it says of all, or in place of that: as `classes` reads it
@@ -143,6 +144,7 @@ class Architecture(Generic[H]):
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     writable: bool = True
     unlike: tuple[str, ...] = ()
+    unwritable: Callable[[H], str] = lambda hp: ""
     unwritten: tuple[str, ...] = ()
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     words_of: Callable[[H], Mapping[str, Any]] = lambda hp: {}

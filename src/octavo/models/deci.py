@@ -8,12 +8,10 @@ from typing import Any
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.io.gguf import LazyTensor
 from octavo.models import layers, names
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, brief
 from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.remaking import neighbouring, rows_moved
 from octavo.models.weights import Tensors, Weights, matrix, vector, with_scales
 
 HEADS, KV_HEADS, WIDTH = "attention.head_count", "attention.head_count_kv", "feed_forward_length"
@@ -36,6 +34,9 @@ class Deci(Hyperparams):
 
     def kv_heads(self, layer: int) -> tuple[int, int]:
         return self.keys[layer], self.head_dim
+
+    def turned_heads(self, layer: int) -> dict[str, int]:
+        return {"attn_q": self.heads[layer], "attn_k": self.keys[layer]}
 
     def at(self, layer: int) -> Hyperparams:
         """The sizes of a layer."""
@@ -139,13 +140,10 @@ def _width(config: Config, block: Any, layer: int) -> int:
     return -(-width // MULTIPLE) * MULTIPLE
 
 
-def remade(name: str, tensor: LazyTensor, hp: Deci) -> LazyTensor:
-    """Rows of q and k as rope on neighbours wants them, of as many heads as the layer has."""
-    _, layer, *part = name.split(".")
-    if part[:1] not in (["attn_q"], ["attn_k"]):
-        return tensor
-    heads = (hp.heads if part[0] == "attn_q" else hp.keys)[int(layer)]
-    return rows_moved(tensor, lambda rows: neighbouring(rows, heads))
+def unwritable(hp: Deci) -> str:
+    """A matrix in place of attention has a name of its own in folders."""
+    layers_with = [i for i, (heads, keys) in enumerate(zip(hp.heads, hp.keys, strict=True)) if heads and not keys]
+    return f"layer {layers_with[0]} has a matrix in place of attention" if layers_with else ""
 
 
 ARCH = Architecture(
@@ -155,9 +153,7 @@ ARCH = Architecture(
     build=build,
     classes={"DeciLMForCausalLM": config_keys},
     names=names.LLAMA | {"self_attn.linear_attn": "attn_output"},
-    remade=remade,
-    unlike=("attn_q", "attn_k"),
+    unwritable=unwritable,
     ropes=("default", "linear", "llama3"),
-    reordered=False,
     writable=False,
 )

@@ -84,6 +84,10 @@ class Hyperparams:
         """Heads of keys of a layer and values of each; no heads where it has no cache of its own."""
         return self.n_head_kv, self.head_dim
 
+    def turned_heads(self, layer: int) -> dict[str, int]:
+        """Heads of queries and of keys of a layer, whose rows rope turns, by name of the weight."""
+        return {"attn_q": self.n_head, "attn_k": self.n_head_kv}
+
     def window(self, layer: int) -> int:
         """Tokens that a token of a layer sees, 0 for all."""
         return self.n_window if self.n_window and self.windowed and self.windowed[layer] else 0

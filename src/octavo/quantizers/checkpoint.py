@@ -177,12 +177,14 @@ def _made_by(dst: StrPath) -> str | None:
 def _config(source: ModelSpec, model: ModelSpec, allow_requantize: bool) -> dict[str, Any]:
     """config.json of what is written, without KEY.
 
-    Raises ModelError for a model that has none, UsageError for a quantized one, and for a class that is not written.
+    Raises ModelError for a model that has none, UsageError for a quantized one, and for one that is not written.
     """
     file = source.file
     if isinstance(file, CheckpointFile) and (name := find_class(file.folder.config)) in source.architecture.unwritten:
         problem = f"class {name} has joined matrices where single ones are written: it has no place in a checkpoint"
         raise UsageError(f"{file.path}: {problem}")
+    if why := source.architecture.unwritable(source.hparams):
+        raise UsageError(f"{file.path}: {why}: it has no place in a checkpoint")
     config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(model)
     if config.get(KEY) is not None and not allow_requantize:
         raise UsageError(f"{file.path} is quantized already, and quantizing it again loses more{REQUANTIZE}")
