@@ -138,7 +138,9 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
 
 
 def _layout(name: str) -> Layout:
-    return layout_of(row_named(name), "exponent" if name == "MXFP4" else "f16")
+    """Of a format's name, or of TQ2_0-exponent, whose scales are powers of two: BitNet's, beside which a number lies."""
+    name, *more = name.split("-")
+    return layout_of(row_named(name), "exponent" if more or name == "MXFP4" else "f16")
 
 
 def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:

@@ -119,7 +119,8 @@ QUICK = {
     "mmq_mma": ["mmq_mma:Q4_0:sm_80"],
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in others("sm_90") if name not in ("prefill", "decode")],
-    "layouts": [f"{kernel}:sm_90" for kernel in ("mmq_dot:MXFP4", "matvec:Q5_K", "grid_matvec:IQ2_XS")],
+    "layouts": [f"{kernel}:sm_90" for kernel in ("mmq_dot:MXFP4", "matvec:Q5_K", "grid_matvec:IQ2_XS",
+                                                 "mmq_dot:TQ2_0-exponent", "mmq_mma:TQ2_0-exponent")],
     "points": [
         "matvec_stream_points:IQ1_M:sm_90",
         "matvec_stream_points_wide:IQ2_S:sm_90",
@@ -156,6 +157,7 @@ def test_every_kernel(target: str) -> None:
         for name in (*(OF_GRID if by_name(layout).grid or by_name(layout).base3 else OF_LAYOUT), *nvidia)
     ]
     wanted += [f"{name}:{target}" for name in (*STREAMED, *(POINTS if nvidia else ()), *PAIRS)]
+    wanted += [f"{name}:TQ2_0-exponent:{target}" for name in (*OF_LAYOUT, *nvidia)]
     wanted += [f"f16_scales:{name}:{target}" for name in ("Q4_K", "Q6_K", "Q8_0", "GROUP4_128_Z_F16")]
     wanted += [f"{name}:GROUP4_128_Z_F16:{target}" for name in (*OF_LAYOUT, *nvidia[1:])]  # whose mmq_mma has one tile
     for row in rows_of("ahead_of_time", [*wanted, *(f"{name}::{target}" for name in others(target))]):

@@ -190,7 +190,7 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
     if fmt.base3 and fmt.group == 2 * TILE == fmt.super:
         kept: ScaleKind = "f16" if scale == "exponent" else scale
         return Layout(2, fmt.group, fmt.super, kept, False, 0, False, fmt.offset, None, fmt.step, digits=True)
-    group = _group(fmt)
+    group = min(_group(fmt), HALF // 2) if scale == "exponent" else _group(fmt)  # whole words of a tile's scales
     two_level = fmt.super > fmt.group
     if fmt.is_float or group not in (16, 32, 64) or fmt.group % group or (two_level and fmt.super % TILE):
         raise QuantFormatError(f"{fmt.name}: no GPU layout for groups of {fmt.group} in {fmt.super}")
