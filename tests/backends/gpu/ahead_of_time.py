@@ -138,7 +138,7 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
 
 
 def _layout(name: str) -> Layout:
-    """Of a format's name, or of TQ2_0-exponent, whose scales are powers of two: BitNet's, beside which a number lies."""
+    """Of a format's name, or of TQ2_0-exponent, whose scales are powers of two, as BitNet's are."""
     name, *more = name.split("-")
     return layout_of(row_named(name), "exponent" if more or name == "MXFP4" else "f16")
 

@@ -119,8 +119,16 @@ QUICK = {
     "mmq_mma": ["mmq_mma:Q4_0:sm_80"],
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in others("sm_90") if name not in ("prefill", "decode")],
-    "layouts": [f"{kernel}:sm_90" for kernel in ("mmq_dot:MXFP4", "matvec:Q5_K", "grid_matvec:IQ2_XS",
-                                                 "mmq_dot:TQ2_0-exponent", "mmq_mma:TQ2_0-exponent")],
+    "layouts": [
+        f"{kernel}:sm_90"
+        for kernel in (
+            "mmq_dot:MXFP4",
+            "matvec:Q5_K",
+            "grid_matvec:IQ2_XS",
+            "mmq_dot:TQ2_0-exponent",
+            "mmq_mma:TQ2_0-exponent",
+        )
+    ],
     "points": [
         "matvec_stream_points:IQ1_M:sm_90",
         "matvec_stream_points_wide:IQ2_S:sm_90",
