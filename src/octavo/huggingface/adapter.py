@@ -6,6 +6,7 @@ import os
 from dataclasses import replace
 
 from octavo.errors import ModelError
+from octavo.huggingface.folder import RECORD
 from octavo.io.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
@@ -13,9 +14,6 @@ from octavo.models import ModelSpec
 from octavo.models.config import brief
 from octavo.models.lora import Adapter
 from octavo.models.lora_file import read_adapter
-
-RECORD = "octavo_calibration.json"
-"""What `octavo quantize --method` writes beside a checkpoint's weights."""
 
 
 def adapter_files(path: str | os.PathLike[str]) -> list[str]:

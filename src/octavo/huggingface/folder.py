@@ -25,6 +25,8 @@ SAMPLING = {
     "temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "penalty_repeat",
 }  # fmt: skip
 """Values of generation_config.json that a model recommends, and the ends of their keys under `general.sampling.`."""
+RECORD = "octavo_calibration.json"
+"""What `octavo quantize --method` writes beside a checkpoint's weights, of what it did to them."""
 
 
 @dataclass(frozen=True)

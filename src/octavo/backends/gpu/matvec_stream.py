@@ -29,7 +29,7 @@ FINISHING_WARPS = 8
 MOST_IDLE = 6 << 20
 """Bytes that could be read while some multiprocessors have no unit left to compute: what a norm takes, about."""
 WIDE_ROWS = 20480
-"""From which on points take rows two at a time."""
+"""From which on points of eight values take rows two at a time, and those of four `points_stream`."""
 MOST_CHUNKS = 4
 """Of a lane."""
 DEEP, DEEPEST = 8192, 16384

@@ -14,14 +14,11 @@ from octavo.backends.gpu.device import multiprocessors
 from octavo.backends.gpu.kernels.points_stream import points_stream_kernel
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.layout import Points
+from octavo.backends.gpu.matvec_stream import WARPS, WIDE_ROWS
 from octavo.backends.gpu.weights import QuantWeight
 
-WARPS = 16
-"""Of a multiprocessor, as many as its registers hold."""
 COPIES = 16
 """Of the points: 32 KiB of 512 points, and no two threads but those of a pair ask a bank for different words."""
-WIDE_ROWS = 20480
-"""From which on rows of up to 4096 values take this kernel."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a method did to a model, as the model itself keeps it: errors before and after, and what was chosen.
 
-A GGUF file has it as JSON under KEY of its metadata, a checkpoint as FILE beside its weights. Only a
-report reads it.
+A GGUF file has it as JSON under KEY of its metadata, a checkpoint as FILE beside its weights. A report
+reads it, and what applies adapters to a checkpoint looks whether weights were scaled or rotated.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any
 
 from octavo.errors import ModelError
 from octavo.huggingface import CheckpointFile
+from octavo.huggingface.folder import RECORD
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers.calibration.outliers import Channels
 from octavo.quantizers.job.about import About
 from octavo.quantizers.job.prepared import Scaled
 from octavo.quantizers.job.starved import Starved
 
-KEY, FILE = "octavo.calibration", "octavo_calibration.json"
+KEY, FILE = "octavo.calibration", RECORD
 VERSION = 1
 DIGITS = 6
 """Of errors and scales."""
