@@ -11,6 +11,7 @@ from pathlib import Path
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # before anything reads it: no test asks a hub but the one of the fixture
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"  # as the command has it
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton, as transformers does
 
 import pytest
 

@@ -1,12 +1,9 @@
-"""Kernels run in Triton's interpreter, which has to be asked for before Triton is imported.
+"""Kernels run in Triton's interpreter, which `tests/conftest.py` asks for.
 
 With TRITON_INTERPRET=0 they run on this machine's GPU, and so does `test_on_gpu.py`, which needs one.
 """
 
 import os
-
-os.environ.setdefault("TRITON_INTERPRET", "1")
-
 from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Any
