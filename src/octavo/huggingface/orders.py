@@ -1,10 +1,11 @@
-"""Columns that a checkpoint has sorted by group (activation order): taken into the rows of what makes the activation.
+"""Columns that a checkpoint has sorted by group (activation order, `g_idx`): no product has to gather its input.
 
-A feed-forward's down projection reads silu(gate) * up, or so, value by value. Where its column i goes with value
-order[i], rows order[i] of gate and up make that value the i-th, and no activation is gathered. Nothing is computed in
-another way: the same numbers are multiplied and added in the same order.
+The down projection of a feed-forward reads silu(gate) * up, value by value. Its column i belongs to value order[i]. If
+row order[i] of gate and up becomes their i-th row, the activation comes out in the order of the columns. The same
+numbers are multiplied, and added in the same order.
 
-What makes keys and values of heads reads a short vector, whose values may be in any order as well.
+The matrix of keys and values in latent attention reads a short vector, whose values are reordered in the same way: in
+the rows that make it.
 """
 
 from __future__ import annotations
@@ -59,39 +60,50 @@ def _in_orders(tensor: LazyTensor, orders: dict[int | None, LazyTensor], axis: i
 
 
 def absorb_orders(single: Tensors, experts: MutableMapping[str, dict[int, LazyTensor]], moved: Moved) -> None:
-    """Drop the orders of down projections, by GGUF name, whose gate and up are there to be reordered. Of other weights
-    that some experts have orders for all experts get one.
+    """Reorder the rows of gate and up by the order of the down projection, which is dropped then.
 
+    An order stays where gate and up are not there, or are of another size. Where it is that of some experts only, the
+    others get one that changes nothing.
+
+    single   tensors by GGUF name
     experts  tensors of experts by GGUF name and number
     moved    gets what is reordered
     """
+    _absorb_single(single, moved)
+    _absorb_experts(experts, moved)
+    for name, orders in experts.items():
+        if name.endswith(".order"):
+            some = next(iter(orders.values()))
+            for number in experts[name.removesuffix("order") + "weight"]:
+                orders.setdefault(number, _natural(some))
+
+
+def _absorb_single(single: Tensors, moved: Moved) -> None:
     for name, stem, kind in _found(single):
-        makers = [part for part in (f"{stem}gate{kind}", f"{stem}up{kind}") if f"{part}.weight" in single]
-        if f"{stem}up{kind}" in makers and _fit([single[f"{part}.weight"] for part in makers], single[name]):
-            order = single.pop(name)
-            moved.columns[f"{stem}down{kind}.weight"] = {None: order}
-            moved.rows |= {f"{part}.weight": {None: order} for part in makers}
-            for full in (f"{part}.{end}" for part in makers for end in ("weight", "bias")):
-                if full in single:
-                    single[full] = _reordered(single[full], order)
+        gate_up = [part for part in (f"{stem}gate{kind}", f"{stem}up{kind}") if f"{part}.weight" in single]
+        if f"{stem}up{kind}" not in gate_up or not _fit([single[f"{part}.weight"] for part in gate_up], single[name]):
+            continue
+        order = single.pop(name)
+        moved.columns[f"{stem}down{kind}.weight"] = {None: order}
+        moved.rows |= {f"{part}.weight": {None: order} for part in gate_up}
+        for full in (f"{part}.{end}" for part in gate_up for end in ("weight", "bias")):
+            if full in single:
+                single[full] = _reordered(single[full], order)
+
+
+def _absorb_experts(experts: MutableMapping[str, dict[int, LazyTensor]], moved: Moved) -> None:
     for name, stem, kind in _found(experts):
-        makers = [part for part in (f"{stem}gate{kind}.weight", f"{stem}up{kind}.weight") if part in experts]
+        gate_up = [part for part in (f"{stem}gate{kind}.weight", f"{stem}up{kind}.weight") if part in experts]
         for number, order in list(experts[name].items()):
-            rows = [experts[part].get(number) for part in makers]
-            if makers and _fit(rows, order):
-                del experts[name][number]
-                moved.columns.setdefault(f"{stem}down{kind}.weight", {})[number] = order
-                for part in makers:
-                    moved.rows.setdefault(part, {})[number] = order
-                for part, tensor in zip(makers, rows, strict=True):
-                    assert tensor is not None
-                    experts[part][number] = _reordered(tensor, order)
+            if not gate_up or not _fit([experts[part].get(number) for part in gate_up], order):
+                continue
+            del experts[name][number]
+            moved.columns.setdefault(f"{stem}down{kind}.weight", {})[number] = order
+            for part in gate_up:
+                moved.rows.setdefault(part, {})[number] = order
+                experts[part][number] = _reordered(experts[part][number], order)
         if not experts[name]:
             del experts[name]
-    for name in (name for name in experts if name.endswith(".order")):
-        order = next(iter(experts[name].values()))
-        for number in experts[name.removesuffix("order") + "weight"]:
-            experts[name].setdefault(number, _natural(order))
 
 
 def absorb_orders_of_heads(single: Tensors, halves: MutableMapping[str, tuple[LazyTensor, int]], moved: Moved) -> None:

@@ -17,9 +17,10 @@ from octavo.graph.names import split_layer
 from octavo.huggingface.config import find_class
 from octavo.huggingface.experts import stacked
 from octavo.huggingface.file import CheckpointFile
+from octavo.huggingface.found import Found, find
 from octavo.huggingface.heads import KEYS, is_of_heads
 from octavo.huggingface.peft import PeftFolder
-from octavo.huggingface.tensors import Found, find, in_order
+from octavo.huggingface.tensors import in_order
 from octavo.huggingface.wrapper import text_name
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -16,8 +16,9 @@ from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_r
 from octavo.formats.spec import F32
 from octavo.graph.names import split_layer
 from octavo.huggingface.config import find_class
-from octavo.huggingface.experts import apart, columns_of, half, in_groups, stacked, transposed
-from octavo.huggingface.heads import is_no_part, is_of_heads, part_of_heads
+from octavo.huggingface.experts import Shape, apart, columns_of, half, in_groups, stacked, transposed
+from octavo.huggingface.found import Found, find
+from octavo.huggingface.heads import is_of_heads, part_of_heads
 from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.huggingface.orders import Moved, absorb_orders, absorb_orders_of_heads
 from octavo.io.gguf import LazyTensor
@@ -26,28 +27,12 @@ from octavo.models import Architecture, Hyperparams
 from octavo.models.config import Config
 from octavo.models.hparams import CLASSIFIER
 from octavo.models.remaking import multiplied, neighbouring, of_unit_length, rows_moved
-from octavo.models.weights import WHOLE
+from octavo.models.weights import Expected
 
 IGNORED = ("rotary_emb.inv_freq",)
 """Ends of names of tensors that follow from the configuration."""
-
-BESIDE = ("bias", "scale", "order", "input_scale")
-"""What a layer's weight may have beside it."""
-SHARED = ("scale", "order", "input_scale")
-"""What the rows of a matrix have in common, so that all tensors that are made of it have it."""
-
-_NUMBER = r"\.(0|[1-9][0-9]{0,4})\.(.+)"
-_ONE_OF = re.compile(r"(\w+)\.(0|[1-9][0-9]?)\.(weight|bias)")
-_EXPERT = re.compile(r"((?:.+\.)?experts)\.(0|[1-9][0-9]{0,4})\.(\w+)")
-
-
-@dataclass
-class Found:
-    """The tensors of a checkpoint by GGUF name: one each, or one an expert, or a half of a tensor for all experts."""
-
-    single: dict[str, LazyTensor] = field(default_factory=dict)
-    experts: dict[str, dict[int, LazyTensor]] = field(default_factory=dict)
-    halves: dict[str, tuple[LazyTensor, int]] = field(default_factory=dict)
+VECTORS = ("_inp_shexp.weight", "exp_probs_b.bias", CLASSIFIER)
+"""Ends of names of vectors [K] that a checkpoint may have as a matrix of one row [1, K]."""
 
 
 def gguf_tensors(
@@ -75,7 +60,6 @@ def gguf_tensors(
     outer = {**architecture.outer, **architecture.heads.get(find_class(config), {})}
     named, left_out = text_name or str, _left_out(architecture, outer, tied)
     stored = stored_tensors(checkpoint, config, lambda name: (plain := named(name)) is None or left_out(plain))
-    factors = architecture.factors(config)
     modules = {**architecture.names, **architecture.class_names.get(find_class(config), {})}
     found = find({named(name) or name: tensor for name, tensor in stored.items()}, architecture, modules, outer)
     found.single |= beside
@@ -85,27 +69,10 @@ def gguf_tensors(
     expected = architecture.tensors(hp)
     if not tied and "output.weight" in expected and "output.weight" not in found.single:
         raise _fault(checkpoint, "lm_head.weight", "is missing", "with tie_word_embeddings")
-    made: list[LazyTensor] = []
-    for name, want in expected.items():
-        if name in constants:
-            tensor: LazyTensor | None = _constant(name, constants[name])
-        else:
-            tensor = _made(checkpoint, found, name, hp, architecture, want.shape)
-        if tensor is not None and name == "position_embd.weight":
-            tensor = _without_rows(tensor, architecture.before_positions(config))
-        if tensor is not None and name == "output.weight" and (axis := architecture.unit_output(config)) is not None:
-            tensor = of_unit_length(tensor, axis)
-        if tensor is not None and (factor := factors.get(split_layer(name)[1])) is not None:
-            tensor = multiplied(tensor, factor)
-        if tensor is None and not want.optional:
-            raise _fault(checkpoint, name, "is missing", f"shape {list(want.shape)}")
-        if tensor is not None and tensor.shape != want.shape:
-            problem = f"shape {list(tensor.shape)} contradicts the configuration"
-            raise _fault(checkpoint, name, problem, f"shape {list(want.shape)}")
-        if tensor is not None:
-            made.append(_shifted(tensor, architecture.norm_shift) if name.endswith("norm.weight") else tensor)
+    maker = _Maker(checkpoint, config, architecture, hp, found, constants)
+    tensors = [maker.tensor(name, want) for name, want in expected.items()]
     _refuse_others(checkpoint, found, expected)
-    return tuple(made)
+    return tuple(tensor for tensor in tensors if tensor is not None)
 
 
 def layer_numbers(checkpoint: Checkpoint, architecture: Architecture[Any], n_layer: int) -> dict[str, list[float]]:
@@ -135,109 +102,112 @@ def _left_out(architecture: Architecture[Any], outer: Mapping[str, str], tied: b
     return left_out
 
 
-def find(
-    tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], modules: Mapping[str, str],
-    outer: Mapping[str, str],
-) -> Found:  # fmt: skip
-    """A checkpoint's tensors, by its own names, where `modules` of layers and `outer` say that they belong."""
-    found = Found()
-    in_layer = re.compile(re.escape(architecture.layer) + _NUMBER)
-    for name, tensor in tensors.items():
-        plain = architecture.plain_name(name)
-        layer = in_layer.fullmatch(plain)
-        if layer is not None and _find_in_layer(found, modules, f"blk.{layer[1]}.", layer[2], tensor):
-            continue
-        one = _ONE_OF.fullmatch(plain)
-        if one is not None and (stack := outer.get(f"{one[1]}.*.{one[3]}")) is not None:
-            found.experts.setdefault(stack, {})[int(one[2])] = tensor
-        else:
-            found.single[outer.get(plain, name)] = tensor
-    return found
+@dataclass(frozen=True)
+class _Maker:
+    """Makes the tensors of a model from those of its checkpoint. Each is loaded when its turn comes."""
 
+    checkpoint: Checkpoint
+    config: Config
+    architecture: Architecture[Any]
+    hp: Hyperparams
+    found: Found
+    constants: Mapping[str, F32]
 
-def _find_in_layer(found: Found, names: Mapping[str, str], prefix: str, part: str, tensor: LazyTensor) -> bool:
-    """Put a layer's tensor where it belongs; whether it is known."""
-    stem, _, kind = part.rpartition(".")
-    if kind not in ("weight", *BESIDE) or part in names:  # stacked experts may go without
-        stem, kind = part, "" if kind == "weight" else "weight"
-    expert = _EXPERT.fullmatch(stem)
-    target = names.get(f"{expert[1]}.*.{expert[3]}" if expert else stem)
-    if target is None:
-        return False
-    if expert:
-        found.experts.setdefault(f"{prefix}{target}.{kind}", {})[int(expert[2])] = tensor
-    elif " " in target:
-        for which, name in enumerate(target.split()):
-            full = _full(prefix, name, kind)
-            if kind in SHARED and not is_of_heads(full):
-                found.single[full] = tensor
-            elif not is_no_part(full):
-                found.halves[full] = tensor, which
-    else:
-        found.single[_full(prefix, target, kind)] = tensor
-    return True
+    def tensor(self, name: str, want: Expected) -> LazyTensor | None:
+        """The tensor called `name`; None for an optional one that the checkpoint lacks."""
+        tensor = _constant(name, self.constants[name]) if name in self.constants else self._made(name, want.shape)
+        if tensor is None:
+            if want.optional:
+                return None
+            raise self._fault(name, "is missing", f"shape {list(want.shape)}")
+        tensor = self._changed(name, tensor)
+        if tensor.shape != want.shape:
+            problem = f"shape {list(tensor.shape)} contradicts the configuration"
+            raise self._fault(name, problem, f"shape {list(want.shape)}")
+        return tensor
 
+    def _changed(self, name: str, tensor: LazyTensor) -> LazyTensor:
+        """The tensor with what the architecture does to its values."""
+        if name == "position_embd.weight":
+            tensor = _without_rows(tensor, self.architecture.before_positions(self.config))
+        if name == "output.weight" and (axis := self.architecture.unit_output(self.config)) is not None:
+            tensor = of_unit_length(tensor, axis)
+        if (factor := self.factors.get(split_layer(name)[1])) is not None:
+            tensor = multiplied(tensor, factor)
+        return _shifted(tensor, self.architecture.norm_shift) if name.endswith("norm.weight") else tensor
 
-def _full(prefix: str, target: str, kind: str) -> str:
-    """The whole name of a tensor, which is the target itself or of that kind."""
-    is_whole = not kind or target.endswith((".weight", *WHOLE))
-    return f"{prefix}{target}" if is_whole else f"{prefix}{target}.{kind}"
+    @cached_property
+    def factors(self) -> Mapping[str, float | F32]:
+        """What tensors are multiplied by, by GGUF's name without that of the layer."""
+        return self.architecture.factors(self.config)
 
+    def _made(self, name: str, want: Shape) -> LazyTensor | None:
+        """The tensor called `name`; None where the checkpoint has nothing for it.
 
-def _made(
-    checkpoint: Checkpoint, found: Found, name: str, hp: Hyperparams, architecture: Architecture[Any],
-    want: tuple[int, ...],
-) -> LazyTensor | None:  # fmt: skip
-    """The tensor called `name`, to be made when its turn comes; None where the checkpoint has nothing for it.
+        want  its shape, where that says which part of another it is
+        """
+        if name in self.found.experts:
+            return self._of_experts(name, want)
+        if name in self.found.halves:
+            return self._of_half(name, want)
+        if name in self.found.single:
+            return self._of_single(name, want)
+        return None
 
-    want  its shape, where that says which part of another it is
-    """
-    if name in found.experts:
-        parts = found.experts[name]
+    def _of_experts(self, name: str, want: Shape) -> LazyTensor:
+        """A tensor that the checkpoint has in parts, one an expert: these stacked."""
+        parts = self.found.experts[name]
         rows = [parts[i] for i in range(want[0]) if i in parts]
         if len(rows) < want[0] or len(parts) > want[0]:
             what = "experts" if "_exps." in name else "parts"
-            raise _fault(checkpoint, name, f"has {what} {_few(sorted(parts))}", f"0 to {want[0] - 1}")
+            raise self._fault(name, f"has {what} {_few(sorted(parts))}", f"0 to {want[0] - 1}")
         if len({(t.format, t.shape) for t in rows}) > 1:
-            raise _fault(checkpoint, name, "has experts of different shapes or types", "one shape and type")
+            raise self._fault(name, "has experts of different shapes or types", "one shape and type")
         if rows[0].format.per_row:
-            parted = [in_groups(row) for row in rows]
-            rows = [row for row in parted if row is not None]
-            if len(rows) < len(parted):
-                raise _fault(checkpoint, name, f"has experts with rows of {want[-1]} values", "multiples of 32")
-        if name.endswith((".scale", ".input_scale")):  # of one number each
-            both = found.single.get(name)  # beside those of weights one that the architecture has for each expert
-            return _source(name, rows[0].format, (len(rows),), lambda: _times(_row(stacked(rows)), both))
+            grouped = [in_groups(row) for row in rows]
+            rows = [row for row in grouped if row is not None]
+            if len(rows) < len(grouped):
+                raise self._fault(name, f"has experts with rows of {want[-1]} values", "multiples of 32")
+        if name.endswith((".scale", ".input_scale")):  # one number for each expert
+            factors = self.found.single.get(name)  # Gemma 4 multiplies each expert by a number of its own
+            return _source(name, rows[0].format, (len(rows),), lambda: _times(_row(stacked(rows)), factors))
         return _source(name, rows[0].format, (len(rows), *rows[0].shape), lambda: stacked(rows))
-    if name in found.halves:
-        both, which = found.halves[name]
-        if (remade := architecture.remade(name, both, hp)) is not both:
+
+    def _of_half(self, name: str, want: Shape) -> LazyTensor:
+        """A tensor that the checkpoint has joined with another one: its part."""
+        both, which = self.found.halves[name]
+        if (remade := self.architecture.remade(name, both, self.hp)) is not both:
             return _source(name, remade.format, remade.shape, remade.load)
-        of_heads = is_of_heads(name)
-        rows_of_both = (*want[:-2], 2 * want[-2], want[-1]) if len(want) > 1 else want
-        columns = columns_of(architecture.columns, both.shape, rows_of_both)
-        part = part_of_heads(both, name, want) if of_heads else half(both, which, columns)
+        if is_of_heads(name):
+            part, allowed = part_of_heads(both, name, want), f"what {list(want)} is a part of"
+        else:
+            rows_of_both = (*want[:-2], 2 * want[-2], want[-1]) if len(want) > 1 else want
+            columns = columns_of(self.architecture.columns, both.shape, rows_of_both)
+            part, allowed = half(both, which, columns), "floats of both"
         if part is None:
-            allowed = f"what {list(want)} is a part of" if of_heads else "floats of both"
-            raise _fault(checkpoint, name, f"has shape {list(both.shape)} for two tensors", allowed)
+            raise self._fault(name, f"has shape {list(both.shape)} for two tensors", allowed)
         return _source(name, *part)
-    if name not in found.single:
-        return None
-    tensor = architecture.remade(name, found.single[name], hp)
-    if architecture.columns == "in one" and name.endswith("_exps.weight"):
-        one = apart(tensor, want, columns=name.endswith("down_exps.weight"))
-        if one is None:
-            raise _fault(checkpoint, name, f"has shape {list(tensor.shape)}", f"floats of all experts, {list(want)}")
-        return _source(name, tensor.format, *one)
-    columns = columns_of(architecture.columns, tensor.shape, want)
-    if columns and name.endswith("_exps.weight") and len(tensor.shape) == 3 and tensor.format.is_float:
-        return _source(name, tensor.format, *transposed(tensor))
-    if name.endswith(
-        ("_inp_shexp.weight", "exp_probs_b.bias", CLASSIFIER)
-    ):  # [K] or one row [1, K], which is a vector in GGUF
-        return _source(name, tensor.format, tensor.shape[-1:], lambda: _row(tensor.load()))
-    turned = in_order(name, tensor, hp, architecture)
-    return _source(name, turned.format, turned.shape, turned.load)
+
+    def _of_single(self, name: str, want: Shape) -> LazyTensor:
+        """A tensor that the checkpoint has by itself: stacked experts as rows, q and k in the order of rope."""
+        tensor = self.architecture.remade(name, self.found.single[name], self.hp)
+        lies = self.architecture.columns
+        if name.endswith("_exps.weight"):
+            if lies == "in one":
+                one = apart(tensor, want, columns=name.endswith("down_exps.weight"))
+                if one is None:
+                    problem = f"has shape {list(tensor.shape)}"
+                    raise self._fault(name, problem, f"floats of all experts, {list(want)}")
+                return _source(name, tensor.format, *one)
+            if columns_of(lies, tensor.shape, want) and len(tensor.shape) == 3 and tensor.format.is_float:
+                return _source(name, tensor.format, *transposed(tensor))
+        if name.endswith(VECTORS):
+            return _source(name, tensor.format, tensor.shape[-1:], lambda: _row(tensor.load()))
+        ordered = in_order(name, tensor, self.hp, self.architecture)
+        return _source(name, ordered.format, ordered.shape, ordered.load)
+
+    def _fault(self, name: str, problem: str, allowed: str | None) -> ModelError:
+        return _fault(self.checkpoint, name, problem, allowed)
 
 
 def in_order(name: str, tensor: LazyTensor, hp: Hyperparams, architecture: Architecture[Any]) -> LazyTensor:
