@@ -145,44 +145,45 @@ def quantize(
     With --scheme the result is a checkpoint folder: `octavo quantize model-f16.gguf model-int8 --scheme int8-w8a8`.
     With --method weights are chosen by what a text shows: `--method gptq --calibration notes.txt`.
     """
+    choices = types.choices()
+    options: dict[str, Any] = {"allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads}
+    if scheme.scheme is not None:
+        scheme.refuse({
+            "PRESET": preset, "--target-bpw": size.target_bpw, "--target-size": size.target_size, "--text": size.text,
+            "--imatrix": method.imatrix, "options of types": types != Types(),
+        })  # fmt: skip
+        report, fitted = scheme.quantize(local(src, offline), dst, method, options), None
+        if report.written_before and not as_json:
+            print(_WRITTEN.format(printable(dst.rstrip(os.sep))))
+            return
+    else:
+        scheme.refuse_alone()
+        target = _target(preset, size, types.pure)
+        report, fitted = _quantize_gguf(local(src, offline), dst, target, size.text, method, choices, options)
+    show(report, as_json, fitted)
+
+
+def _quantize_gguf(
+    src: str, dst: str, target: str | Target, text: str | None, method: MethodOptions, choices: Choices,
+    options: dict[str, Any],
+) -> tuple[Report, Fitted | None]:  # fmt: skip
+    """Write a GGUF file of a preset, or of a size by what errors cost on `text`. Raises UsageError for a folder."""
     from octavo.quantizers.job.quantize import quantize_file
 
-    choices = types.choices()
-    if scheme.scheme is not None:
-        given: dict[str, Any] = {"PRESET": preset, "--target-bpw": size.target_bpw, "--target-size": size.target_size,
-                 "--text": size.text, "--imatrix": method.imatrix, "options of types": types != Types()}  # fmt: skip
-        scheme.refuse(given)
-        given = {"allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads}
-        made = scheme.quantize(local(src, offline), dst, method, given)
-        if made.written_before and not as_json:
-            print(_WRITTEN.format(printable(dst.rstrip(os.sep))))
-        else:
-            show(made, as_json)
-        return
-    scheme.refuse_alone()
-    target = _target(preset, size, types.pure)
-    src = local(src, offline)
     if os.path.isdir(src):
         raise UsageError(
             f"{src} is a folder (allowed: a GGUF file, as `octavo convert` makes of one; folders with --scheme)"
         )
-    options: Any = {
-        "choices": choices, "allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads,
-    }  # fmt: skip
     with notes_told(), Bar() as bar:
-        options["method"] = method.made(dst, threads, bar)
-        if target is not None:
-            fitted = _fit(src, dst, target, size.text, method.imatrix, bar, options)
-            report = fitted.report
-        else:
-            assert preset is not None
-            fitted = None
-            report = quantize_file(src, dst, preset, imatrix=method.imatrix, progress=bar.show, **options)
-    show(report, as_json, fitted)
+        more = options | {"choices": choices, "method": method.made(dst, options["threads"], bar)}
+        if isinstance(target, str):
+            return quantize_file(src, dst, target, imatrix=method.imatrix, progress=bar.show, **more), None
+        fitted = _fit(src, dst, target, text, method.imatrix, bar, more)
+        return fitted.report, fitted
 
 
-def _target(preset: str | None, size: SizeOptions, pure: bool) -> Target | None:
-    """The size that is wished for, None for a preset. Raises UsageError for what does not go together."""
+def _target(preset: str | None, size: SizeOptions, pure: bool) -> str | Target:
+    """The preset or the size that is wished for. Raises UsageError for what does not go together."""
     bits = size.target_bpw
     wishes = (("PRESET", preset), ("--target-bpw", bits), ("--target-size", size.target_size))
     given = [name for name, value in wishes if value]
@@ -194,7 +195,7 @@ def _target(preset: str | None, size: SizeOptions, pure: bool) -> Target | None:
     if preset is not None:
         if size.text is not None:
             raise UsageError(f"--text is for --target-bpw and --target-size, not for a PRESET ({preset})")
-        return None
+        return preset
     if pure:
         raise UsageError(f"--pure is for a PRESET, whose type it means, not for {given[0]}")
     from octavo.quantizers.fit.target import Target, parse_size
