@@ -1,4 +1,4 @@
-"""The fuzzers of models and checkpoint folders run, and find what they look for."""
+"""The fuzzers of models, checkpoint folders and adapters run, and find what they look for."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import campaign
+import fuzz_adapters
 import fuzz_checkpoints
 import fuzz_models
 import pytest
 from tests.sampling import slow
 
 
-@pytest.mark.parametrize("module", [slow(fuzz_models), fuzz_checkpoints])
+@pytest.mark.parametrize("module", [slow(fuzz_models), fuzz_checkpoints, fuzz_adapters])
 def test_damaged_models_are_run_or_refused(module: Any, tmp_path: Path) -> None:
     target = module.Target(tmp_path, n_seeds=2)
     taken = []
-    for i in range(6, 14):
+    for i in range(6, 22):
         target.make(random.Random(i))
         taken.append(target.exercise())
-    assert 0 < sum(taken) < 8
+    assert 0 < sum(taken) < 16
 
 
 def test_faults_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

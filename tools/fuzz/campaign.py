@@ -3,6 +3,7 @@
     python tools/fuzz/campaign.py headers --count 5000000       # GGUF headers: everything a reader can be asked
     python tools/fuzz/campaign.py models --count 50000          # GGUF files of tiny models, which then generate
     python tools/fuzz/campaign.py checkpoints --count 50000     # checkpoint folders, likewise
+    python tools/fuzz/campaign.py adapters --count 50000        # LoRA adapters of models that are undamaged
 
 Input `i` of a campaign depends on the seed, the target and `i` alone; `--only i` runs it again. A finding is an error
 that is no OctavoError, a process that dies, more than 5 s of the processor's time (the time in which kernels are
@@ -33,7 +34,9 @@ from typing import Any, Protocol
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parents[1] / "bench")]
 
-TARGETS = {"headers": "fuzz_headers", "models": "fuzz_models", "checkpoints": "fuzz_checkpoints"}
+TARGETS = {
+    "headers": "fuzz_headers", "models": "fuzz_models", "checkpoints": "fuzz_checkpoints", "adapters": "fuzz_adapters",
+}  # fmt: skip
 BYTES = 1 << 30
 """Most memory for an input."""
 STUCK = 24

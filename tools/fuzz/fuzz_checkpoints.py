@@ -88,19 +88,19 @@ class Target:
             name = rng.choice([n for n in SIDE_FILES if n in present] + present)
             kind = rng.random()
             if kind < 0.1:
-                _replace(rng, self._path / rng.choice((name, *SIDE_FILES)))
+                replace_file(rng, self._path / rng.choice((name, *SIDE_FILES)))
             elif name.endswith(".safetensors"):
-                _damage_weights(rng, self._path / name)
+                damage_weights(rng, self._path / name)
             elif kind < 0.25 or not name.endswith(".json"):
-                _damage_bytes(rng, self._path / name)
+                damage_bytes(rng, self._path / name)
             else:
-                _damage_text(rng, self._path / name)
+                damage_text(rng, self._path / name)
 
     def exercise(self) -> bool:
         return generates(self._path)
 
 
-def _replace(rng: random.Random, path: Path) -> None:
+def replace_file(rng: random.Random, path: Path) -> None:
     """Something else in place of a file: nothing, a folder, a FIFO, a link, no bytes, another file's bytes."""
     others = [p for p in path.parent.iterdir() if p.is_file() and p.name != path.name]
     if path.is_dir() and not path.is_symlink():
@@ -121,7 +121,8 @@ def _replace(rng: random.Random, path: Path) -> None:
             path.write_text(rng.choice(TEMPLATES))
 
 
-def _damage_text(rng: random.Random, path: Path) -> None:
+def damage_text(rng: random.Random, path: Path) -> None:
+    """Other JSON in a file."""
     if path.is_file():
         try:
             text = damage_json(rng, path.read_text())
@@ -130,7 +131,8 @@ def _damage_text(rng: random.Random, path: Path) -> None:
         path.write_bytes(text.encode(errors="surrogatepass"))
 
 
-def _damage_bytes(rng: random.Random, path: Path) -> None:
+def damage_bytes(rng: random.Random, path: Path) -> None:
+    """Other bytes in a file, more of them, or fewer."""
     if path.is_file():
         data = path.read_bytes()
         for _ in range(rng.choice((1, 3, 20))):
@@ -143,7 +145,7 @@ def _damage_bytes(rng: random.Random, path: Path) -> None:
         path.write_bytes(data[: rng.choice((len(data), len(data), rng.randrange(len(data) + 1)))])
 
 
-def _damage_weights(rng: random.Random, path: Path) -> None:
+def damage_weights(rng: random.Random, path: Path) -> None:
     """Other JSON in the header, another length of it, other numbers behind it, or fewer bytes."""
     if not path.is_file():
         return

@@ -68,10 +68,10 @@ class Target:
         return generates(self._path)
 
 
-def generates(path: Path) -> bool:
-    """Load a model and let it answer. False where a typed error refuses it."""
+def generates(path: Path, lora: Path | None = None) -> bool:
+    """Load a model, with an adapter where there is one, and let it answer. False where a typed error refuses it."""
     try:
-        with octavo.load(path, device="cpu", threads=1, n_ctx=48) as model:
+        with octavo.load(path, device="cpu", threads=1, n_ctx=48, lora=lora) as model:
             model.logits([0, 1, 2])
             for prompt in ("hello\n\u00e9", [3, 4, 5]):
                 text = "".join(model.generate(prompt, max_tokens=3, temperature=0.0))

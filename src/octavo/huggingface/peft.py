@@ -143,18 +143,22 @@ def _numbers(config: Mapping[str, Any], word: str, file: str) -> Names:
     if not isinstance(found, dict):
         raise ModelError(f"is {brief(found)}", file=file, field=word, allowed="numbers by names of modules")
     for pattern in found:
-        try:
-            re.compile(pattern)
-        except re.error:
-            raise ModelError(f"has {shown(pattern)}", file=file, field=word, allowed="regular expressions") from None
         repeats = sum(pattern.count(sign) for sign in "*+?{")
         if len(pattern) > LONGEST or repeats > MOST_REPEATS or _REPEATED_GROUP.search(pattern):
             allowed = f"up to {LONGEST} characters and {MOST_REPEATS} repeats, none of a group"
             raise ModelError(f"has {shown(pattern)}", file=file, field=word, allowed=allowed)
+        try:
+            _ends_with(pattern)
+        except (re.error, OverflowError):  # the second for a count like {99999999999}
+            raise ModelError(f"has {shown(pattern)}", file=file, field=word, allowed="regular expressions") from None
     return {pattern: _number(value, word, file) for pattern, value in found.items()}
 
 
 def _by_pattern(numbers: Names, module: str, usual: float) -> float:
     """The number of the first pattern that is a module's name, or an end of it behind a dot."""
-    matching = (n for pattern, n in numbers.items() if re.match(rf"(.*\.)?({pattern})$", module))
-    return next(matching, usual)
+    return next((n for pattern, n in numbers.items() if _ends_with(pattern).match(module)), usual)
+
+
+def _ends_with(pattern: str) -> re.Pattern[str]:
+    """What matches the names that PEFT takes a pattern for."""
+    return re.compile(rf"(.*\.)?({pattern})$")
