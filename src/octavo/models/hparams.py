@@ -198,31 +198,21 @@ def read_shared(
 ) -> Hyperparams:  # fmt: skip
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
-    interleaved  rope turns pairs of neighbours, otherwise halves of a head
-    has_experts  what the architecture wants: experts (True), none (False), or as the file says (None)
-    eps          the field that says what norms add to the mean square
+    interleaved    rope turns pairs of neighbours, otherwise halves of a head
+    has_experts    what the architecture wants: experts (True), none (False), or as the file says (None)
+    eps            the field that says what norms add to the mean square
     equal_lengths  heads of values are as long as those of keys
-    by_layer     heads of keys and the width of the feed-forward may differ by layer; given are the most
-    some_attend  layers may have no heads of keys
-    some_lack    layers may have no heads at all, and no feed-forward
-    unlike_heads  heads of queries may differ by layer, too; given are the most
+    by_layer       heads of keys and the width of the feed-forward may differ by layer; the most of them are given
+    some_attend    layers may have no heads of keys
+    some_lack      layers may have no heads at all, and no feed-forward
+    unlike_heads   heads of queries may differ by layer, too; the most of them are given
     """
     n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count", largest=unlike_heads, some=some_lack)
     n_head_kv = r.size("attention.head_count_kv", n_head, largest=by_layer, some=some_attend or some_lack)
     if n_head % n_head_kv and not unlike_heads:
         raise r.error("attention.head_count_kv", f"{n_head_kv} does not divide {n_head} heads")
-    if not r.has("attention.key_length") and n_embd % n_head:
-        raise r.error("attention.head_count", f"{n_head} heads do not divide a width of {n_embd}")
-    head_dim = r.size("attention.key_length", n_embd // n_head or 1)
-    if (length := r.integer("attention.value_length", head_dim)) != head_dim and equal_lengths:
-        raise r.error("attention.value_length", f"{length} differs from the key length", str(head_dim))
-    n_expert = r.integer("expert_count", 0) and r.size("expert_count")
-    if has_experts is not None and bool(n_expert) != has_experts:
-        allowed = f"1 to {LIMITS['expert_count']}" if has_experts else "0"
-        raise r.error("expert_count", f"{n_expert} experts in {r.arch}", allowed)
-    n_expert_used = r.size("expert_used_count") if n_expert else 0
-    if n_expert_used > n_expert:
-        raise r.error("expert_used_count", f"{n_expert_used} of {n_expert} experts", f"1 to {n_expert}")
+    head_dim = _read_head_dim(r, n_embd, n_head, equal_lengths)
+    n_expert, n_expert_used = _read_experts(r, has_experts)
     n_ctx_train, n_layer = r.size("context_length", 2048), r.size("block_count")
     n_next = r.whole(NEXTN, 0, n_layer - 1) if r.knows(NEXTN) else 0
     dense_ff = 0
@@ -247,6 +237,29 @@ def read_shared(
         n_window=r.size("attention.sliding_window") if r.integer("attention.sliding_window", 0) else None,
         n_next=n_next,
     )
+
+
+def _read_head_dim(r: HyperparamReader, n_embd: int, n_head: int, equal_lengths: bool) -> int:
+    """Values of a head of queries and keys."""
+    if not r.has("attention.key_length") and n_embd % n_head:
+        raise r.error("attention.head_count", f"{n_head} heads do not divide a width of {n_embd}")
+    head_dim = r.size("attention.key_length", n_embd // n_head or 1)
+    value_length = r.integer("attention.value_length", head_dim)
+    if value_length != head_dim and equal_lengths:
+        raise r.error("attention.value_length", f"{value_length} differs from the key length", str(head_dim))
+    return head_dim
+
+
+def _read_experts(r: HyperparamReader, has_experts: bool | None) -> tuple[int, int]:
+    """How many experts there are, and how many a token is given; 0 and 0 for a dense model."""
+    n_expert = r.integer("expert_count", 0) and r.size("expert_count")
+    if has_experts is not None and bool(n_expert) != has_experts:
+        allowed = f"1 to {LIMITS['expert_count']}" if has_experts else "0"
+        raise r.error("expert_count", f"{n_expert} experts in {r.arch}", allowed)
+    n_expert_used = r.size("expert_used_count") if n_expert else 0
+    if n_expert_used > n_expert:
+        raise r.error("expert_used_count", f"{n_expert_used} of {n_expert} experts", f"1 to {n_expert}")
+    return n_expert, n_expert_used
 
 
 def vocabulary_size(r: HyperparamReader) -> int:

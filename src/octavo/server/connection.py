@@ -21,81 +21,93 @@ else:
 LINES = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
+COUNTS_BODIES = hasattr(Protocol, "on_body")
+"""Whether bodies are told from what follows them. h11 does not, and has a limit of its own for all but bodies."""
+
+
 def connection_class(limits: Limits) -> type[asyncio.Protocol]:
     """The class of a server's connections."""
+    return type("Connection", (Connection,), {"limits": limits})
 
-    too_large = ApiError(431, f"the headers are larger than {limits.header} bytes")
-    counts_bodies = hasattr(Protocol, "on_body")
-    """Not so h11, which has a limit of its own for all but bodies."""
 
-    class Connection(Protocol):
-        """One of them. It counts the bytes and seconds until a request's headers are there.
+class Connection(Protocol):
+    """A connection that counts the bytes and seconds until a request's headers are there.
 
-        While a request is under way, what comes is its body, what follows that, or the headers of the next one. Of all
-        but the body it takes no more than of headers.
-        """
+    While a request is under way, what comes is its body, what follows that, or the headers of the next one. Of all
+    but the body it takes no more than of headers.
+    """
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            super().connection_made(transport)
-            self.app_state = {**self.app_state, "transport": transport}
-            self._seen, self._tail = 0, b""
-            self._behind = 0
-            self._earlier: list[RequestResponseCycle] = []
-            self._timer = self.loop.call_later(limits.header_time, self._late)
+    limits: Limits
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._timer.cancel()
-            for cycle in self._earlier:  # uvicorn tells the last one only
-                cycle.disconnected = True
-                cycle.message_event.set()
-            super().connection_lost(exc)
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, "transport": transport}
+        self._header_bytes, self._tail = 0, b""
+        self._bytes_after_body = 0
+        self._earlier: list[RequestResponseCycle] = []
+        self._start_timer()
 
-        def data_received(self, data: bytes) -> None:
-            before = self.cycle
-            if before is None or before.response_complete:
-                if before is not None and not self._seen:
-                    self._timer = self.loop.call_later(limits.header_time, self._late)
-                end = (self._tail + data).find(b"\r\n\r\n")  # which may have begun with the last bytes
-                self._seen += len(data) if end < 0 else end
-                self._tail = data[-3:]
-                if self._seen > limits.header:
-                    self._refuse(too_large)
-                    return
-            else:
-                self._behind += len(data)
-            super().data_received(data)
-            if self._behind > limits.header and counts_bodies:
-                self._refuse(too_large)
-            if self.cycle is not before:
-                self._timer.cancel()
-                self._seen, self._tail = 0, b""
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        for cycle in self._earlier:  # uvicorn tells the last one only
+            cycle.disconnected = True
+            cycle.message_event.set()
+        super().connection_lost(exc)
 
-        def on_headers_complete(self) -> None:
-            before, self._behind = self.cycle, 0
-            super().on_headers_complete()  # type: ignore[misc]
-            self._earlier = [cycle for cycle in self._earlier if not cycle.response_complete]
-            if before is not None and not before.response_complete:
-                self._earlier.append(before)
-
-        def on_body(self, body: bytes) -> None:
-            self._behind = 0
-            super().on_body(body)  # type: ignore[misc]
-
-        def _late(self) -> None:
-            self._refuse(ApiError(408, f"the headers are not there after {limits.header_time:g} s"))
-
-        def _refuse(self, error: ApiError) -> None:
-            self._timer.cancel()
-            if self.transport.is_closing():
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        if before is None or before.response_complete:
+            if before is not None and not self._header_bytes:
+                self._start_timer()
+            if not self._takes_headers(data):
+                self._refuse(self._too_large())
                 return
-            if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
-                self.transport.abort()  # in the middle of a response nothing else can be said
-                return
-            body = to_json(error.body())
-            self.transport.write(b"".join((
-                b"HTTP/1.1 %d %b\r\n" % (error.status, LINES[error.status]),
-                b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body), body,
-            )))  # fmt: skip
-            self.transport.close()
+        else:
+            self._bytes_after_body += len(data)
+        super().data_received(data)
+        if self._bytes_after_body > self.limits.header and COUNTS_BODIES:
+            self._refuse(self._too_large())
+        if self.cycle is not before:  # headers were complete, and a request began
+            self._timer.cancel()
+            self._header_bytes, self._tail = 0, b""
 
-    return Connection
+    def on_headers_complete(self) -> None:
+        before, self._bytes_after_body = self.cycle, 0
+        super().on_headers_complete()  # type: ignore[misc]
+        self._earlier = [cycle for cycle in self._earlier if not cycle.response_complete]
+        if before is not None and not before.response_complete:
+            self._earlier.append(before)
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_after_body = 0
+        super().on_body(body)  # type: ignore[misc]
+
+    def _takes_headers(self, data: bytes) -> bool:
+        """Count bytes of headers; whether these are within the limit."""
+        end = (self._tail + data).find(b"\r\n\r\n")  # which may have begun with the last bytes
+        self._header_bytes += len(data) if end < 0 else end
+        self._tail = data[-3:]
+        return self._header_bytes <= self.limits.header
+
+    def _start_timer(self) -> None:
+        self._timer = self.loop.call_later(self.limits.header_time, self._refuse_late)
+
+    def _refuse_late(self) -> None:
+        self._refuse(ApiError(408, f"the headers are not there after {self.limits.header_time:g} s"))
+
+    def _too_large(self) -> ApiError:
+        return ApiError(431, f"the headers are larger than {self.limits.header} bytes")
+
+    def _refuse(self, error: ApiError) -> None:
+        self._timer.cancel()
+        if self.transport.is_closing():
+            return
+        if self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete:
+            self.transport.abort()  # in the middle of a response nothing else can be said
+            return
+        body = to_json(error.body())
+        self.transport.write(b"".join((
+            b"HTTP/1.1 %d %b\r\n" % (error.status, LINES[error.status]),
+            b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body), body,
+        )))  # fmt: skip
+        self.transport.close()
