@@ -260,9 +260,8 @@ TABLE: dict[str, Case] = {
         "head_dim": 64, "pad_token_id": None, "rope_parameters": NTK}),
     "hunyuan-moe": small("hunyuan-moe", "HunYuanMoEV1Config", {
         "head_dim": 64, "pad_token_id": None, "num_experts": 6, "moe_topk": [2, 2], "rope_parameters": NTK}),
-    "minimax-m2": small("minimax-m2", "MiniMaxM2Config", {  # transformers 5.17 doesn't know rotary_dim
-        "head_dim": 64, "rotary_dim": 32, "partial_rotary_factor": 0.5, "num_local_experts": 6,
-        "num_experts_per_tok": 2}),
+    "minimax-m2": small("minimax-m2", "MiniMaxM2Config", {
+        "head_dim": 64, "rotary_dim": 32, "num_local_experts": 6, "num_experts_per_tok": 2}),
     "olmoe": small("olmoe", "OlmoeConfig", {"num_experts": 6, "num_experts_per_tok": 2, "pad_token_id": None}),
     "dots1": small("dots1", "Dots1Config", ROUTED),
     "dots1-odd": small("dots1", "Dots1Config", {**ROUTED, **ODD, "n_group": 3, "topk_group": 2}),
