@@ -1,4 +1,7 @@
-"""The Python snippets of README.md and docs/: each compiles, and those that need no files of the reader run."""
+"""README.md and docs/: each Python snippet compiles, files that are named are there, and links lead somewhere.
+
+Snippets that need no files of the reader are run.
+"""
 
 from __future__ import annotations
 
@@ -68,3 +71,35 @@ def test_named_files_are_there(page: str, name: str) -> None:
     assert any(kind(path) and f"/{path.as_posix()}".endswith(f"/{name.rstrip('/')}") for path in places), (
         f"{page} names {name}"
     )
+
+
+LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
+
+
+def prose(page: Path) -> list[str]:
+    """The lines of a page that are not in a block of code."""
+    lines, is_code = [], False
+    for line in page.read_text("utf-8").splitlines():
+        if line.lstrip().startswith("```"):
+            is_code = not is_code
+        elif not is_code:
+            lines.append(line)
+    return lines
+
+
+def anchors(page: Path) -> set[str]:
+    """The headings of a page as GitHub makes them anchors."""
+    headings = (line.lstrip("#").strip().lower() for line in prose(page) if line.startswith("#"))
+    return {re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_links_lead_to_a_page_and_a_heading(page: Path) -> None:
+    lost = []
+    for path, anchor in LINK.findall("\n".join(prose(page))):
+        if "://" in path:
+            continue
+        target = page.parent / path if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            lost.append(f"{path}#{anchor}")
+    assert not lost

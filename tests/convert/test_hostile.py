@@ -59,7 +59,7 @@ def refused(path: Path, kind: type[OctavoError], *says: str) -> None:
 
 @pytest.mark.parametrize(("values", "says"), [
     ({"architectures": ["NoSuchForCausalLM"]},
-     ["architectures", "NoSuchForCausalLM", "docs/gguf.md lists what it runs"]),
+     ["architectures", "NoSuchForCausalLM", "docs/models.md lists what it runs"]),
     ({"architectures": ["Qwen4ForCausalLM"]}, ["(nearest: Qwen3ForCausalLM, Qwen2ForCausalLM, Qwen3VLForCondi"]),
     ({"architectures": None}, ["architectures: is missing (allowed: the model's class, as in [\"LlamaForCausalLM\"])"]),
     ({"architectures": [["x"]]}, ["architectures"]),

@@ -1,4 +1,4 @@
-"""docs/gguf.md and docs/embeddings.md name every class of config.json that runs, beside its architecture."""
+"""docs/models.md and docs/embeddings.md name every class of config.json that runs, beside its architecture."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from octavo.huggingface.config import CLASSES
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS = [
     line
-    for page in ("gguf.md", "embeddings.md")
+    for page in ("models.md", "embeddings.md")
     for line in (DOCS / page).read_text(encoding="utf-8").splitlines()
     if line.startswith("|")
 ]

@@ -167,16 +167,16 @@ def test_metadata_of_the_wrong_type(tmp_path: Path, field: str, value: object) -
 @pytest.mark.parametrize("arch", ["gptoss", "llama2", "../llama", "architecture", "a" * 900, "\x1b[2J\n"])
 def test_unknown_architectures(tmp_path: Path, arch: str) -> None:
     path = tiny.write(tmp_path / "m.gguf", arch, weights=tiny.tensors())
-    refused(path, ModelError, "can't run architecture", "docs/gguf.md lists what it runs")
+    refused(path, ModelError, "can't run architecture", "docs/models.md lists what it runs")
 
 
 def test_names_near_an_unknown_one() -> None:
     known = ("gpt2", "gpt-oss", "llama", "Qwen3ForCausalLM", "Qwen2ForCausalLM", "OlmoForCausalLM")
     assert unknown("gptoss", known, "architecture ") == (
-        "Octavo can't run architecture 'gptoss' yet (nearest: gpt-oss); docs/gguf.md lists what it runs"
+        "Octavo can't run architecture 'gptoss' yet (nearest: gpt-oss); docs/models.md lists what it runs"
     )
     assert "(nearest: Qwen3ForCausalLM, Qwen2ForCausalLM);" in unknown("Qwen3ForTokenClassification", known)
-    assert unknown("MptForCausalLM", known) == "Octavo can't run 'MptForCausalLM' yet; docs/gguf.md lists what it runs"
+    assert unknown("MptForCausalLM", known) == "Octavo can't run 'MptForCausalLM' yet; docs/models.md lists what it runs"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def unknown(name: str, known: Iterable[str], what: str = "") -> str:
     stems = {_stem(other): other for other in known}
     close = ", ".join(stems[stem] for stem in get_close_matches(_stem(name), stems, n=3, cutoff=0.65))
     near = f" (nearest: {close})" if close else ""
-    return f"Octavo can't run {what}{shown(name)} yet{near}; docs/gguf.md lists what it runs"
+    return f"Octavo can't run {what}{shown(name)} yet{near}; docs/models.md lists what it runs"
 
 
 def _stem(name: str) -> str:
