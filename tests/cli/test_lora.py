@@ -89,6 +89,7 @@ def test_errors(octavo: Run, alphabet: str, gguf: str, peft: str) -> None:
         f"{gguf}=nan": "--lora has the scale 'nan'",
         "none.gguf": "none.gguf: there is no such file or folder",
         alphabet: "general.type: is 'model' (allowed: 'adapter')",
+        "demo": "demo.gguf, general.type: is 'model' (allowed: 'adapter')",
     }.items():
         assert said in octavo("run", alphabet, "hi", "--lora", value).error()
     assert f"--lora names {gguf} twice" in octavo("run", alphabet, "hi", "--lora", gguf, "--lora", f"{gguf}=2").error()

@@ -193,7 +193,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 5, "messages": ASK, "tool_choice": {"type": "tool", "name": "rm"}, "tools": TOOLS}, "'rm'"),
     ({"max_tokens": 5, "messages": ASK, "output_format": {"type": "json"}}, "output_format.type: "),
     ({"max_tokens": 5, "messages": ASK, "output_config": {"format": {"type": "json_schema"}}}, "format.schema: "),
-    ({"max_tokens": 5, "messages": ASK, "output_config": {"format": ENDLESS}}, "no finite value"),
+    ({"max_tokens": 5, "messages": ASK, "output_config": {"format": ENDLESS}}, "output_config.format: "),
     ({"max_tokens": 5, "messages": ASK, "output_config": {"format": SCHEMA}, "output_format": SCHEMA}, "one of them"),
     (
         {"max_tokens": 5, "messages": ASK, "output_format": SCHEMA, "tool_choice": {"type": "any"}, "tools": TOOLS},

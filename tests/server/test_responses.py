@@ -184,7 +184,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"input": ""}, "input"),
     ({"input": "x", "previous_response_id": "resp_1"}, "previous_response_id"),
     ({"input": "x", "background": True}, "background"),
-    ({"input": "x", "include": ["everything"]}, "include has 'everything' (allowed: "),
+    ({"input": "x", "include": ["everything"]}, "include: has 'everything' (allowed: "),
     ({"input": "x", "top_logprobs": 21}, "top_logprobs"),
     ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "'input_image'"),
     ({"input": [{"type": "computer_call"}]}, "'computer_call'"),
@@ -201,9 +201,10 @@ def test_errors(server: Server, body: dict[str, Any], message: str) -> None:
     status, error = server.refused("/v1/responses", body)
     assert (status, error["type"]) == (400, "invalid_request_error")
     assert message in error["message"]
+    assert error["param"] in ("input", None, *body)
 
 
 def test_a_prompt_that_is_too_long(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as info:
         client.responses.create(model="x", input="1 " * 9000)
-    assert info.value.code == "context_length_exceeded"
+    assert (info.value.code, info.value.param) == ("context_length_exceeded", "input")

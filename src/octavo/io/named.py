@@ -44,7 +44,7 @@ def locate(
 def locate_adapter(adapter: str | os.PathLike[str], *, offline: bool = False, show: Show = nobody) -> str:
     """The path of an adapter: a path as it is, or that of ORG/REPO[:FILE][@REVISION] of the hub, of which it is the
     folder of an adapter, or else a GGUF file. Raises HubError for a name that can't be had."""
-    path = os.fsdecode(adapter)
+    path = resolve_path(adapter)
     name = hub_name(path)
     if name is None:
         return path

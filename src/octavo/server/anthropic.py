@@ -29,9 +29,14 @@ async def messages(request: Request) -> Response:
     """Reply to messages, as Anthropic does."""
     body, service = await body_of(request, MessagesRequest), service_of(request)
     name, asked = service.require_model(body.model), _asked(body)
-    work = Work(service, await in_thread_if_long(chat.effort(asked), chat.job_of, service, asked, key_of(request)))
-    reply = MessageReply(name, work)
-    return await answered(request, work, reply, stream=body.stream)
+    try:
+        job = await in_thread_if_long(chat.effort(asked), chat.job_of, service, asked, key_of(request))
+    except ApiError as error:
+        if error.param == "response_format":  # errors here have no other place for a field's name
+            raise bad(f"{body.form()[0]}: {error.message}") from None
+        raise
+    work = Work(service, job)
+    return await answered(request, work, MessageReply(name, work), stream=body.stream)
 
 
 async def count_tokens(request: Request) -> Response:

@@ -21,6 +21,7 @@ TYPES = {
 }  # fmt: skip
 """What OpenAI's errors call each status."""
 OBJECT = re.compile(r"a valid dictionary(?: or instance of \w+)?")
+FIELD = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): ")
 """What pydantic calls an object of JSON."""
 FAULTS = frozenset({"NonFiniteError", "BackendError", "DeviceMemoryError", "HostMemoryError", "QuarantineError"})
 """Errors that are not the request's."""
@@ -125,7 +126,10 @@ def _invalid(error: ValidationError) -> ApiError:
     """The first thing that is wrong with a body, by the name of its field."""
     found = _telling(error.errors(include_url=False, include_input=False, include_context=False))
     place, words = ".".join(map(str, _place(found[0]))), _joined([_words(one) for one in found])
-    return bad(f"{place}: {words}" if place else words, place.partition(".")[0] or None)
+    if not place:  # checks of several fields say which one is wrong
+        named = FIELD.match(words)
+        return bad(words, named[1].partition(".")[0] if named else None)
+    return bad(f"{place}: {words}", place.partition(".")[0])
 
 
 def _telling(errors: Sequence[ErrorDetails], after: int = 0) -> list[ErrorDetails]:

@@ -13,9 +13,12 @@ from octavo.server import chat
 from octavo.server.answer import answered, body_of, key_of, service_of
 from octavo.server.blocks import Block, Blocks, Change
 from octavo.server.errors import ApiError
+from octavo.server.job import Job
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.names import new_id
 from octavo.server.responses_schema import ResponsesRequest, chat_request
+from octavo.server.schema import ChatRequest
+from octavo.server.service import Service
 from octavo.server.stream import named_event, to_json
 from octavo.server.threads import in_thread_if_long
 from octavo.server.usage import usage
@@ -25,15 +28,26 @@ PREFIXES = {"thinking": "rs_", "text": "msg_", "call": "fc_"}
 GROWS = {
     "thinking": "response.reasoning_text", "text": "response.output_text", "call": "response.function_call_arguments",
 }  # fmt: skip
+FIELDS = {"messages": "input", "response_format": "text", "max_tokens": "max_output_tokens"}
+"""Names that /v1/responses has for fields of /v1/chat/completions."""
 
 
 async def responses(request: Request) -> Response:
     """Reply to a conversation, as OpenAI's newer interface has it."""
     body, service = await body_of(request, ResponsesRequest), service_of(request)
     name, asked = service.require_model(body.model), chat_request(body)
-    work = Work(service, await in_thread_if_long(chat.effort(asked), chat.job_of, service, asked, key_of(request)))
+    work = Work(service, await in_thread_if_long(chat.effort(asked), _job, service, asked, key_of(request)))
     reply = ResponseReply(body, name, work)
     return await answered(request, work, reply, stream=body.stream)
+
+
+def _job(service: Service, asked: ChatRequest, key: str) -> Job:
+    """What `chat.job_of` makes. Raises ApiError with the names that fields have here."""
+    try:
+        return chat.job_of(service, asked, key)
+    except ApiError as error:
+        error.param = FIELDS.get(error.param or "", error.param)
+        raise
 
 
 class ResponseReply:

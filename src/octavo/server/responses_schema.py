@@ -113,7 +113,7 @@ class ResponsesRequest(Body):
     def _known_parts(self) -> ResponsesRequest:
         for one in self.include or ():
             if one not in INCLUDABLE:
-                raise ValueError(f"include has {one!r} (allowed: {', '.join(INCLUDABLE)})")
+                raise ValueError(f"include: has {one!r} (allowed: {', '.join(INCLUDABLE)})")
         return self
 
     @model_validator(mode="after")

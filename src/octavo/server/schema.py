@@ -67,12 +67,20 @@ class Sampling(Body):
     cache_salt: Annotated[str, Field(max_length=1024)] | None = Field(
         None, description="requests with the same salt share cached prompts"
     )
+    lora: Any = Field(None, description="adapters are those of --lora, for all requests")
 
     @field_validator("stop", mode="before")
     @classmethod
     def _stops_have_text(cls, value: Any) -> Any:
         if value == "" or (isinstance(value, list) and "" in value):
             raise ValueError("an empty string ends no reply (allowed: texts of 1 to 1024 characters)")
+        return value
+
+    @field_validator("lora")
+    @classmethod
+    def _no_adapters(cls, value: Any) -> Any:
+        if value:
+            raise ValueError("adapters are those that the server was started with, for all requests (allowed: none)")
         return value
 
 
@@ -86,7 +94,7 @@ class OpenAISampling(Sampling):
     @model_validator(mode="after")
     def _no_options_without_stream(self) -> OpenAISampling:
         if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options is for requests with stream")
+            raise ValueError("stream_options: is for requests with stream")
         return self
 
 
@@ -239,14 +247,15 @@ class ChatRequest(Constrained):
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs is for requests with logprobs")
+            raise ValueError("top_logprobs: is for requests with logprobs")
         return self
 
-    @model_validator(mode="after")
-    def _no_template(self) -> ChatRequest:
-        if self.chat_template is not None:
-            raise ValueError("chat_template: the model's own is used")
-        return self
+    @field_validator("chat_template")
+    @classmethod
+    def _no_template(cls, value: Any) -> Any:
+        if value is not None:
+            raise ValueError("the model's own is used")
+        return value
 
 
 class CompletionRequest(Constrained):
