@@ -11,6 +11,8 @@ import torch
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats.spec import F32
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
 from tests.backends.state_ops import GRAPHS, HEADS, KEY_HEADS, SCANNED, TAPS, Steps, divided, whole
 
 
@@ -65,6 +67,12 @@ def test_steps_divide_sequences_in_any_way(op: str) -> None:
     for found, want in zip(divided(op, CpuBackend(threads=2)), whole(op, CpuBackend(threads=2)), strict=True):
         np.testing.assert_array_equal(found, want)
     close(divided(op, ReferenceBackend()), whole(op, ReferenceBackend()))
+
+
+def test_the_cpu_says_which_sizes_it_has_no_kernel_for() -> None:
+    g = GraphBuilder()
+    conv = g.causal_conv(Node("input", (), ("tokens", 24), "f32", name="x"), np.zeros((TAPS, 24), np.float32), 0)
+    assert CpuBackend().supports(conv) == (False, "24 channels (allowed: multiples of 16)")
 
 
 def close(found: list[F32], want: list[F32]) -> None:

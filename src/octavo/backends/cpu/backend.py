@@ -13,14 +13,14 @@ import numpy as np
 from octavo.backends.cores import cores
 from octavo.backends.cpu.pages import Arena, zeroed
 from octavo.backends.cpu.shared import Shared
+from octavo.backends.cpu.supported import problem
 from octavo.backends.cpu.views import reshaped
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
-from octavo.formats.cache import CACHE_FORMATS, CacheConstants, CacheFormat
-from octavo.formats.rotation import block_of
+from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import U8, AnyArray
-from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, bind, kept_bytes
-from octavo.graph.schedule import root
+from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, kept_bytes
+from octavo.graph.ops import VIEWS
 from octavo.jit.prepare import end_progress, prepare
 
 if TYPE_CHECKING:
@@ -59,23 +59,10 @@ class CpuBackend(HostMemory):
         return binders
 
     def supports(self, node: Node) -> tuple[bool, str]:
-        if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
+        if node.op not in self._binders.BINDERS and node.op not in VIEWS and node.op != "copy":
             return False, f"no kernel for {node.op}"
-        if node.op == "attention":
-            dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
-            kept = CACHE_FORMATS[node.inputs[1].dtype]
-            if node.inputs[1] is node.inputs[2] and (problem := _unshared(node, kept)):
-                return False, f"keys that are values too {problem}"
-            multiple = kept.group or 16
-            if not isinstance(dim, int) or dim % multiple or page_size != PAGE_SIZE:
-                return False, f"heads of {dim} in pages of {page_size} (allowed: multiples of {multiple}, {PAGE_SIZE})"
-        if node.op == "causal_conv" and bind(node.inputs[2].shape[2:], {})[0] % 16:
-            return False, f"{node.inputs[2].shape[2]} channels (allowed: multiples of 16)"
-        has_matrix = node.op in ("gated_delta_rule", "selective_scan")
-        if has_matrix and any(n % 16 for n in bind(node.inputs[7].shape[2:], {})):
-            return False, f"a state of {list(node.inputs[7].shape[2:])} a head (allowed: multiples of 16)"
-        if node.op == "mul_mat_add" and len(node.inputs) > 4:
-            return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
+        if why := problem(node):
+            return False, why
         if node.quantizes and (node.op not in QUANTIZES or node.dtype in FP8_KINDS):
             return False, f"no kernel for {node.op} to {node.dtype}"
         weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
@@ -191,14 +178,3 @@ class CpuBinder:
         end_progress()
         calls, self._calls = self._calls, []
         return [Program(calls, self._backend.threads)]
-
-
-def _unshared(node: Node, kept: CacheFormat) -> str:
-    """Why keys that are values too can't lie in such a cache, "" if they can."""
-    static = root(node.inputs[1]).attrs.get("static")
-    if static is not None and static.scale is not None:
-        return "with static scales (allowed: dynamic scales)"
-    dim, values = node.inputs[0].shape[2], node.attrs.get("value_dim", 0)
-    if kept.rotated and isinstance(dim, int) and values % block_of(dim):
-        return f"of which {values} are values, in a cache of {kept.name} (allowed: multiples of {block_of(dim)})"
-    return ""
