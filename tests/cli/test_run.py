@@ -139,7 +139,7 @@ def test_templates_by_name(octavo: Run, tmp_path: Path) -> None:
     keys = {"tokenizer.chat_template": "a", "tokenizer.chat_template.rag": "{{ messages[0].content }}"}
     model = str(tiny.write(tmp_path / "named.gguf", weights=tiny.alphabet(), keys=keys))
     assert octavo("run", model, "v", "--chat-template", "rag", *GREEDY).out.strip() == "wxyz"
-    said = "the model has no chat template called 'tools' (allowed: rag)"
+    said = "the model has no chat template called 'tools' (allowed: default, rag)"
     assert said in octavo("run", model, "v", "--chat-template", "tools").error()
     assert "--chat-template with --raw" in octavo("run", model, "v", "--chat-template", "rag", "--raw").error()
 

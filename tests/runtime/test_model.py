@@ -125,7 +125,7 @@ def test_templates_by_name(tmp_path: Path) -> None:
         assert model.encode_prompt("hi") == [*b"one"]
         model.use_template("rag")
         assert model.encode_prompt("hi") == [*b"hi!"]
-        with pytest.raises(TemplateError, match=r"no chat template called 'tools' \(allowed: rag\)"):
+        with pytest.raises(TemplateError, match=r"no chat template called 'tools' \(allowed: default, rag\)"):
             model.use_template("tools")
         model.use_template("default")
         assert model.encode_prompt("hi") == [*b"one"]

@@ -39,5 +39,5 @@ def test_the_template_of_a_request(tmp_path: Path) -> None:
             assert "chat_template_tool_use" not in server.get("/props")
             assert server.post("/apply-template", messages=ASK, tools=TOOLS)["prompt"].startswith("rag You can call")
             client, file = server.service.client, model.file
-        with pytest.raises(TemplateError, match=r"called 'tools' \(allowed: rag, tool_use\)"):
+        with pytest.raises(TemplateError, match=r"called 'tools' \(allowed: default, rag, tool_use\)"):
             Service(client, file, model.tokenizer, ServerOptions("m", chat_template="tools"))

@@ -63,6 +63,6 @@ def find_template(templates: Mapping[str, str], name: str | None = None) -> str:
     if name is None or (name == "default" and "" in templates):
         return templates.get("") or templates.get("default") or DEFAULT_TEMPLATE
     if name not in templates:
-        known = ", ".join(sorted(n for n in templates if n)) or "none"
+        known = ", ".join(sorted({n or "default" for n in templates})) or "none"
         raise TemplateError(f"the model has no chat template called {name!r} (allowed: {known})")
     return templates[name]
