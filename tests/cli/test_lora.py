@@ -89,6 +89,8 @@ def test_errors(octavo: Run, alphabet: str, gguf: str, peft: str) -> None:
         f"{gguf}=nan": "--lora has the scale 'nan'",
         "none.gguf": "none.gguf: there is no such file or folder",
         alphabet: "general.type: is 'model' (allowed: 'adapter')",
+        f"{peft}/adapter_model.safetensors": "is a file of a PEFT folder: give the folder that it lies in",
+        f"{peft}/adapter_config.json": "is a file of a PEFT folder",
         "demo": "demo.gguf, general.type: is 'model' (allowed: 'adapter')",
     }.items():
         assert said in octavo("run", alphabet, "hi", "--lora", value).error()

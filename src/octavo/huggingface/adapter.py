@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-from octavo.errors import ModelError
+from octavo.errors import FileError, ModelError
 from octavo.huggingface.folder import RECORD
 from octavo.io.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from octavo.io.gguf import GGUFFile
@@ -30,6 +30,8 @@ def open_adapter(path: str | os.PathLike[str], model: ModelSpec) -> Adapter:
     """
     require_there(path)
     if not os.path.isdir(path):
+        if os.path.basename(path) in (ADAPTER_WEIGHTS, ADAPTER_CONFIG):
+            raise FileError("is a file of a PEFT folder: give the folder that it lies in", file=os.fspath(path))
         with GGUFFile.open(path) as file:  # tensors can be read after it is closed
             adapter = read_adapter(file, model.architecture.name)
     else:
