@@ -13,10 +13,10 @@ from octavo.formats import QTensor, channel_format, dequantize, quantize_referen
 from octavo.formats.activation import STATIC, activation
 from octavo.formats.spec import F32
 from octavo.graph.builder import constant, weight
+from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
 from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
-from octavo.graph.plan import Executor
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
 

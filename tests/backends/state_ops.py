@@ -8,8 +8,8 @@ import numpy as np
 
 from octavo.formats.spec import F32
 from octavo.graph.builder import GraphBuilder, constant
+from octavo.graph.executor import Executor
 from octavo.graph.node import DType, Graph, Node
-from octavo.graph.plan import Executor
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
 

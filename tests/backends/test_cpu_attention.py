@@ -17,8 +17,8 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import Built, Difference, OpCase, compare, run
 from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import F32, AnyArray
+from octavo.graph.executor import Executor
 from octavo.graph.fuse import fuse, quantize_activations
-from octavo.graph.plan import Executor
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import root, schedule
 from octavo.jit.cache import cache_root, kernel_folder

@@ -13,10 +13,10 @@ from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name
 from octavo.formats.spec import AnyArray
 from octavo.graph.builder import weight
+from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node
 from octavo.graph.ops import apply
-from octavo.graph.plan import Executor
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
 from tests.sampling import slow

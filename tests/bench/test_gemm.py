@@ -12,7 +12,7 @@ from octavo import ops
 from octavo.bench import limits
 from octavo.bench.gemm import limits as gemm_limits
 from octavo.bench.gemm import measure, stored
-from octavo.graph.plan import Executor
+from octavo.graph.executor import Executor
 from tests.cli.conftest import Run
 from tests.sampling import some
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.graph.builder import constant, weight
+from octavo.graph.executor import Executor
 from octavo.graph.node import DType, Graph, Node
-from octavo.graph.plan import Executor
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import Place, schedule
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.graph import plan
 from octavo.graph.builder import weight
+from octavo.graph.executor import Executor
 from octavo.graph.node import Graph
 from octavo.graph.ops import apply
 from octavo.graph.schedule import schedule
@@ -49,7 +49,7 @@ class Forgetful(ReferenceBackend):
 def test_what_no_kernel_wrote_is_nan() -> None:
     graph = product()
     backend = Forgetful()
-    e = plan.Executor(schedule(graph, [backend], LIMITS), [backend], LIMITS)
+    e = Executor(schedule(graph, [backend], LIMITS), [backend], LIMITS)
     (got,) = e.run(values(graph, 4), {"tokens": 4})
     assert got.shape == (4, 5)
     assert np.isnan(got).all()
@@ -65,7 +65,7 @@ def test_results_are_the_callers_own() -> None:
 
 
 def test_plans_are_made_once_and_the_latest_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "PLANS_KEPT", 3)
+    monkeypatch.setattr("octavo.graph.executor.PLANS_KEPT", 3)
     e = executor(product())
     plans = {n: e.plan({"tokens": n}) for n in (1, 2, 3)}
     assert e.plan({"tokens": 1}) is plans[1], "used again: now the latest"

@@ -12,9 +12,9 @@ from octavo.bench import stream_graphs  # noqa: F401  (registers its graphs)
 from octavo.bench.op_graphs import GRAPHS, Sketch
 from octavo.formats.group import row_named
 from octavo.formats.spec import AnyArray
+from octavo.graph.executor import Executor
 from octavo.graph.fuse import fuse, quantize_activations
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
-from octavo.graph.plan import Executor
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
 from octavo.runtime.batch import Feed, make_batch

@@ -19,8 +19,9 @@ from octavo.errors import (
     UsageError,
 )
 from octavo.formats.spec import F32, AnyArray
+from octavo.graph.executor import Executor
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
-from octavo.graph.plan import Begun, Executor, Fed, Plan, Watch
+from octavo.graph.plan import Begun, Fed, Plan, Watch
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec

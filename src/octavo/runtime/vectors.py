@@ -9,9 +9,9 @@ from typing import TypeVar
 import numpy as np
 
 from octavo.formats.spec import F32
+from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
 from octavo.graph.node import PAGE_SIZE, Node
-from octavo.graph.plan import Executor
 from octavo.graph.schedule import schedule
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine

@@ -10,9 +10,9 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend, ops
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph import choice_ops  # noqa: F401  (registers its ops)
+from octavo.graph.executor import Executor
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import apply
-from octavo.graph.plan import Executor
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
 

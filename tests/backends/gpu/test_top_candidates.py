@@ -9,9 +9,9 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats.spec import AnyArray
 from octavo.graph import choice_ops  # noqa: F401  (registers its ops)
+from octavo.graph.executor import Executor
 from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
-from octavo.graph.plan import Executor
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import schedule
 from tests.sampling import some

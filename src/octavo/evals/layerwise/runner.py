@@ -25,9 +25,9 @@ from octavo.evals.layerwise.values import Journal, Values
 from octavo.formats import PlacedQTensor, QTensor, by_name, dequantize
 from octavo.formats.codec import require_finite
 from octavo.formats.spec import F32
+from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
 from octavo.graph.node import Node, bind
-from octavo.graph.plan import Executor
 from octavo.graph.protocol import AsyncBackend, Backend, HostBackend, TensorBackend
 from octavo.graph.schedule import Schedule, schedule
 from octavo.graph.stages import Stage, input_name, stages

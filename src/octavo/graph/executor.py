@@ -1,0 +1,310 @@
+"""Executor: runs a schedule. It owns what lasts between steps, and keeps a plan for each size of step.
+
+Loaded weights, caches, states and the memory of values last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from octavo.formats import QTensor
+from octavo.formats.spec import AnyArray
+from octavo.garbage import no_collection
+from octavo.graph.node import Dim, Graph, Node, Sizes, bind
+from octavo.graph.ops import IN_PLACE, VIEWS
+from octavo.graph.plan import Begun, Fed, Packed, Plan, Steps, Watch
+from octavo.graph.protocol import AsyncBackend, Backend, Call
+from octavo.graph.schedule import Schedule
+
+PLANS_KEPT, CAPTURED_KEPT = 32, 192
+"""Plans for different sizes of steps that an executor keeps, and where a backend is an AsyncBackend."""
+INPUT_ALIGNMENT = 64
+INPUT_TYPES = {"f32": np.float32, "f16": np.float16, "i32": np.int32, "i64": np.int64}
+
+
+class _Leaves(NamedTuple):
+    """The leaves of a plan: the value of each by backend and id, and `inputs`, `packed` and `host` of `Plan`."""
+
+    values: dict[tuple[int, int], Any]
+    inputs: dict[str, list[tuple[Backend, Any]]]
+    packed: Packed
+    host: dict[str, list[AnyArray]]
+
+
+class Executor:
+    """Runs a schedule. `limits` are the sizes that the schedule was made for; `rows` of the caches is fixed by them.
+
+    `outputs` are the numbers of the graph's outputs that a step makes unless others are asked for; by default all.
+    Weights, caches and states that `shares`, on the same backends, has by the same names are taken from it. `fed` are
+    inputs that `values` is given, and nothing else, where they lie already.
+    """
+
+    def __init__(
+        self, schedule: Schedule, backends: Sequence[Backend], limits: Sizes, outputs: Sequence[int] | None = None,
+        shares: Executor | None = None, fed: Collection[str] = (),
+    ) -> None:  # fmt: skip
+        self.schedule, self.backends, self.limits, self._fed = schedule, tuple(backends), dict(limits), frozenset(fed)
+        self._outputs = tuple(range(len(schedule.graph.outputs)) if outputs is None else outputs)
+        self._memory = [b.allocate(n) for b, n in zip(backends, schedule.memory, strict=True)]
+        self._leaves: dict[tuple[int, int], Any] = {}
+        self._caches: dict[tuple[int, int], tuple[Dim, Any]] = {}
+        self._states: dict[tuple[int, int], Any] = {}
+        self._plans: OrderedDict[Any, Plan] = OrderedDict()
+        self._waits = {id(b) for b in backends if isinstance(b, AsyncBackend)}  # to ask that takes longer than a read
+        self._kept = CAPTURED_KEPT if self._waits else PLANS_KEPT
+        self._graphs: dict[tuple[int, ...], Graph] = {}
+        self.begun = 0
+        """Steps so far."""
+        needed = self._load_leaves({} if shares is None else shares._by_name())
+        self._inputs = [b.allocate(max(n, INPUT_ALIGNMENT)) for b, n in zip(self.backends, needed, strict=True)]
+
+    def _load_leaves(self, loaded: Mapping[tuple[int, str, tuple[Dim, ...]], Any]) -> list[int]:
+        """Load each leaf on each backend that reads it, if it is not `loaded`; bytes of a step's inputs by backend."""
+        input_bytes = [0] * len(self.backends)
+        by_tensor: dict[tuple[int, int], Any] = {}
+        for leaf, where in self._leaf_uses():
+            key = where, id(leaf)
+            if key in self._leaves:
+                continue
+            backend, name = self.backends[where], (where, leaf.name, leaf.shape)
+            if name in loaded and leaf.op != "input" and not leaf.attrs.get("constant"):
+                self._leaves[key] = loaded[name]
+            elif leaf.op == "weight":
+                tensor = where, id(leaf.tensor)
+                if tensor not in by_tensor:
+                    by_tensor[tensor] = backend.load(leaf.tensor)
+                self._leaves[key] = by_tensor[tensor]
+            elif leaf.op == "cache":
+                shape = bind(leaf.shape, self.limits)
+                self._leaves[key] = cache = backend.cache(shape, leaf.dtype, leaf.attrs.get("static"))
+                self._caches[key] = leaf.shape[0], cache
+            elif leaf.op == "state":
+                self._leaves[key] = self._states[key] = backend.states(bind(leaf.shape, self.limits))
+            else:
+                self._leaves[key] = None  # where it lies is up to each plan
+                input_bytes[where] += self._input_bytes(leaf, where, self.limits)
+        return input_bytes
+
+    def _by_name(self) -> dict[tuple[int, str, tuple[Dim, ...]], Any]:
+        """Weights, caches and states by backend, name and shape."""
+        return {(where, leaf.name, leaf.shape): self._leaves[where, id(leaf)] for leaf, where in self._leaf_uses()}
+
+    def _leaf_uses(self, graph: Graph | None = None) -> list[tuple[Node, int]]:
+        """Each leaf with each backend that reads it, once a reader."""
+        where, nodes = self.schedule.backends, (graph or self.schedule.graph).nodes
+        return [(i, where[id(n)]) for n in nodes if not n.is_leaf for i in n.inputs if i.is_leaf]
+
+    def _input_bytes(self, leaf: Node, where: int, sizes: Sizes) -> int:
+        nbytes = self.backends[where].nbytes(bind(leaf.shape, sizes), leaf.dtype)
+        return -(-max(nbytes, 1) // INPUT_ALIGNMENT) * INPUT_ALIGNMENT
+
+    def plan(self, sizes: Sizes, wanted: tuple[int, ...] | None = None) -> Plan:
+        """The plan for steps of these sizes that make the `wanted` outputs of the graph; the last few are kept."""
+        wanted = self._outputs if wanted is None else wanted
+        key = wanted, tuple(sorted(sizes.items()))
+        if key not in self._plans:
+            with no_collection():
+                self._plans[key] = self._bind(self._needed(wanted), {**self.limits, **sizes})
+            if len(self._plans) > self._kept:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(key)
+        return self._plans[key]
+
+    def _needed(self, wanted: tuple[int, ...]) -> Graph:
+        """The part of the graph that some of its outputs need, its nodes in the order of the schedule."""
+        if wanted not in self._graphs:
+            graph = self.schedule.graph
+            outputs = tuple(graph.outputs[i] for i in wanted)
+            needed = {id(n) for n in Graph.of(*outputs).nodes}
+            self._graphs[wanted] = Graph(tuple(n for n in graph.nodes if id(n) in needed), outputs)
+        return self._graphs[wanted]
+
+    def run(self, inputs: Mapping[str, AnyArray], sizes: Sizes) -> list[AnyArray]:
+        """Run a step: fill the inputs, make the calls, read the outputs."""
+        plan = self._fill(inputs, sizes)
+        for step in plan.steps:
+            step()
+        return [backend.read(value) for backend, value in plan.outputs]
+
+    def values(self, inputs: Mapping[str, AnyArray], sizes: Sizes, fed: Mapping[str, Any]) -> list[tuple[Backend, Any]]:
+        """Run a step, inputs `fed` from values of its AsyncBackend; the outputs are left where they are made."""
+        plan = self._fill(inputs, sizes)
+        for name, source in fed.items():
+            for backend, value in plan.inputs.get(name, ()):
+                if id(backend) in self._waits:
+                    cast(AsyncBackend, backend).copy(value, source)
+                else:
+                    backend.write(value, np.asarray(source))
+        for step in plan.steps:
+            step()
+        return list(plan.outputs)
+
+    def begin(
+        self,
+        inputs: Mapping[str, AnyArray],
+        sizes: Sizes,
+        wanted: tuple[int, ...],
+        fed: Mapping[str, Fed] | None = None,
+    ) -> Begun:
+        """Begin a step that makes the `wanted` outputs; where these are not on an AsyncBackend, it is done.
+
+        `fed` are values of the step before, by the name of the input, on AsyncBackends, whose first elements they take
+        the place of. Of such a value the elements at some places are taken, or all.
+        """
+        plan = self._fill(inputs, sizes, wanted)
+        if fed:
+            for name, (source, places) in fed.items():
+                for backend, value in plan.inputs[name]:
+                    cast(AsyncBackend, backend).copy(value, source, places)
+        for step in plan.steps:
+            step()
+        waits = [self._begin_read(backend, value) for backend, value in plan.outputs]
+
+        def row(output: int, number: int) -> AnyArray:
+            backend, value = plan.made[output]
+            return backend.read(value[number : number + 1])
+
+        return Begun(tuple(value for _, value in plan.outputs), lambda: [wait() for wait in waits], row)
+
+    def watch(self, inputs: Mapping[str, AnyArray], sizes: Sizes, watch: Watch) -> list[AnyArray]:
+        """Run a step as `run` does, but call by call, `watch` being asked before each."""
+        plan = self._fill(inputs, sizes)
+        for (node, call), (backend, values) in zip(plan.calls, plan.arguments, strict=True):
+            watch(node, partial(_read, backend, values))
+            call()
+        return [backend.read(value) for backend, value in plan.outputs]
+
+    def copy_page(self, target: int, source: int, rows: str = "rows") -> None:
+        """Copy a page of all caches that have so many `rows` over another one."""
+        for (where, _), (size, cache) in self._caches.items():
+            if size == rows:
+                self.backends[where].copy_page(cache, target, source)
+
+    def host_caches(self, rows: str = "rows") -> list[AnyArray]:
+        """The caches that have so many `rows` and lie in the host's memory."""
+        return [c for size, c in self._caches.values() if size == rows and isinstance(c, np.ndarray)]
+
+    def copy_state(self, target: int, source: int) -> None:
+        """Copy the slot of a sequence over another one, in the states of all layers."""
+        for (where, _), states in self._states.items():
+            self.backends[where].copy_state(states, target, source)
+
+    def replace(self, tensor: QTensor) -> None:
+        """Compute with `tensor` from now on where the weight of its name was, which is of its format and shape."""
+        for leaf, where in self._leaf_uses():
+            if leaf.op == "weight" and leaf.tensor.name == tensor.name:
+                assert (leaf.tensor.format, leaf.tensor.shape) == (tensor.format, tensor.shape)
+                self._leaves[where, id(leaf)] = self.backends[where].load(tensor)
+        self._plans.clear()
+
+    def _begin_read(self, backend: Backend, value: Any) -> Callable[[], AnyArray]:
+        """A read of a value that is made when this step is done; what comes of it waits for it."""
+        if id(backend) in self._waits:
+            return cast(AsyncBackend, backend).begin_read(value)
+        return partial(backend.read, value)
+
+    def _fill(self, inputs: Mapping[str, AnyArray], sizes: Sizes, wanted: tuple[int, ...] | None = None) -> Plan:
+        self.begun += 1
+        plan = self.plan(sizes, wanted)
+        for name, parts in plan.host.items():
+            for part in parts:
+                part[...] = inputs[name]
+        for backend, value, array in plan.packed:
+            backend.write(value, array)
+        return plan
+
+    def _bind(self, graph: Graph, sizes: Sizes) -> Plan:
+        where = self.schedule.backends
+        leaves = self._bind_leaves(graph, sizes)
+        values: dict[tuple[int, int], Any] = leaves.values
+        calls: list[tuple[Node, Call]] = []
+        read: list[tuple[Backend, Sequence[Any]]] = []
+        steps = Steps([b.begin_plan(graph) for b in self.backends])
+        for node in graph.nodes:
+            if node.is_leaf:
+                continue
+            b = where[id(node)]
+            backend = self.backends[b]
+            source = where[id(node.inputs[0])] if node.op == "copy" else b
+            arguments = [values[source, id(i)] for i in node.inputs]
+            if node.op in VIEWS:
+                values[b, id(node)] = backend.alias(node, arguments[0], bind(node.shape, sizes))
+                continue
+            out = arguments[0] if node.op in IN_PLACE else self._place(node, sizes)
+            if node.op == "copy":
+                call = steps.add(_copy(self.backends[source], arguments[0], backend, out))
+            else:
+                call = steps.bind(b, node, arguments, out)
+            calls.append((node, call))
+            read.append((self.backends[source], arguments))
+            values[b, id(node)] = out
+        outputs = {
+            i: (self.backends[where[id(o)]], values[where[id(o)], id(o)])
+            for i, o in enumerate(self.schedule.graph.outputs)
+            if (where[id(o)], id(o)) in values
+        }
+        wanted = tuple((self.backends[where[id(o)]], values[where[id(o)], id(o)]) for o in graph.outputs)
+        return Plan(
+            tuple(calls), tuple(read), steps.finish(), leaves.inputs, leaves.packed, leaves.host, wanted, outputs
+        )
+
+    def _bind_leaves(self, graph: Graph, sizes: Sizes) -> _Leaves:
+        """Where each leaf lies in a step of these sizes; inputs one after the other, those that are `fed` last."""
+        found = _Leaves({}, {}, (), {})
+        places: list[tuple[Node, int, int]] = []
+        ends, written = [0] * len(self.backends), [0] * len(self.backends)
+        for leaf, b in sorted(self._leaf_uses(graph), key=lambda use: use[0].name in self._fed):
+            if (b, id(leaf)) in found.values:
+                continue
+            value = self._leaves[b, id(leaf)]
+            if leaf.op == "input":
+                value = self.backends[b].view(self._inputs[b], ends[b], bind(leaf.shape, sizes), leaf.dtype)
+                found.inputs.setdefault(leaf.name, []).append((self.backends[b], value))
+                start, ends[b] = ends[b], ends[b] + self._input_bytes(leaf, b, sizes)
+                if leaf.name not in self._fed:
+                    places.append((leaf, b, start))
+                    written[b] = ends[b]
+            found.values[b, id(leaf)] = value
+        packed, host = self._packed(places, written, sizes)
+        return found._replace(packed=packed, host=host)
+
+    def _packed(
+        self, places: Sequence[tuple[Node, int, int]], ends: Sequence[int], sizes: Sizes
+    ) -> tuple[Packed, dict[str, list[AnyArray]]]:
+        """Each backend's inputs as one value and an array like it, and by name the parts of these arrays."""
+        arrays = [np.zeros(end // 4, np.int32) for end in ends]
+        host: dict[str, list[AnyArray]] = {}
+        for leaf, b, start in places:
+            shape, number = bind(leaf.shape, sizes), np.dtype(INPUT_TYPES[leaf.dtype])
+            raw = arrays[b].view(np.uint8)[start : start + math.prod(shape) * number.itemsize]
+            host.setdefault(leaf.name, []).append(raw.view(number).reshape(shape))
+        packed = tuple(
+            (backend, backend.view(memory, 0, array.shape, "i32"), array)
+            for backend, memory, array in zip(self.backends, self._inputs, arrays, strict=True)
+            if len(array)
+        )
+        return packed, host
+
+    def _place(self, node: Node, sizes: Sizes) -> Any:
+        buffer = self.schedule.buffers[id(node)]
+        backend = self.backends[buffer.backend]
+        return backend.view(self._memory[buffer.backend], buffer.offset, bind(node.shape, sizes), node.dtype)
+
+
+def _read(backend: Backend, values: Sequence[Any], i: int) -> AnyArray:
+    backend.synchronize()
+    return backend.read(values[i])
+
+
+def _copy(source: Backend, value: Any, target: Backend, out: Any) -> Call:
+    def call() -> None:
+        source.synchronize()
+        target.write(out, source.read(value))
+
+    return call
