@@ -26,7 +26,8 @@ from octavo.evals.layerwise import (
     run_name,
 )
 from octavo.evals.layerwise.needs import Needs, needs, require_memory
-from octavo.evals.layerwise.runner import Attended, Progress
+from octavo.evals.layerwise.runner import Progress
+from octavo.evals.layerwise.watched import AttentionWatch
 from octavo.evals.texts import demo_text
 from octavo.formats import dequantize
 from octavo.formats.spec import F32, AnyArray
@@ -143,7 +144,8 @@ class Calibration:
             parts = _Parts(journal.folder, hessians=options.hessians, clips=clips)
             run = Layerwise(
                 self.spec, self.backends, self.samples, journal=journal, done=parts.save,
-                attended=None if clips is None else Attended(partial(_attended, clips), TOKENS), progress=progress,
+                attention=None if clips is None else AttentionWatch(partial(_see_attention, clips), TOKENS),
+                progress=progress,
             )  # fmt: skip
             for stage in run.run():
                 parts.take(stage)
@@ -211,7 +213,7 @@ class _Parts:
         return os.path.join(self._folder, f"stage-{stage}.safetensors")
 
 
-def _attended(clips: CacheClips, node: Node, q: F32, k: F32, v: F32) -> None:
+def _see_attention(clips: CacheClips, node: Node, q: F32, k: F32, v: F32) -> None:
     """Look at a sample's attention, if it is one that static scales are for."""
     keys, values, sinks = node.inputs[1], node.inputs[2], node.inputs[6:]
     if keys is values or node.attrs.get("reach"):

@@ -12,7 +12,7 @@ import torch
 from octavo.backends import select
 from octavo.evals.layerwise import Journal, Layerwise, OpenStage, Samples
 from octavo.evals.layerwise.device_array import DeviceArray
-from octavo.evals.layerwise.runner import Attended
+from octavo.evals.layerwise.watched import AttentionWatch
 from octavo.formats.spec import AnyArray
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
@@ -83,8 +83,8 @@ def test_attention_is_given_away_as_the_host_has_it(model: ModelSpec) -> None:
     found: dict[str, list[AnyArray]] = {}
     for device in ("cpu", "gpu"):
         seen = found.setdefault(device, [])
-        attended = Attended(lambda _, *given, seen=seen: seen.extend(x.copy() for x in given), 5)
-        run = Layerwise(model, select(device, 1), SAMPLES, done=lambda *_: None, attended=attended)
+        watch = AttentionWatch(lambda _, *given, seen=seen: seen.extend(x.copy() for x in given), 5)
+        run = Layerwise(model, select(device, 1), SAMPLES, done=lambda *_: None, attention=watch)
         assert [stage.number for stage in run.run()]
     assert [x.shape for x in found["cpu"]] == [(5, heads, tiny.HEAD_DIM) for heads in (4, 2, 2)]
     for x, y in zip(*found.values(), strict=True):

@@ -10,20 +10,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from octavo.errors import UsageError, tensor_label
 from octavo.evals.layerwise.inputs import ProductInput, inputs_of
+from octavo.evals.layerwise.open_stage import OpenStage, as_weight
 from octavo.evals.layerwise.placement import IN_MEMORY, kept_bytes, placed
 from octavo.evals.layerwise.samples import Samples
 from octavo.evals.layerwise.values import Journal, Values
-from octavo.formats import PlacedQTensor, QTensor, by_name, dequantize
-from octavo.formats.codec import require_finite
+from octavo.evals.layerwise.watched import AttentionWatch, count_written, spread, statistics_of, to_host, written
+from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
@@ -34,10 +33,9 @@ from octavo.graph.stages import Stage, input_name, stages
 from octavo.io.allocator import keep_apart, trim
 from octavo.models import ModelSpec
 from octavo.quantizers.calibration import ChannelStatistics
-from octavo.quantizers.placed import is_tensor, on_host
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    pass
 
 log = logging.getLogger("octavo")
 
@@ -52,88 +50,20 @@ Made = Callable[[str], F32 | None]
 """The values that an earlier run has put in for a weight, None where it stayed as it was."""
 
 
-@dataclass(frozen=True)
-class Attended:
-    """Who looks at the attention of some samples.
-
-    tell    is given an attention as the whole graph has it, and a sample's q [T, H, D], k and v [T, Hkv, D] there, in
-            memory that is written to again afterwards
-    tokens  of all samples that are looked at, at most; but one sample is
-    """
-
-    tell: Callable[[Node, F32, F32, F32], None]
-    tokens: int
-
-
-@dataclass(frozen=True, eq=False)
-class OpenStage:
-    """A stage that is about to be run: what its products are given, and their weights, which may be replaced.
-
-    number  of the stage
-    layer   of its weights, None for those of no layer
-    inputs  of its products, each once
-    device  what torch calls the device on which weights are to be made; None: on the host
-    """
-
-    number: int
-    layer: int | None
-    inputs: Sequence[ProductInput]
-    device: str | None
-    _tensors: Mapping[str, QTensor]
-    _replaced: dict[str, QTensor] = field(default_factory=dict)
-
-    def tensor(self, name: str) -> QTensor:
-        """A weight as it is stored. Raises UsageError for one that is not of this stage."""
-        if name not in self._tensors:
-            raise UsageError(f"{name!r} is no weight of this stage (allowed: {', '.join(self._tensors)})")
-        return self._tensors[name]
-
-    def weight(self, name: str) -> F32:
-        """A weight's values, float32 [N, K] or [experts, N, K]. Raises NonFiniteError, naming it, for NaN or Inf."""
-        values = dequantize(self.tensor(name))
-        require_finite(values, tensor_label(name))
-        return values
-
-    def part(self, name: str, expert: int | None) -> F32 | Tensor:
-        """A weight's values, or an expert's, float32 [N, K], where weights are made. Raises as `weight` does."""
-        tensor = self.tensor(name).stored()
-        if expert is not None:
-            tensor = QTensor(tensor.format, tensor.shape[1:], tensor.data[expert], name)
-        if self.device is None:
-            values = dequantize(tensor)
-            require_finite(values, tensor_label(name, expert))
-            return values
-        from octavo.quantizers.encoding.tensors import finite_values
-
-        return finite_values(tensor, self.device, tensor_label(name, expert))
-
-    def replace(self, name: str, values: F32 | Tensor) -> None:
-        """Run this stage with other values of a weight, float32, finite, in its shape."""
-        tensor = self.tensor(name)
-        if is_tensor(values):
-            assert values.shape == tensor.shape
-            self._replaced[name] = PlacedQTensor(by_name("F32"), values, name)
-            return
-        if values.shape != tensor.shape or values.dtype != np.float32 or not np.isfinite(values).all():
-            found = f"{values.dtype} {list(values.shape)}"
-            raise UsageError(f"{name}: {found} (allowed: finite float32 {list(tensor.shape)})", argument="values")
-        self._replaced[name] = _floats(name, values)
-
-
 class Layerwise:
     """A model that is run stage by stage over samples of tokens.
 
-    backends  that run it, in order of preference
-    samples   token lists, each a sequence of its own
-    original  run the model as it was too, for `ProductInput.pairs`
-    tables    what rows are looked up in instead of the model's own tensors of these names, but in the original
-    journal   makes the run one that goes on after a kill, with values in its folder if they are more than IN_MEMORY
-    folder    where so many values are kept in files, if there is no journal; None: in memory
-    made      what a run that goes on has made before; stages whose values are not on the disk are run again with that
-    done      is told of each stage that was run
-    caches    what is written to caches is counted for `done`
-    attended  who looks at attentions, if anybody does
-    progress  is told how far the run is
+    backends   that run it, in order of preference
+    samples    token lists, each a sequence of its own
+    original   run the model as it was too, for `ProductInput.pairs`
+    tables     what rows are looked up in instead of the model's own tensors of these names, but in the original
+    journal    makes the run one that goes on after a kill, with values in its folder if they are more than IN_MEMORY
+    folder     where so many values are kept in files, if there is no journal; None: in memory
+    made       what a run that goes on has made before; stages whose values are not on the disk are run again with that
+    done       is told of each stage that was run
+    caches     what is written to caches is counted for `done`
+    attention  is told of the attentions of some samples
+    progress   is told how far the run is
 
     Weights are computed with as floats, whatever they are stored as. Where the first backend is a TensorBackend,
     products take their factors to 11 bits there, and values stay in its memory if that has room for them.
@@ -142,8 +72,8 @@ class Layerwise:
     def __init__(
         self, spec: ModelSpec, backends: Sequence[Backend], samples: Samples, *, original: bool = False,
         tables: Mapping[str, QTensor] | None = None, journal: Journal | None = None, folder: str | None = None,
-        made: Made | None = None, done: Done | None = None, caches: bool = True, attended: Attended | None = None,
-        progress: Progress | None = None,
+        made: Made | None = None, done: Done | None = None, caches: bool = True,
+        attention: AttentionWatch | None = None, progress: Progress | None = None,
     ) -> None:  # fmt: skip
         self.spec, self.samples, self.tables = spec, samples, dict(tables or {})
         self.stages = stages(spec.graph(n_ctx=samples.longest))
@@ -151,8 +81,8 @@ class Layerwise:
         self.streams = (CHANGED, ORIGINAL) if original else (CHANGED,)
         self._told: set[str] = set()
         self._watches = caches and done is not None
-        self._attended = attended
-        self._shown = _spread(len(samples), max(1, attended.tokens // samples.longest)) if attended else frozenset()
+        self._attention = attention
+        self._shown = spread(len(samples), max(1, attention.tokens // samples.longest)) if attention else frozenset()
         self._made: Made = made or (lambda _: None)
         kept = kept_bytes(self.stages, samples.all, len(self.streams))
         self.device, self.keeps = placed(backends[0], self.stages, samples.limits, kept, len(self.streams))
@@ -183,7 +113,7 @@ class Layerwise:
                 yield OpenStage(stage.number, stage.layer, self._inputs(stage), self.device, tensors, replaced)
                 trim()
             watched = stage.written if self._watches else {}
-            caches = {name: _of_cache(name, x) for name, x in watched.items()}
+            caches = {name: statistics_of(name, x) for name, x in watched.items()}
             for stream in self.streams:
                 if stage.gives or stage.written:
                     self._run(stage, stream, replaced if stream == CHANGED else {}, caches)
@@ -194,7 +124,7 @@ class Layerwise:
     def _run_again(self, stage: Stage) -> None:
         """Run a stage that an earlier run has done, with what it has made."""
         names = {p.inputs[0].name for p in stage.products}
-        replaced = {name: _floats(name, values) for name in names if (values := self._made(name)) is not None}
+        replaced = {name: as_weight(name, values) for name in names if (values := self._made(name)) is not None}
         for stream in self.streams:
             if stage.gives or stage.written:
                 self._run(stage, stream, replaced if stream == CHANGED else {}, {})
@@ -212,7 +142,7 @@ class Layerwise:
         taken: dict[str, Any] = {input_name(n): self._values[stream, n] for n in stage.takes}
         waits = any(isinstance(backend, AsyncBackend) for backend in self.backends)
         here = [name for name, values in taken.items() if hasattr(values, "tensor") or not waits]
-        shows = stream == CHANGED and self._attended is not None and bool(stage.attentions)
+        shows = stream == CHANGED and self._attention is not None and bool(stage.attentions)
         schedule = self.scheduled(stage, replaced, tables, asked=shows)
         executor = Executor(schedule, self.backends, self.samples.limits, fed=here)
         results = [
@@ -229,22 +159,25 @@ class Layerwise:
                 stays = hasattr(kept, "tensor") and isinstance(backend, TensorBackend)
                 kept[sample.part] = value if stays or isinstance(value, np.ndarray) else backend.read(value)
             if stream == CHANGED and caches:
-                for name, values in _written(stage, given, made[len(results) :]):
-                    _count(caches[name], values)
+                for name, values in written(stage, given, made[len(results) :]):
+                    count_written(caches[name], values)
             if shows and i in self._shown:
                 self._show(stage, given, made[len(results) :])
-            if self._progress is not None:
-                at = stage.number * len(self.streams) + self.streams.index(stream)
-                whole = len(self.stages) * len(self.streams) * len(self.samples)
-                self._progress(at * len(self.samples) + i + 1, whole)
+            self._tell_progress(stage, stream, i)
         for backend in self.backends:
             if isinstance(backend, HostBackend):
                 backend.begin_loading()
 
+    def _tell_progress(self, stage: Stage, stream: str, sample: int) -> None:
+        if self._progress is not None:
+            at = stage.number * len(self.streams) + self.streams.index(stream)
+            whole = len(self.stages) * len(self.streams) * len(self.samples)
+            self._progress(at * len(self.samples) + sample + 1, whole)
+
     def _show(self, stage: Stage, given: Mapping[str, Any], made: Sequence[tuple[Backend, Any]]) -> None:
-        """Give away a sample's attention."""
-        assert self._attended is not None
-        found = {name: _on_host(values) for name, values in _written(stage, given, made)}
+        """Tell `attention` of a sample."""
+        assert self._attention is not None
+        found = {name: to_host(values) for name, values in written(stage, given, made)}
         numbers = stage.taken
         asked = dict(zip(stage.queries, made[len(stage.made) :], strict=True))
         for node in stage.attentions:
@@ -253,7 +186,7 @@ class Layerwise:
                 q = value if isinstance(backend, TensorBackend) else backend.read(value)
             else:
                 q = given[input_name(numbers[id(node.inputs[0])])]
-            self._attended.tell(node, _on_host(q), found[node.inputs[1].name], found[node.inputs[2].name])
+            self._attention.tell(node, to_host(q), found[node.inputs[1].name], found[node.inputs[2].name])
 
     def _rounded(self) -> AbstractContextManager[None]:
         """Products take factors to 11 bits where they run on a device."""
@@ -299,54 +232,10 @@ class Layerwise:
                 self._values.free((stream, number))
 
 
-def _count(caches: ChannelStatistics, values: Any) -> None:
-    """Count what was written to a cache, where it lies."""
-    if not is_tensor(values):
-        caches.add(np.asarray(values, np.float32))
-        return
-    from octavo.quantizers.calibration.tensors import count
-
-    count(values, caches)
-
-
-def _written(stage: Stage, given: Mapping[str, Any], made: Sequence[tuple[Backend, Any]]) -> Iterator[tuple[str, Any]]:
-    """What a stage writes to caches, by their names: of what it is given, and of what it has made."""
-    numbers = stage.taken
-    results = dict(zip(stage.made, made, strict=False))
-    for name, node in stage.written.items():
-        if name in results:
-            backend, value = results[name]
-            yield name, value if isinstance(backend, TensorBackend) else backend.read(value)
-        else:
-            values = given[input_name(numbers[id(node)])]
-            yield name, getattr(values, "tensor", values)
-
-
-def _on_host(values: Any) -> F32:
-    """Values as a float32 array in memory."""
-    return np.asarray(on_host(getattr(values, "tensor", values)), np.float32)
-
-
-def _spread(count: int, most: int) -> frozenset[int]:
-    """At most so many of 0 to `count`, as far from each other as may be."""
-    return frozenset(np.linspace(0, count - 1, min(most, count)).astype(int).tolist())
-
-
-def _of_cache(name: str, x: Node) -> ChannelStatistics:
-    """Statistics to count x [T, H, D] with, which is written to a cache."""
-    heads, size = bind(x.shape[1:], {})
-    return ChannelStatistics(heads, size, name)
-
-
 def _as_floats(replaced: Mapping[str, QTensor], tensor: QTensor) -> QTensor:
     if tensor.name in replaced:
         return replaced[tensor.name]
-    return tensor if tensor.format.is_float else _floats(tensor.name, dequantize(tensor))
-
-
-def _floats(name: str, values: F32) -> QTensor:
-    values = np.ascontiguousarray(values, np.float32)
-    return QTensor(by_name("F32"), values.shape, values.view(np.uint8), name)
+    return tensor if tensor.format.is_float else as_weight(tensor.name, dequantize(tensor))
 
 
 def run_name(spec: ModelSpec, samples: Samples, *options: object) -> str:
