@@ -81,7 +81,8 @@ def summary(found: Comparison, chunks: int, context: int) -> Divergence:
     """The estimates of what was counted of each token."""
     ppl, base = exp_mean(found.nll), exp_mean(found.nll_base)
     delta_p = np.exp(-found.nll) - np.exp(-found.nll_base)
-    slope = mean(ppl.value * found.nll - base.value * found.nll_base)  # of the difference, to first order
+    linear = ppl.value * found.nll - base.value * found.nll_base  # the difference, to first order
+    slope = mean(linear)
     moves = found.nll.std() * found.nll_base.std()
     return Divergence(
         kl=mean(found.kl),

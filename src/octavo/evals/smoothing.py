@@ -199,10 +199,10 @@ def _pairs(
         return []
     own = [r for r in readers if r.given.experts and r.given.vectors.ndim == 3]
     if not own:
-        given = readers[-1].given  # whose vectors are those of this stage
+        given = readers[-1].given  # the last reader's vectors are those of this stage
         columns = readers[-1].part.index[: given.size]
         matrices = tuple(r.weight.reshape(-1, r.given.size) for r in readers)
-        some, met = given.some(TOKENS), replace(given, experts=0, ids=None).statistics()  # all tokens of experts
+        some, met = given.some(TOKENS), replace(given, experts=0, ids=None).statistics()  # experts' tokens together
         pair = Pair(matrices, some, weight, activation, columns, met.absmax[0], met.mean_abs[0])
         return [(fold.name, np.arange(fold.size), pair)]
     reader = own[0]

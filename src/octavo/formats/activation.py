@@ -43,7 +43,7 @@ class QuantizedActivation:
         values = self.codes.astype(np.float32)
         if self.scales is None:
             return values
-        groups = values.reshape(*self.scales.shape, values.shape[-1] // self.scales.shape[-1])  # also of no rows
+        groups = values.reshape(*self.scales.shape, values.shape[-1] // self.scales.shape[-1])  # no -1: 0 rows
         if self.zeros is not None:
             groups = groups - self.zeros[..., None].astype(np.float32)
         return (groups * self.scales[..., None]).reshape(self.codes.shape)

@@ -28,7 +28,7 @@ def on_grid(fmt: BlockFormat, x: F32) -> Planes:
     s = np.clip(np.rint((of_super * inverse(d[..., None]) - 1) / 2), 0, (top - 1) // 2)
     sc = flat_groups((2 * s + 1).astype(np.int8))
     scale = np.repeat(d, fmt.super // fmt.group, axis=-1) * sc.astype(np.float32)
-    y = flat_groups(groups * inverse(scale[..., None]))  # in units of the table
+    y = flat_groups(groups * inverse(scale[..., None]))  # values in units of the table
     index, marks = (_shifted if fmt.grid.shared else _with_signs)(fmt, table, y)
     return Planes(fmt.grid.codes(index, marks), d=d, sc=sc)
 

@@ -56,7 +56,8 @@ class Executor:
         self._caches: dict[tuple[int, int], tuple[Dim, Any]] = {}
         self._states: dict[tuple[int, int], Any] = {}
         self._plans: OrderedDict[Any, Plan] = OrderedDict()
-        self._waits = {id(b) for b in backends if isinstance(b, AsyncBackend)}  # to ask that takes longer than a read
+        # Asked once: isinstance of a protocol takes longer than a read.
+        self._waits = {id(b) for b in backends if isinstance(b, AsyncBackend)}
         self._kept = CAPTURED_KEPT if self._waits else PLANS_KEPT
         self._graphs: dict[tuple[int, ...], Graph] = {}
         self.begun = 0

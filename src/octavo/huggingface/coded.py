@@ -48,7 +48,7 @@ def factor_of(scheme: CheckpointScheme, largest: float) -> float:
     if scheme.strategy != "tensor_group" or not largest > 0:
         return 1.0
     factor = np.float32(NVFP4_TOP / largest)
-    beyond = factor * np.float32(largest) > NVFP4_TOP  # by rounding
+    beyond = factor * np.float32(largest) > NVFP4_TOP  # the product may round up
     return float(np.nextafter(factor, np.float32(0)) if beyond else factor)
 
 

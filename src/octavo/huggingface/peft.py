@@ -149,7 +149,7 @@ def _numbers(config: Mapping[str, Any], word: str, file: str) -> Names:
             raise ModelError(f"has {shown(pattern)}", file=file, field=word, allowed=allowed)
         try:
             _ends_with(pattern)
-        except (re.error, OverflowError):  # the second for a count like {99999999999}
+        except (re.error, OverflowError):  # OverflowError: a count such as {99999999999}
             raise ModelError(f"has {shown(pattern)}", file=file, field=word, allowed="regular expressions") from None
     return {pattern: _number(value, word, file) for pattern, value in found.items()}
 

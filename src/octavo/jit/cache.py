@@ -65,7 +65,7 @@ def kernel_folder(here: Path = Path(__file__).parent, compiler: str = "") -> Pat
     except OSError as error:
         warn_once(NOT_KEPT, folder, error.strerror)
         return None
-    with suppress(OSError):  # of another user, say
+    with suppress(OSError):  # the file may be another user's
         os.utime(folder)  # it is in use
         _remove_unused(folder)
     return folder

@@ -21,8 +21,8 @@ from octavo.formats.spec import AnyArray
 from octavo.jit.prepare import turn
 
 LINE = 64  # bytes of a cache line
-COUNTERS = 2 * LINE  # of each call: tasks taken, tasks done, on lines of their own
-SHARES = 32  # times that a thread goes for tasks in a call, about
+COUNTERS = 2 * LINE  # a call counts tasks taken and tasks done, each on a line of its own
+SHARES = 32  # a thread takes its tasks of a call in about this many shares
 
 
 class _Forked:

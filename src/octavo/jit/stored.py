@@ -99,7 +99,7 @@ def _load(path: Path, target: Any) -> Any:
         return CompileResult._rebuild(target, *pickle.loads(pickled))  # type: ignore[no-untyped-call]
     except FileNotFoundError:
         return None
-    except Exception as error:  # unpickling raises anything
+    except Exception as error:  # damaged bytes make unpickling raise any exception
         warn_once("a compiled kernel can't be read and is compiled again: %s: %s", path, error)
         with suppress(OSError):
             path.unlink()
@@ -139,7 +139,7 @@ def _lock_of(path: Path) -> tuple[int, Path] | None:
             time.sleep(POLL_S)
     except BaseException as error:
         os.close(fd)
-        if isinstance(error, OSError):  # no locks here, or too long a wait
+        if isinstance(error, OSError):  # the file system has no locks, or the wait was too long
             return None
         raise
     return fd, name

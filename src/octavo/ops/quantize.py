@@ -64,7 +64,7 @@ def _quantize_int8(x: AnyTensor, granularity: Granularity, symmetric: bool) -> t
     group = granularity if isinstance(granularity, int) else given.shape[1]
     codes, scale, zero = quantize_groups(np.ascontiguousarray(given), group, symmetric)
     if np.isnan(scale).any():
-        _values(given)  # raises: a NaN or Inf is among them
+        _values(given)  # raises, as there is a NaN or Inf
     return (codes, scale) if symmetric else (codes, scale, zero)
 
 

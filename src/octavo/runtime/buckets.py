@@ -135,7 +135,7 @@ def filled(
     more = [thrown_away(1, scratch)] * (wanted - replies)
     if prompts:
         left = min(whole - tokens, most_pages * PAGE_SIZE)
-        rest = min(most, tokens + left - 1) - len(prompts)  # fewer than tokens: not replies
+        rest = min(most, tokens + left - 1) - len(prompts)  # fewer than tokens, as in no step of replies
         lengths = [left] + [0] * (rest - 1) if left else [0] * rest
         more += [thrown_away(length, scratch) for length in lengths]
     return [f if f.outputs else Feed(f.sequence, f.tokens, 1, f.ahead) for f in feeds] + more

@@ -55,7 +55,7 @@ class Conversation:
         try:
             while len(request.tokens) < length and not request.over:
                 with self.core.engine.lock:
-                    if len(request.tokens) < length and not request.over:  # or the step waited for has brought it
+                    if len(request.tokens) < length and not request.over:  # else another thread's step has brought it
                         self._step_for(request, asked)
         finally:
             asked.waits, asked.last = False, time.monotonic()

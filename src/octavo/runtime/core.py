@@ -46,7 +46,8 @@ class EngineCore:
         self.scheduler = Scheduler(engine.pool, engine.prefixes, pace, engine.n_ctx, engine.config.max_sequences)
         engine.pool.call_when_short(self._make_room)
         self.ahead = Ahead(self.scheduler, self.chooser)
-        drafts = engine.config.speculate == "lookup" and engine.pool.states is None  # which take no token back
+        # A wrong draft can't be taken back out of a state.
+        drafts = engine.config.speculate == "lookup" and engine.pool.states is None
         self.speculator = Speculator(self.chooser, pace) if drafts else None
         self.draining = False
         self.warming: WarmUp | None = None

@@ -152,7 +152,7 @@ class PageTree:
                 return child
             if shared(child.tokens, tokens) == len(tokens):
                 return child
-            if shared(child.tokens, tokens) == len(child.tokens):  # a tail, of which this is more
+            if shared(child.tokens, tokens) == len(child.tokens):  # the new tokens begin with the child's, and go on
                 if child.page != page:
                     self.pool.keep(page)
                     self.pool.give_up(child.page)

@@ -133,7 +133,7 @@ class Scheduler:
         coming, replies, others = list[Request](), list[Request](), list[Request]()
         for request in self.running:
             length = len(request.tokens) + request.coming
-            if request.paused or (request.coming and length >= request.end):  # it ends whatever comes
+            if request.paused or (request.coming and length >= request.end):  # with the token that is coming it ends
                 continue
             left = length - len(request.sequence.tokens) - request.computing
             if left > 1:
@@ -147,7 +147,7 @@ class Scheduler:
             parts += self._chunks(others, self.pace.chunk(len(replies), depth))
         choosing = [(r, i) for i, r in enumerate(replies)]
         choosing += [(r, i) for i, (r, n) in enumerate(parts[len(replies) :], len(replies)) if n == r.left]
-        choosing += [(s, i) for r, i in choosing for s in r.siblings if not s.cancelled]  # of their request's row
+        choosing += [(s, i) for r, i in choosing for s in r.siblings if not s.cancelled]  # share its row
         return StepPlan(tuple(parts), tuple(choosing), tuple(ended))
 
     def begun(self, plan: StepPlan) -> None:
@@ -225,7 +225,7 @@ class Scheduler:
             except CacheFullError:
                 self.pool.release(sequence)
                 raise
-            self.waiting.remove(request)  # others may have come before it meanwhile, which gave way
+            self.waiting.remove(request)  # requests that gave way may have been put before it
             request.sequence, request.state, request.cached = sequence, State.RUNNING, len(sequence)
             request.marks = self._marks(request)
             insort(self.running, request, key=RANK)

@@ -32,7 +32,7 @@ async def messages(request: Request) -> Response:
     try:
         job = await in_thread_if_long(chat.effort(asked), chat.job_of, service, asked, key_of(request))
     except ApiError as error:
-        if error.param == "response_format":  # errors here have no other place for a field's name
+        if error.param == "response_format":  # an error of Anthropic's names a field in its message only
             raise bad(f"{body.form()[0]}: {error.message}") from None
         raise
     work = Work(service, job)

@@ -57,9 +57,9 @@ class ResponseReply:
         self.body, self.name, self.work, self.blocks = body, name, work, Blocks()
         self.id, self.created = new_id("resp_"), int(time.time())
         self._ids: dict[int, str] = {}
-        self._held: list[Any] = []  # how likely the tokens are that no piece has told of
-        self._logprobs: dict[int, list[Any]] = {}  # of the texts, by the index of their block
-        self._number = 0  # of the next event
+        self._held: list[Any] = []  # log-probabilities of tokens whose text has not been sent
+        self._logprobs: dict[int, list[Any]] = {}  # log-probabilities of each text, by the index of its block
+        self._number = 0  # number of the next event
 
     def begin(self) -> bytes:
         response = self._response("in_progress")

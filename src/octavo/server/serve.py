@@ -150,7 +150,7 @@ async def _finish(server: uvicorn.Server) -> None:
     if state.tasks:
         for connection in list(state.connections):
             connection.transport.abort()
-        with _silent(logging.getLogger("uvicorn.error")):  # which tells of each with a traceback
+        with _silent(logging.getLogger("uvicorn.error")):  # uvicorn logs a traceback for each
             for task in (tasks := list(state.tasks)):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -301,7 +301,7 @@ def main() -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if "fork" in multiprocessing.get_all_start_methods():  # else Numba's lock has a name, and outlives the process
+    if "fork" in multiprocessing.get_all_start_methods():  # Numba's lock then has no name, and ends with the process
         multiprocessing.set_start_method("fork", force=True)
     logging.basicConfig(format="octavo: %(levelname)s: engine: %(message)s", level=logging.WARNING)
     log.setLevel(int(sys.argv[2]))

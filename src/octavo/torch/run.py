@@ -65,7 +65,7 @@ def sharing(module: nn.Module, layers: Iterable[nn.Linear], batch: Any) -> dict[
     def note(layer: nn.Module, given: tuple[Any, ...]) -> None:
         assert isinstance(layer, nn.Linear)
         x = given[0]
-        version = -1 if x.is_inference() else x._version  # which says whether it was written to in between
+        version = -1 if x.is_inference() else x._version  # torch counts writes to a tensor here
         same = bool(last) and last[0][1] is x and last[0][2] == version >= 0
         leader = first[last[0][0]] if same else layer
         if first.setdefault(layer, leader) is not leader:

@@ -73,7 +73,7 @@ _packed: dict[_Key, tuple[ref[Tensor], int, Any]] = {}
 
 def _kept(weight: Tensor, format: str, make: Callable[[QTensor], Any]) -> Any:
     """What `make` makes of a weight, kept with it."""
-    if weight.is_inference():  # whose changes torch does not count
+    if weight.is_inference():  # torch does not count writes to inference tensors
         return make(stored(weight, format))
     key: _Key = weight.data_ptr(), weight.device, tuple(weight.shape), format
     found = _packed.get(key)

@@ -32,7 +32,7 @@ def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared:
     weight, x, ids = inputs
     sharing = ids.shape[1] if x.ndim == 2 else 1  # pairs of a token and an expert that share a row of x
     x = reshaped(x, ids.size // sharing, x.shape[-1])
-    if ids.size <= len(weight.data):  # most experts have one token at most
+    if ids.size <= len(weight.data):  # as few pairs as experts: most experts have at most one token
         return _one_by_one(weight, x, ids, sharing, out)
     return _Sorted(node, weight, x, ids, sharing, shared).calls(out)
 

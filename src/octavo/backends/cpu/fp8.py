@@ -89,5 +89,5 @@ def _widened(kind: Kind, x: AnyArray, width: int, factor: float, room: F32 | Non
         widen_kernel(kind), len(codes), y=out, y_stride=out.strides[0],
         codes=codes, codes_stride=codes.strides[0], k=codes.shape[1], factor=factor,
     )  # fmt: skip
-    call.run()  # more threads would be in BLAS's way
+    call.run()  # in this thread: others would compete with BLAS for cores
     return out

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from octavo.backends.cpu.probe import PIECE, fields, one_bit_each
 from octavo.formats.spec import AnyArray, BlockFormat
 
-PIECES = 4  # of a value, at most
+PIECES = 4  # the most pieces that a value is put together from
 
 
 @dataclass(frozen=True, eq=False)

@@ -51,7 +51,7 @@ def with_points(values: tuple[int, ...], offset: int, grid: Grid, points: Points
 def _meanings(values: U8, grid: Grid) -> U8:
     """What numbers of six bits stand for, by their low bits; see `simd.load_halves_of`: [tables, 64]."""
     numbers, sizes = np.arange(64), len(values) // 2
-    if grid.shared:  # without a mark
+    if grid.shared:  # the values without a mark
         return values[None, numbers % sizes]
     if grid.width == 4:
         return values[None, numbers % len(values)]

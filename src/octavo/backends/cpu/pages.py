@@ -19,7 +19,7 @@ def zeroed(nbytes: int) -> U8:
     try:
         if not hasattr(mmap, "MADV_HUGEPAGE"):
             return np.frombuffer(mmap.mmap(-1, size), np.uint8, nbytes)
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # what is shared gets small pages
+        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # shared memory would get small pages
     except (OSError, OverflowError):
         raise MemoryError(f"{size:,} bytes") from None
     memory.madvise(mmap.MADV_HUGEPAGE)

@@ -46,7 +46,7 @@ def quality_picture(quality: Quality) -> str | None:
             ax.margins(y=0.2)
         plain_ticks(axes[-1].xaxis)
         axes[-1].set_xlabel("bits per weight")
-        fig.draw_without_rendering()  # so that it is known where points lie
+        fig.draw_without_rendering()  # places of points are known after drawing
         for ax, estimates in zip(axes, charts.values(), strict=True):
             _labels(ax, points, [e.value for e in estimates])
         said = "; ".join(

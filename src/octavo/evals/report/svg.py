@@ -117,7 +117,7 @@ def panels(count: int, height: float, x: str, y: str, *, shared: bool = False) -
         for ax in axes[count:]:
             ax.remove()
         for ax in axes[max(0, count - columns) : count]:
-            ax.tick_params(labelbottom=True)  # also above a place that is empty
+            ax.tick_params(labelbottom=True)  # also where the place below is empty
         fig.supxlabel(x, fontsize=9, color=MUTED)
         fig.supylabel(y, fontsize=9, color=MUTED)
         yield fig, list(axes[:count])

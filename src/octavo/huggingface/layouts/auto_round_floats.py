@@ -72,7 +72,7 @@ class Floats:
             return []
         if self._family == "fp":
             return self._fp8(module)
-        if "input_global_scale" in module:  # of activations, which stay as they are
+        if "input_global_scale" in module:  # it is for activations, which stay floats here
             module.take("input_global_scale", HALVES)
         if self._family == "nv_fp":
             return float4.nvfp4(module, CODES, SCALE, GLOBAL, divides=True)

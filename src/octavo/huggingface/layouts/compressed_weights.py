@@ -82,7 +82,7 @@ def packed_integers(module: Module, a: Arguments) -> list[LazyTensor]:
     codes = module.take(PACKED, ("I32",), (None, None))
     shape = module.take(SHAPE, ("I64", "I32"), (2,))
     n, k = codes.shape[0], codes.shape[1] * 32 // a.bits
-    if 32 % a.bits:  # so that words alone do not say how many codes there are
+    if 32 % a.bits:  # codes do not fill words, so their number is stored
         k = _told(shape, n, codes.shape[1], a.bits)
     middle = np.uint8(1 << (a.bits - 1))
 
@@ -187,7 +187,7 @@ def _order(module: Module, a: Arguments, k: int) -> AnyArray | None:
     if GROUP_INDEX not in module:
         return None
     index = module.take(GROUP_INDEX, ("I32", "I64"), (k,))
-    if a.group is None or k % a.group or (index.array() == -1).any():  # which the library takes for none
+    if a.group is None or k % a.group or (index.array() == -1).any():  # compressed-tensors takes -1 for no order
         return None
     return order_of(module, GROUP_INDEX, k, a.group)
 

@@ -47,7 +47,7 @@ class Fp8:
         given = next((scale for scale in INPUT_SCALES if scale in module), INPUT_SCALES[0])
         if not self._static:
             return [weight]
-        if self._square:  # whose activations stay as they are
+        if self._square:  # activations of block-scaled weights stay floats here
             module.take(given, HALVES)
             return [weight]
         return [weight, module.input_scale(given)]

@@ -111,7 +111,7 @@ def _floats(module: Module, said: _Said, n: int, k: int, words: StoredTensor) ->
         if (bits == none).any():
             raise module.error("scales", f"has scales of {none}, which are no numbers")
         d = ue4m3_half_to_f32(bits) if said.mode == "nvfp4" else e8m0_half_to_f32(bits)
-        if said.mode == "mxfp8":  # whose numbers are not doubled in a table
+        if said.mode == "mxfp8":  # e4m3 numbers have no table of doubled values, which halved scales make up for
             d = d + d
         return lambda part: Planes(codes_of(raw[part], said.bits), d=d[part])
 

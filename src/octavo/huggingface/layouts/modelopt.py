@@ -70,7 +70,7 @@ class ModelOpt:
         if any(fnmatchcase(module.name, pattern) for pattern in self._plain):
             raise module.error(end, "is there, and the configuration leaves the module as it is")
         algorithm = self._algorithm or self._of_module(module, end)
-        if "input_scale" in module and algorithm != "FP8":  # whose activations stay as they are
+        if "input_scale" in module and algorithm != "FP8":  # activations of other algorithms stay floats here
             module.take("input_scale", HALVES)
         if algorithm.endswith("NVFP4"):
             return float4.nvfp4(module, "weight", "weight_scale", "weight_scale_2", divides=False)

@@ -95,7 +95,7 @@ class Module:
 
             def made(part: slice) -> Planes:
                 p = planes(part)
-                q = p.q + np.uint8(64) if bits == 7 and kind.below == "offset" else p.q  # as rows of 8 bits
+                q = p.q + np.uint8(64) if bits == 7 and kind.below == "offset" else p.q  # kept as codes of 8 bits
                 return Planes(q, d=each(p.d), dmin=each(p.dmin), m=each(p.m))
 
             return made

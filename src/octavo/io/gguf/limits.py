@@ -8,7 +8,7 @@ from __future__ import annotations
 MAX_KEYS = 1 << 14
 MAX_TENSORS = 1 << 16
 MAX_STRINGS = 1 << 21  # in all arrays of a file together
-MAX_INNER_ARRAYS = 1 << 16  # likewise
+MAX_INNER_ARRAYS = 1 << 16  # in all values of a file together
 MAX_VALUE_BYTES = 1 << 26
 MAX_DEPTH = 4  # an array of arrays is 2 deep
 MAX_KEY_BYTES = 1024

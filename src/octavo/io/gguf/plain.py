@@ -24,7 +24,7 @@ class PlainMetadata(Metadata):
     def _typed(self, key: str, value: Any) -> TypedValue:
         try:
             return typed_pair(key, value)
-        except GGUFError as error:  # which names the key
+        except GGUFError as error:  # the error names the key
             raise GGUFError(error.problem, file=self._path, field=error.field, allowed=error.allowed) from None
 
     def __repr__(self) -> str:

@@ -119,7 +119,7 @@ def _has_all_weights(snapshot: str) -> bool:
             names = set(json.load(file)["weight_map"].values())
         return all(os.path.exists(os.path.join(snapshot, name)) for name in names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return True  # the reader says what is wrong with it
+        return True  # the reader will say what is wrong with the file
 
 
 def add(folder: str, commit: str, revision: str, entry: RepoFile | None = None) -> None:
@@ -139,7 +139,7 @@ def add(folder: str, commit: str, revision: str, entry: RepoFile | None = None) 
     try:
         os.symlink(os.path.relpath(blob, os.path.dirname(path)), path)
     except OSError:
-        os.replace(blob, path)  # as the hub's client does where there are no links
+        os.replace(blob, path)  # the hub's client does the same where there are no links
 
 
 def blob_of(folder: str, entry: RepoFile) -> str:

@@ -209,7 +209,7 @@ def _receive(response: HTTPResponse, file: FileIO, digest: Digest, most: int) ->
     hashed: deque[Future[None]] = deque()
     for view in cycle([memoryview(bytearray(PIECE)) for _ in range(DEEP)]):
         if len(hashed) == DEEP:
-            hashed.popleft().result()  # which was of this piece
+            hashed.popleft().result()  # this piece's last bytes are hashed before it is filled again
         try:
             n = response.readinto(view[: min(PIECE, most)]) if most else 0
         except (OSError, HTTPException) as error:

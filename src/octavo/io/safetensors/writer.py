@@ -15,7 +15,7 @@ from octavo.formats.spec import AnyArray
 from octavo.io.atomic import failures_of
 from octavo.io.safetensors.file import ITEM_BYTES
 
-ALIGNMENT = 8  # of the data, by spaces after the header
+ALIGNMENT = 8  # where the data begin: the header is filled up with spaces
 
 
 @dataclass(frozen=True)

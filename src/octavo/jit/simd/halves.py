@@ -172,7 +172,7 @@ def _codes_of_fours(b, halves):
         both = [
             b.or_(b.and_(first, fill(V_I32, 0xFFFF)), b.shl(last, sixteen)),
             b.or_(b.lshr(first, sixteen), b.and_(last, fill(V_I32, 0xFFFF0000))),
-        ]  # of points 0 and 1, 2 and 3
+        ]  # points 0 and 1, then 2 and 3
         for codes in both:
             vectors += [_bits_of_words(b, codes, [8 * point + k for k in (0, 4, 16, 20)]) for point in range(2)]
     return vectors
@@ -182,7 +182,7 @@ def _marked(b, vectors, marks, meanings):
     """What codes of two bits and marks stand for."""
     values = []
     for j, codes in enumerate(vectors):
-        up = 3 if j < 3 else -3 if j > 5 else 0  # to bits 3 to 5
+        up = 3 if j < 3 else -3 if j > 5 else 0  # move the three bits to bits 3 to 5
         moved = b.and_(shift(b, marks, up), fill(V_U8, 0xFC))
         table = load_at(b, meanings, V_U8, 64 * (j + up - 3))
         values.append(_permute(b, table, b.or_(b.and_(codes, fill(V_U8, 3)), moved)))

@@ -70,7 +70,7 @@ def _prefetch_to(level):
     @intrinsic
     def prefetch(ty, address):
         def gen(c, b, s, a):
-            near = 4 - level  # what LLVM calls locality, of a read of data
+            near = 4 - level  # the locality that LLVM's prefetch takes
             call_llvm(
                 b, "llvm.prefetch.p0", VOID, pointer_at(b, a[0], I8), *(ir.Constant(I32, n) for n in (0, near, 1))
             )
@@ -185,7 +185,7 @@ def load_e4m3x16(ty, address):
         halves = ir.VectorType(I16, 16)
         bits = b.sext(load_at(b, a[0], ir.VectorType(I8, 16)), halves)
         magnitude = b.and_(bits, fill(halves, 0x7F))
-        nan = b.and_(b.add(magnitude, fill(halves, 1)), fill(halves, 0x80))  # of 0x7F alone; fills the exponent
+        nan = b.and_(b.add(magnitude, fill(halves, 1)), fill(halves, 0x80))  # 0x7F is the one NaN: fill its exponent
         sign = b.and_(bits, fill(halves, -0x8000))
         half = b.or_(b.shl(b.or_(magnitude, nan), fill(halves, 7)), sign)
         return widen_f16(b, b.bitcast(half, ir.VectorType(F16, 16)))

@@ -32,7 +32,7 @@ class ChannelStatistics:
     def __init__(self, rows: int, size: int, name: str = "") -> None:
         self.name = name
         self.tokens: I64 = np.zeros(rows, np.int64)
-        self._sums: F64 = np.zeros((3, rows, size))  # of x, |x| and x^2
+        self._sums: F64 = np.zeros((3, rows, size))  # sums of x, |x| and x^2
         self._low: F32 = np.full((rows, size), np.inf, np.float32)
         self._high: F32 = np.full((rows, size), -np.inf, np.float32)
 
@@ -149,7 +149,7 @@ def _count(x: AnyArray, places: list[npt.NDArray[Any]], columns: slice) -> None:
         np.minimum(low, values.min(axis=0), out=low)
         np.maximum(high, values.max(axis=0), out=high)
         if not (np.isfinite(low).all() and np.isfinite(high).all()):
-            return  # who asked for the count raises an error
+            return  # the caller raises an error
         total += values.sum(axis=0)
         values = np.abs(values)
         size += values.sum(axis=0)

@@ -155,7 +155,7 @@ def _add_products(total: Matrix, x: F32, y: F32, *, upper: bool) -> None:
 
 
 def _add_tile(total: Matrix, x: F32, y: F32, i: slice, j: slice, parts: list[slice]) -> None:
-    with np.errstate(over="ignore", invalid="ignore"):  # who adds looks at the sums
+    with np.errstate(over="ignore", invalid="ignore"):  # callers check the sums for NaN and Inf
         for part in parts:
             total[i, j] += x[part, i].T @ y[part, j]
 

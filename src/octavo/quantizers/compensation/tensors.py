@@ -74,7 +74,7 @@ def _corrected(rows: Tensor, hessian: Tensor, cross: Tensor, damping: float) -> 
     right.diagonal().add_(damping)
     h = h.clone() if h is hessian else h
     h.diagonal().add_(damping)
-    solved = torch.linalg.solve(h, right, left=False)  # right (H + damping)^-1
+    solved = torch.linalg.solve(h, right, left=False)  # = right @ (H + damping)^-1
     return torch.cat([(rows[part].double() @ solved).float() for part in spans(len(rows), max(1, VALUES // len(h)))])
 
 

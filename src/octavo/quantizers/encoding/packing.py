@@ -63,7 +63,7 @@ def block_layout(fmt: BlockFormat) -> BlockLayout:
     """The layout of a format whose floating scales are f16, or the bytes of powers of two."""
     zero = _planes(fmt)
     base = pack(zero, fmt)
-    flips = defaultdict(list)  # bit of the block: bit of the source
+    flips = defaultdict(list)  # bit of the block -> bits of the source
     for name, at, bits in _sources(fmt, zero):
         changed = np.unpackbits(pack(_probes(zero, name, bits), fmt) ^ base, axis=-1, bitorder="little")
         for probe, out in np.argwhere(changed):

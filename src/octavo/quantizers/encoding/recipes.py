@@ -60,7 +60,7 @@ def make_recipe(fmt: BlockFormat, *, weighted: bool) -> Recipe:
     search, layout = search_of(fmt), block_layout(fmt)
     width = WIDTHS[search]
     low, high = _levels(fmt)
-    span = (high - low) / ((1 << fmt.bits) - 1)  # of one code, in levels
+    span = (high - low) / ((1 << fmt.bits) - 1)  # levels from one code to the next
     first = -span * (0.5 + width.below * (high - low if fmt.has_min else -low) / span)
     step = (span * width.above - first) / max(1, width.steps - 1)
     two_levels = (1 << fmt.scale_bits) - 1 if fmt.has_min else 1 << max(0, fmt.scale_bits - 1)

@@ -23,10 +23,10 @@ from octavo.quantizers.job.report import Report, TensorRow
 from octavo.quantizers.job.source import Source, SourceTensor
 from octavo.quantizers.job.starved import all_starved, warn
 
-QUANTIZATION_VERSION = 2  # of the block formats, GGML_QNT_VERSION
-_INFO_BYTES = 8 + 4 + 4 + 8  # of a tensor info, beside its name and sizes
-_ALIGNMENT = 32  # of tensors, where the file says nothing
-_TEXT_BYTES = 127  # of a metadata text that llama-quantize writes
+QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION, the version of the block formats
+_INFO_BYTES = 8 + 4 + 4 + 8  # bytes of a tensor info without its name and sizes
+_ALIGNMENT = 32  # alignment of tensors where the file says nothing
+_TEXT_BYTES = 127  # the longest text that llama-quantize writes into metadata
 
 
 def write_model(

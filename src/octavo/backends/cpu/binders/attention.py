@@ -20,7 +20,7 @@ from octavo.graph.schedule import root
 from octavo.jit.program import KernelCall, address
 
 ROPE_RUN = 32  # tokens whose keys fill lines of the cache; one at a time where tokens are few
-SPLIT_PAIRS = 16  # up to so many tasks without it, parts of sequences in latent attention are tasks of their own
+SPLIT_PAIRS = 16  # with so few tasks, latent attention divides sequences into parts
 PART, MOST_PARTS = 8, 32
 LATENT_PART, MOST_LATENT_PARTS = 2, 64
 """Pages of a part of a sequence, and the most parts; more pages are in a part where a sequence may have more."""

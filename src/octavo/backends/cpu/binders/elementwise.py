@@ -79,7 +79,7 @@ def _clamped_swiglu(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sh
 
 @binds(*OF_A_ROW)
 def _row(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    k = int(np.prod(out.shape[1:]))  # of a token's experts together, where those are activated
+    k = int(np.prod(out.shape[1:]))  # values of a token, of all its experts together
     return [rows_call(OF_A_ROW[node.op](), out, inputs[0], k=k)]
 
 

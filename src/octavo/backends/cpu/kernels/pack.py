@@ -137,7 +137,7 @@ def look_up_small(entry, block):
 
 def _move_float(kind: MinimumKind) -> Any:
     """A function that copies a scale, its sign flipped, and notes if it is NaN or Inf; zeros if there is none."""
-    is_byte, is_half = kind in ("exponent", "zero"), kind == "f16"  # names compared in a kernel take seconds to compile
+    is_byte, is_half = kind in ("exponent", "zero"), kind == "f16"  # text compared in a kernel takes seconds to compile
 
     def move_float(to, source, flip, present, odd):
         if is_byte:

@@ -75,7 +75,7 @@ def staged_product(
                         unpack(w + i * super_bytes, codes + i * unpacked_bytes, a.table)
                     x = tokens + done * x_bytes
                     for _tile in range(tiles):
-                        if panel == last - 1:  # the next piece of activations is asked for
+                        if panel == last - 1:  # prefetch the next piece of activations
                             for line in range(0, piece_bytes, 64):
                                 prefetch(x + piece_bytes + line)
                         acc = zeros(n) if done == 0 else load_block(at, row_bytes, n)  # n x [16]
