@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,17 +9,17 @@ from typing import Any
 from octavo.errors import GrammarError, UsageError
 from octavo.runtime.grammar import Grammar
 from octavo.runtime.thinking import PROMPT_END, Thinking, thinking_after
+from octavo.server.chunks import ChunkedReply
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.detail import Delta
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.messages import Likely
-from octavo.server.names import new_id
 from octavo.server.native_schema import TemplateRequest
 from octavo.server.schema import ChatRequest, Message, NamedTool, Tool
 from octavo.server.service import Service
-from octavo.server.stream import DONE, event, to_json
+from octavo.server.stream import to_json
 from octavo.server.threads import LONG, size_of
 from octavo.server.tool_grammar import or_json
 from octavo.server.tool_use import ToolUse, for_template, knows_tools, tool_use
@@ -195,26 +194,19 @@ def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return found
 
 
-class ChatReply:
+class ChatReply(ChunkedReply):
     """Writes a job as chat completions, whole or in chunks."""
 
     def __init__(self, service: Service, body: ChatRequest, name: str, work: Work) -> None:
-        self.service, self.name, self.work = service, name, work
-        self.id, self.created = new_id("chatcmpl-"), int(time.time())
+        super().__init__(service, body, name, work, "chatcmpl-", "chat.completion.chunk")
         self.logprobs = bool(body.logprobs)
-        self.usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        head = {"id": self.id, "object": "chat.completion.chunk", "created": self.created, "model": name,
-                "system_fingerprint": service.fingerprint}  # fmt: skip
-        self._head = b"data: " + to_json(head)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if self.usage else b"]}\n\n"
         self._held: dict[int, tuple[list[int], list[Likely]]] = {}
 
     def begin(self) -> bytes:
         return b"".join(self._chunk(i, FIRST) for i in range(len(self.work.choices)))
 
     def _chunk(self, i: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
-        choice = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (i, delta, logprobs, finish)
-        return b"".join((self._head, choice, self._tail))
+        return self.chunk(b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (i, delta, logprobs, finish))
 
     def events(self, events: list[Event]) -> bytes:
         return b"".join(chunk for one in events for chunk in self._chunks(one))
@@ -237,23 +229,11 @@ class ChatReply:
         tokens, likely = self._held.pop(i, ([], []))
         return to_json(chat_logprobs(self.service.tokenizer, tokens, likely)) if tokens else b"null"
 
-    def end(self) -> bytes:
-        if not self.usage:
-            return DONE
-        numbers = to_json(usage(self.work)), to_json(timings(self.work.choices[0]))
-        return self._head + b'],"usage":%b,"timings":%b}\n\n' % numbers + DONE
-
-    def error(self, error: ApiError) -> bytes:
-        return event(to_json(error.body()))
-
     def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
         """The completion of a job that is finished."""
         choices = [self._choice(i, choice, found[i]) for i, choice in enumerate(self.work.choices)]
-        return {
-            "id": self.id, "object": "chat.completion", "created": self.created, "model": self.name,
-            "system_fingerprint": self.service.fingerprint, "choices": choices, "usage": usage(self.work),
-            "timings": timings(self.work.choices[0]),
-        }  # fmt: skip
+        end = {"choices": choices, "usage": usage(self.work), "timings": timings(self.work.choices[0])}
+        return self.common | {"object": "chat.completion"} | end
 
     def _choice(self, i: int, choice: Choice, events: Sequence[Event]) -> dict[str, Any]:
         logprobs = None

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
+from octavo.server.chunks import ChunkedReply
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
-from octavo.server.errors import ApiError, bad
+from octavo.server.errors import bad
 from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import Offsets, text_logprobs
 from octavo.server.messages import Likely
-from octavo.server.names import new_id
 from octavo.server.native_schema import NativeRequest
 from octavo.server.schema import CompletionRequest
 from octavo.server.service import Service
-from octavo.server.stream import DONE, event, to_json
+from octavo.server.stream import to_json
 from octavo.server.threads import size_of
 from octavo.server.usage import timings, usage
 from octavo.server.work import Event, Work
@@ -74,7 +73,7 @@ def logprobs_of(body: CompletionRequest) -> int | None:
     return int(body.logprobs)
 
 
-class CompletionReply:
+class CompletionReply(ChunkedReply):
     """Writes a job as completions, whole or in chunks.
 
     echoed  for each prompt how likely its tokens were, where that is wanted too
@@ -84,14 +83,8 @@ class CompletionReply:
         self, service: Service, body: CompletionRequest, name: str, work: Work,
         echoed: Sequence[Sequence[Likely]] | None = None,
     ) -> None:  # fmt: skip
-        self.service, self.work, self.name = service, work, name
+        super().__init__(service, body, name, work, "cmpl-", "text_completion")
         self.echo, self.echoed, self.logprobs = bool(body.echo), echoed, logprobs_of(body)
-        self.usage = body.stream_options is not None and bool(body.stream_options.include_usage)
-        head = {"id": new_id("cmpl-"), "object": "text_completion", "created": int(time.time()), "model": name,
-                "system_fingerprint": service.fingerprint}  # fmt: skip
-        self._common = head
-        self._head = b"data: " + to_json(head)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if self.usage else b"]}\n\n"
         self._offsets = [self._places(i, 0) for i in range(len(work.choices))]
 
     def begin(self) -> bytes:
@@ -120,8 +113,7 @@ class CompletionReply:
         return text_logprobs(tokenizer, self._prompt(i), [None, *likely], Offsets(tokenizer.stream(skip_special=True)))
 
     def _chunk(self, i: int, text: str, logprobs: dict[str, Any] | None = None, finish: str | None = None) -> bytes:
-        choice = {"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish}
-        return b"".join((self._head, to_json(choice), self._tail))
+        return self.chunk(to_json({"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish}))
 
     def events(self, events: list[Event]) -> bytes:
         return b"".join(self._written(one) for one in events)
@@ -142,19 +134,10 @@ class CompletionReply:
             return None
         return text_logprobs(self.service.tokenizer, tokens, likely, self._offsets[i])
 
-    def end(self) -> bytes:
-        if not self.usage:
-            return DONE
-        numbers = to_json(usage(self.work)), to_json(timings(self.work.choices[0]))
-        return self._head + b'],"usage":%b,"timings":%b}\n\n' % numbers + DONE
-
-    def error(self, error: ApiError) -> bytes:
-        return event(to_json(error.body()))
-
     def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
         """The completion of a job that is finished."""
         choices = [self._choice(i, events) for i, events in enumerate(found)]
-        return {**self._common, "choices": choices, "usage": usage(self.work), "timings": timings(self.work.choices[0])}
+        return {**self.common, "choices": choices, "usage": usage(self.work), "timings": timings(self.work.choices[0])}
 
     def _choice(self, i: int, events: Sequence[Event]) -> dict[str, Any]:
         text = self._prompt_text(i) if self.echo else ""
