@@ -26,6 +26,11 @@ def test_defaults_are_told(octavo: Run, command: tuple[str, ...], monkeypatch: p
     assert [said for said in SAID[command] if said not in shown] == []
 
 
+def test_a_terminal_without_a_size(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "Download a model" in octavo("pull", "--help").out
+
+
 def test_options_have_their_own_names() -> None:
     """Some releases of Typer name an option by what its help calls the value, where it has no name of its own."""
     from typer.main import get_command
