@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.cli import serve
 from octavo.cli.serve import nbytes
 from octavo.errors import UsageError
 from tests.cli.conftest import Run
@@ -44,6 +45,24 @@ def test_a_file_without_keys(octavo: Run, tmp_path: Path) -> None:
 def test_a_key_that_no_header_can_have(octavo: Run) -> None:
     result = octavo("serve", "demo", "--api-key", "schlüssel")
     assert "API key" in result.error()
+
+
+@pytest.mark.parametrize("origin", ["chat.example.org", "https://chat.example.org/", "https://", ""])
+def test_an_origin_that_no_browser_has(octavo: Run, origin: str) -> None:
+    result = octavo("serve", "demo", "--cors-origin", origin)
+    assert f"--cors-origin is {origin!r} (allowed: as https://" in result.error()
+
+
+@pytest.mark.parametrize("host", ["https://llm.example.org", "llm.example.org:8080", ""])
+def test_a_host_that_no_request_has(octavo: Run, host: str) -> None:
+    result = octavo("serve", "demo", "--allow-host", host)
+    assert f"--allow-host is {host!r} (allowed: a name" in result.error()
+
+
+def test_hosts_and_origins_as_browsers_write_them() -> None:
+    origins = ["https://Chat.example.org:8443", "null", "*"]
+    assert serve._origins(origins) == ("https://chat.example.org:8443", "null", "*")
+    assert serve._hosts(["llm.example.org", "*"]) == ("llm.example.org", "*")
 
 
 @pytest.mark.parametrize(

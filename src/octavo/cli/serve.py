@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -25,6 +27,7 @@ LOAD = "How much it takes"
 NEEDED = ("starlette", "uvicorn", "pydantic", "msgspec", "llguidance", "prometheus_client")
 MOST_KEYS = 1 << 20
 """Bytes of a file with keys."""
+HOST, ORIGIN = re.compile(r"\*|[^/:\s]+"), re.compile(r"\*|null|[a-zA-Z][a-zA-Z0-9+.-]*://[^/\s]+")
 
 
 @dataclass
@@ -177,10 +180,27 @@ def _server_options(path: str, reached: Reached, load: Load, lora: Chosen) -> Se
     limits = Limits(queue=load.queue, drain_time=load.drain_timeout, ping=load.ping)
     return ServerOptions(
         name=reached.alias or shown_name(path).removesuffix(".gguf"), host=reached.host, port=reached.port,
-        keys=_keys(reached), hosts=tuple(reached.allow_host or ()), origins=tuple(reached.origin or ()),
+        keys=_keys(reached), hosts=_hosts(reached.allow_host or ()), origins=_origins(reached.origin or ()),
         strict_model=reached.strict_model, share_cache=load.share_cache, limits=limits,
         chat_template=reached.chat_template, lora=lora,
     )  # fmt: skip
+
+
+def _hosts(given: Sequence[str]) -> tuple[str, ...]:
+    """Raises UsageError for what is no name of a machine: it would allow nothing."""
+    for host in given:
+        if not HOST.fullmatch(host):
+            raise UsageError(f"--allow-host is {host!r} (allowed: a name without a port, as llm.example.org, or '*')")
+    return tuple(given)
+
+
+def _origins(given: Sequence[str]) -> tuple[str, ...]:
+    """Origins as browsers write them. Raises UsageError for what is none: it would allow nothing."""
+    for origin in given:
+        if not ORIGIN.fullmatch(origin):
+            allowed = "as https://chat.example.org, without a path, or '*'"
+            raise UsageError(f"--cors-origin is {origin!r} (allowed: {allowed})")
+    return tuple(map(str.lower, given))
 
 
 def _keys(reached: Reached) -> tuple[str, ...]:
