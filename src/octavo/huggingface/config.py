@@ -46,11 +46,11 @@ def _has(config: Config, key: str, *parts: str) -> bool:
 
 
 def in_usual_words(config: Config) -> Config:
-    """config.json where what its architecture has other words for is said with the usual ones."""
+    """config.json with the usual names for keys that its architecture calls otherwise."""
     architecture = CLASSES[find_class(config)]
-    words = architecture.words
-    values = {words.get(key, key): value for key, value in config.values.items() if key in words}
-    return architecture.reworded(Config({**config.values, **values}, config.file) if values else config)
+    aliases = architecture.key_aliases
+    values = {aliases[key]: value for key, value in config.values.items() if key in aliases}
+    return architecture.usual_config(Config({**config.values, **values}, config.file) if values else config)
 
 
 def read_keys(config: Config) -> Keys:

@@ -46,7 +46,7 @@ def config_json(model: ModelSpec) -> dict[str, Any]:
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "torch_dtype": DTYPES.get(stored, "float16"),
         **_rope(file, hp.rope, hp.head_dim),
-        **architecture.words_of(hp),
+        **architecture.config_values(hp),
     }
     for role in ("bos", "eos"):
         number = file.metadata.get_int(f"tokenizer.ggml.{role}_token_id", None)

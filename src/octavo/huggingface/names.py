@@ -28,7 +28,7 @@ def checkpoint_name(name: str, architecture: Architecture[Any]) -> str | None:
     if found is None:
         outer = next((outer for outer, gguf in architecture.outer.items() if gguf == name and "*" not in outer), None)
         return outer if outer is None or outer.startswith("lm_head.") else architecture.base + outer
-    if found[2] in architecture.unlike or architecture.numbers:
+    if found[2] in architecture.unwritten_tensors or architecture.layer_scalars:
         return None
     whole = f"{found[2]}.{found[3]}"
     if found[3] != "bias" and (named := [part for part, gguf in architecture.names.items() if gguf == whole]):

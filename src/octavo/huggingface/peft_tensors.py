@@ -120,10 +120,10 @@ def _candidates(model: ModelSpec) -> Iterator[Modules]:
     if isinstance(model.file, CheckpointFile):
         kinds = [find_class(model.file.folder.config)]
     else:
-        kinds = ["", *(name for name in {**architecture.class_names, **architecture.heads})]
+        kinds = ["", *(name for name in {**architecture.class_names, **architecture.class_outer})]
     for kind in kinds:
         names = {**architecture.names, **architecture.class_names.get(kind, {})}
-        yield names, {**architecture.outer, **architecture.heads.get(kind, {})}
+        yield names, {**architecture.outer, **architecture.class_outer.get(kind, {})}
 
 
 def _parts(

@@ -57,7 +57,7 @@ def gguf_tensors(
     Raises ModelError for a tensor that is missing, not known, or of another shape than the configuration says.
     """
     tied = config.flag("tie_word_embeddings", architecture.tied)
-    outer = {**architecture.outer, **architecture.heads.get(find_class(config), {})}
+    outer = {**architecture.outer, **architecture.class_outer.get(find_class(config), {})}
     named, left_out = text_name or str, _left_out(architecture, outer, tied)
     stored = stored_tensors(checkpoint, config, lambda name: (plain := named(name)) is None or left_out(plain))
     modules = {**architecture.names, **architecture.class_names.get(find_class(config), {})}
@@ -80,8 +80,8 @@ def layer_numbers(checkpoint: Checkpoint, architecture: Architecture[Any], n_lay
 
     Raises ModelError for one that is missing or no number, FileError for one that can't be read.
     """
-    found: dict[str, list[float]] = {key: [] for key in architecture.numbers.values()}
-    for (module, key), i in product(architecture.numbers.items(), range(n_layer)):
+    found: dict[str, list[float]] = {key: [] for key in architecture.layer_scalars.values()}
+    for (module, key), i in product(architecture.layer_scalars.items(), range(n_layer)):
         name = f"{architecture.base}{architecture.layer}.{i}.{module}"
         tensor = checkpoint.tensors.get(name)
         if tensor is None or math.prod(tensor.shape) != 1:
@@ -95,7 +95,7 @@ def _left_out(architecture: Architecture[Any], outer: Mapping[str, str], tied: b
 
     def left_out(name: str) -> bool:
         plain = architecture.plain_name(name)
-        return name.endswith((*IGNORED, *architecture.ignored, *architecture.numbers)) or (
+        return name.endswith((*IGNORED, *architecture.ignored, *architecture.layer_scalars)) or (
             bool(unused) and plain.startswith(unused) and plain not in outer
         )
 

@@ -18,7 +18,7 @@ from octavo.huggingface.tiktoken import is_ranks, merges_of, read_ranks, text_of
 from octavo.huggingface.tokenizer_json import AddedToken, TokenizerJson
 from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
 from octavo.io.safetensors import Checkpoint
-from octavo.models.architecture import Words
+from octavo.models.architecture import Vocabulary
 from octavo.text import Tokenizer
 from octavo.text.bpe import NFC
 from octavo.text.vocab import SPACE
@@ -30,7 +30,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 _log = logging.getLogger(__name__)
 
 
-def open_tokenizer(checkpoint: Checkpoint, own: Words | None = None) -> TokenizerJson | None:
+def open_tokenizer(checkpoint: Checkpoint, own: Vocabulary | None = None) -> TokenizerJson | None:
     """The checkpoint's tokenizer.json; None where it has tokenizer.model only, or a file of its class's `own`.
 
     Raises TokenizerError for none of them.
@@ -46,7 +46,7 @@ def open_tokenizer(checkpoint: Checkpoint, own: Words | None = None) -> Tokenize
 
 
 def vocabulary(
-    checkpoint: Checkpoint, tokenizer: TokenizerJson | None, n_vocab: int, own: Words | None = None
+    checkpoint: Checkpoint, tokenizer: TokenizerJson | None, n_vocab: int, own: Vocabulary | None = None
 ) -> dict[str, Any]:
     """The keys of the vocabulary, `n_vocab` tokens: those that no tokenizer has are unused.
 
@@ -112,7 +112,7 @@ def _from_merges(tokenizer: TokenizerJson, n_vocab: int) -> dict[str, Any]:
     return _spm_keys(pieces, tokenizer.adds_space())
 
 
-def _from_ranks(path: str, added: dict[int, AddedToken], n_vocab: int, own: Words) -> dict[str, Any]:
+def _from_ranks(path: str, added: dict[int, AddedToken], n_vocab: int, own: Vocabulary) -> dict[str, Any]:
     """Keys of a byte-level BPE of a file of tokens by rank; `added` are tokens beyond its own."""
     tokens = read_ranks(path)
     added = added or _behind(own.behind, len(tokens))

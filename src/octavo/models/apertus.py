@@ -66,7 +66,7 @@ ARCH = Architecture(
         "attention_layernorm": "attn_norm", "feedforward_layernorm": "ffn_norm",
         "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     },
-    numbers=NUMBERS,
+    layer_scalars=NUMBERS,
     ropes=("default", "linear", "llama3"),
     activation="xielu",
     writable=False,

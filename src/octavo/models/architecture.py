@@ -24,7 +24,7 @@ Columns = Literal["", "halves", "alternate", "in one", "either"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Head:
+class RerankHead:
     """What a reranker's scores are made of.
 
     activation  behind the first of its two matrices
@@ -36,7 +36,7 @@ class Head:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class Vocabulary:
     """The vocabulary of checkpoints that have no tokenizer.json.
 
     file    of tokens by rank, as tiktoken has it; tokenizer.model may be one or a SentencePiece model
@@ -56,55 +56,63 @@ class Architecture(Generic[H]):
     """What is known of models that GGUF calls `name`. Each module of this package that is named so has one, `ARCH`.
 
     In a GGUF file:
-    name       `general.architecture`
-    hparams    reads and checks the metadata
-    keys       fields under `<name>.` that `hparams` reads beside the shared ones; those that nobody reads are refused
-    tensors    the tensors with their shapes, in the order of a file; others are refused
-    build      writes the graph
-    today      an older file as converters write it since, and its metadata
-    encoder    tokens see all of a text, and the graph gives their vectors in place of logits
+    name               `general.architecture`
+    hparams            reads and checks the metadata
+    keys               fields under `<name>.` that `hparams` reads beside the shared ones; a field that nobody reads is
+                       refused
+    tensors            the tensors with their shapes, in the order of a file; others are refused
+    build              writes the graph
+    updated            an older file as converters write it since, and its metadata
+    encoder            tokens see all of a text, and the graph gives their vectors in place of logits
+    rerank_head        how a reranker's scores are computed
 
-    In a checkpoint of Hugging Face's:
-    classes    classes of `transformers`, and what config.json says of each as fields beside the shared ones.
-               Raises ModelError for what has no computation here
-    names      modules of a layer by their names there, as GGUF names them, see `models.names`
-    class_names  the same of some classes, whose modules by these names are others in GGUF
-    base       what names of tensors may begin with or not; `other_bases` what they may begin with instead
-    unit_output  the axis of the output matrix along which its values have a length of 1, None: they stay
-    vocabulary of checkpoints that have no tokenizer.json
-    layer      where a layer is, before its number
-    outer      whole names of tensors outside of layers, as GGUF names them
-    remade     a tensor, by GGUF's name, as GGUF has it where that is not as the checkpoint does
-    factors    what tensors of floats are multiplied by, or each of their rows, by GGUF's name without that of the layer
-    before_positions  of a matrix of positions, the rows before that of the first token
-    unused     what names of tensors begin with that have no part in what is computed
-    ignored    ends of names of tensors that follow from config.json
-    heads      whole names of tensors that some classes have, as GGUF names them, though `unused` may name them
-    head       what a reranker's scores are made of
-    numbers    what a layer's modules of one number each are called, and keys of metadata that have those of all layers
-    words      other words that config.json may have for what the others say with the usual ones
-    reworded   config.json in the usual words where that is more than other names, after `words`
-    rows       tensors whose number of rows no field says, as GGUF names them, and the word of config.json that says it
-    ropes      kinds of rope scaling
-    activation the feed-forward's, as config.json names it
-    tied       whether the embedding is the output matrix where config.json does not say
-    norm_shift what is added to the weights of norms, which GGUF has ready to multiply with
-    reordered  whether rows of q and k are in another order in GGUF where that has rope on neighbours
-    whole_pairs whether yarn's ramp begins and ends at whole pairs
-    columns    how experts that are stacked lie where their outputs are columns [E, K, N], and not rows [E, N, K]: gate
-               and up in one tensor, as halves of its columns or in turn; or all experts "in one" matrix, up as rows
-               [E N, K], down as columns [E K, N]; or "either": halves of columns, unless they have the shape of rows
+    In a checkpoint of Hugging Face's, its configuration:
+    classes            classes of `transformers`, and what config.json says of each as fields beside the shared ones.
+                       Raises ModelError for what has no computation here
+    key_aliases        other names that keys of config.json may have, and the usual name of each
+    usual_config       config.json in the usual form where that takes more than other names, after `key_aliases`
+    rows               tensors whose number of rows no field says, by GGUF name, and the key of config.json that says it
+    ropes              kinds of rope scaling
+    activation         the feed-forward's, as config.json names it
+    tied               whether the embedding is the output matrix where config.json does not say
+    whole_pairs        whether yarn's ramp begins and ends at whole pairs
+    vocabulary         of checkpoints that have no tokenizer.json
+
+    Its names of tensors:
+    names              modules of a layer and their GGUF names, see `models.names`
+    class_names        modules by these names that are others in GGUF, by class
+    outer              whole names of tensors outside of layers and their GGUF names
+    class_outer        the same of tensors that only some classes have, by class; they win over `unused`
+    base               what names may begin with or not; `other_bases` what they may begin with instead
+    layer              where a layer is, before its number
+    unused             beginnings of names of tensors that have no part in what is computed
+    ignored            ends of names of tensors that follow from config.json
+    layer_scalars      modules of a layer that hold one number, and the metadata key with those of all layers
+
+    Its tensors, where GGUF has them otherwise:
+    remade             a tensor, by GGUF name, in GGUF's form
+    factors            what tensors of floats, or each of their rows, are multiplied by; by GGUF name without the layer
+    norm_shift         what is added to the weights of norms, which GGUF has ready to multiply with
+    reordered          whether GGUF has rows of q and k in another order where rope turns neighbours
+    unit_output        the axis of the output matrix along which its values get a length of 1; None: they stay
+    before_positions   rows of a matrix of positions before that of the first token
+    columns            how stacked experts lie where their outputs are columns [E, K, N], not rows [E, N, K]: gate and
+                       up in one tensor, as halves of its columns or in turn; or all experts "in one" matrix, up as rows
+                       [E N, K], down as columns [E K, N]; or "either": halves of columns, unless they have the shape of
+                       rows
 
     When a GGUF file is quantized:
-    is_70b     whether a model of 80 layers with these heads, K/V heads and experts is one that llama.cpp calls 70B
+    is_70b             whether a model of 80 layers with these heads, K/V heads and experts is one that llama.cpp calls
+                       70B
 
-    When a checkpoint is made of a GGUF file:
-    writable   whether config.json has words for all that the file says
-    unlike     tensors of a block that checkpoints have otherwise, which nothing writes back
-    unwritable  why nothing writes a model's checkpoint, "" where something does
-    unwritten  classes whose matrices lie otherwise than those of the class that is written
-    biases     words of config.json, and the linear layers of a block that each gives biases to
-    words_of   what config.json says of a model beside what it says of all, or in place of that: as `classes` reads it
+    When a checkpoint is written:
+    writable           whether config.json can say all that a GGUF file says
+    config_values      what config.json says of a model beside, or in place of, what it says of all; the inverse of
+                       `classes`
+    biases             keys of config.json, and the linear layers of a block that each gives biases to
+    unwritten_tensors  tensors of a block that no checkpoint is written with, as theirs have another form
+    unwritten_classes  classes that no checkpoint is written of, as their matrices lie otherwise than the usual class'
+    why_unwritten      why no checkpoint of a model is written; "" where one can be
     """
 
     name: str
@@ -122,32 +130,32 @@ class Architecture(Generic[H]):
     whole_pairs: bool = True
     columns: Columns = ""
     encoder: bool = False
-    today: Callable[[GGUFFile], tuple[GGUFFile, Metadata]] = lambda file: (file, file.metadata)
+    updated: Callable[[GGUFFile], tuple[GGUFFile, Metadata]] = lambda file: (file, file.metadata)
     base: str = "model."
     other_bases: tuple[str, ...] = ()
     remade: Callable[[str, LazyTensor, H], LazyTensor] = lambda name, tensor, hp: tensor
     factors: Callable[[Config], Mapping[str, float | F32]] = lambda config: {}
     before_positions: Callable[[Config], int] = lambda config: 0
     unit_output: Callable[[Config], int | None] = lambda config: None
-    vocabulary: Words | None = None
+    vocabulary: Vocabulary | None = None
     layer: str = "layers"
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
     unused: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     class_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    head: Head = field(default_factory=Head)
-    numbers: Mapping[str, str] = field(default_factory=dict)
-    words: Mapping[str, str] = field(default_factory=dict)
-    reworded: Callable[[Config], Config] = lambda config: config
+    class_outer: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    rerank_head: RerankHead = field(default_factory=RerankHead)
+    layer_scalars: Mapping[str, str] = field(default_factory=dict)
+    key_aliases: Mapping[str, str] = field(default_factory=dict)
+    usual_config: Callable[[Config], Config] = lambda config: config
     rows: Mapping[str, str] = field(default_factory=dict)
     is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
     writable: bool = True
-    unlike: tuple[str, ...] = ()
-    unwritable: Callable[[H], str] = lambda hp: ""
-    unwritten: tuple[str, ...] = ()
+    unwritten_tensors: tuple[str, ...] = ()
+    why_unwritten: Callable[[H], str] = lambda hp: ""
+    unwritten_classes: tuple[str, ...] = ()
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    words_of: Callable[[H], Mapping[str, Any]] = lambda hp: {}
+    config_values: Callable[[H], Mapping[str, Any]] = lambda hp: {}
 
     def plain_name(self, name: str) -> str:
         """The name of a checkpoint's tensor without what it may begin with."""

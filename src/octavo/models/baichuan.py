@@ -72,7 +72,7 @@ ARCH = Architecture(
     classes={"BaichuanForCausalLM": config_keys, "BaiChuanForCausalLM": config_keys},
     names=names.LLAMA | {"self_attn.W_pack": "attn_q attn_k attn_v"},
     remade=partial(parted_qkv, turned=True),
-    unwritten=("BaichuanForCausalLM", "BaiChuanForCausalLM"),
+    unwritten_classes=("BaichuanForCausalLM", "BaiChuanForCausalLM"),
     unit_output=unit_output,
     ropes=("default", "linear"),
     reordered=False,

@@ -37,7 +37,7 @@ ARCH = Architecture(
         "attention.query_key_value": "attn_q attn_k attn_v", "attention.dense": "attn_output",
     },
     outer=names.OUTER | {"word_embeddings.weight": "token_embd.weight"},
-    words={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
+    key_aliases={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
     remade=partial(parted_qkv, turned=True),
     unit_output=lambda config: 0 if config.flag("norm_head", False) else None,
     reordered=False,

@@ -62,7 +62,7 @@ ARCH = Architecture(
         "word_embeddings.weight": "token_embd.weight", "norm.weight": "output_norm.weight",
         "lm_head.weight": "output.weight",
     },
-    words={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts",
+    key_aliases={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts",
            "score_function": "scoring_func"},
     ropes=("default", "linear", "yarn"),
     writable=False,

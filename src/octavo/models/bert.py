@@ -177,7 +177,7 @@ ARCH = Architecture(
         "BertForSequenceClassification": reranker, "RobertaForSequenceClassification": reranker,
         "XLMRobertaForSequenceClassification": reranker,
     },
-    heads={
+    class_outer={
         "BertForSequenceClassification": {
             "pooler.dense.weight": "cls.weight", "pooler.dense.bias": "cls.bias",
             "classifier.weight": "cls.output.weight", "classifier.bias": "cls.output.bias",

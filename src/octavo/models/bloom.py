@@ -77,12 +77,12 @@ ARCH = Architecture(
         "word_embeddings_layernorm.bias": "token_embd_norm.bias", "ln_f.weight": "output_norm.weight",
         "ln_f.bias": "output_norm.bias", "lm_head.weight": "output.weight",
     },
-    words={
+    key_aliases={
         "n_embed": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
         "seq_length": "max_position_embeddings",
     },
     remade=unjoined_heads,
-    unlike=("attn_qkv",),
+    unwritten_tensors=("attn_qkv",),
     ropes=("default",),
     tied=True,
     writable=False,

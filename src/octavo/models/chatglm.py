@@ -9,7 +9,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models import layers, names
-from octavo.models.architecture import Architecture, Words
+from octavo.models.architecture import Architecture, Vocabulary
 from octavo.models.config import Config, Keys, rotary_keys
 from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
 from octavo.models.remaking import parted_qkv
@@ -90,18 +90,18 @@ ARCH = Architecture(
         "embedding.word_embeddings.weight": "token_embd.weight", "final_layernorm.weight": "output_norm.weight",
         "output_layer.weight": "output.weight",
     },
-    words={
+    key_aliases={
         "num_layers": "num_hidden_layers", "ffn_hidden_size": "intermediate_size", "kv_channels": "head_dim",
         "padded_vocab_size": "vocab_size", "layernorm_epsilon": "rms_norm_eps", "seq_length": "max_position_embeddings",
         "multi_query_group_num": "num_key_value_heads",
     },
     ignored=("rotary_pos_emb.inv_freq",),
-    vocabulary=Words(
+    vocabulary=Vocabulary(
         file="tokenizer.model", pre="chatglm-bpe",
         behind=("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop", *(f"<|{r}|>" for r in ROLES)),
     ),
     remade=remade,
-    unwritten=("ChatGLMModel", "ChatGLMForConditionalGeneration"),
+    unwritten_classes=("ChatGLMModel", "ChatGLMForConditionalGeneration"),
     ropes=("default",),
     reordered=False,
     writable=False,

@@ -140,7 +140,7 @@ def _width(config: Config, block: Any, layer: int) -> int:
     return -(-width // MULTIPLE) * MULTIPLE
 
 
-def unwritable(hp: Deci) -> str:
+def why_unwritten(hp: Deci) -> str:
     """A matrix in place of attention has a name of its own in folders."""
     layers_with = [i for i, (heads, keys) in enumerate(zip(hp.heads, hp.keys, strict=True)) if heads and not keys]
     return f"layer {layers_with[0]} has a matrix in place of attention" if layers_with else ""
@@ -153,7 +153,7 @@ ARCH = Architecture(
     build=build,
     classes={"DeciLMForCausalLM": config_keys},
     names=names.LLAMA | {"self_attn.linear_attn": "attn_output"},
-    unwritable=unwritable,
+    why_unwritten=why_unwritten,
     ropes=("default", "linear", "llama3"),
     writable=False,
 )

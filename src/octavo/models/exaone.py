@@ -32,7 +32,7 @@ ARCH = Architecture(
     outer={
         "wte.weight": "token_embd.weight", "ln_f.weight": "output_norm.weight", "lm_head.weight": "output.weight",
     },
-    words={
+    key_aliases={
         "num_layers": "num_hidden_layers", "activation_function": "hidden_act", "layer_norm_epsilon": "rms_norm_eps",
     },
     ropes=("default", "linear", "yarn", "llama3"),

@@ -53,7 +53,7 @@ ARCH = Architecture(
     names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.FFN | names.ROUTED | {
         "mlp.e_score_correction_bias": "exp_probs_b.bias",
     },
-    words={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
+    key_aliases={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
     ropes=("default", "linear", "yarn", "llama3"),
     unused=("mtp.",),
     writable=False,

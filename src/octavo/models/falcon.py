@@ -74,12 +74,12 @@ ARCH = Architecture(
         "word_embeddings.weight": "token_embd.weight", "ln_f.weight": "output_norm.weight",
         "ln_f.bias": "output_norm.bias", "lm_head.weight": "output.weight",
     },
-    words={
+    key_aliases={
         "num_kv_heads": "num_key_value_heads", "ffn_hidden_size": "intermediate_size", "activation": "hidden_act",
         "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_key_value_heads",
     },
     remade=unjoined_heads,
-    unlike=("attn_qkv",),
+    unwritten_tensors=("attn_qkv",),
     ropes=("default", "linear"),
     activation="gelu",
     tied=True,

@@ -232,7 +232,7 @@ ARCH = Architecture(
         **{f"experts.*.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
     },
     outer=names.OUTER | per_layer.OUTER,
-    words={"top_k_experts": "num_experts_per_tok"},
+    key_aliases={"top_k_experts": "num_experts_per_tok"},
     ropes=("default", "proportional"),
     activation="gelu_pytorch_tanh",
     tied=True,

@@ -70,12 +70,12 @@ ARCH = Architecture(
         "ln_f.bias": "output_norm.bias", "lm_head.weight": "output.weight",
     },
     ignored=(".attn.bias", ".attn.masked_bias"),
-    words={
+    key_aliases={
         "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
         "n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "activation_function": "hidden_act",
     },
     remade=remade,
-    unlike=("attn_qkv", "attn_output", "ffn_up", "ffn_down"),
+    unwritten_tensors=("attn_qkv", "attn_output", "ffn_up", "ffn_down"),
     activation="gelu_new",
     tied=True,
     writable=False,

@@ -65,7 +65,7 @@ ARCH = Architecture(
         "lm_head.weight": "output.weight", "lm_head.bias": "output.bias",
     },
     ignored=(".attn.bias", ".attn.masked_bias", ".attn.embed_positions"),
-    words={
+    key_aliases={
         "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
         "n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "activation_function": "hidden_act",
     },

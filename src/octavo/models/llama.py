@@ -49,7 +49,7 @@ def mixtral(config: Config) -> Keys:
     return window_keys(config, 0) | expert_keys(config, "num_local_experts")
 
 
-def words_of(hp: Hyperparams) -> Mapping[str, Any]:
+def config_values(hp: Hyperparams) -> Mapping[str, Any]:
     """Of a model with experts that it is a Mixtral."""
     if not hp.n_expert:
         return {}
@@ -75,5 +75,5 @@ ARCH = Architecture(
         "attention_bias": ("attn_q", "attn_k", "attn_v", "attn_output"),
         "mlp_bias": ("ffn_gate", "ffn_up", "ffn_down"),
     },
-    words_of=words_of,
+    config_values=config_values,
 )

@@ -71,7 +71,7 @@ ARCH = Architecture(
         "embeddings.weight": "token_embd.weight", "norm_f.weight": "output_norm.weight",
         "lm_head.weight": "output.weight",
     },
-    words={"layer_norm_epsilon": "rms_norm_eps"},
+    key_aliases={"layer_norm_epsilon": "rms_norm_eps"},
     remade=mamba.remade,
     writable=False,
 )  # fmt: skip

@@ -180,7 +180,7 @@ ARCH = Architecture(
     names=names.NORMS | names.ATTENTION | names.FFN | names.ROUTED | {
         "self_attn.sinks": "attn_sinks", "self_attn.attention_sink_bias": "attn_sinks",
     },
-    words={"layernorm_epsilon": "rms_norm_eps"},
+    key_aliases={"layernorm_epsilon": "rms_norm_eps"},
     ropes=("default",),
     unused=("mtp.",),
     writable=False,

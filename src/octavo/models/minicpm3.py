@@ -47,7 +47,7 @@ def build(g: GraphBuilder, hp: Latent, w: Weights) -> Node:
     return layers.scaled(g, layers.logits(g, hp, w, x), BASE_WIDTH / hp.n_embd)
 
 
-def today(file: GGUFFile) -> tuple[GGUFFile, Metadata]:
+def updated(file: GGUFFile) -> tuple[GGUFFile, Metadata]:
     """The file with keys and values apart. Where it does not say how long values are, all heads' are the width."""
     width, heads = (file.metadata.get_int(f"minicpm3.{n}", 0) for n in ("embedding_length", "attention.head_count"))
     return unsplit.split(file, width // max(1, heads))
@@ -73,7 +73,7 @@ ARCH = Architecture(
     keys=frozenset(SIZES.values()),
     tensors=tensors,
     build=build,
-    today=today,
+    updated=updated,
     classes={"MiniCPM3ForCausalLM": config_keys},
     names=names.NORMS | names.FFN | {module: name for module, name in latent.NAMES.items() if name != "attn_q"},
     ropes=("default", "longrope"),

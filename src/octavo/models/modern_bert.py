@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import bert, layers
-from octavo.models.architecture import Architecture, Head
+from octavo.models.architecture import Architecture, RerankHead
 from octavo.models.config import Config, Keys, brief, layer_norm_keys
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.rope import Rope
@@ -134,13 +134,13 @@ ARCH = Architecture(
         "final_norm.weight": "output_norm.weight",
     },
     unused=("head.", "decoder.", "classifier."),
-    heads={
+    class_outer={
         "ModernBertForSequenceClassification": {
             "head.dense.weight": "cls.weight", "head.norm.weight": "cls.norm.weight",
             "classifier.weight": "cls.output.weight", "classifier.bias": "cls.output.bias",
         },
     },
-    head=Head(activation="gelu", pooling="mean"),
+    rerank_head=RerankHead(activation="gelu", pooling="mean"),
     ropes=("default",),
     activation="gelu",
     tied=True,

@@ -99,7 +99,7 @@ ARCH = Architecture(
         "ffn.up_proj": "ffn_up", "ffn.down_proj": "ffn_down",
     },
     outer={"wte.weight": "token_embd.weight", "norm_f.weight": "output_norm.weight", "lm_head.weight": "output.weight"},
-    words={
+    key_aliases={
         "d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
         "max_seq_len": "max_position_embeddings",
     },

@@ -94,7 +94,7 @@ ARCH = Architecture(
     other_bases=("model.",),
     outer=OUTER,
     unused=("mtp.",),
-    words=OTHER_WORDS,
+    key_aliases=OTHER_WORDS,
     remade=mamba.remade,
     writable=False,
 )  # fmt: skip

@@ -90,7 +90,7 @@ ARCH = Architecture(
         "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm1": "attn_output_norm", "mlp.fc11": "ffn_up",
         "mlp.fc12": "ffn_gate", "mlp.fc2": "ffn_down", "norm2": "layer_output_norm",
     },
-    words={
+    key_aliases={
         "n_embd": "hidden_size", "n_head": "num_attention_heads", "n_layer": "num_hidden_layers",
         "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
         "layer_norm_epsilon": "layer_norm_eps",

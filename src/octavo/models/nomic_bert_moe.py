@@ -98,7 +98,7 @@ ARCH = Architecture(
         "mlp.fc2": "ffn_down", "norm2": "layer_output_norm", "mlp.router.layer": "ffn_gate_inp",
         "mlp.experts": "ffn_exps", "mlp.experts.mlp.w1": "ffn_up_exps", "mlp.experts.mlp.w2": "ffn_down_exps",
     },
-    words={**nomic_bert.ARCH.words, "moe_top_k": "num_experts_per_tok"},
+    key_aliases={**nomic_bert.ARCH.key_aliases, "moe_top_k": "num_experts_per_tok"},
     base=nomic_bert.ARCH.base,
     layer=nomic_bert.ARCH.layer,
     rows=bert.ROWS,

@@ -109,7 +109,7 @@ ARCH = Architecture(
         "token_embeddings.weight": "token_embd.weight", "norm.weight": "output_norm.weight",
         "lm_head.weight": "output.weight",
     },
-    words={
+    key_aliases={
         "model_dim": "hidden_size", "num_transformer_layers": "num_hidden_layers",
         "max_context_length": "max_position_embeddings", "rope_freq_constant": "rope_theta",
     },

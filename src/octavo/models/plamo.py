@@ -73,7 +73,7 @@ ARCH = Architecture(
     layer="layers.layers",
     names=names.ATTENTION | names.FFN | {"norm": "attn_norm"},
     remade=remade,
-    unlike=("attn_q", "attn_output"),
+    unwritten_tensors=("attn_q", "attn_output"),
     ropes=("default", "linear"),
     writable=False,
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers
-from octavo.models.architecture import Architecture, Words
+from octavo.models.architecture import Architecture, Vocabulary
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights, vector
@@ -68,8 +68,8 @@ ARCH = Architecture(
     outer={
         "wte.weight": "token_embd.weight", "ln_f.weight": "output_norm.weight", "lm_head.weight": "output.weight",
     },
-    words={"layer_norm_epsilon": "rms_norm_eps", "kv_channels": "head_dim", "rotary_emb_base": "rope_theta"},
-    vocabulary=Words(
+    key_aliases={"layer_norm_epsilon": "rms_norm_eps", "kv_channels": "head_dim", "rotary_emb_base": "rope_theta"},
+    vocabulary=Vocabulary(
         file="qwen.tiktoken", pre="qwen2", nfc=True,
         behind=("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))),
     ),

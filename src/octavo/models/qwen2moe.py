@@ -74,7 +74,7 @@ def width_keys(config: Config) -> Keys:
     }
 
 
-def words_of(hp: Qwen2Moe) -> Mapping[str, Any]:
+def config_values(hp: Qwen2Moe) -> Mapping[str, Any]:
     return {
         "model_type": "qwen2_moe", **expert_words(hp, "num_experts"), "moe_intermediate_size": hp.n_ff_expert,
         "shared_expert_intermediate_size": hp.n_ff_shared, "norm_topk_prob": False, "decoder_sparse_step": 1,
@@ -97,5 +97,5 @@ ARCH = Architecture(
     classes={"Qwen2MoeForCausalLM": config_keys},
     names=names.NORMS | names.ATTENTION | MODULES,
     biases={"qkv_bias": ("attn_q", "attn_k", "attn_v")},
-    words_of=words_of,
+    config_values=config_values,
 )  # fmt: skip

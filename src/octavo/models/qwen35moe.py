@@ -64,7 +64,7 @@ ARCH = Architecture(
     classes={"Qwen3_5MoeForCausalLM": config_keys},
     names=qwen35.NAMES | qwen2moe.MODULES,
     unused=("mtp.",),
-    words={"moe_intermediate_size": "intermediate_size"},
+    key_aliases={"moe_intermediate_size": "intermediate_size"},
     remade=qwen35.remade,
     writable=False,
 )

@@ -57,7 +57,7 @@ def expert_layer_keys(config: Config) -> Keys:
     return expert_keys(config, "num_experts", "num_local_experts") | {"expert_feed_forward_length": width}
 
 
-def words_of(hp: Hyperparams) -> Mapping[str, Any]:
+def config_values(hp: Hyperparams) -> Mapping[str, Any]:
     return {
         "model_type": "qwen3_moe", **expert_words(hp, "num_experts"), "moe_intermediate_size": hp.n_ff_expert,
         "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
@@ -73,5 +73,5 @@ ARCH = Architecture(
     classes={"Qwen3MoeForCausalLM": config_keys},
     names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.moe("mlp", "gate_proj", "up_proj", "down_proj"),
     biases={"attention_bias": ("attn_q", "attn_k", "attn_v", "attn_output")},
-    words_of=words_of,
+    config_values=config_values,
 )

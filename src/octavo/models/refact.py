@@ -60,7 +60,7 @@ ARCH = Architecture(
     outer={
         "wte.weight": "token_embd.weight", "ln_f.weight": "output_norm.weight", "lm_head.weight": "output.weight",
     },
-    words={
+    key_aliases={
         "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
         "n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "layer_norm_epsilon": "rms_norm_eps",
     },

@@ -139,7 +139,7 @@ def read_model(file: GGUFFile) -> ModelSpec:
     if name not in ARCHITECTURES:
         raise ModelError(unknown(name, ARCHITECTURES, "architecture "), file=file.path)
     architecture = ARCHITECTURES[name]
-    file, metadata = architecture.today(file)
+    file, metadata = architecture.updated(file)
     shapes = {info.name: tuple(info.shape) for info in file.tensors.values()}
     hparams = architecture.read(metadata, file.path, shapes)
     check_tensors(file, architecture.tensors(hparams) | cache_tensors(hparams))

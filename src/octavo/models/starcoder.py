@@ -19,6 +19,6 @@ ARCH = replace(
     name="starcoder",
     classes={"GPTBigCodeForCausalLM": config_keys},
     remade=lambda name, tensor, hp: tensor,
-    unlike=(),
+    unwritten_tensors=(),
     activation="gelu_pytorch_tanh",
 )

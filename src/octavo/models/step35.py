@@ -142,7 +142,7 @@ def _gated(g: GraphBuilder, limit: float) -> Callable[[Node, Node], Node]:
     )  # fmt: skip
 
 
-def reworded(config: Config) -> Config:
+def usual_config(config: Config) -> Config:
     """config.json where what the authors say by lists of all layers is said as transformers does."""
     values, n = dict(config.values), config.size("num_hidden_layers", LIMITS["block_count"])
     kinds = _list(config, "layer_types", ["full_attention"] * n)
@@ -230,7 +230,7 @@ ARCH = Architecture(
     keys=routed.KEYS | {PATTERN, LOCAL_BASE, NEXTN, EVERY, *CLAMPS.values()},
     tensors=tensors,
     build=build,
-    reworded=reworded,
+    usual_config=usual_config,
     classes=dict.fromkeys(("Step3p7ForConditionalGeneration", "Step3p5ForCausalLM"), config_keys),
     names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.FFN | names.NEXTN | {
         "self_attn.g_proj": "attn_gate", "moe.gate": "ffn_gate_inp", "moe.router_bias": "exp_probs_b.bias",
@@ -239,7 +239,7 @@ ARCH = Architecture(
         "transformer.shared_head.norm": "nextn.shared_head_norm",
         "transformer.shared_head.output": "nextn.shared_head_head",
     },
-    words={
+    key_aliases={
         "num_attention_groups": "num_key_value_heads", "moe_num_experts": "n_routed_experts",
         "moe_top_k": "num_experts_per_tok", "moe_router_scaling_factor": "routed_scaling_factor",
         "norm_expert_weight": "norm_topk_prob",

@@ -179,11 +179,14 @@ def _config(source: ModelSpec, model: ModelSpec, allow_requantize: bool) -> dict
 
     Raises ModelError for a model that has none, UsageError for a quantized one, and for one that is not written.
     """
-    file = source.file
-    if isinstance(file, CheckpointFile) and (name := find_class(file.folder.config)) in source.architecture.unwritten:
-        problem = f"class {name} has joined matrices where single ones are written: it has no place in a checkpoint"
+    file, architecture = source.file, source.architecture
+    source_class = find_class(file.folder.config) if isinstance(file, CheckpointFile) else ""
+    if source_class in architecture.unwritten_classes:
+        problem = (
+            f"class {source_class} has joined matrices where single ones are written: it has no place in a checkpoint"
+        )
         raise UsageError(f"{file.path}: {problem}")
-    if why := source.architecture.unwritable(source.hparams):
+    if why := architecture.why_unwritten(source.hparams):
         raise UsageError(f"{file.path}: {why}: it has no place in a checkpoint")
     config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(model)
     if config.get(KEY) is not None and not allow_requantize:

@@ -64,7 +64,7 @@ class _Classifier:
     def __init__(self, model: ModelSpec) -> None:
         """Raises ModelError for a file without it."""
         file, self._eps = model.file, model.hparams.eps
-        self._activation = np.tanh if model.architecture.head.activation == "tanh" else _gelu
+        self._activation = np.tanh if model.architecture.rerank_head.activation == "tanh" else _gelu
         if _LAST[0] not in file.tensors:
             raise ModelError("is missing", file=file.path, field=f"tensor {_LAST[0]}", allowed="one in a reranker")
         names = (*_HEAD, *_LAST, _NORM)
@@ -87,7 +87,7 @@ class _Classifier:
 
 def _pools_means(model: ModelSpec) -> bool:
     """Whether the classifier gets the mean of tokens' vectors; otherwise that of the first."""
-    usual = TYPES.index(model.architecture.head.pooling)
+    usual = TYPES.index(model.architecture.rerank_head.pooling)
     key = f"{model.architecture.name}.classifier.pooling_type"
     return model.file.metadata.get_int(key, default=usual) == TYPES.index("mean")
 
