@@ -35,7 +35,7 @@ def model(hub: Hub, alphabet: str) -> bytes:
 def test_pull_prints_the_path(octavo: Run, model: bytes) -> None:
     result = octavo("pull", NAME)
     assert Path(result.out.rstrip("\n")).read_bytes() == model
-    assert "downloading org/alphabet-GGUF: Q4_K_M of" in result.err
+    assert result.err.startswith("octavo: downloading org/alphabet-GGUF: Q4_K_M of")
     assert result.err.splitlines()[-1].startswith(f"octavo: {NAME}, Q4_K_M, ")
     assert octavo("pull", NAME).err.endswith("was here\n")
 

@@ -40,7 +40,8 @@ class _Log(logging.Handler):
     """Writes to what standard error is by then: while a progress bar is drawn that is the lines above it."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        print(self.format(record), file=sys.stderr)
+        level = "" if getattr(record, "news", False) else f"{record.levelname}: "
+        print(f"octavo: {level}{self.format(record)}", file=sys.stderr)
 
 
 class _Commands(TyperGroup):
@@ -103,7 +104,6 @@ def _options(
 ) -> None:
     """Run, quantize and measure low-bit language models."""
     handler = _Log()
-    handler.setFormatter(logging.Formatter("octavo: %(levelname)s: %(message)s"))
     logger = logging.getLogger("octavo")
     logger.handlers[:] = [handler]
     logger.setLevel(logging.INFO if verbose else logging.WARNING)

@@ -24,6 +24,8 @@ from octavo.io.hub.variants import Chooser, RepoFile, Variant, choose, variants
 from octavo.sizes import size
 
 log = logging.getLogger("octavo")
+NEWS = {"news": True}
+"""Of a record that is shown as a warning is, but warns of nothing."""
 
 SPARE = 1 << 26
 """Bytes of a disk that a download leaves."""
@@ -75,7 +77,7 @@ def pull(
         missing = _missing(folder, listing, chosen)
         _require_room(folder, missing)
         if missing and show is nobody:
-            log.warning("downloading %s: %s of %s", name, chosen.label, size(chosen.nbytes))
+            log.warning("downloading %s: %s of %s", name, chosen.label, size(chosen.nbytes), extra=NEWS)
         downloaded = _fetch_all(
             _source(api.endpoint, listing, is_refused), folder, listing, chosen, name, patience, show
         )
