@@ -70,22 +70,43 @@ class Engine:
         config: EngineConfig | None = None,
         place: Place | None = None,
     ) -> None:
-        if model.architecture.encoder and not (config and config.embeds):
+        self.model, self.backends = model, tuple(backends)
+        self.config = config or EngineConfig()
+        self.n_ctx = default_context(model) if self.config.n_ctx is None else self.config.n_ctx
+        self._require_config()
+        self.lock = FairLock()
+        self._max_pages = pages_for(self.n_ctx)
+        self.on_device = isinstance(backends[0], AsyncBackend)
+        """Steps run on a device of their own, beside the host."""
+        self.fills = self.config.max_sequences > 1 and self.on_device
+        """Steps of several sequences are filled up to sizes that repeat: each is captured by itself."""
+        graph = self._open_cache()
+        self.limits: Sizes = self._limits()
+        self._schedule(graph, place)
+        self._sizes = chunk_sizes(self.config.n_batch)
+        self.made: Made | None = None
+        """While sizes of steps are being made: those that are. Steps are filled up to these then."""
+        self._executor: Executor | None = None
+
+    def _require_config(self) -> None:
+        """Raise ModelError for a model without logits, UsageError for a size or a cache that it can't have."""
+        model, config = self.model, self.config
+        if model.architecture.encoder and not config.embeds:
             problem = f"{model.architecture.name} is an embedding model, which gives no logits"
             raise ModelError(problem, file=model.file.path, allowed="octavo embed, or embed of a loaded model")
-        self.model, self.backends = model, tuple(backends)
-        self.config = config = config or EngineConfig()
-        self.n_ctx = default_context(model) if config.n_ctx is None else config.n_ctx
         sizes = {name: getattr(config, name) for name in ("n_batch", "max_sequences", "n_outputs")}
         for name, value in {"n_ctx": self.n_ctx, **sizes}.items():
             integer(name, value, 1)
         require_context(model, self.n_ctx)
         for layer in range(model.hparams.n_layer):
             require_heads(config.cache_type, model.hparams.kv_heads(layer)[1])
-        self.lock = FairLock()
-        self._max_pages = pages_for(self.n_ctx)
+
+    def _open_cache(self) -> Graph:
+        """Make the pools of pages and of slots for states, and the graph that reads them."""
+        config = self.config
         graph, windows = self._parted(partial(
-            model.graph, cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx, vectors=config.embeds,
+            self.model.graph, cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx,
+            vectors=config.embeds,
         ))  # fmt: skip
         states = StatePool(slots_for(config.max_sequences)) if any(graph.leaves("state")) else None
         self.pool = PagePool(self._pages(graph, windows, states), windows, states)
@@ -93,13 +114,13 @@ class Engine:
         if states is not None:
             states.copier.copy_with(self._copy_state)
         self.prefixes = PageTree(self.pool)
-        self.on_device = isinstance(backends[0], AsyncBackend)
-        """Steps run on a device of their own, beside the host."""
-        self.fills = config.max_sequences > 1 and self.on_device
-        """Steps of several sequences are filled up to sizes that repeat: each is captured by itself."""
-        self.limits: Sizes = self._limits()
+        return graph
+
+    def _schedule(self, graph: Graph, place: Place | None) -> None:
+        """Give the nodes of a graph to backends, and see what steps can do then."""
+        config = self.config
         self._placement = Placement(
-            graph, model.hparams.n_layer, backends, self.limits, config.gpu_layers, fused=config.fuse,
+            graph, self.model.hparams.n_layer, self.backends, self.limits, config.gpu_layers, fused=config.fuse,
             searched=not config.embeds,
         )  # fmt: skip
         self.gpu_layers = self._placement.layers
@@ -110,17 +131,12 @@ class Engine:
         self.draws = len(self.graph.outputs) > DRAWN
         """It draws tokens among these."""
         (first, *others) = {self.schedule.backends[id(n)] for n in self.graph.nodes if not n.is_leaf}
-        self.runs_ahead = (
-            self.finds_candidates and not others and isinstance(backends[first], AsyncBackend) and states is None
-        )
+        on_one_device = not others and isinstance(self.backends[first], AsyncBackend)
+        self.runs_ahead = self.finds_candidates and on_one_device and self.pool.states is None
         """A step can begin with tokens that the one before it chose, before these are read.
 
         Not where there are states, which forget no step that turns out to be one too many.
         """
-        self._sizes = chunk_sizes(config.n_batch)
-        self.made: Made | None = None
-        """While sizes of steps are being made: those that are. Steps are filled up to these then."""
-        self._executor: Executor | None = None
 
     def _limits(self) -> Sizes:
         """The largest sizes of a step. With filling there are more sequences, one of them of a prompt, and a page."""
