@@ -6,12 +6,14 @@ import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from octavo.bench import synthetic
 from octavo.bench.synthetic import SHAPES, ModelShape
 from octavo.io.gguf import GGUFFile
+from octavo.sizes import size
 from octavo.text import Tokenizer
 from tests.cli.conftest import Run
 from tests.sampling import slow
@@ -102,7 +104,8 @@ def test_bench_ops(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bench_make(octavo: Run, tmp_path: Path, fixed_limit: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SHAPES, "tiny", ModelShape("qwen3", 8, 256, 512, 2, 1, 128, 300, True))
     path = tmp_path / "out.gguf"
-    assert octavo("bench", "make", "tiny", "q4_k_m", str(path)).status == 0
+    made = octavo("bench", "make", "tiny", "q4_k_m", str(path))
+    assert (made.status, made.out) == (0, f"{path}: tiny with random weights, Q4_K_M, {size(path.stat().st_size)}\n")
     with GGUFFile.open(path) as file:
         kinds = {name: info.type_name for name, info in file.tensors.items()}
     assert kinds["token_embd.weight"] == "Q6_K"
@@ -145,12 +148,16 @@ def test_bench_make_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.Monk
         assert len(seen) == len(file.tensors)
 
 
-def test_bench_make_refuses(octavo: Run, tmp_path: Path) -> None:
+def test_bench_make_refuses(octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = str(tmp_path / "x.gguf")
     assert "unknown shape 'gpt' (allowed: qwen3-0.6b" in octavo("bench", "make", "gpt", "Q8_0", out).error()
     for preset in ("Q9", "Q4_K_L", "I8", "Q8_1"):
         said = octavo("bench", "make", "qwen3-0.6b", preset, out).error()
         assert said.startswith(f"octavo: error: unknown preset {preset!r} (allowed: Q4_K_M, Q5_K_M, MXFP4_MOE, F32,")
+    for path, why in ((f"{out}/", "is the name of a folder"), (f"{out}/y.gguf", "there is no folder")):
+        assert why in octavo("bench", "make", "qwen3-0.6b", "Q4_0", path).error()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**8))
+    assert "but the disk has 100,000,000 free" in octavo("bench", "make", "qwen3-0.6b", "Q4_0", out).error()
     assert not list(tmp_path.iterdir())
 
 

@@ -43,6 +43,8 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path, make: Callable[[Path], 
 def test_no_file_in_the_place_of_a_folder(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="is a folder"):
         require_target(tmp_path)
+    with pytest.raises(FileError, match="is the name of a folder"), replace_file(f"{tmp_path}/new/"):
+        pass
     with pytest.raises(FileError, match="is a folder"), replace_file(tmp_path):
         pass
 

@@ -17,6 +17,7 @@ from octavo.errors import UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, quantize_reference
 from octavo.formats.spec import AnyArray
 from octavo.graph.names import split_layer
+from octavo.io.atomic import require_room, require_target
 from octavo.io.gguf import LazyTensor, PlainMetadata, write_gguf
 from octavo.models import ARCHITECTURES
 from octavo.models.weights import Tensors
@@ -124,14 +125,17 @@ def make(
 ) -> None:
     """Write a model of the shape called `name` with its matrices in `preset` (one of PRESETS).
 
-    Raises UsageError for a shape that is not known, and a preset that is none.
+    Raises UsageError for a shape that is not known, and a preset that is none, and FileError for a path where no file
+    can be written or a disk without room for it.
     """
     if name not in SHAPES:
         raise UsageError(f"unknown shape {name!r} (allowed: {', '.join(SHAPES)})")
     if preset.upper() not in PRESETS:
         raise UsageError(f"unknown preset {preset!r} (allowed: {', '.join(PRESETS)})")
+    require_target(path)
     shape = SHAPES[name]
     parts = list(tensors(shape, preset, seed))
+    require_room(path, sum(part.nbytes for part in parts))
     if progress is not None:
         parts = list(_reported(parts, progress))
     write_gguf(path, shape.arch, metadata(name, shape), parts)

@@ -18,6 +18,7 @@ from octavo.cli.options import Device, Threads, Where, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.cli.progress import Bar
 from octavo.errors import UsageError
+from octavo.sizes import size
 
 SHAPES = (
     "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-30b-a3b, qwen3.5-9b, lfm2-1.2b, granite-4.0-h-micro, "
@@ -122,6 +123,7 @@ def make(
 
     with Bar() as bar:
         write(shape, preset, output, progress=lambda done, total: bar.show(_gb(done, total), done, total))
+    print(f"{output}: {shape} with random weights, {preset.upper()}, {size(os.path.getsize(output))}")
 
 
 def _line(row: dict[str, Any], width: int) -> str:

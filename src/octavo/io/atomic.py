@@ -24,21 +24,21 @@ _TEMPORARY = re.compile(r"\.octavo-[0-9a-f]{16}\.tmp")
 
 def require_target(path: str | os.PathLike[str]) -> None:
     """Raise FileError unless a file can be written at `path`: a new name in a folder that exists, or a regular file."""
-    if os.fsdecode(path).endswith("/"):
-        raise FileError("is the name of a folder", file=path, allowed="the name of a file")
+    _require_regular(path)
     folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
         raise FileError(f"there is no folder {folder}", file=path, allowed="a file in a folder that exists")
-    _require_regular(path)
 
 
 def _require_regular(path: str | os.PathLike[str]) -> None:
     """Raise FileError for what is there and no regular file: renaming onto it would put a file in its place.
 
-    And for a path without a name, which would be found out in the end only.
+    And for a path without a name, which would be found out in the end only, or with a folder's.
     """
     if not os.fspath(path):
         raise FileError("the file to write has no name", allowed="the name of a file")
+    if os.fsdecode(path).endswith("/"):
+        raise FileError("is the name of a folder", file=path, allowed="the name of a file")
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
