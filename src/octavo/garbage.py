@@ -1,4 +1,4 @@
-"""Python's search for garbage, which is in the way of who makes many objects that stay."""
+"""A pause of Python's garbage collector, which costs much while many objects are made that stay."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """No search for garbage meanwhile, where objects are made by the ten thousand and next to no garbage."""
+    """Pause the collector while a block makes tens of thousands of objects, next to none of which become garbage."""
     enabled = gc.isenabled()
     gc.disable()
     try:

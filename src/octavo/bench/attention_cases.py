@@ -11,7 +11,7 @@ from octavo.graph.builder import WHOLE
 
 
 def attention_cases() -> Iterator[OpCase]:
-    """All of them."""
+    """All cases of attention."""
     parts = (_heads, _masked, _shared, _reaching, _quantized, _written, _prompts, _gemma4, _scales_of_heads, _rotated)
     return chain.from_iterable(part() for part in parts)
 

@@ -24,7 +24,7 @@ def block_of(dim: int) -> int:
 
 
 def signs(dim: int) -> F32:
-    """1 or -1 [dim]: -1 to the number of times that i has two ones side by side in binary."""
+    """The Rudin-Shapiro sequence, float32 [dim]: -1 where i has '11' an odd number of times in binary, else 1."""
     at = np.arange(dim)
     pairs = at & (at >> 1)
     ones = np.unpackbits(pairs.astype(np.uint32).view(np.uint8).reshape(dim, 4), axis=1).sum(axis=1)

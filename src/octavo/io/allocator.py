@@ -15,7 +15,7 @@ and arrays below it leave holes."""
 
 @cache
 def keep_apart() -> None:
-    """Give arrays of LARGE bytes memory of their own in this process, which ends with them."""
+    """Give arrays of LARGE bytes or more memory of their own, which goes back to the system when they are freed."""
     library = _glibc()
     if library is not None:
         library.mallopt(MMAP_THRESHOLD, LARGE)
@@ -23,7 +23,7 @@ def keep_apart() -> None:
 
 
 def trim() -> None:
-    """Give memory that was freed back to the system, as it lies between what is in use too."""
+    """Give freed memory back to the system, also where it lies between memory in use."""
     library = _glibc()
     if library is not None:
         library.malloc_trim(0)

@@ -16,9 +16,9 @@ MODEL, TEXT, IMATRIX = "the model that is read", "the text that is read", "the i
 
 
 def require_apart(path: StrPath, others: Mapping[str, Iterable[StrPath]]) -> None:
-    """Raise UsageError where `path` is one of the `others`, which lie by what they are; links count as what they name.
+    """Raise UsageError where `path` is one of the `others`: paths by what the files are, as the error says it.
 
-    Others need not be there.
+    A link counts as the file that it points at. Others need not be there.
     """
     for what, names in others.items():
         if any(_same(path, name) for name in names):
@@ -26,8 +26,8 @@ def require_apart(path: StrPath, others: Mapping[str, Iterable[StrPath]]) -> Non
 
 
 def model_files(path: StrPath, files: Iterable[str]) -> list[str]:
-    """The files of the model at `path`: `files`, those with its tensors, and of a checkpoint folder what lies beside
-    them, its parts' folders too. Other results that somebody keeps in that folder are none of it."""
+    """The files of the model at `path`: `files`, which hold its tensors, and those that a checkpoint folder has beside
+    them, in the folders of its parts too. Other results that somebody keeps in that folder are not among them."""
     root, found = os.fsdecode(path), [os.fsdecode(path), *files]
     for folder, _, names in os.walk(root):
         beside = BESIDE if folder == root else OF_PARTS

@@ -78,7 +78,7 @@ def failures_of(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """What the system says of what can't be written. NumPy drops that, and tells of numbers that it wrote."""
+    """Why something can't be written. NumPy's errors lack the system's reason, and count the values written."""
     return error.strerror or f"the disk is full, or a limit reached ({error})"
 
 

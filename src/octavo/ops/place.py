@@ -77,7 +77,7 @@ def to_numpy(x: Any) -> Any:
 
 
 def like(given: Any, result: Any) -> Any:
-    """A NumPy result as what the argument is: NumPy, or torch, as which a result may come too."""
+    """A result, of NumPy or torch, as a torch tensor where the argument `given` is one."""
     return to_torch(result) if is_torch(given) and isinstance(result, np.ndarray) else result
 
 

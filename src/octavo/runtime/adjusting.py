@@ -28,8 +28,11 @@ Texts = Sequence[Sequence[int]]
 
 
 class Changes(NamedTuple):
-    """For each of `ids`, none of which is there twice: its logit is divided by `scale` if it is over 0, else multiplied
-    with it, and `add` is added. All of one length; `scale` and `add` are float32."""
+    """Changes to the logits of `ids`, none of which is there twice.
+
+    A logit over 0 is divided by its `scale`, any other is multiplied with it; then its `add` is added. All have one
+    length; `scale` and `add` are float32.
+    """
 
     ids: Ids
     scale: F32
@@ -169,5 +172,5 @@ class Biases(Adjuster):
 
 
 def without(ids: Collection[int], length: float) -> Biases:
-    """Leave tokens out, until there are `length` of all."""
+    """Leave tokens out until a text has `length` tokens."""
     return Biases(dict.fromkeys(sorted(ids), -NEVER), length)

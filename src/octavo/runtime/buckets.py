@@ -28,7 +28,7 @@ class Scratch(NamedTuple):
 
 
 class Size(NamedTuple):
-    """Of a step: replies in it, and tokens of prompts, of which there are up to PROMPTS; 0 for replies alone."""
+    """The size of a step: its replies, and the tokens of its prompts, of which there are up to PROMPTS."""
 
     replies: int
     tokens: int
@@ -45,22 +45,22 @@ GROWTH = 1.25
 
 
 def replies_for(n: int) -> int:
-    """So many replies, or the next larger number that steps are made for."""
+    """The number of replies that a step with `n` of them is filled up to."""
     return REPLIES[bisect_left(REPLIES, n)] if n <= REPLIES[-1] else -(-n // 64) * 64
 
 
 def replies_beside(n: int) -> int:
-    """So many replies beside prompts, or the next larger number that steps are made for; 0 for 0."""
+    """The number of replies that a step with `n` of them beside prompts is filled up to; 0 for 0."""
     return 0 if n == 0 else BESIDE[bisect_left(BESIDE, n)] if n <= BESIDE[-1] else replies_for(n)
 
 
 def prompts_for(n: int) -> int:
-    """A number of prompts that steps are made for, larger than n."""
+    """The number of prompts, larger than n, that a step with `n` of them is filled up to."""
     return max(PROMPTS, 1 << n.bit_length())
 
 
 class Made:
-    """Sizes of steps that are made already, while others are to come. `missed` are those that steps would have had."""
+    """The sizes of steps that are made so far; `missed` are others that steps would have had."""
 
     def __init__(self) -> None:
         self._sizes = set[Size]()
@@ -70,8 +70,8 @@ class Made:
         self._sizes.add(size)
 
     def instead(self, usual: Size, tokens: int) -> Size:
-        """What to fill a step up to that has so many tokens of prompts: a larger size that is made, where the usual one
-        is not."""
+        """The size to fill up a step with so many `tokens` of prompts to: the usual one if it is made, or if no larger
+        one will do; else the smallest larger one that is made."""
         if usual in self._sizes:
             return usual
         self.missed[usual] = None
@@ -95,7 +95,7 @@ def size_of(replies: int, prompts: int, tokens: int, sizes: Seq[int], made: Made
 
 
 def most_filled(sequences: int) -> int:
-    """Sequences of a step that is filled up, where so many are under way."""
+    """The most sequences in a step that is filled up, with so many of them under way."""
     return replies_beside(sequences) + prompts_for(sequences)
 
 
@@ -142,7 +142,7 @@ def filled(
 
 
 def thrown_away(tokens: int, scratch: Scratch) -> Feed:
-    """Tokens of nobody's sequence, which write to `scratch`."""
+    """A feed whose results nobody reads, and which writes to `scratch`."""
     pages = pages_for(tokens)
     window = WindowPages([] if scratch.window is None else [scratch.window] * pages)
     return Feed(Sequence([scratch.page] * pages, window=window, room=tokens, slot=scratch.slot), [0] * tokens)

@@ -167,13 +167,13 @@ class Engine:
         return all_sizes(self.config.max_sequences, [n for n in self._sizes if 1 < n <= self.n_ctx])
 
     def of_size(self, size: Size) -> list[Feed]:
-        """A step of nobody's tokens that has a size."""
+        """A step of this size whose results nobody reads, to make the size ready."""
         prompts = [size.tokens] if size.tokens else []
         feeds = [thrown_away(n, self._scratch()) for n in (*[1] * size.replies, *prompts)]
         return filled(feeds, self._sizes, self._scratch(), self._max_pages)
 
     def _scratch(self) -> Scratch:
-        """Where the tokens of nobody's sequences go: the page and the slot after the last ones."""
+        """Where feeds write whose results nobody reads: the page and the slot after the last ones."""
         windows, states = self.pool.windows, self.pool.states
         return Scratch(
             self.pool.n_pages,
@@ -182,7 +182,7 @@ class Engine:
         )
 
     def filled(self, feeds: Seq[Feed]) -> list[Feed]:
-        """Feeds, and others after them, whose outputs are not looked at, that fill a step up where that is wanted."""
+        """Feeds, and after them others whose results nobody reads, if steps are filled up to sizes that repeat."""
         if not self.fills:
             return list(feeds)
         return filled(feeds, self._sizes, self._scratch(), self._max_pages, self.made)
@@ -339,7 +339,7 @@ class Engine:
         return make_batch(feeds, self._max_pages)
 
     def _see_again(self, sequence: Sequence) -> None:
-        """Compute a sequence's state again, which a step has changed that does not count."""
+        """Compute a sequence's state again, after a step that does not count has changed it."""
         again = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot)
         for start in range(0, len(sequence), self.config.n_batch):
             chunk = sequence.tokens[start : start + self.config.n_batch]

@@ -78,7 +78,7 @@ def details(summary: str, *parts: Html) -> Html:
 
 
 def size(nbytes: float) -> Html:
-    """Bytes as people read them: 15.2 MB."""
+    """Bytes as `octavo.sizes` writes them, with a minus sign where they are fewer."""
     return Html(f"{'−' if nbytes < 0 else ''}{sizes.size(abs(nbytes))}")
 
 

@@ -23,10 +23,10 @@ TOKENS = 512
 
 
 class ChannelStatistics:
-    """Of vectors [rows, K], one a token: what their numbers are like, channel by channel.
+    """Statistics of each channel of vectors [rows, K], one for each token.
 
-    The rows are experts, which a token need not have, heads of a cache, or a single one. The same vectors in the same
-    calls give the same bytes, whatever the number of threads.
+    The rows are experts, of which a token has some, or heads of a cache, or there is a single one. The same vectors in
+    the same calls give the same bytes, whatever the number of threads.
     """
 
     def __init__(self, rows: int, size: int, name: str = "") -> None:

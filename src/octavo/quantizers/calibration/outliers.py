@@ -33,7 +33,7 @@ class Channels:
 
 
 def channels(absmax: npt.ArrayLike) -> Channels:
-    """Of max |x| of each channel: [K], or [experts, K]."""
+    """The channels that stand out, by max |x| of each channel: [K], or [experts, K]."""
     values = np.asarray(absmax, np.float64)
     values = values.reshape(-1, values.shape[-1]).max(axis=0)
     first = np.argsort(-values, kind="stable")[:MOST]

@@ -26,7 +26,7 @@ def compensate(
     weight: Any, hessian: Tensor, fmt: BlockFormat, importance: Any, cross: Any, order: Order, damp: float,
     rounds: int, factor: Any, threads: int | None,
 ) -> Compensated:  # fmt: skip
-    """What the function of this name in `compensate` says."""
+    """The same as `compensate.compensate`, on the device of `hessian`."""
     rows = weight if is_tensor(weight) else tensor_of(rows_of(weight, fmt), hessian.device)
     k = rows.shape[1]
     _require_square(hessian, "hessian", k)
