@@ -102,6 +102,8 @@ def test_again(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
     (["Q4_K_M", "--tensor-type", "attn_v"], "--tensor-type is 'attn_v' (allowed: REGEX=TYPE"),
     (["Q4_K_M", "--tensor-type", "=Q4_K"], "--tensor-type is '=Q4_K'"),
     (["Q4_K_M", "--tensor-type", "a(=Q4_K"], "'a(' is no regular expression"),
+    (["Q4_K_M", "--tensor-type", "a{99999999999}=Q4_K"], "no regular expression: the repetition number is too large"),
+    (["Q4_K_M", "--tensor-type", f"{'(' * 3000}{')' * 3000}=Q4_K"], "no regular expression: groups are nested too"),
     (["Q4_K_M", "--output-tensor-type", "Q4"], "'Q4' (allowed: F32"),
     (["Q4_K_M", "--imatrix", "/nowhere/i.gguf"], "/nowhere/i.gguf"),
     (["Q2_K_S"], "importance"),

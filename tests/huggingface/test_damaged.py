@@ -50,6 +50,7 @@ CONFIGS: list[tuple[str, tuple[str, ...], Any, str]] = [
     ("gptq-v1", ("dynamic",), {"+:.*down": {"bits": 6}}, "bits: is 6"),
     ("gptq-v1", ("dynamic",), {"(a+)+b": {}}, "may take long to match"),
     ("gptq-v1", ("dynamic",), {"+:(": {}}, "a regular expression"),
+    ("gptq-v1", ("dynamic",), {"+:a{99999999999}": {}}, "a regular expression"),
     ("gptq-v1", ("dynamic",), [1], "dynamic: is [1]"),
     ("awq-gemm", ("bits",), 8, "bits: is 8"),
     ("awq-gemm", ("version",), "gemv_fast", "version: is 'gemv_fast'"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import FileError, ModelError, shown
+from octavo.expressions import compiled
 from octavo.io.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from octavo.io.safetensors import SafetensorsFile, StoredTensor
 from octavo.io.safetensors.checkpoint import INDEX, SINGLE
@@ -149,7 +150,7 @@ def _numbers(config: Mapping[str, Any], word: str, file: str) -> Names:
             raise ModelError(f"has {shown(pattern)}", file=file, field=word, allowed=allowed)
         try:
             _ends_with(pattern)
-        except (re.error, OverflowError):  # OverflowError: a count such as {99999999999}
+        except re.error:
             raise ModelError(f"has {shown(pattern)}", file=file, field=word, allowed="regular expressions") from None
     return {pattern: _number(value, word, file) for pattern, value in found.items()}
 
@@ -161,4 +162,4 @@ def _by_pattern(numbers: Names, module: str, usual: float) -> float:
 
 def _ends_with(pattern: str) -> re.Pattern[str]:
     """What matches the names that PEFT takes a pattern for."""
-    return re.compile(rf"(.*\.)?({pattern})$")
+    return compiled(rf"(.*\.)?({pattern})$")

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from octavo.errors import UsageError
+from octavo.expressions import compiled
 from octavo.huggingface.names import EXPERTS, checkpoint_name, is_linear
 from octavo.models import ModelSpec
 
@@ -30,10 +31,10 @@ def ignored_layers(model: ModelSpec, patterns: Sequence[str]) -> frozenset[str]:
     found: set[str] = set()
     for pattern in patterns:
         try:
-            compiled = re.compile(pattern)
+            expression = compiled(pattern)
         except re.error as error:
             raise UsageError(f"--ignore is {pattern!r}, no regular expression: {error}") from None
-        mine = {name for name, both in names.items() if any(map(compiled.search, both))}
+        mine = {name for name, both in names.items() if any(map(expression.search, both))}
         if not mine:
             first = " or ".join(next(iter(names.values()), ()))
             problem = f"--ignore is {pattern!r}, which matches no linear layer"

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from octavo.errors import ModelError
+from octavo.expressions import compiled
 from octavo.huggingface.layouts.settings import Settings, brief
 
 MOST_CHARACTERS, MOST_REPEATS, MOST_NAME = 1024, 4, 256
@@ -28,7 +29,7 @@ class Pattern:
             fault = settings.config.error(settings.path, f"is {brief(text)}, which may take long to match", allowed)
         else:
             try:
-                return cls(re.compile(text))
+                return cls(compiled(text))
             except re.error as error:
                 fault = settings.config.error(settings.path, f"is {brief(text)}: {error}", "a regular expression")
         raise fault from None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from octavo.errors import UsageError
+from octavo.expressions import compiled
 from octavo.formats import BlockFormat, by_name
 from octavo.graph.names import split_layer
 from octavo.quantizers.encoding.encoder import ENCODABLE
@@ -88,7 +89,7 @@ def require_matches(choices: Choices, names: Iterable[str]) -> None:
 
 def _compiled(pattern: str) -> re.Pattern[str]:
     try:
-        return re.compile(pattern, re.IGNORECASE)
+        return compiled(pattern, re.IGNORECASE)
     except re.error as error:
         raise UsageError(f"tensor type {pattern!r} is no regular expression: {error}") from None
 
