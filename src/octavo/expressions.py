@@ -7,7 +7,7 @@ import warnings
 
 
 def compiled(text: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
-    """The expression in `text`. Raises re.error for what is none, has counts too large for Python, or is nested too deep.
+    """The expression in `text`. Raises re.error for what is none, for too large a count, and for groups too deep.
 
     Nothing is said of sets such as [[a]], which later releases of Python may read otherwise.
     """
