@@ -48,7 +48,7 @@ def test_templates_by_name() -> None:
     tokenizer = Tokenizer.from_metadata(metadata)
     assert tokenizer.chat_template().render([]) == "plain"
     assert tokenizer.chat_template("tool_use").render([]) == "tools"
-    with pytest.raises(TemplateError, match=r"'nobody' \(allowed: rag, tool_use\)"):
+    with pytest.raises(TemplateError, match=r"'nobody' \(allowed: default, rag, tool_use\)"):
         tokenizer.chat_template("nobody")
 
 
