@@ -85,7 +85,7 @@ def combined(adapters: Sequence[tuple[Adapter, float]]) -> dict[str, LowRank]:
         for name, part in adapter.parts.items():
             if scale == 0:
                 continue
-            a, b = (_finite(adapter, name, tensor) for tensor in (part.a, part.b))
+            a, b = (_finite(adapter, tensor) for tensor in (part.a, part.b))
             found.setdefault(name, []).append((part, a, _times(adapter, part, b, scale * part.factor)))
     added = {}
     for name, parts in found.items():
@@ -96,7 +96,7 @@ def combined(adapters: Sequence[tuple[Adapter, float]]) -> dict[str, LowRank]:
     return added
 
 
-def _finite(adapter: Adapter, name: str, tensor: LazyTensor) -> F32:
+def _finite(adapter: Adapter, tensor: LazyTensor) -> F32:
     values = dequantize(tensor.load())
     if not np.isfinite(values).all():
         raise NonFiniteError(f"{adapter.path}: {tensor_label(tensor.name)}: NaN or Inf")

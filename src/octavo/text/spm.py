@@ -27,7 +27,7 @@ class SpmEncoder:
         if vocab.scores is None:
             raise fields.fault(SCORES, "missing", "a score for each token")
         self._ids, self._scores = vocab.ids, vocab.scores
-        self._bytes = _byte_ids(fields, vocab)
+        self._bytes = _byte_ids(vocab)
         self._joined = {t[i : i + 2] for t in vocab.texts for i in range(len(t) - 1)}
         before_space = {pair[0] for pair in self._joined if pair[1] == SPACE}
         self._word = re.compile(f"(?<=[^{''.join(map(re.escape, sorted(before_space | {SPACE})))}])(?={SPACE})")
@@ -98,6 +98,6 @@ class SpmEncoder:
         return known
 
 
-def _byte_ids(fields: Fields, vocab: Vocab) -> list[int | None]:
+def _byte_ids(vocab: Vocab) -> list[int | None]:
     """The token of each byte: `<0x41>`, or else the character itself where it is ASCII; None where there is neither."""
     return [vocab.ids.get(f"<0x{b:02X}>", vocab.ids.get(chr(b)) if b < 128 else None) for b in range(256)]

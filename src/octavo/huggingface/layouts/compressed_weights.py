@@ -84,7 +84,6 @@ def packed_integers(module: Module, a: Arguments) -> list[LazyTensor]:
     n, k = codes.shape[0], codes.shape[1] * 32 // a.bits
     if 32 % a.bits:  # codes do not fill words, so their number is stored
         k = _told(shape, n, codes.shape[1], a.bits)
-    middle = np.uint8(1 << (a.bits - 1))
 
     def load() -> Part:
         said = shape.array().reshape(-1).tolist()
@@ -95,7 +94,7 @@ def packed_integers(module: Module, a: Arguments) -> list[LazyTensor]:
 
     order = _order(module, a, k)
     if a.rows is not None and order is None:
-        return _rows(module, a, n, k, codes.name, load, middle)
+        return _rows(module, a, n, k, codes.name, load)
     return _groups(module, a, n, k, load, order)
 
 
@@ -113,7 +112,7 @@ def plain_integers(module: Module, a: Arguments) -> list[LazyTensor]:
 
     order = _order(module, a, k)
     if a.rows is not None and order is None:
-        return _rows(module, a, n, k, codes.name, load, np.uint8(middle))
+        return _rows(module, a, n, k, codes.name, load)
     return _groups(module, a, n, k, load, order)
 
 
@@ -146,9 +145,7 @@ def mxfp4(module: Module, a: Arguments) -> list[LazyTensor]:
     return [float4.mxfp4(module, PACKED, SCALE)]
 
 
-def _rows(
-    module: Module, a: Arguments, n: int, k: int, name: str, load: Callable[[], Part], middle: np.uint8
-) -> list[LazyTensor]:  # fmt: skip
+def _rows(module: Module, a: Arguments, n: int, k: int, name: str, load: Callable[[], Part]) -> list[LazyTensor]:
     """Rows for products of integers with 8-bit tokens, and the static scale of these."""
     assert a.rows is not None
     try:
