@@ -136,8 +136,12 @@ class EngineCore:
                 self._in_step = False
 
     def _step(self, prompts: bool) -> list[Output]:
+        """What a step brings. It is one that began ahead of time and is read now, or verifies drafts, or is plain.
+
+        Before a step that began ahead of time is read, the one after it begins.
+        """
         start, (last, self._under_way) = clock(), (self._under_way, None)
-        if last is not None and not last.is_wanted:
+        if last is not None and not last.is_wanted:  # all of its requests have ended
             last = None
         plan = self.scheduler.plan(prompts=prompts) if last is None else replace(last.plan, ended=self._ended())
         if not plan.parts:
@@ -154,7 +158,7 @@ class EngineCore:
             self._under_way = self.ahead.begin_after(last, prompts=prompts)
             done, choices = self.ahead.choices(last)
             plan = replace(done, ended=plan.ended)
-        if choices is None:
+        if choices is None:  # nothing began, or what the device chose will not do: the host chooses
             if self._under_way is not None:
                 self.ahead.drop(self._under_way)
             self._under_way, choices = None, self._choices(plan)
