@@ -49,7 +49,7 @@ from octavo.text import Tokenizer
 CONTEXT = 2048
 """Tokens of a sample, unless somebody says how many or the model was made for fewer."""
 TOKENS_OF_A_QUESTION = 32
-"""Of the demo model's, with its answer; they have more."""
+"""Fewer tokens than any question of the demo model's has, with its answer."""
 WORK = ".work"
 """What the folder of a run in work is called, after the name of its file."""
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 VALUES = 1 << 22
-"""Of a table, that are made at a time."""
+"""Values of a table that are made at a time."""
 NORMS = ("rms_norm", "layer_norm")
 ALONG = ("add", "mul", "copy")
 """Ops that leave channels where they are."""

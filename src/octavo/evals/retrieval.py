@@ -22,7 +22,7 @@ from octavo.text import Tokenizer
 KEY, VALUE = "<key {}>", "<value {}>"
 """The texts of tokens, by number from 0."""
 ASKED_PART = 4
-"""Of a row, one part in so many is questions and their answers."""
+"""One part in so many of a row is questions and their answers."""
 
 I64 = npt.NDArray[np.int64]
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int], None]
 WORTH_MIXED = 0.8
-"""Of the error, what scales may leave at most where an input can keep a scale for each token instead: weights lose by
-scales of channels."""
+"""Scales of channels are taken only if they leave at most this share of the error, where an input can keep a scale for
+each token instead: weights lose by them."""
 
 
 @dataclass(frozen=True, eq=False)

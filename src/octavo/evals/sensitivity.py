@@ -47,7 +47,7 @@ COARSE = "Q2_K"
 FINE, FINE_OF_32 = "Q6_K", "Q5_1"
 """These do next to nothing, so what divergence they bring about is that of activations being rounded otherwise."""
 LEAST_SHARE = 0.05
-"""Of a divergence that is left at least when the activations' is taken off."""
+"""The least share of a divergence that is left when that of the activations is taken off."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from octavo.quantizers.fold.fold import F64, NONE
 from octavo.quantizers.smoothing import Found, Pair, Rounding, as_they_are
 
 TOKENS = 512
-"""Of an input, with which scales are tried."""
+"""Tokens of an input with which scales are tried."""
 FEWEST = 32
 """Tokens of an expert without which its scales are ones."""
 

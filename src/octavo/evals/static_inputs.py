@@ -16,7 +16,7 @@ from octavo.quantizers.smoothing import rounded_error, static_scale
 from octavo.quantizers.smoothing.static import TOPS
 
 TOKENS = 512
-"""With which scales are tried."""
+"""Tokens with which scales are tried."""
 
 
 def static_input(

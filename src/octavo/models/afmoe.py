@@ -15,7 +15,7 @@ from octavo.models.weights import Tensors, Weights, matrix, vector, with_scales
 from octavo.models.windows import PATTERN, layer_window_keys, read_windowed
 
 PERIOD = 4
-"""Of so many layers the last has neither window nor rope, where a file does not say which ones have."""
+"""The last of so many layers has neither window nor rope, where a file does not say which ones have."""
 
 
 def hparams(r: HyperparamReader) -> Routed:

@@ -16,7 +16,7 @@ from octavo.models.remaking import parted_qkv
 from octavo.models.weights import Tensors, Weights, matrix, vector, with_scales
 
 ROLES = ("system", "user", "assistant", "observation")
-"""Of messages, each with a token of its own in ChatGLM 3."""
+"""Roles of messages, each with a token of its own in ChatGLM 3."""
 
 
 @dataclass(frozen=True, kw_only=True)

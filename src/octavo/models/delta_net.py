@@ -24,7 +24,7 @@ SIZES = {
     "inner": "ssm.inner_size",
 }  # fmt: skip
 WORDS = {"taps": "conv_kernel_dim", "keys": "key_head_dim", "key_heads": "num_key_heads", "heads": "num_value_heads"}
-"""Of config.json, where "linear_" comes before each."""
+"""Keys of config.json without the "linear_" that comes before each."""
 KEYS = frozenset({RECURRENT, INTERVAL, NEXTN, *SIZES.values()})
 NORM_EPS = 1e-6
 """Added to the sum of squares of q and of k, whatever the other norms add."""

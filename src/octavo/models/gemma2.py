@@ -15,7 +15,7 @@ from octavo.models.weights import Tensors, Weights, vector
 from octavo.models.windows import PATTERN, layer_window_keys, read_windowed
 
 PERIOD = 2
-"""Of so many layers the last has no window, where a file does not say which ones have."""
+"""The last of so many layers has no window, where a file does not say which ones have."""
 CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
 """Fields of scores' cap and of logits', and what files mean that do not say. 0 is no cap."""
 WINDOW = 4096

@@ -16,7 +16,7 @@ from octavo.models.weights import Tensors, Weights, vector
 from octavo.models.windows import PATTERN, layer_window_keys, read_windowed
 
 PERIOD = 6
-"""Of so many layers the last has no window, where a file does not say which ones have."""
+"""The last of so many layers has no window, where a file does not say which ones have."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, wi
 from octavo.models.windows import PATTERN, layer_window_keys, read_windowed, windowed_layers
 
 PERIOD = 5
-"""Of so many layers the last has no window, where a file does not say which ones have."""
+"""The last of so many layers has no window, where a file does not say which ones have."""
 STREAMS, ACTIVE, SPREADS = "altup.num_inputs", "altup.active_idx", "activation_sparsity_scale"
 MOST_STREAMS = 16
 LEAST = 1e-5

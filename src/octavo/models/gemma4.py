@@ -20,7 +20,7 @@ from octavo.models.weights import Tensors, Weights, vector
 from octavo.models.windows import PATTERN, read_windowed, windowed_layers
 
 PERIOD = 6
-"""Of so many layers the last has no window, where config.json does not say which ones have."""
+"""The last of so many layers has no window, where config.json does not say which ones have."""
 KV, FF, LOCAL = "attention.head_count_kv", "feed_forward_length", "attention.key_length_swa"
 READERS = "attention.shared_kv_layers"
 

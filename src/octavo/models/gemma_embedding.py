@@ -16,7 +16,7 @@ from octavo.models.weights import Tensors, Weights, matrix, vector
 from octavo.models.windows import PATTERN, layer_window_keys, read_windowed
 
 PERIOD = 6
-"""Of so many layers the last has no window, where a file does not say which ones have."""
+"""The last of so many layers has no window, where a file does not say which ones have."""
 DENSE = ("dense_2_feat_in", "dense_2_feat_out", "dense_3_feat_in", "dense_3_feat_out")
 """Widths of the projections that an embedding goes through, one after the other; none where a file has no such key."""
 

@@ -15,9 +15,9 @@ from octavo.models.weights import Tensors, Weights, vector
 from octavo.models.windows import PATTERN, layer_window_keys, read_windowed
 
 PERIOD = 2
-"""Of so many layers the last has no window, where a file does not say which ones have."""
+"""The last of so many layers has no window, where a file does not say which ones have."""
 SLOPE, LIMIT = 1.702, 7.0
-"""Of the clamped SwiGLU; no key says them."""
+"""Numbers of the clamped SwiGLU, which no key says."""
 
 
 def hparams(r: HyperparamReader) -> Hyperparams:

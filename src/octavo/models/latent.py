@@ -22,7 +22,7 @@ NAMES = {
     "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_k_b attn_v_b",
     "self_attn.o_proj": "attn_output", "self_attn.embed_q": "attn_k_b", "self_attn.unembed_out": "attn_v_b",
 }  # fmt: skip
-"""Of modules of a checkpoint. GGUF has each head's rows of keys as columns, and apart those of values, as MLX's
+"""Names of modules in a checkpoint and in GGUF, which has each head's keys as columns, and its values apart, as MLX's
 `embed_q` and `unembed_out` are."""
 
 SIZES = {

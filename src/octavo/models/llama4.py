@@ -16,7 +16,7 @@ from octavo.models.weights import Tensors, Weights
 from octavo.models.windows import PATTERN, periodic, read_windowed
 
 PERIOD = 4
-"""Of so many layers the last has neither rope nor chunks; its scores grow with the position instead."""
+"""Each layer of this number has neither rope nor chunks; its scores grow with the position instead."""
 CHUNK, SPAN, TEMPERATURE = 8192, 8192, 0.1
 """What files mean that do not say: positions of a chunk, of what makes scores grow, and by how much."""
 STEP, SPAN_KEY, SCALE_KEY = "interleave_moe_layer_step", "attention.temperature_length", "attention.temperature_scale"

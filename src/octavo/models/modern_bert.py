@@ -15,7 +15,7 @@ from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, wi
 from octavo.models.windows import PATTERN, read_windowed, windowed_layers
 
 PERIOD = 3
-"""Of so many layers the first sees all of a text, where a file does not say which ones do."""
+"""The first of so many layers sees all of a text, where a file does not say which ones do."""
 ACTIVATION, POOLING = "hidden_activation", "classifier.pooling_type"
 ACTIVATIONS = ("gelu", "silu")
 POOLINGS = {"mean": 1, "cls": 2}

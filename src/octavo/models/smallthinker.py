@@ -15,7 +15,7 @@ from octavo.models.weights import Tensors, Weights
 from octavo.models.windows import PATTERN, read_windowed
 
 PERIOD, WINDOW = 4, "attention.sliding_window"
-"""Of so many layers the first has neither window nor rope, where there are windows and a file does not say which."""
+"""The first of so many layers has neither window nor rope, where there are windows and a file does not say which."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from octavo.models.hparams import LIMITS, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
 
 PERIOD = 4
-"""Of so many layers the last has no rope; a file has no words for others."""
+"""Each layer of this number has no rope; a file can't say another number."""
 
 
 def tensors(hp: Hyperparams) -> Tensors:

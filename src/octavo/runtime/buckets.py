@@ -41,7 +41,7 @@ PROMPTS = 8
 """Prompts in a step, if it has not more."""
 TILE = 16
 GROWTH = 1.25
-"""From one size of prompts to the next one, about."""
+"""How many times as large as a size of prompts the next one is, about."""
 
 
 def replies_for(n: int) -> int:

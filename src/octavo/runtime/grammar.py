@@ -33,7 +33,7 @@ LIMITS = {
     "initial_lexer_fuel": 300_000, "step_lexer_fuel": 50_000, "max_lexer_states": 40_000, "max_grammar_size": 200_000,
     "verbose_errors": False,
 }  # fmt: skip
-"""Of llguidance: a third of a second to compile, 4 ms a token and 80 MB, at worst."""
+"""Limits for llguidance: a third of a second to compile, 4 ms a token and 80 MB, at worst."""
 COMPILED_KEPT = 16
 """Grammars that were used last: requests with the same tools come again and again."""
 JSON = {"whitespace_pattern": r" |\n[ \t]{0,20}", "whitespace_flexible": True}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 LENGTH = 3
 """Tokens that have to be the same."""
 SHARE = 0.2
-"""Of a new count in what is believed."""
+"""The weight of a new count in a running mean."""
 FIRST_WAIT, LONGEST_WAIT = 16, 512
 """Chances that are left out before one is taken again, where drafts did not pay; twice as many each time."""
 

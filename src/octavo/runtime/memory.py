@@ -19,7 +19,7 @@ GIB = 1 << 30
 LEAST_CONTEXT = 256
 """Tokens of the smallest context that is worth an advice."""
 Q8_0_SHARE = 34 / 64
-"""Of a cache in f16, what one in q8_0 takes."""
+"""The bytes of a q8_0 cache over those of an f16 cache."""
 
 
 def require_memory(

@@ -10,19 +10,19 @@ import numpy as np
 from octavo.runtime.buckets import TILE
 
 SHARE, SLOW_SHARE = 0.2, 0.02
-"""Of a new measurement in what is believed of times, and of how they grow with the context."""
+"""The weight of a new measurement in the running mean of times, and in that of how they grow with the context."""
 FIRST_GUESS = 4 * TILE
 """Tokens of prompts beside replies as long as nothing is known of their time."""
 LEAST, FEW = TILE // 4, 2
-"""Of a prompt in a step where any number of tokens may be in one, and TILE take longer than the target; and what
-numbers below TILE are multiples of, for each one is planned anew."""
+"""The fewest tokens of a prompt in a step, where steps may have any number of them and TILE take longer than the target.
+Numbers below TILE are multiples of FEW, for a plan is made for each."""
 CAUTION = 2.0
-"""A step is planned below its target by so many mean errors of what was expected, as Jacobson's timer for TCP is."""
+"""Mean errors of the expected time by which a step is planned below its target, as in Jacobson's timer for TCP."""
 FREE = 1.1
-"""Tokens are taken that make a step no longer than so many times that with the least of them, whatever that takes."""
+"""A step may take this many times as long as one with the fewest tokens of prompts, whatever that takes."""
 STRETCH = 1.75
-"""Times that a step without prompts takes, up to which one with them may, where that is more than the target: many
-replies take most of the target, and prompts in small parts hold up those that wait to begin."""
+"""A step with prompts may take this many times as long as one without, where that is more than the target: many replies
+take most of the target, and prompts in small parts hold up those that wait to begin."""
 
 
 class Times(Protocol):

@@ -13,7 +13,7 @@ from octavo.jit.clock import clock
 AHEAD = 16
 """Pages beyond those that were handed out: as many sequences may get one in the same step."""
 SHARE = 1 / 16
-"""Of a step's time, what touching may add to it."""
+"""The share of a step's time that touching memory may add to it."""
 PART, STRIDE = 1 << 21, 1 << 12
 """Bytes that are touched at once, a large page of the system's, and bytes of a small one."""
 

@@ -11,7 +11,7 @@ from octavo.errors import GrammarError
 
 MOST_CHARACTERS = 100_000
 MOST_PROPERTIES = 1000
-"""Of one object; compiling takes time by their square."""
+"""The most properties of an object: the time of compiling grows with their square."""
 MOST_DEPTH = 60
 
 NOTES = frozenset({"$defs", "definitions", "$schema", "$id", "$comment", "title", "description", "default", "examples"})

@@ -22,9 +22,10 @@ from octavo.runtime.sampling import ChainSampler
 from octavo.runtime.scheduler import StepPlan
 
 TOKENS, ASYNC_TOKENS = 3, 7
-"""Of a draft, on the CPU and on a GPU."""
+"""Tokens of a draft, on the CPU and on a GPU."""
 MOST_REPLIES, MOST_ASYNC_REPLIES = 3, 15
-"""In a step that has drafts: with more of them products have rows enough, and each token of a draft costs one."""
+"""The most replies in a step with drafts, on the CPU and on a GPU: with more, products have rows enough, and each token
+of a draft costs one."""
 
 
 class Draft(NamedTuple):

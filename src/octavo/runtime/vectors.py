@@ -22,7 +22,7 @@ T = TypeVar("T")
 Pieces = Generator[None, None, T]
 """Work in steps, between which others may use the engine; what it returns is the result."""
 TEXTS = 32
-"""In a step at most."""
+"""The most texts in a step."""
 
 
 class VectorSteps:

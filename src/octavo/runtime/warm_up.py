@@ -23,7 +23,7 @@ from octavo.runtime.engine import Engine
 log = logging.getLogger("octavo")
 
 RUNS = 3
-"""Of each size: call by call, captured, and as it will be, whose time is taken."""
+"""Runs of each size: call by call, captured, and as it will be, which is timed."""
 SHARE = 10
 """Times that steps take before something is made beside them, of what it took the last time."""
 

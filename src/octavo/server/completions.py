@@ -20,7 +20,7 @@ from octavo.server.usage import timings, usage
 from octavo.server.work import Event, Work
 
 USUAL_TOKENS = 16
-"""Of a completion, as OpenAI has it."""
+"""The most tokens of a completion that asks for no number, as OpenAI has it."""
 
 
 def prompts_of(service: Service, given: object, *, reply: bool) -> list[list[int]]:

@@ -20,10 +20,10 @@ OPEN_PATHS = (*HEALTH_PATHS, "/")
 """Which need no key: the chat page, which has nothing secret in it, asks for one itself."""
 ALLOWED_METHODS = b"GET, POST, OPTIONS"
 ALLOWED_HEADERS = b"authorization, content-type, x-api-key, anthropic-version, anthropic-beta"
-"""Of requests that pages of allowed origins send, where they don't ask for others."""
+"""Headers that pages of allowed origins may send, where they don't ask for others."""
 HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,4096}")
 READ_HEADERS = b"retry-after, x-should-retry"
-"""Of responses, which clients in these pages look at."""
+"""Headers of responses that clients in these pages may read."""
 
 
 class Guard:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 SHARE = 0.1
-"""Of a new measurement in what is believed."""
+"""The weight of a new measurement in a running mean."""
 
 
 class Gaps:

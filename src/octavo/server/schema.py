@@ -14,7 +14,7 @@ MOST_TOKENS = 1 << 31
 MOST_PROMPTS = 2048
 MOST_MESSAGES = 1 << 14
 MOST_CONTENTS = 1 << 14
-"""Of a message, or of a grammar's choices."""
+"""The most parts of a message, or choices of a grammar."""
 MOST_BIASES = 1024
 
 

@@ -31,7 +31,7 @@ BACKLOG = 2048
 FLUSH_S = 1.0
 """Seconds that the last words of replies have to reach their clients."""
 THREADS = 2
-"""For long texts: each keeps the memory that its longest one took."""
+"""Threads for long texts: each keeps the memory that its longest text took."""
 
 
 class _Quiet(uvicorn.Server):

@@ -17,7 +17,7 @@ Tools = Mapping[str, Mapping[str, Any]]
 """Parameters, as a JSON schema, by the names of functions."""
 
 MOST_CHARACTERS = 1 << 20
-"""Of a call that is read only once it is whole."""
+"""The most characters of a call that is read only once it is whole."""
 LONGEST_HEAD = 512
 """Characters of a name and what is around it."""
 

@@ -13,7 +13,7 @@ from octavo.server.marked_reader import is_bare
 from octavo.server.plain_values import WORDS, Schema, listed, plain
 
 NAME = "[A-Za-z_][A-Za-z0-9_]*"
-"""Of a parameter that no schema names."""
+"""Names that parameters may have where no schema names them."""
 UNWRITTEN = frozenset({
     "anyOf", "oneOf", "allOf", "not", "if", "$ref", "const", "enum", "pattern", "format", "minItems", "maxItems",
     "uniqueItems", "prefixItems", "contains", "minProperties", "maxProperties", "patternProperties", "propertyNames",

@@ -17,7 +17,7 @@ from octavo.jit.prepare import end_progress, prepare
 from octavo.jit.program import KernelCall, Program, address
 
 ACTIVATIONS = (None, "relu", "gelu", "silu")
-"""In the order in which the kernels number them."""
+"""Activations in the order in which the kernels number them."""
 
 GEMM_MIN_TOKENS = 8
 """From this number of tokens on, weights are multiplied in panels; with fewer tokens, rows as they lie."""

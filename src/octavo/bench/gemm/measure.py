@@ -25,7 +25,7 @@ from octavo.ops.place import to_torch
 from octavo.ops.w4a8 import W4A8Weight
 
 OWN_BOUND = 1e-3
-"""Of the kernel's own error: that of a product against the exact one of the same quantized operands."""
+"""The bound of a kernel's own error: that of a product against the exact one of the same quantized operands."""
 
 JUDGED, OUTPUTS = 256, 8
 """Results and outputs that a product has at least if its quantization is judged: errors of fewer don't average out."""

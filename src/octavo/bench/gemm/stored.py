@@ -22,7 +22,7 @@ STORED = {name.lower(): by_name(name) for name in WEIGHTS if not by_name(name).i
 """Formats by the name of their scheme."""
 
 BOUNDS = {8: 0.03, 6: 0.05, 5: 0.08, 4: 0.15, 3: 0.25, 2: 0.4}
-"""Of the error against the product of the floats, by bits of a code; see `bound`."""
+"""Bounds of the error against the product of the floats, by bits of a code; see `bound`."""
 
 
 def bound(fmt: BlockFormat) -> float:

@@ -17,7 +17,7 @@ WORDS = (
     "power hour game line end member law car city name team minute idea body back parent face door health art war "
     "history party result change morning reason research girl guy moment air teacher force education"
 ).split()
-"""Of which prompts are made where a server does not say how many tokens it knows: nearly each is one token anywhere."""
+"""Words for prompts where a server does not say how many tokens it knows: nearly each is one token anywhere."""
 
 Kind = Literal["ids", "words"]
 

@@ -21,7 +21,7 @@ from octavo.quantizers.calibration.hessian import hessian_bytes
 from octavo.quantizers.tiles import TILE, run_tiles
 
 MODEL_SHARE, SUM_SHARE = 0.4, 0.7
-"""Of what a plain product of floats reaches, what a model's stages and sums of products reach."""
+"""Speeds of a model's stages, and of sums of products, over that of a plain product of floats."""
 PROBE = 512
 """Rows and columns of the products by which the machine's speed is found."""
 STATISTIC = 88

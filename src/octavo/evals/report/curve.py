@@ -12,9 +12,9 @@ from octavo.evals.report.svg import ACCENT, INK, MUTED, SECOND, figure, plain_ti
 Box = tuple[float, float, float, float]
 
 MARKERS = "o^sDvPX<>*"
-"""Of ways to quantize, in order."""
+"""Marks of ways to quantize, in order."""
 LINES = ("", "-", "--", "-.", ":")
-"""Of the model, which is one point, and of ways to quantize."""
+"""Lines of the model, which is one point, and of ways to quantize."""
 LABEL = 8.0
 """Size of a point's label, in points, of which a letter takes about 0.6."""
 

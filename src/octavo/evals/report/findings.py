@@ -21,7 +21,7 @@ Basis = Literal["measured", "estimated", "trial"]
 """Where errors come from: a base model; the width of the codes; a preset tried on some rows of a float model."""
 
 EDGES = np.linspace(-8, 8, 129)
-"""Of the histogram of weights, in multiples of their root mean square."""
+"""Edges of the histogram of weights, in multiples of their root mean square."""
 
 
 @dataclass(frozen=True, eq=False)

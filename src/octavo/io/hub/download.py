@@ -25,7 +25,7 @@ from octavo.sizes import size
 
 log = logging.getLogger("octavo")
 NEWS = {"news": True}
-"""Of a record that is shown as a warning is, but warns of nothing."""
+"""What marks a log record that is shown as a warning is, but warns of nothing."""
 
 SPARE = 1 << 26
 """Bytes of a disk that a download leaves."""

@@ -31,7 +31,7 @@ TOKENS = 8192
 QUERIES = 256
 """Queries whose weights are there at a time."""
 SHARES: F32 = np.arange(0.5, 1.0125, 0.025).astype(np.float32)
-"""Of the largest magnitude, what a head may be cut off at."""
+"""Shares of the largest magnitude at which a head may be cut off."""
 
 
 def importance(q: F32, k: F32, v: F32, attrs: Mapping[str, Any], sinks: F32 | None = None) -> tuple[F32, F32]:

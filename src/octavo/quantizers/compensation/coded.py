@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from octavo.quantizers.calibration.tensors import TensorFactor
 
 PLAIN_GROUPS = "GROUP4_128_F32"
-"""Of rows with two levels of scales: what a file has, from which both levels follow."""
+"""How a file stores rows with two levels of scales: both levels follow from its groups."""
 
 
 E4M3_STEP = 2.0**-9

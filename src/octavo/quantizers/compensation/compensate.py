@@ -40,7 +40,7 @@ Matrix = npt.NDArray[np.floating[Any]]
 ROUNDS = 3
 """Times that scales and codes are gone through again."""
 DAMP = 0.01
-"""Of the mean diagonal, added to the diagonal."""
+"""The share of the mean diagonal that is added to the diagonal."""
 SLAB, TILES = 1 << 20, 4
 """Values of rows that are made at a time, at least, and tiles of rows for each thread."""
 

@@ -16,7 +16,7 @@ from octavo.quantizers.tiles import spans
 ROWS = 16
 """Rows of a tile, on the CPU."""
 LEAST_GAIN = 1e-5
-"""Of a row's error: what compensation must gain at least to be taken."""
+"""The least share of its error that compensation must take off a row to be kept."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,9 @@ from octavo.quantizers.mix.mixing import Choices, fallback, is_kept, require_mat
 
 TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
 GRIDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
-"""Of tensors with importance weights, without which all but the last are of no use."""
+"""Types for tensors with importance weights, without which all but the last are of no use."""
 TYPES_OF_32 = ("Q4_0", "IQ4_NL", "Q5_0", "Q5_1", "Q8_0")
-"""Of rows that are not whole blocks of 256."""
+"""Types for rows that are not whole blocks of 256."""
 
 SAMPLE = 1 << 18
 """Values of a tensor that its errors are measured on; rows evenly spaced."""

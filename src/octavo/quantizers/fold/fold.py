@@ -14,7 +14,7 @@ from octavo.quantizers.fold.region import End, Ints
 F64 = npt.NDArray[np.float64]
 Tensors = Mapping[str, F32]
 NONE = -1
-"""Of an index: a channel that is no part of the fold."""
+"""The index of a channel that is no part of the fold."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from octavo.quantizers.fold.fold import F64, Fold, Part, reordered
 from octavo.quantizers.fold.region import Ints
 
 ROUNDS = 300
-"""Of k-means, at most."""
+"""The most rounds of k-means."""
 
 
 def shuffle(file: GGUFFile, seed: int) -> ChangedFile:

@@ -24,7 +24,7 @@ from octavo.quantizers.job.starved import Starved
 KEY, FILE = "octavo.calibration", RECORD
 VERSION = 1
 DIGITS = 6
-"""Of errors and scales."""
+"""Significant digits of errors and scales."""
 WEIGHT_BYTES, EXPERT_BYTES, ABOUT_BYTES = 400, 80, 4096
 """Bytes of JSON that a weight of a GGUF file takes beside its name, an expert of few tokens, and what is told of the
 run, at most."""

@@ -15,7 +15,7 @@ ALPHAS = tuple(round(0.3 + 0.05 * i, 2) for i in range(14))
 RATIOS = tuple(round(0.05 * i, 2) for i in range(20))
 CLUSTERS, EXPONENTS = (8, 32), (0.5, 0.7, 0.85, 1.0)
 LEAST = 1e-5
-"""Of maxima and scales: channels that are always 0 must not give scales of 0."""
+"""The least maximum and scale: channels that are always 0 must not give scales of 0."""
 
 
 def smoothquant(pair: Pair, alphas: Sequence[float] = ALPHAS) -> Found:

@@ -22,8 +22,8 @@ ROUNDINGS = {
 }  # fmt: skip
 """How activations are rounded, by their format."""
 WORTH = 0.5
-"""Of the error of nearest codes, what scales may leave at most where only weights are rounded and their errors are made
-up for afterwards: what they gain beside that is little, and they are found with few tokens."""
+"""Scales are taken only if they leave at most this share of the error of nearest codes, where only weights are rounded
+and their errors are made up for afterwards: beside that they gain little, and they are found with few tokens."""
 
 
 def roundings(scheme: CheckpointScheme) -> tuple[Rounding, Rounding]:

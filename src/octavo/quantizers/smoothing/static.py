@@ -15,15 +15,15 @@ from octavo.quantizers.smoothing.pair import F64
 SHARES: Mapping[str, tuple[float, ...]] = {
     "int8_static": tuple(1 - 0.05 * i for i in range(15)), "fp8_static": (64.0, 32.0, 16.0, 8.0, 4.0)
 }  # fmt: skip
-"""Of the largest magnitude, which become the largest code; by format, the widest first. e4m3 numbers have room for what
-no text had: their steps grow with the values."""
+"""Shares of the largest magnitude that may become the largest code, by format, the widest first. e4m3 numbers have room
+for what no text had: their steps grow with the values."""
 WIDER = 1.1
 """Times the least error may a wider share err and be taken: other text has larger values."""
 TOPS = {"int8_static": float(rows.INT8_TOP), "fp8_static": rows.FP8_TOP["e4m3"]}
 """The largest codes of formats."""
 DYNAMIC = {static: token for token, static in STATIC.items()}
 FLOOR = 0.1
-"""Of the mean over tokens, which keeps tokens with hardly any output from being all that counts."""
+"""The least weight of a token, as a share of the mean: tokens with hardly any output would be all that counts."""
 LARGEST_GRAM = 8192
 """Inputs of products up to which a matrix of so many rows and columns is cheaper than the products themselves."""
 TINY = float(np.finfo(np.float32).tiny)

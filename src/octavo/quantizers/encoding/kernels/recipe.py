@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from octavo.quantizers.encoding.packing import BlockLayout
 
 LEAST_IMPORTANCE = 1e-6
-"""Of the mean: an input that was never active in the calibration text keeps this much of a say in its weight."""
+"""The least importance, as a share of the mean: that of inputs which were never active in the calibration text."""
 
 
 @dataclass(frozen=True)
