@@ -14,7 +14,7 @@ SHARE, SLOW_SHARE = 0.2, 0.02
 FIRST_GUESS = 4 * TILE
 """Tokens of prompts beside replies as long as nothing is known of their time."""
 LEAST, FEW = TILE // 4, 2
-"""The fewest tokens of a prompt in a step, where steps may have any number of them and TILE take longer than the target.
+"""The fewest tokens of a prompt in a step that may have any number of them, where TILE take longer than the target.
 Numbers below TILE are multiples of FEW, for a plan is made for each."""
 CAUTION = 2.0
 """Mean errors of the expected time by which a step is planned below its target, as in Jacobson's timer for TCP."""
