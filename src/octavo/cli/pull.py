@@ -57,7 +57,7 @@ def pull(
     if as_json:
         print(to_json(_as_object(pulled)))
         return
-    print(f"octavo: {_told(pulled)}", file=sys.stderr)
+    print(f"octavo: {_summary(pulled)}", file=sys.stderr)
     print(pulled.path)
 
 
@@ -128,7 +128,7 @@ def _list(name: HubName, offline: bool, as_json: bool) -> None:
         print("\n".join(table(found, free)))
 
 
-def _told(pulled: Pulled) -> str:
+def _summary(pulled: Pulled) -> str:
 
     what = f"{pulled.name.repo}, {pulled.variant.label}, {size(pulled.variant.nbytes)}"
     if not pulled.downloaded:

@@ -43,7 +43,7 @@ class ChatSettings:
                 value, origin = self._own[name], "the model's"
             else:
                 value, origin = plain.get(name), "default"
-            yield name, _shown(name, value), origin
+            yield name, _as_text(name, value), origin
 
     def line(self, name: str) -> str:
         """A setting as a line of text."""
@@ -81,7 +81,7 @@ def _read(name: str, text: str) -> Any:
     return value
 
 
-def _shown(name: str, value: Any) -> str:
+def _as_text(name: str, value: Any) -> str:
     if value is None:
         return UNSET[name]
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else f"{value}"

@@ -47,12 +47,12 @@ def show_types(report: dict[str, Any]) -> None:
 
 def show_metadata(metadata: dict[str, Any]) -> None:
     """Print the key-value pairs."""
-    print_columns(("metadata", "value"), [(printable(key), _shown(value)) for key, value in metadata.items()])
+    print_columns(("metadata", "value"), [(printable(key), _as_text(value)) for key, value in metadata.items()])
 
 
-def _shown(value: Any, most: int = 120) -> str:
+def _as_text(value: Any, most: int = 120) -> str:
     if isinstance(value, dict):
-        first = ", ".join(_shown(v, 16) for v in value["first"])
+        first = ", ".join(_as_text(v, 16) for v in value["first"])
         return f"{value['length']:,} values: {first}, ..."
     if isinstance(value, float):
         return f"{value:.6g}"

@@ -66,13 +66,13 @@ def _of_input(
         starved = Starved(given.names[0], expert, tokens, "the encoder alone")
     for name in names:
         weight, fmt, shape = stage.part(name, expert), job.types[name], stage.tensor(name).shape
-        weights, power = importance_of(job, name, shape, expert), _given(weight, matrix)
+        weights, power = importance_of(job, name, shape, expert), _output_power(weight, matrix)
         if factor is None:
             values, diagonal = on_host(weight), on_host(matrix.diagonal())
             weights = diagonal if weights is None and tokens else weights
             with about_tensor(name, expert):
                 packed = encode(values, fmt, importance=weights, threads=threads)
-            lost = _given(dequantize(QTensor(fmt, values.shape, packed)) - values, on_host(matrix))
+            lost = _output_power(dequantize(QTensor(fmt, values.shape, packed)) - values, on_host(matrix))
             yield name, _Part(packed, (lost, lost, power), starved)
             continue
         with about_tensor(name, expert):
@@ -100,7 +100,7 @@ def _sums(given: ProductInput, expert: int | None, *, both: bool) -> tuple[int, 
     return found.tokens, found.matrix(), None
 
 
-def _given(weight: Any, hessian: Any) -> float:
+def _output_power(weight: Any, hessian: Any) -> float:
     """The mean square of what a product of weights [N, K] gives, added up over N."""
     if is_tensor(weight):
         return float(((weight @ hessian.float()) * weight).sum())

@@ -94,11 +94,11 @@ class Compensation:
             backends = select(self.device, self.threads)
             self._require_room(job, spec, samples, backends)
             if self.work is None or not self._keeps(job):
-                return AllMade(self._made(job, spec, samples, backends, None), about)
+                return AllMade(self._make_all(job, spec, samples, backends, None), about)
             name = name_of(spec, samples, job, self.kind, *(b.name for b in backends))
             kept = Kept(self.work, name, resume=self.resume)
             try:
-                made = self._made(job, spec, samples, backends, kept)
+                made = self._make_all(job, spec, samples, backends, kept)
             except BaseException as error:
                 kept.journal.stop(error)
                 raise
@@ -148,7 +148,7 @@ class Compensation:
         """Whether what is made is kept in a folder until all is."""
         return self.work is not None and (self.resume or job.source.nbytes >= LARGE)
 
-    def _made(
+    def _make_all(
         self, job: Job, spec: ModelSpec, samples: Samples, backends: Sequence[Backend], kept: Kept | None
     ) -> dict[str, Made]:
         """All tensors, those that are kept and those of the stages that are left."""

@@ -130,8 +130,8 @@ class Making:
         """Bytes while the weights of a stage are made, input by input; what was made is there until it is run."""
         before = most = 0
         for inputs in given:
-            static = self._static(inputs) if self.static and not inputs.experts else 0
-            made = max(static, self._made(inputs, tokens))
+            static = self._static_bytes(inputs) if self.static and not inputs.experts else 0
+            made = max(static, self._making_bytes(inputs, tokens))
             replaced = 5 * inputs.values + inputs.values // inputs.matrices  # values are checked, a byte each
             most = max(most, before + made, before + replaced)
             before += 5 * inputs.values
@@ -147,10 +147,10 @@ class Making:
             if self.clips:
                 part = max(part, 6 * inputs.largest + self._clipping(inputs))
             if self.static and not inputs.experts:
-                part = max(part, self._static(inputs))
+                part = max(part, self._static_bytes(inputs))
         return codes + part
 
-    def _made(self, inputs: Inputs, tokens: int) -> int:
+    def _making_bytes(self, inputs: Inputs, tokens: int) -> int:
         """In `made_weights`, with the largest weight as the last one."""
         k, largest = inputs.size, inputs.largest
         codes = inputs.values - largest
@@ -178,7 +178,7 @@ class Making:
         k = inputs.size
         return 8 * CLIPPED * k + 4 * k * self.group(k) + cores() * ROUNDED * _slab(inputs.rows, k)
 
-    def _static(self, inputs: Inputs) -> int:
+    def _static_bytes(self, inputs: Inputs) -> int:
         """In `static_input`."""
         gram = 8 * inputs.size**2 if inputs.size <= LARGEST_GRAM else 0
         weights = 4 * inputs.values + max(inputs.stored)

@@ -234,12 +234,12 @@ class _Sums:
 
     def __init__(self, hessian: Matrix, added: float, tokens: int, weight: F32) -> None:
         self._hessian, self._added, self._tokens, self._weight = hessian, added, tokens, weight
-        self.power = self._of(lambda rows: weight[rows])
+        self.power = self._squares_of(lambda rows: weight[rows])
 
     def wrong(self, values: F32) -> float:
-        return self._of(lambda rows: values[rows] - self._weight[rows])
+        return self._squares_of(lambda rows: values[rows] - self._weight[rows])
 
-    def _of(self, errors: Callable[[slice], F32]) -> float:
+    def _squares_of(self, errors: Callable[[slice], F32]) -> float:
         return self._tokens * sum(self._of_rows(errors(rows)) for rows in row_parts(*self._weight.shape))
 
     def _of_rows(self, rows: F32) -> float:

@@ -29,17 +29,17 @@ def static_input(
     other  a scheme that then takes the place of `scheme`, if products err less with it, both factors rounded
     """
     x = given.some(TOKENS)
-    found = _found(given, names, weights, x, scheme)
+    found = _choose_scale(given, names, weights, x, scheme)
     if found.after <= most * found.dynamic:
         return found
     if other is None:
         return replace(found, used=False)
-    instead = _found(given, names, weights, x, other)
+    instead = _choose_scale(given, names, weights, x, other)
     wrong = [_wrong(x, weights, each, tried) for each, tried in ((found, scheme), (instead, other))]
     return instead if wrong[1] < wrong[0] else found
 
 
-def _found(
+def _choose_scale(
     given: ProductInput, names: Sequence[str], weights: Sequence[F32], x: F32, scheme: CheckpointScheme
 ) -> StaticInput:  # fmt: skip
     """The scale that serves some of the inputs, x [T, K], best."""

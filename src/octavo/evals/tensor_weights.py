@@ -135,12 +135,12 @@ class _Sums:
 
     def __init__(self, hessian: Tensor, added: float, tokens: int, weight: Tensor) -> None:
         self._hessian, self._added, self._tokens, self._weight = hessian, added, tokens, weight
-        self.power = self._of(weight)
+        self.power = self._squares_of(weight)
 
     def wrong(self, values: Tensor) -> float:
-        return self._of(values - self._weight)
+        return self._squares_of(values - self._weight)
 
-    def _of(self, rows: Tensor) -> float:
+    def _squares_of(self, rows: Tensor) -> float:
         with rounded_factors():
             slope = (rows @ self._hessian).sub_(rows, alpha=self._added)
         return self._tokens * float(slope.mul_(rows).sum(1).double().sum())

@@ -50,11 +50,11 @@ def channel_format(name: str, k: int) -> BlockFormat:
     if not 2 <= k <= LARGEST_K or k % multiple:
         allowed = f"multiples of {multiple}" if multiple > 1 else f"2 to {LARGEST_K}"
         raise QuantFormatError(f"{name}: a row of {k} values (allowed: {allowed})")
-    return _made(name, k)
+    return _make_format(name, k)
 
 
 @cache
-def _made(name: str, k: int) -> BlockFormat:
+def _make_format(name: str, k: int) -> BlockFormat:
     scheme, d = _SCHEMES[name], f32("d")
     row = partial(BlockFormat, name, block=k, bits=scheme.bits, group=scheme.group or k, super=k,
                   activation=scheme.activation)  # fmt: skip

@@ -44,12 +44,12 @@ def part_of_heads(both: LazyTensor, name: str, want: Shape) -> Part | None:
         return None
     if keys:
         whole = both if both.format.is_float else _as_floats(both)
-        return whole.format, want, lambda: _taken(whole, heads, lambda x: x[:, : want[2]].swapaxes(1, 2))
+        return whole.format, want, lambda: _take_by_head(whole, heads, lambda x: x[:, : want[2]].swapaxes(1, 2))
     whole = (in_groups(both) if both.format.per_row else both) or _as_floats(both)
-    return whole.format, want, lambda: _taken(whole, heads, lambda x: x[:, rows - want[1] :])
+    return whole.format, want, lambda: _take_by_head(whole, heads, lambda x: x[:, rows - want[1] :])
 
 
-def _taken(whole: LazyTensor, heads: int, pick: Callable[[AnyArray], AnyArray]) -> QTensor:
+def _take_by_head(whole: LazyTensor, heads: int, pick: Callable[[AnyArray], AnyArray]) -> QTensor:
     """What `pick` takes of a matrix' rows by head, [H, N + V, K]."""
     return picked(whole.load(), lambda x: pick(x.reshape(heads, x.shape[0] // heads, -1)))
 

@@ -79,7 +79,7 @@ def absorb_orders(single: Tensors, experts: MutableMapping[str, dict[int, LazyTe
 
 
 def _absorb_single(single: Tensors, moved: Moved) -> None:
-    for name, stem, kind in _found(single):
+    for name, stem, kind in _down_orders(single):
         gate_up = [part for part in (f"{stem}gate{kind}", f"{stem}up{kind}") if f"{part}.weight" in single]
         if f"{stem}up{kind}" not in gate_up or not _fit([single[f"{part}.weight"] for part in gate_up], single[name]):
             continue
@@ -92,7 +92,7 @@ def _absorb_single(single: Tensors, moved: Moved) -> None:
 
 
 def _absorb_experts(experts: MutableMapping[str, dict[int, LazyTensor]], moved: Moved) -> None:
-    for name, stem, kind in _found(experts):
+    for name, stem, kind in _down_orders(experts):
         gate_up = [part for part in (f"{stem}gate{kind}.weight", f"{stem}up{kind}.weight") if part in experts]
         for number, order in list(experts[name].items()):
             if not gate_up or not _fit([experts[part].get(number) for part in gate_up], order):
@@ -128,7 +128,7 @@ def _natural(like: LazyTensor) -> LazyTensor:
     return LazyTensor(like.name, like.format, like.shape, lambda: QTensor(like.format, like.shape, order, like.name))
 
 
-def _found(names: Iterable[str]) -> list[tuple[str, str, str]]:
+def _down_orders(names: Iterable[str]) -> list[tuple[str, str, str]]:
     """Orders of down projections: the name, what it begins with, and the kind of feed-forward."""
     return [(match[0], match[1], match[2]) for match in map(_DOWN.fullmatch, names) if match]
 

@@ -115,7 +115,8 @@ class _Maker:
 
     def tensor(self, name: str, want: Expected) -> LazyTensor | None:
         """The tensor called `name`; None for an optional one that the checkpoint lacks."""
-        tensor = _constant(name, self.constants[name]) if name in self.constants else self._made(name, want.shape)
+        constant = self.constants.get(name)
+        tensor = self._stored(name, want.shape) if constant is None else _constant(name, constant)
         if tensor is None:
             if want.optional:
                 return None
@@ -141,7 +142,7 @@ class _Maker:
         """What tensors are multiplied by, by GGUF's name without that of the layer."""
         return self.architecture.factors(self.config)
 
-    def _made(self, name: str, want: Shape) -> LazyTensor | None:
+    def _stored(self, name: str, want: Shape) -> LazyTensor | None:
         """The tensor called `name`; None where the checkpoint has nothing for it.
 
         want  its shape, where that says which part of another it is
@@ -160,7 +161,7 @@ class _Maker:
         rows = [parts[i] for i in range(want[0]) if i in parts]
         if len(rows) < want[0] or len(parts) > want[0]:
             what = "experts" if "_exps." in name else "parts"
-            raise self._fault(name, f"has {what} {_few(sorted(parts))}", f"0 to {want[0] - 1}")
+            raise self._fault(name, f"has {what} {_first_of(sorted(parts))}", f"0 to {want[0] - 1}")
         if len({(t.format, t.shape) for t in rows}) > 1:
             raise self._fault(name, "has experts of different shapes or types", "one shape and type")
         if rows[0].format.per_row:
@@ -283,7 +284,7 @@ def _refuse_others(checkpoint: Checkpoint, found: Found, expected: Mapping[str, 
         raise _fault(checkpoint, first, f"and {len(others) - 1} more are not part of this architecture", None)
 
 
-def _few(numbers: list[int]) -> str:
+def _first_of(numbers: list[int]) -> str:
     first = ", ".join(map(str, numbers[:4]))
     return first if len(numbers) <= 4 else f"{first}, ... ({len(numbers)})"
 

@@ -69,7 +69,7 @@ def check_keys(metadata: Metadata, path: str, arch: str, own: frozenset[str]) ->
         if field not in NEUTRAL:
             raise ModelError(f"is a key that Octavo does not compute {arch} with", file=path, field=key)
         if not _neutral(metadata, key, NEUTRAL[field]):
-            problem = f"is {_shown(metadata, key)}, which Octavo does not compute {arch} with"
+            problem = f"is {_value_text(metadata, key)}, which Octavo does not compute {arch} with"
             raise ModelError(problem, file=path, field=key, allowed=" or ".join(map(str, NEUTRAL[field])))
 
 
@@ -82,5 +82,5 @@ def _is_array(metadata: Metadata, key: str) -> bool:
     return metadata.describe(key).startswith("array")
 
 
-def _shown(metadata: Metadata, key: str) -> str:
+def _value_text(metadata: Metadata, key: str) -> str:
     return metadata.describe(key) if _is_array(metadata, key) else shown(str(metadata[key]))[1:-1]

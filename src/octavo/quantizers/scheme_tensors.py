@@ -86,7 +86,7 @@ class CheckpointJob:
         self.source, self.file = source, prepared.file
         self.model = target.source if prepared.file is source else read_model(prepared.file)
         self.schemes = _schemes(prepared, target.scheme)
-        self.stored = {name: self._stored(name) for name in self.file.tensors if not _said(source, name)}
+        self.stored = {name: self._stored(name) for name in self.file.tensors if not _is_said_elsewhere(source, name)}
         self.given = {name: found.scale for found in prepared.inputs if found.used for name in found.names}
         self.total, self.done = sum(self.file.tensors[name].size for name in self.stored), 0
 
@@ -269,7 +269,7 @@ def _experts(tensor: QTensor, scale: F32 | None) -> Iterator[tuple[QTensor, F32 
         yield one, None if scale is None else scale[i : i + 1]
 
 
-def _said(file: GGUFFile, name: str) -> bool:
+def _is_said_elsewhere(file: GGUFFile, name: str) -> bool:
     """Whether the checkpoint says what a tensor says elsewhere: divisors in config.json, scales in their weights."""
     divisors = isinstance(file, CheckpointFile) and name.startswith(("rope_freqs.", "rope_factors_"))
     return divisors or name.endswith(INPUT_SCALE) or (name.endswith(SCALE) and scale_name(weight_of(name)) == name)

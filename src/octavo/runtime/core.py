@@ -82,7 +82,7 @@ class EngineCore:
             return
         with self.engine.lock:
             ahead = self.engine.runs_ahead and self.speculator is None
-            self.warming = WarmUp(self.engine, self.n_known, drawn_output(self.engine, ahead=ahead), self._made)
+            self.warming = WarmUp(self.engine, self.n_known, drawn_output(self.engine, ahead=ahead), self._add_ready)
             self.warming.begin()
 
     def go_on_warming(self) -> float | None:
@@ -102,7 +102,7 @@ class EngineCore:
                 self.warming = None
             return pause
 
-    def _made(self, replies: int, tokens: int, seconds: float) -> None:
+    def _add_ready(self, replies: int, tokens: int, seconds: float) -> None:
         """A size is ready, of which a step takes so long."""
         self._sizes[replies, PROMPTS if tokens else 0, tokens] += RUNS
         if tokens:
@@ -148,7 +148,7 @@ class EngineCore:
             return list(plan.ended)
         if self.speculator is not None:
             drafts = self.speculator.drafts(plan)
-            outputs = self._verified(self.speculator, plan, drafts) if drafts else None
+            outputs = self._commit_drafts(self.speculator, plan, drafts) if drafts else None
             if outputs is not None:
                 return [*plan.ended, *outputs]
         if last is None and self.speculator is None:  # drafts are made of tokens, which have to be known
@@ -162,7 +162,7 @@ class EngineCore:
             if self._under_way is not None:
                 self.ahead.drop(self._under_way)
             self._under_way, choices = None, self._choices(plan)
-        return [*plan.ended, *self._taken(plan, choices, start)]
+        return [*plan.ended, *self._commit_choices(plan, choices, start)]
 
     def _touch_ahead(self, seconds: float) -> None:
         """Touch memory for pages that the next steps may begin, after a step that took so long."""
@@ -179,7 +179,7 @@ class EngineCore:
             if request.sequence is not sequence and (request.paused if self._in_step else request.yields):
                 self.scheduler.give_way(request)
 
-    def _verified(self, speculator: Speculator, plan: StepPlan, drafts: Drafts) -> list[Output] | None:
+    def _commit_drafts(self, speculator: Speculator, plan: StepPlan, drafts: Drafts) -> list[Output] | None:
         """Take what came of a step that verifies drafts; None where it fails."""
         start = clock()
         try:
@@ -205,7 +205,7 @@ class EngineCore:
     def _ended(self) -> tuple[Output, ...]:
         return tuple(self.scheduler.drop_cancelled())
 
-    def _taken(self, plan: StepPlan, choices: Choices, start: float) -> list[Output]:
+    def _commit_choices(self, plan: StepPlan, choices: Choices, start: float) -> list[Output]:
         """Take what came of a step that is computed since `start`, or since the one before it."""
         now = clock()
         if plan.parts and not (self.engine.fills and self._prepares(plan)):

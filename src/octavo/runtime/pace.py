@@ -170,7 +170,7 @@ class Measured:
         self._seconds.setdefault(replies, {})[prompts] = seconds
 
     def expected(self, replies: int, chunk: int, depth: int) -> float:
-        return self._of(replies, chunk) + (self._more.at(depth) if self._more.known else 0.0)
+        return self._measured_seconds(replies, chunk) + (self._more.at(depth) if self._more.known else 0.0)
 
     def fitting(self, replies: int, depth: int, target: float, caution: float) -> int:
         """The largest of the sizes that keeps to the target, or takes hardly longer than the least."""
@@ -179,9 +179,9 @@ class Measured:
         return max(n for n in sizes if self.expected(replies, n, depth) <= longest)
 
     def seen(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
-        self._more.add(depth, max(seconds - self._of(replies, chunk), 0.0))
+        self._more.add(depth, max(seconds - self._measured_seconds(replies, chunk), 0.0))
 
-    def _of(self, replies: int, prompts: int) -> float:
+    def _measured_seconds(self, replies: int, prompts: int) -> float:
         """Of a step of so many replies and tokens of prompts, or the next larger one."""
         times = self._seconds[_next(self._seconds, replies)]
         return times[_next(times, prompts)]

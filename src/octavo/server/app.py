@@ -67,7 +67,7 @@ def make_app(service: Service) -> ASGIApp:
     """The ASGI application that serves a model."""
     app = Starlette(
         routes=routes(), exception_handlers={
-            HTTPException: _unknown, **dict.fromkeys((ApiError, OctavoError, ValidationError, Exception), _told),
+            HTTPException: _unknown, **dict.fromkeys((ApiError, OctavoError, ValidationError, Exception), _answer),
         },
     )  # fmt: skip
     app.state.service, app.state.watch = service, Watch(service.options.limits)
@@ -75,7 +75,7 @@ def make_app(service: Service) -> ASGIApp:
     return Guard(app, service.options)
 
 
-async def _told(request: Request, error: Exception) -> Response:
+async def _answer(request: Request, error: Exception) -> Response:
     told = api_error(error)
     status, body = answer_of(told, request.url.path)
     return json_response(body, status, told.headers)

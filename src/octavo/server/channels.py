@@ -38,7 +38,7 @@ class Channels:
         """What was held back, when no more text comes."""
         held, self._held = self._held, ""
         if self._state == "body":
-            return self._told(held)
+            return self._message_text(held)
         return "", held if self._state == "begins" else ""
 
     def _step(self) -> tuple[str, str] | None:
@@ -80,12 +80,12 @@ class Channels:
         if at < 0:
             at = len(self._held) - held_back(self._held, *ENDS)
             text, self._held = self._held[:at], self._held[at:]
-            return self._told(text) if text else None
+            return self._message_text(text) if text else None
         text, self._held = self._held[:at], self._held[at if end == START else at + len(end) :]
         self._state = "between"
-        return self._told(text)
+        return self._message_text(text)
 
-    def _told(self, text: str) -> tuple[str, str]:
+    def _message_text(self, text: str) -> tuple[str, str]:
         """Text of a message; white space is left out around thinking, and before the answer."""
         if not self._thinks:
             text = text if self._answered else text.lstrip()

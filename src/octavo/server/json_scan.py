@@ -130,7 +130,7 @@ class CallReader:
             self._in_value(c, before)
         elif depth == 1:
             self._in_object(c, before)
-        return self._taken()
+        return self._take_value()
 
     def _in_object(self, c: str, before: str) -> None:
         """A character at the call's own level that is no part of a value, or begins one."""
@@ -172,7 +172,7 @@ class CallReader:
             self._held += str(json.loads(value))
             self.broken = self.broken or not is_object(self._held)
 
-    def _taken(self) -> str:
+    def _take_value(self) -> str:
         if self.broken or self.name is None:
             self.broken = self.broken or self.done
             return ""

@@ -52,7 +52,7 @@ class Plain:
         """Take a schema; False for one that tells no type."""
         options, kind = listed(schema), schema.get("type")
         if options is not None:
-            self._add_options(schema, [one for one in options if kind is None or _is(one, kind)])
+            self._add_options(schema, [one for one in options if kind is None or _is_of_type(one, kind)])
             return True
         for one in kind if isinstance(kind, list) else [kind]:
             if one == "null":
@@ -146,13 +146,13 @@ def _fits(value: Any, schema: Schema) -> bool:
     options = listed(schema)
     if options is not None:
         return json.dumps(value) in map(json.dumps, options)
-    return _is(value, schema.get("type"))
+    return _is_of_type(value, schema.get("type"))
 
 
-def _is(value: Any, kind: object) -> bool:
+def _is_of_type(value: Any, kind: object) -> bool:
     """Whether a value is of a type of JSON schemas, or one of several."""
     if isinstance(kind, list):
-        return any(_is(value, one) for one in kind)
+        return any(_is_of_type(value, one) for one in kind)
     types = _KINDS.get(kind, ()) if isinstance(kind, str) else ()
     return isinstance(value, types) and (kind == "boolean" or not isinstance(value, bool))
 

@@ -65,11 +65,11 @@ def in_order(found: Sequence[tuple[str, bool]], comma: str, rules: list[str]) ->
     needed = [one for one, required in found if required]
     others = [one for one, required in found if not required]
     if not needed:
-        return _some(others, comma, rules)
+        return _optional_members(others, comma, rules)
     return " ".join([f" {comma} ".join(needed), *(f"({comma} {one})?" for one in others)])
 
 
-def _some(found: Sequence[str], comma: str, rules: list[str]) -> str:
+def _optional_members(found: Sequence[str], comma: str, rules: list[str]) -> str:
     """Any of several members in their order, with commas between them; "" for none.
 
     Each is written once, in a rule, and what may come after it is a rule, too: the grammar grows with their number.

@@ -135,15 +135,15 @@ class OpenFold:
         divisors = np.ones(len(self._weight))
         divisors[self.outputs] = scales
         weight, bias, offset = self._weight, getattr(self.writer, "bias", None), self.fold.offset
-        below = _like(divisors, weight)
+        below = _as_tensor_like(divisors, weight)
         weight.copy_((weight.double() + offset) / (below if weight.ndim == 1 else below[:, None]) - offset)
         if isinstance(bias, Tensor):
             bias.copy_(bias.double() / below.to(bias.device))
         for layer in {id(layer): layer for layer in self.readers.values()}.values():
-            layer.weight.copy_(layer.weight.double() * _like(scales[self.columns], layer.weight))
+            layer.weight.copy_(layer.weight.double() * _as_tensor_like(scales[self.columns], layer.weight))
 
 
-def _like(values: F64, weight: Tensor) -> Tensor:
+def _as_tensor_like(values: F64, weight: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(values, np.float64)).to(weight.device)
 
 

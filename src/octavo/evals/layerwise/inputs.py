@@ -132,7 +132,7 @@ class ProductInput:
     def _chosen(self, expert: int | None) -> Iterator[AnyArray | DeviceArray]:
         """The vectors, or those of an expert, where they lie."""
         for part in _parts(len(self.vectors)):
-            found = _of(self.vectors[part], None if self.ids is None else self.ids[part], self._checked(expert))
+            found = _of_expert(self.vectors[part], None if self.ids is None else self.ids[part], self._checked(expert))
             if len(found):
                 yield found
 
@@ -146,7 +146,7 @@ class ProductInput:
             now, then, then_ids = self.vectors[part], before[part], ids
             if before.ndim == 3 and ids is not None and before_ids is not None:
                 ids, then_ids = _shared(ids, before_ids[part], self._checked(expert))
-            found = _of(now, ids, self._checked(expert)), _of(then, then_ids, self._checked(expert))
+            found = _of_expert(now, ids, self._checked(expert)), _of_expert(then, then_ids, self._checked(expert))
             if len(found[0]):
                 yield found
 
@@ -221,7 +221,7 @@ def _parts(tokens: int) -> list[slice]:
     return [slice(start, start + TOKENS) for start in range(0, tokens, TOKENS)]
 
 
-def _of(vectors: AnyArray | DeviceArray, ids: AnyArray | None, expert: int) -> AnyArray | DeviceArray:
+def _of_expert(vectors: AnyArray | DeviceArray, ids: AnyArray | None, expert: int) -> AnyArray | DeviceArray:
     """Of vectors [T, K] or [T, k, K] those of an expert, by ids [T, k]; all where there are none."""
     if ids is None:
         return vectors

@@ -48,9 +48,9 @@ class Samples:
 
     @cached_property
     def _steps(self) -> tuple[Sample, ...]:
-        return tuple(self._made())
+        return tuple(self._make())
 
-    def _made(self) -> Iterator[Sample]:
+    def _make(self) -> Iterator[Sample]:
         for tokens, end in zip(self.tokens, self._ends, strict=True):
             pages = list(range(pages_for(len(tokens))))
             inputs, sizes = make_batch(

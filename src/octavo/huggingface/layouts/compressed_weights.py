@@ -83,7 +83,7 @@ def packed_integers(module: Module, a: Arguments) -> list[LazyTensor]:
     shape = module.take(SHAPE, ("I64", "I32"), (2,))
     n, k = codes.shape[0], codes.shape[1] * 32 // a.bits
     if 32 % a.bits:  # codes do not fill words, so their number is stored
-        k = _told(shape, n, codes.shape[1], a.bits)
+        k = _columns_told(shape, n, codes.shape[1], a.bits)
 
     def load() -> Part:
         said = shape.array().reshape(-1).tolist()
@@ -228,7 +228,7 @@ def _word_counts(codes: int, bits: int) -> tuple[int, int]:
     return -(-codes * bits // 32), -(-codes // (32 // bits))
 
 
-def _told(shape: StoredTensor, n: int, words: int, bits: int) -> int:
+def _columns_told(shape: StoredTensor, n: int, words: int, bits: int) -> int:
     """The values of a row that `weight_shape` tells. Raises ModelError where they take another number of words."""
     said = shape.array().reshape(-1).tolist()
     if said[0] != n or not 0 < said[1] <= 32 * words or words not in _word_counts(said[1], bits):

@@ -37,7 +37,7 @@ class Mlx:
     """The layout: settings for all modules, and others under the names of some; false there leaves one as it is."""
 
     def __init__(self, settings: Settings) -> None:
-        self._all = _said(settings, {})
+        self._all = _read_arguments(settings, {})
         self._own: dict[str, _Said | None] = {}
         for key, value in settings.values.items():
             if value is False:
@@ -45,7 +45,7 @@ class Mlx:
             elif isinstance(value, dict):
                 own = settings.part(key)
                 own.only(("mode", "bits", "group_size"))
-                self._own[key] = _said(own, settings.values)
+                self._own[key] = _read_arguments(own, settings.values)
             elif key not in ("mode", "bits", "group_size", "quant_method"):
                 settings.only(("mode", "bits", "group_size", "quant_method"))
 
@@ -75,7 +75,7 @@ def _flattened(module: Module) -> Module:
     return Module(module.folder, module.name, parts, module.used)
 
 
-def _said(settings: Settings, otherwise: Any) -> _Said:
+def _read_arguments(settings: Settings, otherwise: Any) -> _Said:
     mode = settings.one_of("mode", MODES, otherwise.get("mode", "affine"))
     bits, group = MODES[mode]
     if bits is not None and group is not None:

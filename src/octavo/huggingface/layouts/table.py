@@ -44,7 +44,7 @@ def find_layout(checkpoint: Checkpoint, config: Config) -> Layout | None:
 
     Raises ModelError for a method that is not known, and for values that have no meaning here.
     """
-    found = _found(checkpoint, config)
+    found = _find_settings(checkpoint, config)
     if found is None:
         return None
     method, settings = found
@@ -53,17 +53,17 @@ def find_layout(checkpoint: Checkpoint, config: Config) -> Layout | None:
 
 def layout_name(checkpoint: Checkpoint, config: Config) -> str | None:
     """What the layout of a checkpoint is called, its `quant_method`; None where weights are plain floats."""
-    found = _found(checkpoint, config)
+    found = _find_settings(checkpoint, config)
     return None if found is None else found[0]
 
 
 def has_cache_scales(checkpoint: Checkpoint, config: Config) -> bool:
     """Whether the scales of caches that a checkpoint has belong to its layout, and are those of 8 bits."""
-    found = _found(checkpoint, config)
+    found = _find_settings(checkpoint, config)
     return found is not None and (METHODS.get(found[0]) is not ModelOpt or modelopt.has_cache_scales(found[1]))
 
 
-def _found(checkpoint: Checkpoint, config: Config) -> tuple[str, Settings] | None:
+def _find_settings(checkpoint: Checkpoint, config: Config) -> tuple[str, Settings] | None:
     """The method of a checkpoint, and what is said of it."""
     of_mlx = config.values.get(OF_MLX)
     if of_mlx is not None:  # which is under the other key too, in newer files

@@ -37,7 +37,7 @@ class Installed:
 def installed() -> list[Installed]:
     """The models in the hub's cache, by name. Repositories without a model that Octavo could read are left out."""
     found = _scan()
-    rows = [row for repo in found.repos if repo.repo_type == "model" for row in _of(repo)] if found else []
+    rows = [row for repo in found.repos if repo.repo_type == "model" for row in _models_of(repo)] if found else []
     return sorted(rows, key=lambda row: (row.name.repo.casefold(), row.nbytes, str(row.name)))
 
 
@@ -59,7 +59,7 @@ def _scan() -> HFCacheInfo | None:
     return found
 
 
-def _of(repo: CachedRepoInfo) -> list[Installed]:
+def _models_of(repo: CachedRepoInfo) -> list[Installed]:
     rows = []
     for revision in repo.revisions:
         folder, at = str(revision.snapshot_path), _time(revision.last_modified)
@@ -109,7 +109,7 @@ def remove(name: HubName) -> Removal:
     if found is None or repo is None:
         close = get_close_matches(name.repo, list(repos), n=1)
         raise HubError(f"{name.repo} is not in the cache{f'; did you mean {close[0]}?' if close else ''}")
-    revisions = [r for r in repo.revisions if name.revision is None or _is(r, name.revision)]
+    revisions = [r for r in repo.revisions if name.revision is None or _is_revision(r, name.revision)]
     if not revisions:
         raise HubError(f"{name.repo} is not in the cache at {name.revision}")
     if name.what is None:
@@ -119,7 +119,7 @@ def remove(name: HubName) -> Removal:
     return _remove_variant(name, found, repo, revisions)
 
 
-def _is(revision: CachedRevisionInfo, wanted: str) -> bool:
+def _is_revision(revision: CachedRevisionInfo, wanted: str) -> bool:
     return wanted in revision.refs or revision.commit_hash == wanted
 
 

@@ -42,7 +42,7 @@ def find_folds(model: ModelSpec, kind: Kind = "scales") -> tuple[Fold, ...]:
     except GraphError as error:
         raise ModelError(f"architecture {model.architecture.name}: {error}", file=model.file.path) from None
     made = model.file.made if isinstance(model.file, SplitFile) else frozenset()
-    return tuple(fold for fold in _found(flow, _seeds(graph)) if made.isdisjoint(part.tensor for part in fold.parts))
+    return tuple(fold for fold in _folds_of(flow, _seeds(graph)) if made.isdisjoint(part.tensor for part in fold.parts))
 
 
 def _has_more(model: ModelSpec) -> bool:
@@ -57,7 +57,7 @@ def _seeds(graph: Graph) -> Iterator[Node]:
         yield from (node for node in graph.nodes if node.op in ops)
 
 
-def _found(flow: Flow, seeds: Iterable[Node]) -> list[Fold]:
+def _folds_of(flow: Flow, seeds: Iterable[Node]) -> list[Fold]:
     place_of = {id(node): i for i, node in enumerate(flow.graph.nodes)}
     seen: dict[Place, Bools] = {}
     found: list[tuple[int, Fold]] = []

@@ -73,7 +73,7 @@ class Region:
             self.fix(a, at_a)
             self.fix(b, at_b)
             return
-        here, there = self._of(a), self._of(b)
+        here, there = self._labels_of(a), self._labels_of(b)
         self._fill(a, at_a, sign * there[at_b])
         self._fill(b, at_b, sign * here[at_a])
         mine, its = here[at_a], sign * there[at_b]
@@ -103,7 +103,7 @@ class Region:
         roots: Ints = np.sign(labels) * self.parent[np.abs(labels)]
         return roots
 
-    def _of(self, place: Place) -> Ints:
+    def _labels_of(self, place: Place) -> Ints:
         return self.labels.setdefault(place, np.zeros(place.size, np.int64))
 
     def _fill(self, place: Place, at: Any, labels: Ints) -> None:
