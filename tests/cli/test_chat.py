@@ -157,6 +157,16 @@ def test_a_conversation_is_saved_and_loaded(model: Model, talk: Talk, monkeypatc
     assert "/load needs a file's name" in got[7]
 
 
+def test_files_that_are_no_conversation(talk: Talk, tmp_path: Path) -> None:
+    """One without a system message is one, and a pipe that nobody writes to is not waited for."""
+    path, pipe = tmp_path / "talk.json", tmp_path / "pipe"
+    path.write_text('{"format": "octavo-chat-1", "messages": []}')
+    os.mkfifo(pipe)
+    got = talk(f"/load {path}", f"/load {pipe}")
+    assert got[0] == "0 messages; the conversation goes on from there.\n"
+    assert "not a regular file" in got[1]
+
+
 def test_show(talk: Talk) -> None:
     shown = talk("one", "/show")[1]
     assert shown.startswith(HEADLINE + "system message: none\n2 messages; ")

@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo.errors import FileError
 from octavo.io.atomic import written_file
+from octavo.io.regular import read_bytes
 from octavo.io.safetensors.json_file import parse_object
 
 FORMAT = "octavo-chat-1"
@@ -60,16 +61,12 @@ class Dialogue:
     def load(self, path: str) -> None:
         """Take the conversation of a file in place of this one. Raises FileError."""
         found = _read(os.path.expanduser(path))
-        self.system, self.messages = found["system"], found["messages"]
+        self.system, self.messages = found.get("system"), found["messages"]
 
 
 def _read(path: str) -> dict[str, Any]:
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise FileError(f"can't be opened: {getattr(error, 'strerror', None) or error}", file=path) from None
-    if len(data) > MOST_BYTES or not data.startswith(b"{"):
+    data = read_bytes(path, MOST_BYTES)
+    if not data.startswith(b"{"):
         raise FileError("is no conversation that /save wrote", file=path)
     found = parse_object(data, path)
     if found.get("format") != FORMAT or not _is_conversation(found):
