@@ -47,6 +47,13 @@ def test_vectors_as_json_and_in_a_file(embed: Run, tmp_path: Path) -> None:
     assert np.shape(each)[1] > 2
 
 
+def test_lines_end_with_newlines_alone(embed: Run, tmp_path: Path) -> None:
+    target = tmp_path / "v.npy"
+    assert embed("-o", str(target), stdin="a\u2028b\x0cc\r\nthe software\n\n".encode()).err == ""
+    assert len(np.load(target)) == 2
+    assert embed("-o", str(target), stdin=b"a\n\nb\n").err == "octavo: WARNING: 1 of 3 lines are empty and left out\n"
+
+
 def test_one_text(embed: Run) -> None:
     assert embed("a cat").out.startswith("a cat: 128 numbers\n")
 

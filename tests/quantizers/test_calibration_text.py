@@ -54,6 +54,13 @@ def test_records_of_a_jsonl_file(tmp_path: Path) -> None:
     assert all(sample in read.samples for sample in fewer.samples)
 
 
+def test_a_record_may_have_what_unicode_calls_ends_of_lines(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"text": "a line\u2028and\x85another"}\n{"text": "one more"}\n', encoding="utf-8")
+    first, _ = read_calibration(path, TOKENIZER, context=40).samples
+    assert TOKENIZER.decode(first) == "a line\u2028and\x85another"
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import stat
@@ -10,6 +11,8 @@ from typing import Any
 
 from octavo.errors import UsageError
 from octavo.io.regular import read_bytes
+
+log = logging.getLogger("octavo")
 
 MOST_BYTES = 1 << 24
 """The longest text that is read as a prompt; contexts of a million tokens hold less."""
@@ -37,12 +40,18 @@ def whole_prompt(argument: str | None, file: str | None) -> str | None:
 
 
 def piped_lines() -> list[str]:
-    """The lines of standard input that are not empty. Raises UsageError where there are none."""
-    lines = [] if sys.stdin is None or sys.stdin.isatty() else _from_stdin().splitlines()
-    lines = [line for line in lines if line.strip()]
-    if not lines:
+    """The lines of standard input that are not empty. Raises UsageError where there are none.
+
+    A line ends with a newline alone: texts may have what Unicode calls ends of lines, too. A warning tells of empty
+    lines before the last one, as then a text's number is no longer its line's.
+    """
+    lines = [] if sys.stdin is None or sys.stdin.isatty() else _from_stdin().rstrip().split("\n")
+    texts = [line.removesuffix("\r") for line in lines if line.strip()]
+    if not texts:
         raise UsageError("there are no texts: none was given, and standard input has none")
-    return lines
+    if empty := len(lines) - len(texts):
+        log.warning("%d of %d lines are empty and left out", empty, len(lines))
+    return texts
 
 
 def _is_piped() -> bool:

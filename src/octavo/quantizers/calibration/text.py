@@ -56,7 +56,7 @@ def read_calibration(
     raw = regular.read_text(path, MAX_BYTES)
     name, digest = os.path.basename(path), sha256(raw.encode()).hexdigest()
     if has_records(path):
-        lines = [(i, line) for i, line in enumerate(raw.splitlines(), 1) if line.strip()]
+        lines = [(i, line) for i, line in enumerate(raw.split("\n"), 1) if line.strip()]
         if not lines:
             raise FileError("has no records", file=path, offset=0)
         chosen = [lines[i] for i in drawn(len(lines), samples, seed)]
