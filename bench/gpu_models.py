@@ -31,7 +31,7 @@ from octavo.runtime.core import EngineCore
 from octavo.runtime.device_sampling import greedy
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence
-from octavo.runtime.model import open_model
+from octavo.runtime.loading import open_model
 from octavo.runtime.request import Request
 from octavo.runtime.sampling import SamplingParams, make_sampler
 

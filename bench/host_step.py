@@ -37,7 +37,8 @@ from octavo.graph.protocol import Call
 from octavo.io.named import resolve
 from octavo.runtime import EngineConfig
 from octavo.runtime.core import EngineCore
-from octavo.runtime.model import Model, open_model
+from octavo.runtime.loading import open_model
+from octavo.runtime.model import Model
 from octavo.runtime.request import Request
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.server.messages import Add, Quit, Step, ToFront, encode

@@ -21,7 +21,7 @@ from octavo.io.gguf import GGUFFile, PlainMetadata, write_gguf
 from octavo.models import baichuan, read_model
 from octavo.quantizers import quantize_checkpoint
 from octavo.runtime import EngineConfig
-from octavo.runtime.model import model_of
+from octavo.runtime.loading import model_of
 from tests.convert.folders import edit
 from tests.models import deci_layers, published_layouts
 from tests.models.table import TOKENS, Models, error, logits, made_in, saved

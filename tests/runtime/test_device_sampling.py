@@ -21,7 +21,7 @@ from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.batch import Feed
 from octavo.runtime.device_sampling import greedy
 from octavo.runtime.kv_cache import Sequence
-from octavo.runtime.model import open_model
+from octavo.runtime.loading import open_model
 from tests.runtime import tiny
 
 TOKENS = np.random.default_rng(3).integers(0, tiny.N_VOCAB, 150).tolist()

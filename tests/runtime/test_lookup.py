@@ -11,8 +11,9 @@ from octavo.errors import NonFiniteError
 from octavo.runtime.core import EngineCore
 from octavo.runtime.engine import Engine
 from octavo.runtime.grammar import Grammar, Grammars
+from octavo.runtime.loading import load
 from octavo.runtime.lookup import FIRST_WAIT, LONGEST_WAIT, Lookup
-from octavo.runtime.model import Model, load
+from octavo.runtime.model import Model
 from octavo.runtime.request import Request
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.runtime.speculate import Speculator

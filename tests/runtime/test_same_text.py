@@ -11,7 +11,8 @@ import pytest
 from octavo.io.named import resolve
 from octavo.quantizers import quantize_file
 from octavo.runtime.core import EngineCore
-from octavo.runtime.model import Model, load
+from octavo.runtime.loading import load
+from octavo.runtime.model import Model
 from octavo.runtime.request import Request
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from tests.sampling import slow

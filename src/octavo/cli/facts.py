@@ -162,7 +162,7 @@ def _reason(error: OctavoError, file: GGUFFile) -> str:
 
 def lines(found: dict[str, Any]) -> dict[str, str]:
     """Facts as people read them, by their labels."""
-    from octavo.runtime.model import short_count
+    from octavo.sizes import short_count
 
     shown = {"architecture": printable(found["architecture"] or "not said"),
              "parameters": f"{short_count(found['parameters'])} ({found['parameters']:,})",
@@ -191,7 +191,7 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
 def headline(model: Model) -> str:
     """A loaded model in one line: what it is, where it runs, and with which adapters."""
     from octavo.io.hub.cache import shown_name
-    from octavo.runtime.model import short_count
+    from octavo.sizes import short_count
 
     engine = model.engine
     parameters = sum(math.prod(info.shape) for info in model.file.tensors.values())

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from octavo.runtime.engine import Engine, EngineConfig
     from octavo.runtime.generation import Generation
     from octavo.runtime.grammar import Grammar
-    from octavo.runtime.model import Model, load, open_model
+    from octavo.runtime.loading import load, open_model
+    from octavo.runtime.model import Model
     from octavo.runtime.options import GenerateOptions
     from octavo.runtime.reply import Reply
     from octavo.runtime.sampling import SamplingParams

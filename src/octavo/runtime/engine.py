@@ -34,7 +34,6 @@ from octavo.runtime.buckets import (
     all_sizes,
     chunk_sizes,
     filled,
-    most_filled,
     size_of,
     thrown_away,
 )
@@ -43,9 +42,10 @@ from octavo.runtime.candidates import DRAWN, LOGITS
 from octavo.runtime.context import default_context, require_context
 from octavo.runtime.draws import DrawsThere
 from octavo.runtime.engine_config import EngineConfig, Speculate, usual_speculation
-from octavo.runtime.kv_cache import PagePool, Sequence, page_bytes, state_bytes
+from octavo.runtime.kv_cache import PagePool, Sequence
+from octavo.runtime.limits import cache_pages, step_limits
 from octavo.runtime.lock import FairLock
-from octavo.runtime.logit_changes import LogitChanges, most_adjusted, size_for
+from octavo.runtime.logit_changes import LogitChanges
 from octavo.runtime.memory import require_memory
 from octavo.runtime.placement import Placement
 from octavo.runtime.prefix import PageTree
@@ -81,7 +81,7 @@ class Engine:
         self.fills = self.config.max_sequences > 1 and self.on_device
         """Steps of several sequences are filled up to sizes that repeat: each is captured by itself."""
         graph = self._open_cache()
-        self.limits: Sizes = self._limits()
+        self.limits: Sizes = step_limits(self.config, self.pool, self._max_pages, fills=self.fills)
         self._schedule(graph, place)
         self._sizes = chunk_sizes(self.config.n_batch)
         self.made: Made | None = None
@@ -109,7 +109,8 @@ class Engine:
             vectors=config.embeds,
         ))  # fmt: skip
         states = StatePool(slots_for(config.max_sequences)) if any(graph.leaves("state")) else None
-        self.pool = PagePool(self._pages(graph, windows, states), windows, states)
+        pages = cache_pages(graph, config, self._max_pages, windows, states)
+        self.pool = PagePool(pages, windows, states)
         self.pool.copier.copy_with(self._copy_page)
         if states is not None:
             states.copier.copy_with(self._copy_state)
@@ -137,30 +138,6 @@ class Engine:
 
         Not where there are states, which forget no step that turns out to be one too many.
         """
-
-    def _limits(self) -> Sizes:
-        """The largest sizes of a step. With filling there are more sequences, one of them of a prompt, and a page."""
-        config, sequences, pages = self.config, self.config.max_sequences, self.pool.n_pages
-        tokens, outputs = max(config.n_batch, sequences), max(min(config.n_batch, config.n_outputs), sequences)
-        window_pages = self.pool.windows.n_pages if self.pool.windows is not None else 0
-        states = self.pool.states.n_slots if self.pool.states is not None else 0
-        if self.fills:
-            sequences, pages, states = most_filled(sequences), pages + 1, states + 1
-            window_pages += 1
-            tokens, outputs = config.n_batch + sequences, max(outputs, sequences)
-        changed = sequences if config.speculate == "off" else outputs  # rows whose logits are changed, drafts' too
-        return {
-            "tokens": tokens,
-            "outputs": outputs,
-            "sequences": sequences,
-            "boundaries": sequences + 1,
-            "pages": self._max_pages,
-            "rows": pages * PAGE_SIZE,
-            "window_rows": window_pages * PAGE_SIZE,
-            "states": states,
-            "adjusted": most_adjusted(changed),
-            "masked": size_for(changed),
-        }
 
     def sizes(self) -> tuple[list[Size], list[Size]]:
         """The sizes that steps are filled up to: those that do for any step, and all others, few replies first."""
@@ -201,17 +178,6 @@ class Engine:
         windows = WindowPool(window, most * config.max_sequences)
         windows.copier.copy_with(self._copy_window_page)
         return build(window_pages=True), windows
-
-    def _pages(self, graph: Graph, windows: WindowPool | None, states: StatePool | None) -> int:
-        """Pages of the cache. Raises UsageError where `kv_memory` holds none."""
-        config = self.config
-        if config.kv_memory is None:
-            return config.n_pages or self._max_pages * config.max_sequences
-        of_page = page_bytes(graph)
-        others = page_bytes(graph, "window_rows") * windows.n_pages if windows is not None else 0
-        others += state_bytes(graph) * states.n_slots if states is not None else 0
-        integer("kv_memory", config.kv_memory, of_page + others)
-        return (config.kv_memory - others) // of_page if of_page else self._max_pages * config.max_sequences
 
     def _copy_page(self, target: int, source: int) -> None:
         with self.lock:

@@ -31,7 +31,8 @@ from octavo.runtime.embedding import is_embedding_model
 from octavo.runtime.engine import EngineConfig, usual_speculation
 from octavo.runtime.grammar import Grammars
 from octavo.runtime.kv_cache import page_bytes
-from octavo.runtime.model import Model, model_of
+from octavo.runtime.loading import model_of
+from octavo.runtime.model import Model
 from octavo.runtime.placement import backends_for
 from octavo.runtime.request import Output, Request, State
 from octavo.runtime.sampling import SamplingParams, make_sampler

@@ -20,7 +20,7 @@ from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.launch import Launch
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
-from octavo.runtime.model import load
+from octavo.runtime.loading import load
 
 KEPT = {"compiled": 0, "later": 0, "loaded": 2, "binaries": ["\x7fELF"], "launches": 4, "warnings": []}
 ONE = {**KEPT, "compiled": 1, "loaded": 1, "launches": 2}

@@ -21,7 +21,7 @@ from octavo.backends.gpu.wanted import Narrowed, copies, wanted
 from octavo.graph.node import Graph, Node
 from octavo.runtime.batch import Feed
 from octavo.runtime.kv_cache import Sequence
-from octavo.runtime.model import load as load_model
+from octavo.runtime.loading import load as load_model
 from tests.backends.gpu.test_mixed_gemm import reordered, stored
 
 K = 256

@@ -36,7 +36,7 @@ from octavo.quantizers.fold import (
     scaled,
 )
 from octavo.runtime import EngineConfig
-from octavo.runtime.model import model_of
+from octavo.runtime.loading import model_of
 from tests.models.embedding_checkpoints import KINDS as KINDS_OF_ENCODERS
 from tests.models.embedding_checkpoints import save
 from tests.models.table import TOKENS, error, logits, saved

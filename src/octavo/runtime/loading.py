@@ -1,0 +1,122 @@
+"""Loading a model: `octavo.load`, and its parts for those who bring an open file, backends or an engine's sizes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Never, get_args
+
+from octavo.errors import ModelError
+from octavo.graph.builder import CacheType
+from octavo.graph.node import Attention
+from octavo.graph.protocol import Backend
+from octavo.huggingface import open_model_file
+from octavo.io.gguf import GGUFFile
+from octavo.io.named import resolve
+from octavo.models import ModelSpec, read_model
+from octavo.runtime.arguments import choice, flag, require_known
+from octavo.runtime.embedding import embedding_engine, is_embedding_model
+from octavo.runtime.engine import Engine, EngineConfig, Speculate, usual_speculation
+from octavo.runtime.lora import Chosen, Lora, chosen, located, with_adapters
+from octavo.runtime.model import Model
+from octavo.runtime.placement import GpuLayers, backends_for
+from octavo.text import Tokenizer
+
+LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
+                "speculate", "deterministic", "attention", "lora")  # fmt: skip
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: str = "auto",
+    n_ctx: int | None = None,
+    threads: int | None = None,
+    cache_type: CacheType = "f16",
+    strict: bool = False,
+    gpu_layers: GpuLayers | None = None,
+    max_sequences: int = 1,
+    kv_memory: int | None = None,
+    speculate: Speculate | None = None,
+    deterministic: bool = False,
+    attention: Attention = "exact",
+    lora: Lora | None = None,
+    **other: Never,
+) -> Model:
+    """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
+
+    path           of the file or folder, or "demo" for the model that comes with Octavo
+    device         "auto" (the GPU if there is one, else the CPU), "cpu", "gpu" (or "cuda") or "reference"
+    n_ctx          tokens that a conversation may hold (default: what the model was made for, at most 4096)
+    threads        that products use (default: all cores)
+    cache_type     how keys and values are kept: "f16", "f32", "q8_0", "int8", "fp8" or "int4"
+    strict         a part that can't run on the device is an error instead of running elsewhere
+    gpu_layers     how many of the last layers run on the GPU, the others on the CPU: a number, "all", or "auto" for as
+                   many as its memory holds (default: auto with device "auto", all with "gpu")
+    max_sequences  how many replies are made at a time, see `generate_many`; the cache holds n_ctx tokens for each
+    kv_memory      bytes of the cache, which replies share as they need it
+    speculate      "lookup": steps verify what replies may go on with, as their own text did before;
+                   or "off" (default: lookup on the CPU)
+    deterministic  on a GPU too a reply is the same whatever others are made beside it, which takes longer; on the CPU
+                   it always is
+    attention      "exact", or "int8" or "fp8" for attention of prompts by products of 8-bit numbers, on a GPU of
+                   compute capability 9.0; layers that have no such kernel are exact
+    lora           LoRA adapters that the model is changed by: a GGUF file, a PEFT folder or a name of the hub, or
+                   several, or what each is multiplied by, as in {"adapter.gguf": 0.5}
+
+    Raises a subclass of OctavoError that names what is wrong with the file or the arguments.
+    """
+    require_known("load", other, LOAD_OPTIONS)
+    choice("cache_type", cache_type, get_args(CacheType))
+    flag("strict", strict)
+    flag("deterministic", deterministic)
+    choice("attention", attention, get_args(Attention))
+    adapters = located(chosen(lora))
+    if speculate is not None:
+        choice("speculate", speculate, get_args(Speculate))
+    backends, layers = backends_for(device, threads, gpu_layers, deterministic=deterministic, attention=attention)
+    config = EngineConfig(
+        n_ctx=n_ctx,
+        cache_type=cache_type,
+        strict=strict,
+        gpu_layers=layers,
+        max_sequences=max_sequences,
+        kv_memory=kv_memory,
+        speculate=usual_speculation(backends[0]) if speculate is None else speculate,
+    )
+    return open_model(path, backends, config, adapters)
+
+
+def open_model(
+    path: str | os.PathLike[str], backends: Sequence[Backend], config: EngineConfig, lora: Chosen = ()
+) -> Model:
+    """Load a model, or "demo", with adapters into an engine of this configuration; see `load`."""
+    return model_of(open_model_file(resolve(path)), backends, config, lora)
+
+
+def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig, lora: Chosen = ()) -> Model:
+    """The model in an open file, with adapters, loaded into an engine.
+
+    The file is the model's, and is closed where this fails.
+    """
+    try:
+        architecture = with_adapters(read_model(file), lora)
+        tokenizer = Tokenizer.from_gguf(file)
+        if tokenizer.n_vocab > architecture.hparams.n_vocab:
+            raise ModelError(
+                f"{tokenizer.n_vocab} tokens, but the embedding has {architecture.hparams.n_vocab} rows",
+                file=file.path, field="tokenizer.ggml.tokens",
+            )  # fmt: skip
+        engine = _engine(architecture, backends, config)
+        engine.load()
+        return Model(file, engine, tokenizer, lora)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _engine(model: ModelSpec, backends: Sequence[Backend], config: EngineConfig) -> Engine:
+    """An engine that gives logits, or embeddings where that is what the model is for."""
+    if not is_embedding_model(model):
+        return Engine(model, backends, config)
+    return embedding_engine(model, backends, n_ctx=config.n_ctx, gpu_layers=config.gpu_layers, strict=config.strict)
