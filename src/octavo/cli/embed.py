@@ -1,4 +1,4 @@
-"""`octavo embed`: texts as vectors, and how much they have in common."""
+"""`octavo embed`: texts as vectors, and their similarity."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def embed(
     offline: Offline = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show how much texts have in common: `octavo embed bge.gguf "a cat" "a kitten" "the stock market"`.
+    """Show how similar texts are: `octavo embed bge.gguf "a cat" "a kitten" "the stock market"`.
 
     `octavo embed bge.gguf -o vectors.npy < lines.txt` writes a vector for each line.
     """
@@ -74,7 +74,7 @@ def embed(
     elif output is None and (pooling == "none" or len(found) == 1):
         _show_vectors(found, vectors)
     elif output is None:
-        _show_likeness(found, vectors)
+        _show_similarity(found, vectors)
 
 
 def _save(path: str, vectors: F32) -> None:
@@ -94,8 +94,8 @@ def _show_vectors(texts: list[str], vectors: Any) -> None:
             print("  " + " ".join(f"{value:9.5f}" for value in row[:SHOWN]) + (" ..." if len(row) > SHOWN else ""))
 
 
-def _show_likeness(texts: list[str], vectors: F32) -> None:
-    """The cosines of all pairs, or of the first texts with all."""
+def _show_similarity(texts: list[str], vectors: F32) -> None:
+    """The cosine similarity of all pairs, or of the first texts with all."""
     import numpy as np
 
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -197,7 +197,7 @@ class Model:
         return encode_prompt(prompt, self.tokenizer, None if raw else self.template, system, think)
 
     def embed(self, texts: str | Iterable[str], *, pooling: Pooling | None = None, normalize: bool = True) -> F32:
-        """Vectors of texts: float32 [n, d], a row for each; their products say how much texts have in common.
+        """Vectors of texts: float32 [n, d], a row for each; their products are cosine similarities.
 
         pooling    how the vectors of a text's tokens become one: "mean", "cls" (the first) or "last"; by default what
                    the file says. One that does not say, as of a model made to generate, needs it
