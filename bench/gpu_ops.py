@@ -28,6 +28,8 @@ import results_file
 from octavo.backends.gpu import GpuBackend, dispatch
 from octavo.backends.gpu.binders import BINDERS
 from octavo.backends.gpu.context import Context
+from octavo.backends.gpu.layout import as_codes
+from octavo.backends.gpu.load import load
 from octavo.backends.gpu.products import library_product, product
 from octavo.backends.gpu.values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.weights import QuantWeight
@@ -56,7 +58,8 @@ def seconds(calls: Sequence[Call]) -> float:
 def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight, int]:
     """A matrix of n rows, and its bytes as a file has it."""
     tensor = random_matrix("w", row_named(name), (min(n, ROWS), k), np.random.default_rng(0))
-    some = backend.load(tensor)
+    codes = as_codes(tensor.format, (n, k), backend.target.arch)
+    some = backend.load(tensor) if tensor.format.grid is None else load(tensor, backend.target.device, as_codes=codes)
     parts = {part: values.repeat(-(-n // len(values)), 1)[:n].contiguous() for part, values in some.parts.items()}
     return replace(some, n=n, parts=parts), tensor.nbytes // min(n, ROWS) * n
 

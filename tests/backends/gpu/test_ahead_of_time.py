@@ -75,7 +75,7 @@ OF_GRID = ("grid_matvec", "grid_matvec_id", "grid_matvec_2", *OF_LAYOUT[2:])
 STREAMED = [
     f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K", "Q8_0")
 ]
-STREAMED += ["matvec_stream_norm:Q8_0", "matvec_stream_swiglu:Q8_0"]
+STREAMED += ["matvec_stream_wide:Q4_0", "matvec_stream_norm:Q8_0", "matvec_stream_swiglu:Q8_0"]
 GRIDS = {name: grid for name in LAYOUTS if (grid := by_name(name).grid) is not None}
 POINTS = [f"matvec_stream_points:{name}" for name in GRIDS]
 POINTS += [f"matvec_stream_points_wide:{name}" for name, grid in GRIDS.items() if grid.width == 8]

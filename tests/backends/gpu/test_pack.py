@@ -25,12 +25,13 @@ def random_planes(name: str, n: int, k: int) -> Planes:
     return planes_of(QTensor(fmt, (n, k), data))
 
 
-@pytest.mark.parametrize("name", QUANTIZED)
+@pytest.mark.parametrize("name", [*QUANTIZED, "IQ3_XXS codes", "IQ3_S codes"])
 @pytest.mark.parametrize("blocks", [1, 3, 8])
 def test_there_and_back(name: str, blocks: int) -> None:
+    name, *codes = name.split()
     fmt = by_name(name)
     planes = random_planes(name, 5, blocks * fmt.block)
-    packed = pack(planes, fmt)
+    packed = pack(planes, fmt, as_codes=bool(codes))
     back = unpack(packed)
     for part in ("q", "d", "sc", "dmin", "m"):
         before, after = getattr(planes, part), getattr(back, part)

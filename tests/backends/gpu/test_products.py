@@ -1,4 +1,5 @@
-"""Products of weights that no op case has: scales that float16 does not hold, in groups of 64; two matrices at once."""
+"""Products of weights that no op case has: scales that float16 does not hold, in groups of 64; points of a grid as
+codes; two matrices at once."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ from octavo.backends.gpu import values
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
 from octavo.backends.gpu.kernels.matvec import matvec_pair_kernel
+from octavo.backends.gpu.layout import Layout, as_codes
 from octavo.backends.gpu.load import load
+from octavo.backends.gpu.memory import weight_bytes
 from octavo.backends.gpu.products import product, product_pair
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
@@ -21,13 +24,12 @@ from tests.sampling import slow
 N, K = 5, 256
 
 
-@pytest.mark.parametrize("tokens", [slow(1), slow(5), 9])
-def test_float_scales_of_groups_of_64(tokens: int) -> None:
-    """By each kernel of few tokens; every value of a token is the same code, so that nothing is rounded."""
+def check_sums_of_rows(name: str, tokens: int, **how: bool) -> Layout:
+    """Check the product of a matrix, loaded like that, with tokens whose values are all the same code, so that nothing
+    is rounded. The layout of the matrix."""
     c, rng = Context(target()), np.random.default_rng(tokens)
-    tensor = random_matrix("w", by_name("Q8_K"), (N, K), rng)
-    w: Any = load(tensor, c.target.device)
-    assert (w.layout.scale, w.layout.group) == ("f32", 64)
+    tensor = random_matrix("w", by_name(name), (N, K), rng)
+    w: Any = load(tensor, c.target.device, **how)
     memory = torch.zeros(values.activation_bytes(tokens, K, c.target.arch), dtype=torch.uint8, device=c.target.device)
     x = values.Activation(memory, tokens, K)
     codes = torch.arange(1, tokens + 1, dtype=torch.int8)
@@ -38,6 +40,36 @@ def test_float_scales_of_groups_of_64(tokens: int) -> None:
         call()
     right = codes.numpy()[:, None] * dequantize(tensor).astype(np.float64).sum(axis=1)
     np.testing.assert_allclose(y.cpu().numpy(), right, rtol=1e-4, atol=1e-5)
+    layout: Layout = w.layout
+    return layout
+
+
+@pytest.mark.parametrize("tokens", [slow(1), slow(5), 9])
+def test_float_scales_of_groups_of_64(tokens: int) -> None:
+    """By each kernel of few tokens."""
+    layout = check_sums_of_rows("Q8_K", tokens)
+    assert (layout.scale, layout.group) == ("f32", 64)
+
+
+@pytest.mark.parametrize("tokens", [1, slow(3), 9])
+def test_points_as_codes(tokens: int) -> None:
+    layout = check_sums_of_rows("IQ3_S", tokens, as_codes=True)
+    assert layout.odd
+    assert layout.grid is None
+
+
+def test_which_points_are_codes() -> None:
+    """Odd ones, in matrices like those of attention, on NVIDIA's GPUs; what a device needs for them says so."""
+    shapes = [(n, k) for n in (1024, 4096, 14336) for k in (2048, 4096, 14336)]
+    taken = [shape for shape in shapes if as_codes(by_name("IQ3_S"), shape, "sm_90")]
+    assert taken == [(1024, 4096), (4096, 4096)]
+    assert not as_codes(by_name("IQ3_S"), (8, 4096, 4096), "sm_90")
+    assert not any(as_codes(by_name(name), (4096, 4096), "sm_90") for name in ("IQ3_XXS", "IQ2_S", "IQ4_XS", "Q4_0"))
+    assert not any(as_codes(by_name("IQ3_S"), (4096, 4096), arch) for arch in ("gfx942", "interpreter"))
+    tensor = random_matrix("w", by_name("IQ3_S"), (4, 4096), np.random.default_rng(0))
+    for arch, codes in (("sm_90", True), ("gfx942", False)):
+        w: Any = load(tensor, "cpu", as_codes=codes)
+        assert weight_bytes(tensor, arch) == w.nbytes
 
 
 @pytest.mark.parametrize("tokens", [1, slow(2)])

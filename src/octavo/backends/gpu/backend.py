@@ -102,6 +102,7 @@ class GpuBackend:
         return "f32" if weight.format.is_float or op != "mul_mat" else cast(DType, weight.format.activation)
 
     def load(self, tensor: QTensor) -> Any:
+        from octavo.backends.gpu.layout import as_codes
         from octavo.backends.gpu.load import load, vector
 
         if tensor.format.per_row:
@@ -110,7 +111,10 @@ class GpuBackend:
             with self._enough_memory(f"tensor {tensor.name}"):
                 return load_rows(tensor, self.target.device)
         with self._enough_memory(f"tensor {tensor.name}"):
-            return (vector if len(tensor.shape) == 1 else load)(tensor, self.target.device)
+            if len(tensor.shape) == 1:
+                return vector(tensor, self.target.device)
+            codes = as_codes(tensor.format, tensor.shape, self.target.arch)
+            return load(tensor, self.target.device, as_codes=codes)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         if dtype in TOKEN_KINDS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.gpu.layout import HALF, Layout, Points
+from octavo.backends.gpu.layout import HALF, NEGATIVE, Layout, Points
 from octavo.formats.grid import Grid, gather, spread
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 
@@ -19,6 +19,11 @@ def point_words(fmt: BlockFormat, layout: Layout) -> AnyArray:
     if layout.grid.table is None:
         return np.array(fmt.table, np.int8)[codes].reshape(-1).view(np.int32)
     return (codes[:, ::2] | (codes[:, 1::2] << np.uint8(4))).reshape(-1).view(np.int32)
+
+
+def in_order(codes: U8) -> U8:
+    """Codes of points with a mark above their bits <-> codes of four bits in two's complement (see `layout`)."""
+    return codes ^ ((codes >> np.uint8(3)) * np.uint8(NEGATIVE))
 
 
 def pack_points(planes: Planes, grid: Grid, layout: Layout) -> dict[str, AnyArray]:

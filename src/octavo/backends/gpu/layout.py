@@ -27,6 +27,9 @@ turn from its low and its high codes:
     marks  a word for each chunk, u32 [Kp / 32]: bit P i + j is the mark of value i of point j
     small  u8 [Kp / 2G]: (scale - 1) / 2 of the low group in the lower half of a byte, of the high one in the upper
 
+Points of four values may lie as their codes of four bits instead: a mark is the highest bit of a code,
+and with it the others are inverted, so that codes in two's complement are in the order of the values of the table.
+
 Digits to the base 3 are five to a byte, which is ceil(256 / 243 n) of the number n that they make: the highest is the
 high byte of 3 times it, and the low byte is what is left. A lane of a block of 256 has a chunk of both tiles, so 16
 words of four codes, low and high ones of the first tile and then of the second. Word 5 j + i is digit i of word j:
@@ -47,8 +50,12 @@ from octavo.formats.spec import BlockFormat
 
 TILE = 128  # values of K that padding rounds to
 HALF = 64
+FEW_ROWS = 4096
+NEGATIVE = 7
+"""What codes of points with a mark are combined with, so that codes in two's complement are in the order of values."""
 DIGIT_WORDS = 13  # of the 256 digits of a block
 
+ODD = tuple(2 * code + 1 for code in (*range(8), *range(-8, 0)))
 ScaleKind = Literal["f16", "f32", "exponent"]
 SCALE_BYTES: dict[ScaleKind, int] = {"f16": 2, "f32": 4, "exponent": 1}
 
@@ -138,6 +145,11 @@ class Layout(Constant):
         return SCALE_BYTES[self.scale]
 
     @property
+    def odd(self) -> bool:
+        """Whether the table has 2 c + 1 for each code c of four bits, signed."""
+        return self.table == ODD
+
+    @property
     def shift(self) -> int:
         """Bits that signed codes are moved up by in their bytes, so that a code is 2^shift times as large."""
         return 8 - self.bits if self.signed else 0
@@ -185,8 +197,11 @@ def scale_stride(n: int) -> int:
     return -(-n // 4) * 4
 
 
-def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
-    """The layout of a format, scales kept as `scale`. Raises QuantFormatError for groups that no kernel has."""
+def layout_of(fmt: BlockFormat, scale: ScaleKind, *, as_codes: bool = False) -> Layout:
+    """The layout of a format, scales kept as `scale`; `as_codes` that of the codes of points of four values.
+
+    Raises QuantFormatError for groups that no kernel has.
+    """
     if fmt.base3 and fmt.group == 2 * TILE == fmt.super:
         kept: ScaleKind = "f16" if scale == "exponent" else scale
         return Layout(2, fmt.group, fmt.super, kept, False, 0, False, fmt.offset, None, fmt.step, digits=True)
@@ -196,6 +211,10 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         raise QuantFormatError(f"{fmt.name}: no GPU layout for groups of {fmt.group} in {fmt.super}")
     if two_level and scale != "f16":
         raise QuantFormatError(f"{fmt.name}: no GPU layout for two levels of scales over {scale}")
+    if fmt.grid is not None and as_codes:
+        assert fmt.table is not None
+        of_codes = tuple(fmt.table[code ^ NEGATIVE if code & 8 else code] for code in range(16))
+        return Layout(4, group, fmt.super, scale, False, 0, False, 0, of_codes, fmt.step)
     if fmt.grid is not None:
         numbers = len(fmt.grid.keys) << fmt.grid.shared
         table = fmt.table if fmt.bits == 3 else None
@@ -217,6 +236,22 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         table=fmt.table,
         step=fmt.step,
     )
+
+
+def as_codes(fmt: BlockFormat, shape: tuple[int, ...], arch: str) -> bool:
+    """Whether the points of a matrix lie as their codes, which take a quarter more: those of odd values, in matrices of
+    few rows, where codes are read sooner than points are looked up. In models with so many channels these are
+    attention's, about a fifth of all weights.
+    """
+    few = len(shape) == 2 and shape[0] <= FEW_ROWS and 3072 < shape[1] <= 4096
+    if not few or fmt.grid is None or fmt.grid.width != 4 or not arch.startswith("sm_"):
+        return False
+    return layout_of(fmt, "f16", as_codes=True).odd
+
+
+def loaded_layout(fmt: BlockFormat, shape: tuple[int, ...], arch: str) -> Layout:
+    """The layout that a matrix, or experts, of this shape has on a device, if float16 holds its scales."""
+    return layout_of(fmt, "f16", as_codes=as_codes(fmt, shape, arch))
 
 
 def _group(fmt: BlockFormat) -> int:

@@ -29,15 +29,15 @@ CHUNK_VALUES = 1 << 22  # values that a thread packs at a time
 KINDS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
-def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
-    """A matrix [n, k] or experts [E, n, k] on the device."""
+def load(tensor: QTensor, device: str, *, as_codes: bool = False) -> QuantWeight | FloatWeight:
+    """A matrix [n, k] or experts [E, n, k] on the device, points of a grid `as_codes` if that is asked for."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
     if tensor.format.number is not None:
         return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
     spans = list(chunks(experts * n, k, CHUNK_VALUES))
     with ThreadPoolExecutor(cores()) as pool:
-        packed = _packed(tensor.stored(), spans, pool)
+        packed = _packed(tensor.stored(), spans, pool, as_codes)
     layout = packed[0].layout
     views = [kernel_views(p) for p in packed]
     parts = {name: _joined([v[name] for v in views], device) for name in views[0]}
@@ -59,20 +59,20 @@ def vector(tensor: QTensor, device: str) -> torch.Tensor:
     return torch.from_numpy(dequantize(tensor)).to(device)
 
 
-def _packed(tensor: QTensor, parts: list[slice], pool: ThreadPoolExecutor) -> list[Packed]:
+def _packed(tensor: QTensor, parts: list[slice], pool: ThreadPoolExecutor, as_codes: bool) -> list[Packed]:
     """All parts packed with scales of one kind: the smallest that holds those of every part."""
 
     def planes(part: slice) -> Planes:
         return unpack(QTensor(tensor.format, (part.stop - part.start, tensor.shape[-1]), tensor.rows(part)))
 
-    packed = list(pool.map(lambda part: pack(planes(part), tensor.format), parts))
+    packed = list(pool.map(lambda part: pack(planes(part), tensor.format, as_codes=as_codes), parts))
     if not all(_finite(p) for p in packed):
         log.warning("tensor %s holds NaN or Inf", tensor.name)
     kinds = {p.layout.scale for p in packed}
     if len(kinds) == 1:
         return packed
     kind: ScaleKind = "f32" if "f32" in kinds else "f16"
-    return list(pool.map(lambda part: pack(planes(part), tensor.format, kind), parts))
+    return list(pool.map(lambda part: pack(planes(part), tensor.format, kind, as_codes=as_codes), parts))
 
 
 def _finite(p: Packed) -> bool:

@@ -71,12 +71,17 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
         faster = (n >= 65536 and kp == 2048) or deep
     elif layout.bits == 8:
         faster = some and 1024 <= kp <= DEEPEST
+    elif layout.odd:
+        faster = 2048 <= n < 65536 and kp <= 4096
+    elif layout.signed:
+        faster = some and n >= 5120 and kp == 4096
     else:
         faster = deep or (some and ((n >= 5120 and kp == 4096) or (n >= 8192 and kp == 2048) or 4096 < kp <= DEEP))
     if not arch.startswith("sm_") or not faster:
         return None
     shape = MatvecStreamShape(warps_of(kp))
-    return replace(shape, rows=8) if layout.bits == 8 and n >= 2048 and _few(shape, kp) else shape
+    many = (layout.bits == 8 and n >= 2048 and _few(shape, kp)) or (layout.odd and n < 5120)
+    return replace(shape, rows=8) if many else shape
 
 
 def _of_points(grid: Points, n: int, kp: int) -> MatvecStreamShape | None:
@@ -111,15 +116,16 @@ def _few(shape: MatvecStreamShape, kp: int) -> bool:
 
 
 def _has_kernel(layout: Layout, kp: int) -> bool:
-    """Whether the kernel takes a layout: those of Q4_K, Q6_K and Q8_0, and points."""
+    """Whether the kernel takes a layout: those of Q4_0, Q4_K, Q6_K and Q8_0, points, and odd codes."""
     if layout.grid is not None:
         return True
-    if layout.table is not None:
+    if layout.table is not None and not layout.odd:
         return False
-    four = layout.bits == 4 and layout.group == 32 and layout.min_bits == 6
+    plain = layout.scale == "f16" and not layout.has_min
+    four = layout.bits == 4 and layout.group == 32 and (layout.min_bits == 6 or plain)
     six = layout.bits == 6 and layout.group == 16 and layout.two_level and layout.signed
     eight = layout.bits == 8 and layout.group == 32 and layout.signed and not layout.has_min and layout.scale == "f16"
-    return eight or ((four or six) and kp % 256 == 0)
+    return eight or ((four or six) and (not layout.two_level or kp % 256 == 0))
 
 
 def warps_of(kp: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from octavo.backends.gpu import dispatch
 from octavo.backends.gpu.device import Target
-from octavo.backends.gpu.layout import layout_of, padded, scale_stride
+from octavo.backends.gpu.layout import loaded_layout, padded, scale_stride
 from octavo.backends.gpu.prefill_eights import most_code_bytes
 from octavo.backends.gpu.prefill_hopper import most_half_bytes
 from octavo.formats import QTensor
@@ -32,13 +32,13 @@ def needs(nodes: Sequence[Node], limits: Sizes, arch: str, attention: Attention 
     """Bytes of the weights, caches and states that `nodes` read, and of what their kernels need beside their values."""
     leaves = {id(i): i for n in nodes for i in n.inputs if i.is_leaf}.values()
     weights = {id(leaf.tensor): leaf.tensor for leaf in leaves if leaf.op == "weight"}.values()
-    total = sum(weight_bytes(w) for w in weights)
+    total = sum(weight_bytes(w, arch) for w in weights)
     total += kept_bytes(nodes, limits)
     total += _half_scales(nodes, limits, arch) + _sorted_rows(nodes, limits, arch)
     total += most_half_bytes(nodes, limits, arch)
     total += most_code_bytes(nodes, limits) if attention != "exact" else 0
     total += _rotated_queries(nodes, limits)
-    return total + max(_joining(nodes), _unpacked(nodes, limits)) + RESERVE
+    return total + max(_joining(nodes, arch), _unpacked(nodes, limits)) + RESERVE
 
 
 def _half_scales(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
@@ -49,7 +49,7 @@ def _half_scales(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
     total = 0
     for tensor, most in rows.values():
         if _become_float16(tensor, most, arch):
-            layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
+            layout, (*experts, n, k) = loaded_layout(tensor.format, tensor.shape, arch), tensor.shape
             all_rows = scale_stride(math.prod(experts) * n)
             total += padded(k) // layout.group * all_rows * 2 * (2 if layout.has_min else 1)
     return total
@@ -59,7 +59,7 @@ def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
     """Whether weights become float16 in registers in a step of so many rows; of experts, of so many pairs."""
     if tensor.format.is_float or tensor.format.per_row or tensor.format.number is not None:
         return False
-    layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
+    layout, (*experts, n, k) = loaded_layout(tensor.format, tensor.shape, arch), tensor.shape
     if experts:
         return dispatch.mixed_experts(layout, n, rows / experts[0], arch) is not None
     return dispatch.mixed_gemm(layout, n, padded(k), min(rows, 1024), arch) is not None
@@ -82,7 +82,7 @@ def _rotated_queries(nodes: Iterable[Node], limits: Sizes) -> int:
     return max((4 * math.prod(bind(q.shape, limits)) for q in rotated), default=0)
 
 
-def weight_bytes(tensor: QTensor) -> int:
+def weight_bytes(tensor: QTensor, arch: str) -> int:
     """Bytes of a weight as it lies on the device."""
     if len(tensor.shape) == 1:
         return 4 * tensor.size
@@ -91,12 +91,12 @@ def weight_bytes(tensor: QTensor) -> int:
     if tensor.format.number is not None:
         return 2 * tensor.size
     k = tensor.shape[-1]
-    return tensor.size // k * layout_of(tensor.format, "f16").row_bytes(padded(k))
+    return tensor.size // k * loaded_layout(tensor.format, tensor.shape, arch).row_bytes(padded(k))
 
 
-def _joining(nodes: Iterable[Node]) -> int:
+def _joining(nodes: Iterable[Node], arch: str) -> int:
     """While weights are joined, the largest of those products is there twice."""
-    joined = (sum(weight_bytes(i.tensor) for i in n.inputs[1:]) for n in nodes if n.op == "mul_mat_concat")
+    joined = (sum(weight_bytes(i.tensor, arch) for i in n.inputs[1:]) for n in nodes if n.op == "mul_mat_concat")
     return max(joined, default=0)
 
 

@@ -62,6 +62,28 @@ def look_up(word, table, ASM: tl.constexpr, PACK: tl.constexpr):
     return out
 
 
+_PAIRS_PTX = tl.constexpr("""{ .reg .b32 s, t, u, v, p, q;
+and.b32 s, $2, 0x77777777; shr.u32 t, $2, 1; lop3.b32 t, t, 0x44444444, 0x32103210, 0xEA;
+prmt.b32 u, $3, $4, s; prmt.b32 v, $5, $6, s; prmt.b32 p, u, v, t;
+shr.u32 s, s, 16; shr.u32 t, t, 16;
+prmt.b32 u, $3, $4, s; prmt.b32 v, $5, $6, s; prmt.b32 q, u, v, t;
+prmt.b32 $0, p, q, 0x6420; prmt.b32 $1, p, q, 0x7531; }""")
+
+
+@triton.jit
+def look_up_pairs(word, table, ASM: tl.constexpr):
+    """`look_up` of the lower halves of an int32 word's bytes, and of the upper ones."""
+    if ASM == "ptx":
+        low, high = tl.inline_asm_elementwise(
+            _PAIRS_PTX, "=r,=r,r,r,r,r,r", [word, table[0], table[1], table[2], table[3]],
+            dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
+        )  # fmt: skip
+    else:
+        low = look_up(word & 0x0F0F0F0F, table, ASM, 1)
+        high = look_up((word >> 4) & 0x0F0F0F0F, table, ASM, 1)
+    return low, high
+
+
 @triton.jit
 def codes_of(w, row, word, mask, ASM: tl.constexpr):
     """Two words of four codes each: low and high codes 4 * (word % 16) and on of tile word // 16 of `row`.
@@ -80,8 +102,10 @@ def codes_of(w, row, word, mask, ASM: tl.constexpr):
         high = load_or_zero(w.codes8 + place + 16, mask)
     if L.bits >= 4 and L.bits < 8:
         both = load_or_zero(w.codes4 + row * (L.kp // 8) + word, mask)
-        low = field(both, left_of(L, 4), 4, 0)
-        high = field(both, left_of(L, 4), 4, 4)
+        if L.table is not None:
+            low, high = look_up_pairs(both, w.table, ASM)
+        else:
+            low, high = field(both, left_of(L, 4), 4, 0), field(both, left_of(L, 4), 4, 4)
     if L.bits & 2 and not L.digits:
         at = tl.multiple_of(tl.max_contiguous(row * (L.kp // 16) + (tile * 8 + rest % 8), [1, 4]), [1, 4])
         two = load_or_zero(w.codes2 + at, mask) >> ((rest // 8) * 4)
@@ -92,7 +116,7 @@ def codes_of(w, row, word, mask, ASM: tl.constexpr):
         one = load_or_zero(w.codes1 + at, mask) >> ((rest // 4) * 2)
         low1, high1 = field(one, left_of(L, 1), 1, 0), field(one, left_of(L, 1), 1, 1)
         low, high = (low | low1, high | high1) if L.bits > 1 else (low1, high1)
-    if L.table is not None:
+    if L.table is not None and L.bits < 4:
         low, high = look_up(low, w.table, ASM, 1), look_up(high, w.table, ASM, 1)
     return low, high
 

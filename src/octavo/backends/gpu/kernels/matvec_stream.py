@@ -1,5 +1,5 @@
-"""Products of one token whose lanes keep their part of it in registers and take row after row of the weights: of 4 and
-6 bits in two levels of scales, of 8 bits, and of points of a grid, which a program copies to shared memory.
+"""Products of one token whose lanes keep their part of it in registers and take row after row of the weights: of 4, 6
+and 8 bits, and of points of a grid, which a program copies to shared memory.
 
 A program has a lane for each chunk of 32 codes (`layout`), or for up to four of them. As many programs run as there is
 room for. The next two rows of each are under way, the first two before an earlier kernel's results are waited for.
@@ -102,7 +102,9 @@ def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, FINE: tl.constexp
             group = chunk // 4 * 4 + chunk % 4 // 2
             d_low = load_or_zero(x.scale + group * x.stride, mask)
             d_high = load_or_zero(x.scale + (group + 2) * x.stride, mask)
-        if LAYOUT.bits == 4:
+        if LAYOUT.odd:
+            d_low, d_high = d_low * 0.125, d_high * 0.125  # of eight times the values
+        elif LAYOUT.bits == 4 and not LAYOUT.signed:
             d_high *= 0.0625  # high codes are taken as they lie, 16 times as large
         chunks = chunks + ((low, high, d_low, d_high),)  # noqa: RUF005
     sums = ()
@@ -132,6 +134,9 @@ def _dot(codes, x, total, i: tl.constexpr, t, P: tl.constexpr, LAYOUT: tl.conste
     elif LAYOUT.bits == 6:
         two = field(codes[1][i] >> (t // 2 * 4), left_of(LAYOUT, 2), 2, 2 * P)
         total = dot4(field(codes[0][i], left_of(LAYOUT, 4), 4, 4 * P) | two, x, total, ASM)
+    elif LAYOUT.signed or LAYOUT.odd:  # 2 c + 1 is twice what is half a code above c
+        word = field(codes[0][i], 4, 4, 4 * P)
+        total = dot4(word | 0x08080808 if LAYOUT.odd else word, x, total, ASM)
     elif ASM == "ptx":
         word = codes[0][i] & (0x0F0F0F0F if P == 0 else -0x0F0F0F10)
         total = tl.inline_asm_elementwise(
