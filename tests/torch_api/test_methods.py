@@ -74,6 +74,18 @@ def test_what_a_method_made_is_stored_and_copied(method: str) -> None:
         assert torch.equal(copy.deepcopy(model)(x)["logits"], right)
 
 
+def test_sums_with_the_original_model_are_those_of_qronos_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take twice the time of a Hessian, and as much memory."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("vectors of the original model were counted")
+
+    monkeypatch.setattr("octavo.torch.calibrated.CrossHessian", refuse)
+    assert lost(made("w4a16-g128", "gptq")) < lost(made("w4a16-g128", "rtn"))
+    with pytest.raises(AssertionError, match="were counted"):
+        made("w4a16-g128", "qronos")
+
+
 def test_layers_that_stay_take_scales_up() -> None:
     """Readers that are skipped go along; folds that no quantized layer reads stay as they are."""
     model = made("int8-w8a8", "smoothquant", skip=("lm_head", "*.k", "*.down", "*.o"))

@@ -8,7 +8,7 @@ from copy import deepcopy
 from typing import Any
 
 import numpy as np
-from torch import Tensor, nn
+from torch import nn
 
 from octavo.errors import NonFiniteError
 from octavo.evals.layerwise import ProductInput
@@ -16,8 +16,9 @@ from octavo.evals.scheme_weights import COMPENSATE, Maker
 from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded
 from octavo.huggingface.schemes import CheckpointScheme
-from octavo.quantizers.calibration import CrossHessian
+from octavo.quantizers.calibration import CrossHessian, Hessian
 from octavo.quantizers.calibration.factor import factorize
+from octavo.quantizers.calibration.shared import Matrix
 from octavo.quantizers.compensation import DAMP
 from octavo.quantizers.compensation.coded import compensated
 from octavo.torch.run import inputs_of, rows_of, sharing, vectors_of
@@ -93,21 +94,33 @@ class Calibrator:
 
     def _compensated(self, layer: nn.Linear, name: str, calls: int, values: dict[str, F32]) -> dict[str, Coded]:
         """The weights by sums over what their layers are given."""
-        sums = CrossHessian(layer.in_features, name)
-        for batch in self._batches:
-            now = inputs_of(self._module, layer, calls, batch)
-            then = now if self._original is None else inputs_of(self._original, self._twin(name), calls, batch)
-            self._add(sums, now, then)
-        hessian, cross = sums.hessian.matrix(), None if self._original is None else sums.cross()
+        if self._original is None:
+            hessian, cross = self._hessian(layer, name, calls), None
+        else:
+            sums = self._cross(layer, name, calls)
+            hessian, cross = sums.hessian.matrix(), sums.cross()
         factor = factorize(hessian, "act", DAMP)
         return {
             each: compensated(self._scheme, weight, hessian, cross=cross, factor=factor)
             for each, weight in values.items()
         }
 
-    def _add(self, cross: CrossHessian, now: Sequence[Tensor], then: Sequence[Tensor]) -> None:
-        for x, y in zip(now, then, strict=True):
-            cross.add(rows_of(x), rows_of(y))
+    def _hessian(self, layer: nn.Linear, name: str, calls: int) -> Matrix:
+        sums = Hessian(layer.in_features, name)
+        for batch in self._batches:
+            for x in inputs_of(self._module, layer, calls, batch):
+                sums.add(rows_of(x))
+        return sums.matrix()
+
+    def _cross(self, layer: nn.Linear, name: str, calls: int) -> CrossHessian:
+        assert self._original is not None
+        sums = CrossHessian(layer.in_features, name)
+        for batch in self._batches:
+            now = inputs_of(self._module, layer, calls, batch)
+            then = inputs_of(self._original, self._twin(name), calls, batch)
+            for x, y in zip(now, then, strict=True):
+                sums.add(rows_of(x), rows_of(y))
+        return sums
 
     def _twin(self, name: str) -> nn.Linear:
         """The layer of the original model."""
