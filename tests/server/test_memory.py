@@ -12,7 +12,7 @@ from octavo.graph.node import Node, Sizes
 from octavo.io.memory import Room
 from octavo.runtime import Model
 from octavo.runtime.kv_cache import page_bytes
-from octavo.server import worker
+from octavo.server import engine_model
 from octavo.server.options import EngineOptions
 
 GIB = 1 << 30
@@ -34,11 +34,11 @@ class Card(ReferenceBackend):
 
 def usual(model: Model, backend: object, **options: Any) -> int | None:
     asked = EngineOptions("demo", max_sequences=4, **options)
-    return worker._usual_kv_memory(asked, model.engine.model, backend)  # type: ignore[arg-type]
+    return engine_model.usual_kv_memory(asked, model.engine.model, backend)  # type: ignore[arg-type]
 
 
 def test_whole_contexts_where_there_is_room(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "room", lambda: Room(64 * GIB))
+    monkeypatch.setattr(engine_model, "room", lambda: Room(64 * GIB))
     of_page = page_bytes(model.engine.graph)
     assert usual(model, object()) == 4 * (1024 // 64) * of_page
     assert usual(model, object(), n_ctx=100) == 4 * 2 * of_page
@@ -47,11 +47,11 @@ def test_whole_contexts_where_there_is_room(model: Model, monkeypatch: pytest.Mo
 
 def test_a_share_of_what_is_free(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     of_page = page_bytes(model.engine.graph)
-    monkeypatch.setattr(worker, "room", lambda: Room(12 * of_page))
+    monkeypatch.setattr(engine_model, "room", lambda: Room(12 * of_page))
     assert usual(model, object()) == 3 * of_page
     stored = sum(info.nbytes for info in model.file.tensors.values())
     assert usual(model, Card(stored + 10 * of_page)) == max(5 * of_page, (stored + 10 * of_page) // 8)
-    monkeypatch.setattr(worker, "room", lambda: Room(0))
+    monkeypatch.setattr(engine_model, "room", lambda: Room(0))
     assert usual(model, object()) == of_page
-    monkeypatch.setattr(worker, "room", lambda: None)
+    monkeypatch.setattr(engine_model, "room", lambda: None)
     assert usual(model, object()) is None

@@ -18,26 +18,15 @@ import msgspec
 
 from octavo.errors import OctavoError
 from octavo.graph.node import PAGE_SIZE
-from octavo.graph.protocol import Backend, BoundedBackend
-from octavo.huggingface import open_model_file
-from octavo.io.memory import room
-from octavo.io.named import resolve
 from octavo.jit.clock import clock
-from octavo.models import ModelSpec, read_model
 from octavo.runtime.buckets import TILE
-from octavo.runtime.context import default_context
 from octavo.runtime.core import EngineCore
-from octavo.runtime.embedding import is_embedding_model
-from octavo.runtime.engine import EngineConfig, usual_speculation
 from octavo.runtime.grammar import Grammars
-from octavo.runtime.kv_cache import page_bytes
-from octavo.runtime.loading import model_of
 from octavo.runtime.model import Model
-from octavo.runtime.placement import backends_for
 from octavo.runtime.request import Output, Request, State
 from octavo.runtime.sampling import SamplingParams, make_sampler
-from octavo.runtime.window_pool import pages_for
 from octavo.server.channel import Channel, ChannelError
+from octavo.server.engine_model import load_model
 from octavo.server.launch import STDIN
 from octavo.server.messages import (
     Add,
@@ -62,6 +51,8 @@ from octavo.server.side import SideWork
 
 log = logging.getLogger("octavo")
 SEEDS = 1 << 64
+DEVICE_ITL_TARGET, HOST_ITL_TARGET = 0.025, 0.25
+"""Seconds from one token of a reply to the next that prompts of others may not lengthen, on a GPU and on the CPU."""
 
 
 @dataclass(eq=False, slots=True)
@@ -217,44 +208,6 @@ def info_of(model: Model) -> Info:
     )  # fmt: skip
 
 
-def load_model(options: EngineOptions) -> Model:
-    """The model that options name. Raises OctavoError."""
-    wanted = options.gpu_layers
-    backends, layers = backends_for(
-        options.device, options.threads, wanted,  # type: ignore[arg-type]
-        deterministic=options.deterministic, attention=options.attention,
-    )  # fmt: skip
-    file = open_model_file(resolve(options.path))
-    spec = read_model(file)
-    kv_memory = options.kv_memory
-    if kv_memory is None and not is_embedding_model(spec):
-        kv_memory = _usual_kv_memory(options, spec, backends[0])
-    config = EngineConfig(
-        n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, kv_memory=kv_memory,
-        max_sequences=options.max_sequences, speculate=options.speculate or usual_speculation(backends[0]),
-    )  # fmt: skip
-    return model_of(file, backends, config, options.lora)
-
-
-def _usual_kv_memory(options: EngineOptions, spec: ModelSpec, backend: Backend) -> int | None:
-    """Bytes of the cache: for all contexts whole, or a share of the memory that is free; None: not known."""
-    graph = spec.graph(cache_type=options.cache_type)
-    of_page = page_bytes(graph)
-    whole = of_page * pages_for(options.n_ctx or default_context(spec)) * options.max_sequences
-    share = _share(spec, backend)
-    return None if share is None else max(min(whole, share), of_page) or None
-
-
-def _share(spec: ModelSpec, backend: Backend) -> int | None:
-    """Half of what weights leave of a GPU's memory, or a quarter of the system's; None where that is not known."""
-    if isinstance(backend, BoundedBackend):
-        free = backend.free()
-        left = free - sum(info.nbytes for info in spec.file.tensors.values())
-        return max(left // 2, free // 8)
-    machine = room()
-    return None if machine is None else machine.free // 4
-
-
 def serve_engine(sock: socket.socket) -> None:
     """Be the engine at the other end of a socket, on which the options come first."""
     channel = Channel(sock)
@@ -286,8 +239,8 @@ def serve_engine(sock: socket.socket) -> None:
 def make_loop(options: EngineOptions, send: Callable[[ToFront], None]) -> EngineLoop:
     """Load a model, and make a loop for it. Raises OctavoError."""
     model = load_model(options)
-    on_gpu = model.engine.backends[0].name not in ("cpu", "reference")
-    target = (0.025 if on_gpu else 0.25) if options.itl_target is None else options.itl_target
+    usual = DEVICE_ITL_TARGET if model.engine.on_device else HOST_ITL_TARGET
+    target = usual if options.itl_target is None else options.itl_target
     loop = EngineLoop(model, send, itl_target=target, embeddings=options.embeddings)
     loop.warm_up()
     gc.freeze()  # what is there now stays, and later searches for garbage leave it out
