@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo.evals.windows import outputs_for
 from octavo.formats import QTensor, by_name
+from octavo.graph.protocol import AsyncBackend
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers.job.recode import recode
@@ -37,7 +38,7 @@ def open_to_probe(path: str, context: int, *, device: str = "auto", threads: int
     with GGUFFile.open(path) as file:
         n_vocab = read_model(file).hparams.n_vocab
         floats = all(t.type_name in ("F32", "F16", "BF16") for t in file.tensors.values() if len(t.shape) > 1)
-        large = file.nbytes > SMALL and backends[0].name != "gpu"
+        large = file.nbytes > SMALL and not isinstance(backends[0], AsyncBackend)
     config = EngineConfig(
         n_ctx=context, n_batch=context, n_outputs=outputs_for(n_vocab, context), gpu_layers=gpu_layers
     )  # fmt: skip

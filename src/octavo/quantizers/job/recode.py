@@ -11,6 +11,7 @@ import numpy as np
 
 from octavo.errors import NonFiniteError, QuantFormatError, shown
 from octavo.formats import BlockFormat, QTensor, dequantize
+from octavo.formats.scalars import INTEGER
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.io.gguf import scan_non_finite
 from octavo.quantizers.encoding.encoder import encode
@@ -113,7 +114,7 @@ def read_slabs(tensor: QTensor, importance: F32 | None = None, scale: F32 | None
 
 def checked_copy(tensor: QTensor) -> QTensor:
     """The tensor as it is. Raises NonFiniteError naming it where it holds NaN or Inf."""
-    if tensor.format.name not in ("I8", "I16", "I32", "I64") and (bad := scan_non_finite(tensor)):
+    if tensor.format.number is not INTEGER and (bad := scan_non_finite(tensor)):
         raise NonFiniteError(f"tensor {shown(tensor.name)}: {bad} of {tensor.size} values are NaN or Inf")
     return tensor
 

@@ -168,7 +168,7 @@ class _Mixer:
     def _mixed(self, name: str, kind: str, shape: tuple[int, ...], base: BlockFormat) -> BlockFormat:
         if kind == "output" or (kind == "token_embd" and self.tied):
             return self.output or self._output(shape, base)
-        if self.preset.name == "MXFP4_MOE":
+        if self.preset.experts:
             return base if len(shape) > 2 and shape[-3] > 1 else by_name("Q8_0")
         if kind == "token_embd":
             return by_name(self._ruled(kind, 0) or base.name)
@@ -182,7 +182,7 @@ class _Mixer:
         whole, rule = shape[-1] % base.block == 0, self.preset.mix.get("output")
         if whole and rule:
             return by_name(rule(Place(0, 1)) or base.name)
-        return by_name("Q6_K" if whole and base.name != "Q8_0" and self.preset.name != "MXFP4_MOE" else "Q8_0")
+        return by_name("Q6_K" if whole and base.name != "Q8_0" and not self.preset.experts else "Q8_0")
 
     def _ruled(self, kind: str, index: int) -> str | None:
         facts = self.facts

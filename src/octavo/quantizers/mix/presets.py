@@ -92,6 +92,7 @@ class Preset:
     base       type of every tensor that no rule gives another; None where tensors are copied
     mix        rules by kind of tensor: attn_v (and fused projections that hold v), attn_output, ffn_down, ...
     small      of some two bits: attention gets no more bits in models of eight experts or of 80 layers
+    experts    `base` is the type of experts alone, and Q8_0 that of all other tensors
     """
 
     name: str
@@ -99,6 +100,7 @@ class Preset:
     base: str | None
     mix: Mapping[str, Rule] = field(default_factory=dict)
     small: bool = False
+    experts: bool = False
 
 
 # fmt: off
@@ -123,7 +125,7 @@ PRESETS: tuple[Preset, ...] = (
                                        "ffn_down": _when_imatrix(False, _first_part(8, "Q5_K"))}),
     Preset("IQ4_XS",    30, "IQ4_XS", {"attn_v": _shared_heads("Q5_K"), "attn_output": _eight_experts(),
                                        "ffn_down": _when_imatrix(False, _first_part(8, "Q5_K"))}),
-    Preset("MXFP4_MOE", 38, "MXFP4"),
+    Preset("MXFP4_MOE", 38, "MXFP4", experts=True),
     Preset("Q3_K_L",    13, "Q3_K",   {"attn_v": _always("Q5_K"), "ffn_down": _always("Q5_K"),
                                        "attn_output": lambda p: None if p.experts == EIGHT_EXPERTS else "Q5_K"}),
     Preset("Q3_K_M",    12, "Q3_K",   {"attn_v": _first(2, "Q5_K", "Q4_K"),
