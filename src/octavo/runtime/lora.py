@@ -7,11 +7,12 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from octavo.errors import UsageError
+from octavo.errors import HostMemoryError, UsageError
 from octavo.graph.low_rank import targets
+from octavo.io.memory import room
 from octavo.io.named import locate_adapter
 from octavo.models import ModelSpec
-from octavo.models.lora import combined
+from octavo.models.lora import Adapter, combined
 from octavo.runtime.arguments import wrong
 
 Path = str | os.PathLike[str]
@@ -20,6 +21,7 @@ Lora = Path | Iterable[Path] | Mapping[Path, float]
 Chosen = tuple[tuple[str, float], ...]
 """Adapters by path, each with its scale."""
 
+GIB = 1 << 30
 ALLOWED = "a path, several, or a mapping of paths to finite numbers"
 
 
@@ -63,8 +65,8 @@ def _is_number(value: object) -> bool:
 def with_adapters(model: ModelSpec, adapters: Chosen) -> ModelSpec:
     """The model with what adapters add to its weights; their tensors are read now.
 
-    Raises FileError and ModelError for adapters that can't be read or are of another model, and NonFiniteError for NaN
-    and Inf in them.
+    Raises FileError and ModelError for adapters that can't be read or are of another model, HostMemoryError for those
+    that no memory is left for, and NonFiniteError for NaN and Inf in them.
     """
     if not adapters:
         return model
@@ -75,4 +77,15 @@ def with_adapters(model: ModelSpec, adapters: Chosen) -> ModelSpec:
         adapter = open_adapter(path, model)
         adapter.require_fitting(of_model, model.file.tensors)
         found.append((adapter, scale))
+    _require_memory([adapter for adapter, scale in found if scale])
     return replace(model, added=combined(found))
+
+
+def _require_memory(adapters: Sequence[Adapter]) -> None:
+    """Raise HostMemoryError unless memory holds what adapters add, as F32 and twice while it is put together."""
+    parts = [part for adapter in adapters for part in adapter.parts.values()]
+    needed = 8 * sum(math.prod(factor.shape) for part in parts for factor in (part.a, part.b))
+    found = room()
+    if found is not None and needed > found.free + found.swap:
+        paths, free = ", ".join(adapter.path for adapter in adapters), (found.free + found.swap) / GIB
+        raise HostMemoryError(f"{paths}: {needed / GIB:.2f} GiB of memory are needed, and {free:.2f} GiB are free")
