@@ -11,32 +11,32 @@ import numpy as np
 from octavo.formats.spec import F32
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers, mamba, names
+from octavo.models import layers, names, ssd
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, brief
 from octavo.models.granitehybrid import WORDS
 from octavo.models.hparams import HyperparamReader, read_shared
-from octavo.models.mamba import SIZES, Mamba
+from octavo.models.ssd import SIZES, Mamba2
 from octavo.models.weights import Tensors, Weights
 
 SCAN_NORM, NORM = "ssm_norm.weight", "ffn_norm"
 """The latter without ".weight", as converters write it."""
 
 
-def hparams(r: HyperparamReader) -> Mamba:
+def hparams(r: HyperparamReader) -> Mamba2:
     hp = read_shared(r, has_experts=False)
     all_of_them = (True,) * hp.n_layer
-    return hp.extended(Mamba, **mamba.read_sizes(r), attends=all_of_them, scans=all_of_them)
+    return hp.extended(Mamba2, **ssd.read_sizes(r), attends=all_of_them, scans=all_of_them)
 
 
-def tensors(hp: Mamba) -> Tensors:
-    scan, feed_forward = mamba.tensors(hp), layers.ffn_tensors(hp, bias=True)
+def tensors(hp: Mamba2) -> Tensors:
+    scan, feed_forward = ssd.tensors(hp), layers.ffn_tensors(hp, bias=True)
     scan[SCAN_NORM] = replace(scan[SCAN_NORM], optional=True)
     feed_forward[NORM] = feed_forward.pop(f"{NORM}.weight")
     return layers.model_tensors(hp, layers.attention_tensors(hp, output_bias=True) | scan | feed_forward)
 
 
-def build(g: GraphBuilder, hp: Mamba, w: Weights) -> Node:
+def build(g: GraphBuilder, hp: Mamba2, w: Weights) -> Node:
     rope = layers.rotary(g, hp.rope, w)
     x = g.get_rows(w["token_embd"], g.tokens)
     for i in range(hp.n_layer):
@@ -44,7 +44,7 @@ def build(g: GraphBuilder, hp: Mamba, w: Weights) -> Node:
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
         q, k, v = layers.qkv(g, hp, b, h)
         attended = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        x = g.add(g.add(x, layers.linear(g, b, "attn_output", attended)), mamba.scan(g, hp, b, h, i))
+        x = g.add(g.add(x, layers.linear(g, b, "attn_output", attended)), ssd.scan(g, hp, b, h, i))
         x = g.add(x, layers.ffn(g, b, g.rms_norm(x, b.whole(NORM), hp.eps)))
     return layers.logits(g, hp, w, x)
 
@@ -54,9 +54,9 @@ def config_keys(config: Config) -> Keys:
     config.only_flags({"mamba_proj_bias": False, "projectors_bias": False})
     if config.flag("mamba_rms_norm", False) and config.flag("mamba_norm_before_gate", True):
         raise config.error("mamba_norm_before_gate", "is true", "false where there is a norm")
-    expanded = config.size("hidden_size", mamba.MOST) * config.size("mamba_expand", 64, 2)
-    width = config.size("mamba_d_ssm", mamba.MOST, expanded)
-    return mamba.config_keys(mamba.with_head_size(config, WORDS, width), WORDS)
+    expanded = config.size("hidden_size", ssd.MOST) * config.size("mamba_expand", 64, 2)
+    width = config.size("mamba_d_ssm", ssd.MOST, expanded)
+    return ssd.config_keys(ssd.with_head_size(config, WORDS, width), WORDS)
 
 
 def factors(config: Config) -> Mapping[str, float | F32]:
@@ -98,11 +98,11 @@ def factors(config: Config) -> Mapping[str, float | F32]:
 ARCH = Architecture(
     name="falcon-h1",
     hparams=hparams,
-    keys=mamba.KEYS,
+    keys=ssd.KEYS,
     tensors=tensors,
     build=build,
     classes={"FalconH1ForCausalLM": config_keys},
-    names=names.ATTENTION | mamba.names("mamba.") | {
+    names=names.ATTENTION | ssd.names("mamba.") | {
         "input_layernorm": "attn_norm", "pre_ff_layernorm.weight": NORM, "feed_forward.gate_proj": "ffn_gate",
         "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
     },
@@ -110,7 +110,7 @@ ARCH = Architecture(
         "embed_tokens.weight": "token_embd.weight", "final_layernorm.weight": "output_norm.weight",
         "lm_head.weight": "output.weight",
     },
-    remade=mamba.remade,
+    remade=ssd.remade,
     factors=factors,
     ropes=("default", "linear", "yarn", "llama3"),
     writable=False,

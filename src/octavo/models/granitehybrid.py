@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import granite, layers, mamba, names
+from octavo.models import granite, layers, names, ssd
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, expert_keys
 from octavo.models.granite import DENSE, HYBRID, ROPE, SHARED_WIDTH, Granite
 from octavo.models.hparams import LIMITS, HyperparamReader, read_shared
-from octavo.models.mamba import Mamba
+from octavo.models.ssd import Mamba2
 from octavo.models.weights import Tensors, Weights, vector
 
 KV_HEADS, WIDTH = "attention.head_count_kv", "feed_forward_length"
@@ -22,7 +22,7 @@ WORDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraniteHybrid(Mamba, Granite):
+class GraniteHybrid(Mamba2, Granite):
     """Whether attention has rope, beside what both kinds of layers have."""
 
     turns: bool
@@ -38,7 +38,7 @@ def hparams(r: HyperparamReader) -> GraniteHybrid:
     return hp.extended(
         GraniteHybrid,
         **granite.scales(r, hp),
-        **mamba.read_sizes(r),
+        **ssd.read_sizes(r),
         n_ff_shared=width if hp.n_expert else 0,
         attends=attends,
         scans=tuple(not attend for attend in attends),
@@ -47,7 +47,7 @@ def hparams(r: HyperparamReader) -> GraniteHybrid:
 
 
 def tensors(hp: GraniteHybrid) -> Tensors:
-    scan = {"attn_norm.weight": vector(hp.n_embd), **mamba.tensors(hp)}
+    scan = {"attn_norm.weight": vector(hp.n_embd), **ssd.tensors(hp)}
     attention, feed_forward = layers.attention_tensors(hp, output_bias=True), granite.feed_forward_tensors(hp)
     return layers.model_tensors(hp, lambda i: (attention if hp.attends[i] else scan) | feed_forward)
 
@@ -58,7 +58,7 @@ def build(g: GraphBuilder, hp: GraniteHybrid, w: Weights) -> Node:
     for i in range(hp.n_layer):
         b = w.block(i)
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
-        h = _attend(g, hp, b, h, i, turn) if hp.attends[i] else mamba.scan(g, hp, b, h, i)
+        h = _attend(g, hp, b, h, i, turn) if hp.attends[i] else ssd.scan(g, hp, b, h, i)
         x = g.add(x, layers.scaled(g, h, hp.residual_scale))
         x = g.add(x, layers.scaled(g, granite.feed_forward(g, hp, b, x), hp.residual_scale))
     return layers.scaled(g, layers.logits(g, hp, w, x), hp.logit_scale)
@@ -75,7 +75,7 @@ def config_keys(config: Config) -> Keys:
     config.only_flags({"mamba_proj_bias": False})
     n = config.size("num_hidden_layers", LIMITS["block_count"])
     kinds = {"mamba": "scan", "linear_attention": "scan", "attention": "attend", "full_attention": "attend"}
-    found = mamba.layer_kinds(config, "layer_types", kinds) or ["scan"] * n
+    found = ssd.layer_kinds(config, "layer_types", kinds) or ["scan"] * n
     if len(found) != n:
         raise config.error("layer_types", f"has {len(found)} values", f"one for each of {n} layers")
     positions = config.values.get("position_embedding_type")
@@ -92,8 +92,8 @@ def config_keys(config: Config) -> Keys:
 
 def _scan_keys(config: Config) -> Keys:
     """Sizes of the scan. Raises ModelError for heads that are not as long as the width and its expansion say."""
-    width = config.size("hidden_size", mamba.MOST) * config.size("mamba_expand", 64, 2)
-    return mamba.config_keys(mamba.with_head_size(config, WORDS, width), WORDS)
+    width = config.size("hidden_size", ssd.MOST) * config.size("mamba_expand", 64, 2)
+    return ssd.config_keys(ssd.with_head_size(config, WORDS, width), WORDS)
 
 
 def with_experts(config: Config) -> Keys:
@@ -110,13 +110,13 @@ EXPERTS = {
 ARCH = Architecture(
     name="granitehybrid",
     hparams=hparams,
-    keys=granite.KEYS | mamba.KEYS,
+    keys=granite.KEYS | ssd.KEYS,
     tensors=tensors,
     build=build,
     classes={HYBRID: config_keys, f"{HYBRID} with num_local_experts": with_experts},
-    names=names.NORMS | names.ATTENTION | mamba.names("mamba.") | EXPERTS,
+    names=names.NORMS | names.ATTENTION | ssd.names("mamba.") | EXPERTS,
     class_names={HYBRID: DENSE},
-    remade=mamba.remade,
+    remade=ssd.remade,
     ropes=("default", "linear", "yarn", "llama3"),
     writable=False,
 )

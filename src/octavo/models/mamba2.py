@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers, mamba
+from octavo.models import layers, ssd
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import LIMITS, RMS_EPS, HyperparamReader, vocabulary_size
-from octavo.models.mamba import Mamba
 from octavo.models.rope import Rope
+from octavo.models.ssd import Mamba2
 from octavo.models.weights import Tensors, Weights, vector
 
 NONE = ("attention.head_count", "attention.head_count_kv", "feed_forward_length", "expert_count")
@@ -22,11 +22,11 @@ WORDS = {
 }  # fmt: skip
 
 
-def hparams(r: HyperparamReader) -> Mamba:
+def hparams(r: HyperparamReader) -> Mamba2:
     for field in NONE:
         r.whole(field, 0, 0)
-    n, sizes = r.size("block_count"), mamba.read_sizes(r)
-    return Mamba(
+    n, sizes = r.size("block_count"), ssd.read_sizes(r)
+    return Mamba2(
         arch=r.arch, n_layer=n, n_embd=r.size("embedding_length"), n_ff=0, n_head=0, n_head_kv=0, head_dim=0,
         n_vocab=vocabulary_size(r), n_ctx_train=r.size("context_length", CONTEXT), eps=r.real(RMS_EPS, 1e-5, high=1.0),
         rope=Rope(dims=0, base=10000.0, interleaved=False), attends=(False,) * n, scans=(True,) * n,
@@ -35,23 +35,23 @@ def hparams(r: HyperparamReader) -> Mamba:
     )  # fmt: skip
 
 
-def tensors(hp: Mamba) -> Tensors:
-    return layers.model_tensors(hp, {"attn_norm.weight": vector(hp.n_embd), **mamba.tensors(hp)})
+def tensors(hp: Mamba2) -> Tensors:
+    return layers.model_tensors(hp, {"attn_norm.weight": vector(hp.n_embd), **ssd.tensors(hp)})
 
 
-def build(g: GraphBuilder, hp: Mamba, w: Weights) -> Node:
+def build(g: GraphBuilder, hp: Mamba2, w: Weights) -> Node:
     x = g.get_rows(w["token_embd"], g.tokens)
     for i in range(hp.n_layer):
         b = w.block(i)
-        x = g.add(x, mamba.scan(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i))
+        x = g.add(x, ssd.scan(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i))
     return layers.logits(g, hp, w, x)
 
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for biases of matrices."""
     config.only_flags({"use_bias": False})
-    width = config.size("hidden_size", mamba.MOST) * config.size("expand", 64, 2)
-    return mamba.config_keys(mamba.with_head_size(config, WORDS, width), WORDS) | dict.fromkeys(NONE, 0) | {
+    width = config.size("hidden_size", ssd.MOST) * config.size("expand", 64, 2)
+    return ssd.config_keys(ssd.with_head_size(config, WORDS, width), WORDS) | dict.fromkeys(NONE, 0) | {
         RMS_EPS: config.real("rms_norm_eps", 1e-5),
         "context_length": config.size("max_position_embeddings", LIMITS["context_length"], CONTEXT),
     }  # fmt: skip
@@ -60,11 +60,11 @@ def config_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="mamba2",
     hparams=hparams,
-    keys=mamba.KEYS,
+    keys=ssd.KEYS,
     tensors=tensors,
     build=build,
     classes={"Mamba2ForCausalLM": config_keys},
-    names={"norm": "attn_norm", **mamba.names("mixer.")},
+    names={"norm": "attn_norm", **ssd.names("mixer.")},
     base="backbone.",
     other_bases=("model.backbone.", "model."),
     outer={
@@ -72,6 +72,6 @@ ARCH = Architecture(
         "lm_head.weight": "output.weight",
     },
     key_aliases={"layer_norm_epsilon": "rms_norm_eps"},
-    remade=mamba.remade,
+    remade=ssd.remade,
     writable=False,
 )  # fmt: skip

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers, mamba, names
+from octavo.models import layers, names, ssd
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, RMS_EPS, HyperparamReader, read_shared
-from octavo.models.mamba import Mamba
+from octavo.models.ssd import Mamba2
 from octavo.models.weights import Tensors, Weights, vector
 
 KV_HEADS, WIDTH = "attention.head_count_kv", "feed_forward_length"
@@ -25,13 +25,13 @@ WORDS = {
     "taps": "conv_kernel", "keys": "ssm_state_size", "heads": "mamba_num_heads", "scan_groups": "n_groups",
     "size": "mamba_head_dim", "limit": "time_step_limit",
 }  # fmt: skip
-FIELDS = mamba.KEYS | {LAYER_NORM_EPS}
+FIELDS = ssd.KEYS | {LAYER_NORM_EPS}
 """Some files say what norms add by the one key, and others by both."""
 FeedForward = Callable[[GraphBuilder, Weights, Node], Node]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NemotronH(Mamba):
+class NemotronH(Mamba2):
     """Layers that neither attend nor scan have a feed-forward."""
 
 
@@ -47,7 +47,7 @@ def read(r: HyperparamReader, *, has_experts: bool) -> NemotronH:
     if both is not None:
         raise r.error(WIDTH, f"{widths[both]} of layer {both}, which has attention", "0 in layers with heads of keys")
     scans = tuple(not n and not width for n, width in zip(keys, widths, strict=True))
-    return hp.extended(NemotronH, **mamba.read_sizes(r), attends=tuple(n > 0 for n in keys), scans=scans)
+    return hp.extended(NemotronH, **ssd.read_sizes(r), attends=tuple(n > 0 for n in keys), scans=scans)
 
 
 def tensors(hp: NemotronH) -> Tensors:
@@ -56,7 +56,7 @@ def tensors(hp: NemotronH) -> Tensors:
 
 def model_tensors(hp: NemotronH, feed_forward: Tensors) -> Tensors:
     """A model's tensors, with these of a layer that has a feed-forward."""
-    attention, scan, norm = layers.attention_tensors(hp, output_bias=True), mamba.tensors(hp), vector(hp.n_embd)
+    attention, scan, norm = layers.attention_tensors(hp, output_bias=True), ssd.tensors(hp), vector(hp.n_embd)
 
     def block(i: int) -> Tensors:
         return {"attn_norm.weight": norm} | (attention if hp.attends[i] else scan if hp.scans[i] else feed_forward)
@@ -81,7 +81,7 @@ def graph(g: GraphBuilder, hp: NemotronH, w: Weights, feed_forward: FeedForward)
             q, k, v = layers.qkv(g, hp, b, h)
             h = layers.linear(g, b, "attn_output", g.attention(q, k, v, layer=i, scale=hp.attention_scale))
         else:
-            h = mamba.scan(g, hp, b, h, i) if hp.scans[i] else feed_forward(g, b, h)
+            h = ssd.scan(g, hp, b, h, i) if hp.scans[i] else feed_forward(g, b, h)
         x = g.add(x, h)
     return layers.logits(g, hp, w, x)
 
@@ -99,7 +99,7 @@ def layer_keys(config: Config, kind: str, width: int) -> Keys:
     config.only_flags({"use_bias": False, "mamba_proj_bias": False})
     config.only({"mlp_hidden_act": "relu2", "mamba_hidden_act": "silu", "sliding_window": None})
     word = KINDS if config.values.get(KINDS) is not None else PATTERN
-    found = mamba.layer_kinds(config, word, OF_KINDS if word == KINDS else LETTERS)
+    found = ssd.layer_kinds(config, word, OF_KINDS if word == KINDS else LETTERS)
     if found is None:
         raise config.error(KINDS, "is missing", "what each layer is")
     other = {FEED, EXPERTS} - {kind}
@@ -111,13 +111,13 @@ def layer_keys(config: Config, kind: str, width: int) -> Keys:
     heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
     heads = config.size("num_key_value_heads", LIMITS[KV_HEADS], heads)
     eps = config.real("rms_norm_eps", 1e-5)
-    return mamba.config_keys(config, WORDS) | {
+    return ssd.config_keys(config, WORDS) | {
         "block_count": n, RMS_EPS: eps, LAYER_NORM_EPS: eps, KV_HEADS: [heads * (each == ATTEND) for each in found],
         WIDTH: [width * (each == kind) for each in found],
     }  # fmt: skip
 
 
-NAMES = {"norm": "attn_norm", **mamba.names("mixer."), "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down"} | {
+NAMES = {"norm": "attn_norm", **ssd.names("mixer."), "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down"} | {
     module.replace("self_attn", "mixer"): name for module, name in names.ATTENTION.items()
 }
 OUTER = {
@@ -139,6 +139,6 @@ ARCH = Architecture(
     outer=OUTER,
     unused=("mtp.",),
     key_aliases=OTHER_WORDS,
-    remade=mamba.remade,
+    remade=ssd.remade,
     writable=False,
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers, mamba, nemotron_h, routed
+from octavo.models import layers, nemotron_h, routed, ssd
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import LIMITS, HyperparamReader
@@ -95,6 +95,6 @@ ARCH = Architecture(
     outer=OUTER,
     unused=("mtp.",),
     key_aliases=OTHER_WORDS,
-    remade=mamba.remade,
+    remade=ssd.remade,
     writable=False,
 )  # fmt: skip

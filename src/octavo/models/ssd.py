@@ -1,4 +1,4 @@
-"""What models with layers of Mamba-2 share: a selective scan behind a convolution, and a gated norm of groups."""
+"""What models with layers of Mamba-2 (SSD) share: a selective scan behind a convolution, and a gated norm of groups."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST = LIMITS["embedding_length"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mamba(Hybrid):
+class Mamba2(Hybrid):
     """Sizes of the layers that scan.
 
     scans    whether each layer has a selective scan, and so a state
@@ -58,7 +58,7 @@ class Mamba(Hybrid):
 
 
 def read_sizes(r: HyperparamReader) -> dict[str, int]:
-    """The sizes of `Mamba`. Raises ModelError naming the key that is wrong."""
+    """The sizes of `Mamba2`. Raises ModelError naming the key that is wrong."""
     sizes = {name: r.whole(field, 0, MOST) for name, field in SIZES.items()}
     groups, heads = max(1, sizes["scan_groups"]), max(1, sizes["heads"])
     checks = {
@@ -74,7 +74,7 @@ def read_sizes(r: HyperparamReader) -> dict[str, int]:
     return sizes
 
 
-def tensors(hp: Mamba) -> Tensors:
+def tensors(hp: Mamba2) -> Tensors:
     """Those of a scan, without the norm before it."""
     products = {
         "ssm_in.weight": matrix(hp.inner + hp.channels + hp.heads, hp.n_embd),
@@ -92,7 +92,7 @@ def tensors(hp: Mamba) -> Tensors:
     }
 
 
-def scan(g: GraphBuilder, hp: Mamba, b: Weights, h: Node, layer: int) -> Node:
+def scan(g: GraphBuilder, hp: Mamba2, b: Weights, h: Node, layer: int) -> Node:
     """[T, n_embd] normed -> [T, n_embd] (arXiv 2405.21060)."""
     gate, mixed, dt = g.columns(layers.linear(g, b, "ssm_in", h), hp.inner, hp.channels, hp.heads)
     mixed = g.causal_conv(mixed, taps_of(b["ssm_conv1d"]), layer, silu=True, bias=b.get("ssm_conv1d.bias"))
@@ -105,7 +105,7 @@ def scan(g: GraphBuilder, hp: Mamba, b: Weights, h: Node, layer: int) -> Node:
     return layers.linear(g, b, "ssm_out", _normed(g, hp, b, g.swiglu(gate, y), layer))
 
 
-def _normed(g: GraphBuilder, hp: Mamba, b: Weights, y: Node, layer: int) -> Node:
+def _normed(g: GraphBuilder, hp: Mamba2, b: Weights, y: Node, layer: int) -> Node:
     """y [T, inner], each group of neighbours normed; y itself where there is no norm."""
     if b.get("ssm_norm") is None:
         return y
@@ -163,7 +163,7 @@ def layer_kinds(config: Config, word: str, kinds: dict[str, str]) -> list[str] |
     return [kinds[str(kind)] for kind in found]
 
 
-def remade(name: str, tensor: LazyTensor, hp: Mamba) -> LazyTensor:
+def remade(name: str, tensor: LazyTensor, hp: Mamba2) -> LazyTensor:
     """A checkpoint's tensor as GGUF has it: rates, convolutions [C, K], and numbers of heads and groups in rows."""
     if name.endswith(".ssm_a"):
         return in_rows(of_values(tensor, lambda values: -np.exp(values)), hp.heads)
