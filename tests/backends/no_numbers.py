@@ -1,0 +1,56 @@
+"""Attention to caches in which NaN lies: what sequences left that held the pages before, or a token's own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from octavo.backends.reference import ReferenceBackend
+from octavo.bench.cases import Built, OpCase, compare, run
+from octavo.graph.node import PAGE_SIZE
+from octavo.graph.protocol import Backend
+from octavo.runtime.batch import Feed, make_batch
+from octavo.runtime.kv_cache import Sequence
+
+SHAPE = {"heads": 4, "kv_heads": 2, "dim": 64}
+DECODING, PROMPTS = (3, (5, 100, 20)), (20, (0, 70, 3))
+LATENT = {"heads": 4, "kv_heads": 1, "dim": 96, "shared": 64}
+
+
+def after_nan(built: Built) -> Built:
+    """The steps, after one that writes NaN to all rows of the cache."""
+    (first, _), *_ = built.steps
+    pages = built.limits["rows"] // PAGE_SIZE
+    inputs, sizes = make_batch([Feed(Sequence(list(range(pages))), [0] * (pages * PAGE_SIZE))], built.limits["pages"])
+    step: dict[str, Any] = {**inputs, "q": np.zeros((sizes["tokens"], *first["q"].shape[1:]), np.float32)}
+    for name in set("kv") & set(first):
+        step[name] = np.full((sizes["tokens"], *first[name].shape[1:]), np.nan, np.float32)
+    most = {name: max(size, sizes.get(name, 0)) for name, size in built.limits.items()}
+    return replace(built, steps=((step, sizes), *built.steps), limits=most)
+
+
+def held_to_clean_pages(case: OpCase, backend: Backend) -> None:
+    """The results are those of a cache in which nothing lay before."""
+    built = case.build()
+    _, *found = run(after_nan(built), [backend])
+    difference = compare(case, found, run(built, [ReferenceBackend()]))
+    assert difference.ok, difference
+
+
+def held_to_what_is_seen(case: OpCase, backend: Backend, name: str, token: int, value: float) -> None:
+    """With a value in place of all numbers of a token's `name`, "k" or "v", it and what is after it in its sequence are
+    no numbers. All others are what they are without it."""
+    built = case.build()
+    *before, (inputs, sizes) = built.steps
+    changed = inputs[name].copy()
+    changed[token] = value
+    found = run(replace(built, steps=(*before, ({**inputs, name: changed}, sizes))), [backend])[-1]
+    expected = run(built, [ReferenceBackend()])[-1]
+    stop = next(end for end in accumulate(case.sequences[1]) if end > token)
+    sees = (np.arange(len(found)) >= token) & (np.arange(len(found)) < stop)
+    difference = compare(case, [found[~sees]], [expected[~sees]])
+    assert difference.ok, difference
+    assert not np.isfinite(found[sees]).all(axis=1).any()
