@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo.errors import CacheFullError, ContextFullError, UsageError
+from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.kv_cache import PagePool, Sequence
 from octavo.runtime.pace import LEAST, TILE, Pace
@@ -266,6 +266,26 @@ def test_what_no_token_can_be_chosen_for_ends_alone() -> None:
     assert outputs == [Output(bad, None, "error"), Output(good, 4)]
     assert (run.scheduler.running, bad.failure) == ([good], why)
     assert run.memory.tree.matching([1, 9]) == 0, "nobody else gets what failed"
+
+
+@pytest.mark.parametrize(("why", "kept"), [(NonFiniteError("NaN"), 0), (ValueError("no such number"), 2 * PAGE_SIZE)])
+def test_pages_that_nan_was_computed_from_are_for_nobody(why: Exception, kept: int) -> None:
+    """Those of earlier steps of a prompt, those that it began with, and what others have put behind these."""
+    run = Run(n_batch=PAGE_SIZE)
+    prompt = list(range(1, 2 * PAGE_SIZE + 20))
+    for one in (request(prompt[:PAGE_SIZE] + [7] * 70), other := request([9, *prompt])):
+        run.scheduler.add(one)
+    run.finish()
+    bad = request(prompt)
+    run.scheduler.add(bad)
+    while bad.left > PAGE_SIZE:
+        run.step()
+    assert run.memory.tree.matching(prompt) == 2 * PAGE_SIZE
+    run.scheduler.commit(run.scheduler.plan(), {}, {bad: why})
+    assert run.memory.tree.matching(prompt) == kept
+    assert run.memory.tree.matching(prompt[:PAGE_SIZE] + [7] * 70) == (PAGE_SIZE + 69 if kept else 0)
+    assert run.memory.tree.matching([9, *prompt]) == len(prompt)
+    assert (run.pool.held, other.finish_reason) == (0, "stop")
 
 
 def test_pace_finds_among_measured_sizes_the_largest_in_time() -> None:

@@ -177,6 +177,17 @@ class PageTree:
         """Give up this page, with nothing below it."""
         self._remove(next(n for n in self._used if n.page == page))
 
+    def retract(self, sequence: Sequence, space: Hashable = "") -> None:
+        """Forget the pages of `sequence`, and all that came after them: what is in them may be wrong."""
+        root = self._roots.get(space, Node((), -1, None))
+        own, found = set(sequence.pages), list[Node]()
+        below = [child for children in root.children.values() for child in children if child.page in own]
+        while below:
+            found.append(below.pop())
+            below += [child for children in found[-1].children.values() for child in children]
+        for node in reversed(found):
+            self._remove(node)
+
     def _remove(self, node: Node) -> None:
         assert node.parent is not None
         assert not node.children

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
 
-from octavo.errors import CacheFullError, ContextFullError, UsageError
+from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.buckets import at_most, chunk_sizes
 from octavo.runtime.kv_cache import PagePool, Sequence
@@ -312,10 +312,13 @@ class Scheduler:
         return outputs + [self._take(request, chosen[request]) for request, _ in plan.choosing if request in chosen]
 
     def _fail(self, request: Request, why: Exception) -> Output:
-        """End a request; what was computed of it may be wrong, and is for nobody else."""
+        """End a request; what was computed of it may be wrong, and is for nobody else. After NaN pages of earlier steps,
+        and those that it began with, may be NaN too: a token that is can make so those before it."""
         request.failure = why
         self._let_siblings_go(request)
         if request.state is State.RUNNING:
+            if isinstance(why, NonFiniteError):
+                self.tree.retract(request.sequence, request.space)
             self.running.remove(request)
             self.pool.release(request.sequence)
             request.state = State.FINISHED
