@@ -57,6 +57,11 @@ MODERN = {
     "num_hidden_layers": 4, "local_attention": 16, "pad_token_id": 0, "bos_token_id": 304, "cls_token_id": 304,
     "eos_token_id": 305, "sep_token_id": 305,
 }  # fmt: skip
+LLAMA3_ROPE = {
+    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}  # fmt: skip
+TWO_ENDS = {"bos_token_id": 304, "eos_token_id": 305, "pad_token_id": 0}
 KINDS = {
     "bert": Kind("BertModel", "BertConfig", "cls_token", tokenizer=partial(word_piece, 320)),
     "nomic-bert": Kind("NomicBertModel", "NomicBertConfig", "mean_tokens", tokenizer=partial(word_piece, 320)),
@@ -70,10 +75,22 @@ KINDS = {
         "num_key_value_heads": 1, "head_dim": 64, "query_pre_attn_scalar": 64, "sliding_window": 16,
         "use_bidirectional_attention": True, "layer_types": ["sliding_attention", "full_attention"],
     }, dense=((160, 128), (128, 160))),
+    "eurobert": Kind("EuroBertModel", "EuroBertConfig", "mean_tokens", {
+        "num_key_value_heads": 1, "mask_token_id": 303, **TWO_ENDS,
+    }),
+    "llama-embed": Kind("LlamaBidirectionalModel", "LlamaConfig", "mean_tokens", {
+        "num_key_value_heads": 1, "pooling": "avg", "rope_parameters": LLAMA3_ROPE, **TWO_ENDS,
+    }),
     "qwen3": Kind("Qwen3Model", "Qwen3Config", "lasttoken", {
         "num_key_value_heads": 1, "head_dim": 64, "architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True,
     }),
 }  # fmt: skip
+
+
+class LlamaBidirectionalModel(transformers.EuroBertModel):  # type: ignore[misc]
+    """EuroBERT is Llama with another mask; the configuration says that this is Llama."""
+
+    config_class = transformers.LlamaConfig
 
 
 @dataclass
@@ -103,9 +120,9 @@ class Saved:
 def save(folder: Path, kind: Kind) -> Saved:
     """Save a random model of a kind to `folder`."""
     torch.manual_seed(1)
-    model = (getattr(transformers, kind.model, None) or getattr(jina_bert, kind.model))(
-        getattr(transformers, kind.config)(**SIZES | kind.options)
-    ).eval()
+    own = {"LlamaBidirectionalModel": LlamaBidirectionalModel, "JinaBertModel": jina_bert.JinaBertModel}
+    made = own.get(kind.model) or getattr(transformers, kind.model)
+    model = made(getattr(transformers, kind.config)(**SIZES | kind.options)).eval()
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
     model.save_pretrained(folder)

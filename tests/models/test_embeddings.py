@@ -13,6 +13,7 @@ import octavo
 from octavo.convert import convert_checkpoint
 from octavo.errors import ContextFullError, FileError, ModelError, OctavoError, UsageError
 from octavo.huggingface import open_model_file
+from octavo.io.gguf import GGUFFile, write_gguf
 from tests.convert import folders
 from tests.models.embedding_checkpoints import KINDS, SIZES, Saved, save
 from tests.models.table import in_format
@@ -137,16 +138,32 @@ def test_a_projection_for_a_model_that_has_none(bert: Path) -> None:
         octavo.load(bert, device="reference")
 
 
-def test_pooling_of_a_kind_that_is_not_computed(bert: Path) -> None:
-    from octavo.io.gguf import GGUFFile, write_gguf
-
-    convert_checkpoint(bert, bert / "m.gguf", "F32")
-    with GGUFFile.open(bert / "m.gguf") as file:
+@pytest.mark.parametrize(("name", "field", "value", "message"), [
+    ("bert", "pooling_type", 5, r"bert.pooling_type: is 5 \(allowed: 0 to 4\)"),
+    ("llama-embed", "attention.causal", True, r"llama-embed.attention.causal: is true \(allowed: false\)"),
+    ("eurobert", "attention.sliding_window", 8, r"eurobert.attention.sliding_window: is 8 \(allowed: 0\)"),
+    ("llama-embed", "expert_count", 2, r"llama-embed.expert_count: 2 experts in llama-embed \(allowed: 0\)"),
+    ("eurobert", "logit_scale", 2.0, r"eurobert.logit_scale: is 2.0, which Octavo does not compute eurobert with"),
+])  # fmt: skip
+def test_files_of_what_is_not_computed(name: str, field: str, value: object, message: str, tmp_path: Path) -> None:
+    save(tmp_path, KINDS[name])
+    convert_checkpoint(tmp_path, tmp_path / "m.gguf", "F32")
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
         values = {key: file.metadata[key] for key in file.metadata if key != "general.architecture"}
         tensors = {name: file.tensor(name) for name in file.tensors}
-        write_gguf(bert / "m5.gguf", "bert", values | {"bert.pooling_type": 5}, tensors)
-    with pytest.raises(ModelError, match=r"bert.pooling_type: is 5 \(allowed: 0 to 4\)"):
-        octavo.load(bert / "m5.gguf", device="reference")
+        write_gguf(tmp_path / "m5.gguf", name, values | {f"{name}.{field}": value}, tensors)
+    with pytest.raises(ModelError, match=message):
+        octavo.load(tmp_path / "m5.gguf", device="reference")
+
+
+def test_a_pooling_of_config_json(tmp_path: Path) -> None:
+    save(tmp_path, KINDS["llama-embed"])
+    folders.write(tmp_path, "modules.json", [])
+    with octavo.load(tmp_path, device="reference") as model:
+        np.testing.assert_array_equal(model.embed("a b"), model.embed("a b", pooling="mean"))
+    folders.edit(tmp_path, "config.json", pooling="weighted_avg")
+    with pytest.raises(ModelError, match=r"pooling: is .*weighted_avg.* .allowed: avg or cls or last"):
+        octavo.load(tmp_path, device="reference")
 
 
 @pytest.mark.parametrize(("name", "kind"), [slow(pair) for pair in product(KINDS, ("Q4_K", "Q8_0"))])

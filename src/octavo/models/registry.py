@@ -28,6 +28,7 @@ from octavo.models import (
     dots1,
     ernie4_5,
     ernie4_5_moe,
+    eurobert,
     exaone,
     exaone4,
     exaone_moe,
@@ -57,6 +58,7 @@ from octavo.models import (
     lfm2moe,
     llama,
     llama4,
+    llama_embed,
     maincoder,
     mamba2,
     mimo2,
@@ -123,7 +125,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
-        smallthinker, dbrx, openelm, arctic, plamo, refact,
+        smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
