@@ -82,7 +82,7 @@ def test_misses(octavo: Run, models: tuple[str, str]) -> None:
     [
         (("eval", "ppl", "MODEL", "none.txt"), "none.txt: can't be opened"),
         (("eval", "ppl", "none.gguf", "TEXT"), "none.gguf"),
-        (("eval", "ppl", "MODEL", "TEXT", "-c", "3"), "context is 3"),
+        (("eval", "ppl", "MODEL", "TEXT", "-c", "3"), "error: -c is 3 (allowed: 4 or more)"),
         (("eval", "ppl", "MODEL", "TEXT", "-c", "513"), "513"),
         (("eval", "ppl", "MODEL", "TEXT", "-c", "512", "--chunks", "-1"), "chunks is -1"),
         (("eval", "kl", "MODEL", "TEXT"), "--base"),

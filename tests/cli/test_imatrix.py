@@ -42,7 +42,7 @@ def test_a_model_of_less_context_than_the_default(octavo: Run, text: str, tmp_pa
     assert "in 1 windows of 48" in octavo("eval", "ppl", model, text, "--chunks", "1", *REFERENCE).out
     other = tiny.write(tmp_path / "shorter.gguf", keys={"qwen3.context_length": 40})
     assert "in 1 windows of 40" in octavo("eval", "kl", model, text, "--base", other, "--chunks", "1", *REFERENCE).out
-    assert "context is 3 (allowed: 4 or more)" in octavo("eval", "ppl", model, text, "-c", "3", *REFERENCE).error()
+    assert "-c is 3 (allowed: 4 or more)" in octavo("eval", "ppl", model, text, "-c", "3", *REFERENCE).error()
 
 
 def test_goes_on_and_begins_anew(octavo: Run, model: str, text: str, tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_tells_of_experts_that_met_no_token(octavo: Run, tmp_path: Path) -> None
         ({"output": "nowhere/out.gguf"}, "nowhere/out.gguf: there is no folder"),
         ({"output": "."}, "is a folder"),
         ({"output": "text.txt"}, "text.txt"),
-        ({"context": "2"}, "context is 2"),
+        ({"context": "2"}, "error: -c is 2"),
         ({"context": "4096"}, "-c is 4096, but the model was made for 512"),
     ],
 )

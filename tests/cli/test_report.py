@@ -155,7 +155,7 @@ def test_a_checkpoint_folder(octavo: Run, out: str, tmp_path: Path, monkeypatch:
         (("MODEL", "-o", "OUT", "--text", "MODEL", "--presets", "Q8_0", "--methods", "gptq"), "with --calibration"),
         (("MODEL", "-o", "OUT", "--methods", "gptq"), "--methods needs --text"),
         (("MODEL", "-o", "OUT", "--text", "none.txt"), "none.txt: can't be opened"),
-        (("MODEL", "-o", "OUT", "--base", "MODEL", "--text", "demo", "-c", "3"), "context is 3"),
+        (("MODEL", "-o", "OUT", "--base", "MODEL", "--text", "demo", "-c", "3"), "error: -c is 3"),
     ],
 )
 def test_bad_input(octavo: Run, models: tuple[str, str], out: str, arguments: tuple[str, ...], message: str) -> None:

@@ -110,6 +110,8 @@ OF_SERVE = {
     "max_sequences": ("--max-sequences", "-np"),
 }  # fmt: skip
 """Those that only `serve` has."""
+OF_EVALS = {"context": OPTIONS["n_ctx"], "chunks": ("--chunks",)}
+"""Those of windows of a text."""
 
 
 def one_name(name: str) -> str:
@@ -138,7 +140,7 @@ def in_plain_words(message: str) -> str:
 def worded(error: UsageError, arguments: Sequence[str]) -> str:
     """An error's text with the option as the user typed it in `arguments`, instead of Python's name for it."""
     text = str(error)
-    names = {**OPTIONS, **OF_SERVE}.get(error.argument or "")
+    names = {**OPTIONS, **OF_SERVE, **OF_EVALS}.get(error.argument or "")
     if names is None or not text.startswith(error.argument or ""):
         return text
     given = {argument.partition("=")[0].replace("_", "-") for argument in arguments if argument.startswith("-")}

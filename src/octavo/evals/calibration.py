@@ -258,7 +258,8 @@ def samples_of(
     spec = read_model(file)
     most = spec.hparams.n_ctx_most
     if context is not None and context > most:
-        raise UsageError(f"context is {context} (allowed: up to {most}, what the model was made for)")
+        problem = f"context is {context} (allowed: up to {most}, what the model was made for)"
+        raise UsageError(problem, argument="context")
     size = min(usual, most) if context is None else context
     return Samples(_text(text, file, Options(count, size, seed), size).samples)
 

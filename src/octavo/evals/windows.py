@@ -54,11 +54,12 @@ def windows(
     """
     most = max(LEAST_CONTEXT, model.engine.n_ctx)
     if context < LEAST_CONTEXT:
-        raise UsageError(f"context is {context} (allowed: {LEAST_CONTEXT} or more)")
+        raise UsageError(f"context is {context} (allowed: {LEAST_CONTEXT} or more)", argument="context")
     if context > most:
-        raise UsageError(f"context is {context} (allowed: {LEAST_CONTEXT} to {most}, what the model was loaded for)")
+        allowed = f"{LEAST_CONTEXT} to {most}, what the model was loaded for"
+        raise UsageError(f"context is {context} (allowed: {allowed})", argument="context")
     if chunks is not None and chunks < 1:
-        raise UsageError(f"chunks is {chunks} (allowed: 1 or more)")
+        raise UsageError(f"chunks is {chunks} (allowed: 1 or more)", argument="chunks")
     if len(tokens) < context:
         raise UsageError(
             f"the text has {len(tokens)} tokens, less than one window of {context}; --ctx-size takes shorter ones"
