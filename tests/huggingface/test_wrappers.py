@@ -20,14 +20,14 @@ from octavo.huggingface.wrapper import GEMMA3, WRAPPERS
 from tests.convert.folders import byte_level, edit, write
 from tests.models.checkpoints import PICTURES, QWEN_VISION
 from tests.models.table import TOKENS, error, logits
-from tests.models.tiny_checkpoints import (
+from tests.models.tiny_checkpoints import TABLE
+from tests.models.tiny_options import (
     DELTA_NET,
     DELTA_NET_EXPERTS,
     GEMMA4_SMALL,
     LLAMA4,
     MINISTRAL3_ROPE,
     SMALL,
-    TABLE,
     WINDOW,
 )
 from tests.sampling import slow

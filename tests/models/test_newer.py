@@ -25,7 +25,8 @@ from octavo.models.routed import N_DENSE
 from tests.convert.folders import edit, save
 from tests.models.table import TOKENIZER, TOKENS, Models, error, logits, made_in, saved
 from tests.models.test_classic import rewritten
-from tests.models.tiny_checkpoints import TABLE, WINDOW, wide
+from tests.models.tiny_checkpoints import TABLE, wide
+from tests.models.tiny_options import WINDOW
 
 FEW = TOKENS[:24]
 

@@ -9,7 +9,8 @@ import pytest
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.delta_tiles import MIN_TOKENS
 from tests.models.table import TOKENS, Models, error, logits, made_in
-from tests.models.tiny_checkpoints import TABLE, WINDOW
+from tests.models.tiny_checkpoints import TABLE
+from tests.models.tiny_options import WINDOW
 
 FEW = WINDOW + 2
 
