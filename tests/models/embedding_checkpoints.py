@@ -69,6 +69,7 @@ KINDS = {
         "num_attention_heads": 6, "hidden_size": 96, "position_embedding_type": "alibi",
     }, tokenizer=partial(word_piece, 320)),
     "xlm-roberta": Kind("XLMRobertaModel", "XLMRobertaConfig", "mean_tokens", ROBERTA, tokenizer=unigram),
+    "jina-bert-v3": Kind("JinaEmbeddingsV3Model", "JinaEmbeddingsV3Config", "mean_tokens", ROBERTA, tokenizer=unigram),
     "modern-bert": Kind("ModernBertModel", "ModernBertConfig", "cls_token", MODERN, tokenizer=modern_bert),
     "roberta": Kind("RobertaModel", "RobertaConfig", "cls_token", ROBERTA, tokenizer=roberta),
     "gemma-embedding": Kind("Gemma3TextModel", "Gemma3TextConfig", "mean_tokens", {

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 import octavo
 from octavo.convert import convert_checkpoint
@@ -117,6 +119,31 @@ def test_what_is_refused(bert: Path, file: str, change: dict[str, object], messa
         octavo.load(bert, device="reference")
 
 
+def test_jina_embeddings_3_as_it_is_published(tmp_path: Path) -> None:
+    """Its weights have adapters beside them, one for each task, which vectors without a task do without."""
+    original = save(tmp_path, KINDS["jina-bert-v3"])
+    stored: dict[str, torch.Tensor] = {}
+    for name, value in load_file(tmp_path / "model.safetensors").items():
+        stem, _, kind = f"roberta.{name}".rpartition(".")
+        if value.ndim > 1:
+            stem = f"{stem}.parametrizations.weight"
+            stored |= {f"{stem}.0.lora_A": torch.ones(5, 4, value.shape[1])}
+            stored |= {f"{stem}.0.lora_B": torch.ones(5, value.shape[0], 4)}
+            kind = "original"
+        stored[f"{stem}.{kind}"] = value
+    save_file(stored, tmp_path / "model.safetensors")
+    words = {"lora_adaptations": ["separation"], "position_embedding_type": "rotary", "rotary_emb_base": 20000.0}
+    folders.edit(tmp_path, "config.json", architectures=["XLMRobertaModel"], rope_parameters=None, **words)
+    convert_checkpoint(tmp_path, tmp_path / "m.gguf", "F32")
+    want = np.stack([original.embed(text, "mean_tokens").numpy() for text in TEXTS])
+    for path in (tmp_path, tmp_path / "m.gguf"):
+        with octavo.load(path, device="reference", strict=True) as model:
+            np.testing.assert_allclose(model.embed(TEXTS), want, atol=1e-5)
+    folders.edit(tmp_path, "config.json", position_embedding_type="absolute")
+    with pytest.raises(ModelError, match=r"position_embedding_type: is .*absolute.* .allowed: rotary"):
+        octavo.load(tmp_path, device="reference")
+
+
 @pytest.mark.parametrize(("modules", "message"), [
     ("3", "lists"),
     ([{"path": "../x", "type": "a.Pooling"}], "lists"),
@@ -140,6 +167,7 @@ def test_a_projection_for_a_model_that_has_none(bert: Path) -> None:
 
 @pytest.mark.parametrize(("name", "field", "value", "message"), [
     ("bert", "pooling_type", 5, r"bert.pooling_type: is 5 \(allowed: 0 to 4\)"),
+    ("bert", "attention.causal", True, r"bert.attention.causal: is true \(allowed: false\)"),
     ("llama-embed", "attention.causal", True, r"llama-embed.attention.causal: is true \(allowed: false\)"),
     ("eurobert", "attention.sliding_window", 8, r"eurobert.attention.sliding_window: is 8 \(allowed: 0\)"),
     ("llama-embed", "expert_count", 2, r"llama-embed.expert_count: 2 experts in llama-embed \(allowed: 0\)"),

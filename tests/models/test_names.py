@@ -29,6 +29,10 @@ NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_
 """What names of tensors begin with that llama.cpp's converters know, and the package does not yet."""
 
 
+ADAPTED = ".parametrizations.weight.original"
+"""What converters take off names of weights that have adapters beside them."""
+
+
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_modules_of_checkpoints_are_named_as_converters_name_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = gguf.TensorNameMap.block_mappings_cfg  # arctic's map would put its own names into it, for all later ones
@@ -38,13 +42,14 @@ def test_modules_of_checkpoints_are_named_as_converters_name_them(name: str, mon
         of_mlx = ("switch_mlp", "embed_q", "unembed_out")  # which converters do not read
         apart = part.startswith(NEWER.get(name, ())) or "experts" in module or any(name in module for name in of_mlx)
         if not apart and " " not in part and not part.endswith((".bias", ".scale")):
-            found = {names.get_name(f"{base}{arch.layer}.1.{module}") for base in (arch.base, *arch.other_bases, "")}
+            stem = module.removesuffix(ADAPTED)
+            found = {names.get_name(f"{base}{arch.layer}.1.{stem}") for base in (arch.base, *arch.other_bases, "")}
             assert f"blk.1.{part.removesuffix('.weight')}" in found, module
     known = {template(part) for part in tensors_of(NUMBERS[name])}
     for theirs, ours in arch.outer.items():
         assert not theirs.startswith(arch.base), "names stand without what they may begin with"
         assert template(ours) in known or theirs == "lm_head.weight", "models whose embedding is the output matrix"
-        stacked = theirs.replace(".*.", ".")
+        stacked = theirs.replace(".*.", ".").replace(ADAPTED, ".weight")
         found = {names.get_name(base + stacked, (".weight", ".bias")) for base in (arch.base, *arch.other_bases, "")}
         assert template(ours) not in known or ours in found
 

@@ -12,7 +12,7 @@ from octavo.graph.node import Node
 from octavo.models import layers
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, brief, layer_norm_keys
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared, refuse_causal
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector
 
 TYPES = 2
@@ -47,6 +47,7 @@ class Bert(Hyperparams):
 
 def hparams(r: HyperparamReader) -> Bert:
     hp = read_shared(r, has_experts=False, eps=LAYER_NORM_EPS)
+    refuse_causal(r)
     n_types = read_types(r)
     two_texts = n_types > 1 and r.integer("pooling_type", 0) == RANK
     return hp.extended(Bert, n_types=n_types, two_texts=two_texts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from octavo.models import llama_embed, names
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys
-from octavo.models.hparams import HyperparamReader, Hyperparams
+from octavo.models.hparams import CAUSAL, HyperparamReader, Hyperparams
 
 
 def hparams(r: HyperparamReader) -> Hyperparams:
@@ -13,13 +13,13 @@ def hparams(r: HyperparamReader) -> Hyperparams:
 
 
 def config_keys(config: Config) -> Keys:
-    return {llama_embed.CAUSAL: False}
+    return {CAUSAL: False}
 
 
 ARCH = Architecture(
     name="eurobert",
     hparams=hparams,
-    keys=frozenset({llama_embed.CAUSAL}),
+    keys=frozenset({CAUSAL}),
     tensors=llama_embed.tensors,
     build=llama_embed.build,
     classes={"EuroBertModel": config_keys, "EuroBertForMaskedLM": config_keys},

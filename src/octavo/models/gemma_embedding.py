@@ -10,7 +10,7 @@ from octavo.graph.node import Node
 from octavo.models import gemma3, layers
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, brief
-from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared, refuse_causal
 from octavo.models.rope import Rope
 from octavo.models.weights import Tensors, Weights, matrix, vector
 from octavo.models.windows import PATTERN, layer_window_keys, read_windowed
@@ -31,8 +31,7 @@ class GemmaEmbedding(Hyperparams):
 
 def hparams(r: HyperparamReader) -> GemmaEmbedding:
     hp = read_shared(r, has_experts=False)
-    if r.metadata.get_bool(r.key("attention.causal"), default=False):
-        raise r.error("attention.causal", "is true", "false")
+    refuse_causal(r)
     shapes = [(_width(r, f"dense_{i}_feat_out"), _width(r, f"dense_{i}_feat_in")) for i in (2, 3)]
     dense = tuple((out, width) for out, width in shapes if out)
     joins = [hp.n_embd, *(n for shape in dense for n in shape[::-1])]

@@ -15,6 +15,7 @@ from octavo.models.rope import Rope
 RMS_EPS, LAYER_NORM_EPS = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 CLASSIFIER = "cls.output.weight"
+CAUSAL = "attention.causal"
 NEXTN = "nextn_predict_layers"
 """The field that says how many of a file's last layers guess tokens beyond the next one."""
 
@@ -237,6 +238,12 @@ def read_shared(
         n_window=r.size("attention.sliding_window") if r.integer("attention.sliding_window", 0) else None,
         n_next=n_next,
     )
+
+
+def refuse_causal(r: HyperparamReader) -> None:
+    """Raise ModelError for a file of an encoder that says that tokens see none behind them."""
+    if r.metadata.get_bool(r.key(CAUSAL), default=False):
+        raise r.error(CAUSAL, "is true", "false")
 
 
 def _read_head_dim(r: HyperparamReader, n_embd: int, n_head: int, equal_lengths: bool) -> int:

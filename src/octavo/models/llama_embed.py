@@ -7,10 +7,9 @@ from octavo.graph.node import Node
 from octavo.models import layers, llama, names
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, brief
-from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
+from octavo.models.hparams import CAUSAL, HyperparamReader, Hyperparams, read_shared, refuse_causal
 from octavo.models.weights import Tensors, Weights
 
-CAUSAL = "attention.causal"
 OUTER = {name: gguf for name, gguf in names.OUTER.items() if not name.startswith("lm_head.")}
 POOLINGS = {"avg": 1, "cls": 2, "last": 3}
 """Numbers of GGUF's `pooling_type` by what config.json calls them."""
@@ -26,8 +25,7 @@ def read_encoder(r: HyperparamReader, *, interleaved: bool) -> Hyperparams:
     Raises ModelError for a file that says that tokens see none behind them, and for experts and a window.
     """
     hp = read_shared(r, interleaved=interleaved, has_experts=False)
-    if r.metadata.get_bool(r.key(CAUSAL), default=False):
-        raise r.error(CAUSAL, "is true", "false")
+    refuse_causal(r)
     if hp.n_window is not None:
         raise r.error("attention.sliding_window", f"is {hp.n_window}", "0")
     return hp

@@ -9,7 +9,7 @@ from octavo.graph.node import Node
 from octavo.models import bert, layers
 from octavo.models.architecture import Architecture, RerankHead
 from octavo.models.config import Config, Keys, brief, layer_norm_keys
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared, refuse_causal
 from octavo.models.rope import Rope
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, with_scales
 from octavo.models.windows import PATTERN, read_windowed, windowed_layers
@@ -32,6 +32,7 @@ class ModernBert(Hyperparams):
 
 def hparams(r: HyperparamReader) -> ModernBert:
     hp = read_shared(r, has_experts=False, eps=LAYER_NORM_EPS)
+    refuse_causal(r)
     kind = r.metadata.get_str(r.key(ACTIVATION), default="gelu")
     if kind not in ACTIVATIONS:
         raise r.error(ACTIVATION, f"is {kind[:40]!r}", " or ".join(ACTIVATIONS))

@@ -9,7 +9,7 @@ from octavo.graph.node import Node
 from octavo.models import bert, layers, nomic_bert
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, expert_keys
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, read_shared
+from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, read_shared, refuse_causal
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, with_scales
 
 STEP = "moe_every_n_layers"
@@ -36,6 +36,7 @@ class NomicBertMoe(bert.Bert):
 
 def hparams(r: HyperparamReader) -> NomicBertMoe:
     hp = read_shared(r, has_experts=True, eps=LAYER_NORM_EPS)
+    refuse_causal(r)
     return hp.extended(NomicBertMoe, n_types=bert.read_types(r), step=r.whole(STEP, 0, LIMITS["block_count"]))
 
 

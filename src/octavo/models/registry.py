@@ -54,6 +54,7 @@ from octavo.models import (
     internlm2,
     jais2,
     jina_bert_v2,
+    jina_bert_v3,
     lfm2,
     lfm2moe,
     llama,
@@ -126,6 +127,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
         smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
+        jina_bert_v3,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
