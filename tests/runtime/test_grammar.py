@@ -194,10 +194,20 @@ BAD = {
     "lark": (lambda: Grammar.lark("start: " + "(" * 5000), "deeply nested"),
     "gbnf": (lambda: Grammar.gbnf("root ::= foo"), "foo"),
     "gbnf too": (lambda: Grammar.gbnf("root ::= " + "(" * 5000), "GBNF"),
+    "alternatives": (lambda: Grammar.gbnf("root ::= " + " | ".join(f'"a{i}"' for i in range(16_000))), "16001 items"),
     "loop": (lambda: Grammar.gbnf("root ::= root"), "grammar"),
     "no choice": (lambda: Grammar.choice([]), "1 to 1000 texts"),
     "one text": (lambda: Grammar.choice("red"), "1 to 1000 texts"),
 }
+
+
+def test_as_many_optional_properties_as_a_schema_may_have() -> None:
+    schema = {"type": "object", "properties": {f"k{i}": {"type": "boolean"} for i in range(1000)}}
+    constraint = BYTES.constraint(Grammar.json_schema(schema))
+    for token in BYTES.tokenizer.encode('{"k0":true,"k999":false}', add_special=False):
+        assert token in allowed_tokens(constraint, BYTES.tokenizer)
+        constraint.accept(token)
+    assert constraint.stopped
 
 
 @pytest.mark.parametrize("name", BAD)

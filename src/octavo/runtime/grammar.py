@@ -31,9 +31,10 @@ MOST_CHARACTERS = 200_000
 MOST_CHOICES = 1000
 LIMITS = {
     "initial_lexer_fuel": 300_000, "step_lexer_fuel": 50_000, "max_lexer_states": 40_000, "max_grammar_size": 200_000,
-    "verbose_errors": False,
+    "max_items_in_row": 6000, "verbose_errors": False,
 }  # fmt: skip
-"""Limits for llguidance: a third of a second to compile, 4 ms a token and 80 MB, at worst."""
+"""Limits for llguidance: a third of a second to compile, 5 ms a token and 80 MB, at worst. An optional property of an
+object is four items of a row, so that the 1,000 that a schema may have need twice its usual limit."""
 COMPILED_KEPT = 16
 """Grammars that were used last: requests with the same tools come again and again."""
 JSON = {"whitespace_pattern": r" |\n[ \t]{0,20}", "whitespace_flexible": True}
@@ -143,9 +144,15 @@ class Grammars:
         )
         if matcher.is_error():
             raise GrammarError(f"the grammar can't be used: {_brief(matcher.get_error())}")
-        mask = np.empty(-(-self.tokenizer.n_vocab // 32), np.int32)
-        Matched(matcher, self.tokenizer.n_vocab).fill(mask)  # so that what no token begins is found now
+        self._require_first(matcher)
         return matcher
+
+    def _require_first(self, matcher: Any) -> None:
+        """Raise GrammarError where no token begins, or what may come after the first one is too much to follow."""
+        mask = np.empty(-(-self.tokenizer.n_vocab // 32), np.int32)
+        Matched(matcher, self.tokenizer.n_vocab).fill(mask)
+        first = int(np.unpackbits(mask.view(np.uint8), bitorder="little").argmax())
+        Matched(matcher.deep_copy(), self.tokenizer.n_vocab).accept(first)
 
     def prepare(self) -> None:
         """Read the vocabulary now, which takes a second or two of a large one, if llguidance is there."""
@@ -244,7 +251,10 @@ class Matched:
 
     def accept(self, token: int) -> None:
         if not self.matcher.consume_token(token):
-            raise GrammarError(f"token {token} is not what the grammar allows: {_brief(self.matcher.get_error())}")
+            said = self.matcher.get_error()
+            if REFUSED in said:
+                raise GrammarError(f"token {token} is not what the grammar allows: {_brief(said)}")
+            raise GrammarError(f"the grammar can't be followed: {_brief(said)}")
 
     @property
     def stopped(self) -> bool:
@@ -283,6 +293,8 @@ _LARK: dict[str, Callable[[str], str]] = {
 }  # fmt: skip
 
 
+REFUSED = "doesn't satisfy the grammar"
+"""What llguidance says of a token, and not of what it has no room for."""
 _SHOWN = re.compile(r"\n\s*\d+ \| .*", re.DOTALL)
 
 
