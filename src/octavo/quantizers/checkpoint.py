@@ -92,28 +92,34 @@ def quantize_checkpoint(
     with open_model_file(resolve(src)) as file:
         source = read_model(file)
         _config(source, source, allow_requantize)
-        kind = replace(kind, left=ignored_layers(source, ignore))
-        target = Target(source, kind, writer, threads_of(threads), allow_requantize, progress)
+        target = Target(
+            source, replace(kind, left=ignored_layers(source, ignore)), writer, threads_of(threads), allow_requantize,
+            progress,
+        )  # fmt: skip
         job = CheckpointJob(target, Prepared(file))  # what is wrong with the model is said before a method is at work
         report = Report(file.path, name, scheme, dry_run, written_before=finished)
         if dry_run or finished:
             _outline(report, job, method)
-            return report
-        if method is None:
+        elif method is None:
             _write(dst, job, report, None)
-            return report
-        prepared = method(file, kind, work)
-        try:
-            report.scaled.extend(prepared.scaled)
-            report.inputs.extend(prepared.inputs)
-            report.starved.extend(all_starved(prepared.made.values()))
-            warn(report.starved)
-            _write(dst, CheckpointJob(target, prepared), report, method.kv)
-        except BaseException as error:
-            prepared.end(error)
-            raise
-        prepared.end(None)
+        else:
+            _write_by(method, dst, target, work, report)
     return report
+
+
+def _write_by(method: Method, dst: StrPath, target: Target, work: str, report: Report) -> None:
+    """Have a method make the weights, in the folder `work`, and write the checkpoint."""
+    prepared = method(target.source.file, target.scheme, work)
+    try:
+        report.scaled.extend(prepared.scaled)
+        report.inputs.extend(prepared.inputs)
+        report.starved.extend(all_starved(prepared.made.values()))
+        warn(report.starved)
+        _write(dst, CheckpointJob(target, prepared), report, method.kv)
+    except BaseException as error:
+        prepared.end(error)
+        raise
+    prepared.end(None)
 
 
 def _outline(report: Report, job: CheckpointJob, method: Method | None) -> None:
