@@ -1,9 +1,8 @@
-"""Attention to caches in which NaN lies: what sequences left that held the pages before, or a token's own."""
+"""Attention to caches in which NaN lies: what sequences left that held the pages before."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -38,19 +37,3 @@ def held_to_clean_pages(case: OpCase, backend: Backend) -> None:
     _, *found = run(after_nan(built), [backend])
     difference = compare(case, found, run(built, [ReferenceBackend()]))
     assert difference.ok, difference
-
-
-def held_to_what_is_seen(case: OpCase, backend: Backend, name: str, token: int, value: float) -> None:
-    """With a value in place of all numbers of a token's `name`, "k" or "v", it and what is after it in its sequence are
-    no numbers. All others are what they are without it."""
-    built = case.build()
-    *before, (inputs, sizes) = built.steps
-    changed = inputs[name].copy()
-    changed[token] = value
-    found = run(replace(built, steps=(*before, ({**inputs, name: changed}, sizes))), [backend])[-1]
-    expected = run(built, [ReferenceBackend()])[-1]
-    stop = next(end for end in accumulate(case.sequences[1]) if end > token)
-    sees = (np.arange(len(found)) >= token) & (np.arange(len(found)) < stop)
-    difference = compare(case, [found[~sees]], [expected[~sees]])
-    assert difference.ok, difference
-    assert not np.isfinite(found[sees]).all(axis=1).any()

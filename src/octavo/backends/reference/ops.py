@@ -112,18 +112,8 @@ def attention(
             column = np.broadcast_to(sinks[0][:, None, None], (*scores.shape[:2], 1))
             scores = np.concatenate([scores, column], axis=-1)
         shares = soft_max(scores)[..., : len(seen)]
-        out[start:stop] = _weighted(shares, values[..., :size], visible)
+        out[start:stop] = np.einsum("hts,shd->thd", shares, values[..., :size], optimize=True)
     return out.reshape(tokens, heads * size)
-
-
-def _weighted(shares: F32, values: F32, visible: AnyArray) -> F32:
-    """[T, H, D] of shares [H, T, S] of values [S, H, D]. A value that is not finite makes NaN of those tokens to which
-    it is visible, [T, S], and is nothing to others: 0 times it would be NaN, too."""
-    odd = ~np.isfinite(values)
-    result: F32 = np.einsum("hts,shd->thd", shares, np.where(odd, np.float32(0), values), optimize=True)
-    if odd.any():
-        result[np.einsum("ts,shd->thd", visible.astype(np.float32), odd.astype(np.float32)) > 0] = np.nan
-    return result
 
 
 def swiglu(gate: F32, up: F32) -> F32:

@@ -31,7 +31,6 @@ from octavo.jit.record import record
 from octavo.jit.simd import (
     exp,
     f32_pointer,
-    fma,
     i32_pointer,
     load_f32x16,
     max_lanes,
@@ -80,16 +79,6 @@ slopes           float32 [heads], what scores lose for each position between, if
 def behind(position, window, chunked):
     """Positions that a token sees, its own among them, from the first one of its window on."""
     return position % window + 1 if chunked else window
-
-
-@exact
-def are_finite(values, count):
-    """Whether none of `count` floats, a multiple of 16, is NaN or Inf: 0 times it is no number then."""
-    zero = splat(float32(0.0))
-    found = zero  # [16]
-    for i in range(0, count, 16):
-        found = fma(load_f32x16(values + 4 * i), zero, found)
-    return sum_lanes(found) == 0.0
 
 
 @exact
@@ -171,11 +160,7 @@ def _join(dim: int) -> Any:
 
 @kernels(ATTENTION)
 def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching: bool, sloped: bool) -> Any:
-    """One task for each tile of `TILE` tokens and query head, however many share a key head; it uses no splits.
-
-    A weight of 0 times a value that is not finite is NaN. So that none reaches a query from a token that it does not
-    see, the queries of such a tile are attended with once more one by one, up to the first that sees one.
-    """
+    """One task for each tile of `TILE` tokens and query head, however many share a key head; it uses no splits."""
     attend = _attend(kind, TILE, dim, windowed, capped, 1, reaching, sloped)
     finish, join = _finish(kind, TILE, dim, 0), _join(dim)
     tile, nbytes, state_bytes = TILE, TILE * dim * 4, TILE * 16
@@ -189,9 +174,8 @@ def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching:
         sums, states, part_sums, part_states = stack(nbytes), stack(state_bytes), stack(nbytes), stack(state_bytes)
         for sequence in range(a.sequences):
             begin, end = max(first, starts[sequence]), min(stop, starts[sequence + 1])
-            step = end - begin
-            while begin < end:
-                count, position = min(step, end - begin), positions[begin]
+            if begin < end:
+                count, position = end - begin, positions[begin]
                 q = a.q + begin * q_stride + head * dim * 4
                 pages = a.pages + sequence * a.pages_width * 4
                 last, final, kv_head = position + count - 1, 0, head // group
@@ -214,11 +198,6 @@ def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching:
                         join(sums + at, states + state_at, part_sums + at, part_states + state_at)
                 unit = scale_of(a.v_scales, kv_head)
                 finish(a.out + begin * width + head * dim * 4, width, sums, states, count, a.sinks, head, unit)
-                finite = are_finite(sums, count * dim)
-                if finite or count == 1:
-                    begin = begin + count if finite else end
-                else:
-                    step = 1
 
     return attention_prefill
 

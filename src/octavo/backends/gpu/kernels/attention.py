@@ -13,8 +13,6 @@ from octavo.graph.node import PAGE_SIZE
 PAGE = tl.constexpr(PAGE_SIZE)
 LOG2E = tl.constexpr(1.4426950408889634)
 LEAST_SCALE = tl.constexpr(1e-30)
-LEAST_M = tl.constexpr(16)
-"""Rows of a tile that every matrix unit takes."""
 
 
 @triton.jit
@@ -199,92 +197,72 @@ def add_values(p, v, acc, shape: tl.constexpr, CODES: tl.constexpr):
 
 
 @triton.jit
-def _attend(
-    q, cache, positions, tokens, place, sinks, out, scale, shape: tl.constexpr, BLOCK_M: tl.constexpr
-):  # fmt: skip
-    """Attend with up to BLOCK_M queries to all that they see; whether their sums are finite.
-
-    `tokens` is the first of the queries, the one after the last, and the first of the next sequence; `place` the head
-    and the sequence. Other arguments are those of `prefill_kernel`.
-    """
-    DIM: tl.constexpr = shape.dim
-    BLOCK_D: tl.constexpr = shape.block_d
-    BLOCK_N: tl.constexpr = shape.block_n
-    CODES: tl.constexpr = shape.grouped
-    first, stop, end = tokens
-    head, sequence = place
-    kv_head = head // shape.group
-    token = first + tl.arange(0, BLOCK_M)
-    inside = token < stop
-    at = tl.arange(0, BLOCK_D)
-    mask = inside[:, None] & (at < DIM)[None, :]
-    q_at = q.data + token.to(tl.int64)[:, None] * q.stride + head * DIM + at[None, :]
-    q_tile = tl.load(q_at, mask=mask, other=0.0)  # [BLOCK_M, BLOCK_D]
-    if shape.rotated:
-        q_tile = rotate(q_tile, BLOCK_M, BLOCK_D, DIM)
-    limit, end_seen, last, earliest = seen_by(positions, token, inside, first, end, shape)  # [BLOCK_M] twice
-    m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
-    total = tl.zeros((BLOCK_M,), tl.float32)
-    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
-    scale *= head_scale_of(cache.k_scales, kv_head, shape)
-    unit = head_scale_of(cache.v_scales, kv_head, shape)
-    if shape.own_scales:
-        unit = tl.full((BLOCK_M, 1), LEAST_SCALE, tl.float32)
-    elif shape.scales == "dynamic":
-        unit = tl.full((), LEAST_SCALE, tl.float32)
-    for i in range(earliest, last // BLOCK_N + 1):
-        row = row_of_block(cache, sequence, i, True, shape)
-        position, rows = tl.arange(0, BLOCK_N) + i * BLOCK_N, tl.arange(0, BLOCK_N) + row
-        seen = position <= last
-        k = keys_of(cache, rows, seen, kv_head, shape)  # [BLOCK_N, BLOCK_D]
-        scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
-        if shape.scales == "dynamic":
-            k_scale = row_scales_of(cache.k_scales, rows, seen, kv_head, cache.heads, shape)  # [BLOCK_N]
-            scores *= k_scale[None, :]
-        if shape.alibi > 0:
-            between = tl.abs(position[None, :] - limit[:, None]).to(tl.float32)  # [BLOCK_M, BLOCK_N]
-            scores -= between * (slope_of(head, shape) * LOG2E / scale)
-        p, m, total, acc = weigh(scores, position, limit, end_seen, m, total, acc, scale, shape)
-        v = values_of(cache, rows, seen, kv_head, shape)  # [BLOCK_N, BLOCK_D]
-        if shape.scales == "dynamic":
-            v_scale = row_scales_of(cache.v_scales, rows, seen, kv_head, cache.heads, shape)  # [BLOCK_N]
-            if shape.own_scales:
-                p, unit, acc = weighted_by_own_scales(p, v_scale, unit, acc)
-            else:
-                p, unit, acc = weighted_by_scales(p, v_scale, unit, acc)
-        acc = add_values(p, v, acc, shape, CODES)
-    finite = tl.max((acc - acc != 0).to(tl.int32)) == 0
-    if sinks is not None:
-        total += tl.exp2(tl.load(sinks + head) * LOG2E - m)
-    o_at = out.data + token.to(tl.int64)[:, None] * out.stride + head * DIM + at[None, :]
-    value = acc * unit / total[:, None]  # [BLOCK_M, BLOCK_D]
-    if shape.rotated:
-        value = rotate_back(value, BLOCK_M, BLOCK_D, DIM)
-    tl.store(o_at, value, mask=mask)
-    return finite
-
-
-@triton.jit
 def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.constexpr, PDL: tl.constexpr):
     """Program (tile, head, sequence): block_m queries of a sequence against all that they see.
 
     q and out are float32 [T, heads * dim]; the tokens of a sequence are those from its `starts` on. cache is a
     PagedCache, sinks float32 [heads] or None, shape an AttentionShape.
-
-    A weight of 0 times a value that is not finite is NaN. So that none reaches a query from a token that it does not
-    see, the queries of such a tile are attended with once more one by one, up to the first that sees one.
     """
     if PDL:
         gdc_launch_dependents()
         gdc_wait()
+    DIM: tl.constexpr = shape.dim
+    BLOCK_D: tl.constexpr = shape.block_d
     BLOCK_M: tl.constexpr = shape.block_m
-    tile, place = tl.program_id(0), (tl.program_id(1), tl.program_id(2))
-    begin, end = tl.load(starts + place[1]), tl.load(starts + place[1] + 1)
-    first = begin + tile * BLOCK_M
-    if first < end:
-        finite = _attend(q, cache, positions, (first, end, end), place, sinks, out, scale, shape, BLOCK_M)
-        if finite == 0:
-            alone = True
-            for one in range(first, tl.minimum(first + BLOCK_M, end)):
-                if alone:
-                    alone = _attend(q, cache, positions, (one, one + 1, end), place, sinks, out, scale, shape, LEAST_M)
+    BLOCK_N: tl.constexpr = shape.block_n
+    CODES: tl.constexpr = shape.grouped
+    tile, head, sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
+    token = begin + tile * BLOCK_M + tl.arange(0, BLOCK_M)
+    if begin + tile * BLOCK_M < end:
+        inside = token < end
+        at = tl.arange(0, BLOCK_D)
+        mask = inside[:, None] & (at < DIM)[None, :]
+        q_at = q.data + token.to(tl.int64)[:, None] * q.stride + head * DIM + at[None, :]
+        q_tile = tl.load(q_at, mask=mask, other=0.0)  # [BLOCK_M, BLOCK_D]
+        if shape.rotated:
+            q_tile = rotate(q_tile, BLOCK_M, BLOCK_D, DIM)
+        limit, end_seen, last, earliest = seen_by(
+            positions, token, inside, begin + tile * BLOCK_M, end, shape
+        )  # [BLOCK_M] twice
+        m = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+        total = tl.zeros((BLOCK_M,), tl.float32)
+        acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+        scale *= head_scale_of(cache.k_scales, head // shape.group, shape)
+        unit = head_scale_of(cache.v_scales, head // shape.group, shape)
+        if shape.own_scales:
+            unit = tl.full((BLOCK_M, 1), LEAST_SCALE, tl.float32)
+        elif shape.scales == "dynamic":
+            unit = tl.full((), LEAST_SCALE, tl.float32)
+        for i in range(earliest, last // BLOCK_N + 1):
+            row = row_of_block(cache, sequence, i, True, shape)
+            position, rows = tl.arange(0, BLOCK_N) + i * BLOCK_N, tl.arange(0, BLOCK_N) + row
+            seen = position <= last
+            k = keys_of(cache, rows, seen, head // shape.group, shape)  # [BLOCK_N, BLOCK_D]
+            scores = scores_of(q_tile, k, shape, CODES)  # [BLOCK_M, BLOCK_N]
+            if shape.scales == "dynamic":
+                k_scale = row_scales_of(
+                    cache.k_scales, rows, seen, head // shape.group, cache.heads, shape
+                )  # [BLOCK_N]
+                scores *= k_scale[None, :]
+            if shape.alibi > 0:
+                between = tl.abs(position[None, :] - limit[:, None]).to(tl.float32)  # [BLOCK_M, BLOCK_N]
+                scores -= between * (slope_of(head, shape) * LOG2E / scale)
+            p, m, total, acc = weigh(scores, position, limit, end_seen, m, total, acc, scale, shape)
+            v = values_of(cache, rows, seen, head // shape.group, shape)  # [BLOCK_N, BLOCK_D]
+            if shape.scales == "dynamic":
+                v_scale = row_scales_of(
+                    cache.v_scales, rows, seen, head // shape.group, cache.heads, shape
+                )  # [BLOCK_N]
+                if shape.own_scales:
+                    p, unit, acc = weighted_by_own_scales(p, v_scale, unit, acc)
+                else:
+                    p, unit, acc = weighted_by_scales(p, v_scale, unit, acc)
+            acc = add_values(p, v, acc, shape, CODES)
+        if sinks is not None:
+            total += tl.exp2(tl.load(sinks + head) * LOG2E - m)
+        o_at = out.data + token.to(tl.int64)[:, None] * out.stride + head * DIM + at[None, :]
+        value = acc * unit / total[:, None]  # [BLOCK_M, BLOCK_D]
+        if shape.rotated:
+            value = rotate_back(value, BLOCK_M, BLOCK_D, DIM)
+        tl.store(o_at, value, mask=mask)
