@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from tokenizers import normalizers, processors
 
 from tests.convert.folders import byte_level, roberta, unigram, word_piece, write
-from tests.models import jina_bert
+from tests.models import jina_bert, neo_bert
 
 SIZES = {
     "hidden_size": 128, "intermediate_size": 96, "num_attention_heads": 2, "vocab_size": 320, "num_hidden_layers": 2,
@@ -26,8 +26,8 @@ MODULE = "sentence_transformers.models."
 
 @dataclass
 class Kind:
-    """A model of `transformers` or of `tests.models.jina_bert`, its configuration, how it pools, its projections
-    [out, in], and its tokenizer."""
+    """A model of `transformers` or one of `OWN`, its configuration, how it pools, its projections [out, in], its
+    tokenizer, and sizes of its own where rows are whole blocks of any format."""
 
     model: str
     config: str
@@ -35,6 +35,7 @@ class Kind:
     options: dict[str, Any] = field(default_factory=dict)
     dense: tuple[tuple[int, int], ...] = ()
     tokenizer: Callable[[], tokenizers.Tokenizer] = byte_level
+    wide: dict[str, Any] = field(default_factory=dict)
 
 
 ROBERTA = {"max_position_embeddings": 258, "pad_token_id": 1, "type_vocab_size": 1}
@@ -79,6 +80,9 @@ KINDS = {
     "eurobert": Kind("EuroBertModel", "EuroBertConfig", "mean_tokens", {
         "num_key_value_heads": 1, "mask_token_id": 303, **TWO_ENDS,
     }),
+    "neo-bert": Kind("NeoBERT", "NeoBERTConfig", "cls_token", {
+        "intermediate_size": 100, "norm_eps": 1e-5, "max_length": 256,
+    }, tokenizer=partial(word_piece, 320), wide={"intermediate_size": 384}),
     "llama-embed": Kind("LlamaBidirectionalModel", "LlamaConfig", "mean_tokens", {
         "num_key_value_heads": 1, "pooling": "avg", "rope_parameters": LLAMA3_ROPE, **TWO_ENDS,
     }),
@@ -92,6 +96,13 @@ class LlamaBidirectionalModel(transformers.EuroBertModel):  # type: ignore[misc]
     """EuroBERT is Llama with another mask; the configuration says that this is Llama."""
 
     config_class = transformers.LlamaConfig
+
+
+OWN = {
+    kind.__name__: kind
+    for kind in (LlamaBidirectionalModel, jina_bert.JinaBertModel, neo_bert.NeoBERT, neo_bert.NeoBERTConfig)
+}
+"""Classes that transformers does not have."""
 
 
 @dataclass
@@ -121,9 +132,8 @@ class Saved:
 def save(folder: Path, kind: Kind) -> Saved:
     """Save a random model of a kind to `folder`."""
     torch.manual_seed(1)
-    own = {"LlamaBidirectionalModel": LlamaBidirectionalModel, "JinaBertModel": jina_bert.JinaBertModel}
-    made = own.get(kind.model) or getattr(transformers, kind.model)
-    model = made(getattr(transformers, kind.config)(**SIZES | kind.options)).eval()
+    made, config = (OWN.get(name) or getattr(transformers, name) for name in (kind.model, kind.config))
+    model = made(config(**SIZES | kind.options)).eval()
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
     model.save_pretrained(folder)

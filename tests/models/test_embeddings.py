@@ -171,6 +171,7 @@ def test_a_projection_for_a_model_that_has_none(bert: Path) -> None:
     ("llama-embed", "attention.causal", True, r"llama-embed.attention.causal: is true \(allowed: false\)"),
     ("eurobert", "attention.sliding_window", 8, r"eurobert.attention.sliding_window: is 8 \(allowed: 0\)"),
     ("llama-embed", "expert_count", 2, r"llama-embed.expert_count: 2 experts in llama-embed \(allowed: 0\)"),
+    ("neo-bert", "attention.head_count_kv", 1, r"neo-bert.attention.head_count_kv: is 1 \(allowed: 2\)"),
     ("eurobert", "logit_scale", 2.0, r"eurobert.logit_scale: is 2.0, which Octavo does not compute eurobert with"),
 ])  # fmt: skip
 def test_files_of_what_is_not_computed(name: str, field: str, value: object, message: str, tmp_path: Path) -> None:
@@ -197,7 +198,7 @@ def test_a_pooling_of_config_json(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "kind"), [slow(pair) for pair in product(KINDS, ("Q4_K", "Q8_0"))])
 def test_quantized_weights_are_their_values(name: str, kind: str, tmp_path: Path) -> None:
     made = KINDS[name]
-    options, dense = wide(SIZES | made.options), tuple((256, 256) for _ in made.dense)
+    options, dense = wide(SIZES | made.options) | made.wide, tuple((256, 256) for _ in made.dense)
     (tmp_path / "hf").mkdir()
     save(tmp_path / "hf", replace(made, options=options, dense=dense))
     with open_model_file(tmp_path / "hf") as folder:

@@ -73,6 +73,7 @@ from octavo.models import (
     nemotron,
     nemotron_h,
     nemotron_h_moe,
+    neo_bert,
     nomic_bert,
     nomic_bert_moe,
     olmo,
@@ -127,7 +128,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
         smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
-        jina_bert_v3,
+        jina_bert_v3, neo_bert,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
