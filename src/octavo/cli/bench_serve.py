@@ -26,10 +26,10 @@ class Asked:
 
     requests: Annotated[
         int | None,
-        typer.Option(help="In each run (default: 4 for each stream, of b 3 in all, of c 1 for each stream)."),
+        typer.Option(help="Requests of a run (default: 4 for each stream; with b 3 in all, with c 1 for each)."),
     ] = None
-    input_tokens: Annotated[int, typer.Option(help="Of a prompt.")] = 128
-    output_tokens: Annotated[int, typer.Option(help="Of a reply.")] = 128
+    input_tokens: Annotated[int, typer.Option(help="Tokens of a prompt.")] = 128
+    output_tokens: Annotated[int, typer.Option(help="Tokens of a reply.")] = 128
     rate: Annotated[
         float | None, typer.Option(help="Requests a second, at random times (default: the next when one ends).")
     ] = None
@@ -38,12 +38,12 @@ class Asked:
     ] = None
     chat: Annotated[bool, typer.Option("--chat", help="Ask /v1/chat/completions in workloads a and b too.")] = False
     model: Annotated[str | None, typer.Option(help="The name to ask for (default: the first that is listed).")] = None
-    temperature: Annotated[float, typer.Option("--temp", "--temperature", help="Of the sampling.")] = 0.0
+    temperature: Annotated[float, typer.Option("--temp", "--temperature", help="The temperature of sampling.")] = 0.0
     ignore_eos: Annotated[bool, typer.Option(help="Ask for replies of full length, as few servers but these can.")] = (
         True
     )
     key: Annotated[str | None, typer.Option(help="The server's API key.")] = None
-    seed: Annotated[int | None, typer.Option("-s", "--seed", help="Of the prompts (default: new ones).")] = None
+    seed: Annotated[int | None, typer.Option("-s", "--seed", help="Seed of the prompts (default: new ones).")] = None
 
 
 def serve(
@@ -62,7 +62,7 @@ def serve(
     options: Annotated[
         str, typer.Option("--serve-options", metavar="TEXT", help="Options of `octavo serve`, where a model is named.")
     ] = "",
-    format: Annotated[Literal["md", "json"], typer.Option(help="Of the output.")] = "md",
+    format: Annotated[Literal["md", "json"], typer.Option(help="The format of the output.")] = "md",
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="Write JSON there; into a folder, under a name of its own.")
     ] = None,
