@@ -54,7 +54,7 @@ class Written:
         ),
     ] = None
     centers: Annotated[
-        bool, typer.Option("--only-centers", help="With --cache-scales: only centers that keys are stored less, no scales.")
+        bool, typer.Option("--only-centers", help="With --cache-scales: no scales, only the centers of keys.")
     ] = False
 
 
