@@ -1,3 +1,18 @@
-from octavo.cli import main
+"""Starts the `octavo` command, where the program is interrupted while it is still being imported too."""
 
-main()
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from octavo.cli import main as command
+    except KeyboardInterrupt:
+        sys.exit(130)
+    command()
+
+
+if __name__ == "__main__":
+    main()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.__main__ import main as start
 from octavo.cli import signals
 from octavo.cli.progress import Bar
 from tests.cli.conftest import Run
@@ -106,6 +107,23 @@ def test_outside_the_main_thread_nothing_changes() -> None:
     thread.start()
     thread.join()
     assert found == [signal.SIG_DFL]
+
+
+def test_ctrl_c_before_the_command_has_begun(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While Typer looks at the commands, or modules are imported, it is an end without a traceback, too."""
+
+    def interrupted(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("octavo.cli.app", interrupted)
+        result = octavo("list")
+    assert (result.status, result.err) == (130, "")
+    with monkeypatch.context() as patched:
+        patched.setattr("builtins.__import__", interrupted)
+        with pytest.raises(SystemExit) as end:
+            start()
+    assert end.value.code == 130
 
 
 def test_what_ends_too_early_is_no_ctrl_c(octavo: Run, src: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ def main() -> None:
         _fail(worded(error, sys.argv[1:]))
     except OctavoError as error:
         _fail(str(error))
-    except typer.Abort:
+    except (typer.Abort, KeyboardInterrupt):  # the second before Typer has begun, which makes it the first
         sys.exit(130)
     except _UsageError as error:
         _fail(in_plain_words(error.format_message()) or "a command is missing; `octavo --help` lists them")
