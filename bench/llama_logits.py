@@ -134,6 +134,8 @@ NOTES = {
         "llama.cpp has convolutions with a bias, and as many groups as divide a scan's numbers by the model's width; "
         "compared with those",
     ),
+    "mamba-odd": "llama.cpp has convolutions with a bias, and channels twice the model's width; compared with those",
+    "mamba-falcon": "norms of steps, B and C add what other norms add in llama.cpp; compared with that being the same",
     "deepseek2-v2-groups": "llama.cpp takes a group's two best for its score, as V3 does; compared without groups",
 }
 """By case, what llama.cpp computes in another way than `transformers`, and what is compared."""
@@ -149,6 +151,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "falcon-h1-odd": {**SCANS, "attention_bias": False},
     "nemotron_h-odd": {"use_conv_bias": True, "n_groups": 1},
     "mamba2-odd": {"use_conv_bias": True},
+    "mamba-odd": {"use_conv_bias": True, "intermediate_size": 288},
+    "mamba-falcon": {"layer_norm_epsilon": 1e-6},
     **{name: {"sliding_window": 128} for name in WINDOWLESS},
     "baichuan": {"num_hidden_layers": 32},
     "baichuan-distance": {"num_hidden_layers": 40},

@@ -45,9 +45,17 @@ def scan(g: GraphBuilder) -> Node:
     return g.selective_scan(x, b, c, given("dt", HEADS), rates, bias, skip, 0)
 
 
+def of_channels(g: GraphBuilder) -> Node:
+    x, b, c, dt = (given(name, n) for name, n in (("x", CHANNELS), ("b", KEYS), ("c", KEYS), ("dt", CHANNELS)))
+    skip = constant(np.linspace(*SCANNED["skip"], CHANNELS, dtype=np.float32), "skip")
+    return g.channel_scan(x, b, c, dt, RATES, skip, 0)
+
+
 SCANNED = {"rates": (-4, -0.1), "bias": (-1, 1), "skip": (0.5, 2)}
 """The first and the last head's numbers."""
-GRAPHS = {"causal_conv": conv, "gated_delta_rule": delta, "selective_scan": scan}
+RATES = np.linspace(-4, -0.1, KEYS * CHANNELS, dtype=np.float32).reshape(KEYS, CHANNELS)
+"""Of channels that each have some of their own."""
+GRAPHS = {"causal_conv": conv, "gated_delta_rule": delta, "selective_scan": scan, "channel_scan": of_channels}
 
 
 class Steps:

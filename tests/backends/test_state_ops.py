@@ -13,7 +13,19 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.formats.spec import F32
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from tests.backends.state_ops import GRAPHS, HEADS, KEY_HEADS, SCANNED, TAPS, Steps, divided, whole
+from tests.backends.state_ops import (
+    CHANNELS,
+    GRAPHS,
+    HEADS,
+    KEY_HEADS,
+    KEYS,
+    RATES,
+    SCANNED,
+    TAPS,
+    Steps,
+    divided,
+    whole,
+)
 
 
 def test_convolutions_are_those_of_torch() -> None:
@@ -59,6 +71,33 @@ def test_the_selective_scan_as_one_matrix() -> None:
             scores, values = decay * (c[:, group] @ b[:, group].T), x[:, head]
             want = scores @ (step[:, head, None] * values) + skip[head] * values
             np.testing.assert_allclose(rows.reshape(len(x), HEADS, -1)[:, head], want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_channel_scan_as_one_matrix() -> None:
+    """As what each token is to each other one, of each channel: decays of each of its numbers, times c_i b_j."""
+    steps, found = Steps("channel_scan", ReferenceBackend()), whole("channel_scan", ReferenceBackend())
+    skip = np.linspace(*SCANNED["skip"], CHANNELS)
+    for sequence, rows in enumerate(found):
+        x, b, c, dt = (steps.values[n][sequence].astype(float) for n in ("x", "b", "c", "dt"))
+        step = np.log(1 + np.exp(dt))  # [T, C]
+        for channel in range(0, CHANNELS, 7):
+            sums = np.cumsum(step[:, channel])[:, None] * RATES[:, channel].astype(float)  # [T, N]
+            decay = np.exp(np.minimum(sums[:, None] - sums, 0))  # [T, T, N]
+            scores = np.tril(np.einsum("in,ijn,jn->ij", c, decay, b))
+            want = scores @ (step[:, channel] * x[:, channel]) + skip[channel] * x[:, channel]
+            np.testing.assert_allclose(rows[:, channel], want, rtol=1e-4, atol=1e-5)
+
+
+def test_steps_of_any_size() -> None:
+    """softplus of steps whose exponentials are 0 or more than a float holds, on the CPU as in double precision."""
+    x = np.float32([-200, -100, -87.5, -30, -20, -1, -1e-4, 0, 1e-4, 0.5, 1, 20, 30, 90, 200, 1000])
+    steps = Steps("channel_scan", CpuBackend(threads=1))
+    steps.values["dt"][0, 0] = np.tile(x, CHANNELS // len(x))
+    steps.values["b"][0, 0], steps.values["c"][0, 0], steps.values["x"][0, 0] = np.eye(KEYS)[0], np.eye(KEYS)[0], 1
+    (found,) = steps.step((0, 1))
+    skip = np.linspace(*SCANNED["skip"], CHANNELS, dtype=np.float32)
+    want = np.logaddexp(steps.values["dt"][0, :1].astype(float), 0) + skip
+    np.testing.assert_allclose(found, want, rtol=3e-7)
 
 
 @pytest.mark.parametrize("op", GRAPHS)

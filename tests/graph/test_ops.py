@@ -48,6 +48,13 @@ def scan(
     return (value(T, heads, 6), b, b, dt, w(heads), w(heads), w(heads), value("states", *state), *SLOTS)
 
 
+def channels(
+    dt: int = 4, keys: int = 8, rates: int = 32, state: tuple[int, ...] = (8, 4)
+) -> tuple[Node, ...]:  # fmt: skip
+    b = value(T, keys)
+    return (value(T, 4), b, b, value(T, dt), w(rates), w(4), value("states", *state), *SLOTS)
+
+
 GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("get_rows", (w(9, 4), value(T, dtype="i32")), {}, (T, 4)),
     ("rms_norm", (value(T, 4), w(4)), {"eps": 1e-5}, (T, 4)),
@@ -72,6 +79,7 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("causal_conv", (value(T, 4), w(12), value("states", 2, 4), *SLOTS, w(4)), {}, (T, 4)),
     ("gated_delta_rule", delta(), {"tiled": False}, (T, 24)),
     ("selective_scan", scan(), {}, (T, 24)),
+    ("channel_scan", channels(), {}, (T, 4)),
     ("swiglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("geglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("add", (value(T, 4), w(4)), {}, (T, 4)),
@@ -175,6 +183,11 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("selective_scan", scan(keys=(8,)), {}),
     ("selective_scan", scan(gate=2), {}),
     ("selective_scan", scan(state=(4, 6, 8)), {}),
+    ("channel_scan", channels(dt=5), {}),
+    ("channel_scan", channels(keys=7), {}),
+    ("channel_scan", channels(rates=31), {}),
+    ("channel_scan", channels(state=(4, 8)), {}),
+    ("channel_scan", channels(state=(8, 4, 1)), {}),
     ("swiglu", (value(T, 4), value(T, 5)), {}),
     ("geglu", (value(T, 4), value(T, 5)), {}),
     ("add", (value(T, 4), w(5)), {}),

@@ -22,11 +22,11 @@ def attend_by_distance(model: Any) -> None:
     model.forward = forward
 
 
-def put_layer_norms(model: Any) -> None:
-    """Give a Llama layer norms without biases."""
+def put_layer_norms(model: Any, *, bias: bool = False) -> None:
+    """Give a Llama layer norms, with biases or without."""
 
     def norm() -> torch.nn.LayerNorm:
-        return torch.nn.LayerNorm(model.config.hidden_size, eps=model.config.rms_norm_eps, bias=False)
+        return torch.nn.LayerNorm(model.config.hidden_size, eps=model.config.rms_norm_eps, bias=bias)
 
     model.model.norm = norm()
     for layer in model.model.layers:

@@ -15,6 +15,7 @@ from octavo.io.gguf import GGUFFile
 from tests.models.alibi import attend_by_distance, put_layer_norms
 from tests.models.arctic_layers import rebuild_arctic
 from tests.models.deci_layers import rebuild
+from tests.models.jais_layers import rebuild_jais
 from tests.models.openelm_layers import rebuild_openelm
 from tests.models.plamo_layers import rebuild_plamo
 from tests.models.small_thinker import rebuild_small_thinker
@@ -154,6 +155,8 @@ def make(case: Case, seed: int = 0) -> Any:
         rebuild_small_thinker(model, windows=not model.config.tie_word_embeddings)
     if case.arch == "refact":
         put_layer_norms(model)
+    if case.arch == "jais":
+        rebuild_jais(model)
     if case.folder in ("BaichuanForCausalLM", "GPTRefactForCausalLM"):
         attend_by_distance(model)
     with torch.no_grad():

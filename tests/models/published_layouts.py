@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.models import arctic_layers, openelm_layers, small_thinker
+from tests.models import arctic_layers, jais_layers, openelm_layers, small_thinker
 from tests.models.deci_layers import BLOCKS
 
 Tensors = dict[str, torch.Tensor]
@@ -260,6 +260,31 @@ def refact(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str,
     }), changes  # fmt: skip
 
 
+def jais(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with other layers; outputs of matrices are columns."""
+    words = {
+        "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+        "max_position_embeddings": "n_positions", "rms_norm_eps": "layer_norm_epsilon", "intermediate_size": "n_inner",
+    }  # fmt: skip
+    changes = {new: config[old] for old, new in words.items()} | dict.fromkeys(words) | dict.fromkeys(
+        ("num_key_value_heads", "rope_parameters", "hidden_act", "head_dim"))  # fmt: skip
+    changes |= {
+        "architectures": ["JAISLMHeadModel"], "activation_function": "swiglu", "position_embedding_type": "alibi",
+        "mup_embeddings_scale": jais_layers.EMBEDDINGS, "mup_output_alpha": 2 * jais_layers.LOGITS,
+        "mup_width_scale": 0.5, "mup_scale_qk_dot_by_d": True, "alibi_scaling": None,
+    }  # fmt: skip
+    stacked = stacked_rows(tensors, {
+        f"attn.c_attn.{kind}": tuple(f"self_attn.{n}_proj.{kind}" for n in "qkv") for kind in ("weight", "bias")
+    })  # fmt: skip
+    stacked = {name: x.T if "layers." in name and x.ndim == 2 else x for name, x in stacked.items()}
+    slopes = {"transformer.relative_pe.slopes": torch.ones(config["num_attention_heads"], 1)}
+    return slopes | renamed(stacked, {
+        "model.layers": "transformer.h", "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f",
+        "self_attn.o_proj": "attn.c_proj", "mlp.down_proj": "mlp.c_proj", "mlp.gate_proj": "mlp.c_fc2",
+        "mlp.up_proj": "mlp.c_fc", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
+    }), changes  # fmt: skip
+
+
 def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Qwen 3 with other layers."""
     words = {
@@ -344,6 +369,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "ArcticForCausalLM": arctic,
     "PlamoForCausalLM": plamo,
     "GPTRefactForCausalLM": refact,
+    "JAISLMHeadModel": jais,
     **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
 }

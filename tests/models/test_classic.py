@@ -102,7 +102,7 @@ def test_masks_and_older_words_of_pythia(tmp_path: Path) -> None:
 
 UNWRITTEN = [
     "gpt2", "gptneox", "falcon", "internlm2", "apertus", "gemma3n", "chatglm-first", "deci", "bailingmoe", "bloom",
-    "baichuan", "dbrx", "openelm", "plamo", "refact",
+    "baichuan", "dbrx", "openelm", "plamo", "refact", "jais",
 ]  # fmt: skip
 
 
@@ -172,6 +172,13 @@ def test_context_of_qwen_ends_where_scores_would_change(models: Models) -> None:
     assert models["qwen"].file.metadata.get_int("qwen.context_length") == 256
 
 
+def test_context_of_jais_ends_where_slopes_would_change(tmp_path: Path) -> None:
+    saved(tmp_path, TABLE["jais"])
+    edit(tmp_path, "config.json", alibi_scaling={"type": "linear", "train_seq_len": 100})
+    with open_model_file(tmp_path) as file:
+        assert file.metadata.get_int("jais.context_length") == 100
+
+
 KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("gpt2", {"context_length": 128}, "tensor position_embd.weight: shape"),
     ("gpt2", {"attention.layer_norm_epsilon": 2.0}, "layer_norm_epsilon: 2.0 is out of range"),
@@ -212,6 +219,8 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("openelm", {"attention.head_count": [4, 0, 4]}, "head_count: 0 is out of range"),
     ("arctic", {"expert_weights_norm": False}, "expert_weights_norm: is False"),
     ("plamo", {"logit_scale": 2.0}, "logit_scale: is 2.0"),
+    ("jais", {"attention.max_alibi_bias": -8.0}, "max_alibi_bias: -8.0 is out of range"),
+    ("jais", {"attention.scale": 0.5}, "attention.scale: is 0.5"),
     ("refact", {"attention.max_alibi_bias": 4.0}, "max_alibi_bias: is 4.0"),
     ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
 ]
@@ -279,6 +288,9 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("arctic", {"use_residual": False}, "use_residual: is false"),
     ("plamo", {"n_shared_head": 4}, "n_shared_head: is 4"),
     ("refact", {"multi_query": False}, "multi_query: is false"),
+    ("jais", {"mup_scale_qk_dot_by_d": False}, "mup_scale_qk_dot_by_d: is false"),
+    ("jais", {"alibi_scaling": {"factor": 2.0}}, "alibi_scaling: is "),
+    ("jais", {"position_embedding_type": "learned"}, "position_embedding_type: is 'learned'"),
     ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
     ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),
     ("chatglm-first", {"kv_channels": 32}, "query_key_value.weight: shape .* rows of q, k and v"),

@@ -22,6 +22,7 @@ from tests.models.tiny_options import (
     GRANITE,
     GRANITE_EXPERTS,
     GRANITE_HYBRID,
+    JAIS,
     LFM2,
     LFM2_MOE,
     LLAMA4,
@@ -302,6 +303,9 @@ TABLE: dict[str, Case] = {
     "refact": replace(
         small("refact", "LlamaConfig", {"num_attention_heads": 4, "intermediate_size": 256}),
         folder="GPTRefactForCausalLM"),
+    "jais": replace(small("jais", "LlamaConfig", JAIS), folder="JAISLMHeadModel"),
+    "jais-tied": replace(
+        small("jais", "LlamaConfig", {**JAIS, "tie_word_embeddings": True}), folder="JAISLMHeadModel"),
     "mpt": small("mpt", "MptConfig", {"num_attention_heads": 4, "max_seq_len": 256}),
     "mpt-clipped": small("mpt", "MptConfig", {
         "num_attention_heads": 4, "max_seq_len": 256, "attn_config": {"clip_qkv": 0.5}}),

@@ -75,6 +75,7 @@ ROUTED = {
 ERNIE = {
     "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 48, "moe_layer_start_index": 1, "pad_token_id": None,
 }  # fmt: skip
+JAIS = {"num_attention_heads": 4, "num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}
 NTK = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0}
 LLAMA4 = {
     "num_hidden_layers": 4, "head_dim": 64, "intermediate_size_mlp": 80, "num_local_experts": 4, "pad_token_id": None,

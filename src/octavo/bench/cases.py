@@ -100,6 +100,10 @@ def _states() -> Iterator[OpCase]:
         shape = {"heads": heads, "groups": groups, "keys": keys, "size": size}
         yield from (OpCase("selective_scan", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("selective_scan", 150, {**shape, "decodes": 1}, past=(3, 0, 70))
+    for channels, keys in ((48, 6), (144, 16)):
+        shape = {"channels": channels, "keys": keys}
+        yield from (OpCase("channel_scan", t, {**shape, **more}, past=past) for t, more, past in lies)
+        yield OpCase("channel_scan", 70, {**shape, "decodes": 1}, past=(3, 0, 20))
 
 
 def _small() -> Iterator[OpCase]:

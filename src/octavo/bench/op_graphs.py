@@ -342,6 +342,15 @@ def selective_scan(s: Sketch) -> Node:
 
 
 @graph
+def channel_scan(s: Sketch) -> Node:
+    """With rates as models have them."""
+    channels, keys = s["channels"], s["keys"]
+    rates = s.rng.uniform(-8, -0.01, (keys, channels)).astype(np.float32)
+    x, b, c, dt = (s.given(name, n) for name, n in (("x", channels), ("b", keys), ("c", keys), ("dt", channels)))
+    return s.builder.channel_scan(x, b, c, dt, rates, s.vector("skip", channels), 0)
+
+
+@graph
 def soft_max(s: Sketch) -> Node:
     return s.builder.soft_max(s.given("x", s["k"]))
 

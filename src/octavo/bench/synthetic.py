@@ -80,6 +80,10 @@ SHAPES = {
         keys={"ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 1, "ssm.time_step_rank": 80,
               "ssm.inner_size": 5120},
     ),
+    "mamba-2.8b": ModelShape(
+        "mamba", 64, 2560, 0, 0, 0, 0, 50280, True,
+        keys={"ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.time_step_rank": 160, "ssm.inner_size": 5120},
+    ),
     "llama3-8b": ModelShape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5),
     "gemma3-4b": ModelShape(
         "gemma3", 34, 2560, 10240, 8, 4, 256, 262144, True,
@@ -174,10 +178,10 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
         layer, part = split_layer(name)
         if part.endswith("norm.weight"):
             yield near(name, want.shape, 1.0)
-        elif len(want.shape) == 1 or part.endswith(".bias"):
-            yield near(name, want.shape, 0.0)
         elif part in ("ssm_a", "ssm_d"):
             yield near(name, want.shape, -1.0 if part == "ssm_a" else 1.0)
+        elif len(want.shape) == 1 or part.endswith(".bias"):
+            yield near(name, want.shape, 0.0)
         elif part.endswith(CONVOLUTIONS):
             yield near(name, want.shape, 0.5)
         elif layer is None:

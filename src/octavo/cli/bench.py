@@ -22,7 +22,7 @@ from octavo.sizes import size
 
 SHAPES = (
     "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-30b-a3b, qwen3.5-9b, lfm2-1.2b, granite-4.0-h-micro, "
-    "mamba2-2.7b, llama3-8b, gemma3-4b, gpt-oss-20b or deepseek-v2-lite."
+    "mamba2-2.7b, mamba-2.8b, llama3-8b, gemma3-4b, gpt-oss-20b or deepseek-v2-lite."
 )
 app = typer.Typer(help="Measure speed.", no_args_is_help=True)
 app.command("gemm")(gemm)
@@ -45,7 +45,7 @@ def model(
     *,
     where: Where,
     offline: Offline = False,
-    format: Annotated[Literal["md", "json", "csv"], typer.Option(help="Of the output.")] = "md",
+    format: Annotated[Literal["md", "json", "csv"], typer.Option(help="The format of the output.")] = "md",
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="Write there too; into a folder, under a name of its own.")
     ] = None,

@@ -234,6 +234,13 @@ class GraphBuilder:
         return apply("selective_scan", x, b, c, dt, rates, bias, skip, state, self.positions, self.starts, self.slots,
                      label=f"blk.{layer}.scan")  # fmt: skip
 
+    def channel_scan(self, x: Node, b: Node, c: Node, dt: Node, rates: F32, skip: Node, layer: int) -> Node:
+        """As the op, with a state of the layer's own; rates are [N, C]."""
+        given = constant(rates.reshape(-1), f"blk.{layer}.rates")
+        state = self._state(layer, "scan", *rates.shape)
+        return apply("channel_scan", x, b, c, dt, given, skip, state, self.positions, self.starts, self.slots,
+                     label=f"blk.{layer}.scan")  # fmt: skip
+
     @staticmethod
     def _state(layer: int, kind: str, *shape: Dim) -> Node:
         attrs = MappingProxyType({"layer": layer, "kind": kind})

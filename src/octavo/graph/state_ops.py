@@ -80,3 +80,27 @@ def selective_scan(
     require(fits, name, "a number for each head", dt, rates, bias, skip)
     require(state.shape[1:] == (heads, keys, size), name, "state [slots, H, N, P]", state, x, b)
     return (tokens, heads * size), "f32"
+
+
+@op
+def channel_scan(
+    x: Node, b: Node, c: Node, dt: Node, rates: Node, skip: Node, state: Node, *where: Node
+) -> tuple[Shape, DType]:
+    """x and dt [T, C], b and c [T, N], rates [N * C], skip [C] -> [T, C] (Mamba's selective scan, arXiv 2312.00752).
+
+    Each channel has N numbers s, its column of state [slots, N, C], which fade at rates [N, C] of their own. For one
+    token after the other
+
+        step = softplus(dt)
+        s = exp(rates * step) * s + b * (step * x)
+        y = s . c + skip * x
+    """
+    name = "channel_scan"
+    kept = state.shape[1:]
+    require(len(kept) == 2 and b.shape == c.shape == (x.shape[0], *kept[:1]), name, "b and c alike", x, b, c, state)
+    keys, channels = kept
+    assert isinstance(keys, int)
+    assert isinstance(channels, int)
+    fits = x.shape == dt.shape and x.shape[1:] == skip.shape == (channels,) and rates.shape == (keys * channels,)
+    require(fits, name, "x and dt [T, C], rates [N * C], skip [C], state [slots, N, C]", x, dt, rates, skip, state)
+    return x.shape, "f32"

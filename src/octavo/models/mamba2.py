@@ -7,15 +7,11 @@ from octavo.graph.node import Node
 from octavo.models import layers, ssd
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys
-from octavo.models.hparams import LIMITS, RMS_EPS, HyperparamReader, vocabulary_size
-from octavo.models.rope import Rope
+from octavo.models.hparams import LIMITS, RMS_EPS, HyperparamReader
 from octavo.models.ssd import Mamba2
+from octavo.models.states import CONTEXT, NO_ATTENTION, without_attention
 from octavo.models.weights import Tensors, Weights, vector
 
-NONE = ("attention.head_count", "attention.head_count_kv", "feed_forward_length", "expert_count")
-"""Fields that are 0 or missing."""
-CONTEXT = 1 << 20
-"""What a file says where config.json names no length, as converters do."""
 WORDS = {
     "taps": "conv_kernel", "keys": "state_size", "heads": "num_heads", "scan_groups": "n_groups", "size": "head_dim",
     "limit": "time_step_limit",
@@ -23,15 +19,9 @@ WORDS = {
 
 
 def hparams(r: HyperparamReader) -> Mamba2:
-    for field in NONE:
-        r.whole(field, 0, 0)
-    n, sizes = r.size("block_count"), ssd.read_sizes(r)
-    return Mamba2(
-        arch=r.arch, n_layer=n, n_embd=r.size("embedding_length"), n_ff=0, n_head=0, n_head_kv=0, head_dim=0,
-        n_vocab=vocabulary_size(r), n_ctx_train=r.size("context_length", CONTEXT), eps=r.real(RMS_EPS, 1e-5, high=1.0),
-        rope=Rope(dims=0, base=10000.0, interleaved=False), attends=(False,) * n, scans=(True,) * n,
-        taps=sizes["taps"], inner=sizes["inner"], keys=sizes["keys"], heads=sizes["heads"],
-        scan_groups=sizes["scan_groups"],
+    hp = without_attention(r)
+    return hp.extended(
+        Mamba2, **ssd.read_sizes(r), attends=(False,) * hp.n_layer, scans=(True,) * hp.n_layer
     )  # fmt: skip
 
 
@@ -51,10 +41,15 @@ def config_keys(config: Config) -> Keys:
     """Raises ModelError for biases of matrices."""
     config.only_flags({"use_bias": False})
     width = config.size("hidden_size", ssd.MOST) * config.size("expand", 64, 2)
-    return ssd.config_keys(ssd.with_head_size(config, WORDS, width), WORDS) | dict.fromkeys(NONE, 0) | {
+    return ssd.config_keys(ssd.with_head_size(config, WORDS, width), WORDS) | plain_keys(config)
+
+
+def plain_keys(config: Config) -> Keys:
+    """Those of a model without attention beside what its scans have."""
+    return dict.fromkeys(NO_ATTENTION, 0) | {
         RMS_EPS: config.real("rms_norm_eps", 1e-5),
         "context_length": config.size("max_position_embeddings", LIMITS["context_length"], CONTEXT),
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(

@@ -52,6 +52,7 @@ from octavo.models import (
     hunyuan_dense,
     hunyuan_moe,
     internlm2,
+    jais,
     jais2,
     jina_bert_v2,
     jina_bert_v3,
@@ -128,7 +129,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
         smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
-        jina_bert_v3, neo_bert,
+        jina_bert_v3, neo_bert, jais,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

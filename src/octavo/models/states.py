@@ -9,8 +9,14 @@ from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
-from octavo.models.hparams import Hyperparams
+from octavo.models.hparams import RMS_EPS, HyperparamReader, Hyperparams, vocabulary_size
 from octavo.models.remaking import rows_moved
+from octavo.models.rope import Rope
+
+NO_ATTENTION = ("attention.head_count", "attention.head_count_kv", "feed_forward_length", "expert_count")
+"""Fields that are 0 or missing in models whose layers have neither attention nor a feed-forward."""
+CONTEXT = 1 << 20
+"""What a file of such a model says where config.json names no length, as converters do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +35,17 @@ class Hybrid(Hyperparams):
     @property
     def state_values(self) -> int:
         return self.attends.count(False) * self.layer_state
+
+
+def without_attention(r: HyperparamReader) -> Hyperparams:
+    """Those of a model of NO_ATTENTION. Raises ModelError or GGUFError naming the key that is wrong."""
+    for field in NO_ATTENTION:
+        r.whole(field, 0, 0)
+    return Hyperparams(
+        arch=r.arch, n_layer=r.size("block_count"), n_embd=r.size("embedding_length"), n_ff=0, n_head=0, n_head_kv=0,
+        head_dim=0, n_vocab=vocabulary_size(r), n_ctx_train=r.size("context_length", CONTEXT),
+        eps=r.real(RMS_EPS, 1e-5, high=1.0), rope=Rope(dims=0, base=10000.0, interleaved=False),
+    )  # fmt: skip
 
 
 def taps_of(weight: Node) -> F32:

@@ -40,6 +40,9 @@ OTHERS: Kernels = {
                                   ("score_scan", scan_chunks.score_scan_kernel, 128),
                                   ("selective_scan_chunks", scan_chunks.selective_scan_chunks_kernel, 128),
                                   ("selective_scan_chunks_256", scan_chunks.selective_scan_chunks_kernel, 256))},
+    "channel_scan": (states.channel_scan_kernel, {"KEYS": 16, "BK": 16, "B": 32}, 1, {
+        **dict.fromkeys(("x", "b", "c", "dt", "out"), ROWS), "channels": "i32",
+        **dict.fromkeys(("rates", "skip", "state"), "*fp32"), "where": SEQUENCES}),
     "gated_delta_rule": (states.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
         **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),

@@ -46,6 +46,11 @@ def _causal_conv(node: Node) -> str:
     return f"{channels} channels (allowed: multiples of {LANES})" if channels % LANES else ""
 
 
+def _channel_scan(node: Node) -> str:
+    (channels,) = bind(node.inputs[6].shape[2:], {})
+    return f"{channels} channels (allowed: multiples of {LANES})" if channels % LANES else ""
+
+
 def _matrix_state(node: Node) -> str:
     matrix = bind(node.inputs[7].shape[2:], {})
     return f"a state of {list(matrix)} a head (allowed: multiples of {LANES})" if any(n % LANES for n in matrix) else ""
@@ -59,6 +64,7 @@ def _mul_mat_add(node: Node) -> str:
 _CHECKS: dict[str, Callable[[Node], str]] = {
     "attention": _attention,
     "causal_conv": _causal_conv,
+    "channel_scan": _channel_scan,
     "gated_delta_rule": _matrix_state,
     "selective_scan": _matrix_state,
     "mul_mat_add": _mul_mat_add,

@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.reference.state_ops import causal_conv, gated_delta_rule, selective_scan, sequences  # noqa: F401
+from octavo.backends.reference.state_ops import (  # noqa: F401
+    causal_conv,
+    channel_scan,
+    gated_delta_rule,
+    selective_scan,
+    sequences,
+)
 from octavo.backends.reference.stream_ops import (  # noqa: F401  (ops too)
     add_to_others,
     as_large_as,

@@ -77,3 +77,16 @@ def selective_scan(
             out[t] = np.einsum("hnp,hn->hp", matrix, c[t, group]) + skip[:, None] * x[t]
         state[slots[sequence]] = matrix
     return out.reshape(tokens, heads * size)
+
+
+def channel_scan(x: F32, b: F32, c: F32, dt: F32, rates: F32, skip: F32, state: F32, *where: AnyArray) -> F32:
+    positions, starts, slots = where
+    step, rates = _softplus(dt), rates.reshape(state.shape[1:])  # [T, C], [N, C]
+    change, out = step * x, np.empty_like(x)
+    for sequence, start, stop in sequences(slots, starts):
+        matrix = _before(state, slots[sequence], positions[start])  # [N, C]
+        for t in range(start, stop):
+            matrix = np.exp(rates * step[t]) * matrix + b[t, :, None] * change[t]
+            out[t] = c[t] @ matrix + skip * x[t]
+        state[slots[sequence]] = matrix
+    return out

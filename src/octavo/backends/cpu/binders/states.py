@@ -57,6 +57,18 @@ def _selective_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sh
     )]  # fmt: skip
 
 
+@binds("channel_scan")
+def _channel_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, b, c, dt, rates, skip, state, *where = inputs
+    _, keys, channels = state.shape
+    wide = WIDEST if channels % (16 * WIDEST) == 0 and keys <= MOST_KEYS else 1
+    return [KernelCall(
+        states.channel_scan_kernel(keys, wide), len(where[2]) * (channels // (16 * wide)), y=out, y_stride=stride(out),
+        x=x, x_stride=stride(x), b=b, b_stride=stride(b), c=c, c_stride=stride(c), dt=dt, dt_stride=stride(dt),
+        rates=rates, skip=skip, state=state, channels=channels, **_where(where),
+    )]  # fmt: skip
+
+
 def _where(where: Sequence[AnyArray]) -> dict[str, int | AnyArray]:
     positions, starts, slots = where
     decodes = len(slots) if len(positions) == len(slots) else len(slots) + 1 - len(starts)

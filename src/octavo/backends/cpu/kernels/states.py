@@ -1,4 +1,4 @@
-"""Ops that keep a state of each sequence: convolutions over time, the gated delta rule, and the selective scan.
+"""Ops that keep a state of each sequence: convolutions over time, the gated delta rule, and selective scans.
 
 A task goes through the tokens of a sequence in order, for some channels or columns, so that results are to the bit the
 same however a sequence is divided among steps.
@@ -12,16 +12,19 @@ from typing import Any
 from numba import float32
 
 from octavo.backends.cpu.kernels.math import silu as silu_of
+from octavo.backends.cpu.kernels.math import soft_plus as soft_plus_of
 from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
     add_blocks,
+    exp,
     f32_pointer,
     fma,
     fma_blocks,
     i32_pointer,
     load_block,
     load_f32x16,
+    mul,
     splat,
     stack,
     store_block,
@@ -224,3 +227,43 @@ def selective_scan_kernel(keys: int, size: int, wide: int) -> Any:
         bring(state, matrix)
 
     return selective_scan
+
+
+CHANNEL_SCAN = record("y y_stride x x_stride b b_stride c c_stride dt dt_stride", "rates skip state channels", WHERE)
+
+
+@kernels(CHANNEL_SCAN)
+def channel_scan_kernel(keys: int, wide: int) -> Any:
+    """A sequence's tokens, for `wide` vectors of channels: their state and rates [keys, 16 * wide] are on the stack."""
+    row, whole = 64 * wide, 64 * wide * keys
+
+    def channel_scan(a, task):
+        columns = a.channels * 4
+        parts = columns // row
+        sequence, at = task // parts, task % parts * row
+        start, stop = begin_of(a, sequence), end_of(a, sequence)
+        if start == stop:
+            return
+        state = a.state + i32_pointer(a.slots)[sequence] * keys * columns + at
+        fresh = i32_pointer(a.positions)[start] == 0
+        matrix, rates = stack(whole), stack(whole)
+        for i in range(keys):
+            store_block(rates + i * row, 64, load_block(a.rates + at + i * columns, 64, wide))
+            store_block(matrix + i * row, 64, zeros(wide) if fresh else load_block(state + i * columns, 64, wide))
+        for t in range(start, stop):
+            b, c = f32_pointer(a.b + t * a.b_stride), f32_pointer(a.c + t * a.c_stride)
+            for part in range(0, row, 64):
+                x = load_f32x16(a.x + t * a.x_stride + at + part)
+                step = soft_plus_of(load_f32x16(a.dt + t * a.dt_stride + at + part))
+                change, y = mul(step, x), mul(load_f32x16(a.skip + at + part), x)
+                for i in range(keys):
+                    m = i * row + part
+                    decay = exp(mul(load_f32x16(rates + m), step))
+                    rest = fma(decay, load_f32x16(matrix + m), mul(splat(b[i]), change))
+                    store_f32x16(matrix + m, rest)
+                    y = fma(rest, splat(c[i]), y)
+                store_f32x16(a.y + t * a.y_stride + at + part, y)
+        for i in range(keys):
+            store_block(state + i * columns, 64, load_block(matrix + i * row, 64, wide))
+
+    return channel_scan

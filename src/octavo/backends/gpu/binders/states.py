@@ -18,8 +18,8 @@ from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves,
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
-CHANNELS, TOKENS, COLUMNS = 128, 16, 32
-"""Of a program."""
+CHANNELS, TOKENS, COLUMNS, SCANNED = 128, 16, 32, 32
+"""Of a program; the last are channels of `channel_scan`."""
 
 
 @binds("causal_conv")
@@ -93,6 +93,16 @@ def _selective_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
         c.launch(scan_chunks.selective_scan_chunks_kernel, (prompts, heads, -(-size // tile.block_v)), values, skip,
                  state, lies, chunks, matrix(out), shape=chunked, warps=tile.warps, stages=tile.stages),
     ]  # fmt: skip
+
+
+@binds("channel_scan")
+def _channel_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    *rows, rates, skip, state, positions, starts, slots = inputs
+    _, keys, channels = state.shape
+    lies, grid = sequences(positions, starts, slots), (len(slots), -(-channels // SCANNED))
+    return [c.launch(states.channel_scan_kernel, grid, *(Matrix(y, y.stride(0)) for y in rows), rates, skip, state,
+                     lies, matrix(out), channels, KEYS=keys, BK=next_power_of_2(keys), B=SCANNED, warps=1,
+                     exact=c.deterministic)]  # fmt: skip
 
 
 def _scan_chunks(c: Context, tokens: int, shape: ScanShape) -> ScanChunks:

@@ -1,6 +1,6 @@
-"""Ops that keep a state of each sequence: convolutions over time, the gated delta rule, and the selective scan.
+"""Ops that keep a state of each sequence: convolutions over time, the gated delta rule, and selective scans.
 
-A program of the latter two goes through the tokens of a sequence in order, for some columns, so that results are the
+A program of the latter goes through the tokens of a sequence in order, for some columns, so that results are the
 same however a sequence is divided among steps; so they are of convolutions, whose tokens need no order.
 """
 
@@ -153,4 +153,32 @@ def selective_scan_kernel(
             matrix = matrix * tl.exp(fade) + before * (step * value)[None, :]
             row = tl.sum(matrix * after, 0) + skipped * value
             tl.store(out.data + t * out.stride + of_values, row, mask=has_column)
+        tl.store(place, matrix, mask=inside)
+
+
+@triton.jit
+def channel_scan_kernel(
+    x, b, c, dt, rates, skip, state, where, out, channels, KEYS: tl.constexpr, BK: tl.constexpr, B: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """A program takes the KEYS numbers of each of B channels through the tokens of a sequence, in registers [BK, B]."""
+    begin(PDL)
+    sequence, column, i = tl.program_id(0), tl.program_id(1) * B + tl.arange(0, B), tl.arange(0, BK)
+    has_key, has_column = i < KEYS, column < channels
+    start, stop = tokens_of(sequence, where)
+    if start < stop:
+        slot, goes_on = state_of(sequence, start, where)
+        inside, at = has_key[:, None] & has_column[None, :], i[:, None] * channels + column[None, :]
+        place = state + slot * KEYS * channels + at
+        matrix = tl.load(place, mask=inside & goes_on, other=0.0)  # [BK, B]
+        rate = tl.load(rates + at, mask=inside, other=0.0)
+        skipped = tl.load(skip + column, mask=has_column, other=0.0)
+        for t in range(start, stop):
+            step = soft_plus(tl.load(dt.data + t * dt.stride + column, mask=has_column, other=0.0))  # [B]
+            value = tl.load(x.data + t * x.stride + column, mask=has_column, other=0.0)
+            before = tl.load(b.data + t * b.stride + i, mask=has_key, other=0.0)[:, None]  # [BK, 1]
+            after = tl.load(c.data + t * c.stride + i, mask=has_key, other=0.0)[:, None]
+            matrix = matrix * tl.exp(rate * step[None, :]) + before * (step * value)[None, :]
+            row = tl.sum(matrix * after, 0) + skipped * value
+            tl.store(out.data + t * out.stride + column, row, mask=has_column)
         tl.store(place, matrix, mask=inside)
