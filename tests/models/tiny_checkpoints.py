@@ -186,6 +186,11 @@ TABLE: dict[str, Case] = {
     "mamba2-odd": small("mamba2", "Mamba2Config", {
         **MAMBA2, "hidden_size": 144, "num_heads": 6, "head_dim": 48, "n_groups": 1, "use_conv_bias": False,
         "tie_word_embeddings": True}),
+    "mamba": small("mamba", "MambaConfig", {"intermediate_size": 256}),
+    "mamba-odd": small("mamba", "MambaConfig", {
+        "hidden_size": 144, "intermediate_size": 176, "state_size": 6, "conv_kernel": 3, "time_step_rank": 11,
+        "use_conv_bias": False, "tie_word_embeddings": False}),
+    "mamba-falcon": small("mamba", "FalconMambaConfig", {"intermediate_size": 256, "tie_word_embeddings": False}),
     "qwen35": small("qwen35", "Qwen3_5TextConfig", DELTA_NET),
     "qwen35-odd": small("qwen35", "Qwen3_5TextConfig", {
         **DELTA_NET, **ODD, "head_dim": 48, "linear_num_key_heads": 3, "linear_num_value_heads": 3,
