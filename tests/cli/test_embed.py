@@ -63,6 +63,8 @@ def test_what_is_refused(embed: Run, octavo: Run, bert: str) -> None:
     assert "--output takes a vector for each text" in embed("a", "-o", "x.npy", "--pooling", "none").error()
     assert "is an embedding model, which generates no text" in octavo("run", bert, "hi").error()
     assert "does not say how vectors" in octavo("embed", "demo", "a", "--device", "reference").error()
+    said = octavo("rank", "demo", "a", "b", "--device", "reference").error()
+    assert said.endswith("demo.gguf: is no reranker: it has no tensor cls.output.weight")
     assert "gives no logits" in octavo("profile", bert, "--device", "reference").error()
 
 
