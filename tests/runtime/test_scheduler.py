@@ -14,7 +14,8 @@ from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.kv_cache import PagePool, Sequence
 from octavo.runtime.pace import LEAST, TILE, Pace
 from octavo.runtime.request import Output, Request, State
-from octavo.runtime.scheduler import MOST_PASSED, Scheduler, StepPlan, feeds_of
+from octavo.runtime.scheduler import MOST_PASSED, Scheduler
+from octavo.runtime.step_plan import StepPlan, feeds_of
 from tests.runtime.test_prefix import Memory
 
 END = 0

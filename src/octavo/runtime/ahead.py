@@ -20,7 +20,8 @@ from octavo.runtime.draws import GREEDY, DrawsThere
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.request import Request, State
 from octavo.runtime.sampling import ChainSampler
-from octavo.runtime.scheduler import Scheduler, StepPlan
+from octavo.runtime.scheduler import Scheduler
+from octavo.runtime.step_plan import StepPlan
 
 log = logging.getLogger("octavo")
 

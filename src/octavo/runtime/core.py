@@ -18,9 +18,10 @@ from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.pace import LEAST, Pace
 from octavo.runtime.pages_ahead import SHARE, PagesAhead
 from octavo.runtime.request import Output, Request, State
-from octavo.runtime.scheduler import Scheduler, StepPlan, feeds_of
+from octavo.runtime.scheduler import Scheduler
 from octavo.runtime.speculate import Drafts, Speculator
 from octavo.runtime.stats import Stats
+from octavo.runtime.step_plan import StepPlan, feeds_of
 from octavo.runtime.warm_up import RUNS, WarmUp, drawn_output
 
 log = logging.getLogger("octavo")

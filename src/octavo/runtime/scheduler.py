@@ -25,6 +25,7 @@ from octavo.runtime.pace import Pace
 from octavo.runtime.prefix import PageTree, shared
 from octavo.runtime.reply import FinishReason
 from octavo.runtime.request import Output, Request, State
+from octavo.runtime.step_plan import StepPlan
 from octavo.runtime.window_pool import pages_for
 
 MOST_PASSED = 4
@@ -33,36 +34,6 @@ WORTH, BEFORE_END = 2 * PAGE_SIZE, 16
 """Tokens that a state is kept for, at least; and those at a prompt's end that may be other ones in the next turn."""
 RANK = attrgetter("rank")
 NONE: Mapping[Request, Exception] = {}
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """A step: each request with the tokens that are computed of it. Those of one token come first.
-
-    choosing  requests that a token is chosen for after it, each with the number of its row: its place in `parts`
-    ended     what ended before the step
-    replies   requests of one token
-    chunk     tokens of the others
-    """
-
-    parts: tuple[tuple[Request, int], ...]
-    choosing: tuple[tuple[Request, int], ...]
-    ended: tuple[Output, ...] = ()
-    replies: int = field(init=False)
-    chunk: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        numbers = [n for _, n in self.parts]
-        self.replies = numbers.count(1)
-        self.chunk = sum(numbers) - self.replies
-
-    @property
-    def depth(self) -> int:
-        """Tokens before each of these on average, until the step is committed."""
-        if not self.chunk:
-            return 0
-        before = sum(n * (len(r.sequence) + n // 2) for r, n in self.parts if n > 1)
-        return before // self.chunk
 
 
 @dataclass
@@ -312,8 +283,11 @@ class Scheduler:
         return outputs + [self._take(request, chosen[request]) for request, _ in plan.choosing if request in chosen]
 
     def _fail(self, request: Request, why: Exception) -> Output:
-        """End a request; what was computed of it may be wrong, and is for nobody else. After NaN pages of earlier steps,
-        and those that it began with, may be NaN too: a token that is can make so those before it."""
+        """End a request; what was computed of it may be wrong, and is for nobody else.
+
+        After NaN pages of earlier steps, and those that it began with, may be NaN too: a token that is can make so those
+        before it.
+        """
         request.failure = why
         self._let_siblings_go(request)
         if request.state is State.RUNNING:
@@ -391,12 +365,3 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether there is nothing to do."""
         return not self.waiting and not self.running
-
-
-def feeds_of(plan: StepPlan) -> Seq[tuple[Sequence, Seq[int], bool]]:
-    """Of each part its sequence, the tokens to compute, and whether a token is chosen after them."""
-    choosing = {i for _, i in plan.choosing}
-    return [
-        (r.sequence, r.tokens[(at := len(r.sequence.tokens)) : at + n], i in choosing)
-        for i, (r, n) in enumerate(plan.parts)
-    ]

@@ -19,7 +19,7 @@ from octavo.runtime.choosing import Chooser, Chosen
 from octavo.runtime.pace import SHARE, Pace
 from octavo.runtime.request import Foreseeing, Request
 from octavo.runtime.sampling import ChainSampler
-from octavo.runtime.scheduler import StepPlan
+from octavo.runtime.step_plan import StepPlan
 
 TOKENS, ASYNC_TOKENS = 3, 7
 """Tokens of a draft, on the CPU and on a GPU."""
