@@ -285,8 +285,8 @@ class Scheduler:
     def _fail(self, request: Request, why: Exception) -> Output:
         """End a request; what was computed of it may be wrong, and is for nobody else.
 
-        After NaN pages of earlier steps, and those that it began with, may be NaN too: a token that is can make so those
-        before it.
+        After NaN pages of earlier steps, and those that it began with, may be NaN too: a token that is can make those
+        before it so.
         """
         request.failure = why
         self._let_siblings_go(request)
