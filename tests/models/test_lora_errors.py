@@ -113,7 +113,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"bias": "lora_only"}, "bias: is 'lora_only' (allowed: none)"),
     ({"lora_bias": True}, "biases of a LoRA"),
     ({"alora_invocation_tokens": [1]}, "an activated LoRA (aLoRA)"),
-    ({"target_parameters": ["mlp.experts.down_proj"]}, "parameters that are no modules"),
+    ({"target_parameters": "mlp.experts"}, "target_parameters: is 'mlp.experts' (allowed: names of parameters)"),
     ({"layer_replication": [[0, 2]]}, "layers that occur several times"),
     ({"init_lora_weights": "pissa_niter_4"}, "with which the model's own weights were changed before training"),
     ({"r": 0}, "r: is '0' (allowed: 1 or more)"),

@@ -78,7 +78,7 @@ def _of_file(path: str) -> dict[str, Any]:
 
 
 def _of_folder(path: str) -> dict[str, Any]:
-    from octavo.huggingface.peft import read_peft
+    from octavo.huggingface.peft import read_peft, unwrapped
     from octavo.huggingface.peft_tensors import modules_of
 
     folder = read_peft(path)
@@ -87,7 +87,7 @@ def _of_folder(path: str) -> dict[str, Any]:
         "name": _name(path), "path": path, "kind": "lora", "layout": "PEFT, safetensors", "architecture": None,
         "base": folder.base, "ranks": dict(Counter(part.rank for part in modules.values())), "alpha": folder.alpha,
         "factors": sorted({part.factor for part in modules.values()}),
-        "modules": dict(Counter(_module(name) for name in modules)),
+        "modules": dict(Counter(_module(unwrapped(name)) for name in modules)),
         "metadata": dict(folder.config), "tensors": _rows_of_folder(folder),
     } | _sizes(folder.tensors.values())  # fmt: skip
 

@@ -26,12 +26,13 @@ CHANGING = {
     "use_dora": "DoRA", "use_qalora": "QALoRA", "use_bdlora": "BD-LoRA", "arrow_config": "Arrow", "kasa_config": "KaSA",
     "monteclora_config": "MonteCLoRA", "alora_invocation_tokens": "an activated LoRA (aLoRA)",
     "modules_to_save": "whole modules beside the LoRA", "trainable_token_indices": "single rows of embeddings",
-    "target_parameters": "parameters that are no modules", "layer_replication": "layers that occur several times",
-    "lora_bias": "biases of a LoRA",
+    "layer_replication": "layers that occur several times", "lora_bias": "biases of a LoRA",
 }  # fmt: skip
 """Words of the configuration under which an adapter is more, or something else, than W + B A, and what it is then."""
 OF_OTHER_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Beginnings of values of `init_lora_weights` with which training changes the model's own weights before it starts."""
+WRAPPED = ".base_layer"
+"""The end of a module's name inside of another one that wraps it."""
 MOST_REPEATS, LONGEST = 4, 256
 """What a pattern of names may have, so that none takes long."""
 _REPEATED_GROUP = re.compile(r"\)[*+?{]")
@@ -47,6 +48,7 @@ class PeftFolder:
     by_root        what B A is multiplied by is alpha / sqrt(rank) in place of alpha / rank (rsLoRA)
     tied           what an embedding gets, the output matrix that it is too gets as well
     targets        what adapter_config.json names as `target_modules`
+    parameters     what it names as `target_parameters`: those of modules that are no layers, such as stacked experts
     base           the model that it was trained on, if that is said
     config         adapter_config.json itself
     """
@@ -59,6 +61,7 @@ class PeftFolder:
     by_root: bool
     tied: bool
     targets: tuple[str, ...]
+    parameters: tuple[str, ...]
     base: str | None
     config: Mapping[str, Any]
     tensors: Mapping[str, StoredTensor]
@@ -67,10 +70,24 @@ class PeftFolder:
         """The rank that the configuration gives a module, by its name in the model."""
         return int(_by_pattern(self.ranks, module, self.rank))
 
+    def parameters_of(self, module: str) -> list[str]:
+        """The whole names of what `parameters` names of a module, by its name in the model or as one that is wrapped:
+        PEFT wraps a module once for each of them."""
+        plain = unwrapped(module)
+        names = {f"{plain}.{parameter.rpartition('.')[2]}": parameter for parameter in self.parameters}
+        return sorted(name for name, parameter in names.items() if f".{name}".endswith(f".{parameter}"))
+
     def factor(self, module: str) -> float:
         """What B A of a module is multiplied by."""
         rank, alpha = self.rank_of(module), _by_pattern(self.alphas, module, self.alpha)
         return alpha / math.sqrt(rank) if self.by_root else alpha / rank
+
+
+def unwrapped(module: str) -> str:
+    """The name that the model has for a module inside of others that wrap it."""
+    while module.endswith(WRAPPED):
+        module = module.removesuffix(WRAPPED)
+    return module
 
 
 def is_peft_folder(path: str | os.PathLike[str]) -> bool:
@@ -108,7 +125,7 @@ def read_peft(path: str | os.PathLike[str]) -> PeftFolder:
     return PeftFolder(
         folder, rank, _number(alpha, "lora_alpha", file), ranks, alphas,
         bool(config.get("use_rslora")), bool(config.get("ensure_weight_tying")),
-        tuple(sorted(str(target) for target in listed if isinstance(target, str))),
+        tuple(sorted(str(target) for target in listed if isinstance(target, str))), _parameters(config, file),
         base if isinstance(base, str) and base else None, config, SafetensorsFile.open(weights).tensors,
     )  # fmt: skip
 
@@ -130,6 +147,13 @@ def _require_lora(config: Mapping[str, Any], file: str) -> None:
     others = [key for key, value in config.items() if key.startswith("use_") and value and key != "use_rslora"]
     if others:
         raise ModelError("is nothing that is known", file=file, field=others[0], allowed="false")
+
+
+def _parameters(config: Mapping[str, Any], file: str) -> tuple[str, ...]:
+    found = config.get("target_parameters") or []
+    if not isinstance(found, list) or not all(isinstance(name, str) and name for name in found):
+        raise ModelError(f"is {brief(found)}", file=file, field="target_parameters", allowed="names of parameters")
+    return tuple(found)
 
 
 def _number(value: Any, word: str, file: str) -> float:

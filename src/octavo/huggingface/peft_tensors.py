@@ -15,11 +15,12 @@ from octavo.formats.spec import F32
 from octavo.graph.low_rank import EMBEDDING, OUTPUT
 from octavo.graph.names import split_layer
 from octavo.huggingface.config import find_class
-from octavo.huggingface.experts import stacked
+from octavo.huggingface.experts import picked, stacked
 from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.found import Found, find
 from octavo.huggingface.heads import KEYS, is_of_heads
-from octavo.huggingface.peft import PeftFolder
+from octavo.huggingface.peft import WRAPPED, PeftFolder
+from octavo.huggingface.peft_parameters import Stacked, parameters_by_name
 from octavo.huggingface.tensors import in_order
 from octavo.huggingface.wrapper import text_name
 from octavo.io.gguf import LazyTensor
@@ -45,14 +46,16 @@ def peft_adapter(folder: PeftFolder, model: ModelSpec) -> Adapter:
     Raises ModelError for a tensor that is no factor, one without the other, another rank than the configuration has,
     and a module that is no part of the model.
     """
-    modules = modules_of(folder)
-    if not modules:
+    modules, stacks = _modules(folder)
+    if not modules and not stacks:
         raise ModelError("has no tensors", file=folder.path, allowed="pairs of lora_A and lora_B")
     stored = {_name_in_text(folder, name): pair for name, pair in modules.items()}
+    for stack in stacks.values():
+        _name_in_text(folder, stack.plain)
     first: ModelError | None = None
     for names in _candidates(model):
         try:
-            parts = dict(_parts(folder, stored, model, names))
+            parts = dict(_parts(folder, stored | parameters_by_name(folder, stacks, model, names), model, names))
             _require_base(folder, model, names)
             return Adapter(folder.path, parts)
         except ModelError as error:
@@ -63,6 +66,15 @@ def peft_adapter(folder: PeftFolder, model: ModelSpec) -> Adapter:
 
 def modules_of(folder: PeftFolder) -> dict[str, Factored]:
     """The two factors of each module, by the name that the model has for it; see `peft_adapter` for what is raised."""
+    modules, stacks = _modules(folder)
+    for module, stack in stacks.items():
+        name = folder.parameters_of(module)[0]
+        modules[module] = stack.factored(f"{module}.weight", folder.rank_of(name), folder.factor(name))
+    return modules
+
+
+def _modules(folder: PeftFolder) -> tuple[dict[str, Factored], dict[str, Stacked]]:
+    """The two factors of each module, and those of parameters of modules."""
     found: dict[str, dict[str, StoredTensor]] = {}
     embeddings = set()
     for name, tensor in folder.tensors.items():
@@ -75,7 +87,15 @@ def modules_of(folder: PeftFolder) -> dict[str, Factored]:
         found.setdefault(module, {})[match[3]] = tensor
         if match[2]:
             embeddings.add(module)
-    return {module: _pair(folder, module, parts, module in embeddings) for module, parts in found.items()}
+    modules, stacks = {}, {}
+    for module, parts in found.items():
+        a, b = _both(folder, parts)
+        wrapped = module.endswith(WRAPPED) or a.shape[:1] != (folder.rank_of(module),)
+        if wrapped and folder.parameters_of(module):
+            stacks[module] = Stacked(module, a, b)
+        else:
+            modules[module] = _pair(folder, module, a, b, module in embeddings)
+    return modules, stacks
 
 
 def _what_else(name: str) -> str:
@@ -84,13 +104,17 @@ def _what_else(name: str) -> str:
     return "is no factor of a LoRA, and what else it changes can't be applied"
 
 
-def _pair(folder: PeftFolder, module: str, parts: Mapping[str, StoredTensor], of_rows: bool) -> Factored:
-    """The factors of a module; those of an embedding, whose rows are looked up, are the other way round."""
+def _both(folder: PeftFolder, parts: Mapping[str, StoredTensor]) -> tuple[LazyTensor, LazyTensor]:
+    """Two factors that belong together."""
     if len(parts) < 2:
         (there,) = parts
         missing = "lora_A" if there == "B" else "lora_B"
         raise _fault(folder, parts[there].name, f"has no {missing} beside it")
-    a, b = (_lazy(parts[kind]) for kind in "AB")
+    return _lazy(parts["A"]), _lazy(parts["B"])
+
+
+def _pair(folder: PeftFolder, module: str, a: LazyTensor, b: LazyTensor, of_rows: bool) -> Factored:
+    """The factors of a module; those of an embedding, whose rows are looked up, are the other way round."""
     rank = folder.rank_of(module)
     if len(a.shape) != 2 or len(b.shape) != 2 or not a.shape[0] == b.shape[1] == rank:
         problem = f"has factors {list(a.shape)} and {list(b.shape)}"
@@ -181,6 +205,8 @@ def _placed(
         made = architecture.remade(name, both, hp)
         if made is both and isinstance(both, Factored) and is_of_heads(name):
             made = _of_heads(both, name, want)
+        elif made is both and isinstance(both, Factored) and len(both.shape) == 3:
+            made = _half_of_experts(both, which, alternate=architecture.columns == "alternate")
         elif made is both:
             n = both.shape[0] // 2
             made = rows_moved(both, lambda rows: rows[which * n : (which + 1) * n], n)
@@ -192,6 +218,18 @@ def _placed(
         problem = f"changes a weight of shape {list(made.shape)}"
         raise _fault(folder, made.name, problem, f"{list(want)}, as the model's {name}")
     return made
+
+
+def _half_of_experts(both: Factored, which: int, *, alternate: bool) -> Factored:
+    """The gate's part (0) or the up projection's (1) of experts that have both; `alternate`, a row of each in turn."""
+    n = both.shape[1] // 2
+    taken = slice(which, None, 2) if alternate else slice(which * n, (which + 1) * n)
+
+    def rows(b: LazyTensor) -> LazyTensor:
+        shape = (b.shape[0], n, b.shape[2])
+        return LazyTensor(b.name, b.format, shape, lambda: picked(b.load(), lambda values: values[:, taken]))
+
+    return both.with_rows(rows)
 
 
 def _stacked(folder: PeftFolder, name: str, parts: Mapping[int, LazyTensor], want: tuple[int, ...]) -> Factored:
@@ -254,6 +292,8 @@ def _as_converted(folder: PeftFolder, name: str, part: Factored, model: ModelSpe
         config is None or architecture.unit_output(config) is not None
     ):  # fmt: skip
         raise _fault(folder, part.name, "is normalized in the model, which no sum goes through", "other modules")
+    if f"{split_layer(name)[1].removesuffix('.weight')}.scale" in architecture.names.values():
+        raise _fault(folder, part.name, "is multiplied by a number of each expert in the model", "other parameters")
     if name.endswith("position_embd.weight"):
         raise _fault(folder, part.name, "is of positions", "other modules")
     factor = {} if config is None else architecture.factors(config)

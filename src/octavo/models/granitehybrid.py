@@ -103,7 +103,8 @@ def with_experts(config: Config) -> Keys:
 
 EXPERTS = {
     "block_sparse_moe.router.layer": "ffn_gate_inp", "block_sparse_moe.input_linear": names.GATE_UP,
-    "block_sparse_moe.output_linear": "ffn_down_exps", **names.switch("block_sparse_moe.switch_mlp"),
+    "block_sparse_moe.output_linear": "ffn_down_exps", **names.stacked("block_sparse_moe"),
+    **names.switch("block_sparse_moe.switch_mlp"),
     "shared_mlp.input_linear": names.SHARED_GATE_UP, "shared_mlp.output_linear": "ffn_down_shexp",
 }  # fmt: skip
 

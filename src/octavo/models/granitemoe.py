@@ -32,7 +32,8 @@ ARCH = Architecture(
     names=names.NORMS | names.ATTENTION | {
         "block_sparse_moe.router.layer": "ffn_gate_inp", "block_sparse_moe.input_linear": names.GATE_UP,
         "block_sparse_moe.output_linear": "ffn_down_exps", "shared_mlp.input_linear": names.SHARED_GATE_UP,
-        "shared_mlp.output_linear": "ffn_down_shexp", **names.switch("block_sparse_moe.switch_mlp"),
+        "shared_mlp.output_linear": "ffn_down_shexp", **names.stacked("block_sparse_moe"),
+        **names.switch("block_sparse_moe.switch_mlp"),
     },
     ropes=("default", "linear", "yarn", "llama3"),
     writable=False,

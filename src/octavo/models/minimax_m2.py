@@ -51,7 +51,7 @@ ARCH = Architecture(
     build=build,
     classes={"MiniMaxM2ForCausalLM": config_keys},
     names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.moe("block_sparse_moe", "w1", "w3", "w2") | {
-        "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias",
+        "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias", **names.stacked("mlp"),
     },
     writable=False,
 )  # fmt: skip

@@ -35,10 +35,14 @@ def moe(module: str, gate: str, up: str, down: str) -> dict[str, str]:
         f"{module}.experts.*.{gate}": "ffn_gate_exps",
         f"{module}.experts.*.{up}": "ffn_up_exps",
         f"{module}.experts.*.{down}": "ffn_down_exps",
-        f"{module}.experts.gate_up_proj": GATE_UP,
-        f"{module}.experts.down_proj": "ffn_down_exps",
+        **stacked(module),
         **switch(f"{module}.switch_mlp"),
     }
+
+
+def stacked(module: str) -> dict[str, str]:
+    """Names of experts that a checkpoint, or transformers as it loads one, stacks under a module."""
+    return {f"{module}.experts.gate_up_proj": GATE_UP, f"{module}.experts.down_proj": "ffn_down_exps"}
 
 
 def switch(module: str) -> dict[str, str]:
