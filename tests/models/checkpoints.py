@@ -18,6 +18,7 @@ from tests.models.deci_layers import rebuild
 from tests.models.jais_layers import rebuild_jais
 from tests.models.openelm_layers import rebuild_openelm
 from tests.models.plamo_layers import rebuild_plamo
+from tests.models.plm_layers import rebuild_plm
 from tests.models.small_thinker import rebuild_small_thinker
 
 VOCAB = 320
@@ -155,6 +156,8 @@ def make(case: Case, seed: int = 0) -> Any:
         rebuild_small_thinker(model, windows=not model.config.tie_word_embeddings)
     if case.arch == "refact":
         put_layer_norms(model)
+    if case.arch == "plm":
+        rebuild_plm(model)
     if case.arch == "jais":
         rebuild_jais(model)
     if case.folder in ("BaichuanForCausalLM", "GPTRefactForCausalLM"):

@@ -370,7 +370,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "PlamoForCausalLM": plamo,
     "GPTRefactForCausalLM": refact,
     "JAISLMHeadModel": jais,
-    **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM")},
+    **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM", "PLMForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
 }
 """By architecture, or by class where transformers has another of the architecture: tensors and config.json of a folder

@@ -67,6 +67,13 @@ def test_minicpm3_which_does_not_say_how_long_values_are(tmp_path: Path) -> None
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 
 
+def test_plm_as_converters_write_it(tmp_path: Path) -> None:
+    want = saved(tmp_path / "hf", TABLE["plm"])
+    with open_model_file(tmp_path / "hf") as folder, unsplit(folder, tmp_path / "m.gguf") as file:
+        assert "blk.0.attn_kv_b.weight" in file.tensors
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
 @pytest.mark.parametrize("kind", ["scales", "orders"])
 def test_folds_change_what_the_file_has(model: GGUFFile, tmp_path: Path, kind: Kind) -> None:
     """Not what its tensors are split into, which nothing would write back."""

@@ -39,6 +39,7 @@ from tests.models.tiny_options import (
     ODD,
     OLMO3_ROPE,
     PHIMOE,
+    PLM,
     QWEN2_MOE,
     QWEN3_VL,
     ROUTED,
@@ -308,6 +309,7 @@ TABLE: dict[str, Case] = {
     "refact": replace(
         small("refact", "LlamaConfig", {"num_attention_heads": 4, "intermediate_size": 256}),
         folder="GPTRefactForCausalLM"),
+    "plm": replace(small("plm", "DeepseekV2Config", PLM), folder="PLMForCausalLM"),
     "jais": replace(small("jais", "LlamaConfig", JAIS), folder="JAISLMHeadModel"),
     "jais-tied": replace(
         small("jais", "LlamaConfig", {**JAIS, "tie_word_embeddings": True}), folder="JAISLMHeadModel"),

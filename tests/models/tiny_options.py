@@ -75,6 +75,10 @@ ROUTED = {
 ERNIE = {
     "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 48, "moe_layer_start_index": 1, "pad_token_id": None,
 }  # fmt: skip
+PLM = {
+    "kv_lora_rank": 48, "q_lora_rank": None, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40,
+    "num_key_value_heads": 2, "first_k_dense_replace": 2, "hidden_act": "relu2", "tie_word_embeddings": True,
+}  # fmt: skip
 JAIS = {"num_attention_heads": 4, "num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}
 NTK = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0}
 LLAMA4 = {

@@ -36,10 +36,7 @@ class Deepseek2(latent.Latent, routed.Routed):
 
 def hparams(r: HyperparamReader) -> Deepseek2:
     hp = read_shared(r, interleaved=True, has_experts=True, equal_lengths=False)
-    sizes = {name: r.whole(field, 0, LIMITS["embedding_length"]) for name, field in latent.SIZES.items()}
-    for name, (fits, allowed) in latent.checks(hp, sizes).items():
-        if not fits:
-            raise r.error(latent.SIZES[name], f"{sizes[name]} does not fit", allowed)
+    sizes = latent.read_sizes(r, hp)
     # The key has 0.1 times what takes yarn's strength from turned values and gives it to scores.
     stretch = math.log(max(1.0, hp.rope.factor))
     turned = 1 + 0.1 * stretch if r.has(LOG_MULTIPLIER) else 1.0

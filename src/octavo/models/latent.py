@@ -13,7 +13,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers
 from octavo.models.config import Config, Keys
-from octavo.models.hparams import LIMITS, Hyperparams
+from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, with_scales
 
 NAMES = {
@@ -59,7 +59,7 @@ class Latent(Hyperparams):
         return self.key - self.rope.dims
 
 
-def checks(hp: Hyperparams, sizes: Mapping[str, int]) -> dict[str, tuple[bool, str]]:
+def _checks(hp: Hyperparams, sizes: Mapping[str, int]) -> dict[str, tuple[bool, str]]:
     """Of each size whether it fits the hyperparameters that all architectures have, and what would."""
     one_head = sizes["kv_rank"] + hp.rope.dims == hp.head_dim and hp.n_head_kv == 1
     return {
@@ -67,6 +67,15 @@ def checks(hp: Hyperparams, sizes: Mapping[str, int]) -> dict[str, tuple[bool, s
         "key": (sizes["key"] > hp.rope.dims, "over the dimensions of rope"),
         "value": (sizes["value"] > 0, "over 0"),
     }
+
+
+def read_sizes(r: HyperparamReader, hp: Hyperparams) -> dict[str, int]:
+    """The sizes of `SIZES`. Raises ModelError naming the key that does not fit."""
+    sizes = {name: r.whole(field, 0, LIMITS["embedding_length"]) for name, field in SIZES.items()}
+    for name, (fits, allowed) in _checks(hp, sizes).items():
+        if not fits:
+            raise r.error(SIZES[name], f"{sizes[name]} does not fit", allowed)
+    return sizes
 
 
 def attention_tensors(hp: Latent) -> Tensors:

@@ -24,10 +24,7 @@ from octavo.models.weights import Tensors, Weights
 
 def hparams(r: HyperparamReader) -> Latent:
     hp = with_longrope(r, read_shared(r, has_experts=False, equal_lengths=False))
-    sizes = {name: r.whole(field, 0, LIMITS["embedding_length"]) for name, field in SIZES.items()}
-    for name, (fits, allowed) in latent.checks(hp, sizes).items():
-        if not fits:
-            raise r.error(SIZES[name], f"{sizes[name]} does not fit", allowed)
+    sizes = latent.read_sizes(r, hp)
     return hp.extended(Latent, **sizes, query_scale=1 / math.sqrt(sizes["key"]))
 
 

@@ -88,6 +88,7 @@ from octavo.models import (
     phi3,
     phimoe,
     plamo,
+    plm,
     qwen,
     qwen2,
     qwen2moe,
@@ -130,7 +131,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
         smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
-        jina_bert_v3, neo_bert, jais,
+        jina_bert_v3, neo_bert, jais, plm,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
