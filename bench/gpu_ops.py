@@ -59,7 +59,9 @@ def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight,
     """A matrix of n rows, and its bytes as a file has it."""
     tensor = random_matrix("w", row_named(name), (min(n, ROWS), k), np.random.default_rng(0))
     codes = as_codes(tensor.format, (n, k), backend.target.arch)
-    some = backend.load(tensor) if tensor.format.grid is None else load(tensor, backend.target.device, as_codes=codes)
+    some: Any = backend.load(tensor)
+    if tensor.format.grid is not None:  # whose layout depends on the number of rows
+        some = load(tensor, backend.target.device, as_codes=codes)
     parts = {part: values.repeat(-(-n // len(values)), 1)[:n].contiguous() for part, values in some.parts.items()}
     return replace(some, n=n, parts=parts), tensor.nbytes // min(n, ROWS) * n
 
