@@ -113,7 +113,7 @@ def merged(source: Source, found: Folder, adapters: Chosen) -> Source:
     """
     if not adapters:
         return source
-    added = with_adapters(read_model(CheckpointFile(source.path, found)), adapters).added
+    added = with_adapters(read_model(CheckpointFile(source.path, found)), adapters, merged=True).added
     names = {tensor.name for tensor in source.tensors}
     if OUTPUT not in names and (EMBEDDING in added or OUTPUT in added):
         problem = f"lora changes the embedding or the output of {source.path}, which are one matrix"

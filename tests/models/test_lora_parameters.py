@@ -23,7 +23,7 @@ from octavo.errors import ModelError
 from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from tests.models.adapters import ALPHA, PREFIX, RANK, factors, write_peft
+from tests.models.adapters import ALPHA, PREFIX, RANK, factors, write_lora_gguf, write_peft
 from tests.models.table import error, saved
 from tests.models.test_lora import FEW, logits
 from tests.models.tiny_checkpoints import TABLE
@@ -116,9 +116,19 @@ def test_a_parameter_that_the_configuration_does_not_name(tmp_path: Path) -> Non
 
 
 def test_experts_that_the_model_multiplies(tmp_path: Path) -> None:
-    """By a number each, which what is added would lack."""
-    said = "experts.down_proj.weight': is multiplied by a number of each expert in the model"
-    refused("gemma4-moe", tmp_path, said, ("down_proj",))
+    """By a number each, which what is added would lack. Merged it has that, and an adapter of GGUF's is refused too."""
+    adapter, want = adapter_and_logits("gemma4-moe", tmp_path, NEW, BOTH)
+    convert_checkpoint(tmp_path / "hf", tmp_path / "merged.gguf", "F32", lora=str(adapter))
+    with GGUFFile.open(tmp_path / "merged.gguf") as file:
+        assert error(logits(file), want) < 1e-4
+        name = "blk.0.ffn_down_exps.weight"
+        e, n, k = file.tensors[name].shape
+        a, b = (np.stack([pair[i] for pair in [factors(n, k)] * e]) for i in range(2))
+        own = write_lora_gguf(tmp_path / "a.gguf", {name: (a, b)}, "gemma4")
+        said = f"'{name}': is multiplied by a number of each expert in the model (allowed: merged by "
+        for path in (adapter, own):
+            with pytest.raises(ModelError, match=re.escape(said)):
+                logits(file, ((str(path), 1.0),))
 
 
 def test_what_neither_shapes_nor_the_version_tell(tmp_path: Path) -> None:

@@ -292,8 +292,6 @@ def _as_converted(folder: PeftFolder, name: str, part: Factored, model: ModelSpe
         config is None or architecture.unit_output(config) is not None
     ):  # fmt: skip
         raise _fault(folder, part.name, "is normalized in the model, which no sum goes through", "other modules")
-    if f"{split_layer(name)[1].removesuffix('.weight')}.scale" in architecture.names.values():
-        raise _fault(folder, part.name, "is multiplied by a number of each expert in the model", "other parameters")
     if name.endswith("position_embd.weight"):
         raise _fault(folder, part.name, "is of positions", "other modules")
     factor = {} if config is None else architecture.factors(config)

@@ -7,8 +7,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from octavo.errors import HostMemoryError, UsageError
+from octavo.errors import HostMemoryError, ModelError, UsageError, shown
 from octavo.graph.low_rank import targets
+from octavo.graph.names import split_layer
 from octavo.io.memory import room
 from octavo.io.named import locate_adapter
 from octavo.models import ModelSpec
@@ -62,8 +63,10 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def with_adapters(model: ModelSpec, adapters: Chosen) -> ModelSpec:
+def with_adapters(model: ModelSpec, adapters: Chosen, *, merged: bool = False) -> ModelSpec:
     """The model with what adapters add to its weights; their tensors are read now.
+
+    merged  it is to become part of the weights themselves, and is not computed beside their products
 
     Raises FileError and ModelError for adapters that can't be read or are of another model, HostMemoryError for those
     that no memory is left for, and NonFiniteError for NaN and Inf in them.
@@ -76,9 +79,22 @@ def with_adapters(model: ModelSpec, adapters: Chosen) -> ModelSpec:
     for path, scale in adapters:
         adapter = open_adapter(path, model)
         adapter.require_fitting(of_model, model.file.tensors)
+        if not merged:
+            _require_no_own_scale(adapter, model)
         found.append((adapter, scale))
     _require_memory([adapter for adapter, scale in found if scale])
     return replace(model, added=combined(found))
+
+
+def _require_no_own_scale(adapter: Adapter, model: ModelSpec) -> None:
+    """Raise ModelError for experts that the model itself multiplies by a number each, as Gemma 4 does: additions come
+    behind scales of products, which elsewhere belong to how a weight is stored."""
+    own = {f"{name.removesuffix('.scale')}.weight" for name in model.architecture.names.values()
+           if name.endswith("_exps.scale")}  # fmt: skip
+    name = next((name for name in adapter.parts if split_layer(name)[1] in own), None)
+    if name is not None:
+        problem, allowed = "is multiplied by a number of each expert in the model", "merged by octavo convert --lora"
+        raise ModelError(problem, file=adapter.path, field=f"tensor {shown(name)}", allowed=allowed)
 
 
 def _require_memory(adapters: Sequence[Adapter]) -> None:
