@@ -30,7 +30,7 @@ PATTERNS = (
 """Keys of `rank_pattern` and `alpha_pattern`."""
 WORDS = (
     "use_dora", "use_rslora", "bias", "modules_to_save", "init_lora_weights", "ensure_weight_tying", "target_modules",
-    "base_model_name_or_path", "peft_type",
+    "base_model_name_or_path", "peft_type", "target_parameters",
 )  # fmt: skip
 
 
@@ -149,5 +149,6 @@ def _other_words(rng: random.Random, path: Path) -> None:
         config[rng.choice(("rank_pattern", "alpha_pattern"))] = {rng.choice(PATTERNS): rng.choice((2, 4, 4.5, 10**400))}
     else:
         word = rng.choice((*WORDS, "r", "lora_alpha"))
-        config[word] = other_value(rng, config.get(word))
+        old = ["mlp.experts.down_proj"] if word == "target_parameters" else config.get(word)
+        config[word] = other_value(rng, old)
     path.write_bytes(json.dumps(config).encode(errors="surrogatepass"))
