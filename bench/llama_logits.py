@@ -136,6 +136,7 @@ NOTES = {
     ),
     "mamba-odd": "llama.cpp has convolutions with a bias, and channels twice the model's width; compared with those",
     "mamba-falcon": "norms of steps, B and C add what other norms add in llama.cpp; compared with that being the same",
+    "jamba-odd": "llama.cpp has convolutions with a bias, and channels twice the model's width; compared with those",
     "deepseek2-v2-groups": "llama.cpp takes a group's two best for its score, as V3 does; compared without groups",
 }
 """By case, what llama.cpp computes in another way than `transformers`, and what is compared."""
@@ -153,6 +154,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mamba2-odd": {"use_conv_bias": True},
     "mamba-odd": {"use_conv_bias": True, "intermediate_size": 288},
     "mamba-falcon": {"layer_norm_epsilon": 1e-6},
+    "jamba-odd": {"mamba_conv_bias": True, "mamba_expand": 2},
     **{name: {"sliding_window": 128} for name in WINDOWLESS},
     "baichuan": {"num_hidden_layers": 32},
     "baichuan-distance": {"num_hidden_layers": 40},

@@ -16,7 +16,8 @@ from tests.convert.folders import byte_level, write
 from tests.models.checkpoints import CASES, Case, make
 
 LINEAR = re.compile(
-    r"model\.layers\.\d+\.(?:(?:self_attn|mlp|mamba|mixer|feed_forward)\.\w+_proj|linear_attn\.(?:in_proj_(?:qkvz?|z)|out_proj)"
+    r"(?:model|backbone)\.layers\.\d+\.(?:(?:self_attn|mlp|mamba|mixer|feed_forward)\.\w+_proj"
+    r"|linear_attn\.(?:in_proj_(?:qkvz?|z)|out_proj)"
     r"|shared_mlp\.\w+_linear)\.weight"
 )
 WEIGHTS = {

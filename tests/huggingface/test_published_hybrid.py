@@ -22,7 +22,9 @@ SIZES = {
 ORDERED = ["gptq-act-order", "ct-w8a8", "ct-nvfp4"]
 NAMES = [*ORDERED, "fp8-tensor", "fp8-block", "ct-act-order", "mlx-4", "qqq", "qqq-g128"]
 CELLS = [(case, name) for case in ("qwen35", "qwen3next") for name in NAMES]
-CELLS += [(case, name) for case in ("granitehybrid", "nemotron_h", "nemotron_h_moe") for name in NAMES[:-2]]
+CELLS += [
+    (case, name) for case in ("granitehybrid", "nemotron_h", "nemotron_h_moe", "mamba", "jamba") for name in NAMES[:-2]
+]
 CELLS += [("falcon-h1", name) for name in [*NAMES[:-2], "gptq-v1-asym", "gptq-16", "mlx-3"] if name != "ct-nvfp4"]
 """The layout of QQQ has rows in multiples of 64, and what a scan is given is an odd number."""
 QUICK = [*(("qwen35", name) for name in ORDERED), ("qwen3next", ORDERED[0]), ("granitehybrid", "fp8-tensor")]

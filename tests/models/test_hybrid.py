@@ -86,6 +86,12 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("mamba", {"ssm.time_step_rank": 0}, "ssm.time_step_rank", "0 does not fit"),
     ("mamba", {"ssm.state_size": 8}, "tensor blk.0.ssm_x.weight", "contradicts the hyperparameters"),
     ("mamba", {"ssm.group_count": 1}, "ssm.group_count", "does not compute"),
+    ("jamba", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
+    ("jamba", {"expert_feed_forward_length": [0, 96]}, "expert_feed_forward_length", "has 2 values"),
+    ("jamba", {"expert_feed_forward_length": [0, 96, 0, 48]}, "expert_feed_forward_length", "differs from layer"),
+    ("jamba", {"expert_feed_forward_length": [96] * 4}, "tensor blk.0.ffn_gate_inp.weight", "is missing"),
+    ("jamba", {"expert_gating_func": 2}, "expert_gating_func", "does not compute"),
+    ("jamba", {"ssm.dt_b_c_rms": True}, "ssm.dt_b_c_rms", "does not compute"),
     ("lfm2", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
     ("lfm2", {"attention.head_count_kv": [0, 1, 2]}, "attention.head_count_kv", "differs from layer to layer"),
     ("lfm2", {"shortconv.l_cache": 1}, "shortconv.l_cache", "1 is out of range"),
@@ -134,6 +140,10 @@ CONFIGS: list[tuple[str, dict[str, Any], str]] = [
     ("mamba", {"time_step_rank": "some"}, "time_step_rank"),
     ("mamba", {"hidden_act": "gelu"}, "hidden_act"),
     ("mamba-falcon", {"mixer_rms_eps": 1e-3}, "mixer_rms_eps"),
+    ("jamba", {"mamba_proj_bias": True}, "mamba_proj_bias"),
+    ("jamba", {"mamba_inner_layernorms": False}, "mamba_inner_layernorms"),
+    ("jamba", {"attn_layer_offset": 4}, "attn_layer_offset"),
+    ("jamba", {"sliding_window": 64}, "sliding_window"),
     ("qwen35", {"attention_bias": True}, "attention_bias"),
     ("qwen35", {"layer_types": ["mamba"] * 3}, "layer_types"),
     ("qwen3next", {"norm_topk_prob": False}, "norm_topk_prob"),
@@ -236,6 +246,21 @@ def test_granite_without_layers_that_scan(tmp_path: Path) -> None:
         ):
             pass
         folders.edit(tmp_path / "hf", "config.json", num_local_experts=0)
+
+
+def test_sizes_of_mamba_that_follow_from_the_width(tmp_path: Path) -> None:
+    want = saved(tmp_path / "hf", TABLE["mamba"])
+    folders.edit(tmp_path / "hf", "config.json", time_step_rank="auto", intermediate_size=None)
+    with open_model_file(tmp_path / "hf") as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_experts_of_jamba_by_their_routers(tmp_path: Path) -> None:
+    """As in files of llama.cpp, which do not say which layers have experts."""
+    want = saved(tmp_path / "hf", TABLE["jamba"])
+    path = written(tmp_path / "hf", tmp_path / "m.gguf", "jamba", {"expert_feed_forward_length": None})
+    with GGUFFile.open(path) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 
 
 def test_a_norm_of_one_group_as_a_matrix(tmp_path: Path) -> None:

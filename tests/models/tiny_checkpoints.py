@@ -23,10 +23,12 @@ from tests.models.tiny_options import (
     GRANITE_EXPERTS,
     GRANITE_HYBRID,
     JAIS,
+    JAMBA,
     LFM2,
     LFM2_MOE,
     LLAMA4,
     LONGROPE,
+    MAMBA,
     MAMBA2,
     MIMO2,
     MINICPM,
@@ -187,11 +189,16 @@ TABLE: dict[str, Case] = {
     "mamba2-odd": small("mamba2", "Mamba2Config", {
         **MAMBA2, "hidden_size": 144, "num_heads": 6, "head_dim": 48, "n_groups": 1, "use_conv_bias": False,
         "tie_word_embeddings": True}),
-    "mamba": small("mamba", "MambaConfig", {"intermediate_size": 256}),
+    "mamba": small("mamba", "MambaConfig", MAMBA),
     "mamba-odd": small("mamba", "MambaConfig", {
         "hidden_size": 144, "intermediate_size": 176, "state_size": 6, "conv_kernel": 3, "time_step_rank": 11,
         "use_conv_bias": False, "tie_word_embeddings": False}),
-    "mamba-falcon": small("mamba", "FalconMambaConfig", {"intermediate_size": 256, "tie_word_embeddings": False}),
+    "mamba-falcon": small("mamba", "FalconMambaConfig", {**MAMBA, "tie_word_embeddings": False}),
+    "jamba": small("jamba", "JambaConfig", JAMBA),
+    "jamba-odd": small("jamba", "JambaConfig", {
+        **JAMBA, **ODD, "num_hidden_layers": 3, "attn_layer_period": 3, "num_experts": 1, "num_experts_per_tok": 1,
+        "mamba_d_state": 6, "mamba_d_conv": 3, "mamba_dt_rank": 11, "mamba_expand": 1, "mamba_conv_bias": False,
+        "tie_word_embeddings": True}),
     "qwen35": small("qwen35", "Qwen3_5TextConfig", DELTA_NET),
     "qwen35-odd": small("qwen35", "Qwen3_5TextConfig", {
         **DELTA_NET, **ODD, "head_dim": 48, "linear_num_key_heads": 3, "linear_num_value_heads": 3,
@@ -341,7 +348,7 @@ _WIDE = {
         "shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim",
         "q_lora_rank", "qk_nope_head_dim",
         "hidden_size_per_layer_input", "laurel_rank", "d_model", "ffn_hidden_size",
-        "moe_shared_expert_intermediate_size"), 256),
+        "moe_shared_expert_intermediate_size", "time_step_rank", "mamba_dt_rank"), 256),
 }  # fmt: skip
 """Sizes of which every row of a matrix is whole blocks of 256."""
 

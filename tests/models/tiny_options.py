@@ -43,6 +43,12 @@ NEMOTRON_H_MOE = {
     "num_experts_per_tok": 2, "moe_intermediate_size": 48, "moe_shared_expert_intermediate_size": 80,
     "routed_scaling_factor": 2.5,
 }  # fmt: skip
+JAMBA = {
+    "num_hidden_layers": 4, "attn_layer_period": 4, "attn_layer_offset": 1, "expert_layer_period": 2,
+    "expert_layer_offset": 1, "num_experts": 6, "num_experts_per_tok": 2, "mamba_dt_rank": 8,
+}  # fmt: skip
+"""Layers that scan with and without experts, and one that attends with them."""
+MAMBA = {"intermediate_size": 256, "time_step_rank": 8}
 MAMBA2 = {"num_heads": 8, "head_dim": 32, "state_size": 16, "n_groups": 2}
 FALCON_H1 = {
     "head_dim": 64, "mamba_d_ssm": 256, "mamba_n_heads": 8, "mamba_d_state": 32, "mamba_n_groups": 2,

@@ -195,7 +195,7 @@ class HyperparamReader:
 def read_shared(
     r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None, eps: str = RMS_EPS,
     equal_lengths: bool = True, by_layer: bool = False, some_attend: bool = False, some_lack: bool = False,
-    unlike_heads: bool = False,
+    unlike_heads: bool = False, some_route: bool = False,
 ) -> Hyperparams:  # fmt: skip
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
@@ -207,6 +207,7 @@ def read_shared(
     some_attend    layers may have no heads of keys
     some_lack      layers may have no heads at all, and no feed-forward
     unlike_heads   heads of queries may differ by layer, too; the most of them are given
+    some_route     layers may have no experts, whose width is 0 there
     """
     n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count", largest=unlike_heads, some=some_lack)
     n_head_kv = r.size("attention.head_count_kv", n_head, largest=by_layer, some=some_attend or some_lack)
@@ -233,7 +234,7 @@ def read_shared(
         rope=_read_rope(r, head_dim, n_ctx_train, interleaved),
         n_expert=n_expert,
         n_expert_used=n_expert_used,
-        n_ff_expert=r.size("expert_feed_forward_length", dense_ff or None) if n_expert else 0,
+        n_ff_expert=r.size("expert_feed_forward_length", dense_ff or None, some=some_route) if n_expert else 0,
         n_labels=_labels(r),
         n_window=r.size("attention.sliding_window") if r.integer("attention.sliding_window", 0) else None,
         n_next=n_next,
