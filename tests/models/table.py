@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -60,10 +61,16 @@ class Models:
         return self._made[name]
 
 
-def saved(folder: Path, case: Case) -> F32:
-    """Save a checkpoint of a case; gives the logits that transformers computes of it."""
+def save_only(folder: Path, case: Case) -> Any:
+    """Save a checkpoint of a case; gives the model of transformers, which has computed nothing yet."""
     model = save(folder, case, tokenizer=TOKENIZER)
     remake(folder, case.folder or case.arch)
+    return model
+
+
+def saved(folder: Path, case: Case) -> F32:
+    """Save a checkpoint of a case; gives the logits that transformers computes of it."""
+    model = save_only(folder, case)
     with torch.no_grad():
         want: F32 = model(torch.tensor([TOKENS])).logits[0].numpy()
     return want

@@ -20,7 +20,7 @@ from octavo.models import read_model
 from octavo.models.remaking import multiplied
 from octavo.models.routed import SHARED_WIDTH
 from tests.convert import folders
-from tests.models.table import TOKENS, error, logits, saved
+from tests.models.table import TOKENS, error, logits, save_only, saved
 from tests.models.test_hostile import refused
 from tests.models.tiny_checkpoints import TABLE
 
@@ -29,7 +29,7 @@ FEW = TOKENS[:20]
 
 def written(folder: Path, path: Path, name: str, keys: dict[str, Any], tensors: dict[str, Any] | None = None) -> str:
     """A GGUF file of a case with other keys, those that are None left out, and more tensors."""
-    saved(folder, TABLE[name])
+    save_only(folder, TABLE[name])
     with open_model_file(folder) as file:
         arch = file.metadata.get_str("general.architecture")
         values = {key: file.metadata[key] for key in file.metadata if key != "general.architecture"}
@@ -153,7 +153,7 @@ CONFIGS: list[tuple[str, dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("name", "values", "field"), CONFIGS, ids=[c[2] for c in CONFIGS])
 def test_configurations_that_are_not_computed(tmp_path: Path, name: str, values: dict[str, Any], field: str) -> None:
-    saved(tmp_path / "hf", TABLE[name])
+    save_only(tmp_path / "hf", TABLE[name])
     folders.edit(tmp_path / "hf", "config.json", **values)
     with pytest.raises(ModelError) as caught, open_model_file(tmp_path / "hf"):
         pass
