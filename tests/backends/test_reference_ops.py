@@ -151,6 +151,10 @@ def test_parts_of_heads_and_numbers() -> None:
     assert ops.numbers(np.zeros(2, np.int32), count=3).tolist() == [[0, 1, 2]] * 2
 
 
+def test_floor_divide() -> None:
+    assert ops.floor_divide(np.array([[0, 5, 6], [7, 2, 1]], np.int32), by=3).tolist() == [[0, 1, 2], [2, 0, 0]]
+
+
 @pytest.mark.parametrize("tokens", TOKENS)
 def test_clamped_swiglu(tokens: int) -> None:
     gate, up = 8 * uniform(tokens, 9), 8 * uniform(tokens, 9, seed=1)

@@ -15,6 +15,7 @@ from octavo.io.gguf import GGUFFile
 from tests.models.alibi import attend_by_distance, put_layer_norms
 from tests.models.arctic_layers import rebuild_arctic
 from tests.models.deci_layers import rebuild
+from tests.models.grove_layers import rebuild_grove
 from tests.models.jais_layers import rebuild_jais
 from tests.models.openelm_layers import rebuild_openelm
 from tests.models.plamo_layers import rebuild_plamo
@@ -156,6 +157,8 @@ def make(case: Case, seed: int = 0) -> Any:
         rebuild_small_thinker(model, windows=not model.config.tie_word_embeddings)
     if case.arch == "refact":
         put_layer_norms(model)
+    if case.arch == "grovemoe":
+        rebuild_grove(model)
     if case.arch == "plm":
         rebuild_plm(model)
     if case.arch == "jais":

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.models import arctic_layers, jais_layers, openelm_layers, small_thinker
+from tests.models import arctic_layers, grove_layers, jais_layers, openelm_layers, small_thinker
 from tests.models.deci_layers import BLOCKS
 
 Tensors = dict[str, torch.Tensor]
@@ -285,6 +285,15 @@ def jais(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, A
     }), changes  # fmt: skip
 
 
+def grovemoe(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Qwen 3 with other layers."""
+    return tensors, {
+        "architectures": ["GroveMoeForCausalLM"], "num_experts": grove_layers.EXPERTS, "norm_topk_prob": True,
+        "num_experts_per_tok": grove_layers.USED, "moe_intermediate_size": config["intermediate_size"],
+        "decoder_sparse_step": 1, "mlp_only_layers": [],
+    }  # fmt: skip
+
+
 def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Qwen 3 with other layers."""
     words = {
@@ -370,6 +379,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "PlamoForCausalLM": plamo,
     "GPTRefactForCausalLM": refact,
     "JAISLMHeadModel": jais,
+    "GroveMoeForCausalLM": grovemoe,
     **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM", "PLMForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
 }

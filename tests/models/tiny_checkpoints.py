@@ -316,6 +316,7 @@ TABLE: dict[str, Case] = {
     "refact": replace(
         small("refact", "LlamaConfig", {"num_attention_heads": 4, "intermediate_size": 256}),
         folder="GPTRefactForCausalLM"),
+    "grovemoe": replace(small("grovemoe", "Qwen3Config", {"head_dim": 64}), folder="GroveMoeForCausalLM"),
     "plm": replace(small("plm", "DeepseekV2Config", PLM), folder="PLMForCausalLM"),
     "jais": replace(small("jais", "LlamaConfig", JAIS), folder="JAISLMHeadModel"),
     "jais-tied": replace(

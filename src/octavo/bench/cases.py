@@ -139,6 +139,7 @@ def _small() -> Iterator[OpCase]:
         yield from _each("sparse_shares", (1, 9), k=experts, used=used)
         yield from _each("weighted_sum", (1, 9), k=520, used=used)
     yield from _each("gather", (1, 9), k=60, used=4, row=1)
+    yield from (c for by in (1, 2, 3) for c in _each("floor_divide", (1, 9), k=20, used=5, by=by))
     yield from _each("slice_heads", (1, 9), heads=3, dim=40, start=24, size=16)
     yield from _each("join_heads", (1, 9), heads=3, dim=40, size=16)
     yield from _each("numbers", (1, 9), ("F32", "Q8_0"), heads=3, n=24, k=64)

@@ -314,43 +314,6 @@ def scale_by_position(s: Sketch) -> Node:
 
 
 @graph
-def causal_conv(s: Sketch) -> Node:
-    taps = s.rng.uniform(-1, 1, (s["width"], s["channels"])).astype(np.float32)
-    bias = s.vector("bias", s["channels"]) if "biased" in s.shape else None
-    return s.builder.causal_conv(s.given("x", s["channels"]), taps, 0, silu=bool(s["silu"]), bias=bias)
-
-
-@graph
-def gated_delta_rule(s: Sketch) -> Node:
-    """With keys of length 1 or so, as models have them, for others a state grows without end."""
-    g, heads, size = s.builder, s["heads"], s["size"]
-    even = constant(np.full(s["keys"], s["keys"] ** -0.5, np.float32), "even")
-    q, k = (g.rms_norm(s.given(name, s["key_heads"], s["keys"]), even, 1e-6) for name in "qk")
-    alpha, beta = (s.given(name, heads) for name in ("alpha", "beta"))
-    rates = constant(s.rng.uniform(-8, -0.01, heads).astype(np.float32), "rates")
-    bias, tiled = s.vector("bias", heads), bool(s["tiled"])
-    return g.gated_delta_rule(q, k, s.given("v", heads, size), alpha, beta, rates, bias, 0, tiled=tiled)
-
-
-@graph
-def selective_scan(s: Sketch) -> Node:
-    """With rates as models have them."""
-    heads, of_keys = s["heads"], (s["groups"], s["keys"])
-    rates = constant(s.rng.uniform(-8, -0.01, heads).astype(np.float32), "rates")
-    x, b, c, dt = s.given("x", heads, s["size"]), s.given("b", *of_keys), s.given("c", *of_keys), s.given("dt", heads)
-    return s.builder.selective_scan(x, b, c, dt, rates, s.vector("bias", heads), s.vector("skip", heads), 0)
-
-
-@graph
-def channel_scan(s: Sketch) -> Node:
-    """With rates as models have them."""
-    channels, keys = s["channels"], s["keys"]
-    rates = s.rng.uniform(-8, -0.01, (keys, channels)).astype(np.float32)
-    x, b, c, dt = (s.given(name, n) for name, n in (("x", channels), ("b", keys), ("c", keys), ("dt", channels)))
-    return s.builder.channel_scan(x, b, c, dt, rates, s.vector("skip", channels), 0)
-
-
-@graph
 def soft_max(s: Sketch) -> Node:
     return s.builder.soft_max(s.given("x", s["k"]))
 
@@ -370,6 +333,13 @@ def gather(s: Sketch) -> Node:
     """With `row`, from one row for all tokens."""
     x = s.vector("x", s["k"]) if "row" in s.shape else s.given("x", s["k"])
     return s.builder.gather(x, s.chosen("ids", s["used"], below=s["k"]))
+
+
+@graph
+def floor_divide(s: Sketch) -> Node:
+    """As places of what is gathered."""
+    ids = s.chosen("ids", s["used"], below=s["k"] * s["by"])
+    return s.builder.gather(s.given("x", s["k"]), s.builder.floor_divide(ids, s["by"]))
 
 
 @graph

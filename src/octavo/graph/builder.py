@@ -312,6 +312,9 @@ class GraphBuilder:
     def top_k(self, x: Node, k: int) -> Node:
         return apply("top_k", x, k=k, label=x.name)
 
+    def floor_divide(self, ids: Node, by: int) -> Node:
+        return apply("floor_divide", ids, by=by, label=ids.name)
+
     def gather(self, x: Node, ids: Node) -> Node:
         return apply("gather", x, ids, label=x.name)
 

@@ -300,6 +300,13 @@ def numbers(positions: Node, *, count: int) -> tuple[Shape, DType]:
 
 
 @op
+def floor_divide(ids: Node, *, by: int) -> tuple[Shape, DType]:
+    """ids int [T, k], none below 0 -> int [T, k]: ids // by."""
+    require(len(ids.shape) == 2 and by > 0, "floor_divide", f"ids [T, k] by {by}, over 0", ids)
+    return ids.shape, "i32"
+
+
+@op
 def gather(x: Node, ids: Node) -> tuple[Shape, DType]:
     """x [T, E], ids int [T, k] -> [T, k]: x[t, ids[t, j]]; of x [E], which is one row for all tokens, x[ids[t, j]]."""
     fits = len(ids.shape) == 2 and (len(x.shape) == 1 or x.shape[:-1] == ids.shape[:1])

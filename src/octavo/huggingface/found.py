@@ -19,7 +19,7 @@ SHARED = ("scale", "order", "input_scale")
 
 _NUMBER = r"\.(0|[1-9][0-9]{0,4})\.(.+)"
 _ONE_OF = re.compile(r"(\w+)\.(0|[1-9][0-9]?)\.(weight|bias)")
-_EXPERT = re.compile(r"((?:.+\.)?experts)\.(0|[1-9][0-9]{0,4})\.(\w+)")
+_EXPERT = re.compile(r"((?:.+\.)?(?:chunk_)?experts)\.(0|[1-9][0-9]{0,4})\.(\w+)")
 
 
 @dataclass

@@ -160,7 +160,7 @@ class _Maker:
         parts = self.found.experts[name]
         rows = [parts[i] for i in range(want[0]) if i in parts]
         if len(rows) < want[0] or len(parts) > want[0]:
-            what = "experts" if "_exps." in name else "parts"
+            what = "experts" if "exps." in name else "parts"
             raise self._fault(name, f"has {what} {_first_of(sorted(parts))}", f"0 to {want[0] - 1}")
         if len({(t.format, t.shape) for t in rows}) > 1:
             raise self._fault(name, "has experts of different shapes or types", "one shape and type")

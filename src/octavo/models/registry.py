@@ -49,6 +49,7 @@ from octavo.models import (
     granite,
     granitehybrid,
     granitemoe,
+    grovemoe,
     hunyuan_dense,
     hunyuan_moe,
     internlm2,
@@ -132,7 +133,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
         smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
-        jina_bert_v3, neo_bert, jais, plm,
+        jina_bert_v3, neo_bert, jais, plm, grovemoe,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

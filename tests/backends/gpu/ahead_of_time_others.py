@@ -56,6 +56,7 @@ OTHERS: Kernels = {
     "add_rows": (elementwise.add_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "keep_groups": (elementwise.keep_groups_kernel, {"BEST": 2, "GROUPS": 8, "SIZE": 32}, 1, {}),
     "numbers": (elementwise.numbers_kernel, {"B": 16}, 1, {"out": "*i32"}),
+    "floor_divide": (elementwise.floor_divide_kernel, {"B": 16}, 1, {"ids": "*i32", "out": "*i32", "by": "i32"}),
     "copy_heads": (elementwise.copy_heads_kernel, {"B": 64}, 1, {"k": "i32"}),
     "scale_by_position": (elementwise.scale_by_position_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "clamp": (elementwise.clamp_kernel, {"B": 1024}, 4, {"k": "i32", "low": "fp32", "high": "fp32"}),

@@ -254,6 +254,10 @@ def numbers(positions: AnyArray, *, count: int) -> AnyArray:
     return np.tile(np.arange(count, dtype=np.int32), (len(positions), 1))
 
 
+def floor_divide(ids: AnyArray, *, by: int) -> AnyArray:
+    return ids // np.int32(by)
+
+
 def gather(x: F32, ids: AnyArray) -> F32:
     return x[ids] if x.ndim == 1 else np.take_along_axis(x, ids, axis=-1)
 

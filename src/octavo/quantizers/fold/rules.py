@@ -239,9 +239,9 @@ _LINEAR: dict[str, Rule] = {
     "set_rows": _set_rows, "weighted_sum": _weighted_sum, "add_rows": _add_rows, "reshape": _reshape,
     "columns": _columns, "slice_heads": _slice_heads, "join_heads": _join_heads, "take_columns": _take_columns,
     "take_columns_id": _take_columns, "scale_by_position": _through,
-    **dict.fromkeys(("soft_cap", "sigmoid", "soft_max", "top_k", "keep_groups", "numbers", "gather", "normalize",
-                     "sparse_shares", "gelu", "gelu_erf", "swiglu", "geglu", "clamped_swiglu", "relu_squared", "xielu",
-                     "keep_largest", "clamp", "as_large_as", "causal_conv", "gated_delta_rule",
+    **dict.fromkeys(("soft_cap", "sigmoid", "soft_max", "top_k", "keep_groups", "numbers", "floor_divide", "gather",
+                     "normalize", "sparse_shares", "gelu", "gelu_erf", "swiglu", "geglu", "clamped_swiglu",
+                     "relu_squared", "xielu", "keep_largest", "clamp", "as_large_as", "causal_conv", "gated_delta_rule",
                      "selective_scan", "channel_scan"), _keep),
     **dict.fromkeys(("predict_streams", "correct_streams", "add_to_others"), _streams),
 }  # fmt: skip
