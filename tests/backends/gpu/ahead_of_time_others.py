@@ -15,7 +15,15 @@ from octavo.backends.gpu.kernels import (
     states,
     streams,
 )
-from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves, ScanChunks, ScanShape, Sequences
+from octavo.backends.gpu.state_arguments import (
+    ChannelShape,
+    DeltaChunks,
+    DeltaShape,
+    Halves,
+    ScanChunks,
+    ScanShape,
+    Sequences,
+)
 from tests.backends.gpu.ahead_of_time_types import ROWS, Kernels
 
 SEQUENCES = Sequences("*i32", "*i32", "*i32", "i32")
@@ -40,8 +48,8 @@ OTHERS: Kernels = {
                                   ("score_scan", scan_chunks.score_scan_kernel, 128),
                                   ("selective_scan_chunks", scan_chunks.selective_scan_chunks_kernel, 128),
                                   ("selective_scan_chunks_256", scan_chunks.selective_scan_chunks_kernel, 256))},
-    "channel_scan": (states.channel_scan_kernel, {"KEYS": 16, "BK": 16, "B": 32}, 1, {
-        **dict.fromkeys(("x", "b", "c", "dt", "out"), ROWS), "channels": "i32",
+    "channel_scan": (states.channel_scan_kernel, {"shape": ChannelShape(16, 5120, 32)}, 1, {
+        **dict.fromkeys(("x", "b", "c", "dt", "out"), ROWS),
         **dict.fromkeys(("rates", "skip", "state"), "*fp32"), "where": SEQUENCES}),
     "gated_delta_rule": (states.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),

@@ -100,6 +100,19 @@ class ScanChunks(NamedTuple):
 
 
 @dataclass(frozen=True)
+class ChannelShape(Constant):
+    """Numbers that each channel keeps, channels, and how many of these a program has."""
+
+    keys: int
+    channels: int
+    block: int
+
+    @property
+    def block_k(self) -> int:
+        return int(next_power_of_2(self.keys))
+
+
+@dataclass(frozen=True)
 class ScanShape(Constant):
     """Heads of a selective scan, groups that share b and c, the matrix [keys, size] of each, its columns in a program.
 

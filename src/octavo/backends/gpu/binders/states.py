@@ -14,7 +14,15 @@ from octavo.backends.gpu.arguments import Matrix, matrix
 from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import delta_chunks, scan_chunks, states
-from octavo.backends.gpu.state_arguments import DeltaChunks, DeltaShape, Halves, ScanChunks, ScanShape, sequences
+from octavo.backends.gpu.state_arguments import (
+    ChannelShape,
+    DeltaChunks,
+    DeltaShape,
+    Halves,
+    ScanChunks,
+    ScanShape,
+    sequences,
+)
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 
@@ -101,7 +109,7 @@ def _channel_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
     _, keys, channels = state.shape
     lies, grid = sequences(positions, starts, slots), (len(slots), -(-channels // SCANNED))
     return [c.launch(states.channel_scan_kernel, grid, *(Matrix(y, y.stride(0)) for y in rows), rates, skip, state,
-                     lies, matrix(out), channels, KEYS=keys, BK=next_power_of_2(keys), B=SCANNED, warps=1,
+                     lies, matrix(out), shape=ChannelShape(keys, channels, SCANNED), warps=1,
                      exact=c.deterministic)]  # fmt: skip
 
 

@@ -158,25 +158,25 @@ def selective_scan_kernel(
 
 @triton.jit
 def channel_scan_kernel(
-    x, b, c, dt, rates, skip, state, where, out, channels, KEYS: tl.constexpr, BK: tl.constexpr, B: tl.constexpr,
-    PDL: tl.constexpr,
+    x, b, c, dt, rates, skip, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
-    """A program takes the KEYS numbers of each of B channels through the tokens of a sequence, in registers [BK, B]."""
+    """A program takes the numbers of each of `block` channels through a sequence, in registers [block_k, block]."""
     begin(PDL)
-    sequence, column, i = tl.program_id(0), tl.program_id(1) * B + tl.arange(0, B), tl.arange(0, BK)
-    has_key, has_column = i < KEYS, column < channels
+    sequence, i = tl.program_id(0), tl.arange(0, shape.block_k)
+    column = tl.program_id(1) * shape.block + tl.arange(0, shape.block)
+    has_key, has_column = i < shape.keys, column < shape.channels
     start, stop = tokens_of(sequence, where)
     if start < stop:
         slot, goes_on = state_of(sequence, start, where)
-        inside, at = has_key[:, None] & has_column[None, :], i[:, None] * channels + column[None, :]
-        place = state + slot * KEYS * channels + at
-        matrix = tl.load(place, mask=inside & goes_on, other=0.0)  # [BK, B]
+        inside, at = has_key[:, None] & has_column[None, :], i[:, None] * shape.channels + column[None, :]
+        place = state + slot * shape.keys * shape.channels + at
+        matrix = tl.load(place, mask=inside & goes_on, other=0.0)  # [block_k, block]
         rate = tl.load(rates + at, mask=inside, other=0.0)
         skipped = tl.load(skip + column, mask=has_column, other=0.0)
         for t in range(start, stop):
-            step = soft_plus(tl.load(dt.data + t * dt.stride + column, mask=has_column, other=0.0))  # [B]
+            step = soft_plus(tl.load(dt.data + t * dt.stride + column, mask=has_column, other=0.0))  # [block]
             value = tl.load(x.data + t * x.stride + column, mask=has_column, other=0.0)
-            before = tl.load(b.data + t * b.stride + i, mask=has_key, other=0.0)[:, None]  # [BK, 1]
+            before = tl.load(b.data + t * b.stride + i, mask=has_key, other=0.0)[:, None]  # [block_k, 1]
             after = tl.load(c.data + t * c.stride + i, mask=has_key, other=0.0)[:, None]
             matrix = matrix * tl.exp(rate * step[None, :]) + before * (step * value)[None, :]
             row = tl.sum(matrix * after, 0) + skipped * value
