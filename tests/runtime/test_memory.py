@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,9 +42,10 @@ def parts(engine: Engine) -> tuple[int, int, int]:
     return backend.weight_bytes(nodes), backend.cache_bytes(nodes, engine.limits), engine.schedule.memory[0]
 
 
-def require(engine: Engine, monkeypatch: pytest.MonkeyPatch, room: Room | None, cache_type: str = "f16") -> None:
+def require(engine: Engine, monkeypatch: pytest.MonkeyPatch, room: Room | None, **options: Any) -> None:
     monkeypatch.setattr("octavo.runtime.memory.room", lambda: room)
-    require_memory(engine.schedule, engine.backends, engine.limits, N_CTX, cache_type)  # type: ignore[arg-type]
+    config = EngineConfig(n_ctx=N_CTX, **options)
+    require_memory(engine.schedule, engine.backends, engine.limits, N_CTX, config)
 
 
 def test_the_count_is_what_is_taken(engine: Engine, parts: tuple[int, int, int]) -> None:
@@ -113,7 +115,22 @@ def test_a_context_that_would_fit_is_named(
     with pytest.raises(HostMemoryError, match=r": a context of 960 tokens or a cache in q8_0 would fit"):
         require(engine, monkeypatch, Room(sum(parts) - 1))
     with pytest.raises(HostMemoryError, match=r": a context of 960 tokens would fit"):
-        require(engine, monkeypatch, Room(sum(parts) - 1), "q8_0")
+        require(engine, monkeypatch, Room(sum(parts) - 1), cache_type="q8_0")
+
+
+def test_fewer_sequences_and_less_memory_of_a_cache_are_named(
+    engine: Engine, parts: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, caches, values = parts
+    monkeypatch.setattr("octavo.runtime.memory.LEAST_CONTEXT", N_CTX)
+    with pytest.raises(HostMemoryError, match=r": a cache for 2 of 5 sequences would fit"):
+        require(engine, monkeypatch, Room(weights + values + caches // 2), max_sequences=5, cache_type="q8_0")
+    monkeypatch.setattr("octavo.runtime.memory.SMALL_CACHE", caches // 4)
+    monkeypatch.setattr("octavo.runtime.memory.GIB", caches)
+    with pytest.raises(HostMemoryError, match=r": a cache \(kv_memory\) of 0\.50 GiB would fit"):
+        require(engine, monkeypatch, Room(weights + values + caches // 2), kv_memory=caches)
+    with pytest.raises(HostMemoryError, match=r"weights of less than"):
+        require(engine, monkeypatch, Room(weights + values + caches // 8), kv_memory=caches)
 
 
 def test_weights_that_are_too_large_want_fewer_bits(

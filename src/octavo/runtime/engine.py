@@ -214,7 +214,7 @@ class Engine:
 
     def require_memory(self) -> None:
         """Raise HostMemoryError, saying what would fit, unless the system's memory holds the model; reads no weight."""
-        require_memory(self.schedule, self.backends, self.limits, self.n_ctx, self.config.cache_type)
+        require_memory(self.schedule, self.backends, self.limits, self.n_ctx, self.config)
 
     def _loaded(self) -> Executor:
         executor = Executor(self.schedule, self.backends, self.limits, outputs=(LOGITS,))

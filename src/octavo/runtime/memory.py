@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from octavo.errors import HostMemoryError
 from octavo.formats.cache import CACHE_FORMATS
-from octavo.graph.builder import CacheType
 from octavo.graph.node import PAGE_SIZE, Node, Sizes
 from octavo.graph.protocol import Backend, HostBackend
 from octavo.graph.schedule import Schedule
 from octavo.io.memory import room
+from octavo.runtime.engine_config import EngineConfig
 
 log = logging.getLogger("octavo")
 
 GIB = 1 << 30
 LEAST_CONTEXT = 256
 """Tokens of the smallest context that is worth an advice."""
+SMALL_CACHE = 64 << 20
+"""Bytes of the smallest cache that is worth an advice."""
 Q8_0_SHARE = 34 / 64
 """The bytes of a q8_0 cache over those of an f16 cache."""
 
 
 def require_memory(
-    schedule: Schedule, backends: Sequence[Backend], limits: Sizes, n_ctx: int, cache_type: CacheType
+    schedule: Schedule, backends: Sequence[Backend], limits: Sizes, n_ctx: int, config: EngineConfig
 ) -> None:
     """Raise HostMemoryError, saying what would fit, unless weights, full caches and values fit the system's memory.
 
@@ -54,7 +56,7 @@ def require_memory(
     if needed <= found.free + found.swap:
         log.warning("%s: the system will swap, which is slow", says)
         return
-    raise HostMemoryError(f"{says}: {_advice(found.free - values, weights, caches, n_ctx, cache_type)}")
+    raise HostMemoryError(f"{says}: {_advice(found.free - values, weights, caches, n_ctx, config)}")
 
 
 def _spared(hosts: Sequence[tuple[HostBackend, list[Node]]], weights: int) -> int:
@@ -70,16 +72,26 @@ def _spared(hosts: Sequence[tuple[HostBackend, list[Node]]], weights: int) -> in
     return least
 
 
-def _advice(free: int, weights: int, caches: int, n_ctx: int, cache_type: CacheType) -> str:
-    """What would fit beside the values: a shorter context, a smaller cache, or a smaller model."""
-    left, least = free - weights, min(LEAST_CONTEXT, n_ctx)
-    context = left * n_ctx // caches // PAGE_SIZE * PAGE_SIZE if caches else 0
-    fitting = [f"a context of {context} tokens"] if context >= least else []
-    if CACHE_FORMATS[cache_type].group is None and 0 < caches * Q8_0_SHARE <= left:
-        fitting.append("a cache in q8_0")
+def _smaller_caches(left: int, caches: int, n_ctx: int, config: EngineConfig) -> Iterator[str]:
+    """Caches that fit `left` bytes, which `caches` of these are too many for."""
+    if config.kv_memory is not None:
+        if left >= SMALL_CACHE:
+            yield f"a cache (kv_memory) of {left * 100 // GIB / 100:.2f} GiB"
+        return
+    if (context := left * n_ctx // caches // PAGE_SIZE * PAGE_SIZE) >= min(LEAST_CONTEXT, n_ctx):
+        yield f"a context of {context} tokens"
+    if sequences := max(0, left) * config.max_sequences // caches:
+        yield f"a cache for {sequences} of {config.max_sequences} sequences"
+    if CACHE_FORMATS[config.cache_type].group is None and caches * Q8_0_SHARE <= left:
+        yield "a cache in q8_0"
+
+
+def _advice(free: int, weights: int, caches: int, n_ctx: int, config: EngineConfig) -> str:
+    """What would fit beside the values: a smaller cache, or a smaller model."""
+    fitting = list(_smaller_caches(free - weights, caches, n_ctx, config)) if caches else []
     if fitting:
         return f"{' or '.join(fitting)} would fit"
-    most = (free - caches * least / n_ctx) / GIB
+    most = (free - caches * min(LEAST_CONTEXT, n_ctx) / n_ctx) / GIB
     if most <= 0:
         return "close other programs, or take a machine with more"
     return f"weights of less than {most:.2f} GiB would fit, such as those of the same model quantized to fewer bits"
