@@ -114,7 +114,14 @@ NOTES = {
         "llama.cpp has RMS norms and normalizes shares of experts here, and wants biases of the output; with the same "
         "two changes Octavo's graph is within 1e-6 of it",
     ),
-    **dict.fromkeys(("minicpm3", "minicpm3-long"), "llama.cpp is given files with one matrix for keys and values"),
+    **dict.fromkeys(
+        ("minicpm3", "minicpm3-long", "plm"), "llama.cpp is given files with one matrix for keys and values"
+    ),
+    "jina-bert-v3": GELU,
+    "neo-bert": "llama.cpp takes all rows of q, then of k, then of v, where each head's lie together; of a file with "
+    "rows moved so it is within 2e-7 of Octavo",
+    "jais-tied": "llama.cpp wants an output matrix; compared with one",
+    "grovemoe": "llama.cpp gives the experts of groups what the others made, and shares of other experts",
     "mistral4": "with F16 a token takes another expert",
     "exaone-moe-odd": "with F16 a token takes another expert",
     "gpt-oss": "llama.cpp rounds the ends of yarn's ramp to whole pairs; compared with ends that are nearly whole",
@@ -167,6 +174,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "qwen3vl": TAKING_TURNS,
     "qwen3vlmoe": TAKING_TURNS,
     "bitnet": {"hidden_act": "silu"},
+    "jais-tied": {"tie_word_embeddings": False},
     "bitnet-silu": {"tie_word_embeddings": True},
     "gemma4-moe": {"top_k_experts": TABLE["gemma4-moe"].options["num_experts"]},
     **{name: {
@@ -212,7 +220,7 @@ def compare_logits(name: str, case: Case, folder: Path, python: str) -> dict[str
             convert_checkpoint(folder, path, kind)
             file = stack.enter_context(GGUFFile.open(path))
             ours = table.logits(file, ReferenceBackend(), table.TOKENS, at_once=True)
-            if case.arch == "minicpm3":  # of which llama.cpp reads files with one matrix for keys and values
+            if case.arch in ("minicpm3", "plm"):  # of which llama.cpp reads files with one matrix for keys and values
                 path = Path(stack.enter_context(unsplit(file, path.with_suffix(".older.gguf"), kind)).path)
             errors[kind] = _errors(ours, theirs(python, path, {"tokens": table.TOKENS}), want)
     return {"case": name, "architecture": case.arch, "class": case.config, **errors, **_note(name)}
