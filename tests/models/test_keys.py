@@ -91,7 +91,7 @@ def test_a_rope_factor_without_a_type_is_linear(gguf: Write, keys: dict[str, flo
 
 def test_a_context_is_within_a_window_of_unknown_layers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tiny.write(tmp_path / "m.gguf", keys={"qwen3.attention.sliding_window": 20})
-    with caplog.at_level(logging.INFO), octavo.load(path, device="reference") as model:
+    with caplog.at_level(logging.INFO, "octavo"), octavo.load(path, device="reference") as model:
         assert model.engine.n_ctx == 20
         assert f"{path}: a context of 20 tokens, its sliding window" in caplog.text
         assert model.logits(list(range(20))).shape == (20, tiny.N_VOCAB)
