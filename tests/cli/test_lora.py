@@ -120,7 +120,8 @@ def test_inspect(octavo: Run, gguf: str, peft: str) -> None:
     }  # fmt: skip
     assert [row["name"] for row in found["tensors"]] == ["output.weight.lora_a", "output.weight.lora_b"]
     assert found["non_finite"] == {}
-    assert "--graph is of a model" in octavo("inspect", gguf, "--graph").error()
+    for option, *value in (("--graph",), ("-c", "64"), ("--cache-type", "int8")):
+        assert f"{option} is of a model" in octavo("inspect", gguf, option, *value).error()
     assert "general.base_model.0.name  Letters" in octavo("inspect", gguf, "--metadata").out
     assert "output.weight.lora_b" in octavo("inspect", gguf, "--tensors").out
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from octavo.io.gguf import GGUFFile
 
 
+OF_ADAPTERS = "--metadata, --tensors, --check, --json"
+
+
 def inspect(
     model: ModelName,
     metadata: Annotated[bool, typer.Option("--metadata", help="List the key-value pairs.")] = False,
@@ -43,8 +46,9 @@ def inspect(
 
     path = local(model, offline)
     if inspect_adapter.is_adapter(path):
-        if graph:
-            raise UsageError("--graph is of a model, and this is an adapter (allowed: --metadata, --tensors, --check)")
+        given = {"--graph": graph, "-c": ctx is not None, "--cache-type": kv != "f16"}
+        if wrong := next((option for option, is_given in given.items() if is_given), None):
+            raise UsageError(f"{wrong} is of a model, and this is an adapter (allowed: {OF_ADAPTERS})")
         inspect_adapter.inspect(path, metadata=metadata, tensors=tensors, check=check, as_json=as_json)
         return
     with open_model_file(path) as file:
