@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import bert, layers, nomic_bert
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, layer_norm_keys, rope_parameters
+from octavo.models.config import Config, Keys, brief, layer_norm_keys, rope_parameters
 from octavo.models.hparams import CAUSAL, LAYER_NORM_EPS, LIMITS
 from octavo.models.weights import Tensors, Weights, vector
+
+log = logging.getLogger("octavo")
 
 STORED = ".parametrizations.weight.original"
 """What the name of a weight ends in that has adapters beside it."""
@@ -46,8 +50,13 @@ def config_keys(config: Config) -> Keys:
 
 
 def published(config: Config) -> Keys:
-    """Of the form that Jina publishes. Raises ModelError for learned positions."""
+    """Of the form that Jina publishes, whose adapters are left out with a warning. Raises ModelError for learned
+    positions."""
     config.only({"position_embedding_type": "rotary"})
+    tasks = config.values.get("lora_adaptations")
+    if isinstance(tasks, list) and tasks:
+        listed = brief(", ".join(map(str, tasks)))
+        log.warning("%s: vectors are those without a task, adapters for %s are left out", config.file, listed)
     return config_keys(config) | {"rope.freq_base": config.real("rotary_emb_base", 10000.0)}
 
 
