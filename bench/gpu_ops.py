@@ -58,9 +58,11 @@ def seconds(calls: Sequence[Call]) -> float:
 def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight, int]:
     """A matrix of n rows, and its bytes as a file has it."""
     tensor = random_matrix("w", row_named(name), (min(n, ROWS), k), np.random.default_rng(0))
-    codes = as_codes(tensor.format, (n, k), backend.target.arch)
-    some: Any = backend.load(tensor)
-    if tensor.format.grid is not None:  # whose layout depends on the number of rows
+    some: Any
+    if tensor.format.grid is None:
+        some = backend.load(tensor)
+    else:  # its layout depends on the number of rows
+        codes = as_codes(tensor.format, (n, k), backend.target.arch)
         some = load(tensor, backend.target.device, as_codes=codes)
     parts = {part: values.repeat(-(-n // len(values)), 1)[:n].contiguous() for part, values in some.parts.items()}
     return replace(some, n=n, parts=parts), tensor.nbytes // min(n, ROWS) * n

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from octavo.formats.cache import CACHE_FORMATS, CacheFormat
 from octavo.formats.rotation import block_of
@@ -41,13 +42,9 @@ def _unshared(node: Node, kept: CacheFormat) -> str:
     return ""
 
 
-def _causal_conv(node: Node) -> str:
-    (channels,) = bind(node.inputs[2].shape[2:], {})
-    return f"{channels} channels (allowed: multiples of {LANES})" if channels % LANES else ""
-
-
-def _channel_scan(node: Node) -> str:
-    (channels,) = bind(node.inputs[6].shape[2:], {})
+def _channels(state: int, node: Node) -> str:
+    """Of an op whose input number `state` is [slots, ..., channels]."""
+    (channels,) = bind(node.inputs[state].shape[2:], {})
     return f"{channels} channels (allowed: multiples of {LANES})" if channels % LANES else ""
 
 
@@ -63,8 +60,8 @@ def _mul_mat_add(node: Node) -> str:
 
 _CHECKS: dict[str, Callable[[Node], str]] = {
     "attention": _attention,
-    "causal_conv": _causal_conv,
-    "channel_scan": _channel_scan,
+    "causal_conv": partial(_channels, 2),
+    "channel_scan": partial(_channels, 6),
     "gated_delta_rule": _matrix_state,
     "selective_scan": _matrix_state,
     "mul_mat_add": _mul_mat_add,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.gpu.layout import HALF, NEGATIVE, Layout, Points
+from octavo.backends.gpu.layout import HALF, IN_ORDER, Layout, Points
 from octavo.formats.grid import Grid, gather, spread
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 
@@ -23,7 +23,8 @@ def point_words(fmt: BlockFormat, layout: Layout) -> AnyArray:
 
 def in_order(codes: U8) -> U8:
     """Codes of points with a mark above their bits <-> codes of four bits in two's complement (see `layout`)."""
-    return codes ^ ((codes >> np.uint8(3)) * np.uint8(NEGATIVE))
+    ordered: U8 = np.array(IN_ORDER, np.uint8)[codes]
+    return ordered
 
 
 def pack_points(planes: Planes, grid: Grid, layout: Layout) -> dict[str, AnyArray]:

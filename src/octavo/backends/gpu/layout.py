@@ -51,8 +51,8 @@ from octavo.formats.spec import BlockFormat
 TILE = 128  # values of K that padding rounds to
 HALF = 64
 FEW_ROWS = 4096
-NEGATIVE = 7
-"""What codes of points with a mark are combined with, so that codes in two's complement are in the order of values."""
+IN_ORDER = (*range(8), *range(15, 7, -1))
+"""For codes of points, with a mark as the highest of four bits, those in two's complement, and the other way round."""
 DIGIT_WORDS = 13  # of the 256 digits of a block
 
 ODD = tuple(2 * code + 1 for code in (*range(8), *range(-8, 0)))
@@ -213,7 +213,7 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind, *, as_codes: bool = False) -> 
         raise QuantFormatError(f"{fmt.name}: no GPU layout for two levels of scales over {scale}")
     if fmt.grid is not None and as_codes:
         assert fmt.table is not None
-        of_codes = tuple(fmt.table[code ^ NEGATIVE if code & 8 else code] for code in range(16))
+        of_codes = tuple(fmt.table[code] for code in IN_ORDER)
         return Layout(4, group, fmt.super, scale, False, 0, False, 0, of_codes, fmt.step)
     if fmt.grid is not None:
         numbers = len(fmt.grid.keys) << fmt.grid.shared
