@@ -174,3 +174,12 @@ def multiprocessors() -> int:
     import torch
 
     return int(torch.cuda.get_device_properties(0).multi_processor_count)
+
+
+def even_programs(units: int, most: int) -> int:
+    """Programs for so many units of work of which at most `most` run at once: as few as take no more turns.
+
+    What they leave of the multiprocessors is for the next kernel's programs, which may be there before this one ends.
+    """
+    turns = -(-units // most)
+    return -(-units // turns)

@@ -11,7 +11,7 @@ import torch
 
 from octavo.backends.gpu.arguments import Constant, Q8Activation, StreamEnd, StreamToken, matrix
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import multiprocessors
+from octavo.backends.gpu.device import even_programs, multiprocessors
 from octavo.backends.gpu.kernels.matvec_stream import matvec_stream_kernel
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.layout import Layout, Points
@@ -152,7 +152,7 @@ def programs_of(shape: MatvecStreamShape, layout: Layout, n: int, kp: int) -> in
     """Programs for n rows."""
     most = multiprocessors() * max(1, resident(shape, layout, kp) // (shape.warps * shape.rows))
     if not shape.ends:
-        return min(-(-n // shape.rows), most)
+        return even_programs(-(-n // shape.rows), most)
     return min(n // (2 * UNIT if shape.ends == "swiglu" else UNIT), most)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from octavo.backends.gpu.arguments import Constant, Q8Activation, matrix
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import multiprocessors
+from octavo.backends.gpu.device import even_programs, multiprocessors
 from octavo.backends.gpu.kernels.points_stream import points_stream_kernel
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.layout import Points
@@ -46,8 +46,9 @@ def shape_of(grid: Points | None, n: int, kp: int, arch: str) -> PointsStreamSha
 
 
 def programs_of(shape: PointsStreamShape, n: int) -> int:
-    """Programs for n rows: as many as a multiprocessor's registers hold."""
-    return min(-(-n // shape.rows), multiprocessors() * max(1, WARPS // (shape.warps * shape.rows)))
+    """Programs for n rows: not more than a multiprocessor's registers hold."""
+    most = multiprocessors() * max(1, WARPS // (shape.warps * shape.rows))
+    return even_programs(-(-n // shape.rows), most)
 
 
 def multiply(

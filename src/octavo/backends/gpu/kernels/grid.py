@@ -100,11 +100,15 @@ def _negated(word, ones):
 @triton.jit
 def number_of(low, upper, BYTE: tl.constexpr, MORE: tl.constexpr, ASM: tl.constexpr):
     """Number BYTE of four: its low bits in byte BYTE of `low`, what is above them in that of `upper`, below 128."""
-    if MORE == 0:
+    if ASM == "ptx":
+        if MORE == 0:
+            PICK: tl.constexpr = f"prmt.b32 $0, $1, 0, 0x444{BYTE};"
+            number = tl.inline_asm_elementwise(PICK, "=r,r", [low], dtype=tl.int32, is_pure=True, pack=1)
+        else:
+            PICK: tl.constexpr = "prmt.b32 $0, $1, $2, 0x" + "CDEF"[BYTE] * 2 + "4567"[BYTE] + "0123"[BYTE] + ";"
+            number = tl.inline_asm_elementwise(PICK, "=r,r,r", [low, upper], dtype=tl.int32, is_pure=True, pack=1)
+    elif MORE == 0:
         number = (low >> (8 * BYTE)) & 255
-    elif ASM == "ptx":
-        PICK: tl.constexpr = "prmt.b32 $0, $1, $2, 0x" + "CDEF"[BYTE] * 2 + "4567"[BYTE] + "0123"[BYTE] + ";"
-        number = tl.inline_asm_elementwise(PICK, "=r,r,r", [low, upper], dtype=tl.int32, is_pure=True, pack=1)
     else:
         number = ((low >> (8 * BYTE)) & 255) | (((upper >> (8 * BYTE)) & 255) << 8)
     return number

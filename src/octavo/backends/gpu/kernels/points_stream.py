@@ -44,22 +44,6 @@ def _load(w, row, n, lane, ASM: tl.constexpr):
 
 
 @triton.jit
-def _terms_of(terms, row, n, lane, ASM: tl.constexpr):
-    """In each row's first lane what is added to its product."""
-    out = ()
-    for i in tl.static_range(len(terms)):
-        at = terms[i].data + row.to(tl.int64) + lane * 0
-        out = out + (bits_at(at, 0, (lane == 0) & (row < n), ASM),)  # noqa: RUF005
-    return out
-
-
-@triton.jit
-def _load_all(w, terms, row, n, lane, ASM: tl.constexpr):
-    """What `_load` has, and `_terms_of` the rows."""
-    return _load(w, row, n, lane, ASM), _terms_of(terms, row, n, lane, ASM)
-
-
-@triton.jit
 def _token(x, lane, TILES: tl.constexpr, ASM: tl.constexpr):
     """A lane's tile of the token: 32 words of codes, and a scale for each 32 values."""
     at = tl.minimum(lane, TILES - 1)
@@ -141,35 +125,32 @@ def _multiply(loaded, x, points, own, start, COPIES: tl.constexpr, LAYOUT: tl.co
 
 
 @triton.jit
-def _store(y, row, n, lane, value, ASM: tl.constexpr):
-    """Store value [R, LANES] of each row from the row's first lane, which exchanges nothing between threads."""
-    wanted = (lane == 0) & (row < n)
-    if ASM == "ptx":
-        tl.inline_asm_elementwise(
-            "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.f32 [$1], $2; mov.u32 $0, 0; }", "=r,l,r,r",
-            [(y + row.to(tl.int64) + lane * 0).to(tl.int64), value, wanted.to(tl.int32)],
-            dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
-    else:
-        tl.store(y + row + lane * 0, value, mask=wanted)
+def _warp_sums(value, WARPS: tl.constexpr):
+    """In each lane of value [R, 32 WARPS] the sum of its warp's."""
+    R: tl.constexpr = value.shape[0]
+    total = tl.sum(tl.reshape(value, (R, WARPS, 32)), 2)
+    return tl.reshape(tl.broadcast_to(total[:, :, None], (R, WARPS, 32)), (R, WARPS * 32))
 
 
 @triton.jit
-def _finish(loaded, token, points, own, start, y, row, n, lane, COPIES: tl.constexpr, LAYOUT: tl.constexpr,
+def _sums(terms, row, wanted):
+    """The sums of what is added to the products of rows, 0 where they aren't wanted."""
+    out = tl.zeros(row.shape, tl.float32)
+    for i in tl.static_range(len(terms)):
+        out += load_or_zero(terms[i].data + row.to(tl.int64), wanted)
+    return out
+
+
+@triton.jit
+def _finish(loaded, token, points, own, start, kept, turn, lane, shape: tl.constexpr, LAYOUT: tl.constexpr,
             ASM: tl.constexpr):  # fmt: skip
-    """Multiply what `_load_all` has of a row, add its terms, and store the result."""
-    planes, terms = loaded
-    total = _multiply(planes, token, points, own, start, COPIES, LAYOUT, ASM)  # [R, LANES]
-    R: tl.constexpr = total.shape[0]
-    LANES: tl.constexpr = total.shape[1]
+    """kept, and in lane `turn` of each warp its part of the products of the rows that `_load` has."""
+    total = _multiply(loaded, token, points, own, start, shape.copies, LAYOUT, ASM)  # [R, LANES]
     if LAYOUT.factor != 1.0:
         total *= LAYOUT.factor
-    if LAYOUT.kp // 128 < LANES:
+    if LAYOUT.kp // 128 < total.shape[1]:
         total = tl.where(lane < LAYOUT.kp // 128, total, 0.0)
-    for i in tl.static_range(len(terms)):
-        total += tl.where((lane == 0) & (row < n), terms[i].to(tl.float32, bitcast=True), 0.0)
-    total = tl.sum(total, 1)[:, None] + tl.zeros((R, LANES), tl.float32)
-    _store(y.data, row, n, lane, total, ASM)
+    return kept + tl.where(lane % 32 == turn, _warp_sums(total, shape.warps), 0.0)
 
 
 @triton.jit
@@ -177,8 +158,9 @@ def points_stream_kernel(w, x, terms, y, n, shape: tl.constexpr, ASM: tl.constex
     """y f32 [1, N] = x W^T + terms; x is q8_1 with codes as int32.
 
     Of P programs p has rows p R to p R + R - 1, those P R further on, and so on. A row is multiplied while the next is
-    on its way. A turn has two rows of a warp, and only one is kept to the next turn: a compiler has a loop wait at its
-    begin for all that the turn before has loaded, so that with both kept each row would wait for one just asked for.
+    on its way. Two turns are one pass of a loop, and only one row of a warp is kept to the next pass: a compiler has a
+    loop wait at its begin for all that the pass before has loaded, so that with both kept each row would wait for one
+    just asked for. Lane t of a warp keeps its part of turn t; after 32 turns warps that share rows add theirs.
     """
     if PDL:
         gdc_launch_dependents()
@@ -187,8 +169,7 @@ def points_stream_kernel(w, x, terms, y, n, shape: tl.constexpr, ASM: tl.constex
     R: tl.constexpr = shape.rows
     lane, of_program = tl.arange(0, LANES)[None, :], tl.arange(0, R)[:, None]
     stride = tl.num_programs(0) * R
-    begin = tl.program_id(0) * R + of_program
-    ahead = _load(w, begin, n, lane, ASM)
+    now = _load(w, tl.program_id(0) * R + of_program, n, lane, ASM)
     points, own = w.points, 0
     if shape.copies > 0:
         points = in_shared_memory(w.points, tl.arange(0, R * LANES), L.grid.count, shape.copies, R * LANES)
@@ -197,12 +178,18 @@ def points_stream_kernel(w, x, terms, y, n, shape: tl.constexpr, ASM: tl.constex
         gdc_wait()
     token = _token(x, lane, L.kp // 128, ASM)
     magic = tl.full((R, LANES), MAGIC, tl.int32)
-    now = (ahead, _terms_of(terms, begin, n, lane, ASM))
-    for first in range(tl.program_id(0) * R, n, 2 * stride):
-        row = first + of_program
-        following = _load_all(w, terms, row + stride, n, lane, ASM)
-        magic = here(magic, ASM)
-        _finish(now, token, points, own, magic, y, row, n, lane, shape.copies, L, ASM)
-        now = _load_all(w, terms, row + 2 * stride, n, lane, ASM)
-        magic = here(magic, ASM)
-        _finish(following, token, points, own, magic, y, row + stride, n, lane, shape.copies, L, ASM)
+    for begin in range(tl.program_id(0) * R, n, 32 * stride):
+        of_lane = begin + of_program + lane % 32 * stride  # the row whose product a lane keeps
+        kept = _sums(terms, of_lane, (of_lane < n) & (lane < 32))
+        for turn in range(0, tl.minimum(32, tl.cdiv(n - begin, stride)), 2):
+            row = begin + turn * stride + of_program
+            following = _load(w, row + stride, n, lane, ASM)
+            magic = here(magic, ASM)
+            kept = _finish(now, token, points, own, magic, kept, turn, lane, shape, L, ASM)
+            now = _load(w, row + 2 * stride, n, lane, ASM)
+            magic = here(magic, ASM)
+            kept = _finish(following, token, points, own, magic, kept, turn + 1, lane, shape, L, ASM)
+        if shape.warps > 1:
+            kept = tl.sum(tl.reshape(kept, (R, shape.warps, 32)), 1)
+            of_lane = begin + of_program + tl.arange(0, 32)[None, :] * stride
+        tl.store(y.data + of_lane.to(tl.int64), kept, mask=of_lane < n)
