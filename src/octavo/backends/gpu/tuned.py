@@ -50,7 +50,9 @@ MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
 }  # fmt: skip
 """One token."""
 
-LOOKED_UP: dict[Size, tuple[int, int, int, int]] = {"wide": (4, 32, 4, 1), "deep": (4, 64, 1, 2)}
+LOOKED_UP: dict[Size, tuple[int, int, int, int]] = {
+    "small": (8, 64, 2, 2), "wide": (4, 32, 4, 1), "deep": (4, 64, 1, 2)
+}  # fmt: skip
 """One token and codes that are looked up in a table, with two levels of scales, where it is another shape."""
 
 TWO_BITS: dict[Size, tuple[int, int, int, int]] = {"small": (4, 128, 1, 4), "deep": (4, 64, 2, 2)}

@@ -124,21 +124,49 @@ def _multiply(loaded, x, points, own, start, COPIES: tl.constexpr, LAYOUT: tl.co
     return acc * half_pair(d)[0]
 
 
-@triton.jit
-def _warp_sums(value, WARPS: tl.constexpr):
-    """In each lane of value [R, 32 WARPS] the sum of its warp's."""
-    R: tl.constexpr = value.shape[0]
-    total = tl.sum(tl.reshape(value, (R, WARPS, 32)), 2)
-    return tl.reshape(tl.broadcast_to(total[:, :, None], (R, WARPS, 32)), (R, WARPS * 32))
+@triton.constexpr_function
+def _warp_sum_ptx():
+    """PTX that adds a float of each lane of a warp to those of all."""
+    steps = "".join(
+        f" shfl.sync.bfly.b32 t, s, {apart}, 31, 0xffffffff; add.f32 s, s, t;" for apart in (16, 8, 4, 2, 1)
+    )
+    return f"{{ .reg .f32 s, t; mov.f32 s, $1;{steps} mov.f32 $0, s; }}"
 
 
 @triton.jit
-def _sums(terms, row, wanted):
+def _warp_sums(value, WARPS: tl.constexpr, ASM: tl.constexpr):
+    """In each lane of value [R, 32 WARPS] the sum of its warp's; nothing leaves a warp."""
+    if ASM == "ptx":
+        CODE: tl.constexpr = _warp_sum_ptx()
+        out = tl.inline_asm_elementwise(CODE, "=f,f", [value], dtype=tl.float32, is_pure=False, pack=1)
+    else:
+        R: tl.constexpr = value.shape[0]
+        total = tl.sum(tl.reshape(value, (R, WARPS, 32)), 2)
+        out = tl.reshape(tl.broadcast_to(total[:, :, None], (R, WARPS, 32)), (R, WARPS * 32))
+    return out
+
+
+@triton.jit
+def _sums(terms, row, wanted, ASM: tl.constexpr):
     """The sums of what is added to the products of rows, 0 where they aren't wanted."""
     out = tl.zeros(row.shape, tl.float32)
     for i in tl.static_range(len(terms)):
-        out += load_or_zero(terms[i].data + row.to(tl.int64), wanted)
+        term = bits_at(terms[i].data + row.to(tl.int64), 0, wanted, ASM).to(tl.float32, bitcast=True)
+        out += tl.where(wanted, term, 0.0)
     return out
+
+
+@triton.jit
+def _store(y, row, n, value, ASM: tl.constexpr):
+    """Store the value of each row, if there is such a row, from the thread that has it."""
+    if ASM == "ptx":
+        tl.inline_asm_elementwise(
+            "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.f32 [$1], $2; mov.u32 $0, 0; }", "=r,l,r,r",
+            [(y + row.to(tl.int64)).to(tl.int64), value, (row < n).to(tl.int32)],
+            dtype=tl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
+    else:
+        tl.store(y + row, value, mask=row < n)
 
 
 @triton.jit
@@ -150,7 +178,7 @@ def _finish(loaded, token, points, own, start, kept, turn, lane, shape: tl.const
         total *= LAYOUT.factor
     if LAYOUT.kp // 128 < total.shape[1]:
         total = tl.where(lane < LAYOUT.kp // 128, total, 0.0)
-    return kept + tl.where(lane % 32 == turn, _warp_sums(total, shape.warps), 0.0)
+    return kept + tl.where(lane % 32 == turn, _warp_sums(total, shape.warps, ASM), 0.0)
 
 
 @triton.jit
@@ -180,7 +208,7 @@ def points_stream_kernel(w, x, terms, y, n, shape: tl.constexpr, ASM: tl.constex
     magic = tl.full((R, LANES), MAGIC, tl.int32)
     for begin in range(tl.program_id(0) * R, n, 32 * stride):
         of_lane = begin + of_program + lane % 32 * stride  # the row whose product a lane keeps
-        kept = _sums(terms, of_lane, (of_lane < n) & (lane < 32))
+        kept = _sums(terms, of_lane, (of_lane < n) & (lane < 32), ASM)
         for turn in range(0, tl.minimum(32, tl.cdiv(n - begin, stride)), 2):
             row = begin + turn * stride + of_program
             following = _load(w, row + stride, n, lane, ASM)
@@ -192,4 +220,4 @@ def points_stream_kernel(w, x, terms, y, n, shape: tl.constexpr, ASM: tl.constex
         if shape.warps > 1:
             kept = tl.sum(tl.reshape(kept, (R, shape.warps, 32)), 1)
             of_lane = begin + of_program + tl.arange(0, 32)[None, :] * stride
-        tl.store(y.data + of_lane.to(tl.int64), kept, mask=of_lane < n)
+        _store(y.data, of_lane, n, kept, ASM)
