@@ -62,7 +62,7 @@ def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight,
     if tensor.format.grid is None:
         some = backend.load(tensor)
     else:  # its layout depends on the number of rows
-        codes = as_codes(tensor.format, (n, k), backend.target.arch)
+        codes = as_codes(tensor.format, (n, k), backend.target.arch, joined=False)
         some = load(tensor, backend.target.device, as_codes=codes)
     parts = {part: values.repeat(-(-n // len(values)), 1)[:n].contiguous() for part, values in some.parts.items()}
     return replace(some, n=n, parts=parts), tensor.nbytes // min(n, ROWS) * n

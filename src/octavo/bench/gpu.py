@@ -98,10 +98,10 @@ class Copying(GpuBackend):
         super().__init__()
         self._first: dict[int, tuple[QTensor, Any]] = {}
 
-    def load(self, tensor: QTensor) -> Any:
+    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
         """The weight, packed the first time, and each later time a copy of that."""
         if id(tensor) not in self._first:
-            self._first[id(tensor)] = tensor, super().load(tensor)
+            self._first[id(tensor)] = tensor, super().load(tensor, joined=joined)
             return self._first[id(tensor)][1]
         return _copied(self._first[id(tensor)][1])
 

@@ -16,7 +16,7 @@ import numpy as np
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
 from octavo.garbage import no_collection
-from octavo.graph.node import Dim, Graph, Node, Sizes, bind
+from octavo.graph.node import Dim, Graph, Node, Sizes, bind, joined_weights
 from octavo.graph.ops import IN_PLACE, VIEWS
 from octavo.graph.plan import Begun, Fed, Packed, Plan, Steps, Watch
 from octavo.graph.protocol import AsyncBackend, Backend, Call
@@ -69,6 +69,7 @@ class Executor:
         """Load each leaf on each backend that reads it, if it is not `loaded`; bytes of a step's inputs by backend."""
         input_bytes = [0] * len(self.backends)
         by_tensor: dict[tuple[int, int], Any] = {}
+        joined = joined_weights(self.schedule.graph.nodes)
         for leaf, where in self._leaf_uses():
             key = where, id(leaf)
             if key in self._leaves:
@@ -79,7 +80,7 @@ class Executor:
             elif leaf.op == "weight":
                 tensor = where, id(leaf.tensor)
                 if tensor not in by_tensor:
-                    by_tensor[tensor] = backend.load(leaf.tensor)
+                    by_tensor[tensor] = backend.load(leaf.tensor, joined=id(leaf.tensor) in joined)
                 self._leaves[key] = by_tensor[tensor]
             elif leaf.op == "cache":
                 shape = bind(leaf.shape, self.limits)
@@ -198,10 +199,12 @@ class Executor:
 
     def replace(self, tensor: QTensor) -> None:
         """Compute with `tensor` from now on where the weight of its name was, which is of its format and shape."""
+        joined = joined_weights(self.schedule.graph.nodes)
         for leaf, where in self._leaf_uses():
             if leaf.op == "weight" and leaf.tensor.name == tensor.name:
                 assert (leaf.tensor.format, leaf.tensor.shape) == (tensor.format, tensor.shape)
-                self._leaves[where, id(leaf)] = self.backends[where].load(tensor)
+                loaded = self.backends[where].load(tensor, joined=id(leaf.tensor) in joined)
+                self._leaves[where, id(leaf)] = loaded
         self._plans.clear()
 
     def _begin_read(self, backend: Backend, value: Any) -> Callable[[], AnyArray]:

@@ -56,8 +56,8 @@ class Backend(Protocol):
     def activation(self, weight: QTensor, op: str) -> DType:
         """The format in which `op`, a product with `weight`, wants its activations."""
 
-    def load(self, tensor: QTensor) -> Any:
-        """A weight in the kernels' own layout; made once."""
+    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
+        """A weight in the kernels' own layout; made once. `joined`: a product reads it along with others."""
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         """Bytes that a value takes."""

@@ -211,3 +211,13 @@ def test_out_of_memory_says_what_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (5 << 20, 80 << 30))
     with pytest.raises(DeviceMemoryError, match=r"not enough memory for values: 5 MiB of 81920 MiB are free"):
         backend.allocate(1 << 10)
+
+
+def test_programs_that_take_as_many_turns_each() -> None:
+    """Not one turn more than with all multiprocessors, and not one program more than that takes."""
+    for units in range(1, 300):
+        programs = device.even_programs(units, 132)
+        turns = -(-units // 132)
+        assert programs <= 132
+        assert -(-units // programs) == turns
+        assert programs == 1 or -(-units // (programs - 1)) > turns

@@ -21,14 +21,14 @@ from tests.sampling import slow
 @pytest.mark.parametrize(
     ("n", "k", "shape"),
     [
-        (35, 1024, (1, 4)),
+        (70, 1024, (1, 2)),
         *map(slow, (
             (5, 4096, (1, 2)), (3, 2304, (1, 16)), (5, 14336, (4, 2)), (70_001, 2048, (1, 16)), (9, 256, (1,)),
         )),
     ],
 )  # fmt: skip
 def test_rows(name: str, n: int, k: int, shape: tuple[int, ...]) -> None:
-    """Programs with no, some and all of their rows, and lanes without a tile."""
+    """Programs with no, some and all of their rows, more turns than a warp has lanes, and lanes without a tile."""
     streamed = PointsStreamShape(*shape)
     if target().arch.startswith("sm_"):
         streamed = replace(streamed, copies=COPIES)

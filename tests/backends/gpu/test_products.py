@@ -59,17 +59,20 @@ def test_points_as_codes(tokens: int) -> None:
 
 
 def test_which_points_are_codes() -> None:
-    """Odd ones, in matrices like those of attention, on NVIDIA's GPUs; what a device needs for them says so."""
+    """Of four values, in matrices like those of attention, on NVIDIA's GPUs; joined ones if they are odd. What a device
+    needs for them says so."""
     shapes = [(n, k) for n in (1024, 4096, 14336) for k in (2048, 4096, 14336)]
-    taken = [shape for shape in shapes if as_codes(by_name("IQ3_S"), shape, "sm_90")]
-    assert taken == [(1024, 4096), (4096, 4096)]
-    assert not as_codes(by_name("IQ3_S"), (8, 4096, 4096), "sm_90")
-    assert not any(as_codes(by_name(name), (4096, 4096), "sm_90") for name in ("IQ3_XXS", "IQ2_S", "IQ4_XS", "Q4_0"))
-    assert not any(as_codes(by_name("IQ3_S"), (4096, 4096), arch) for arch in ("gfx942", "interpreter"))
-    tensor = random_matrix("w", by_name("IQ3_S"), (4, 4096), np.random.default_rng(0))
-    for arch, codes in (("sm_90", True), ("gfx942", False)):
+    for name, joined in (("IQ3_S", True), ("IQ3_S", False), ("IQ3_XXS", False)):
+        taken = [shape for shape in shapes if as_codes(by_name(name), shape, "sm_90", joined=joined)]
+        assert taken == [(1024, 4096), (4096, 4096)]
+    assert not as_codes(by_name("IQ3_XXS"), (4096, 4096), "sm_90", joined=True)
+    assert not as_codes(by_name("IQ3_S"), (8, 4096, 4096), "sm_90", joined=False)
+    assert not any(as_codes(by_name(n), (4096, 4096), "sm_90", joined=False) for n in ("IQ2_S", "IQ4_XS", "Q4_0"))
+    assert not any(as_codes(by_name("IQ3_S"), (4096, 4096), a, joined=False) for a in ("gfx942", "interpreter"))
+    tensor = random_matrix("w", by_name("IQ3_XXS"), (4, 4096), np.random.default_rng(0))
+    for arch, joined, codes in (("sm_90", False, True), ("sm_90", True, False), ("gfx942", False, False)):
         w: Any = load(tensor, "cpu", as_codes=codes)
-        assert weight_bytes(tensor, arch) == w.nbytes
+        assert weight_bytes(tensor, arch, joined=joined) == w.nbytes
 
 
 @pytest.mark.parametrize("tokens", [1, slow(2)])

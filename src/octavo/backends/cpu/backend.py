@@ -79,7 +79,7 @@ class CpuBackend(HostMemory):
             return "f32"
         return cast(DType, weight.format.activation)
 
-    def load(self, tensor: QTensor) -> Any:
+    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
         _ = self._binders
         from octavo.backends.cpu.pack import pack
         from octavo.backends.cpu.row_products import is_row_weight, pack_rows

@@ -101,7 +101,7 @@ class GpuBackend:
     def activation(self, weight: QTensor, op: str = "mul_mat") -> DType:
         return "f32" if weight.format.is_float or op != "mul_mat" else cast(DType, weight.format.activation)
 
-    def load(self, tensor: QTensor) -> Any:
+    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
         from octavo.backends.gpu.layout import as_codes
         from octavo.backends.gpu.load import load, vector
 
@@ -113,7 +113,7 @@ class GpuBackend:
         with self._enough_memory(f"tensor {tensor.name}"):
             if len(tensor.shape) == 1:
                 return vector(tensor, self.target.device)
-            codes = as_codes(tensor.format, tensor.shape, self.target.arch)
+            codes = as_codes(tensor.format, tensor.shape, self.target.arch, joined=joined)
             return load(tensor, self.target.device, as_codes=codes)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:

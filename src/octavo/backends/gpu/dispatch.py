@@ -104,9 +104,8 @@ def _matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str, pairs: bool
         return MatvecShape(*(long or (4, 128, 1, 4)))
     if chunks == 192 and (kind, size) in tuned.LONG:
         return MatvecShape(*tuned.LONG[kind, size])
-    if layout.table is not None and kind == "two levels" and size in tuned.LOOKED_UP:
-        if size != "small" or n < 5120:
-            return MatvecShape(*tuned.LOOKED_UP[size])
+    if layout.table is not None and kind == "two levels" and (size != "small" or n < 5120):
+        return MatvecShape(*tuned.LOOKED_UP.get(size, tuned.MATVEC[kind, size]))
     if layout.bits == 2 and kind == "one level" and size in tuned.TWO_BITS:
         return MatvecShape(*tuned.TWO_BITS[size])
     return MatvecShape(*tuned.MATVEC[kind, size])

@@ -238,20 +238,21 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind, *, as_codes: bool = False) -> 
     )
 
 
-def as_codes(fmt: BlockFormat, shape: tuple[int, ...], arch: str) -> bool:
-    """Whether the points of a matrix lie as their codes, which take a quarter more: those of odd values, in matrices of
-    few rows, where codes are read sooner than points are looked up. In models with so many channels these are
-    attention's, about a fifth of all weights.
+def as_codes(fmt: BlockFormat, shape: tuple[int, ...], arch: str, *, joined: bool) -> bool:
+    """Whether the points of a matrix lie as their codes, which take a quarter or a third more: those of four values, in
+    matrices of few rows, where codes are read sooner than points are looked up. In models with so many channels these
+    are attention's: all four, a fifth of a model, if codes are odd; else the output's, which is not `joined` with
+    others.
     """
     few = len(shape) == 2 and shape[0] <= FEW_ROWS and 3072 < shape[1] <= 4096
     if not few or fmt.grid is None or fmt.grid.width != 4 or not arch.startswith("sm_"):
         return False
-    return True
+    return not joined or layout_of(fmt, "f16", as_codes=True).odd
 
 
-def loaded_layout(fmt: BlockFormat, shape: tuple[int, ...], arch: str) -> Layout:
+def loaded_layout(fmt: BlockFormat, shape: tuple[int, ...], arch: str, *, joined: bool) -> Layout:
     """The layout that a matrix, or experts, of this shape has on a device, if float16 holds its scales."""
-    return layout_of(fmt, "f16", as_codes=as_codes(fmt, shape, arch))
+    return layout_of(fmt, "f16", as_codes=as_codes(fmt, shape, arch, joined=joined))
 
 
 def _group(fmt: BlockFormat) -> int:

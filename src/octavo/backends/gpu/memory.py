@@ -12,7 +12,7 @@ from octavo.backends.gpu.prefill_eights import most_code_bytes
 from octavo.backends.gpu.prefill_hopper import most_half_bytes
 from octavo.formats import QTensor
 from octavo.formats.cache import CACHE_FORMATS
-from octavo.graph.node import Attention, Node, Sizes, bind, kept_bytes
+from octavo.graph.node import Attention, Node, Sizes, bind, joined_weights, kept_bytes
 
 RESERVE = 512 << 20
 """For compiled kernels, captured graphs and the vendor's library."""
@@ -32,7 +32,8 @@ def needs(nodes: Sequence[Node], limits: Sizes, arch: str, attention: Attention 
     """Bytes of the weights, caches and states that `nodes` read, and of what their kernels need beside their values."""
     leaves = {id(i): i for n in nodes for i in n.inputs if i.is_leaf}.values()
     weights = {id(leaf.tensor): leaf.tensor for leaf in leaves if leaf.op == "weight"}.values()
-    total = sum(weight_bytes(w, arch) for w in weights)
+    joined = joined_weights(nodes)
+    total = sum(weight_bytes(w, arch, joined=id(w) in joined) for w in weights)
     total += kept_bytes(nodes, limits)
     total += _half_scales(nodes, limits, arch) + _sorted_rows(nodes, limits, arch)
     total += most_half_bytes(nodes, limits, arch)
@@ -41,25 +42,27 @@ def needs(nodes: Sequence[Node], limits: Sizes, arch: str, attention: Attention 
     return total + max(_joining(nodes, arch), _unpacked(nodes, limits)) + RESERVE
 
 
-def _half_scales(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
+def _half_scales(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
     """Float16 scales of the weights that become float16 in registers in a step of many tokens."""
+    joined = joined_weights(nodes)
     products = (n for n in nodes if n.op.startswith("mul_mat"))
     rows = {id(i.tensor): (i.tensor, math.prod(bind(n.shape[:-1], limits))) for n in products for i in n.inputs
             if i.op == "weight" and len(i.shape) > 1}  # fmt: skip
     total = 0
     for tensor, most in rows.values():
-        if _become_float16(tensor, most, arch):
-            layout, (*experts, n, k) = loaded_layout(tensor.format, tensor.shape, arch), tensor.shape
+        if _become_float16(tensor, most, arch, joined=id(tensor) in joined):
+            layout = loaded_layout(tensor.format, tensor.shape, arch, joined=id(tensor) in joined)
+            *experts, n, k = tensor.shape
             all_rows = scale_stride(math.prod(experts) * n)
             total += padded(k) // layout.group * all_rows * 2 * (2 if layout.has_min else 1)
     return total
 
 
-def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
+def _become_float16(tensor: QTensor, rows: int, arch: str, *, joined: bool = False) -> bool:
     """Whether weights become float16 in registers in a step of so many rows; of experts, of so many pairs."""
     if tensor.format.is_float or tensor.format.per_row or tensor.format.number is not None:
         return False
-    layout, (*experts, n, k) = loaded_layout(tensor.format, tensor.shape, arch), tensor.shape
+    layout, (*experts, n, k) = loaded_layout(tensor.format, tensor.shape, arch, joined=joined), tensor.shape
     if experts:
         return dispatch.mixed_experts(layout, n, rows / experts[0], arch) is not None
     return dispatch.mixed_gemm(layout, n, padded(k), min(rows, 1024), arch) is not None
@@ -82,8 +85,8 @@ def _rotated_queries(nodes: Iterable[Node], limits: Sizes) -> int:
     return max((4 * math.prod(bind(q.shape, limits)) for q in rotated), default=0)
 
 
-def weight_bytes(tensor: QTensor, arch: str) -> int:
-    """Bytes of a weight as it lies on the device."""
+def weight_bytes(tensor: QTensor, arch: str, *, joined: bool) -> int:
+    """Bytes of a weight as it lies on the device; `joined`: a product reads it along with others."""
     if len(tensor.shape) == 1:
         return 4 * tensor.size
     if tensor.format.is_float or tensor.format.per_row:
@@ -91,13 +94,13 @@ def weight_bytes(tensor: QTensor, arch: str) -> int:
     if tensor.format.number is not None:
         return 2 * tensor.size
     k = tensor.shape[-1]
-    return tensor.size // k * loaded_layout(tensor.format, tensor.shape, arch).row_bytes(padded(k))
+    return tensor.size // k * loaded_layout(tensor.format, tensor.shape, arch, joined=joined).row_bytes(padded(k))
 
 
 def _joining(nodes: Iterable[Node], arch: str) -> int:
     """While weights are joined, the largest of those products is there twice."""
-    joined = (sum(weight_bytes(i.tensor, arch) for i in n.inputs[1:]) for n in nodes if n.op == "mul_mat_concat")
-    return max(joined, default=0)
+    concats = (n.inputs[1:] for n in nodes if n.op == "mul_mat_concat")
+    return max((sum(weight_bytes(i.tensor, arch, joined=True) for i in weights) for weights in concats), default=0)
 
 
 def _unpacked(nodes: Iterable[Node], limits: Sizes) -> int:
