@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import values
+from octavo.backends.gpu import dispatch, values
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.device import target
 from octavo.backends.gpu.kernels.matvec import matvec_pair_kernel
-from octavo.backends.gpu.layout import Layout, as_codes
+from octavo.backends.gpu.layout import Layout, as_codes, layout_of
 from octavo.backends.gpu.load import load
 from octavo.backends.gpu.memory import weight_bytes
 from octavo.backends.gpu.products import product, product_pair
@@ -52,9 +52,11 @@ def test_float_scales_of_groups_of_64(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, slow(3), 9])
-def test_points_as_codes(tokens: int) -> None:
-    layout = check_sums_of_rows("IQ3_S", tokens, as_codes=True)
-    assert layout.odd
+@pytest.mark.parametrize("name", ["IQ3_S", "IQ3_XXS"])
+def test_points_as_codes(name: str, tokens: int) -> None:
+    """Odd ones, and those that are looked up in a table."""
+    layout = check_sums_of_rows(name, tokens, as_codes=True)
+    assert layout.odd == (name == "IQ3_S")
     assert layout.grid is None
 
 
@@ -73,6 +75,14 @@ def test_which_points_are_codes() -> None:
     for arch, joined, codes in (("sm_90", False, True), ("sm_90", True, False), ("gfx942", False, False)):
         w: Any = load(tensor, "cpu", as_codes=codes)
         assert weight_bytes(tensor, arch, joined=joined) == w.nbytes
+
+
+def test_programs_of_codes_that_are_looked_up() -> None:
+    """Those of matrices of few rows have all weights under way before the token is there."""
+    codes = layout_of(by_name("IQ3_XXS"), "f16", as_codes=True)
+    few, more = (dispatch.matvec(codes, n, 4096, 1, "sm_90") for n in (4096, 6144))
+    assert few.chunks * few.prefetch * 32 == 4096
+    assert few.block_n > more.block_n
 
 
 @pytest.mark.parametrize("tokens", [1, slow(2)])
