@@ -3,14 +3,15 @@
 The tables go between the lines `<!-- bench:start -->` and `<!-- bench:end -->`. Of results for the same machine,
 device, threads, KV cache and model the newest counts; of bench/gpu_models.py for the same card and model. What was
 measured while other programs took more than BUSY of the CPU is not in them, nor is a model of which there is only a
-`part`.
+`part`. A table's heading says which CPU of a name it was, what the peer was set to, and on which days it was measured.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import marked
 
 RESULTS = Path(__file__).resolve().parent.parent / "bench" / "results"
 BUSY = 0.2
+LEVELS = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx512f": "AVX-512", "avx2": "AVX2"}
+"""CPU features by which kernels are chosen, the most first, and what they are called."""
 NONE_YET = "No results have been committed yet."
 
 Result = dict[str, Any]
@@ -35,21 +38,19 @@ def newest(results: Sequence[Result]) -> list[Result]:
 def _where(result: Result) -> str:
     machine = result["machine"]
     features = machine.get("features", [])
-    narrow = " without AVX-512" if "avx2" in features and "avx512f" not in features else ""
+    family = [part for part in [(machine.get("family") or "").partition(" ")[2]] if part]
+    level = [name for feature, name in LEVELS.items() if feature in features][:1]
+    kind = f" ({', '.join([*family, *level])})" if family or level else ""
     cores = f"{result['threads']} of {machine['cores']} cores"
-    return f"{machine['cpu']}{narrow}, {cores}, {result['device']}, KV {result['kv']}"
+    return f"{machine['cpu']}{kind}, {cores}, {result['device']}, KV {result['kv']}"
 
 
 def table(results: Sequence[Result]) -> str:
     """A table for each machine: prefill and decode of each model, and their ratios to the peer."""
     lines: list[str] = []
-    last = None
-    for result in newest(results):
-        title = _title(result)
-        if title != last:
-            lines += ["", *_heading(result)]
-            last = title
-        lines.append("| " + " | ".join(_cells(result)) + " |")
+    for _, group in groupby(newest(results), key=_title):
+        alike = list(group)
+        lines += ["", *_heading(alike), *("| " + " | ".join(_cells(result)) + " |" for result in alike)]
     return "\n".join(lines).strip() or NONE_YET
 
 
@@ -58,16 +59,23 @@ def _title(result: Result) -> str:
     return _where(result) + (f"; against {versions}" if versions else "")
 
 
-def _heading(result: Result) -> list[str]:
+def _heading(alike: Sequence[Result]) -> list[str]:
+    """Of results of one title."""
     columns = ["model", "prefill tok/s", "decode tok/s", "of read limit"]
-    columns += [f"{kind} against {peer}" for peer in _peers(result) for kind in ("prefill", "decode")]
-    return [_title(result), "", "| " + " | ".join(columns) + " |", "|" + "---|" + "---:|" * (len(columns) - 1)]
+    columns += [f"{kind} against {peer}" for peer in _peers(alike[0]) for kind in ("prefill", "decode")]
+    title = f"{_title(alike[0])}; {_days(result['date'] for result in alike)}"
+    return [title, "", "| " + " | ".join(columns) + " |", "|" + "---|" + "---:|" * (len(columns) - 1)]
+
+
+def _days(dates: Iterable[str]) -> str:
+    """The days of times in UTC, each once, in order."""
+    return "measured on " + ", ".join(sorted({date[:10] for date in dates}))
 
 
 def _version(result: Result, peer: str) -> str:
-    """With what it did without, though its own programs choose it."""
-    plain = not result.get("peers", {}).get(peer, {}).get("flash_attention")
-    return f"{peer} {result['versions'][peer]}" + (" without flash attention" if plain else "")
+    """With flash attention, which its own programs choose, or without; older results don't say, and were without."""
+    flash = result.get("peers", {}).get(peer, {}).get("flash_attention")
+    return f"{peer} {result['versions'][peer]} {'with' if flash else 'without'} flash attention"
 
 
 def _peers(result: Result) -> list[str]:
@@ -103,9 +111,10 @@ GPU_TESTS = {
 
 
 def gpu_table(result: Result) -> str:
-    """Tokens a second of each model in a result of bench/gpu_models.py."""
+    """Tokens a second of each model in a result of bench/gpu_models.py, measured on its `days`."""
     where, versions = result["machine"], result["versions"]
-    title = f"{where['gpu']}, gpu, KV f16; torch {versions['torch']}, Triton {versions['triton']}; tokens a second"
+    title = f"{where['gpu']}, gpu, KV f16; torch {versions['torch']}, Triton {versions['triton']}; "
+    title += f"{_days(result['days'].values())}; tokens a second"
     lines = [title, "", "| model | " + " | ".join(GPU_TESTS.values()) + " |", "|---|" + "---:|" * len(GPU_TESTS)]
     for model, tests in result["models"].items():
         rates = {test["test"]: test["tokens_per_second"] for test in tests}
@@ -129,8 +138,9 @@ def tables() -> str:
     gpu = sorted((r for r in found if "models" in r and "gpu" in r["machine"]), key=lambda r: str(r["date"]))
     of_cards: dict[str, Result] = {}  # the last results of bench/gpu_models.py on each
     for r in gpu:
-        older = of_cards.get(r["machine"]["gpu"], {}).get("models", {})
-        of_cards[r["machine"]["gpu"]] = {**r, "models": {**older, **r["models"]}}
+        older = of_cards.get(r["machine"]["gpu"], {"models": {}, "days": {}})
+        days = {**older["days"], **dict.fromkeys(r["models"], str(r["date"]))}
+        of_cards[r["machine"]["gpu"]] = {**r, "models": {**older["models"], **r["models"]}, "days": days}
     return "\n\n".join([table(results), *(gpu_table(r) for r in of_cards.values())])
 
 

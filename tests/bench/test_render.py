@@ -97,7 +97,7 @@ def test_the_readme_says_what_a_peer_did_without(tool: ModuleType, tmp_path: Pat
     del older["peers"]
     write(tmp_path, older)
     tool.main([])
-    assert "against llama.cpp 0.3 without flash attention\n" in tool.tables()
+    assert "against llama.cpp 0.3 without flash attention; measured on" in tool.tables()
 
 
 def test_the_readme_has_the_newest_result_of_each_model(tool: ModuleType, tmp_path: Path) -> None:
@@ -111,13 +111,39 @@ def test_the_readme_has_the_newest_result_of_each_model(tool: ModuleType, tmp_pa
     assert tool.main(["--check"]) == 0
     text = (tmp_path / "README.md").read_text()
     assert text.startswith(
-        "# Title\n<!-- bench:start -->\nSome CPU, 2 of 2 cores, cpu, KV f16; against llama.cpp 0.3\n"
+        "# Title\n<!-- bench:start -->\nSome CPU, 2 of 2 cores, cpu, KV f16; against llama.cpp 0.3 "
+        "with flash attention; measured on 2025-01-31\n"
     )
     assert text.endswith("\n<!-- bench:end -->\nrest\n")
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert rows[2:] == [
         "| small | 300 | 36.0 | 80% | 2.00x | 1.20x |",
         "| Qwen3 1.7B Q4_K_M | 300 | 36.0 | 80% | 2.00x | 1.20x |",
+    ]
+
+
+def test_the_readme_tells_cpus_of_one_name_and_days_apart(tool: ModuleType, tmp_path: Path) -> None:
+    def measured(file: str, family: str, features: list[str], day: str, flash: bool) -> dict[str, Any]:
+        one = result(date=f"{day}T10:00:00+00:00", peers={"llama.cpp": {"flash_attention": flash}})
+        one["machine"] = {**one["machine"], "family": family, "features": features}
+        one["model"] = {**one["model"], "file": file}
+        return one
+
+    old, new = "Maker family 25 model 1", "Maker family 25 model 17"
+    wide = ["avx2", "avx512f", "avx512_vnni"]
+    write(
+        tmp_path,
+        measured("a.gguf", old, ["avx2"], "2025-01-01", False),
+        measured("a.gguf", new, wide, "2025-01-02", False),
+        measured("b.gguf", new, wide, "2025-01-04", True),
+        measured("c.gguf", new, wide, "2025-01-03", True),
+    )
+    heads = [line for line in tool.tables().splitlines() if line.startswith("Some CPU")]
+    peer = "2 of 2 cores, cpu, KV f16; against llama.cpp 0.3"
+    assert heads == [
+        f"Some CPU (family 25 model 1, AVX2), {peer} without flash attention; measured on 2025-01-01",
+        f"Some CPU (family 25 model 17, AVX-512 VNNI), {peer} with flash attention; measured on 2025-01-03, 2025-01-04",
+        f"Some CPU (family 25 model 17, AVX-512 VNNI), {peer} without flash attention; measured on 2025-01-02",
     ]
 
 
@@ -133,7 +159,8 @@ def test_the_readme_has_the_newest_result_of_a_gpu(tool: ModuleType, tmp_path: P
     write(tmp_path, measured("2025-01-02", 1234.5), measured("2025-01-01", 1.0), result())
     assert tool.main([]) == 0
     text = (tmp_path / "README.md").read_text()
-    assert "\n\nSome GPU, gpu, KV f16; torch 2.11, Triton 3.6; tokens a second\n\n| model | prefill 512 |" in text
+    title = "Some GPU, gpu, KV f16; torch 2.11, Triton 3.6; measured on 2025-01-02; tokens a second"
+    assert f"\n\n{title}\n\n| model | prefill 512 |" in text
     assert "| small | 1,234 | 1,234 | 1,234 | 1,234 | 1,234 |\n<!-- bench:end -->" in text
 
 
