@@ -20,6 +20,7 @@ import results_file
 from octavo.backends.gpu import GpuBackend
 from octavo.bench import gpu, machine
 from octavo.bench.subject import tokens
+from octavo.graph.plan import Plan
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime.batch import Feed
@@ -46,7 +47,7 @@ def measure(path: Path, backend: GpuBackend, counts: list[int], context: int) ->
         rows = []
         for count in counts:
             feeds = [Feed(s, token) for s, token in zip(sequences[:count], last, strict=False)]
-            milliseconds = _step(engine, feeds)
+            milliseconds = milliseconds_of(plan_of(engine, feeds))
             rows.append(
                 {"sequences": count, "milliseconds": milliseconds, "tokens_per_second": 1e3 * count / milliseconds}
             )
@@ -54,14 +55,18 @@ def measure(path: Path, backend: GpuBackend, counts: list[int], context: int) ->
         return rows
 
 
-def _step(engine: Engine, feeds: list[Feed]) -> float:
-    """The device's milliseconds of a step."""
+def plan_of(engine: Engine, feeds: list[Feed]) -> Plan:
+    """The plan of a step, which has run."""
     with closing(greedy(engine, feeds)) as chosen:
         for _ in range(3):
             next(chosen)
     count = len(feeds)
     sizes = {"tokens": count, "outputs": count, "sequences": count, "boundaries": count + 1}
-    plan = engine.load().plan(sizes, (BEST,))
+    return engine.load().plan(sizes, (BEST,))
+
+
+def milliseconds_of(plan: Plan) -> float:
+    """The device's milliseconds of a step."""
     times = []
     for _ in range(ROUNDS):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
