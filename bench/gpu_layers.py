@@ -2,10 +2,10 @@
 
     python bench/gpu_layers.py [FORMAT ...] [--shape llama3-8b] [--layers 6] [--commit HASH] [-o FOLDER]
 
-Of each format a model of so few layers is made, all of whose matrices are of the format. A step of one sequence, with 256
-tokens before it, is what the device takes by its own clock, the median of rounds. A kernel's microseconds are from the end
-of the kernel before it to its own end, since kernels begin before the ones before them end: a layer's add up to the
-layer. They are medians of steps, and means of the layers that are neither first nor last.
+Of each format a model of so few layers is made, all of whose matrices are of the format. A step of one sequence, with
+256 tokens before it, is what the device takes by its own clock, the median of rounds. A kernel's microseconds are from
+the end of the kernel before it to its own end, since kernels begin before the ones before them end: a layer's add up to
+the layer. They are medians of steps, and means of the layers that are neither first nor last.
 """
 
 from __future__ import annotations
