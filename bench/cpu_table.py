@@ -45,7 +45,7 @@ def main() -> None:
         path = options.folder / f"{name}.gguf"
         if not path.exists():
             subprocess.run([*octavo, "make", shape, preset, str(path)], check=True)
-        command = [*octavo, "model", str(path), *threads, "--format", "json", "-o"]
+        command = [*octavo, "model", str(path), *threads, "--json", "-o"]
         if not options.together:
             peer = ["--peer", "llama.cpp", "--peer-python", options.peer_python]
             subprocess.run([*command, str(RESULTS), *more, *peer], check=True)

@@ -32,20 +32,20 @@ def test_bench_model_prints_a_table(octavo: Run, model: str, fixed_limit: None) 
 def test_bench_model_with_a_peer_writes_a_file(
     octavo: Run, model: str, fixed_limit: None, fake_peer: None, tmp_path: Path
 ) -> None:
-    result = octavo("bench", "model", model, *FAST, "--peer", "llama.cpp", "--format", "json", "-o", str(tmp_path))
+    result = octavo("bench", "model", model, *FAST, "--peer", "llama.cpp", "--json", "-o", str(tmp_path))
     assert result.status == 0
     assert "| llama.cpp tok/s | ratio |" in result.out
     (path,) = tmp_path.iterdir()
     written = json.loads(path.read_text())
     assert path.name == f"cpu-tiny-{written['date'][:10]}.json".replace("cpu", "reference")
     assert result.err == f"octavo: wrote {path}\n"
-    command = f"octavo bench model tiny.gguf {' '.join(FAST)} --peer llama.cpp --format json -o {tmp_path.name}"
+    command = f"octavo bench model tiny.gguf {' '.join(FAST)} --peer llama.cpp --json -o {tmp_path.name}"
     assert written["command"] == command
     assert str(tmp_path) not in path.read_text()
 
 
 def test_bench_model_prints_json_and_csv(octavo: Run, model: str, fixed_limit: None) -> None:
-    assert json.loads(octavo("bench", "model", model, *FAST, "--format", "json").out)["schema"] == 1
+    assert json.loads(octavo("bench", "model", model, *FAST, "--json").out)["schema"] == 1
     assert octavo("bench", "model", model, *FAST, "--format", "csv").out.startswith("date,machine,")
 
 
@@ -55,6 +55,7 @@ def test_bench_model_prints_json_and_csv(octavo: Run, model: str, fixed_limit: N
         (("--batch", "1,x"), r"--batch is '1,x' (allowed: numbers with commas between, as 1,4,8)"),
         (("--depth", ""), "--depth is ''"),
         (("-r", "0"), "-r is 0 (allowed: 1 or more)"),
+        (("--json", "--format", "csv"), "--json and --format csv are two formats of the output (allowed: one of them)"),
         (("-o", "no/such/folder/x.md"), "no/such/folder/x.md: there is no folder"),
         (("--peer", "llama.cpp", "--peer-python", "no-python"), "peer llama.cpp: no-python can't be run"),
     ],
@@ -74,7 +75,7 @@ def test_on_the_cpu_backend(octavo: Run, tmp_path: Path, monkeypatch: pytest.Mon
     synthetic.make("tiny", "F16", model)
 
     monkeypatch.setattr(limits, "read_limit", partial(limits.read_limit, nbytes=1 << 24, rounds=2))
-    options = ("-p", "9", "-n", "2", "-r", "1", "--device", "cpu", "--threads", "1", "--format", "json")
+    options = ("-p", "9", "-n", "2", "-r", "1", "--device", "cpu", "--threads", "1", "--json")
     done = octavo("bench", "model", model, *options)
     assert done.status == 0
     written = json.loads(done.out)

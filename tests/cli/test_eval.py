@@ -109,6 +109,17 @@ def test_types_of_the_cache(octavo: Run, models: tuple[str, str], text: str) -> 
     assert "--types has 'int5'" in refused.err
 
 
+def test_the_cache_says_how_far_it_is(
+    octavo: Run, models: tuple[str, str], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.cli.progress.LINE_S", 0.0)  # a line each time
+    done = octavo("eval", "cache", models[0], text, "--types", "f16,int8", "--json", *SMALL)
+    assert json.loads(done.out)["types"].keys() == {"f16", "int8"}
+    lines = [line for line in done.err.splitlines() if ", chunk 1 of " in line]
+    assert [line.split(",")[0] for line in lines] == ["octavo: f16", "octavo: int8"]
+    assert all(": KL 0.0" in line and line.endswith("%)") for line in lines)
+
+
 def test_retrieval(octavo: Run, tmp_path: Path) -> None:
     named = [KEY.format(i) for i in range(40)] + [VALUE.format(i) for i in range(8)]
     model = tiny.write(tmp_path / "m.gguf", keys={"tokenizer.ggml.tokens": [*named, *tiny.TOKENS[48:]]})

@@ -77,7 +77,7 @@ def test_embed_and_bench(octavo: Run, alphabet: str, models: tuple[str, str], pe
 
     assert np.abs(np.subtract(vectors(), vectors("--lora", f"{peft}=10"))).max() > 1e-4
     got = octavo("bench", "model", alphabet, "-p", "4", "-n", "0", "-r", "1", "--device", "reference", "--lora",
-                 f"{peft}=2", "--format", "json")  # fmt: skip
+                 f"{peft}=2", "--json")  # fmt: skip
     assert json.loads(got.out)["lora"] == [{"name": "peft", "scale": 2.0}]
     failed = octavo("bench", "model", alphabet, "--lora", peft, "--peer", "llama.cpp")
     assert failed.error() == "octavo: error: --peer has no adapters (allowed: --lora without --peer)"

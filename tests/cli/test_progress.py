@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
+from collections.abc import Callable
 
 import pytest
 
-from octavo.cli.progress import Bar
+from octavo.cli import progress
+from octavo.cli.progress import LINE_S, Bar
 
 
 class Terminal(io.StringIO):
@@ -30,7 +32,45 @@ def test_what_goes_on_is_shown_and_gone_at_the_end(monkeypatch: pytest.MonkeyPat
     assert terminal.getvalue().endswith("\x1b[2K"), "the line is cleared"
 
 
-def test_nothing_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    now = 100.0
+    monkeypatch.setattr(progress, "monotonic", lambda: now)
+
+    def wait(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    return wait
+
+
+def test_a_line_now_and_then_in_a_pipe(pass_time: Callable[[float], None], capsys: pytest.CaptureFixture[str]) -> None:
+    with Bar() as bar:
+        bar.show("chunk 0", 0, 8)
+        pass_time(LINE_S)
+        bar.show("chunk 1", 1, 8)
+        bar.show("chunk 2", 2, 8)
+        pass_time(LINE_S / 2)
+        bar.show("chunk 3", 3, 8)
+        pass_time(LINE_S / 2)
+        bar.show("a name that\x1b[2J clears")
+    assert capsys.readouterr() == ("", "octavo: chunk 1 (12%)\noctavo: 'a name that\\x1b[2J clears'\n")
+
+
+def test_a_pipe_that_nobody_reads_ends_nothing(
+    pass_time: Callable[[float], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Closed())
+    with Bar() as bar:
+        pass_time(LINE_S)
+        bar.show("chunk 1", 1, 8)
+
+
+def test_nothing_of_what_takes_little_time(capsys: pytest.CaptureFixture[str]) -> None:
     with Bar() as bar:
         bar.show("loading", 1, 2)
     assert capsys.readouterr() == ("", "")

@@ -27,7 +27,10 @@ def test_counts_by_hand() -> None:
 def test_by_layer(open_tiny: Callable[..., Model]) -> None:
     narrow = LARGEST | {"blk.1.cache_v.max": np.array([60, 0.01], np.float32)}
     loaded = open_tiny(tiny.tensors() | narrow, cache_type="int8", fuse=False, n_batch=16)
-    found = {part.name: part for part in saturation(loaded, TOKENS, context=20)}
+    told: list[tuple[int, int]] = []
+    counted = saturation(loaded, TOKENS, context=20, progress=lambda *windows: told.append(windows))
+    assert told == [(1, 2), (2, 2)]
+    found = {part.name: part for part in counted}
     assert set(found) == {f"blk.{i}.cache_{kind}" for i in range(2) for kind in "kv"}
     assert all(part.numbers == 40 * 2 * tiny.HEAD_DIM for part in found.values())
     assert found.pop("blk.1.cache_v").cut_off > 20 * tiny.HEAD_DIM
@@ -37,7 +40,10 @@ def test_by_layer(open_tiny: Callable[..., Model]) -> None:
 @pytest.mark.parametrize("config", [{"cache_type": "int8"}, {"cache_type": "f16"}])
 def test_none_of_dynamic_scales(open_tiny: Callable[..., Model], config: dict[str, Any]) -> None:
     more = LARGEST if config["cache_type"] == "f16" else {}
-    assert saturation(open_tiny(tiny.tensors() | more, fuse=False, **config), TOKENS, context=20) == []
+    told: list[int] = []
+    loaded = open_tiny(tiny.tensors() | more, fuse=False, **config)
+    assert saturation(loaded, TOKENS, context=20, progress=lambda done, total: told.append(done)) == []
+    assert told == [], "one window shows that scales are dynamic"
 
 
 def test_fused_graphs_are_refused(open_tiny: Callable[..., Model]) -> None:

@@ -45,10 +45,13 @@ def model(
     *,
     where: Where,
     offline: Offline = False,
-    format: Annotated[Literal["md", "json", "csv"], typer.Option(help="The format of the output.")] = "md",
+    format: Annotated[
+        Literal["md", "csv"] | None, typer.Option(help="A table of Markdown (the default), or CSV with all rounds.")
+    ] = None,
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="Write there too; into a folder, under a name of its own.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Time prefill and decode of a model: `octavo bench model model.gguf --peer llama.cpp`."""
     from octavo.bench.machine import shortened
@@ -57,6 +60,9 @@ def model(
     from octavo.io.apart import MODEL, model_files, require_apart
     from octavo.io.atomic import require_target
 
+    if as_json and format is not None:
+        raise UsageError(f"--json and --format {format} are two formats of the output (allowed: one of them)")
+    kind = "json" if as_json else format or "md"
     options = Options(
         prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
         depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=where.threads,
@@ -73,9 +79,9 @@ def model(
         result = bench_model(path, options, bar.show)
     try:
         if output is not None:
-            write(output, file_name(result, format), FORMATS[format](result))
+            write(output, file_name(result, kind), FORMATS[kind](result))
     finally:  # what was measured is told where no file has room for it
-        print((to_markdown if output is not None else FORMATS[format])(result), end="")
+        print((to_markdown if output is not None else FORMATS[kind])(result), end="")
 
 
 app.command("model")(grouped(model))

@@ -62,13 +62,13 @@ def serve(
     options: Annotated[
         str, typer.Option("--serve-options", metavar="TEXT", help="Options of `octavo serve`, where a model is named.")
     ] = "",
-    format: Annotated[Literal["md", "json"], typer.Option(help="The format of the output.")] = "md",
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="Write JSON there; into a folder, under a name of its own.")
     ] = None,
     picture: Annotated[
         str | None, typer.Option("--plot", metavar="FILE", help="Draw the result, as .png, .svg or .pdf.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Time a server's answers: `octavo bench serve http://127.0.0.1:8080 -w a -c 1,4,8`."""
     from octavo.bench.render import to_json
@@ -98,7 +98,7 @@ def serve(
         if picture is not None:
             plot(result, picture)
     finally:  # what was measured is told where no file has room for it
-        print(to_json(result) if format == "json" else to_markdown(result), end="")
+        print(to_json(result) if as_json else to_markdown(result), end="")
 
 
 def _options(workload: Literal["a", "b", "c"], streams: str, asked: Asked) -> Options:

@@ -35,6 +35,7 @@ def cache(
     as_json: AsJson = False,
 ) -> None:
     """What types of the KV cache cost: divergence from one in f32, and what static scales cut off, by layer."""
+    from octavo.cli.progress import Bar
     from octavo.evals.kl import divergence
     from octavo.evals.saturation import saturation
     from octavo.evals.subject import context_for, open_subject
@@ -49,13 +50,25 @@ def cache(
         return open_subject(path, context, cache_type=kv, **given, **how)
 
     found: dict[str, tuple[Divergence, list[Saturation]]] = {}
-    with load("f32") as base:
+    with load("f32") as base, Bar() as bar:
         tokens = named_text(text, base.tokenizer, "test").tokens
-        for name in names:
+        for i, name in enumerate(names):
+
+            def show(part: int, done: int, total: int, value: str, name: str = name, i: int = i) -> None:
+                """Of each type there are two parts: divergence and what is cut off."""
+                what = f"{name}, chunk {done} of {total}: {value}"
+                bar.show(what, (2 * i + part) * total + done, 2 * len(names) * total)
+
             with load(name, attention=place.attention) as other:
-                compared = divergence(other, base, tokens, context=context, chunks=chunks)
+                compared = divergence(
+                    other, base, tokens, context=context, chunks=chunks,
+                    progress=lambda done, total, value: show(0, done, total, f"KL {value:.6f}"),
+                )  # fmt: skip
             with load(name, fuse=False) as plain:
-                cut = saturation(plain, tokens, context=context, chunks=chunks)
+                cut = saturation(
+                    plain, tokens, context=context, chunks=chunks,
+                    progress=lambda done, total: show(1, done, total, "what is cut off"),
+                )  # fmt: skip
             found[name] = compared, cut
     if as_json:
         rows = {name: {**asdict(kl), "saturation": [asdict(s) for s in cut]} for name, (kl, cut) in found.items()}

@@ -50,10 +50,16 @@ class Saturation:
 
 
 def saturation(
-    model: Model, tokens: Sequence[int], *, context: int = 512, chunks: int | None = None
+    model: Model,
+    tokens: Sequence[int],
+    *,
+    context: int = 512,
+    chunks: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Saturation]:
     """What is cut off of keys and values over a text, in windows of `context` tokens; none where scales are dynamic.
 
+    `progress` is told windows done, of how many. Where the first one shows no static scales, the others are not run.
     The model's engine must not fuse ops (`EngineConfig.fuse`). Raises UsageError for one that does, and as `windows`
     does.
     """
@@ -68,11 +74,16 @@ def saturation(
             found[node.name] = found.get(node.name, Saturation(node.name)).more(read(1), held, top)
 
     most = model.engine.limits["tokens"]
-    for window in windows(model, tokens, context, chunks):
+    parts = windows(model, tokens, context, chunks)
+    for i, window in enumerate(parts):
         sequence = CachedSequence()
         try:
             for start in range(0, len(window.tokens), most):
                 model.engine.step([Feed(sequence, window.tokens[start : start + most], 0)], watch)
         finally:
             model.engine.pool.release(sequence)
+        if not found:
+            break
+        if progress is not None:
+            progress(i + 1, len(parts))
     return list(found.values())

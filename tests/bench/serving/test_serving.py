@@ -242,6 +242,14 @@ def test_the_command(octavo: Run, tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_command_prints_json(octavo: Run) -> None:
+    with serving(Fake(first=0.0, gap=0.0)) as fake:
+        done = octavo("bench", "serve", fake.url, "--requests", "1", "--output-tokens", "2", "-c", "1", "--json")
+    assert done.status == 0
+    result = json.loads(done.out)
+    assert (result["kind"], len(result["runs"])) == ("serve", 1)
+
+
 @pytest.mark.parametrize("workload", [slow("b"), "c"])
 def test_pictures_of_the_others(octavo: Run, tmp_path: Path, workload: str) -> None:
     picture = tmp_path / "x.svg"
