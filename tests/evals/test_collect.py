@@ -134,11 +134,11 @@ def test_the_cpu_collects_the_same(name: str, gguf: Write) -> None:
 
 def test_by_expert() -> None:
     rng = np.random.default_rng(0)
-    ids = np.stack([rng.permutation(6)[:2] for _ in range(9)])
-    for squares in (rng.random((9, 4), np.float32), rng.random((9, 2, 4), np.float32)):
+    ids = np.stack([*(rng.permutation(6)[:2] for _ in range(9)), [4, 4]])  # of groups of experts one may be named twice
+    for squares in (rng.random((10, 4), np.float32), rng.random((10, 2, 4), np.float32)):
         sums, counts = by_expert(squares, ids, 6)
         for e in range(6):
-            at = [(t, j) for t in range(9) for j in range(2) if ids[t, j] == e]
+            at = [(t, j) for t in range(10) for j in range(2) if ids[t, j] == e]
             want = sum((squares[t] if squares.ndim == 2 else squares[t, j] for t, j in at), np.zeros(4))
             np.testing.assert_allclose(sums[e], want, rtol=1e-5)
             assert counts[e] == len(at)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def save(folder: Path, kind: str) -> Any:
     """Save a random model of a kind to `folder`."""
     name, text, vision, _ = KINDS[kind]
     torch.manual_seed(0)
-    config = getattr(transformers, f"{name}Config")(text_config={**SMALL, **text}, vision_config=vision)
+    sizes = copy.deepcopy({**SMALL, **text})  # some configurations put values into what they are given
+    config = getattr(transformers, f"{name}Config")(text_config=sizes, vision_config=vision)
     model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
     for parameter in model.parameters():
         parameter.data += 0.05 * torch.randn_like(parameter)
@@ -85,7 +87,8 @@ def test_logits(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> 
     part = "visual" if kind.startswith("qwen") else "vision_tower" if kind == "gemma4" else "multi_modal_projector"
     assert f"{part} (" in caplog.text
     with torch.no_grad():
-        want = model(torch.tensor([TOKENS])).logits[0].numpy()
+        given = model.language_model if kind == "llama4" else model  # whose own forward is broken in transformers 5.24
+        want = given(torch.tensor([TOKENS])).logits[0].numpy()
     for path in (tmp_path / "hf", tmp_path / "m.gguf"):
         with open_model_file(path) as file:
             assert file.metadata.get_str("general.architecture") == KINDS[kind][3]

@@ -78,11 +78,12 @@ def _source(x: Node) -> Node:
 
 
 def by_expert(squares: F32, ids: AnyArray, experts: int) -> tuple[F32, AnyArray]:
-    """Squares [T, K] or [T, k, K] of tokens sent to experts ids [T, k] -> sums [E, K] and counts [E]."""
+    """Squares [T, K] or [T, k, K] of tokens sent to experts ids [T, k] -> sums [E, K] and counts [E], of a token that
+    is sent to one twice twice."""
     sums = np.zeros((experts, squares.shape[-1]), np.float32)
     for expert in np.unique(ids):
         chosen = ids == expert
-        sums[expert] = (squares[chosen] if squares.ndim == 3 else squares[chosen.any(axis=1)]).sum(axis=0)
+        sums[expert] = (squares[chosen] if squares.ndim == 3 else squares[np.nonzero(chosen)[0]]).sum(axis=0)
     return sums, np.bincount(ids.reshape(-1), minlength=experts)
 
 

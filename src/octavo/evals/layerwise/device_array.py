@@ -36,7 +36,7 @@ class DeviceArray:
         return len(self.tensor)
 
     def __getitem__(self, at: slice | AnyArray) -> DeviceArray:
-        """Some of the first dimension, or what a mask of the first dimensions picks."""
+        """Some of the first dimension, by a slice or numbers, or what a mask of the first dimensions picks."""
         index: Any = at if isinstance(at, slice) else torch.from_numpy(at).to(self.tensor.device)
         return DeviceArray(self.tensor[index])
 

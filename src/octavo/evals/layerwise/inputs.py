@@ -222,11 +222,12 @@ def _parts(tokens: int) -> list[slice]:
 
 
 def _of_expert(vectors: AnyArray | DeviceArray, ids: AnyArray | None, expert: int) -> AnyArray | DeviceArray:
-    """Of vectors [T, K] or [T, k, K] those of an expert, by ids [T, k]; all where there are none."""
+    """Of vectors [T, K] or [T, k, K] those of an expert, by ids [T, k]; all where there are none. A token that is sent
+    to the expert twice counts twice."""
     if ids is None:
         return vectors
     chosen = ids == expert
-    return vectors[chosen] if vectors.ndim == 3 else vectors[chosen.any(axis=1)]
+    return vectors[chosen] if vectors.ndim == 3 else vectors[np.nonzero(chosen)[0]]
 
 
 def _shared(now: AnyArray, then: AnyArray, expert: int) -> tuple[AnyArray, AnyArray]:
