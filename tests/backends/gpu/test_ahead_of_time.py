@@ -58,7 +58,12 @@ SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "g
          *((f"latent_{kind}", "sm_90") for kind in ("int8_many", "fp8_many", "int4_many", "int8_own"))}  # fmt: skip
 """What does not fit the registers of targets yet; see docs/gpu.md."""
 NEWER = tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
-LITTLE = {("token_fp8_static", "sm_80"): 12, ("latent_int4", "sm_80"): 16}
+LITTLE = {
+    ("token_fp8_static", "sm_80"): 12,
+    ("latent_int4", "sm_80"): 16,
+    ("experts_wide", "sm_80"): 44,
+    ("mmq_dot", "sm_90"): 16,
+}
 LITTLE |= {("decode", "gfx1100"): 3, ("decode_f32", "gfx1100"): 3} if NEWER else {}
 """Bytes (of AMD's, registers) that are spilled; the latter by Triton 3.9, and not by those before it."""
 SPILL |= {("prefill_f32", "sm_90"), ("prefill_int4", "sm_90")} if NEWER else set()
