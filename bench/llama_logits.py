@@ -81,6 +81,7 @@ NOTES = {
     ),
     **dict.fromkeys(("mpt", "mpt-clipped", "mpt-odd", "bloom", "bloom-odd", "codeshell"), GELU),
     **dict.fromkeys(("gptj", "gptj-odd"), "llama.cpp has no graph of it"),
+    "kimi-linear-odd": "llama.cpp reads no rank of queries here; compared without",
     "deci": "llama.cpp leaves attention out in layers without a feed-forward; compared without such layers",
     **dict.fromkeys(
         ("baichuan", "baichuan-distance"),
@@ -161,6 +162,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mamba2-odd": {"use_conv_bias": True},
     "mamba-odd": {"use_conv_bias": True, "intermediate_size": 288},
     "mamba-falcon": {"layer_norm_epsilon": 1e-6},
+    "kimi-linear-odd": {"q_lora_rank": None},
     "jamba-odd": {"mamba_conv_bias": True, "mamba_expand": 2},
     **{name: {"sliding_window": 128} for name in WINDOWLESS},
     "baichuan": {"num_hidden_layers": 32},

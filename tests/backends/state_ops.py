@@ -39,6 +39,14 @@ def delta(g: GraphBuilder) -> Node:
     return g.gated_delta_rule(q, k, v, given("alpha", HEADS), given("beta", HEADS), rates, bias, 0, tiled=False)
 
 
+def delta_by_row(g: GraphBuilder) -> Node:
+    """With a decay for each row of a head's matrix."""
+    q, k, v = given("q", KEY_HEADS, KEYS), given("k", KEY_HEADS, KEYS), given("v", HEADS, SIZE)
+    rates = constant(np.linspace(-4, -0.1, HEADS, dtype=np.float32), "rates")
+    bias = constant(np.linspace(-1, 1, HEADS * KEYS, dtype=np.float32), "bias")
+    return g.gated_delta_rule(q, k, v, given("alpha", HEADS * KEYS), given("beta", HEADS), rates, bias, 0, tiled=False)
+
+
 def scan(g: GraphBuilder) -> Node:
     x, b, c = given("x", HEADS, SIZE), given("b", KEY_HEADS, KEYS), given("c", KEY_HEADS, KEYS)
     rates, bias, skip = (constant(np.linspace(*ends, HEADS, dtype=np.float32), name) for name, ends in SCANNED.items())
@@ -55,7 +63,10 @@ SCANNED = {"rates": (-4, -0.1), "bias": (-1, 1), "skip": (0.5, 2)}
 """The first and the last head's numbers."""
 RATES = np.linspace(-4, -0.1, KEYS * CHANNELS, dtype=np.float32).reshape(KEYS, CHANNELS)
 """Of channels that each have some of their own."""
-GRAPHS = {"causal_conv": conv, "gated_delta_rule": delta, "selective_scan": scan, "channel_scan": of_channels}
+GRAPHS = {
+    "causal_conv": conv, "gated_delta_rule": delta, "gated_delta_rule_by_row": delta_by_row, "selective_scan": scan,
+    "channel_scan": of_channels,
+}  # fmt: skip
 
 
 class Steps:

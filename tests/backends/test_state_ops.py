@@ -38,22 +38,27 @@ def test_convolutions_are_those_of_torch() -> None:
         np.testing.assert_allclose(found, torch.nn.functional.silu(y).numpy(), rtol=1e-5, atol=1e-6)
 
 
-def test_the_delta_rule_number_by_number() -> None:
-    """As one matrix for all that a token does to a state: S = decay (I - strength k k^T) S + strength k v^T."""
-    steps = Steps("gated_delta_rule", ReferenceBackend())
-    found = whole("gated_delta_rule", ReferenceBackend())
-    rates, bias = np.linspace(-4, -0.1, HEADS), np.linspace(-1, 1, HEADS)
+@pytest.mark.parametrize(("op", "rows_apart"), [("gated_delta_rule", 1), ("gated_delta_rule_by_row", KEYS)])
+def test_the_delta_rule_number_by_number(op: str, rows_apart: int) -> None:
+    """As one matrix for all that a token does to a state: S = (I - strength k k^T) decay S + strength k v^T.
+
+    decay is a diagonal matrix, of one number or of one for each row.
+    """
+    steps = Steps(op, ReferenceBackend())
+    found = whole(op, ReferenceBackend())
+    rates, bias = np.linspace(-4, -0.1, HEADS), np.linspace(-1, 1, HEADS * rows_apart)
     for sequence, rows in enumerate(found):
         q, k, v, alpha, beta = (steps.values[n][sequence].astype(float) for n in ("q", "k", "v", "alpha", "beta"))
         for head in range(HEADS):
             state = np.zeros((k.shape[2], v.shape[2]))
             of_keys = head * KEY_HEADS // HEADS
             for t in range(len(q)):
-                decay = math.exp(rates[head] * math.log(1 + math.exp(alpha[t, head] + bias[head])))
+                at = slice(head * rows_apart, (head + 1) * rows_apart)
+                decay = np.exp(rates[head] * np.log(1 + np.exp(alpha[t, at] + bias[at])))[:, None]
                 strength = 1 / (1 + math.exp(-beta[t, head]))
                 key = k[t, of_keys]
                 forget = np.eye(len(key)) - strength * np.outer(key, key)
-                state = decay * forget @ state + strength * np.outer(key, v[t, head])
+                state = forget @ (decay * state) + strength * np.outer(key, v[t, head])
                 got = rows[t].reshape(HEADS, -1)[head]
                 np.testing.assert_allclose(got, q[t, of_keys] @ state, rtol=1e-4, atol=1e-5)
 

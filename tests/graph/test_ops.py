@@ -35,10 +35,10 @@ SLOTS = (POSITIONS, STARTS, value("sequences", dtype="i32"))
 
 
 def delta(
-    heads: int = 4, keys: tuple[int, ...] = (2, 8), gate: int = 4, state: tuple[int, ...] = (4, 8, 6)
+    heads: int = 4, keys: tuple[int, ...] = (2, 8), gate: int = 4, state: tuple[int, ...] = (4, 8, 6), decays: int = 0
 ) -> tuple[Node, ...]:
-    q, v, alpha = value(T, *keys), value(T, heads, 6), value(T, gate)
-    return (q, q, v, alpha, alpha, w(heads), w(heads), value("states", *state), *SLOTS)
+    q, v, alpha, beta = value(T, *keys), value(T, heads, 6), value(T, decays or gate), value(T, gate)
+    return (q, q, v, alpha, beta, w(heads), w(decays or heads), value("states", *state), *SLOTS)
 
 
 def scan(
@@ -79,6 +79,7 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("causal_conv", (value(T, 4), w(12), value("states", 2, 4), *SLOTS), {"silu": True}, (T, 4)),
     ("causal_conv", (value(T, 4), w(12), value("states", 2, 4), *SLOTS, w(4)), {}, (T, 4)),
     ("gated_delta_rule", delta(), {"tiled": False}, (T, 24)),
+    ("gated_delta_rule", delta(decays=32), {"tiled": False}, (T, 24)),
     ("selective_scan", scan(), {}, (T, 24)),
     ("channel_scan", channels(), {}, (T, 4)),
     ("swiglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
@@ -178,6 +179,7 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("gated_delta_rule", delta(heads=3, gate=3, state=(3, 8, 6)), {"tiled": False}),
     ("gated_delta_rule", delta(keys=(8,)), {"tiled": False}),
     ("gated_delta_rule", delta(gate=2), {"tiled": False}),
+    ("gated_delta_rule", delta(decays=8), {"tiled": False}),
     ("gated_delta_rule", delta(state=(4, 6, 8)), {"tiled": False}),
     ("causal_conv", (value(T, 4), w(12), value("states", 2, 4), *SLOTS, w(3)), {}),
     ("causal_conv", (value(T, 4), w(12), value("states", 2, 4), *SLOTS, w(4), w(4)), {}),

@@ -45,6 +45,17 @@ def test_tokens_by_rank_are_joined_as_merges_say(tmp_path: Path) -> None:
         assert got.encode(line, add_special=False) == want.encode(line, add_special_tokens=False).ids
 
 
+def test_tokens_by_rank_of_kimi(tmp_path: Path) -> None:
+    """Special tokens are those that tokenizer_config.json lists; words are cut as GGUF's kimi-k2 says."""
+    folder_of(tmp_path, "kimi-linear")
+    (tmp_path / "tiktoken.model").write_text(ranked([*(bytes([i]) for i in range(256)), b"ab", b"abc"]))
+    write(tmp_path, "tokenizer_config.json", {"added_tokens_decoder": {"300": {"content": "<s>", "special": True}}})
+    with open_model_file(tmp_path) as file:
+        tokenizer = Tokenizer.from_metadata(file.metadata, file="m")
+        assert file.metadata.get_str("tokenizer.ggml.pre") == "kimi-k2"
+        assert tokenizer.encode("<s>abca", add_special=False) == [300, 257, 97]
+
+
 def test_what_is_joined_last() -> None:
     assert merges_of([b"a", b"b", b"c", b"ab", b"bc", b"abc", b"cab"]) == [
         ("a", "b"), ("b", "c"), ("ab", "c"), ("c", "ab"),

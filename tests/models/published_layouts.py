@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
@@ -294,6 +295,20 @@ def grovemoe(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[st
     }  # fmt: skip
 
 
+def kimi_linear(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """As its authors have it: transformers writes dense layers under another name, and kinds of layers otherwise."""
+    words = {"linear_head_dim": "head_dim", "linear_num_heads": "num_heads",
+             "linear_conv_kernel_dim": "short_conv_kernel_size"}  # fmt: skip
+    listed = {name: [i + 1 for i, kind in enumerate(config["layer_types"]) if kind == f"{of}_attention"]
+              for name, of in (("kda_layers", "linear"), ("full_attn_layers", "full"))}  # fmt: skip
+    return {re.sub(r"block_sparse_moe\.(gate|up|down)_proj", r"mlp.\1_proj", name): x for name, x in tensors.items()}, {
+        "linear_attn_config": {new: config[old] for old, new in words.items()} | listed, "mla_use_nope": True,
+        "first_k_dense_replace": config["mlp_layer_types"].count("dense"), "moe_layer_freq": 1,
+        "moe_router_activation_func": "sigmoid", "use_grouped_topk": True, "num_nextn_predict_layers": 0,
+        **dict.fromkeys((*words, "layer_types", "mlp_layer_types")),
+    }  # fmt: skip
+
+
 def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Qwen 3 with other layers."""
     words = {
@@ -382,6 +397,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "GroveMoeForCausalLM": grovemoe,
     **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM", "PLMForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
+    "KimiLinearForCausalLM": kimi_linear,
 }
 """By architecture, or by class where transformers has another of the architecture: tensors and config.json of a folder
 as that class has them, and keys that are to change."""

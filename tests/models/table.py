@@ -30,7 +30,8 @@ TOKENS = np.random.default_rng(7).integers(0, 256, 90).tolist()
 TOKENIZER = byte_level()
 PLAIN = (
     ".bias", "ffn_gate_inp.weight", "token_types.weight", "conv.weight", "conv1d.weight", "_coef.weight", "ssm_a",
-    "ssm_d", "ssm_norm.weight", "ffn_down_chexps.weight",
+    "ssm_d", "ssm_norm.weight", "ffn_down_chexps.weight", "ssm_f_b.weight", "ssm_g_b.weight",
+    *(f"conv1d_{n}.weight" for n in "qkv"),
 )  # fmt: skip
 """Ends of names of matrices that no product quantizes, or whose rows are shorter than blocks of 256."""
 

@@ -61,6 +61,15 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("qwen35", {"ssm.group_count": 3}, "ssm.time_step_rank", "a multiple of key heads"),
     ("qwen35", {"ssm.inner_size": 130}, "ssm.inner_size", "a multiple of heads"),
     ("qwen35", {"ssm.state_size": 16}, "tensor blk.0.attn_qkv.weight", "contradicts the hyperparameters"),
+    ("kimi-linear", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
+    ("kimi-linear", {"attention.head_count_kv": [0, 2, 0]}, "attention.kv_lora_rank", "does not fit"),
+    ("kimi-linear", {"ssm.conv_kernel": 1}, "ssm.conv_kernel", "1 is out of range"),
+    ("kimi-linear", {"kda.head_dim": 0}, "kda.head_dim", "0 is out of range"),
+    ("kimi-linear", {"kda.head_dim": 48}, "tensor blk.0.attn_q.weight", "contradicts the hyperparameters"),
+    ("kimi-linear", {"attention.kv_lora_rank": 47}, "attention.kv_lora_rank", "does not fit"),
+    ("kimi-linear", {"expert_gating_func": 5}, "expert_gating_func", "5 does not fit"),
+    ("kimi-linear", {"moe_latent_size": 64}, "moe_latent_size", "does not compute"),
+    ("kimi-linear", {"nextn_predict_layers": 1}, "nextn_predict_layers", "does not compute"),
     ("granitehybrid", {"ssm.conv_kernel": 1}, "ssm.conv_kernel", "1 does not fit"),
     ("granitehybrid", {"ssm.group_count": 3}, "ssm.time_step_rank", "a multiple of 3 groups"),
     ("granitehybrid", {"ssm.inner_size": 250}, "ssm.inner_size", "a multiple of 16 heads"),
@@ -107,6 +116,7 @@ def test_keys_that_do_not_fit(
     refused(path, ModelError, field, message)
 
 
+KIMI = {"head_dim": 32, "num_heads": 2, "short_conv_kernel_size": 4, "kda_layers": [1, 3], "full_attn_layers": [2]}
 CONFIGS: list[tuple[str, dict[str, Any], str]] = [
     ("lfm2", {"conv_bias": True}, "conv_bias"),
     ("lfm2", {"layer_types": ["conv"]}, "layer_types"),
@@ -147,6 +157,21 @@ CONFIGS: list[tuple[str, dict[str, Any], str]] = [
     ("qwen35", {"attention_bias": True}, "attention_bias"),
     ("qwen35", {"layer_types": ["mamba"] * 3}, "layer_types"),
     ("qwen3next", {"norm_topk_prob": False}, "norm_topk_prob"),
+    ("kimi-linear", {"mla_use_nope": False}, "mla_use_nope"),
+    ("kimi-linear", {"attention_bias": True}, "attention_bias"),
+    ("kimi-linear", {"hidden_act": "gelu"}, "hidden_act"),
+    ("kimi-linear", {"use_grouped_topk": False}, "use_grouped_topk"),
+    ("kimi-linear", {"moe_router_activation_func": "softmax"}, "moe_router_activation_func"),
+    ("kimi-linear", {"moe_layer_freq": 2}, "moe_layer_freq"),
+    ("kimi-linear", {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers"),
+    ("kimi-linear", {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_type"),
+    ("kimi-linear", {"linear_attn_config": 3}, "linear_attn_config"),
+    ("kimi-linear", {"linear_attn_config": {**KIMI, "num_heads": 4}}, "linear_num_heads"),
+    ("kimi-linear", {"linear_attn_config": {**KIMI, "gate_lower_bound": -5.0}}, "linear_attn_config.gate_lower_bound"),
+    ("kimi-linear", {"linear_attn_config": {**KIMI, "kda_layers": [0, 1]}}, "linear_attn_config.kda_layers"),
+    ("kimi-linear", {"linear_attn_config": {**KIMI, "full_attn_layers": [1]}}, "linear_attn_config.full_attn_layers"),
+    ("kimi-linear", {"linear_attn_config": {**KIMI, "kda_layers": [1]}}, "linear_attn_config"),
+    ("kimi-linear", {"linear_attn_config": None, "layer_types": ["linear_attention"]}, "layer_types"),
     ("qwen3next", {"mlp_only_layers": [0]}, "mlp_only_layers"),
 ]
 
@@ -158,6 +183,26 @@ def test_configurations_that_are_not_computed(tmp_path: Path, name: str, values:
     with pytest.raises(ModelError) as caught, open_model_file(tmp_path / "hf"):
         pass
     assert caught.value.field == field
+
+
+def test_kimi_as_transformers_saves_it(tmp_path: Path) -> None:
+    """With kinds of layers, and dense layers under the module of experts."""
+    want = saved(tmp_path / "hf", replace(TABLE["kimi-linear"], folder=""))
+    with open_model_file(tmp_path / "hf") as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_axes_of_one_of_kimi(tmp_path: Path) -> None:
+    """Convolutions and rates in four axes, as converters write them, or in two."""
+    want = saved(tmp_path / "hf", TABLE["kimi-linear"])
+    with open_model_file(tmp_path / "hf") as file:
+        small = {n: dequantize(file.tensor(n)) for n in file.tensors if n.endswith("ssm_a") or "conv1d" in n}
+    four = {n: x[None] if x.ndim == 3 else x[None, None] for n, x in small.items()}
+    for remade in (four, {n: x.reshape(len(x), -1) for n, x in small.items()}):
+        path = written(tmp_path / "hf", tmp_path / "m.gguf", "kimi-linear", {}, remade)
+        with GGUFFile.open(path) as file:
+            assert {n: file.tensors[n].shape for n in remade} == {n: x.shape for n, x in remade.items()}
+            assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 
 
 def test_older_words_of_lfm2(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from tests.models.tiny_options import (
     GRANITE_HYBRID,
     JAIS,
     JAMBA,
+    KIMI_LINEAR,
     LFM2,
     LFM2_MOE,
     LLAMA4,
@@ -205,6 +206,11 @@ TABLE: dict[str, Case] = {
         "linear_value_head_dim": 48, "linear_conv_kernel_dim": 3}),
     "qwen35moe": small("qwen35moe", "Qwen3_5MoeTextConfig",
                        DELTA_NET_EXPERTS | {"num_hidden_layers": 4, "layer_types": None}),
+    "kimi-linear": replace(
+        small("kimi-linear", "KimiLinearConfig", KIMI_LINEAR), folder="KimiLinearForCausalLM"),
+    "kimi-linear-odd": small("kimi-linear", "KimiLinearConfig", {
+        **KIMI_LINEAR, **ODD, "linear_num_heads": 3, "linear_head_dim": 48, "linear_conv_kernel_dim": 3,
+        "q_lora_rank": 24, "n_group": 3, "topk_group": 2, "n_shared_experts": 1}),
     "qwen3next": small("qwen3next", "Qwen3NextConfig", DELTA_NET_EXPERTS),
     "qwen2vl": small("qwen2vl", "Qwen2VLConfig", {
         "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": MROPE}),
@@ -344,7 +350,7 @@ TABLE: dict[str, Case] = {
 
 _WIDE = {
     "num_attention_heads": 4, "v_head_dim": 64, "linear_value_head_dim": 64, "mamba_head_dim": 64,
-    "num_sliding_attention_heads": 8, **dict.fromkeys((
+    "num_sliding_attention_heads": 8, "linear_head_dim": 64, "linear_num_heads": 4, **dict.fromkeys((
         "hidden_size", "intermediate_size", "intermediate_size_mlp", "moe_intermediate_size", "kv_lora_rank",
         "shared_expert_intermediate_size", "shared_intermediate_size", "share_expert_dim",
         "q_lora_rank", "qk_nope_head_dim",

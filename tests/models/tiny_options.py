@@ -162,6 +162,15 @@ DELTA_NET = {
     "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_num_key_heads": 2, "linear_num_value_heads": 4,
     "head_dim": 64, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25},
 }  # fmt: skip
+KIMI_LINEAR = {
+    "num_hidden_layers": 3, "layer_types": [f"{kind}_attention" for kind in ("linear", "full", "linear")],
+    "mlp_layer_types": ["dense", "sparse", "sparse"], "linear_head_dim": 32, "linear_num_heads": 2,
+    "kv_lora_rank": 48, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40, "num_key_value_heads": 2,
+    "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "n_shared_experts": 2, "n_group": 1,
+    "topk_group": 1, "routed_scaling_factor": 1.5, "rms_norm_eps": 1e-6, "pad_token_id": None, "bos_token_id": 1,
+    "eos_token_id": 2,
+}  # fmt: skip
+"""What norms of short vectors add is 1e-6 in transformers, whatever the configuration says."""
 DELTA_NET_EXPERTS = {
     **DELTA_NET, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
     "shared_expert_intermediate_size": 80,

@@ -92,8 +92,9 @@ def _states() -> Iterator[OpCase]:
         shape = {"width": width, "channels": channels, **more_of_it}
         yield from (OpCase("causal_conv", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("causal_conv", 90, {**shape, "decodes": 1}, past=(3, 0, 70))
-    for heads, key_heads, keys, size, tiled in ((4, 2, 16, 16, 0), (6, 2, 32, 64, 1)):
-        shape = {"heads": heads, "key_heads": key_heads, "keys": keys, "size": size, "tiled": tiled}
+    for heads, key_heads, keys, size, tiled, by_row in ((4, 2, 16, 16, 0, {}), (6, 2, 32, 64, 1, {}),
+                                                        (3, 3, 48, 32, 0, {"by_row": 1})):  # fmt: skip
+        shape = {"heads": heads, "key_heads": key_heads, "keys": keys, "size": size, "tiled": tiled, **by_row}
         yield from (OpCase("gated_delta_rule", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("gated_delta_rule", 150, {**shape, "decodes": 1}, past=(3, 0, 70))
     for heads, groups, keys, size in ((4, 1, 16, 16), (6, 2, 32, 64)):

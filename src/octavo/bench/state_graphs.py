@@ -22,9 +22,10 @@ def gated_delta_rule(s: Sketch) -> Node:
     g, heads, size = s.builder, s["heads"], s["size"]
     even = constant(np.full(s["keys"], s["keys"] ** -0.5, np.float32), "even")
     q, k = (g.rms_norm(s.given(name, s["key_heads"], s["keys"]), even, 1e-6) for name in "qk")
-    alpha, beta = (s.given(name, heads) for name in ("alpha", "beta"))
+    decays = heads * s["keys"] if "by_row" in s.shape else heads
+    alpha, beta = s.given("alpha", decays), s.given("beta", heads)
     rates = constant(s.rng.uniform(-8, -0.01, heads).astype(np.float32), "rates")
-    bias, tiled = s.vector("bias", heads), bool(s["tiled"])
+    bias, tiled = s.vector("bias", decays), bool(s["tiled"])
     return g.gated_delta_rule(q, k, s.given("v", heads, size), alpha, beta, rates, bias, 0, tiled=tiled)
 
 

@@ -208,10 +208,15 @@ class GraphBuilder:
             self._caches[layer, kind] = node
         return self._caches[layer, kind]
 
-    def causal_conv(self, x: Node, taps: F32, layer: int, *, silu: bool = False, bias: Node | None = None) -> Node:
-        """x [T, C] convolved over time with taps [K, C], the last of which is a token's own, plus bias [C]."""
-        state = self._state(layer, "conv", len(taps) - 1, taps.shape[1])
-        given = constant(taps.reshape(-1), f"blk.{layer}.taps")
+    def causal_conv(
+        self, x: Node, taps: F32, layer: int, *, silu: bool = False, bias: Node | None = None, part: str = ""
+    ) -> Node:  # fmt: skip
+        """x [T, C] convolved over time with taps [K, C], the last of which is a token's own, plus bias [C].
+
+        part  names one of several convolutions of a layer
+        """
+        state = self._state(layer, f"conv{part}", len(taps) - 1, taps.shape[1])
+        given = constant(taps.reshape(-1), f"blk.{layer}.taps{part}")
         more = () if bias is None else (bias,)
         return apply("causal_conv", x, given, state, self.positions, self.starts, self.slots, *more, silu=silu,
                      label=x.name)  # fmt: skip

@@ -35,9 +35,11 @@ def gated_delta_rule(
 ) -> tuple[Shape, DType]:
     """q and k [T, Hk, K], v [T, H, V], alpha and beta [T, H], rates and bias [H] -> [T, H * V] (arXiv 2412.06464).
 
+    Or alpha [T, H * K] and bias [H * K]: a decay for each row of a head's matrix (Kimi's, arXiv 2510.26692).
+
     Each head has a matrix S [K, V], its part of state [slots, H, K, V]. For one token after the other
 
-        S = exp(rate * softplus(alpha + bias)) * S
+        S = exp(rate * softplus(alpha + bias)) * S      a number for each head, or for each of its rows
         S = S + k (sigmoid(beta) * (v - S^T k))^T
         y = S^T q
 
@@ -49,8 +51,11 @@ def gated_delta_rule(
     assert isinstance(size, int)
     assert isinstance(key_heads, int)
     require(heads % key_heads == 0, "gated_delta_rule", "heads of values are a multiple of those of keys", k, v)
-    fits = alpha.shape == beta.shape == (tokens, heads) and rates.shape == bias.shape == (heads,)
-    require(fits, "gated_delta_rule", "a number for each head", alpha, beta, rates, bias)
+    assert isinstance(keys, int)
+    fits = beta.shape == (tokens, heads) and rates.shape == (heads,)
+    require(fits, "gated_delta_rule", "a number for each head", beta, rates)
+    decays = alpha.shape in ((tokens, heads), (tokens, heads * keys)) and bias.shape == alpha.shape[1:]
+    require(decays, "gated_delta_rule", "decays of each head, or of each of its rows", alpha, bias, rates)
     require(state.shape[1:] == (heads, keys, size), "gated_delta_rule", "state [slots, H, K, V]", state, k, v)
     return (tokens, heads * size), "f32"
 

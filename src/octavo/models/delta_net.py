@@ -150,15 +150,15 @@ def _delta(
     mixed = g.causal_conv(layers.linear(g, b, "attn_qkv", h), taps_of(b["ssm_conv1d"]), i, silu=True)
     q, k, v = g.columns(mixed, of_keys, of_keys, hp.inner)
     q, k = (g.split_heads(x, hp.key_heads) for x in (q, k))
-    q = _of_length(g, q, hp.keys**-0.5, f"blk.{i}.q_length")
-    k = _of_length(g, k, 1.0, f"blk.{i}.k_length")
+    q = of_length(g, q, hp.keys**-0.5, f"blk.{i}.q_length")
+    k = of_length(g, k, 1.0, f"blk.{i}.k_length")
     v, rates, bias = g.split_heads(v, hp.heads), b["ssm_a"], b["ssm_dt.bias"]
     y = g.gated_delta_rule(q, k, v, *gates, rates=rates, bias=bias, layer=i, tiled=tiled)
     y = g.rms_norm(g.split_heads(y, hp.heads), b["ssm_norm"], hp.eps)
     return g.swiglu(gate, g.join_of_heads(y))
 
 
-def _of_length(g: GraphBuilder, x: Node, length: float, name: str) -> Node:
+def of_length(g: GraphBuilder, x: Node, length: float, name: str) -> Node:
     """x [T, H, K] with vectors of a length, each divided by the root of its sum of squares."""
     size = x.shape[2]
     assert isinstance(size, int)

@@ -58,6 +58,7 @@ from octavo.models import (
     jamba,
     jina_bert_v2,
     jina_bert_v3,
+    kimi_linear,
     lfm2,
     lfm2moe,
     llama,
@@ -133,7 +134,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
         smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
-        jina_bert_v3, neo_bert, jais, plm, grovemoe,
+        jina_bert_v3, neo_bert, jais, plm, grovemoe, kimi_linear,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

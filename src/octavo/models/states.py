@@ -12,6 +12,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.models.hparams import RMS_EPS, HyperparamReader, Hyperparams, vocabulary_size
 from octavo.models.remaking import rows_moved
 from octavo.models.rope import Rope
+from octavo.models.weights import Expected
 
 NO_ATTENTION = ("attention.head_count", "attention.head_count_kv", "feed_forward_length", "expert_count")
 """Fields that are 0 or missing in models whose layers have neither attention nor a feed-forward."""
@@ -65,6 +66,20 @@ def without_middle(tensor: LazyTensor) -> LazyTensor:
     return LazyTensor(
         tensor.name, plain, shape,
         lambda: quantize_reference(dequantize(tensor.load()).reshape(shape), plain, tensor.name),
+    )  # fmt: skip
+
+
+def in_shape(
+    tensor: LazyTensor, shape: tuple[int, ...], change: Callable[[F32], F32] = lambda values: values
+) -> LazyTensor:
+    """What a function makes of a tensor's values, in F32, in a shape that has other axes of 1; the tensor itself where
+    other axes differ too."""
+    if not Expected(shape, ones=True).fits(tensor.shape):
+        return tensor
+    plain = by_name("F32")
+    return LazyTensor(
+        tensor.name, plain, shape,
+        lambda: quantize_reference(change(dequantize(tensor.load())).reshape(shape), plain, tensor.name),
     )  # fmt: skip
 
 

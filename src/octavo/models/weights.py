@@ -23,11 +23,22 @@ SHOWN = 3
 
 @dataclass(frozen=True)
 class Expected:
-    """The shape that a tensor must have, whether a model may lack it, and whether it may be a matrix of one row."""
+    """The shape that a tensor must have, and whether a model may lack it.
+
+    row   it may be a matrix of one row
+    ones  it may have more or fewer axes of 1
+    """
 
     shape: tuple[int, ...]
     optional: bool = False
     row: bool = False
+    ones: bool = False
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether a file's tensor may have this shape."""
+        if self.ones:
+            return [n for n in shape if n != 1] == [n for n in self.shape if n != 1]
+        return shape == self.shape or (self.row and shape == (1, *self.shape))
 
 
 def matrix(n: int, k: int) -> Expected:
@@ -65,7 +76,7 @@ def check_tensors(file: GGUFFile, expected: Tensors) -> None:
                 raise ModelError(
                     "is missing", file=file.path, field=f"tensor {name}", allowed=f"shape {list(want.shape)}"
                 )
-        elif tuple(info.shape) not in (want.shape, (1, *want.shape) if want.row else want.shape):
+        elif not want.fits(tuple(info.shape)):
             raise ModelError(
                 f"shape {list(info.shape)} contradicts the hyperparameters",
                 file=file.path, field=f"tensor {name}", allowed=f"shape {list(want.shape)}",

@@ -54,6 +54,10 @@ OTHERS: Kernels = {
     "gated_delta_rule": (states.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
         **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),
+    "gated_delta_rule_by_row": (states.gated_delta_rule_kernel, {
+        "shape": DeltaShape(32, 32, 128, 128, False, 32, by_row=True)}, 4, {
+            **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
+            **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),
     **{name: (kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS), "chunks": CHUNKS,
         **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES})

@@ -54,8 +54,8 @@ BEHIND = ("bloom", "gemma2", "gemma3", "gemma3n", "gemma4", "olmo2", "glm4", "ex
 """Architectures with norms behind attention and feed-forward, or behind the embedding."""
 STAYING = ("gemma4-moe",)
 """Those whose residual stream has one order: a norm before the router has weights that are no tensor of the file."""
-TAPS = ("conv1d.weight", "shortconv.conv.weight")
-"""Of convolutions, whose channels stay."""
+TAPS = ("conv1d.weight", "shortconv.conv.weight", *(f"conv1d_{n}.weight" for n in "qkv"), ".ssm_a")
+"""Of convolutions, whose channels stay, and rates of heads as matrices."""
 GATED = ("afmoe",)
 """Those of BEHIND with a gate behind attention, so that heads can't be turned either."""
 

@@ -59,6 +59,7 @@ class DeltaShape(Constant):
     """Heads of values and of keys, the matrix [keys, size] of each, and how many of its columns a program has.
 
     tiled        heads of keys are taken in turn, and not by a group of heads of values each
+    by_row       each row of a matrix has a decay of its own
     chunk        tokens of prompts that are computed at once
     part         numbers of keys that are multiplied at once to compare tokens of a chunk
     interpreted  by Triton's interpreter
@@ -73,6 +74,7 @@ class DeltaShape(Constant):
     chunk: int = 0
     part: int = 0
     interpreted: bool = False
+    by_row: bool = False
 
     @property
     def group(self) -> int:

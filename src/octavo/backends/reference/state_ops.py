@@ -46,14 +46,15 @@ def gated_delta_rule(
 ) -> F32:
     positions, starts, slots = where
     tokens, heads, size = v.shape
-    decay = np.exp(rates * _softplus(alpha + bias))  # [T, H]
+    fade = _softplus(alpha + bias).reshape(tokens, heads, alpha.shape[1] // heads)  # of a head, or of each of its rows
+    decay = np.exp(rates[:, None] * fade)[..., None]  # [T, H, 1 or K, 1]
     strength, out = np.reciprocal(1 + np.exp(-beta)), np.empty((tokens, heads, size), np.float32)
     at = np.arange(heads)
     at = at % k.shape[1] if tiled else at // (heads // k.shape[1])
     for sequence, start, stop in sequences(slots, starts):
         matrix = _before(state, slots[sequence], positions[start])  # [H, K, V]
         for t in range(start, stop):
-            matrix = matrix * decay[t, :, None, None]
+            matrix = matrix * decay[t]
             change = strength[t, :, None] * (v[t] - np.einsum("hkv,hk->hv", matrix, k[t, at]))
             matrix = matrix + k[t, at, :, None] * change[:, None, :]
             out[t] = np.einsum("hkv,hk->hv", matrix, q[t, at])

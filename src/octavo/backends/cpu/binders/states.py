@@ -35,7 +35,7 @@ def _gated_delta_rule(node: Node, inputs: Sequence[Any], out: AnyArray, shared: 
     q, k, v, alpha, beta, rates, bias, state, *where = inputs
     _, heads, keys, size = state.shape
     wide = WIDEST if size % (16 * WIDEST) == 0 else 1
-    kernel = states.gated_delta_rule_kernel(keys, size, wide, node.attrs["tiled"])
+    kernel = states.gated_delta_rule_kernel(keys, size, wide, node.attrs["tiled"], alpha.shape[1] != heads)
     return [KernelCall(
         kernel, len(where[2]) * heads * (size // (16 * wide)), y=out, y_stride=stride(out),
         q=q, q_stride=stride(q), k=k, k_stride=stride(k), v=v, v_stride=stride(v), alpha=alpha,

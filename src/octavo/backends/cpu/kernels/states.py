@@ -16,6 +16,7 @@ from octavo.backends.cpu.kernels.math import soft_plus as soft_plus_of
 from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
+    add,
     add_blocks,
     exp,
     f32_pointer,
@@ -127,9 +128,21 @@ def _known_of(keys: int, wide: int) -> Any:
     return inner(known_of, keys, wide, inline="always")
 
 
-def _changed(keys: int, wide: int) -> Any:
+def _fade(by_row: bool) -> Any:
+    """A function that gives row i's decay: a number of its own at the address `decay`, or `decay` itself."""
+
+    def of_row(decay, i):
+        return splat(f32_pointer(decay)[i])
+
+    def of_all(decay, i):
+        return splat(decay)
+
+    return inner(of_row if by_row else of_all, inline="always")
+
+
+def _changed(keys: int, wide: int, by_row: bool = False) -> Any:
     """A function that fades a matrix and adds k times a change to it, and gives its rows times q, summed."""
-    row = 64 * wide
+    row, fade = 64 * wide, _fade(by_row)
 
     def step(m, faded, change, k):
         rest = fma_blocks(fma_blocks(zeros(wide), load_block(m, 64, wide), faded), change, splat(k))
@@ -139,17 +152,17 @@ def _changed(keys: int, wide: int) -> Any:
     step = inner(step, wide, inline="always")
 
     def changed(matrix, decay, change, k, q):
-        ks, qs, faded = f32_pointer(k), f32_pointer(q), splat(decay)
+        ks, qs = f32_pointer(k), f32_pointer(q)
         y0, y1, y2, y3 = zeros(wide), zeros(wide), zeros(wide), zeros(wide)
         for i in range(0, keys, ROWS):
             m = matrix + i * row
-            y0 = fma_blocks(y0, step(m, faded, change, ks[i]), splat(qs[i]))
-            y1 = fma_blocks(y1, step(m + row, faded, change, ks[i + 1]), splat(qs[i + 1]))
-            y2 = fma_blocks(y2, step(m + 2 * row, faded, change, ks[i + 2]), splat(qs[i + 2]))
-            y3 = fma_blocks(y3, step(m + 3 * row, faded, change, ks[i + 3]), splat(qs[i + 3]))
+            y0 = fma_blocks(y0, step(m, fade(decay, i), change, ks[i]), splat(qs[i]))
+            y1 = fma_blocks(y1, step(m + row, fade(decay, i + 1), change, ks[i + 1]), splat(qs[i + 1]))
+            y2 = fma_blocks(y2, step(m + 2 * row, fade(decay, i + 2), change, ks[i + 2]), splat(qs[i + 2]))
+            y3 = fma_blocks(y3, step(m + 3 * row, fade(decay, i + 3), change, ks[i + 3]), splat(qs[i + 3]))
         return add_blocks(add_blocks(y0, y1), add_blocks(y2, y3))
 
-    return inner(changed, keys, wide, inline="always")
+    return inner(changed, keys, wide, by_row, inline="always")
 
 
 def _soft_plus(x: Any) -> Any:
@@ -164,11 +177,36 @@ GATED_DELTA_RULE = record(
 )  # fmt: skip
 
 
+def _decays(keys: int, by_row: bool) -> Any:
+    """A function that gives a head's decay at a token as `_changed` wants it, and what a matrix before it is multiplied
+    with to know the value at k after it: an address of numbers, and one for all of them."""
+
+    def of_head(a, t, head, rate, k, room):
+        x = f32_pointer(a.alpha + t * a.alpha_stride)[head] + f32_pointer(a.bias)[head]
+        decay = math.exp(rate * soft_plus(x))
+        return decay, k, decay
+
+    def of_rows(a, t, head, rate, k, room):
+        alpha, bias, faded = a.alpha + t * a.alpha_stride + head * keys * 4, a.bias + head * keys * 4, room + keys * 4
+        for at in range(0, keys * 4, 64):
+            x = add(load_f32x16(alpha + at), load_f32x16(bias + at))
+            decay = exp(mul(splat(rate), soft_plus_of(x)))
+            store_f32x16(room + at, decay)
+            store_f32x16(faded + at, mul(decay, load_f32x16(k + at)))
+        return room, faded, float32(1.0)
+
+    return inner(of_rows if by_row else of_head, keys, inline="always")
+
+
 @kernels(GATED_DELTA_RULE)
-def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool) -> Any:
-    """A sequence's tokens, for a head and `wide` vectors of columns of its state [keys, size], kept on the stack."""
-    row, whole, columns = 64 * wide, 64 * wide * keys, 4 * size
-    known_of, changed, (take, bring) = _known_of(keys, wide), _changed(keys, wide), _moves(keys, size, wide)
+def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool, by_row: bool) -> Any:
+    """A sequence's tokens, for a head and `wide` vectors of columns of its state [keys, size], kept on the stack.
+
+    With `by_row` each row of the state has a decay of its own.
+    """
+    row, whole, columns, decays = 64 * wide, 64 * wide * keys, 4 * size, 8 * keys if by_row else 64
+    known_of, changed, (take, bring) = _known_of(keys, wide), _changed(keys, wide, by_row), _moves(keys, size, wide)
+    decay_of = _decays(keys, by_row)
 
     def gated_delta_rule(a, task):
         parts = columns // row
@@ -181,14 +219,13 @@ def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool) -> Any
         matrix = stack(whole)
         take(matrix, state, i32_pointer(a.positions)[start] == 0)
         of_keys = (head % a.key_heads if tiled else head // (a.heads // a.key_heads)) * keys * 4
-        at, rate, bias = head * columns + part * row, f32_pointer(a.rates)[head], f32_pointer(a.bias)[head]
+        at, rate, room = head * columns + part * row, f32_pointer(a.rates)[head], stack(decays)
         for t in range(start, stop):
-            x = f32_pointer(a.alpha + t * a.alpha_stride)[head] + bias
-            decay = math.exp(rate * soft_plus(x))
             strength = float32(1.0) / (float32(1.0) + math.exp(-f32_pointer(a.beta + t * a.beta_stride)[head]))
             k, q = a.k + t * a.k_stride + of_keys, a.q + t * a.q_stride + of_keys
+            decay, faded, factor = decay_of(a, t, head, rate, k, room)
             change = fma_blocks(zeros(wide), load_block(a.v + t * a.v_stride + at, 64, wide), splat(strength))
-            change = fma_blocks(change, known_of(matrix, k), splat(-strength * decay))
+            change = fma_blocks(change, known_of(matrix, faded), splat(-strength * factor))
             store_block(a.y + t * a.y_stride + at, 64, changed(matrix, decay, change, k, q))
         bring(state, matrix)
 

@@ -45,13 +45,18 @@ def _causal_conv(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> lis
 
 @binds("gated_delta_rule")
 def _gated_delta_rule(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    """Sequences of one token go by themselves, and prompts chunk by chunk, where there are kernels for that."""
+    """Sequences of one token go by themselves, and prompts chunk by chunk, where there are kernels for that.
+
+    Where each row of a matrix has a decay of its own, there are none: prompts go token by token.
+    """
     q, k, v, alpha, beta, rates, bias, state, *where = inputs
     (_, heads, keys, size), lies, n = state.shape, sequences(*where), len(where[2])
-    shape = DeltaShape(heads, q.shape[1], keys, size, node.attrs["tiled"], min(COLUMNS, next_power_of_2(size)))
+    shape = DeltaShape(heads, q.shape[1], keys, size, node.attrs["tiled"], min(COLUMNS, next_power_of_2(size)),
+                       by_row=alpha.shape[1] != heads)  # fmt: skip
     *of_keys, values, strength, fade = (Matrix(x, x.stride(0)) for x in (q, k, v, beta, alpha))
     gates = (fade, strength, rates, bias)
-    tile = None if c.deterministic else delta_tiles.delta_tile(len(q) - lies.decodes, keys, c.target.arch)
+    whole = c.deterministic or shape.by_row
+    tile = None if whole else delta_tiles.delta_tile(len(q) - lies.decodes, keys, c.target.arch)
     calls: list[Call] = []
     if alone := n if tile is None else lies.decodes:
         grid = alone, heads, -(-size // shape.block_v)

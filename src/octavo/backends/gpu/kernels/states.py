@@ -50,6 +50,20 @@ def gates_of(alpha, beta, rates, bias, t, live, head):
 
 
 @triton.jit
+def row_fades_of(alpha, rates, bias, t, has_key, head, i, shape: tl.constexpr):
+    """The logarithms of decays of rows i of a head's matrix at a token."""
+    at = head * shape.keys + i
+    raw = tl.load(alpha.data + t * alpha.stride + at, mask=has_key, other=0.0)
+    return tl.load(rates + head) * soft_plus(raw + tl.load(bias + at, mask=has_key, other=0.0))
+
+
+@triton.jit
+def strength_of(beta, t, head):
+    """How strongly a token changes a head's matrix."""
+    return 1 / (1 + tl.exp(-tl.load(beta.data + t * beta.stride + head)))
+
+
+@triton.jit
 def steps_of(dt, rates, bias, t, live, head):
     """The logarithm of a head's decay at tokens t of a selective scan, and their steps; 0 where there is none."""
     step = soft_plus(tl.load(dt.data + t * dt.stride + head, mask=live, other=0.0) + tl.load(bias + head))
@@ -118,7 +132,11 @@ def gated_delta_rule_kernel(
         inside = has_key[:, None] & has_column[None, :]
         matrix = tl.load(place, mask=inside & goes_on, other=0.0)  # [block_k, block_v]
         for t in range(start, stop):
-            fade, strength = gates_of(alpha, beta, rates, bias, t, True, head)
+            if shape.by_row:
+                fade = row_fades_of(alpha, rates, bias, t, has_key, head, i, shape)[:, None]  # [block_k, 1]
+                strength = strength_of(beta, t, head)
+            else:
+                fade, strength = gates_of(alpha, beta, rates, bias, t, True, head)
             key = tl.load(k.data + t * k.stride + of_keys, mask=has_key, other=0.0)[:, None]  # [block_k, 1]
             query = tl.load(q.data + t * q.stride + of_keys, mask=has_key, other=0.0)[:, None]
             value = tl.load(v.data + t * v.stride + of_values, mask=has_column, other=0.0)  # [block_v]
