@@ -59,11 +59,10 @@ SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "g
 """What does not fit the registers of targets yet; see docs/gpu.md."""
 NEWER = tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
 LITTLE = {
-    ("token_fp8_static", "sm_80"): 12,
-    ("latent_int4", "sm_80"): 16,
-    ("experts_wide", "sm_80"): 44,
+    ("token_fp8_static", "sm_80"): 12, ("latent_int4", "sm_80"): 16, ("experts_wide", "sm_80"): 44,
     ("mmq_dot", "sm_90"): 16,
-}
+    ("mmq_mma_32", "sm_100"): 32, ("unpack_int8_dynamic", "sm_100"): 8, ("predict_streams", "sm_100"): 16,
+}  # fmt: skip
 LITTLE |= {("decode", "gfx1100"): 3, ("decode_f32", "gfx1100"): 3} if NEWER else {}
 """Bytes (of AMD's, registers) that are spilled; the latter by Triton 3.9, and not by those before it."""
 SPILL |= {("prefill_f32", "sm_90"), ("prefill_int4", "sm_90")} if NEWER else set()
