@@ -146,7 +146,7 @@ def test_weights_that_are_too_large_want_fewer_bits(
 
 def test_it_is_said_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.runtime.memory.room", lambda: Room(1 << 20))
-    monkeypatch.setattr(CpuBackend, "load", lambda self, tensor: pytest.fail("a weight was loaded"))
+    monkeypatch.setattr(CpuBackend, "load", lambda self, tensor, joined: pytest.fail("a weight was loaded"))
     with pytest.raises(HostMemoryError, match="GiB of memory are needed"):
         octavo.load("demo", device="cpu", threads=1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import typer
@@ -29,6 +30,26 @@ app.command("gemm")(gemm)
 app.command("serve")(grouped(serve))
 
 
+@dataclass
+class Told:
+    """How results are printed, and where else they are written."""
+
+    format: Annotated[
+        Literal["md", "csv"] | None, typer.Option(help="A table of Markdown (the default), or CSV with all rounds.")
+    ] = None
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", help="Write there too; into a folder, under a name of its own.")
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+
+    @property
+    def kind(self) -> Literal["md", "csv", "json"]:
+        """Raises UsageError for two of them."""
+        if self.as_json and self.format is not None:
+            raise UsageError(f"--json and --format {self.format} are two formats of the output (allowed: one of them)")
+        return "json" if self.as_json else self.format or "md"
+
+
 def model(
     model: ModelName,
     prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the prompt (0: no prefill test).")] = 256,
@@ -45,13 +66,7 @@ def model(
     *,
     where: Where,
     offline: Offline = False,
-    format: Annotated[
-        Literal["md", "csv"] | None, typer.Option(help="A table of Markdown (the default), or CSV with all rounds.")
-    ] = None,
-    output: Annotated[
-        str | None, typer.Option("-o", "--output", help="Write there too; into a folder, under a name of its own.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    told: Told,
 ) -> None:
     """Time prefill and decode of a model: `octavo bench model model.gguf --peer llama.cpp`."""
     from octavo.bench.machine import shortened
@@ -60,9 +75,7 @@ def model(
     from octavo.io.apart import MODEL, model_files, require_apart
     from octavo.io.atomic import require_target
 
-    if as_json and format is not None:
-        raise UsageError(f"--json and --format {format} are two formats of the output (allowed: one of them)")
-    kind = "json" if as_json else format or "md"
+    kind, output = told.kind, told.output
     options = Options(
         prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
         depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=where.threads,
