@@ -35,6 +35,13 @@ def fake_peer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Gives bench/<name>.py."""
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    return import_module
+
+
+@pytest.fixture
 def load_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], ModuleType]:
     """Gives tools/<name>.py with results of its own, and a README with a part between the marks that it is told."""
     monkeypatch.syspath_prepend(str(ROOT / "tools"))

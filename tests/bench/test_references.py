@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
@@ -16,19 +15,11 @@ import transformers
 
 from octavo import load
 from octavo.quantizers import quantize_checkpoint
-from tests.bench.conftest import ROOT
 from tests.models.checkpoints import CASES, make
 from tests.runtime import tiny
 
 TOKENS = [[5, 17, 250, 3, 99, 120, 7, 31], [8, 8, 200, 41, 2, 77, 130, 64]]
 Script = Callable[[str], ModuleType]
-
-
-@pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> Script:
-    """Gives bench/<name>.py."""
-    monkeypatch.syspath_prepend(str(ROOT / "bench"))
-    return import_module
 
 
 @pytest.fixture

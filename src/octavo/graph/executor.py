@@ -60,6 +60,7 @@ class Executor:
         self._waits = {id(b) for b in backends if isinstance(b, AsyncBackend)}
         self._kept = CAPTURED_KEPT if self._waits else PLANS_KEPT
         self._graphs: dict[tuple[int, ...], Graph] = {}
+        self._joined = joined_weights(schedule.graph.nodes)
         self.begun = 0
         """Steps so far."""
         needed = self._load_leaves({} if shares is None else shares._by_name())
@@ -69,7 +70,6 @@ class Executor:
         """Load each leaf on each backend that reads it, if it is not `loaded`; bytes of a step's inputs by backend."""
         input_bytes = [0] * len(self.backends)
         by_tensor: dict[tuple[int, int], Any] = {}
-        joined = joined_weights(self.schedule.graph.nodes)
         for leaf, where in self._leaf_uses():
             key = where, id(leaf)
             if key in self._leaves:
@@ -80,7 +80,7 @@ class Executor:
             elif leaf.op == "weight":
                 tensor = where, id(leaf.tensor)
                 if tensor not in by_tensor:
-                    by_tensor[tensor] = backend.load(leaf.tensor, joined=id(leaf.tensor) in joined)
+                    by_tensor[tensor] = backend.load(leaf.tensor, joined=id(leaf.tensor) in self._joined)
                 self._leaves[key] = by_tensor[tensor]
             elif leaf.op == "cache":
                 shape = bind(leaf.shape, self.limits)
@@ -199,11 +199,10 @@ class Executor:
 
     def replace(self, tensor: QTensor) -> None:
         """Compute with `tensor` from now on where the weight of its name was, which is of its format and shape."""
-        joined = joined_weights(self.schedule.graph.nodes)
         for leaf, where in self._leaf_uses():
             if leaf.op == "weight" and leaf.tensor.name == tensor.name:
                 assert (leaf.tensor.format, leaf.tensor.shape) == (tensor.format, tensor.shape)
-                loaded = self.backends[where].load(tensor, joined=id(leaf.tensor) in joined)
+                loaded = self.backends[where].load(tensor, joined=id(leaf.tensor) in self._joined)
                 self._leaves[where, id(leaf)] = loaded
         self._plans.clear()
 

@@ -45,7 +45,7 @@ def soft_plus(x):
 def gates_of(alpha, beta, rates, bias, t, live, head):
     """The logarithm of a head's decay at tokens t, and how strongly they change its matrix; 0 where there is none."""
     raw = tl.load(alpha.data + t * alpha.stride + head, mask=live, other=0.0) + tl.load(bias + head)
-    strength = 1 / (1 + tl.exp(-tl.load(beta.data + t * beta.stride + head, mask=live, other=0.0)))
+    strength = strength_of(beta, t, live, head)
     return tl.where(live, tl.load(rates + head) * soft_plus(raw), 0.0), tl.where(live, strength, 0.0)
 
 
@@ -58,9 +58,9 @@ def row_fades_of(alpha, rates, bias, t, has_key, head, i, shape: tl.constexpr):
 
 
 @triton.jit
-def strength_of(beta, t, head):
-    """How strongly a token changes a head's matrix."""
-    return 1 / (1 + tl.exp(-tl.load(beta.data + t * beta.stride + head)))
+def strength_of(beta, t, live, head):
+    """How strongly tokens t change a head's matrix; anything where there is none."""
+    return 1 / (1 + tl.exp(-tl.load(beta.data + t * beta.stride + head, mask=live, other=0.0)))
 
 
 @triton.jit
@@ -134,7 +134,7 @@ def gated_delta_rule_kernel(
         for t in range(start, stop):
             if shape.by_row:
                 fade = row_fades_of(alpha, rates, bias, t, has_key, head, i, shape)[:, None]  # [block_k, 1]
-                strength = strength_of(beta, t, head)
+                strength = strength_of(beta, t, True, head)
             else:
                 fade, strength = gates_of(alpha, beta, rates, bias, t, True, head)
             key = tl.load(k.data + t * k.stride + of_keys, mask=has_key, other=0.0)[:, None]  # [block_k, 1]
