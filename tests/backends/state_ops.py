@@ -59,13 +59,26 @@ def of_channels(g: GraphBuilder) -> Node:
     return g.channel_scan(x, b, c, dt, RATES, skip, 0)
 
 
+def shifted(g: GraphBuilder) -> Node:
+    """Two filters of each channel, of two tokens."""
+    return g.causal_conv(given("x", CHANNELS), FILTERS, 0)
+
+
+def mixing(g: GraphBuilder) -> Node:
+    r, w, k, v, a, first, gate = (given(name, HEADS * SIZE) for name in MIXED)
+    return g.wkv7(r, w, k, v, a, VECTORS, 0, HEADS, 64e-5, (first, gate))
+
+
+FILTERS = np.random.default_rng(3).uniform(-1, 1, (2, 2 * CHANNELS)).astype(np.float32)
+VECTORS = np.random.default_rng(4).uniform(-1, 1, (8, HEADS * SIZE)).astype(np.float32)
+MIXED = (*"rwkva", "first", "gate")
 SCANNED = {"rates": (-4, -0.1), "bias": (-1, 1), "skip": (0.5, 2)}
 """The first and the last head's numbers."""
 RATES = np.linspace(-4, -0.1, KEYS * CHANNELS, dtype=np.float32).reshape(KEYS, CHANNELS)
 """Of channels that each have some of their own."""
 GRAPHS = {
     "causal_conv": conv, "gated_delta_rule": delta, "gated_delta_rule_by_row": delta_by_row, "selective_scan": scan,
-    "channel_scan": of_channels,
+    "channel_scan": of_channels, "token_shift": shifted, "wkv7": mixing,
 }  # fmt: skip
 
 

@@ -15,13 +15,17 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from tests.backends.state_ops import (
     CHANNELS,
+    FILTERS,
     GRAPHS,
     HEADS,
     KEY_HEADS,
     KEYS,
+    MIXED,
     RATES,
     SCANNED,
+    SIZE,
     TAPS,
+    VECTORS,
     Steps,
     divided,
     whole,
@@ -91,6 +95,36 @@ def test_the_channel_scan_as_one_matrix() -> None:
             scores = np.tril(np.einsum("in,ijn,jn->ij", c, decay, b))
             want = scores @ (step[:, channel] * x[:, channel]) + skip[channel] * x[:, channel]
             np.testing.assert_allclose(rows[:, channel], want, rtol=1e-4, atol=1e-5)
+
+
+def test_filters_of_two_tokens() -> None:
+    """As RWKV's shift of tokens: each filter of a channel is a sum of a token's value and of the one before."""
+    steps, taps = Steps("token_shift", ReferenceBackend()), FILTERS.reshape(2, 2, CHANNELS)
+    for x, found in zip(steps.values["x"], whole("token_shift", ReferenceBackend()), strict=True):
+        before = np.concatenate([np.zeros((1, CHANNELS)), x[:-1]])
+        want = np.concatenate([before * taps[0, i] + x * taps[1, i] for i in range(2)], axis=1)
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+
+
+def test_time_mixing_of_rwkv7_as_its_paper_has_it() -> None:
+    """With a matrix of values times keys, S = S (diag(decay) - u^T (rate * u)) + v^T k, a head by itself."""
+    steps, found = Steps("wkv7", ReferenceBackend()), whole("wkv7", ReferenceBackend())
+    sigmoid = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
+    for sequence, rows in enumerate(found):
+        given = [steps.values[n][sequence].astype(float).reshape(-1, HEADS, SIZE) for n in MIXED]
+        for head in range(HEADS):
+            w0, a0, k_k, k_a, r_k, weight, bias, v0 = VECTORS.astype(float).reshape(8, HEADS, SIZE)[:, head]
+            state = np.zeros((SIZE, SIZE))
+            for t in range(len(rows)):
+                r, w, k, v, a, first, gate = (x[t, head] for x in given)
+                decay, rate = np.exp(-sigmoid(w + w0) / math.sqrt(math.e)), sigmoid(a + a0)
+                share, unit = sigmoid(gate + v0), k * k_k
+                v, unit = (1 - share) * v + share * first, unit / np.linalg.norm(unit)
+                k = k + k * (rate - 1) * k_a
+                state = state @ (np.diag(decay) - np.outer(unit, rate * unit)) + np.outer(v, k)
+                y = state @ r
+                want = (y - y.mean()) / np.sqrt(y.var() + 64e-5) * weight + bias + (r * k * r_k).sum() * v
+                np.testing.assert_allclose(rows[t].reshape(HEADS, SIZE)[head], want, rtol=1e-4, atol=1e-4)
 
 
 def test_steps_of_any_size() -> None:

@@ -55,6 +55,14 @@ def channels(
     return (value(T, 4), b, b, value(T, dt), w(rates), w(4), value("states", *state), *SLOTS)
 
 
+def mixing(
+    width: int = 12, vectors: int = 96, state: tuple[int, ...] = (2, 6, 6), more: tuple[int, ...] = (12, 12)
+) -> tuple[Node, ...]:
+    x = value(T, 12)
+    given = (x, x, x, value(T, width), x, w(vectors), value("states", *state))
+    return (*given, *SLOTS, *(value(T, n) for n in more))
+
+
 GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("get_rows", (w(9, 4), value(T, dtype="i32")), {}, (T, 4)),
     ("rms_norm", (value(T, 4), w(4)), {"eps": 1e-5}, (T, 4)),
@@ -82,6 +90,9 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("gated_delta_rule", delta(decays=32), {"tiled": False}, (T, 24)),
     ("selective_scan", scan(), {}, (T, 24)),
     ("channel_scan", channels(), {}, (T, 4)),
+    ("causal_conv", (value(T, 4), w(24), value("states", 2, 4), *SLOTS, w(8)), {}, (T, 8)),
+    ("wkv7", mixing(), {"eps": 1e-5}, (T, 12)),
+    ("wkv7", mixing(vectors=84, more=()), {"eps": 1e-5}, (T, 12)),
     ("swiglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("geglu", (value(T, 4), value(T, 4)), {}, (T, 4)),
     ("add", (value(T, 4), w(4)), {}, (T, 4)),
@@ -188,6 +199,13 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("selective_scan", scan(gate=2), {}),
     ("selective_scan", scan(state=(4, 6, 8)), {}),
     ("channel_scan", channels(dt=5), {}),
+    ("wkv7", mixing(width=8), {"eps": 1e-5}),
+    ("wkv7", mixing(vectors=84), {"eps": 1e-5}),
+    ("wkv7", mixing(state=(2, 6, 5)), {"eps": 1e-5}),
+    ("wkv7", mixing(state=(3, 6, 6)), {"eps": 1e-5}),
+    ("wkv7", mixing(more=(12,)), {"eps": 1e-5}),
+    ("wkv7", mixing(vectors=84, more=(12,)), {"eps": 1e-5}),
+    ("wkv7", mixing(more=(12, 8)), {"eps": 1e-5}),
     ("channel_scan", channels(keys=7), {}),
     ("channel_scan", channels(rates=31), {}),
     ("channel_scan", channels(state=(4, 8)), {}),

@@ -88,7 +88,8 @@ def _states() -> Iterator[OpCase]:
         (1, {}, ()), (9, {}, ()), (33, {}, ()), (1, {}, (5,)), (3, {}, (5, 1, 70)), (20, {}, (0, 70, 3)),
         (11, {"decodes": 2}, (9, 0, 40)), (2, {}, (1,)),
     )  # fmt: skip
-    for width, channels, more_of_it in ((3, 144, {"silu": 0}), (4, 48, {"silu": 1}), (4, 48, {"silu": 1, "biased": 1})):
+    for width, channels, more_of_it in ((3, 144, {"silu": 0}), (4, 48, {"silu": 1}), (4, 48, {"silu": 1, "biased": 1}),
+                                        (2, 48, {"silu": 0, "filters": 3})):  # fmt: skip
         shape = {"width": width, "channels": channels, **more_of_it}
         yield from (OpCase("causal_conv", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("causal_conv", 90, {**shape, "decodes": 1}, past=(3, 0, 70))
@@ -101,6 +102,10 @@ def _states() -> Iterator[OpCase]:
         shape = {"heads": heads, "groups": groups, "keys": keys, "size": size}
         yield from (OpCase("selective_scan", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("selective_scan", 150, {**shape, "decodes": 1}, past=(3, 0, 70))
+    for heads, size, mixed in ((3, 16, {}), (2, 48, {"mixed": 1})):
+        shape = {"heads": heads, "size": size, **mixed}
+        yield from (OpCase("wkv7", t, {**shape, **more}, past=past) for t, more, past in lies)
+        yield OpCase("wkv7", 70, {**shape, "decodes": 1}, past=(3, 0, 20))
     for channels, keys in ((48, 6), (144, 16)):
         shape = {"channels": channels, "keys": keys}
         yield from (OpCase("channel_scan", t, {**shape, **more}, past=past) for t, more, past in lies)

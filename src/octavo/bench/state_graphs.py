@@ -11,8 +11,9 @@ from octavo.graph.node import Node
 
 @graph
 def causal_conv(s: Sketch) -> Node:
-    taps = s.rng.uniform(-1, 1, (s["width"], s["channels"])).astype(np.float32)
-    bias = s.vector("bias", s["channels"]) if "biased" in s.shape else None
+    made = s["channels"] * s.shape.get("filters", 1)
+    taps = s.rng.uniform(-1, 1, (s["width"], made)).astype(np.float32)
+    bias = s.vector("bias", made) if "biased" in s.shape else None
     return s.builder.causal_conv(s.given("x", s["channels"]), taps, 0, silu=bool(s["silu"]), bias=bias)
 
 
@@ -45,3 +46,14 @@ def channel_scan(s: Sketch) -> Node:
     rates = s.rng.uniform(-8, -0.01, (keys, channels)).astype(np.float32)
     x, b, c, dt = (s.given(name, n) for name, n in (("x", channels), ("b", keys), ("c", keys), ("dt", channels)))
     return s.builder.channel_scan(x, b, c, dt, rates, s.vector("skip", channels), 0)
+
+
+@graph
+def wkv7(s: Sketch) -> Node:
+    """With the norm that RWKV-7 has."""
+    heads, mixed = s["heads"], "mixed" in s.shape
+    width = heads * s["size"]
+    vectors = s.rng.uniform(-1, 1, (8 if mixed else 7, width)).astype(np.float32)
+    r, w, k, v, a = (s.given(name, width) for name in "rwkva")
+    first = (s.given("first", width), s.given("gate", width)) if mixed else None
+    return s.builder.wkv7(r, w, k, v, a, vectors, 0, heads, 64e-5, first)

@@ -211,11 +211,11 @@ class GraphBuilder:
     def causal_conv(
         self, x: Node, taps: F32, layer: int, *, silu: bool = False, bias: Node | None = None, part: str = ""
     ) -> Node:  # fmt: skip
-        """x [T, C] convolved over time with taps [K, C], the last of which is a token's own, plus bias [C].
+        """x [T, C] convolved over time with taps [K, F * C], the last of which is a token's own, plus bias [F * C].
 
         part  names one of several convolutions of a layer
         """
-        state = self._state(layer, f"conv{part}", len(taps) - 1, taps.shape[1])
+        state = self._state(layer, f"conv{part}", len(taps) - 1, *x.shape[1:])
         given = constant(taps.reshape(-1), f"blk.{layer}.taps{part}")
         more = () if bias is None else (bias,)
         return apply("causal_conv", x, given, state, self.positions, self.starts, self.slots, *more, silu=silu,
@@ -245,6 +245,20 @@ class GraphBuilder:
         state = self._state(layer, "scan", *rates.shape)
         return apply("channel_scan", x, b, c, dt, given, skip, state, self.positions, self.starts, self.slots,
                      label=f"blk.{layer}.scan")  # fmt: skip
+
+    def wkv7(
+        self, r: Node, w: Node, k: Node, v: Node, a: Node, vectors: F32, layer: int, heads: int, eps: float,
+        mixed: tuple[Node, Node] | None = None,
+    ) -> Node:  # fmt: skip
+        """As the op, with a state of the layer's own; vectors are [7, H * N], or [8, H * N] where there is `mixed`.
+
+        mixed  the first layer's v, and what is to say how much of it is taken
+        """
+        size = vectors.shape[1] // heads
+        state = self._state(layer, "wkv", heads, size, size)
+        given = constant(vectors.reshape(-1), f"blk.{layer}.wkv_vectors")
+        return apply("wkv7", r, w, k, v, a, given, state, self.positions, self.starts, self.slots, *(mixed or ()),
+                     eps=eps, label=f"blk.{layer}.wkv")  # fmt: skip
 
     @staticmethod
     def _state(layer: int, kind: str, *shape: Dim) -> Node:

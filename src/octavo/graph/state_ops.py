@@ -13,20 +13,24 @@ from octavo.graph.ops import op, require
 
 @op
 def causal_conv(x: Node, taps: Node, state: Node, *where: Node, silu: bool = False) -> tuple[Shape, DType]:
-    """x [T, C], taps [K * C] -> [T, C]: each channel's last K values, its own last, times taps [K, C], summed.
+    """x [T, C], taps [K * F * C] -> [T, F * C]: each channel's last K values, its own last, times taps, summed.
 
-    Plus bias [C], if any, the input after `where`. With `silu`, y / (1 + exp(-y)) of the sum y.
+    Taps are [K, F, C]: F filters of each channel, the first ones of all channels side by side, and then the next ones.
+    Plus bias [F * C], if any, the input after `where`. With `silu`, y / (1 + exp(-y)) of the sum y.
     state [slots, K - 1, C] has the last K - 1 values before a step.
     """
     kept, channels = state.shape[1:] if len(state.shape) == 3 else (0, 0)
     assert isinstance(kept, int)
     assert isinstance(channels, int)
-    fits = kept > 0 and x.shape[1:] == (channels,) and taps.shape == ((kept + 1) * channels,)
-    require(fits, "causal_conv", "x [T, C], taps [K * C], state [slots, K - 1, C]", x, taps, state)
-    bias = where[3:]
-    plain = len(bias) <= 1 and all(b.shape == (channels,) for b in bias)
-    require(plain, "causal_conv", "at most one bias, of a number a channel", x, *bias)
-    return x.shape, "f32"
+    (count,) = taps.shape
+    assert isinstance(count, int)
+    whole = kept > 0 and channels > 0 and count > 0 and count % ((kept + 1) * channels) == 0
+    fits = whole and x.shape[1:] == (channels,)
+    require(fits, "causal_conv", "x [T, C], taps [K * F * C], state [slots, K - 1, C]", x, taps, state)
+    made, bias = count // (kept + 1), where[3:]
+    plain = len(bias) <= 1 and all(b.shape == (made,) for b in bias)
+    require(plain, "causal_conv", "at most one bias, of a number for each sum", x, *bias)
+    return (x.shape[0], made), "f32"
 
 
 @op
@@ -109,3 +113,33 @@ def channel_scan(
     fits = x.shape == dt.shape and x.shape[1:] == skip.shape == (channels,) and rates.shape == (keys * channels,)
     require(fits, name, "x and dt [T, C], rates [N * C], skip [C], state [slots, N, C]", x, dt, rates, skip, state)
     return x.shape, "f32"
+
+
+@op
+def wkv7(
+    r: Node, w: Node, k: Node, v: Node, a: Node, vectors: Node, state: Node, *where: Node, eps: float
+) -> tuple[Shape, DType]:
+    """What RWKV-7's time mixing does behind its projections: r, w, k, v and a [T, H * N] -> [T, H * N].
+
+    Vectors [7 * H * N] are, one after the other, w0, a0, k_k, k_a, r_k, and the weight and the bias of a norm. With two
+    more inputs behind `where`, `first` and `gate` [T, H * N], an eighth is v0. Each head has a matrix S [N, N], its
+    part of state [slots, H, N, N], and N numbers of everything else. For one token after the other
+
+        decay = exp(-exp(-1/2) * sigmoid(w + w0)),  rate = sigmoid(a + a0)
+        v = v + (first - v) * sigmoid(gate + v0)    with these inputs
+        u = k * k_k / max(|k * k_k|, 1e-12),  k = k * (1 + (rate - 1) * k_a)
+        S = diag(decay) S - (u * rate) (S^T u)^T + k v^T
+        y = layer_norm(S^T r, eps) * weight + bias + (sum of r * k * r_k) v
+
+    The generalized delta rule of arXiv 2503.14456, with rows of keys here, where the paper has columns of them.
+    """
+    kept = state.shape[1:]
+    alike = len(kept) == 3 and kept[1] == kept[2] and all(x.shape == r.shape for x in (w, k, v, a, *where[3:]))
+    heads, size = kept[:2] if alike else (0, 0)
+    assert isinstance(heads, int)
+    assert isinstance(size, int)
+    fits = alike and r.shape[1:] == (heads * size,) and len(where) in (3, 5)
+    require(fits, "wkv7", "all [T, H * N], state [slots, H, N, N]", r, w, k, v, a, *where[3:], state)
+    count = 7 + (len(where) > 3)
+    require(vectors.shape == (count * heads * size,), "wkv7", f"{count} vectors of {heads * size}", vectors, r)
+    return r.shape, "f32"

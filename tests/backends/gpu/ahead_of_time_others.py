@@ -14,15 +14,19 @@ from octavo.backends.gpu.kernels import (
     scan_chunks,
     states,
     streams,
+    wkv7,
 )
 from octavo.backends.gpu.state_arguments import (
     ChannelShape,
+    ConvShape,
     DeltaChunks,
     DeltaShape,
     Halves,
     ScanChunks,
     ScanShape,
     Sequences,
+    WkvRows,
+    WkvShape,
 )
 from tests.backends.gpu.ahead_of_time_types import ROWS, Kernels
 
@@ -39,7 +43,7 @@ OTHERS: Kernels = {
     "layer_norm": (elementwise.layer_norm_kernel, {"B": 128}, 1, {"bias": "*fp32", "k": "i32"}),
     "binary": (elementwise.binary_kernel, {"OP": "add", "B": 1024}, 4, {"k": "i32"}),
     "row": (elementwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
-    "causal_conv": (states.causal_conv_kernel, {"SILU": True, "K": 4, "B": 128, "BT": 16}, 4,
+    "causal_conv": (states.causal_conv_kernel, {"shape": ConvShape(4, 1, 128, 16, True)}, 4,
                     {"x": ROWS, **dict.fromkeys(("taps", "bias", "state"), "*fp32"), "where": SEQUENCES, "out": ROWS}),
     **{name: (kernel, {"shape": ScanShape(48, 1, keys, 64, 64)}, 4, {
         **dict.fromkeys(("x", "b", "c", "dt", "out"), ROWS), "chunks": SCANS,
@@ -51,6 +55,12 @@ OTHERS: Kernels = {
     "channel_scan": (states.channel_scan_kernel, {"shape": ChannelShape(16, 5120, 32)}, 1, {
         **dict.fromkeys(("x", "b", "c", "dt", "out"), ROWS),
         **dict.fromkeys(("rates", "skip", "state"), "*fp32"), "where": SEQUENCES}),
+    "token_shift": (states.causal_conv_kernel, {"shape": ConvShape(2, 6, 128, 16, False)}, 4,
+                    {"x": ROWS, "bias": None, **dict.fromkeys(("taps", "state"), "*fp32"), "where": SEQUENCES,
+                     "out": ROWS}),
+    "wkv7": (wkv7.wkv7_kernel, {"shape": WkvShape(32, 64)}, 4, {
+        "rows": WkvRows(*(ROWS,) * 5), **dict.fromkeys(("first", "gate", "out"), ROWS),
+        **dict.fromkeys(("vectors", "state"), "*fp32"), "where": SEQUENCES, "eps": "fp32"}),
     "gated_delta_rule": (states.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
         **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),

@@ -48,8 +48,9 @@ def _channels(state: int, node: Node) -> str:
     return f"{channels} channels (allowed: multiples of {LANES})" if channels % LANES else ""
 
 
-def _matrix_state(node: Node) -> str:
-    matrix = bind(node.inputs[7].shape[2:], {})
+def _matrix_state(state: int, node: Node) -> str:
+    """Of an op whose input number `state` is [slots, heads, rows, columns]."""
+    matrix = bind(node.inputs[state].shape[2:], {})
     return f"a state of {list(matrix)} a head (allowed: multiples of {LANES})" if any(n % LANES for n in matrix) else ""
 
 
@@ -62,7 +63,8 @@ _CHECKS: dict[str, Callable[[Node], str]] = {
     "attention": _attention,
     "causal_conv": partial(_channels, 2),
     "channel_scan": partial(_channels, 6),
-    "gated_delta_rule": _matrix_state,
-    "selective_scan": _matrix_state,
+    "gated_delta_rule": partial(_matrix_state, 7),
+    "selective_scan": partial(_matrix_state, 7),
+    "wkv7": partial(_matrix_state, 6),
     "mul_mat_add": _mul_mat_add,
 }

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from triton import next_power_of_2
 
-from octavo.backends.gpu.arguments import Constant, Pointer
+from octavo.backends.gpu.arguments import Constant, Matrix, Pointer
 
 
 class Sequences(NamedTuple):
@@ -27,6 +27,17 @@ class Sequences(NamedTuple):
 def sequences(positions: Any, starts: Any, slots: Any) -> Sequences:
     decodes = len(slots) if len(positions) == len(slots) else len(slots) + 1 - len(starts)
     return Sequences(positions, starts, slots, decodes)
+
+
+@dataclass(frozen=True)
+class ConvShape(Constant):
+    """Values of a channel that a sum has, sums of each channel, channels and tokens of a program, and what follows."""
+
+    width: int
+    filters: int
+    block: int
+    tokens: int
+    silu: bool
 
 
 class Halves(NamedTuple):
@@ -139,3 +150,25 @@ class ScanShape(Constant):
     @property
     def block_k(self) -> int:
         return int(next_power_of_2(self.keys))
+
+
+class WkvRows(NamedTuple):
+    """Rows of tokens [T, H * N] as op `wkv7` has them."""
+
+    r: Matrix
+    w: Matrix
+    k: Matrix
+    v: Matrix
+    a: Matrix
+
+
+@dataclass(frozen=True)
+class WkvShape(Constant):
+    """Heads of RWKV-7, and the matrix [size, size] of each."""
+
+    heads: int
+    size: int
+
+    @property
+    def block(self) -> int:
+        return int(next_power_of_2(self.size))

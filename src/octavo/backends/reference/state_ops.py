@@ -27,16 +27,23 @@ def _softplus(x: F32) -> F32:
     return result
 
 
+def _sigmoid(x: F32) -> F32:
+    result: F32 = np.reciprocal(1 + np.exp(-x))
+    return result
+
+
 def causal_conv(x: F32, taps: F32, state: F32, *where: AnyArray, silu: bool = False) -> F32:
     positions, starts, slots, *bias = where
     kept, channels = state.shape[1:]
-    weights, out = taps.reshape(kept + 1, channels), np.empty_like(x)
+    weights = taps.reshape(kept + 1, -1, channels)
+    sums = np.empty((len(x), *weights.shape[1:]), np.float32)
     for sequence, start, stop in sequences(slots, starts):
         slot = slots[sequence]
         before = _before(state, slot, positions[start])
         values = np.concatenate([before, x[start:stop]])  # [K - 1 + tokens, C]
-        out[start:stop] = sum(values[i : i + stop - start] * weights[i] for i in range(kept + 1))
+        sums[start:stop] = sum(values[i : i + stop - start, None] * weights[i] for i in range(kept + 1))
         state[slot] = values[-kept:]
+    out: F32 = sums.reshape(len(x), -1)
     out = out + bias[0] if bias else out
     return out / (1 + np.exp(-out)) if silu else out
 
@@ -91,3 +98,34 @@ def channel_scan(x: F32, b: F32, c: F32, dt: F32, rates: F32, skip: F32, state: 
             out[t] = c[t] @ matrix + skip * x[t]
         state[slots[sequence]] = matrix
     return out
+
+
+def wkv7(
+    r: F32, w: F32, k: F32, v: F32, a: F32, vectors: F32, state: F32, *where: AnyArray, eps: float
+) -> F32:  # fmt: skip
+    positions, starts, slots, *mixed = where
+    _, heads, size, _ = state.shape
+    w0, a0, k_k, k_a, r_k, weight, bias, *v0 = vectors.reshape(-1, heads * size)
+    decay, rate = np.exp(np.float32(-np.exp(-0.5)) * _sigmoid(w + w0)), _sigmoid(a + a0)
+    if mixed:
+        first, gate = mixed
+        v = v + (first - v) * _sigmoid(gate + v0[0])
+    r, k, v, decay, rate = (x.reshape(-1, heads, size) for x in (r, k, v, decay, rate))
+    k_k, k_a, r_k = (x.reshape(heads, size) for x in (k_k, k_a, r_k))
+    unit = k * k_k
+    unit = unit / np.maximum(np.linalg.norm(unit, axis=2, keepdims=True), np.float32(1e-12))
+    k = k * (1 + (rate - 1) * k_a)
+    out = np.empty_like(r)
+    for sequence, start, stop in sequences(slots, starts):
+        matrix = _before(state, slots[sequence], positions[start])  # [H, N of keys, N of values]
+        for t in range(start, stop):
+            known = np.einsum("hkv,hk->hv", matrix, unit[t])
+            matrix = decay[t, :, :, None] * matrix - (unit[t] * rate[t])[:, :, None] * known[:, None, :]
+            matrix = matrix + k[t, :, :, None] * v[t, :, None, :]
+            out[t] = np.einsum("hkv,hk->hv", matrix, r[t])
+        state[slots[sequence]] = matrix
+    centred = out - out.mean(axis=2, keepdims=True)
+    normed = centred / np.sqrt(np.mean(np.square(centred), axis=2, keepdims=True) + np.float32(eps))
+    own = np.sum(r * k * r_k, axis=2, keepdims=True) * v
+    result: F32 = normed.reshape(len(r), -1) * weight + bias + own.reshape(len(r), -1)
+    return result

@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.backends.cpu.binders.registry import binds
 from octavo.backends.cpu.calls import stride
-from octavo.backends.cpu.kernels import states
+from octavo.backends.cpu.kernels import states, wkv7
 from octavo.backends.cpu.shared import Shared
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
@@ -23,7 +23,8 @@ MOST_KEYS = 128
 def _causal_conv(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, taps, state, *where = inputs
     channels, bias, where = x.shape[1], where[3:], where[:3]
-    kernel = states.causal_conv_kernel(state.shape[1] + 1, node.attrs["silu"], bool(bias))
+    width = state.shape[1] + 1
+    kernel = states.causal_conv_kernel(width, taps.size // (width * channels), node.attrs["silu"], bool(bias))
     return [KernelCall(
         kernel, len(where[2]) * -(-channels // states.CHANNELS), y=out, y_stride=stride(out), x=x, x_stride=stride(x),
         taps=taps, bias=bias[0] if bias else 0, state=state, channels=channels, **_where(where),
@@ -66,6 +67,20 @@ def _channel_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shar
         states.channel_scan_kernel(keys, wide), len(where[2]) * (channels // (16 * wide)), y=out, y_stride=stride(out),
         x=x, x_stride=stride(x), b=b, b_stride=stride(b), c=c, c_stride=stride(c), dt=dt, dt_stride=stride(dt),
         rates=rates, skip=skip, state=state, channels=channels, **_where(where),
+    )]  # fmt: skip
+
+
+@binds("wkv7")
+def _wkv7(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    *rows, vectors, state, positions, starts, slots = inputs[:10]
+    _, heads, size, _ = state.shape
+    wide, names = WIDEST if size % (16 * WIDEST) == 0 else 1, (*"rwkva", "first", "gate")
+    mixed = len(inputs) > 10
+    given = dict(zip(names, [*rows, *(inputs[10:] if mixed else rows[3:])], strict=True))
+    strides = {f"{name}_stride": stride(x) for name, x in given.items()}
+    return [KernelCall(
+        wkv7.wkv7_kernel(size, wide, mixed), len(slots) * heads, y=out, y_stride=stride(out), **given, **strides,
+        vectors=vectors, state=state, heads=heads, eps=node.attrs["eps"], **_where((positions, starts, slots)),
     )]  # fmt: skip
 
 

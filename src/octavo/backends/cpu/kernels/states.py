@@ -56,8 +56,8 @@ CAUSAL_CONV = record("y y_stride x x_stride", "taps bias state channels", WHERE)
 
 
 @kernels(CAUSAL_CONV)
-def causal_conv_kernel(width: int, silu: bool, biased: bool) -> Any:
-    """Sums of each channel's last `width` values times taps [width, channels]; the state gets the last ones."""
+def causal_conv_kernel(width: int, filters: int, silu: bool, biased: bool) -> Any:
+    """Sums of each channel's last `width` values times taps [width, filters, channels]; the state gets the last."""
     kept, part = width - 1, CHANNELS
 
     def causal_conv(a, task):
@@ -70,15 +70,16 @@ def causal_conv_kernel(width: int, silu: bool, biased: bool) -> Any:
         fresh = i32_pointer(a.positions)[start] == 0
         begin, end = first * 4, min(first + part, a.channels) * 4
         for t in range(start, stop):
-            for at in range(begin, end, 64):
-                total = load_f32x16(a.bias + at) if biased else splat(0.0)
-                for j in range(width):
-                    source, tap = t - kept + j, load_f32x16(a.taps + j * row + at)
-                    if source >= start:
-                        total = fma(load_f32x16(a.x + source * a.x_stride + at), tap, total)
-                    elif not fresh:
-                        total = fma(load_f32x16(state + (source - start + kept) * row + at), tap, total)
-                store_f32x16(a.y + t * a.y_stride + at, silu_of(total) if silu else total)
+            for made in range(filters):
+                for at in range(begin, end, 64):
+                    total = load_f32x16(a.bias + made * row + at) if biased else splat(0.0)
+                    for j in range(width):
+                        source, tap = t - kept + j, load_f32x16(a.taps + (j * filters + made) * row + at)
+                        if source >= start:
+                            total = fma(load_f32x16(a.x + source * a.x_stride + at), tap, total)
+                        elif not fresh:
+                            total = fma(load_f32x16(state + (source - start + kept) * row + at), tap, total)
+                    store_f32x16(a.y + t * a.y_stride + made * row + at, silu_of(total) if silu else total)
         for i in range(kept):
             source = stop - kept + i
             for at in range(begin, end, 64):

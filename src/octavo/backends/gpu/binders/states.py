@@ -13,14 +13,17 @@ from octavo.backends.gpu import delta_tiles, scan_tiles
 from octavo.backends.gpu.arguments import Matrix, matrix
 from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import delta_chunks, scan_chunks, states
+from octavo.backends.gpu.kernels import delta_chunks, scan_chunks, states, wkv7
 from octavo.backends.gpu.state_arguments import (
     ChannelShape,
+    ConvShape,
     DeltaChunks,
     DeltaShape,
     Halves,
     ScanChunks,
     ScanShape,
+    WkvRows,
+    WkvShape,
     sequences,
 )
 from octavo.graph.node import Node
@@ -37,10 +40,11 @@ def _causal_conv(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> lis
     lies, width = sequences(*where), state.shape[1] + 1
     most = 1 if lies.decodes == len(where[2]) else len(x) - lies.decodes  # tokens of a sequence
     block = 1 if most == 1 else max(TOKENS, next_power_of_2(width))
+    shape = ConvShape(width, out.shape[1] // x.shape[1], CHANNELS, block, node.attrs["silu"])
     grid = len(where[2]), -(-x.shape[1] // CHANNELS), -(-most // block)
     return [c.launch(states.causal_conv_kernel, grid, matrix(x), taps, bias[0] if bias else None, state,
-                     lies, matrix(out), x.shape[1], SILU=node.attrs["silu"], K=width, B=CHANNELS, BT=block,
-                     warps=1 if block == 1 else 4, exact=c.deterministic)]  # fmt: skip
+                     lies, matrix(out), x.shape[1], shape=shape, warps=1 if block == 1 else 4,
+                     exact=c.deterministic)]  # fmt: skip
 
 
 @binds("gated_delta_rule")
@@ -116,6 +120,17 @@ def _channel_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
     return [c.launch(states.channel_scan_kernel, grid, *(Matrix(y, y.stride(0)) for y in rows), rates, skip, state,
                      lies, matrix(out), shape=ChannelShape(keys, channels, SCANNED), warps=1,
                      exact=c.deterministic)]  # fmt: skip
+
+
+@binds("wkv7")
+def _wkv7(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    *rows, vectors, state, positions, starts, slots = inputs[:10]
+    _, heads, size, _ = state.shape
+    given = WkvRows(*(Matrix(x, x.stride(0)) for x in rows))
+    mixed: list[Any] = [Matrix(x, x.stride(0)) for x in inputs[10:]] or [None, None]
+    return [c.launch(wkv7.wkv7_kernel, (len(slots), heads), given, *mixed, vectors, state,
+                     sequences(positions, starts, slots), matrix(out), node.attrs["eps"], shape=WkvShape(heads, size),
+                     warps=4, exact=c.deterministic)]  # fmt: skip
 
 
 def _scan_chunks(c: Context, tokens: int, shape: ScanShape) -> ScanChunks:

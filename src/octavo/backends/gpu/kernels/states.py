@@ -71,44 +71,45 @@ def steps_of(dt, rates, bias, t, live, head):
 
 
 @triton.jit
-def causal_conv_kernel(
-    x, taps, bias, state, where, out, channels, SILU: tl.constexpr, K: tl.constexpr, B: tl.constexpr, BT: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
-    """A program sums B channels' last K values times taps [K, channels] for BT tokens of a sequence; bias may be None.
+def causal_conv_kernel(x, taps, bias, state, where, out, channels, shape: tl.constexpr, PDL: tl.constexpr):
+    """A program sums `block` channels' last K values times taps [K, F, channels] for some tokens of a sequence.
+
+    K is the width and F the filters; bias [F, channels] may be None.
 
     state [slots, K - 1, channels] has the values before them, and then the last ones. Only a sequence's first program
-    reads it, and writes it afterwards, so that BT has to be K - 1 at least where a sequence has more programs.
+    reads it, and writes it afterwards, so that each of several programs has to have K - 1 tokens at least.
     """
     begin(PDL)
-    sequence, at = tl.program_id(0), tl.program_id(1) * B + tl.arange(0, B)
+    sequence, at = tl.program_id(0), tl.program_id(1) * shape.block + tl.arange(0, shape.block)
     inside = at < channels
     start, stop = tokens_of(sequence, where)
-    first = start + tl.program_id(2) * BT
+    first = start + tl.program_id(2) * shape.tokens
     if first < stop:
         slot, goes_on = state_of(sequence, start, where)
-        row, rows = state + slot * (K - 1) * channels + at, x.data + at
-        t = first + tl.arange(0, BT)[:, None]
+        row, rows = state + slot * (shape.width - 1) * channels + at, x.data + at
+        t = first + tl.arange(0, shape.tokens)[:, None]
         live = inside[None, :] & (t < stop)
-        total = tl.zeros([BT, B], tl.float32)
-        for j in tl.static_range(K):
-            source = t - (K - 1) + j
-            value = tl.load(rows[None, :] + source * x.stride, mask=live & (source >= start), other=0.0)
-            kept = live & goes_on & (source < start)
-            value += tl.load(row[None, :] + (source - start + K - 1) * channels, mask=kept, other=0.0)
-            total += value * tl.load(taps + j * channels + at, mask=inside, other=0.0)[None, :]
-        if bias is not None:
-            total += tl.load(bias + at, mask=inside, other=0.0)[None, :]
-        if SILU:
-            total = total / (1 + tl.exp(-total))
-        tl.store(out.data + t * out.stride + at[None, :], total, mask=live)
+        for made in tl.static_range(shape.filters):
+            total = tl.zeros([shape.tokens, shape.block], tl.float32)
+            for j in tl.static_range(shape.width):
+                source = t - (shape.width - 1) + j
+                value = tl.load(rows[None, :] + source * x.stride, mask=live & (source >= start), other=0.0)
+                kept = live & goes_on & (source < start)
+                value += tl.load(row[None, :] + (source - start + shape.width - 1) * channels, mask=kept, other=0.0)
+                tap = tl.load(taps + (j * shape.filters + made) * channels + at, mask=inside, other=0.0)
+                total += value * tap[None, :]
+            if bias is not None:
+                total += tl.load(bias + made * channels + at, mask=inside, other=0.0)[None, :]
+            if shape.silu:
+                total = total / (1 + tl.exp(-total))
+            tl.store(out.data + t * out.stride + made * channels + at[None, :], total, mask=live)
         if first == start:
             tl.debug_barrier()  # other threads have read what is written now
-            for i in tl.static_range(K - 1):
-                last = stop - (K - 1) + i
-                rest = tl.load(rows + last * x.stride, mask=inside & (last >= start), other=0.0)  # [B]
+            for i in tl.static_range(shape.width - 1):
+                last = stop - (shape.width - 1) + i
+                rest = tl.load(rows + last * x.stride, mask=inside & (last >= start), other=0.0)  # [block]
                 older = inside & goes_on & (last < start)
-                rest += tl.load(row + (last - start + K - 1) * channels, mask=older, other=0.0)
+                rest += tl.load(row + (last - start + shape.width - 1) * channels, mask=older, other=0.0)
                 tl.store(row + i * channels, rest, mask=inside)
 
 
