@@ -239,6 +239,20 @@ def unigram(texts: list[str], charsmap: str | None = None, **options: bool) -> d
     }  # fmt: skip
 
 
+def world(texts: list[str]) -> dict[str, Any]:
+    """RWKV World's kind: tokens of the bytes and of parts of the probes' bytes, with escapes."""
+    rng, parts = random.Random(6), dict.fromkeys(bytes([b]) for b in range(256))
+    for text in texts:
+        raw = text.encode()
+        for _ in range(14):
+            at = rng.randrange(len(raw))
+            parts[raw[at : at + rng.randint(1, 6)]] = None
+    return {
+        K + "model": "rwkv", K + "tokens": ["<s>", *(repr(part)[2:-1] for part in parts)],
+        K + "token_type": [3, *[1] * len(parts)], K + "bos_token_id": 0, K + "eos_token_id": 0,
+    }  # fmt: skip
+
+
 def trained_charsmap(rules: dict[str, str]) -> str:
     """The compiled form of `rules`, text for text, in base64."""
     with tempfile.NamedTemporaryFile("w", suffix=".tsv") as table:
@@ -301,6 +315,7 @@ def vocabularies(texts: list[str], path: Path) -> list[dict[str, Any]]:
         word_pieces(texts), word_pieces(texts, lowercase=False), word_pieces(texts, strip_accents=False),
         unigram(texts), unigram(texts, **spaces), unigram(texts, charsmap, **spaces),
         unigram(texts, charsmap, add_space_prefix=True),
+        world(texts),
     ):  # fmt: skip
         write(path, keys)
         with Vocabulary(path) as vocabulary:

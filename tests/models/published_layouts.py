@@ -309,6 +309,18 @@ def kimi_linear(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict
     }  # fmt: skip
 
 
+def rwkv7(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with other layers; what only Llama says goes."""
+    words = ("rope_parameters", "attention_bias", "mlp_bias", "pretraining_tp", "rms_norm_eps", "num_attention_heads",
+             "num_key_value_heads")  # fmt: skip
+    mixed = {name: x[None, None] for name, x in tensors.items() if ".attn.x_" in name}
+    return tensors | mixed, {
+        "architectures": ["RWKV7ForCausalLM"], "model_type": "rwkv7", "hidden_act": "sqrelu", "norm_first": True,
+        "norm_bias": True, "value_dim": [config["hidden_size"]] * config["num_hidden_layers"], "hidden_ratio": 4.0,
+        "num_heads": config["hidden_size"] // config["head_dim"], "attn_mode": "chunk", **dict.fromkeys(words),
+    }  # fmt: skip
+
+
 def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Qwen 3 with other layers."""
     words = {
@@ -395,6 +407,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "GPTRefactForCausalLM": refact,
     "JAISLMHeadModel": jais,
     "GroveMoeForCausalLM": grovemoe,
+    "RWKV7ForCausalLM": rwkv7,
     **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM", "PLMForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
     "KimiLinearForCausalLM": kimi_linear,

@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.cli.facts import facts, lines
+from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError
 from octavo.formats import by_name, channel_format, dequantize, group_format, quantize_reference
 from octavo.huggingface import open_model_file
@@ -101,6 +104,14 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("jamba", {"expert_feed_forward_length": [96] * 4}, "tensor blk.0.ffn_gate_inp.weight", "is missing"),
     ("jamba", {"expert_gating_func": 2}, "expert_gating_func", "does not compute"),
     ("jamba", {"ssm.dt_b_c_rms": True}, "ssm.dt_b_c_rms", "does not compute"),
+    ("rwkv7", {"wkv.head_size": 48}, "wkv.head_size", "48 does not fit"),
+    ("rwkv7", {"wkv.head_size": 0}, "wkv.head_size", "0 does not fit"),
+    ("rwkv7", {"attention.head_count": 2}, "attention.head_count", "2 is out of range"),
+    ("rwkv7", {"attention.gate_lora_rank": 0}, "attention.gate_lora_rank", "0 does not fit"),
+    ("rwkv7", {"attention.iclr_lora_rank": 8}, "tensor blk.0.time_mix_a1.weight", "contradicts the hyperparameters"),
+    ("rwkv7", {"attention.layer_norm_epsilon": 2.0}, "attention.layer_norm_epsilon", "2.0 is out of range"),
+    ("rwkv7", {"token_shift_count": 1}, "token_shift_count", "is 1"),
+    ("rwkv7", {"rescale_every_n_layers": 6}, "rescale_every_n_layers", "does not compute"),
     ("lfm2", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
     ("lfm2", {"attention.head_count_kv": [0, 1, 2]}, "attention.head_count_kv", "differs from layer to layer"),
     ("lfm2", {"shortconv.l_cache": 1}, "shortconv.l_cache", "1 is out of range"),
@@ -154,6 +165,15 @@ CONFIGS: list[tuple[str, dict[str, Any], str]] = [
     ("jamba", {"mamba_inner_layernorms": False}, "mamba_inner_layernorms"),
     ("jamba", {"attn_layer_offset": 4}, "attn_layer_offset"),
     ("jamba", {"sliding_window": 64}, "sliding_window"),
+    ("rwkv7", {"norm_first": False}, "norm_first"),
+    ("rwkv7", {"norm_bias": False}, "norm_bias"),
+    ("rwkv7", {"attn": {"layers": [1], "num_heads": 2}}, "attn"),
+    ("rwkv7", {"hidden_act": "relu"}, "hidden_act"),
+    ("rwkv7", {"value_dim": [128, 256, 128]}, "value_dim"),
+    ("rwkv7", {"value_dim": 256}, "value_dim"),
+    ("rwkv7", {"num_heads": 4}, "num_heads"),
+    ("rwkv7", {"norm_eps": 1e-6}, "norm_eps"),
+    ("rwkv7", {"decay_low_rank_dim": 0}, "decay_low_rank_dim"),
     ("qwen35", {"attention_bias": True}, "attention_bias"),
     ("qwen35", {"layer_types": ["mamba"] * 3}, "layer_types"),
     ("qwen3next", {"norm_topk_prob": False}, "norm_topk_prob"),
@@ -203,6 +223,51 @@ def test_axes_of_one_of_kimi(tmp_path: Path) -> None:
         with GGUFFile.open(path) as file:
             assert {n: file.tensors[n].shape for n in remade} == {n: x.shape for n, x in remade.items()}
             assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_sizes_of_rwkv7_that_follow_from_others(tmp_path: Path) -> None:
+    """Heads by their number, and the width of channel mixing by a ratio: 0.7 * 128 is 89, and 96 in whole 32."""
+    want = saved(tmp_path / "hf", TABLE["rwkv7"])
+    folders.edit(tmp_path / "hf", "config.json", head_dim=None, intermediate_size=None, hidden_ratio=0.7)
+    with open_model_file(tmp_path / "hf") as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_older_folders_of_rwkv7(tmp_path: Path) -> None:
+    """With the shares of all six as one tensor, which flash-linear-attention takes apart when it reads a folder."""
+    want, path = saved(tmp_path, TABLE["rwkv7"]), tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    for i in range(3):
+        parts = [tensors.pop(f"model.layers.{i}.attn.x_{n}") for n in "rwkvag"]
+        tensors[f"model.layers.{i}.attn.x_x"] = torch.cat(parts).flatten(1)
+    save_file(tensors, path)
+    with open_model_file(tmp_path) as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_a_share_of_rwkv7_that_is_missing(tmp_path: Path) -> None:
+    save_only(tmp_path, TABLE["rwkv7"])
+    tensors = load_file(tmp_path / "model.safetensors")
+    save_file({n: x for n, x in tensors.items() if n != "model.layers.1.attn.x_k"}, tmp_path / "model.safetensors")
+    message = r"'blk.1.time_mix_lerp_fused.weight': has parts 0, 1, 3, 4, ... \(5\) \(allowed: 0 to 5\)"
+    with pytest.raises(ModelError, match=message), open_model_file(tmp_path):
+        pass
+
+
+def test_files_of_rwkv7_have_what_llama_cpp_wants_of_the_first_layer(tmp_path: Path) -> None:
+    """Another file may lack it: there is no value to mix with."""
+    want = saved(tmp_path / "hf", TABLE["rwkv7"])
+    convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf", "F32")
+    with GGUFFile.open(tmp_path / "m.gguf") as file:
+        shapes = {name: info.shape for name, info in file.tensors.items()}
+        assert shapes["blk.0.time_mix_v1.weight"] == shapes["blk.0.time_mix_a1.weight"] == (24, 128)
+        assert shapes["blk.1.time_mix_v1.weight"] == (16, 128)
+        values = {key: file.metadata[key] for key in file.metadata if key != "general.architecture"}
+        others = {n: dequantize(file.tensor(n)) for n in file.tensors if not n.startswith("blk.0.time_mix_v")}
+        others |= {"blk.0.time_mix_value.weight": dequantize(file.tensor("blk.0.time_mix_value.weight"))}
+        write_gguf(tmp_path / "less.gguf", "rwkv7", values, others)
+    with GGUFFile.open(tmp_path / "less.gguf") as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 
 
 def test_older_words_of_lfm2(tmp_path: Path) -> None:

@@ -31,6 +31,23 @@ NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_
 
 ADAPTED = ".parametrizations.weight.original"
 """What converters take off names of weights that have adapters beside them."""
+CHANGED = {
+    "rwkv7": {
+        "ffn": "feed_forward", "attn": "attention", "feed_forward_norm": "ln2", "g_norm": "ln_x",
+        "_lora.lora.0": "1", "_lora.lora.2.bias": "0", "_lora.lora.2": "2",
+    },
+}  # fmt: skip
+"""By architecture, what converters change of names of modules before they look them up, in this order."""
+
+
+STACKED = {"rwkv7": ("attn.x_x",)}
+"""By architecture, modules that converters have no row for, as they make of several what these are."""
+
+
+def changed(name: str, module: str) -> str:
+    for old, new in CHANGED.get(name, {}).items():
+        module = module.replace(old, new)
+    return module.removesuffix(ADAPTED)
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
@@ -41,8 +58,9 @@ def test_modules_of_checkpoints_are_named_as_converters_name_them(name: str, mon
     for module, part in arch.names.items():
         of_mlx = ("switch_mlp", "embed_q", "unembed_out")  # which converters do not read
         apart = part.startswith(NEWER.get(name, ())) or "experts" in module or any(name in module for name in of_mlx)
-        if not apart and " " not in part and not part.endswith((".bias", ".scale")):
-            stem = module.removesuffix(ADAPTED)
+        apart = apart or module in STACKED.get(name, ())
+        if not apart and not {" ", "/"}.intersection(part) and not part.endswith((".bias", ".scale")):
+            stem = changed(name, module)
             found = {names.get_name(f"{base}{arch.layer}.1.{stem}") for base in (arch.base, *arch.other_bases, "")}
             assert f"blk.1.{part.removesuffix('.weight')}" in found, module
     known = {template(part) for part in tensors_of(NUMBERS[name])}

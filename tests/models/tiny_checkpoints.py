@@ -46,6 +46,7 @@ from tests.models.tiny_options import (
     QWEN2_MOE,
     QWEN3_VL,
     ROUTED,
+    RWKV7,
     SMALL,
     SMOLLM3,
     STEP35,
@@ -323,6 +324,12 @@ TABLE: dict[str, Case] = {
         small("refact", "LlamaConfig", {"num_attention_heads": 4, "intermediate_size": 256}),
         folder="GPTRefactForCausalLM"),
     "grovemoe": replace(small("grovemoe", "Qwen3Config", {"head_dim": 64}), folder="GroveMoeForCausalLM"),
+    "rwkv7": replace(small("rwkv7", "LlamaConfig", RWKV7), folder="RWKV7ForCausalLM"),
+    "rwkv7-odd": replace(
+        small("rwkv7", "LlamaConfig", {
+            **RWKV7, **ODD, "head_dim": 48, "norm_eps": 64e-5 / 48, "decay_low_rank_dim": 11, "a_low_rank_dim": 7,
+            "v_low_rank_dim": 5, "gate_low_rank_dim": 13, "tie_word_embeddings": True}),
+        folder="RWKV7ForCausalLM"),
     "plm": replace(small("plm", "DeepseekV2Config", PLM), folder="PLMForCausalLM"),
     "jais": replace(small("jais", "LlamaConfig", JAIS), folder="JAISLMHeadModel"),
     "jais-tied": replace(

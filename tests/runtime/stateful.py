@@ -22,6 +22,9 @@ SMALL = {
         "ssm.inner_size": 32}},
     "mamba-2.8b": {"n_layer": 2, "n_embd": 32, "n_ff": 0, "n_head": 0, "n_head_kv": 0, "head_dim": 0, "keys": {
         "ssm.conv_kernel": 4, "ssm.state_size": 6, "ssm.time_step_rank": 2, "ssm.inner_size": 32}},
+    "rwkv7-1.5b": {"n_layer": 2, "n_embd": 32, "n_head": 0, "n_head_kv": 0, "head_dim": 0, "keys": {
+        "wkv.head_size": 16, **{f"attention.{name}_lora_rank": 8 for name in (
+            "decay", "iclr", "value_residual_mix", "gate")}}},
     "lfm2-1.2b": {"n_layer": 3, "n_embd": 32, "keys": {"attention.head_count_kv": [0, 1, 0], "shortconv.l_cache": 4}},
 }  # fmt: skip
 

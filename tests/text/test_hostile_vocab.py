@@ -26,7 +26,7 @@ def drop(key: str) -> Change:
 
 CASES: dict[str, tuple[Change, str, str]] = {  # what is wrong with it: how, the field, a part of the message
     "no model": (drop("model"), "model", "missing"),
-    "rwkv": (change(model="rwkv"), "model", "'rwkv' is not supported.*gpt2.*llama"),
+    "hybriddna": (change(model="hybriddna"), "model", "'hybriddna' is not supported.*gpt2.*llama"),
     "model is a number": (change(model=3), "model", "is int"),
     "unknown pre": (change(pre="nobody"), "pre", "'nobody' is not known.*llama-bpe.*qwen2"),
     "no tokens": (drop("tokens"), "tokens", "missing"),

@@ -22,7 +22,7 @@ from octavo.io.gguf import LazyTensor, PlainMetadata, write_gguf
 from octavo.models import ARCHITECTURES
 from octavo.models.weights import Tensors
 from octavo.quantizers.encoding.encoder import ENCODABLE
-from octavo.quantizers.mix.mixing import fallback
+from octavo.quantizers.mix.mixing import Choices, fallback, is_kept
 from octavo.text.bytelevel import BYTE_TO_CHAR
 
 CHAT_TEMPLATE = (
@@ -75,6 +75,11 @@ SHAPES = {
               "rope.scaling.finetuned": False, "ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 1,
               "ssm.time_step_rank": 64, "ssm.inner_size": 4096},
     ),
+    "rwkv7-1.5b": ModelShape(
+        "rwkv7", 24, 2048, 8192, 0, 0, 0, 65536, False,
+        keys={"wkv.head_size": 64, "attention.decay_lora_rank": 96, "attention.iclr_lora_rank": 96,
+              "attention.value_residual_mix_lora_rank": 64, "attention.gate_lora_rank": 256},
+    ),
     "mamba2-2.7b": ModelShape(
         "mamba2", 64, 2560, 0, 0, 0, 0, 50288, True,
         keys={"ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 1, "ssm.time_step_rank": 80,
@@ -117,8 +122,9 @@ EXPERTS = {"MXFP4_MOE": "MXFP4"}
 PRESETS = (*BETTER, *ENCODABLE, "NVFP4")
 """What matrices can be: these presets, or one format."""
 BETTER_PARTS = ("attn_v.weight", "ffn_down.weight", "ffn_down_exps.weight")
-CONVOLUTIONS = ("shortconv.conv.weight", "ssm_conv1d.weight")
-"""Taps of convolutions over time, which stay float32."""
+CONVOLUTIONS = ("shortconv.conv.weight", "ssm_conv1d.weight", "lerp_fused.weight")
+"""Taps of convolutions over time, and what they are made of, which stay float32."""
+NORMS = ("norm.weight", "norm_2.weight", "_ln.weight")
 
 Progress = Callable[[int, int], None]
 """Bytes of tensors made so far, and of all."""
@@ -176,7 +182,7 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
 
     for name, want in _expected(shape).items():
         layer, part = split_layer(name)
-        if part.endswith("norm.weight"):
+        if part.endswith(NORMS):
             yield near(name, want.shape, 1.0)
         elif part in ("ssm_a", "ssm_d"):
             yield near(name, want.shape, -1.0 if part == "ssm_a" else 1.0)
@@ -188,6 +194,8 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
             yield matrix(name, want.shape, outer)
         elif part == "ffn_gate_inp.weight":
             yield matrix(name, want.shape, by_name("F32"))
+        elif part.startswith("time_mix_") and is_kept(name, want.shape, Choices()):
+            yield matrix(name, want.shape, by_name("F16"))
         elif experts is not None and "_exps." in part:
             yield matrix(name, want.shape, by_name(experts))
         else:

@@ -7,6 +7,7 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
+from octavo.huggingface import world_vocab
 from octavo.huggingface.config import CLASSES, find_class, in_usual_words, read_hyperparams, read_keys
 from octavo.huggingface.orders import Moved
 from octavo.huggingface.rope import rope_tensors
@@ -76,6 +77,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
         **_token_types(tensors),
         **special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"]),
         **chat_templates(checkpoint),
+        **(world_vocab.ENDS if words["tokenizer.ggml.model"] == world_vocab.MODEL else {}),
     }
     return Folder(checkpoint, config, hp, metadata, tensors, moved)
 

@@ -62,6 +62,9 @@ def _find_in_layer(found: Found, names: Mapping[str, str], prefix: str, part: st
         return False
     if expert:
         found.experts.setdefault(f"{prefix}{target}.{kind}", {})[int(expert[2])] = tensor
+    elif "/" in target:
+        stack, _, number = target.partition("/")
+        found.experts.setdefault(_full(prefix, stack, kind), {})[int(number)] = tensor
     elif " " in target:
         for which, name in enumerate(target.split()):
             full = _full(prefix, name, kind)

@@ -63,6 +63,9 @@ def gguf_tensors(
     modules = {**architecture.names, **architecture.class_names.get(find_class(config), {})}
     found = find({named(name) or name: tensor for name, tensor in stored.items()}, architecture, modules, outer)
     found.single |= beside
+    for copy, source in architecture.copies.items():
+        if source in found.single:
+            found.single.setdefault(copy, found.single[source])
     moved = Moved() if moved is None else moved
     absorb_orders(found.single, found.experts, moved)
     absorb_orders_of_heads(found.single, found.halves, moved)
@@ -235,7 +238,7 @@ def _row(tensor: QTensor) -> QTensor:
 
 
 def _source(name: str, fmt: BlockFormat, shape: tuple[int, ...], load: Callable[[], QTensor]) -> LazyTensor:
-    if len(shape) > 1 and not name.endswith(("ffn_gate_inp.weight", ".bias")):
+    if len(shape) > 1 and not name.endswith(("ffn_gate_inp.weight", "lerp_fused.weight", ".bias")):
         return LazyTensor(name, fmt, shape, lambda: _named(load(), name))
     return LazyTensor(name, by_name("F32"), shape, lambda: _named(_as_f32(load()), name))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import TokenizerError
-from octavo.huggingface import sentencepiece, tokenizer_json
+from octavo.huggingface import sentencepiece, tokenizer_json, world_vocab
 from octavo.huggingface.piece_vocab import unigram_keys, word_piece_keys
 from octavo.huggingface.pretokenizer import PROBE, find_pre_tokenizer
 from octavo.huggingface.sentencepiece import Piece, read_sentencepiece
@@ -22,6 +22,7 @@ from octavo.models.architecture import Vocabulary
 from octavo.text import Tokenizer
 from octavo.text.bpe import NFC
 from octavo.text.vocab import SPACE
+from octavo.text.world import escaped
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6  # token types
 ADDED_SCORE, PAD_SCORE = -1000.0, -10000.0
@@ -55,6 +56,8 @@ def vocabulary(
     fit the embedding, and where the ids that the keys give to a text of many kinds differ from those of tokenizer.json.
     """
     model = checkpoint.path(sentencepiece.FILE)
+    if tokenizer is None and own and own.file == world_vocab.FILE:
+        return _from_world(checkpoint, n_vocab)
     if tokenizer is None and own and os.path.exists(ranks := checkpoint.path(own.file)) and is_ranks(ranks):
         return _from_ranks(ranks, _configured(checkpoint), n_vocab, own)
     if tokenizer is None:
@@ -129,6 +132,31 @@ def _from_ranks(path: str, added: dict[int, AddedToken], n_vocab: int, own: Voca
         "tokenizer.ggml.token_type": types,
         "tokenizer.ggml.merges": [" ".join(pair) for pair in merges_of(tokens)],
         **({NFC: True} if own.nfc else {}),
+    }
+
+
+def _from_world(checkpoint: Checkpoint, n_vocab: int) -> dict[str, Any]:
+    """Keys of RWKV World. Texts that a configuration adds and that are tokens already are these."""
+    path, ended = checkpoint.path(world_vocab.FILE), world_vocab.END
+    tokens, added = world_vocab.read_world(path), _configured(checkpoint)
+    if (most := max(tokens) + 1) > n_vocab:
+        raise _too_many(path, most, n_vocab)
+    known = set(tokens.values())
+    others = [token for token in added.values() if token.text.encode() not in known and token.id not in tokens]
+    texts = [escaped(tokens[i]) if i in tokens else f"[PAD{i}]" for i in range(n_vocab)]
+    types = np.array([NORMAL if i in tokens else UNUSED for i in range(n_vocab)], np.int32)
+    texts[0], types[0] = ended, CONTROL
+    for token in others:
+        if token.id >= n_vocab:
+            raise _too_many(checkpoint.path("tokenizer_config.json"), token.id + 1, n_vocab)
+        texts[token.id], types[token.id] = token.text, CONTROL if token.id == 0 else _added_type(token)
+    turn = next((i for i, token in tokens.items() if token == world_vocab.TURN), None)
+    return {
+        "tokenizer.ggml.model": world_vocab.MODEL,
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.chat_template": world_vocab.TEMPLATE,
+        **({} if turn is None else {"tokenizer.ggml.eot_token_id": turn}),
     }
 
 

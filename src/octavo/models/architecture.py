@@ -39,7 +39,8 @@ class RerankHead:
 class Vocabulary:
     """The vocabulary of checkpoints that have no tokenizer.json.
 
-    file    of tokens by rank, as tiktoken has it; tokenizer.model may be one or a SentencePiece model
+    file    of tokens by rank, as tiktoken has it, or by id, as RWKV World has it; tokenizer.model may be one of the
+            former or a SentencePiece model
     pre     how words are cut before tokens are joined, as `tokenizer.ggml.pre` names it
     nfc     whether text is composed first
     behind  special tokens that the class's own code puts behind those of the file, if tokenizer_config.json lists none
@@ -88,6 +89,7 @@ class Architecture(Generic[H]):
     unused             beginnings of names of tensors that have no part in what is computed
     ignored            ends of names of tensors that follow from config.json
     layer_scalars      modules of a layer that hold one number, and the metadata key with those of all layers
+    copies             tensors that GGUF has and checkpoints lack, and those that they are copies of, by GGUF name
 
     Its tensors, where GGUF has them otherwise:
     remade             a tensor, by GGUF name, in GGUF's form
@@ -146,6 +148,7 @@ class Architecture(Generic[H]):
     class_outer: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     rerank_head: RerankHead = field(default_factory=RerankHead)
     layer_scalars: Mapping[str, str] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
     key_aliases: Mapping[str, str] = field(default_factory=dict)
     usual_config: Callable[[Config], Config] = lambda config: config
     rows: Mapping[str, str] = field(default_factory=dict)

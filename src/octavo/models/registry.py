@@ -104,6 +104,7 @@ from octavo.models import (
     qwen35,
     qwen35moe,
     refact,
+    rwkv7,
     seed_oss,
     smallthinker,
     smollm3,
@@ -134,7 +135,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
         smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
-        jina_bert_v3, neo_bert, jais, plm, grovemoe, kimi_linear,
+        jina_bert_v3, neo_bert, jais, plm, grovemoe, kimi_linear, rwkv7,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

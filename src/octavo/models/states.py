@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -38,14 +39,18 @@ class Hybrid(Hyperparams):
         return self.attends.count(False) * self.layer_state
 
 
-def without_attention(r: HyperparamReader) -> Hyperparams:
-    """Those of a model of NO_ATTENTION. Raises ModelError or GGUFError naming the key that is wrong."""
+def without_attention(r: HyperparamReader, *, ff: int = 0, eps: str = RMS_EPS) -> Hyperparams:
+    """Those of a model of NO_ATTENTION. Raises ModelError or GGUFError naming the key that is wrong.
+
+    ff   the width of what its layers have in place of a feed-forward
+    eps  the field that says what norms add
+    """
     for field in NO_ATTENTION:
-        r.whole(field, 0, 0)
+        r.whole(field, 0, ff if field == "feed_forward_length" else 0)
     return Hyperparams(
-        arch=r.arch, n_layer=r.size("block_count"), n_embd=r.size("embedding_length"), n_ff=0, n_head=0, n_head_kv=0,
+        arch=r.arch, n_layer=r.size("block_count"), n_embd=r.size("embedding_length"), n_ff=ff, n_head=0, n_head_kv=0,
         head_dim=0, n_vocab=vocabulary_size(r), n_ctx_train=r.size("context_length", CONTEXT),
-        eps=r.real(RMS_EPS, 1e-5, high=1.0), rope=Rope(dims=0, base=10000.0, interleaved=False),
+        eps=r.real(eps, 1e-5, high=1.0), rope=Rope(dims=0, base=10000.0, interleaved=False),
     )  # fmt: skip
 
 
@@ -89,4 +94,13 @@ def of_values(tensor: LazyTensor, change: Callable[[F32], F32]) -> LazyTensor:
     return LazyTensor(
         tensor.name, plain, tensor.shape,
         lambda: quantize_reference(change(dequantize(tensor.load())), plain, tensor.name),
+    )  # fmt: skip
+
+
+def flat(tensor: LazyTensor) -> LazyTensor:
+    """A tensor as a vector, in F32."""
+    plain, shape = by_name("F32"), (math.prod(tensor.shape),)
+    return LazyTensor(
+        tensor.name, plain, shape,
+        lambda: quantize_reference(dequantize(tensor.load()).reshape(shape), plain, tensor.name),
     )  # fmt: skip

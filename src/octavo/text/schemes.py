@@ -15,6 +15,7 @@ from octavo.text.spm import SpmEncoder
 from octavo.text.unigram import unigram_encoder
 from octavo.text.vocab import SPACE, Vocab, longest_bytes
 from octavo.text.wordpiece import word_piece_encoder
+from octavo.text.world import unescaped, world_encoder
 
 MODEL = "tokenizer.ggml.model"
 PRE = "tokenizer.ggml.pre"
@@ -51,7 +52,9 @@ def find_scheme(fields: Fields) -> tuple[str, str, TokenizerScheme]:
         return model, pre, _byte_level(fields, pre)
     if model in _SCHEMES:
         return model, pre, _SCHEMES[model]
-    allowed = "gpt2 (byte-level BPE), llama (SentencePiece BPE), bert (WordPiece), t5 (Unigram), gemma4, whitespace"
+    allowed = (
+        "gpt2 (byte-level BPE), llama (SentencePiece BPE), bert (WordPiece), t5 (Unigram), rwkv, gemma4, whitespace"
+    )
     raise fields.fault(MODEL, "missing" if model is None else f"{model!r} is not supported", allowed)
 
 
@@ -104,6 +107,7 @@ _SCHEMES = {
         add_eos=True,
         spaces=True,
     ),
+    "rwkv": TokenizerScheme(world_encoder, unescaped),
     "gemma4": _GEMMA4,
     "whitespace": _WHITE_SPACE,
 }

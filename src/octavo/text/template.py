@@ -21,6 +21,18 @@ TOOL_USE = "tool_use"
 """What the template is called that is for requests with tools, where there is one beside others."""
 
 
+WORLD_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ {'system': 'System', 'user': 'User', 'assistant': 'Assistant'}[message['role']] + ': ' }}"
+    "{{ message['content'] | trim + '\n\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
+)
+"""RWKV World's, in which an empty line ends a turn (RWKV-v7/RWKV7-G1x-templates.txt of github.com/BlinkDL/RWKV-LM)."""
+_NAMED = {"rwkv-world": WORLD_TEMPLATE}
+"""Templates that files name, where others have a template's text."""
+
+
 class ChatTemplate:
     """A Jinja chat template as model files carry them, run in a sandbox with limits on time and size.
 
@@ -51,7 +63,8 @@ def read_templates(fields: Fields) -> dict[str, str]:
     found = {}
     for key in fields:
         if key == _KEY or key.startswith(f"{_KEY}."):
-            found[key[len(_KEY) + 1 :]] = fields.text(key) or ""
+            text = fields.text(key) or ""
+            found[key[len(_KEY) + 1 :]] = _NAMED.get(text, text)
     return found
 
 
