@@ -147,6 +147,11 @@ NOTES = {
     "mamba-odd": "llama.cpp has convolutions with a bias, and channels twice the model's width; compared with those",
     "mamba-falcon": "norms of steps, B and C add what other norms add in llama.cpp; compared with that being the same",
     "jamba-odd": "llama.cpp has convolutions with a bias, and channels twice the model's width; compared with those",
+    **dict.fromkeys(
+        ("plamo2", "plamo2-odd"),
+        "llama.cpp has no windows and one rope here, and its norms of q and k add what others do; compared with a "
+        "window longer than the prompt, that rope, and 1e-6 for all norms",
+    ),
     "deepseek2-v2-groups": "llama.cpp takes a group's two best for its score, as V3 does; compared without groups",
 }
 """By case, what llama.cpp computes in another way than `transformers`, and what is compared."""
@@ -167,6 +172,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "kimi-linear-odd": {"q_lora_rank": None},
     "rwkv7-odd": {"tie_word_embeddings": False, "hidden_size": 192, "head_dim": 64, "norm_eps": 1e-5},
     "jamba-odd": {"mamba_conv_bias": True, "mamba_expand": 2},
+    **{name: {"attention_window_size": 128, "rope_local_theta": 1e4, "rms_norm_eps": 1e-6}
+       for name in ("plamo2", "plamo2-odd")},
     **{name: {"sliding_window": 128} for name in WINDOWLESS},
     "baichuan": {"num_hidden_layers": 32},
     "baichuan-distance": {"num_hidden_layers": 40},

@@ -239,6 +239,22 @@ def unigram(texts: list[str], charsmap: str | None = None, **options: bool) -> d
     }  # fmt: skip
 
 
+def suffixes(texts: list[str]) -> dict[str, Any]:
+    """PLaMo 2's kind: tokens of the bytes, and parts of the probes with scores of which many sums are the same."""
+    rng, scores = random.Random(5), {}
+    for text in texts:
+        for _ in range(14):
+            at = rng.randrange(len(text))
+            scores[text[at : at + rng.randint(1, 5)]] = -rng.randint(2, 24) / 4
+    controls = [f"<|plamo:{name}|>" for name in ("unk", "bos", "eos", "pad")]
+    bytes_ = [f"<0x{b:02X}>" for b in range(256)]
+    return {
+        K + "model": "plamo2", K + "pre": "default", K + "tokens": [*controls, *bytes_, *scores],
+        K + "scores": [0.0] * (len(controls) + len(bytes_)) + list(scores.values()),
+        K + "token_type": [2, 3, 3, 3, *[6] * len(bytes_), *[1] * len(scores)],
+    }  # fmt: skip
+
+
 def world(texts: list[str]) -> dict[str, Any]:
     """RWKV World's kind: tokens of the bytes and of parts of the probes' bytes, with escapes."""
     rng, parts = random.Random(6), dict.fromkeys(bytes([b]) for b in range(256))
@@ -316,6 +332,7 @@ def vocabularies(texts: list[str], path: Path) -> list[dict[str, Any]]:
         unigram(texts), unigram(texts, **spaces), unigram(texts, charsmap, **spaces),
         unigram(texts, charsmap, add_space_prefix=True),
         world(texts),
+        suffixes(texts),
     ):  # fmt: skip
         write(path, keys)
         with Vocabulary(path) as vocabulary:

@@ -18,6 +18,7 @@ from tests.models.deci_layers import rebuild
 from tests.models.grove_layers import rebuild_grove
 from tests.models.jais_layers import rebuild_jais
 from tests.models.openelm_layers import rebuild_openelm
+from tests.models.plamo2_layers import rebuild_plamo2, rebuild_plamo3
 from tests.models.plamo_layers import rebuild_plamo
 from tests.models.plm_layers import rebuild_plm
 from tests.models.rwkv7_layers import rebuild_rwkv7
@@ -150,6 +151,10 @@ def make(case: Case, seed: int = 0) -> Any:
         rebuild(model)
     if case.arch == "plamo":
         rebuild_plamo(model)
+    if case.arch == "plamo2":
+        rebuild_plamo2(model)
+    if case.arch == "plamo3":
+        rebuild_plamo3(model)
     if case.arch == "arctic":
         rebuild_arctic(model)
     if case.arch == "openelm":
@@ -176,6 +181,8 @@ def make(case: Case, seed: int = 0) -> Any:
                 p.copy_(torch.randn_like(p) / p.shape[-1] ** 0.5)
             if case.arch in ("deepseek", "bailingmoe") and "shared_expert_gate" in name:
                 p.zero_()  # a gate of one half
+            if case.arch == "plamo2" and name.endswith(("q_weight", "k_weight")):
+                p.mul_(p.shape[-1] ** 0.5)  # so that scores differ
         if case.arch == "bailingmoe":
             model.lm_head.weight /= torch.linalg.vector_norm(model.lm_head.weight, dim=0, keepdim=True)
         for name, buffer in model.named_buffers():

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from tests.models import arctic_layers, grove_layers, jais_layers, openelm_layers, small_thinker
 from tests.models.deci_layers import BLOCKS
 
+LLAMAS = ("rope_parameters", "hidden_act", "attention_bias", "mlp_bias", "pretraining_tp")
 Tensors = dict[str, torch.Tensor]
 Remake = Callable[[Tensors, dict[str, Any]], tuple[Tensors, dict[str, Any]]]
 
@@ -241,6 +242,19 @@ def plamo(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, 
     return renamed(in_turn, {"model.layers.": "model.layers.layers."}), changes
 
 
+def plamo2(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with other layers; what only Llama says goes."""
+    changes = {"architectures": ["Plamo2ForCausalLM"], **dict.fromkeys(LLAMAS), "head_dim": None,
+               "rope_theta": config["rope_parameters"]["rope_theta"]}  # fmt: skip
+    return renamed(tensors, {"model.layers.": "model.layers.layers."}), changes
+
+
+def plamo3(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    changes = {"architectures": ["Plamo3ForCausalLM"], **dict.fromkeys(LLAMAS), "hidden_activation": "swiglu",
+               "rope_theta": config["rope_parameters"]["rope_theta"]}  # fmt: skip
+    return renamed(tensors, {"model.layers.": "model.layers.layers."}), changes
+
+
 def refact(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Llama with ALiBi and layer norms."""
     words = {
@@ -404,6 +418,8 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "OpenELMForCausalLM": openelm,
     "ArcticForCausalLM": arctic,
     "PlamoForCausalLM": plamo,
+    "Plamo2ForCausalLM": plamo2,
+    "Plamo3ForCausalLM": plamo3,
     "GPTRefactForCausalLM": refact,
     "JAISLMHeadModel": jais,
     "GroveMoeForCausalLM": grovemoe,

@@ -31,7 +31,7 @@ TOKENIZER = byte_level()
 PLAIN = (
     ".bias", "ffn_gate_inp.weight", "token_types.weight", "conv.weight", "conv1d.weight", "_coef.weight", "ssm_a",
     "ssm_d", "ssm_norm.weight", "ffn_down_chexps.weight", "ssm_f_b.weight", "ssm_g_b.weight",
-    *(f"conv1d_{n}.weight" for n in "qkv"),
+    *(f"conv1d_{n}.weight" for n in "qkv"), *(f"attn_{n}_norm.weight" for n in "qk"),
     "lerp_fused.weight", *(f"time_mix_{n}{i}.weight" for n in "wavg" for i in (1, 2)),
 )  # fmt: skip
 """Ends of names of matrices that no product quantizes, or whose rows are shorter than blocks of 256."""
@@ -89,12 +89,13 @@ def in_format(file: GGUFFile, path: Path, format_name: str) -> tuple[Path, Path]
     """Files of the model with every matrix in a format, and with what these come to, in F32."""
     fmt = by_name(format_name)
     stored, values = {}, {}
+    architecture = file.metadata.get_str("general.architecture")
+    plain = PLAIN + (("ssm_dt.weight",) if architecture == "plamo2" else ())
     for name in file.tensors:
         tensor = file.tensor(name)
-        is_matrix = len(tensor.shape) > 1 and not name.endswith(PLAIN)
+        is_matrix = len(tensor.shape) > 1 and not name.endswith(plain)
         stored[name] = quantize_reference(dequantize(tensor), fmt, name) if is_matrix else tensor
         values[name] = dequantize(stored[name])
-    architecture = file.metadata.get_str("general.architecture")
     metadata = {key: file.metadata[key] for key in file.metadata if key != "general.architecture"}
     paths = path.with_suffix(f".{format_name}.gguf"), path.with_suffix(".values.gguf")
     for where, tensors in zip(paths, (stored, values), strict=True):

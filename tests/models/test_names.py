@@ -25,8 +25,11 @@ KEYS = {
 
 
 NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_sub", "ffn_sub"), "step35": ("nextn.",),
-                                     "refact": ("attn_q",)}  # fmt: skip
-"""What names of tensors begin with that llama.cpp's converters know, and the package does not yet."""
+                                     "refact": ("attn_q",),
+                                     "plamo2": tuple(f"{n}_norm" for n in ("attn_q", "attn_k", "ssm_b", "ssm_c",
+                                                                           "ssm_dt"))}  # fmt: skip
+"""What names of tensors begin with that llama.cpp's converters know, and the package does not yet; those of plamo2 they
+change first."""
 
 
 ADAPTED = ".parametrizations.weight.original"

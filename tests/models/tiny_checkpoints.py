@@ -42,6 +42,8 @@ from tests.models.tiny_options import (
     ODD,
     OLMO3_ROPE,
     PHIMOE,
+    PLAMO2,
+    PLAMO3,
     PLM,
     QWEN2_MOE,
     QWEN3_VL,
@@ -320,6 +322,18 @@ TABLE: dict[str, Case] = {
     "plamo": replace(
         small("plamo", "LlamaConfig", {"hidden_size": 192, "num_attention_heads": 6, "num_key_value_heads": 2}),
         folder="PlamoForCausalLM"),
+    "plamo2": replace(small("plamo2", "LlamaConfig", PLAMO2), folder="Plamo2ForCausalLM"),
+    "plamo2-odd": replace(
+        small("plamo2", "LlamaConfig", {
+            **PLAMO2, **ODD, "num_hidden_layers": 3, "hidden_size_per_head": 48, "full_attention_idx": None,
+            "mamba_d_state": 32, "mamba_d_conv": 3, "mamba_num_heads": 3, "mamba_step": 4, "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": False}),
+        folder="Plamo2ForCausalLM"),
+    "plamo3": replace(small("plamo3", "LlamaConfig", PLAMO3), folder="Plamo3ForCausalLM"),
+    "plamo3-odd": replace(
+        small("plamo3", "LlamaConfig", {
+            **PLAMO3, **ODD, "head_dim": 48, "sliding_window_pattern": 3, "tie_word_embeddings": False}),
+        folder="Plamo3ForCausalLM"),
     "refact": replace(
         small("refact", "LlamaConfig", {"num_attention_heads": 4, "intermediate_size": 256}),
         folder="GPTRefactForCausalLM"),

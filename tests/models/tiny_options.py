@@ -171,6 +171,15 @@ KIMI_LINEAR = {
     "eos_token_id": 2,
 }  # fmt: skip
 """What norms of short vectors add is 1e-6 in transformers, whatever the configuration says."""
+PLAMO2 = {
+    "num_hidden_layers": 4, "hidden_size_per_head": 64, "attention_window_size": WINDOW, "full_attention_idx": [3],
+    "rope_theta": 1e4, "rope_local_theta": 5e3, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_num_heads": 4,
+    "mamba_step": 2, "mamba_enabled": True, "mamba_chunk_size": 256, "tie_word_embeddings": True,
+}  # fmt: skip
+PLAMO3 = {
+    "num_hidden_layers": 3, "head_dim": 64, "window_size": WINDOW, "sliding_window_pattern": 2, "rope_theta": 1e6,
+    "rope_local_theta": 5e3, "rope_scaling_factor": 1, "tie_word_embeddings": True,
+}  # fmt: skip
 RWKV7 = {
     "num_hidden_layers": 3, "head_dim": 64, "norm_eps": 1e-5, "decay_low_rank_dim": 32, "a_low_rank_dim": 24,
     "v_low_rank_dim": 16, "gate_low_rank_dim": 40, "tie_word_embeddings": False,

@@ -55,7 +55,7 @@ def test_what_is_refused(model: str, key: str, value: Any, message: str) -> None
         opened(keys).encode("a text")
 
 
-@pytest.mark.parametrize("model", ["bert", "t5"])
+@pytest.mark.parametrize("model", ["bert", "t5", "plamo2"])
 @pytest.mark.parametrize("text", ["ab" * 50_000, "a " * 50_000, "日本" * 30_000])
 def test_long_texts_take_linear_time(model: str, text: str) -> None:
     tokenizer = opened(last(model))

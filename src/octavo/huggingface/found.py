@@ -78,6 +78,8 @@ def _find_in_layer(found: Found, names: Mapping[str, str], prefix: str, part: st
 
 
 def _full(prefix: str, target: str, kind: str) -> str:
-    """The whole name of a tensor, which is the target itself or of that kind."""
+    """The whole name of a tensor, which is the target itself, without a dot that ends it, or of that kind."""
+    if target.endswith("."):
+        return prefix + target[:-1]
     is_whole = not kind or target.endswith((".weight", *WHOLE))
     return f"{prefix}{target}" if is_whole else f"{prefix}{target}.{kind}"

@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import TokenizerError
-from octavo.huggingface import sentencepiece, tokenizer_json, world_vocab
+from octavo.huggingface import sentencepiece, token_lines, tokenizer_json, world_vocab
 from octavo.huggingface.piece_vocab import unigram_keys, word_piece_keys
 from octavo.huggingface.pretokenizer import PROBE, find_pre_tokenizer
 from octavo.huggingface.sentencepiece import Piece, read_sentencepiece
 from octavo.huggingface.tiktoken import is_ranks, merges_of, read_ranks, text_of
+from octavo.huggingface.token_lines import END, breaks, read_token_lines
 from octavo.huggingface.tokenizer_json import AddedToken, TokenizerJson
 from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
 from octavo.io.safetensors import Checkpoint
 from octavo.models.architecture import Vocabulary
 from octavo.text import Tokenizer
 from octavo.text.bpe import NFC
+from octavo.text.plamo2 import BREAKING, WHOLE
 from octavo.text.vocab import SPACE
 from octavo.text.world import escaped
 
@@ -56,6 +58,8 @@ def vocabulary(
     fit the embedding, and where the ids that the keys give to a text of many kinds differ from those of tokenizer.json.
     """
     model = checkpoint.path(sentencepiece.FILE)
+    if tokenizer is None and own and own.file == token_lines.FILE:
+        return _from_lines(checkpoint, n_vocab, own)
     if tokenizer is None and own and own.file == world_vocab.FILE:
         return _from_world(checkpoint, n_vocab)
     if tokenizer is None and own and os.path.exists(ranks := checkpoint.path(own.file)) and is_ranks(ranks):
@@ -135,6 +139,22 @@ def _from_ranks(path: str, added: dict[int, AddedToken], n_vocab: int, own: Voca
     }
 
 
+def _from_lines(checkpoint: Checkpoint, n_vocab: int, own: Vocabulary) -> dict[str, Any]:
+    """Keys of PLaMo's tokenizer, of a file of tokens with scores."""
+    path = checkpoint.path(own.file)
+    cut_first = breaks(checkpoint.json("tokenizer_config.json") or {}, checkpoint.path("tokenizer_config.json"))
+    pieces = read_token_lines(path)
+    if len(pieces) > n_vocab:
+        raise _too_many(path, len(pieces), n_vocab)
+    keys = _scored_keys(pieces + [Piece("", PAD_SCORE, UNUSED)] * (n_vocab - len(pieces)))
+    end = next((i for i, piece in enumerate(pieces) if piece.text == END), None)
+    return keys | {
+        "tokenizer.ggml.model": "plamo2", "tokenizer.ggml.add_space_prefix": False,
+        **({} if cut_first == own.breaks else {"tokenizer.ggml.pre": BREAKING if cut_first else WHOLE}),
+        **({} if end is None else {"tokenizer.ggml.eot_token_id": end}),
+    }  # fmt: skip
+
+
 def _from_world(checkpoint: Checkpoint, n_vocab: int) -> dict[str, Any]:
     """Keys of RWKV World. Texts that a configuration adds and that are tokens already are these."""
     path, ended = checkpoint.path(world_vocab.FILE), world_vocab.END
@@ -186,14 +206,18 @@ def _from_sentencepiece(
 
 
 def _spm_keys(pieces: list[Piece], adds_space: bool) -> dict[str, Any]:
+    return {
+        "tokenizer.ggml.model": "llama", **_scored_keys(pieces), "tokenizer.ggml.add_space_prefix": adds_space
+    }  # fmt: skip
+
+
+def _scored_keys(pieces: list[Piece]) -> dict[str, Any]:
     pieces = [p if p.text else Piece(f"[PAD{i}]", PAD_SCORE, UNUSED) for i, p in enumerate(pieces)]
     return {
-        "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.pre": "default",
         "tokenizer.ggml.tokens": [piece.text for piece in pieces],
         "tokenizer.ggml.scores": np.array([piece.score for piece in pieces], np.float32),
         "tokenizer.ggml.token_type": np.array([piece.kind for piece in pieces], np.int32),
-        "tokenizer.ggml.add_space_prefix": adds_space,
     }
 
 

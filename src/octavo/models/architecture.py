@@ -40,16 +40,18 @@ class Vocabulary:
     """The vocabulary of checkpoints that have no tokenizer.json.
 
     file    of tokens by rank, as tiktoken has it, or by id, as RWKV World has it; tokenizer.model may be one of the
-            former or a SentencePiece model
+            former or a SentencePiece model. In tokenizer.jsonl tokens have scores
     pre     how words are cut before tokens are joined, as `tokenizer.ggml.pre` names it
     nfc     whether text is composed first
     behind  special tokens that the class's own code puts behind those of the file, if tokenizer_config.json lists none
+    breaks  whether text is cut at repeated characters and at spaces first, see `text.plamo2`
     """
 
     file: str
     pre: str
     nfc: bool = False
     behind: tuple[str, ...] = ()
+    breaks: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Names that a checkpoint's tensors have, and GGUF's for them; architectures put theirs together from these.
 
-A name of a layer's module stands for its weight and its bias. `*` is the number of an expert; GGUF stacks the experts'
-weights. In a checkpoint that stacks them too, `gate_up_proj` has each expert's rows of the gate and then those of up. A
-number behind a slash is that of a part which GGUF stacks with others.
+A name of a layer's module stands for its weight and its bias; one of GGUF's that ends with a dot is a whole name. `*`
+is the number of an expert; GGUF stacks the experts' weights. In a checkpoint that stacks them too, `gate_up_proj` has
+each expert's rows of the gate and then those of up. A number behind a slash is that of a part which GGUF stacks with
+others.
 """
 
 from __future__ import annotations

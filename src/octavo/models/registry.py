@@ -91,6 +91,8 @@ from octavo.models import (
     phi3,
     phimoe,
     plamo,
+    plamo2,
+    plamo3,
     plm,
     qwen,
     qwen2,
@@ -135,7 +137,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
         smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
-        jina_bert_v3, neo_bert, jais, plm, grovemoe, kimi_linear, rwkv7,
+        jina_bert_v3, neo_bert, jais, plm, grovemoe, kimi_linear, plamo2, plamo3, rwkv7,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""

@@ -57,9 +57,15 @@ class Mamba2(Hybrid):
         return self.scans.count(True) * self.layer_state
 
 
-def read_sizes(r: HyperparamReader) -> dict[str, int]:
-    """The sizes of `Mamba2`. Raises ModelError naming the key that is wrong."""
+def read_sizes(r: HyperparamReader, *, ungrouped: bool = False) -> dict[str, int]:
+    """The sizes of `Mamba2`. Raises ModelError naming the key that is wrong.
+
+    ungrouped  a file says that there are 0 groups, where all heads are one
+    """
     sizes = {name: r.whole(field, 0, MOST) for name, field in SIZES.items()}
+    if ungrouped and sizes["scan_groups"]:
+        raise r.error(SIZES["scan_groups"], f"{sizes['scan_groups']} does not fit", "0")
+    sizes["scan_groups"] = 1 if ungrouped else sizes["scan_groups"]
     groups, heads = max(1, sizes["scan_groups"]), max(1, sizes["heads"])
     checks = {
         "taps": (2 <= sizes["taps"] <= 64, "2 to 64"),

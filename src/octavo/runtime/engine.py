@@ -300,15 +300,24 @@ class Engine:
             for feed in feeds:
                 if feed.sequence.seen != feed.start:
                     self._see_again(feed.sequence)
+                    self.pool.grow(feed.sequence, feed.stop)
             for feed in feeds:
                 feed.sequence.seen = feed.stop
         return make_batch(feeds, self._max_pages)
 
     def _see_again(self, sequence: Sequence) -> None:
-        """Compute a sequence's state again, after a step that does not count has changed it."""
-        again = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot)
+        """Compute a sequence's state again, after a step that does not count has changed it.
+
+        Where pages before its window have been given back, those of its window are filled again as well.
+        """
+        again, windows = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot), self.pool.windows
+        lacks = windows is not None and sequence.window.given_back > 0
+        if windows is not None and lacks:
+            windows.shrink(sequence.window, 0)
         for start in range(0, len(sequence), self.config.n_batch):
             chunk = sequence.tokens[start : start + self.config.n_batch]
+            if lacks:
+                self.pool.grow(again, start + len(chunk))
             inputs, sizes = make_batch(self.filled([Feed(again, chunk)]), self._max_pages)
             self.load().run(inputs, sizes)
             again.tokens += chunk

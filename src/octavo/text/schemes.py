@@ -10,6 +10,7 @@ from octavo.text.bpe import byte_level_encoder, character_encoder, white_space_e
 from octavo.text.bytelevel import token_to_bytes
 from octavo.text.encoder import Encoder
 from octavo.text.fields import Fields
+from octavo.text.plamo2 import plamo2_encoder
 from octavo.text.pretokenize import PRE_TOKENIZERS
 from octavo.text.spm import SpmEncoder
 from octavo.text.unigram import unigram_encoder
@@ -53,7 +54,8 @@ def find_scheme(fields: Fields) -> tuple[str, str, TokenizerScheme]:
     if model in _SCHEMES:
         return model, pre, _SCHEMES[model]
     allowed = (
-        "gpt2 (byte-level BPE), llama (SentencePiece BPE), bert (WordPiece), t5 (Unigram), rwkv, gemma4, whitespace"
+        "gpt2 (byte-level BPE), llama (SentencePiece BPE), bert (WordPiece), t5 (Unigram), "
+        "rwkv, plamo2, gemma4, whitespace"
     )
     raise fields.fault(MODEL, "missing" if model is None else f"{model!r} is not supported", allowed)
 
@@ -77,7 +79,13 @@ def _spaces_to_bytes(text: str) -> bytes:
 
 
 _GEMMA4 = TokenizerScheme(character_encoder, _spaces_to_bytes, always_bos=True)
-_WHITE_SPACE = TokenizerScheme(white_space_encoder, lambda text: text.encode("utf-8", "surrogatepass"))
+
+
+def _plain_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+_WHITE_SPACE = TokenizerScheme(white_space_encoder, _plain_bytes)
 _ON_CHARACTERS = {  # pre names of models whose merges are of characters, though the file calls them "gpt2"
     "gemma4": _GEMMA4,
     "granite-embed-multi-311m": _GEMMA4,
@@ -107,6 +115,7 @@ _SCHEMES = {
         add_eos=True,
         spaces=True,
     ),
+    "plamo2": TokenizerScheme(plamo2_encoder, _plain_bytes, role_ids=(("bos", 1), ("eos", 2), ("unk", 0), ("pad", 3))),
     "rwkv": TokenizerScheme(world_encoder, unescaped),
     "gemma4": _GEMMA4,
     "whitespace": _WHITE_SPACE,

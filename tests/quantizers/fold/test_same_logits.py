@@ -50,13 +50,14 @@ QUICK = [("mixtral", "scales"), ("glm4-odd", "orders"), ("deepseek2-v3", "scales
 each layer, and values that are normed; the delta rule."""
 QUICK_ROTATED = ("glm4-odd", "starcoder2")
 """Heads only, of a size that is no power of two; layer norms, and an output matrix that is the embedding."""
-BEHIND = ("bloom", "gemma2", "gemma3", "gemma3n", "gemma4", "olmo2", "glm4", "exaone4", "afmoe", "rwkv7")
+BEHIND = ("bloom", "gemma2", "gemma3", "gemma3n", "gemma4", "olmo2", "glm4", "exaone4", "afmoe", "rwkv7",
+          "plamo2", "plamo3")  # fmt: skip
 """Architectures with norms behind attention and feed-forward, or behind the embedding."""
 STAYING = ("gemma4-moe", "rwkv7", "rwkv7-odd")
 """Those whose residual stream has one order: a norm before the router has weights that are no tensor of the file, or
 channels are mixed with those of the token before in the order of the file."""
 TAPS = ("conv1d.weight", "shortconv.conv.weight", *(f"conv1d_{n}.weight" for n in "qkv"), ".ssm_a", ".ssm_d",
-        "ssm_norm.weight")  # fmt: skip
+        "ssm_norm.weight", *(f"attn_{n}_norm.weight" for n in "qk"))  # fmt: skip
 """Of convolutions, whose channels stay, and rates and norms of heads as matrices."""
 GATED = ("afmoe", "rwkv7")
 """Those of BEHIND with a gate behind attention or what stands for it, so that heads can't be turned either."""
@@ -137,7 +138,7 @@ def test_rotations(name: str, models: Models) -> None:
     turned = rotate(file, stream=stream)
     assert error(logits_of(turned), want) < 1e-4
     ends = ("attn_output.weight", "ssm_out.weight", "time_mix_output.weight")
-    output = next(n for n in file.tensors if n.endswith(ends))
+    output = next(n for end in ends for n in file.tensors if n.endswith(end))
     same = np.allclose(*(dequantize(f.tensor(output)) for f in (file, turned)), atol=1e-2)
     assert same == (TABLE[name].arch in GATED)
 

@@ -1,0 +1,204 @@
+"""PLaMo 2: Mamba-2's scan, told of by Mamba's matrices with norms, in turn with attention, norms before and behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from octavo.graph.builder import GraphBuilder, constant
+from octavo.graph.node import Node
+from octavo.io.gguf import LazyTensor
+from octavo.models import layers, plamo3, ssd
+from octavo.models.architecture import Architecture, Vocabulary
+from octavo.models.config import Config, Keys, brief
+from octavo.models.hparams import LIMITS, HyperparamReader, read_shared
+from octavo.models.plamo3 import LOCAL_BASE, SHIFTS
+from octavo.models.rope import Rope
+from octavo.models.ssd import MOST, SIZES, Mamba2, as_vector
+from octavo.models.states import in_shape, of_values, taps_of
+from octavo.models.weights import Tensors, Weights, matrix, vector, with_scales
+from octavo.models.windows import PATTERN, read_windowed
+
+HEADS, KV_HEADS, WINDOW = "attention.head_count", "attention.head_count_kv", "attention.sliding_window"
+SPLIT = ("b", "c", "dt")
+"""What a scan is told of a token, in the order of its rows in `ssm_x`."""
+QK_EPS = 1e-6
+"""What norms of q and k add to the mean square in the published code, whatever other norms add."""
+WORDS = {"taps": ("mamba_d_conv", 4), "keys": ("mamba_d_state", 64), "heads": ("mamba_num_heads", 64)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plamo2(Mamba2):
+    """rope_local is that of layers with a window."""
+
+    rope_local: Rope
+
+    @property
+    def channels(self) -> int:
+        """Of the convolution: x of all heads, of which B and C are made behind it."""
+        return self.inner
+
+    @property
+    def rank(self) -> int:
+        """Numbers that the steps of all heads are made of, for which there is no key."""
+        return max(64, self.n_embd // 16)
+
+
+def hparams(r: HyperparamReader) -> Plamo2:
+    """Layers without heads of keys scan."""
+    hp = read_shared(r, has_experts=False, some_lack=True)
+    keys = r.sizes(KV_HEADS, hp.n_layer, some=True)
+    if r.is_array(HEADS):
+        for layer, (n, of_keys) in enumerate(zip(r.sizes(HEADS, hp.n_layer, some=True), keys, strict=True)):
+            if (n > 0) != (of_keys > 0):
+                raise r.error(HEADS, f"{n} of layer {layer}, which has {of_keys} heads of keys", "both or none")
+    attends = tuple(n > 0 for n in keys)
+    windowed = tuple(a and b for a, b in zip(attends, read_windowed(r, hp, 0), strict=True))
+    return hp.extended(
+        Plamo2,
+        **ssd.read_sizes(r, ungrouped=True),
+        attends=attends,
+        scans=tuple(not attend for attend in attends),
+        windowed=windowed,
+        rope_local=replace(hp.rope, base=r.real(LOCAL_BASE, hp.rope.base, 1.0)),
+    )
+
+
+def tensors(hp: Plamo2) -> Tensors:
+    norms = {"attn_q_norm.weight": hp.n_head, "attn_k_norm.weight": hp.n_head_kv}
+    attention = plamo3.attention_tensors(hp) | {name: matrix(n, hp.head_dim) for name, n in norms.items()}
+    scan, rest = scan_tensors(hp), plamo3.feed_forward_tensors(hp)
+    return layers.model_tensors(hp, lambda i: (attention if hp.attends[i] else scan) | rest)
+
+
+def scan_tensors(hp: Plamo2) -> Tensors:
+    """Those of a scan; norms of what it is told have names without an end."""
+    products = {
+        "ssm_in.weight": matrix(2 * hp.inner, hp.n_embd),
+        "ssm_x.weight": matrix(hp.rank + 2 * hp.keys, hp.inner),
+        "ssm_dt.weight": matrix(hp.heads, hp.rank),
+        "ssm_out.weight": matrix(hp.n_embd, hp.inner),
+    }
+    sizes = dict(zip(SPLIT, (hp.keys, hp.keys, hp.rank), strict=True))
+    return with_scales(products) | {
+        "ssm_conv1d.weight": matrix(hp.inner, hp.taps),
+        **{name: vector(hp.heads) for name in ("ssm_dt.bias", "ssm_a", "ssm_d")},
+        **{f"ssm_{name}_norm": vector(size) for name, size in sizes.items()},
+    }
+
+
+def build(g: GraphBuilder, hp: Plamo2, w: Weights) -> Node:
+    ropes = layers.rotary(g, hp.rope, w), layers.rotary(g, hp.rope_local, None)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        h = g.rms_norm(x, b["attn_norm"], hp.eps)
+        h = _attend(g, hp, b, h, i, ropes[hp.windowed[i]]) if hp.attends[i] else _scan(g, hp, b, h, i)
+        x = plamo3.with_feed_forward(g, hp, b, x, h)
+    return layers.logits(g, hp, w, x)
+
+
+def _attend(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int, rope: layers.Turn) -> Node:
+    q, k, v = layers.joined_qkv(g, hp, b, h)
+    q, k = (rope(_normed(g, part, b[f"attn_{n}_norm"])) for n, part in (("q", q), ("k", k)))
+    h = g.attention(q, k, v, layer=layer, scale=hp.attention_scale, window=hp.window(layer))
+    return layers.linear(g, b, "attn_output", h)
+
+
+def _normed(g: GraphBuilder, x: Node, weight: Node) -> Node:
+    """x [T, H, D], each head normed and times weights of its own, [H, D]."""
+    heads, size = weight.tensor.shape
+    ones = constant(np.ones(size, np.float32), f"{weight.name}.ones")
+    return g.split_heads(g.mul(g.join_of_heads(g.rms_norm(x, ones, QK_EPS)), as_vector(weight)), heads)
+
+
+def _scan(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int) -> Node:
+    """[T, n_embd] normed -> [T, n_embd]: arXiv 2405.21060 with B, C and steps as arXiv 2312.00752 makes them."""
+    gate, x = map(g.join_of_heads, g.halves(g.split_heads(layers.linear(g, b, "ssm_in", h), hp.heads)))
+    x = g.causal_conv(x, taps_of(b["ssm_conv1d"]), layer, silu=True)
+    told = g.columns(layers.linear(g, b, "ssm_x", x), hp.keys, hp.keys, hp.rank)
+    before, after, dt = (
+        g.rms_norm(part, b.whole(f"ssm_{name}_norm"), hp.eps) for name, part in zip(SPLIT, told, strict=True)
+    )
+    steps = layers.linear(g, b, "ssm_dt", dt)  # with the bias that the scan would add
+    none = constant(np.zeros(hp.heads, np.float32), f"blk.{layer}.zeros")
+    y = g.selective_scan(
+        g.split_heads(x, hp.heads), g.split_heads(before, 1), g.split_heads(after, 1), steps, as_vector(b["ssm_a"]),
+        none, as_vector(b["ssm_d"]), layer,
+    )  # fmt: skip
+    return layers.linear(g, b, "ssm_out", g.swiglu(gate, y))
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for models without scans, pictures, and matrices of another type."""
+    config.only(plamo3.PLAIN)
+    config.only_flags({"mamba_enabled": True})
+    head = config.size("head_dim", LIMITS["attention.key_length"], 128)
+    sizes = {name: config.size(word, MOST, usual) for name, (word, usual) in WORDS.items()}
+    attends = _attends(config)
+    kv_heads = config.size("num_key_value_heads", LIMITS[KV_HEADS], 4)
+    return {
+        **{SIZES[name]: size for name, size in sizes.items()},
+        SIZES["inner"]: sizes["heads"] * head, SIZES["scan_groups"]: 0,
+        "attention.key_length": head, "attention.value_length": head, "rope.dimension_count": head,
+        KV_HEADS: [kv_heads * attend for attend in attends], **_window_keys(config, attends),
+    }  # fmt: skip
+
+
+def _attends(config: Config) -> list[bool]:
+    """Whether each layer has attention: that in the middle of each so many, or the last of few."""
+    n = config.size("num_hidden_layers", LIMITS["block_count"])
+    step = config.size("mamba_step", LIMITS["block_count"], 2)
+    if step < 2:
+        raise config.error("mamba_step", f"is {step}", "at least 2")
+    middle = step // 2
+    return [i == n - 1 if n <= middle else i % step == middle for i in range(n)]
+
+
+def _window_keys(config: Config, attends: list[bool]) -> Keys:
+    """The window of attention, which a token sees beside itself, and its rope; nothing where no layer has one."""
+    whole = config.values.get("full_attention_idx") or []
+    if not isinstance(whole, list) or any(type(i) is not int or not 0 <= i < len(attends) for i in whole):
+        allowed = f"a list of layers, 0 to {len(attends) - 1}"
+        raise config.error("full_attention_idx", f"is {brief(whole)}", allowed)
+    windowed = [attend and i not in whole for i, attend in enumerate(attends)]
+    if not any(windowed):
+        return {}
+    base = config.real("rope_theta", 1e4)
+    return {
+        WINDOW: config.size("attention_window_size", LIMITS[WINDOW] - 1, 2048) + 1, PATTERN: windowed,
+        LOCAL_BASE: config.real("rope_local_theta", base),
+    }  # fmt: skip
+
+
+def remade(name: str, tensor: LazyTensor, hp: Plamo2) -> LazyTensor:
+    """A checkpoint's tensor as GGUF has it: rates, convolutions [C, K], which MLX has as [C, K, 1], and norms."""
+    if name.endswith(".ssm_a"):
+        return of_values(tensor, lambda values: -np.exp(values))
+    if name.endswith(".ssm_conv1d.weight"):
+        return in_shape(tensor, (hp.inner, hp.taps))
+    return plamo3.shifted(name, tensor, SHIFTS)
+
+
+ARCH = Architecture(
+    name="plamo2",
+    hparams=hparams,
+    keys=ssd.KEYS | {PATTERN, LOCAL_BASE},
+    tensors=tensors,
+    build=build,
+    classes={"Plamo2ForCausalLM": config_keys},
+    layer="layers.layers",
+    names={module: name for module, name in ssd.names("mixer.").items() if name != "ssm_norm"} | plamo3.NAMES | {
+        "mixer.bcdt_proj": "ssm_x", "mixer.dt_proj": "ssm_dt",
+        **{f"mixer.{n}_weight": f"attn_{n}_norm" for n in "qk"},
+        **{f"mixer.{n}_norm_weight": f"ssm_{n.lower()}_norm." for n in ("B", "C", "dt")},
+    },
+    key_aliases={"hidden_size_per_head": "head_dim"},
+    remade=remade,
+    ropes=("default",),
+    tied=True,
+    vocabulary=Vocabulary(file="tokenizer.jsonl", pre="default"),
+    why_unwritten=lambda hp: plamo3.WHY_UNWRITTEN,
+    writable=False,
+)  # fmt: skip
