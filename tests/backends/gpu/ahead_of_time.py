@@ -39,6 +39,7 @@ LENGTHS = {
     "matvec_stream_wide": 4096,
     "matvec_stream_deep": 6144,
     "matvec_stream_deepest": 14336,
+    "matvec_stream_planes": 14336,
     "matvec_stream_norm": 14336,
     "matvec_stream_points": 4096,
     "matvec_stream_points_wide": 4096,

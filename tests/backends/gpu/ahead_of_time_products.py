@@ -39,6 +39,7 @@ PRODUCTS: Kernels = {
     "matvec_stream_wide": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {**STREAM, "terms": ()}),
     "matvec_stream_deep": (matvec_stream_kernel, {"shape": MatvecStreamShape(2)}, 2, STREAM),
     "matvec_stream_deepest": (matvec_stream_kernel, {"shape": MatvecStreamShape(4)}, 4, STREAM),
+    "matvec_stream_planes": (matvec_stream_kernel, {"shape": MatvecStreamShape(8)}, 8, STREAM),
     "matvec_stream_norm": (matvec_stream_kernel, {"shape": MatvecStreamShape(4, 2, 2, "rms_norm", True)}, 8,
                            {**STREAM, "x": FINE_X, "end": NORM_END}),
     "matvec_stream_swiglu": (matvec_stream_kernel, {"shape": MatvecStreamShape(1, 8, 2, "swiglu", True)}, 8,

@@ -34,7 +34,7 @@ INSTRUCTIONS = {
 NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "matvec_stream": "dot", "matvec_stream_wide": "dot", "matvec_stream_deep": "dot",
          "matvec_stream_deepest": "dot", "matvec_stream_norm": "dot", "matvec_stream_swiglu": "dot",
-         "matvec_stream_points": "dot", "matvec_stream_points_wide": "dot",
+         "matvec_stream_planes": "dot", "matvec_stream_points": "dot", "matvec_stream_points_wide": "dot",
          "points_stream": "dot", "points_stream_deep": "dot",
          "matvec_id": "dot", "matvec_id_wide": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
          "grid_matvec_2": "dot",
@@ -80,6 +80,9 @@ STREAMED = [
     f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K", "Q8_0")
 ]
 STREAMED += ["matvec_stream_wide:Q4_0", "matvec_stream_norm:Q8_0", "matvec_stream_swiglu:Q8_0"]
+STREAMED += [f"matvec_stream{size}:{name}" for size in ("_wide", "_deep") for name in ("IQ4_XS", "IQ4_NL", "Q5_K")]
+STREAMED += [f"matvec_stream{size}:{name}" for size in ("_wide", "_planes") for name in ("Q3_K", "Q5_0")]
+STREAMED += ["matvec_stream_planes:Q5_K"]
 GRIDS = {name: grid for name in LAYOUTS if (grid := by_name(name).grid) is not None}
 POINTS = [f"matvec_stream_points:{name}" for name in GRIDS]
 POINTS += [f"matvec_stream_points_wide:{name}" for name, grid in GRIDS.items() if grid.width == 8]

@@ -24,8 +24,12 @@ from tests.sampling import slow
 
 
 @pytest.mark.parametrize(
-    "name", ["Q4_0", "Q4_K", "Q6_K", "Q8_0", "IQ3_S codes", "IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ3_S"]
-)
+    "name",
+    [
+        "Q3_K", "Q4_0", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S codes", "IQ3_XXS codes",
+        "IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ3_S",
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize(
     ("n", "k", "shape"),
     [
@@ -44,7 +48,7 @@ def test_rows(name: str, n: int, k: int, shape: tuple[int, ...]) -> None:
 
 
 def test_what_takes_it() -> None:
-    """One token, and two not; formats with tables, other bits or minima of one level not."""
+    """One token, and two not; formats of two bits, with digits, exponents for scales or minima of one level not."""
     c, rng = Context(target()), np.random.default_rng(0)
     n, k = (8192, 4096) if c.target.arch.startswith("sm_") else (4, 1024)
     w: Any = load(random_matrix("w", by_name("Q4_K"), (n, k), rng), c.target.device)
@@ -54,7 +58,7 @@ def test_what_takes_it() -> None:
         (call,) = product(c, w, values.Activation(x, tokens, k), torch.empty(tokens, n, device=c.target.device), ())
         kernels.append(getattr(call, "kernel", None) is matvec_stream_kernel)
     assert kernels == [not c.target.arch.startswith("gfx"), False]
-    for name in ("Q4_1", "Q5_K", "Q5_0", "Q3_K", "IQ4_XS", "MXFP4", "TQ2_0"):
+    for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0"):
         other: Any = load(random_matrix("w", by_name(name), (4, 1024), rng), "cpu")
         found = [shape_of(other.layout, 28672, k, arch) for k in (2048, 4096) for arch in ("sm_90", "interpreter")]
         assert not any(found)
@@ -69,6 +73,31 @@ def test_rows_of_four_bits() -> None:
     odd = layout_of(by_name("IQ3_S"), "f16", as_codes=True)
     shapes = {n: shape_of(odd, n, 4096, "sm_90") for n in (1024, 4096, 6144)}
     assert {n: shape and shape.rows for n, shape in shapes.items()} == {1024: None, 4096: 8, 6144: 1}
+
+
+def test_rows_of_several_planes_and_of_tables() -> None:
+    """Where steps were faster: joined matrices, and long rows of 3 and 5 bits."""
+    sizes = [(n, kp) for n in (4096, 6144, 28672, 128256) for kp in (2048, 2560, 4096, 5120, 8192, 9728, 14336, 28672)]
+    wide = {(28672, 2560): 1, (28672, 4096): 1, (28672, 8192): 2}
+    long = {(n, kp): warps for n in (4096, 6144, 28672) for kp, warps in ((8192, 2), (9728, 4), (14336, 8))}
+    for name, expected in (
+        ("IQ4_NL", wide), ("IQ4_XS", wide), ("Q3_K", wide | long), ("Q5_0", wide | long),
+        ("Q5_K", wide | long | {(28672, 5120): 2}),
+    ):  # fmt: skip
+        found = {size: shape_of(layout_of(by_name(name), "f16"), *size, "sm_90") for size in sizes}
+        assert {size: shape.warps for size, shape in found.items() if shape} == expected
+
+
+@pytest.mark.parametrize(
+    ("table", "taken"),
+    [
+        ((*range(8), *range(-8, 0)), True), ((*range(-127, -119), *range(8)), True),
+        ((*range(-128, -120), *range(8)), False), (tuple(range(16)), False), ((1, -1) * 8, False),
+    ],
+)  # fmt: skip
+def test_tables_whose_halves_have_signs(table: tuple[int, ...], taken: bool) -> None:
+    """Magnitudes of each half are looked up apart, in seven bits."""
+    assert matvec_stream.has_signed_halves(table) == taken
 
 
 @pytest.mark.parametrize(

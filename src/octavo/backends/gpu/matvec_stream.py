@@ -34,6 +34,8 @@ MOST_CHUNKS = 4
 """Of a lane."""
 DEEP, DEEPEST = 8192, 16384
 """Values of a row up to which two warps share it, and four."""
+THREE_CHUNKS = 3 * 32 * 32 * 4
+"""Values of a row from which on lanes of four warps have more chunks, too many for codes in several planes."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +75,26 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
         faster = some and 1024 <= kp <= DEEPEST
     elif layout.odd:
         faster = 2048 <= n < 65536 and kp <= 4096
+    elif layout.bits in (3, 5) or layout.table is not None:
+        faster = some and _faster_of_planes(layout, n, kp)
     elif layout.signed:
         faster = some and n >= 5120 and kp == 4096
     else:
         faster = deep or (some and ((n >= 5120 and kp == 4096) or (n >= 8192 and kp == 2048) or 4096 < kp <= DEEP))
     if not arch.startswith("sm_") or not faster:
         return None
-    shape = MatvecStreamShape(warps_of(kp))
+    shape = MatvecStreamShape(warps_of(kp) * (2 if layout.bits in (3, 5) and kp > THREE_CHUNKS else 1))
     many = (layout.bits == 8 and n >= 2048 and _few(shape, kp)) or (layout.odd and n < 5120)
     return replace(shape, rows=8) if many else shape
+
+
+def _faster_of_planes(layout: Layout, n: int, kp: int) -> bool:
+    """As `shape_of`, of codes of 3 and 5 bits and of those that are looked up, in models of 2048 to 8192 channels: for
+    joined matrices, and without a table for long rows."""
+    wide = n >= 8192 and (2048 < kp <= 4096 or kp == DEEP)
+    if layout.table is not None:
+        return wide
+    return wide or DEEP <= kp <= DEEPEST or (layout.has_min and n >= 8192 and 4096 < kp < DEEP)
 
 
 def _of_points(grid: Points, n: int, kp: int) -> MatvecStreamShape | None:
@@ -116,16 +129,25 @@ def _few(shape: MatvecStreamShape, kp: int) -> bool:
 
 
 def _has_kernel(layout: Layout, kp: int) -> bool:
-    """Whether the kernel takes a layout: those of Q4_0, Q4_K, Q6_K and Q8_0, points, and odd codes."""
+    """Whether the kernel takes a layout: those of Q3_K, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K and Q8_0, points, and tables for
+    four bits whose halves have a sign each."""
     if layout.grid is not None:
         return True
-    if layout.table is not None and not layout.odd:
+    if layout.digits or layout.has_zero or layout.scale != "f16" or (layout.two_level and kp % 256):
         return False
-    plain = layout.scale == "f16" and not layout.has_min
-    four = layout.bits == 4 and layout.group == 32 and (layout.min_bits == 6 or plain)
-    six = layout.bits == 6 and layout.group == 16 and layout.two_level and layout.signed
-    eight = layout.bits == 8 and layout.group == 32 and layout.signed and not layout.has_min and layout.scale == "f16"
-    return eight or ((four or six) and (not layout.two_level or kp % 256 == 0))
+    if layout.table is not None:
+        return layout.bits == 4 and layout.group == 32 and (layout.odd or has_signed_halves(layout.table))
+    if layout.has_min:
+        return layout.bits in (4, 5) and layout.group == 32 and layout.min_bits == 6
+    if layout.bits in (3, 6):
+        return layout.group == 16 and layout.two_level and layout.signed
+    return layout.bits in (4, 5, 8) and layout.group == 32 and (layout.signed or layout.bits == 4)
+
+
+def has_signed_halves(table: tuple[int, ...]) -> bool:
+    """Whether no value of one half of a table of 16 is above 0, none of the other below, and none -128."""
+    halves = (table[:8], table[8:])
+    return min(table) > -128 and any(max(a) <= 0 <= min(b) for a, b in (halves, halves[::-1]))
 
 
 def warps_of(kp: int) -> int:
@@ -143,7 +165,7 @@ def resident(shape: MatvecStreamShape, layout: Layout, kp: int) -> int:
         return FINISHING_WARPS * (1 + few)
     if layout.grid is not None:
         return WARPS
-    if layout.bits > 4:
+    if layout.bits > 4 or layout.bits == 3:
         return WARPS if few else SOME_WARPS
     return DEEP_WARPS if kp > DEEP else WARPS
 

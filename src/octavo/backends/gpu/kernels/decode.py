@@ -31,6 +31,27 @@ def field(word, LEFT: tl.constexpr, WIDTH: tl.constexpr, SKIP: tl.constexpr):
 
 
 @triton.constexpr_function
+def _place(layout, plane):
+    """Where the plane of 2 bits, or of 1, is among those of a layout below 8 bits."""
+    of_four = layout.bits // 4
+    return of_four if plane == 2 else of_four + (layout.bits & 2) // 2
+
+
+@triton.jit
+def word_of(planes, i: tl.constexpr, t, P: tl.constexpr, LAYOUT: tl.constexpr):
+    """Four codes of less than 8 bits as bytes: word i of half P of a tile's chunk t, four words of each plane."""
+    if LAYOUT.bits >= 4:
+        out = field(planes[0][i], left_of(LAYOUT, 4), 4, 4 * P)
+    if LAYOUT.bits & 2:
+        two = field(planes[_place(LAYOUT, 2)][i] >> (t // 2 * 4), left_of(LAYOUT, 2), 2, 2 * P)
+        out = (out | two) if LAYOUT.bits >= 4 else two
+    if LAYOUT.bits & 1:
+        one = field(planes[_place(LAYOUT, 1)][i] >> (t * 2), left_of(LAYOUT, 1), 1, P)
+        out = (out | one) if LAYOUT.bits > 1 else one
+    return out
+
+
+@triton.constexpr_function
 def _table_ptx(pack):
     """PTX that looks up four bytes, and its constraints; with `pack` 4 each word of the table is given four times."""
     a, b, c, d = (f"${2 + i * pack}" for i in range(4))

@@ -1,4 +1,4 @@
-"""Products of one token whose lanes keep their part of it in registers and take row after row of the weights: of 4, 6
+"""Products of one token whose lanes keep their part of it in registers and take row after row of the weights: of 3 to 6
 and 8 bits, and of points of a grid, which a program copies to shared memory.
 
 A program has a lane for each chunk of 32 codes (`layout`), or for up to four of them. As many programs run as there is
@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.kernels.decode import field, half_pair, left_of
+from octavo.backends.gpu.kernels.decode import field, half_pair, word_of
 from octavo.backends.gpu.kernels.grid import codes_of_chunk, in_shared_memory, own_copy, upper_of
 from octavo.backends.gpu.kernels.int8_dot import MAGIC, MAGIC_FLOAT, dot4
 from octavo.backends.gpu.kernels.loads import four, load_or_zero
@@ -20,6 +20,7 @@ from octavo.backends.gpu.kernels.mmq_mma.decode import byte_float
 from octavo.backends.gpu.kernels.mmq_mma.ptx import here
 from octavo.backends.gpu.kernels.quantize8 import ROUND
 from octavo.backends.gpu.kernels.stream_loads import bits_at, four_words, load_numbers
+from octavo.backends.gpu.kernels.table import by_turns, looked_up, magnitudes, table_product
 
 UNIT = tl.constexpr(16)  # values that share a scale where a product quantizes them on their way out
 
@@ -59,10 +60,15 @@ def _load(w, row, n, lane, LANES: tl.constexpr, ASM: tl.constexpr):
                 four_words(of_lane, j * LANES * 8 + 16, wanted, ASM),
             )
         else:
-            codes = (four_words(w.codes4 + at * 4 + row * (L.kp // 8), j * LANES * 4, wanted, ASM),)
-        if L.bits == 6:
-            of_lane = w.codes2 + (at // 4 * 8 + at % 2 * 4) + row * (L.kp // 16)
-            codes = codes + (four_words(of_lane, j * LANES * 2, wanted, ASM),)  # noqa: RUF005
+            codes = ()
+            if L.bits >= 4:
+                codes = (four_words(w.codes4 + at * 4 + row * (L.kp // 8), j * LANES * 4, wanted, ASM),)
+            if L.bits & 2:
+                of_lane = w.codes2 + (at // 4 * 8 + at % 2 * 4) + row * (L.kp // 16)
+                codes = codes + (four_words(of_lane, j * LANES * 2, wanted, ASM),)  # noqa: RUF005
+            if L.bits & 1:
+                of_lane = w.codes1 + at // 4 * 4 + row * (L.kp // 32)
+                codes = codes + (four_words(of_lane, j * LANES, wanted, ASM),)  # noqa: RUF005
         of_pair = at * 16 // L.group + row * PAIRS
         if L.two_level:
             d = w.scale + at * 32 // L.super + row * (L.kp // L.super)
@@ -104,6 +110,9 @@ def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, FINE: tl.constexp
             d_high = load_or_zero(x.scale + (group + 2) * x.stride, mask)
         if LAYOUT.odd:
             d_low, d_high = d_low * 0.125, d_high * 0.125  # of eight times the values
+        elif looked_up(LAYOUT):
+            low = by_turns(low[0], low[1], ASM) + by_turns(low[2], low[3], ASM)
+            high = by_turns(high[0], high[1], ASM) + by_turns(high[2], high[3], ASM)
         elif LAYOUT.bits == 4 and not LAYOUT.signed:
             d_high *= 0.0625  # high codes are taken as they lie, 16 times as large
         chunks = chunks + ((low, high, d_low, d_high),)  # noqa: RUF005
@@ -131,12 +140,10 @@ def _dot(codes, x, total, i: tl.constexpr, t, P: tl.constexpr, LAYOUT: tl.conste
     of its chunk in the tile."""
     if LAYOUT.bits == 8:
         total = dot4(codes[P][i], x, total, ASM)
-    elif LAYOUT.bits == 6:
-        two = field(codes[1][i] >> (t // 2 * 4), left_of(LAYOUT, 2), 2, 2 * P)
-        total = dot4(field(codes[0][i], left_of(LAYOUT, 4), 4, 4 * P) | two, x, total, ASM)
-    elif LAYOUT.signed or LAYOUT.odd:  # 2 c + 1 is twice what is half a code above c
-        word = field(codes[0][i], 4, 4, 4 * P)
-        total = dot4(word | 0x08080808 if LAYOUT.odd else word, x, total, ASM)
+    elif LAYOUT.odd:  # 2 c + 1 is twice what is half a code above c
+        total = dot4(field(codes[0][i], 4, 4, 4 * P) | 0x08080808, x, total, ASM)
+    elif LAYOUT.bits != 4 or LAYOUT.signed:
+        total = dot4(word_of(codes, i, t, P, LAYOUT), x, total, ASM)
     elif ASM == "ptx":
         word = codes[0][i] & (0x0F0F0F0F if P == 0 else -0x0F0F0F10)
         total = tl.inline_asm_elementwise(
@@ -148,13 +155,17 @@ def _dot(codes, x, total, i: tl.constexpr, t, P: tl.constexpr, LAYOUT: tl.conste
 
 
 @triton.jit
-def _product(codes, x_low, x_high, d_low, d_high, start, t, LAYOUT: tl.constexpr, ASM: tl.constexpr):
+def _product(codes, x_low, x_high, d_low, d_high, start, table, t, LAYOUT: tl.constexpr, ASM: tl.constexpr):
     """Products of a lane's low and high codes of a chunk with a token's, in float32; `start` is MAGIC."""
-    low, high = start, start
-    for i in tl.static_range(4):
-        low = _dot(codes, x_low[i], low, i, t, 0, LAYOUT, ASM)
-        high = _dot(codes, x_high[i], high, i, t, 1, LAYOUT, ASM)
-    low, high = low.to(tl.float32, bitcast=True) - MAGIC_FLOAT, high.to(tl.float32, bitcast=True) - MAGIC_FLOAT
+    if looked_up(LAYOUT):
+        low = table_product(codes[0], x_low, start, table, 0, LAYOUT.table, ASM)
+        high = table_product(codes[0], x_high, start, table, 1, LAYOUT.table, ASM)
+    else:
+        low, high = start, start
+        for i in tl.static_range(4):
+            low = _dot(codes, x_low[i], low, i, t, 0, LAYOUT, ASM)
+            high = _dot(codes, x_high[i], high, i, t, 1, LAYOUT, ASM)
+        low, high = low.to(tl.float32, bitcast=True) - MAGIC_FLOAT, high.to(tl.float32, bitcast=True) - MAGIC_FLOAT
     return low * d_low, high * d_high
 
 
@@ -192,7 +203,7 @@ def _multiply(loaded, x, start, lane, LAYOUT: tl.constexpr, COPIES: tl.constexpr
     for j in tl.static_range(len(chunks)):
         codes, scales = chunks[j]
         if LAYOUT.grid is None:
-            low, high = _product(codes, *x_chunks[j], start, lane % 4, LAYOUT, ASM)
+            low, high = _product(codes, *x_chunks[j], start, points, lane % 4, LAYOUT, ASM)
         else:
             low, high = _points_product(codes, points, x_chunks[j], start, lane, LAYOUT, COPIES, ASM)
         if LAYOUT.grid is not None:
@@ -332,7 +343,9 @@ def matvec_stream_kernel(w, x, terms, y, end, n, shape: tl.constexpr, ASM: tl.co
     rows = ()
     for p in tl.static_range(AHEAD):
         rows = rows + (_load(w, first + _offset(0, p, stride, half, shape) + own, n, lane, LANES, ASM),)  # noqa: RUF005
-    if L.grid is None:
+    if looked_up(L):
+        points = magnitudes(L.table, (lane + n) >> 31)
+    elif L.grid is None:
         points = 0
     elif shape.copies > 0:
         points = in_shared_memory(w.points, tl.arange(0, R * LANES), L.grid.count, shape.copies, R * LANES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.kernels.decode import field, half_pair, left_of, look_up, scale_and_minimum
+from octavo.backends.gpu.kernels.decode import half_pair, look_up, scale_and_minimum, word_of
 from octavo.backends.gpu.kernels.digits import codes_of_piece, load_piece
 from octavo.backends.gpu.kernels.grid import codes_of_chunk, load_chunk
 from octavo.backends.gpu.kernels.loads import four, words_at
@@ -31,13 +31,6 @@ def _load_codes(w, row, tile, t, ASM: tl.constexpr):
     return out
 
 
-@triton.constexpr_function
-def _place(bits, plane):
-    """Where `_load_codes` leaves a plane narrower than 4 bits."""
-    before = 1 if bits >= 4 else 0
-    return before + (1 if plane == 1 and bits & 2 else 0)
-
-
 @triton.jit
 def codes_of(unit, U: tl.constexpr, t, P: tl.constexpr, table, LAYOUT: tl.constexpr, ASM: tl.constexpr):
     """A lane's 16 codes of half P of tile U of a unit, as bytes in four words; `table` is that of codes, or the grid's
@@ -48,16 +41,7 @@ def codes_of(unit, U: tl.constexpr, t, P: tl.constexpr, table, LAYOUT: tl.conste
     if LAYOUT.grid is not None:
         words = codes_of_chunk(loaded, table, P, LAYOUT, 0, ASM)
     for i in tl.static_range(0 if LAYOUT.digits or LAYOUT.grid is not None else 4):
-        if LAYOUT.bits == 8:
-            out = loaded[P][i]
-        if LAYOUT.bits >= 4 and LAYOUT.bits < 8:
-            out = field(loaded[0][i], left_of(LAYOUT, 4), 4, 4 * P)
-        if LAYOUT.bits & 2:
-            two = field(loaded[_place(LAYOUT.bits, 2)][i] >> (t // 2 * 4), left_of(LAYOUT, 2), 2, 2 * P)
-            out = (out | two) if LAYOUT.bits >= 4 else two
-        if LAYOUT.bits & 1:
-            one = field(loaded[_place(LAYOUT.bits, 1)][i] >> (t * 2), left_of(LAYOUT, 1), 1, P)
-            out = (out | one) if LAYOUT.bits > 1 else one
+        out = loaded[P][i] if LAYOUT.bits == 8 else word_of(loaded, i, t, P, LAYOUT)
         if LAYOUT.table is not None:
             out = look_up(out, table, ASM, 1)
         words = words + (out,)  # noqa: RUF005
