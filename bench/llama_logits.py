@@ -108,6 +108,7 @@ NOTES = {
         ("qwen3vl", "qwen3vlmoe"),
         "llama.cpp turns pairs beyond three times a section by a fourth position, 0; compared without such pairs",
     ),
+    "hunyuan_vl": "llama.cpp turns pairs of a fourth section by a fourth position, 0; compared without such pairs",
     "gemma": GELU,
     "gemma-odd": GELU,
     "bitnet": "llama.cpp 0.3.36 has SiLU, whatever the file says; compared with it",
@@ -185,6 +186,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     **{name: {"rms_norm_eps": 1e-12} for name in ("qwen2vl", "qwen2vl-2.5")},
     "qwen3vl": TAKING_TURNS,
     "qwen3vlmoe": TAKING_TURNS,
+    "hunyuan_vl": {"rope_parameters": {
+        **TABLE["hunyuan_vl"].options["rope_parameters"], "mrope_section": [11, 11, 10]}},
     "bitnet": {"hidden_act": "silu"},
     "jais-tied": {"tie_word_embeddings": False},
     "bitnet-silu": {"tie_word_embeddings": True},

@@ -55,6 +55,8 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "qwen3.5-moe": ("Qwen3_5Moe", DELTA_NET_EXPERTS, QWEN_VISION, "qwen35moe"),
     "qwen3-vl": ("Qwen3VL", TABLE["qwen3vl"].options, PICTURES["Qwen3VLConfig"], "qwen3vl"),
     "qwen3-vl-moe": ("Qwen3VLMoe", TABLE["qwen3vlmoe"].options, PICTURES["Qwen3VLMoeConfig"], "qwen3vlmoe"),
+    "hunyuan-vl": ("HunYuanVL", TABLE["hunyuan_vl"].options, PICTURES["HunYuanVLConfig"], "hunyuan_vl"),
+    "paddleocr-vl": ("PaddleOCRVL", TABLE["paddleocr"].options, PICTURES["PaddleOCRVLConfig"], "paddleocr"),
 }  # fmt: skip
 
 
@@ -84,7 +86,8 @@ def test_logits(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> 
     model = save(tmp_path / "hf", kind)
     convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf", "F32")
     assert "text only, without " in caplog.text
-    part = "visual" if kind.startswith("qwen") else "vision_tower" if kind == "gemma4" else "multi_modal_projector"
+    others = {"gemma4": "vision_tower", "hunyuan-vl": "vit", "paddleocr-vl": "mlp_AR"}
+    part = "visual" if kind.startswith("qwen") else others.get(kind, "multi_modal_projector")
     assert f"{part} (" in caplog.text
     with torch.no_grad():
         given = model.language_model if kind == "llama4" else model  # whose own forward is broken in transformers 5.24
@@ -125,6 +128,41 @@ def test_values_of_the_text_model_beside_the_others(tmp_path: Path) -> None:
     }, path)  # fmt: skip
     with open_model_file(tmp_path) as file:
         np.testing.assert_array_equal(logits(file, ReferenceBackend(), TOKENS[:9], at_once=True), want)
+
+
+@pytest.mark.parametrize(("kind", "rope"), [
+    ("hunyuan-vl", {"type": "xdrope", "alpha": 50.0, "beta_fast": 32, "factor": 1.0, "xdrope_section": [8, 8, 8, 8]}),
+    ("paddleocr-vl", {"type": "default", "rope_type": "default", "mrope_section": [8, 12, 12]}),
+])  # fmt: skip
+def test_published_words(tmp_path: Path, kind: str, rope: dict[str, Any]) -> None:
+    """Those of the text model beside the others, and the rope as it is called there."""
+    save(tmp_path, kind)
+    with open_model_file(tmp_path) as file:
+        want = logits(file, ReferenceBackend(), TOKENS[:9], at_once=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    text = config.pop("text_config")
+    theta = text.pop("rope_parameters")["rope_theta"]
+    flat = {**text, **config, "rope_theta": theta, "rope_scaling": rope, "model_type": "any", "pad_token_id": -1}
+    own = {"attention_head_dim": flat.pop("head_dim"), "num_experts": 1} if kind == "hunyuan-vl" else {}
+    write(tmp_path, "config.json", flat | own)
+    with open_model_file(tmp_path) as file:
+        np.testing.assert_array_equal(logits(file, ReferenceBackend(), TOKENS[:9], at_once=True), want)
+
+
+@pytest.mark.parametrize(("kind", "values", "field"), [
+    ("hunyuan-vl", {"use_qk_norm": False}, "use_qk_norm"), ("hunyuan-vl", {"num_experts": 2}, "num_experts"),
+    ("hunyuan-vl", {"rope_parameters": {"rope_type": "xdrope", "xdrope_section": [32], "rope_theta": 1e4}}, "alpha"),
+    ("paddleocr-vl", {"sliding_window": 4}, "sliding_window"),
+    ("paddleocr-vl", {"rope_is_neox_style": False}, "rope_is_neox_style"),
+    ("paddleocr-vl", {"rope_parameters": {"mrope_section": [8, 8, 8]}}, "paddleocr.rope.dimension_sections"),
+])  # fmt: skip
+def test_text_models_that_are_not_computed(tmp_path: Path, kind: str, values: dict[str, Any], field: str) -> None:
+    save(tmp_path, kind)
+    config = json.loads((tmp_path / "config.json").read_text())
+    write(tmp_path, "config.json", config | {"text_config": config["text_config"] | values})
+    with pytest.raises(ModelError) as caught, open_model_file(tmp_path):
+        pass
+    assert caught.value.field == field
 
 
 def test_an_output_matrix_that_is_no_embedding(gemma: Path) -> None:

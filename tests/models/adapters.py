@@ -20,6 +20,7 @@ RANK, ALPHA = 4, 6.0
 PREFIX = "base_model.model."
 NO_MODULES = (
     "norm", "embed", "conv", "vision", "visual", "vit_", "wte", "wpe", "ln_", "tok_emb", "position", "_coefs",
+    "vit.", "mlp_AR",
 )  # fmt: skip
 """What names of tensors have that belong to no linear layer of the text model."""
 

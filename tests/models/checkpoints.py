@@ -82,6 +82,11 @@ PICTURES: dict[str, dict[str, Any]] = {
         "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14,
         "mlp_ratio": 1.0},
     "Qwen3VLMoeConfig": {**QWEN_VISION, "deepstack_visual_indexes": [0]},
+    "HunYuanVLConfig": {
+        "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "out_hidden_size": 128},
+    "PaddleOCRVLConfig": {
+        "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28},
 }  # fmt: skip
 """Of configurations of models that take pictures too, what makes these; a case's options are the text model's."""
 

@@ -222,6 +222,13 @@ TABLE: dict[str, Case] = {
     "qwen3vl": small("qwen3vl", "Qwen3VLConfig", QWEN3_VL),
     "qwen3vlmoe": small("qwen3vlmoe", "Qwen3VLMoeConfig", {
         **QWEN3_VL, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}),
+    "hunyuan_vl": small("hunyuan_vl", "HunYuanVLConfig", {
+        "head_dim": 64, "pad_token_id": None, "rope_parameters": {
+            "rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0,
+            "mrope_section": [8, 8, 8, 8]}}),
+    "paddleocr": small("paddleocr", "PaddleOCRVLConfig", {
+        "head_dim": 64, "pad_token_id": None, "rope_parameters": {
+            "rope_type": "default", "rope_theta": 5e5, "mrope_section": [8, 12, 12]}}),
     "gemma": small("gemma", "GemmaConfig", {"head_dim": 64}),
     "gemma-odd": small("gemma", "GemmaConfig", {**ODD, "head_dim": 32}),
     "minicpm": replace(small("minicpm", "GraniteConfig", {**MINICPM, "tie_word_embeddings": True}),

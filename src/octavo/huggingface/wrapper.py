@@ -16,7 +16,7 @@ log = logging.getLogger("octavo")
 TEXT = "language_model."
 OTHERS = (
     "vision_tower.", "vision_model.", "vision_embedder.", "multi_modal_projector.", "visual.", "audio_tower.",
-    "embed_vision.", "embed_audio.", "vit_large_projector.",
+    "embed_vision.", "embed_audio.", "vit_large_projector.", "vit.", "mlp_AR.", "projector.",
 )  # fmt: skip
 """What names of the other parts' tensors begin with, perhaps after "model."."""
 
@@ -56,6 +56,9 @@ WRAPPERS = {
         "qwen3_vl_text": "Qwen3VLForConditionalGeneration"}, kept=("vision_config",)),
     "Qwen3VLMoeForConditionalGeneration": Wrapper({
         "qwen3_vl_moe_text": "Qwen3VLMoeForConditionalGeneration"}, kept=("vision_config",)),
+    "HunYuanVLForConditionalGeneration": Wrapper({"hunyuan_vl_text": "HunYuanVLForConditionalGeneration"}, flat=True),
+    "PaddleOCRVLForConditionalGeneration": Wrapper(
+        {"paddleocr_vl_text": "PaddleOCRVLForConditionalGeneration"}, flat=True),
 }  # fmt: skip
 """By the class that config.json names under `architectures`."""
 

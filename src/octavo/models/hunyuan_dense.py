@@ -41,12 +41,17 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
     return layers.logits(g, hp, w, x)
 
 
+def refuse(config: Config) -> None:
+    """Raise ModelError for heads without norms, and for shared caches."""
+    config.only_flags({"use_qk_norm": True, "use_cla": False})
+
+
 def config_keys(config: Config) -> Keys:
     """The rope's base: theta * alpha^(d / (d - 2)) for heads of d values.
 
     Raises ModelError for a rope that follows the length of the text, for heads without norms, and for shared caches.
     """
-    config.only_flags({"use_qk_norm": True, "use_cla": False})
+    refuse(config)
     found = rope_parameters(config)
     if found.get("rope_type", found.get("type")) != "dynamic":
         return {}

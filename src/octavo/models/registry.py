@@ -52,6 +52,7 @@ from octavo.models import (
     grovemoe,
     hunyuan_dense,
     hunyuan_moe,
+    hunyuan_vl,
     internlm2,
     jais,
     jais2,
@@ -86,6 +87,7 @@ from octavo.models import (
     olmoe,
     openelm,
     orion,
+    paddleocr,
     pangu_embedded,
     phi2,
     phi3,
@@ -138,6 +140,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
         smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
         jina_bert_v3, neo_bert, jais, plm, grovemoe, kimi_linear, plamo2, plamo3, rwkv7,
+        hunyuan_vl, paddleocr,
     )
 }  # fmt: skip
 """By GGUF's `general.architecture`."""
