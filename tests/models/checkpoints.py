@@ -21,7 +21,7 @@ from tests.models.openelm_layers import rebuild_openelm
 from tests.models.plamo2_layers import rebuild_plamo2, rebuild_plamo3
 from tests.models.plamo_layers import rebuild_plamo
 from tests.models.plm_layers import rebuild_plm
-from tests.models.rwkv7_layers import rebuild_rwkv7
+from tests.models.rwkv7_layers import rebuild_arwkv7, rebuild_rwkv7
 from tests.models.small_thinker import rebuild_small_thinker
 
 VOCAB = 320
@@ -166,6 +166,8 @@ def make(case: Case, seed: int = 0) -> Any:
         rebuild_openelm(model)
     if case.arch == "smallthinker":
         rebuild_small_thinker(model, windows=not model.config.tie_word_embeddings)
+    if case.arch == "arwkv7":
+        rebuild_arwkv7(model)
     if case.arch == "rwkv7":
         rebuild_rwkv7(model)
     if case.arch == "refact":

@@ -335,6 +335,31 @@ def rwkv7(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, 
     }  # fmt: skip
 
 
+def arwkv7(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with other layers. The first has what mixes values, and all have shares for a gate, too."""
+    width, out = config["hidden_size"], dict[str, torch.Tensor]()
+    for name, x in tensors.items():
+        plain = re.sub(r"_lora\.lora\.2\.bias", "0", re.sub(r"_lora\.lora\.(0|2)\.weight", _factor, name))
+        for new, old in {"receptance": "r_proj", "key": "k_proj", "value": "v_proj", "output": "o_proj"}.items():
+            plain = plain.replace(f"time_mixer.{old}", f"time_mixer.{new}")
+        is_mixed = x.ndim == 1 and "time_mixer." in name and "g_norm" not in name
+        out[plain.replace("g_norm", "ln_x")] = x.T.contiguous() if "weight" in name and "_lora" in name else (
+            x[None, None] if is_mixed else x)  # fmt: skip
+    first, shapes = "model.layers.0.self_attn.time_mixer.", {"v0": (1, 1, width), "v1": (width, 32), "v2": (32, width)}
+    out |= {first + name: torch.ones(shape) for name, shape in shapes.items()}
+    words = ("rope_parameters", "attention_bias", "mlp_bias", "pretraining_tp", "head_dim", "num_key_value_heads",
+             "decay_low_rank_dim", "a_low_rank_dim", "v_low_rank_dim", "gate_low_rank_dim", "norm_eps")  # fmt: skip
+    return out, {
+        "architectures": ["RwkvHybridForCausalLM"], "model_type": "rwkv_hybrid", "head_size": config["head_dim"],
+        "num_wkv_heads": width // config["head_dim"], "wkv_version": 7, "wkv_layers": "full", "head_size_divisor": 8,
+        **dict.fromkeys(words),
+    }  # fmt: skip
+
+
+def _factor(found: re.Match[str]) -> str:
+    return "1" if found[1] == "0" else "2"
+
+
 def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Qwen 3 with other layers."""
     words = {
@@ -424,6 +449,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "JAISLMHeadModel": jais,
     "GroveMoeForCausalLM": grovemoe,
     "RWKV7ForCausalLM": rwkv7,
+    "RwkvHybridForCausalLM": arwkv7,
     **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM", "PLMForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
     "KimiLinearForCausalLM": kimi_linear,

@@ -38,6 +38,7 @@ class TimeMix(nn.Module):
     def __init__(self, config: Any, layer: int) -> None:
         super().__init__()
         width, self.size = config.hidden_size, config.head_dim
+        self.gated, normed = getattr(config, "wkv_has_gate", True), getattr(config, "wkv_has_group_norm", True)
         self.heads = width // self.size
         self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g = (shares(width) for _ in range(6))
         self.k_k, self.k_a = nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(width))
@@ -45,15 +46,15 @@ class TimeMix(nn.Module):
         self.r_proj, self.k_proj, self.v_proj, self.o_proj = (nn.Linear(width, width, bias=False) for _ in range(4))
         between = {"w": nn.Tanh(), "a": nn.Identity(), "v": nn.Identity(), "g": nn.Sigmoid()}
         for name, word in RANKS.items():
-            if layer or name != "v":
+            if (layer or name != "v") and (self.gated or name != "g"):
                 setattr(self, f"{name}_lora", Factors(width, getattr(config, word), between[name], name != "g"))
         self.w_lora.lora[2].bias.data = torch.linspace(-6, 1, width)
-        self.g_norm = nn.GroupNorm(self.heads, width, eps=64e-5)
+        self.g_norm = nn.GroupNorm(self.heads, width, eps=64e-5) if normed else nn.Identity()
 
     def forward(self, x: torch.Tensor, first: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
         last = before(x)
         r, w, k, v, a, g = (x + m * (last - x) for m in (self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g))
-        gate, decay = self.g_lora(g), torch.exp(-math.exp(-0.5) * torch.sigmoid(self.w_lora(w)))
+        gate, decay = self.g_lora(g) if self.gated else 1.0, torch.exp(-math.exp(-0.5) * torch.sigmoid(self.w_lora(w)))
         share = None if first is None else torch.sigmoid(self.v_lora(v))
         r, k, v, rate = self.r_proj(r), self.k_proj(k), self.v_proj(v), torch.sigmoid(self.a_lora(a))
         if first is not None and share is not None:
@@ -113,6 +114,25 @@ class Rwkv7(nn.Module):
         for block in self.layers:
             x, first = block(x, first)
         return BaseModelOutputWithPast(last_hidden_state=self.norm(x)[None])
+
+
+class InPlaceOfAttention(nn.Module):
+    """Time mixing in a layer of a Llama; `shared` has the values of the first one."""
+
+    def __init__(self, config: Any, layer: int, shared: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self.time_mixer, self.layer, self.shared = TimeMix(config, layer), layer, shared
+
+    def forward(self, hidden_states: torch.Tensor, **others: Any) -> tuple[torch.Tensor, None]:
+        first = self.shared["v"] if self.layer else None
+        y, self.shared["v"] = self.time_mixer(hidden_states[0], first)
+        return y[None], None
+
+
+def rebuild_arwkv7(model: Any) -> None:
+    shared: dict[str, torch.Tensor] = {}
+    for i, layer in enumerate(model.model.layers):
+        layer.self_attn = InPlaceOfAttention(model.config, i, shared)
 
 
 def rebuild_rwkv7(model: Any) -> None:

@@ -112,6 +112,9 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("rwkv7", {"attention.layer_norm_epsilon": 2.0}, "attention.layer_norm_epsilon", "2.0 is out of range"),
     ("rwkv7", {"token_shift_count": 1}, "token_shift_count", "is 1"),
     ("rwkv7", {"rescale_every_n_layers": 6}, "rescale_every_n_layers", "does not compute"),
+    ("arwkv7", {"token_shift_count": 2}, "token_shift_count", "is 2"),
+    ("arwkv7", {"attention.decay_lora_rank": 0}, "attention.decay_lora_rank", "0 does not fit"),
+    ("arwkv7", {"attention.gate_lora_rank": 0}, "tensor blk.0.time_mix_lerp_fused.weight", "contradicts the"),
     ("lfm2", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
     ("lfm2", {"attention.head_count_kv": [0, 1, 2]}, "attention.head_count_kv", "differs from layer to layer"),
     ("lfm2", {"shortconv.l_cache": 1}, "shortconv.l_cache", "1 is out of range"),
@@ -174,6 +177,13 @@ CONFIGS: list[tuple[str, dict[str, Any], str]] = [
     ("rwkv7", {"num_heads": 4}, "num_heads"),
     ("rwkv7", {"norm_eps": 1e-6}, "norm_eps"),
     ("rwkv7", {"decay_low_rank_dim": 0}, "decay_low_rank_dim"),
+    ("arwkv7", {"wkv_version": 6}, "wkv_version"),
+    ("arwkv7", {"wkv_layers": [0, 2]}, "wkv_layers"),
+    ("arwkv7", {"num_wkv_heads": 3}, "num_wkv_heads"),
+    ("arwkv7", {"head_size_divisor": 4}, "head_size_divisor"),
+    ("arwkv7", {"hidden_act": "gelu"}, "hidden_act"),
+    ("arwkv7", {"wkv_has_gate": False}, "tensor blk.0.time_mix_g1.weight"),
+    ("arwkv7", {"wkv_has_group_norm": False}, "tensor blk.0.time_mix_ln.weight"),
     ("qwen35", {"attention_bias": True}, "attention_bias"),
     ("qwen35", {"layer_types": ["mamba"] * 3}, "layer_types"),
     ("qwen3next", {"norm_topk_prob": False}, "norm_topk_prob"),
@@ -267,6 +277,13 @@ def test_files_of_rwkv7_have_what_llama_cpp_wants_of_the_first_layer(tmp_path: P
         others |= {"blk.0.time_mix_value.weight": dequantize(file.tensor("blk.0.time_mix_value.weight"))}
         write_gguf(tmp_path / "less.gguf", "rwkv7", values, others)
     with GGUFFile.open(tmp_path / "less.gguf") as file:
+        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
+
+
+def test_layers_of_arwkv7_as_a_list(tmp_path: Path) -> None:
+    want = saved(tmp_path / "hf", TABLE["arwkv7"])
+    folders.edit(tmp_path / "hf", "config.json", wkv_layers=[0, 1, 2], num_wkv_heads=None, head_size=None)
+    with open_model_file(tmp_path / "hf") as file:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 
 

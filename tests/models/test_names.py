@@ -39,6 +39,7 @@ CHANGED = {
         "ffn": "feed_forward", "attn": "attention", "feed_forward_norm": "ln2", "g_norm": "ln_x",
         "_lora.lora.0": "1", "_lora.lora.2.bias": "0", "_lora.lora.2": "2",
     },
+    "arwkv7": {"self_attn": "attention", "time_mixer.": ""},
 }  # fmt: skip
 """By architecture, what converters change of names of modules before they look them up, in this order."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.models.checkpoints import CASES, LLAMA3_ROPE, Case
 from tests.models.tiny_options import (
+    ARWKV7,
     DEEPSEEK,
     DEEPSEEK_ROPE,
     DELTA_NET,
@@ -351,6 +352,12 @@ TABLE: dict[str, Case] = {
             **RWKV7, **ODD, "head_dim": 48, "norm_eps": 64e-5 / 48, "decay_low_rank_dim": 11, "a_low_rank_dim": 7,
             "v_low_rank_dim": 5, "gate_low_rank_dim": 13, "tie_word_embeddings": True}),
         folder="RWKV7ForCausalLM"),
+    "arwkv7": replace(small("arwkv7", "LlamaConfig", ARWKV7), folder="RwkvHybridForCausalLM"),
+    "arwkv7-odd": replace(
+        small("arwkv7", "LlamaConfig", {
+            **ARWKV7, **ODD, "head_dim": 48, "wkv_has_gate": False, "wkv_has_group_norm": False,
+            "tie_word_embeddings": True}),
+        folder="RwkvHybridForCausalLM"),
     "plm": replace(small("plm", "DeepseekV2Config", PLM), folder="PLMForCausalLM"),
     "jais": replace(small("jais", "LlamaConfig", JAIS), folder="JAISLMHeadModel"),
     "jais-tied": replace(

@@ -102,7 +102,7 @@ def _states() -> Iterator[OpCase]:
         shape = {"heads": heads, "groups": groups, "keys": keys, "size": size}
         yield from (OpCase("selective_scan", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("selective_scan", 150, {**shape, "decodes": 1}, past=(3, 0, 70))
-    for heads, size, mixed in ((3, 16, {}), (2, 48, {"mixed": 1})):
+    for heads, size, mixed in ((3, 16, {"plain": 1}), (2, 48, {"mixed": 1})):
         shape = {"heads": heads, "size": size, **mixed}
         yield from (OpCase("wkv7", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("wkv7", 70, {**shape, "decodes": 1}, past=(3, 0, 20))

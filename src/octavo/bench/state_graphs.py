@@ -50,10 +50,10 @@ def channel_scan(s: Sketch) -> Node:
 
 @graph
 def wkv7(s: Sketch) -> Node:
-    """With the norm that RWKV-7 has."""
+    """With the norm that RWKV-7 has, or none."""
     heads, mixed = s["heads"], "mixed" in s.shape
     width = heads * s["size"]
     vectors = s.rng.uniform(-1, 1, (8 if mixed else 7, width)).astype(np.float32)
     r, w, k, v, a = (s.given(name, width) for name in "rwkva")
     first = (s.given("first", width), s.given("gate", width)) if mixed else None
-    return s.builder.wkv7(r, w, k, v, a, vectors, 0, heads, 64e-5, first)
+    return s.builder.wkv7(r, w, k, v, a, vectors, 0, heads, None if "plain" in s.shape else 64e-5, first)

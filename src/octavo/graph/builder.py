@@ -247,8 +247,8 @@ class GraphBuilder:
                      label=f"blk.{layer}.scan")  # fmt: skip
 
     def wkv7(
-        self, r: Node, w: Node, k: Node, v: Node, a: Node, vectors: F32, layer: int, heads: int, eps: float,
-        mixed: tuple[Node, Node] | None = None,
+        self, r: Node, w: Node, k: Node, v: Node, a: Node, vectors: F32, layer: int, heads: int,
+        eps: float | None, mixed: tuple[Node, Node] | None = None,
     ) -> Node:  # fmt: skip
         """As the op, with a state of the layer's own; vectors are [7, H * N], or [8, H * N] where there is `mixed`.
 

@@ -117,7 +117,7 @@ def channel_scan(
 
 @op
 def wkv7(
-    r: Node, w: Node, k: Node, v: Node, a: Node, vectors: Node, state: Node, *where: Node, eps: float
+    r: Node, w: Node, k: Node, v: Node, a: Node, vectors: Node, state: Node, *where: Node, eps: float | None
 ) -> tuple[Shape, DType]:
     """What RWKV-7's time mixing does behind its projections: r, w, k, v and a [T, H * N] -> [T, H * N].
 
@@ -131,7 +131,8 @@ def wkv7(
         S = diag(decay) S - (u * rate) (S^T u)^T + k v^T
         y = layer_norm(S^T r, eps) * weight + bias + (sum of r * k * r_k) v
 
-    The generalized delta rule of arXiv 2503.14456, with rows of keys here, where the paper has columns of them.
+    The generalized delta rule of arXiv 2503.14456, with rows of keys here, where the paper has columns of them. Without
+    eps there is no norm, and y has S^T r itself.
     """
     kept = state.shape[1:]
     alike = len(kept) == 3 and kept[1] == kept[2] and all(x.shape == r.shape for x in (w, k, v, a, *where[3:]))

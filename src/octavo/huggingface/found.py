@@ -60,6 +60,8 @@ def _find_in_layer(found: Found, names: Mapping[str, str], prefix: str, part: st
     target = names.get(f"{expert[1]}.*.{expert[3]}" if expert else stem)
     if target is None:
         return False
+    if not target:
+        return True
     if expert:
         found.experts.setdefault(f"{prefix}{target}.{kind}", {})[int(expert[2])] = tensor
     elif "/" in target:

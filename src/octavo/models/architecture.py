@@ -83,7 +83,7 @@ class Architecture(Generic[H]):
 
     Its names of tensors:
     names              modules of a layer and their GGUF names, see `models.names`
-    class_names        modules by these names that are others in GGUF, by class
+    class_names        modules by these names that are others in GGUF, by class, or "" where they have no part
     outer              whole names of tensors outside of layers and their GGUF names
     class_outer        the same of tensors that only some classes have, by class; they win over `unused`
     base               what names may begin with or not; `other_bases` what they may begin with instead

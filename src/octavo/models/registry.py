@@ -11,6 +11,7 @@ from octavo.models import (
     apertus,
     arcee,
     arctic,
+    arwkv7,
     baichuan,
     bailingmoe,
     bailingmoe2,
@@ -139,7 +140,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
         smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
-        jina_bert_v3, neo_bert, jais, plm, grovemoe, kimi_linear, plamo2, plamo3, rwkv7,
+        jina_bert_v3, neo_bert, jais, plm, grovemoe, kimi_linear, plamo2, plamo3, rwkv7, arwkv7,
         hunyuan_vl, paddleocr,
     )
 }  # fmt: skip

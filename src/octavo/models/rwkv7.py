@@ -18,7 +18,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.models import layers
 from octavo.models.architecture import Architecture, Vocabulary
 from octavo.models.config import Config, Keys, brief, layer_norm_keys
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader
+from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams
 from octavo.models.states import CONTEXT, NO_ATTENTION, Hybrid, flat, in_shape, without_attention
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, with_scales
 
@@ -34,8 +34,8 @@ WORDS = {"w": ("decay_low_rank_dim", 64), "a": ("a_low_rank_dim", 64), "v": ("v_
 """Their keys in config.json, and what the class has where that does not say."""
 MIXED = "rwkvag"
 """What tokens are mixed with the one before them for, in the order of the file."""
-VECTORS = ("w0", "a0", "k_k", "k_a", "r_k", "ln", "ln.bias")
-"""What a layer's vectors are called behind "time_mix_", in the order of op `wkv7`; v0 is behind them."""
+VECTORS, NORM = ("w0", "a0", "k_k", "k_a", "r_k"), ("time_mix_ln", "time_mix_ln.bias")
+"""What a layer's vectors are called behind "time_mix_", and its norm of heads, in the order of op `wkv7`."""
 NORM_EPS = 64e-5
 """What the norm of heads adds to the variance, for which there is no key."""
 
@@ -44,33 +44,50 @@ NORM_EPS = 64e-5
 class Rwkv7(Hybrid):
     """Sizes of time mixing.
 
-    size   numbers of a head
-    ranks  of matrices of two factors, by letter, see RANKS
+    size    numbers of a head
+    ranks   of matrices of two factors, by letter, see RANKS; that of g is 0 where there is no gate
+    shifts  what of a layer is mixed with the token before
+    normed  heads are normed
     """
 
     size: int
     ranks: dict[str, int]
+    shifts: int
+    normed: bool
 
     @property
     def heads(self) -> int:
         return self.n_embd // self.size
 
     @property
+    def mixed(self) -> str:
+        """Those of MIXED that there are."""
+        return MIXED if self.ranks["g"] else MIXED.removesuffix("g")
+
+    @property
     def layer_state(self) -> int:
-        return (2 + self.size) * self.n_embd
+        return (self.shifts + self.size) * self.n_embd
 
 
 def hparams(r: HyperparamReader) -> Rwkv7:
-    hp = without_attention(r, ff=r.size(FF), eps=LAYER_NORM_EPS)
+    return read(r, without_attention(r, ff=r.size(FF), eps=LAYER_NORM_EPS), shifts=2)
+
+
+def read(r: HyperparamReader, hp: Hyperparams, *, shifts: int, plain: bool = False, normed: bool = True) -> Rwkv7:
+    """A model of which so much of a layer is mixed with the token before; `plain` ones may have no gate.
+
+    Raises ModelError naming the key that is wrong.
+    """
     size, ranks = r.whole(HEAD, 0, hp.n_embd), {n: r.whole(f, 0, LIMITS["embedding_length"]) for n, f in RANKS.items()}
     if not size or hp.n_embd % size:
         raise r.error(HEAD, f"{size} does not fit", f"a divisor of {hp.n_embd}")
     for name, rank in ranks.items():
-        if not rank:
+        if not rank and not (plain and name == "g"):
             raise r.error(RANKS[name], "0 does not fit", "at least 1")
-    if (shifts := r.integer(SHIFTS, 2)) != 2:
-        raise r.error(SHIFTS, f"is {shifts}", "2, one in time mixing and one in channel mixing")
-    return hp.extended(Rwkv7, attends=(False,) * hp.n_layer, size=size, ranks=ranks)
+    if (found := r.integer(SHIFTS, shifts)) != shifts:
+        raise r.error(SHIFTS, f"is {found}", str(shifts))
+    attends = (False,) * hp.n_layer
+    return hp.extended(Rwkv7, attends=attends, size=size, ranks=ranks, shifts=shifts, normed=normed)
 
 
 def tensors(hp: Rwkv7) -> Tensors:
@@ -83,21 +100,29 @@ def _norm(hp: Rwkv7, name: str) -> Tensors:
 
 
 def _layer_tensors(hp: Rwkv7, layer: int) -> Tensors:
+    products = {
+        "channel_mix_key.weight": matrix(hp.n_ff, hp.n_embd), "channel_mix_value.weight": matrix(hp.n_embd, hp.n_ff)
+    }  # fmt: skip
+    return _norm(hp, "attn_norm") | _norm(hp, "attn_norm_2") | with_scales(products) | mixing_tensors(hp, layer) | {
+        "channel_mix_lerp_k.weight": Expected((hp.n_embd,), ones=True),
+    }  # fmt: skip
+
+
+def mixing_tensors(hp: Rwkv7, layer: int) -> Tensors:
+    """Those of time mixing."""
     n = hp.n_embd
     products = {f"time_mix_{name}.weight": matrix(n, n) for name in ("receptance", "key", "value", "output")}
-    products |= {"channel_mix_key.weight": matrix(hp.n_ff, n), "channel_mix_value.weight": matrix(n, hp.n_ff)}
     others = {f"time_mix_{name}.weight": vector(n) for name in ("w0", "a0", "k_k", "k_a", "r_k")}
-    others |= _norm(hp, "attn_norm") | _norm(hp, "attn_norm_2") | _norm(hp, "time_mix_ln")
-    for name in "wag" if layer == 0 else RANKS:
-        products |= _factors(hp, name, hp.ranks[name])
+    others |= _norm(hp, "time_mix_ln") if hp.normed else {}
+    for name, rank in hp.ranks.items():
+        products |= _factors(hp, name, rank) if rank and (layer > 0 or name != "v") else {}
     if layer > 0:
         others["time_mix_v0.weight"] = vector(n)
     else:  # there is no value to mix with: llama.cpp wants these, and computes nothing with them
         unused = _factors(hp, "v", hp.ranks["a"]) | {"time_mix_v0.weight": vector(n)}
         others |= {full: replace(want, optional=True) for full, want in unused.items()}
     return with_scales(products) | others | {
-        "time_mix_lerp_fused.weight": Expected((len(MIXED), 1, 1, n), ones=True),
-        "channel_mix_lerp_k.weight": Expected((n,), ones=True),
+        "time_mix_lerp_fused.weight": Expected((len(hp.mixed), 1, 1, n), ones=True)
     }  # fmt: skip
 
 
@@ -111,7 +136,7 @@ def build(g: GraphBuilder, hp: Rwkv7, w: Weights) -> Node:
     x, first = layers.layer_norm(g, hp, w, "token_embd_norm", g.get_rows(w["token_embd"], g.tokens)), None
     for i in range(hp.n_layer):
         b = w.block(i)
-        y, first = _mix_time(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x), i, first)
+        y, first = mix_time(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x), i, first)
         x = g.add(x, y)
         h = _shifted(g, layers.layer_norm(g, hp, b, "attn_norm_2", x), b["channel_mix_lerp_k"], i, "_ffn")
         h = g.relu_squared(layers.linear(g, b, "channel_mix_key", h))
@@ -119,18 +144,22 @@ def build(g: GraphBuilder, hp: Rwkv7, w: Weights) -> Node:
     return layers.logits(g, hp, w, x, around_mean=True)
 
 
-def _mix_time(g: GraphBuilder, hp: Rwkv7, b: Weights, h: Node, i: int, first: Node | None) -> tuple[Node, Node]:
+def mix_time(g: GraphBuilder, hp: Rwkv7, b: Weights, h: Node, i: int, first: Node | None) -> tuple[Node, Node]:
     """[T, n_embd] normed -> [T, n_embd], and the values of the first layer, which is this one where there are none."""
     mixed = _shifted(g, h, b["time_mix_lerp_fused"], i, "_time")
-    r, w, k, v, a, gate = g.columns(mixed, *(hp.n_embd,) * len(MIXED))
-    gate = layers.linear(g, b, "time_mix_g2", g.sigmoid(layers.linear(g, b, "time_mix_g1", gate)))
+    r, w, k, v, a, *gate = g.columns(mixed, *(hp.n_embd,) * len(hp.mixed))
     w = layers.linear(g, b, "time_mix_w2", g.soft_cap(layers.linear(g, b, "time_mix_w1", w), 1.0))  # of a tanh
     share = None if first is None else _low_rank(g, b, "v", v)
     r, k, v = (layers.linear(g, b, f"time_mix_{n}", x) for n, x in (("receptance", r), ("key", k), ("value", v)))
     taken = None if first is None or share is None else (first, share)
-    vectors = np.stack([_numbers(b[f"time_mix_{name}"]) for name in (*VECTORS, *(("v0",) if taken else ()))])
-    y = g.wkv7(r, w, k, v, _low_rank(g, b, "a", a), vectors, i, hp.heads, NORM_EPS, taken)
-    return layers.linear(g, b, "time_mix_output", g.mul(y, gate)), v if first is None else first
+    vectors = [_numbers(b[f"time_mix_{name}"]) for name in VECTORS]
+    vectors += [_numbers(b[name]) for name in NORM] if hp.normed else [np.zeros(hp.n_embd, np.float32)] * 2
+    vectors += [_numbers(b["time_mix_v0"])] if taken else []
+    eps = NORM_EPS if hp.normed else None
+    y = g.wkv7(r, w, k, v, _low_rank(g, b, "a", a), np.stack(vectors), i, hp.heads, eps, taken)
+    if gate:
+        y = g.mul(y, layers.linear(g, b, "time_mix_g2", g.sigmoid(layers.linear(g, b, "time_mix_g1", gate[0]))))
+    return layers.linear(g, b, "time_mix_output", y), v if first is None else first
 
 
 def _low_rank(g: GraphBuilder, b: Weights, name: str, x: Node) -> Node:

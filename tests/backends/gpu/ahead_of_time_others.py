@@ -58,7 +58,7 @@ OTHERS: Kernels = {
     "token_shift": (states.causal_conv_kernel, {"shape": ConvShape(2, 6, 128, 16, False)}, 4,
                     {"x": ROWS, "bias": None, **dict.fromkeys(("taps", "state"), "*fp32"), "where": SEQUENCES,
                      "out": ROWS}),
-    "wkv7": (wkv7.wkv7_kernel, {"shape": WkvShape(32, 64)}, 4, {
+    "wkv7": (wkv7.wkv7_kernel, {"shape": WkvShape(32, 64, True)}, 4, {
         "rows": WkvRows(*(ROWS,) * 5), **dict.fromkeys(("first", "gate", "out"), ROWS),
         **dict.fromkeys(("vectors", "state"), "*fp32"), "where": SEQUENCES, "eps": "fp32"}),
     "gated_delta_rule": (states.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {

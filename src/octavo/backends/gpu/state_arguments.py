@@ -164,10 +164,11 @@ class WkvRows(NamedTuple):
 
 @dataclass(frozen=True)
 class WkvShape(Constant):
-    """Heads of RWKV-7, and the matrix [size, size] of each."""
+    """Heads of RWKV-7, the matrix [size, size] of each, and whether they are normed."""
 
     heads: int
     size: int
+    normed: bool
 
     @property
     def block(self) -> int:

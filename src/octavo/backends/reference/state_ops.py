@@ -101,7 +101,7 @@ def channel_scan(x: F32, b: F32, c: F32, dt: F32, rates: F32, skip: F32, state: 
 
 
 def wkv7(
-    r: F32, w: F32, k: F32, v: F32, a: F32, vectors: F32, state: F32, *where: AnyArray, eps: float
+    r: F32, w: F32, k: F32, v: F32, a: F32, vectors: F32, state: F32, *where: AnyArray, eps: float | None
 ) -> F32:  # fmt: skip
     positions, starts, slots, *mixed = where
     _, heads, size, _ = state.shape
@@ -124,8 +124,10 @@ def wkv7(
             matrix = matrix + k[t, :, :, None] * v[t, :, None, :]
             out[t] = np.einsum("hkv,hk->hv", matrix, r[t])
         state[slots[sequence]] = matrix
-    centred = out - out.mean(axis=2, keepdims=True)
-    normed = centred / np.sqrt(np.mean(np.square(centred), axis=2, keepdims=True) + np.float32(eps))
-    own = np.sum(r * k * r_k, axis=2, keepdims=True) * v
-    result: F32 = normed.reshape(len(r), -1) * weight + bias + own.reshape(len(r), -1)
-    return result
+    y: F32 = out.reshape(len(r), -1)
+    if eps is not None:
+        centred = out - out.mean(axis=2, keepdims=True)
+        normed = centred / np.sqrt(np.mean(np.square(centred), axis=2, keepdims=True) + np.float32(eps))
+        y = normed.reshape(len(r), -1) * weight + bias
+    own: F32 = np.sum(r * k * r_k, axis=2, keepdims=True) * v
+    return y + own.reshape(len(r), -1)

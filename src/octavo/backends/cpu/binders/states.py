@@ -75,12 +75,12 @@ def _wkv7(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> l
     *rows, vectors, state, positions, starts, slots = inputs[:10]
     _, heads, size, _ = state.shape
     wide, names = WIDEST if size % (16 * WIDEST) == 0 else 1, (*"rwkva", "first", "gate")
-    mixed = len(inputs) > 10
+    mixed, eps = len(inputs) > 10, node.attrs["eps"]
     given = dict(zip(names, [*rows, *(inputs[10:] if mixed else rows[3:])], strict=True))
     strides = {f"{name}_stride": stride(x) for name, x in given.items()}
     return [KernelCall(
-        wkv7.wkv7_kernel(size, wide, mixed), len(slots) * heads, y=out, y_stride=stride(out), **given, **strides,
-        vectors=vectors, state=state, heads=heads, eps=node.attrs["eps"], **_where((positions, starts, slots)),
+        wkv7.wkv7_kernel(size, wide, mixed, eps is not None), len(slots) * heads, y=out, y_stride=stride(out), **given,
+        **strides, vectors=vectors, state=state, heads=heads, eps=eps or 0.0, **_where((positions, starts, slots)),
     )]  # fmt: skip
 
 

@@ -118,11 +118,19 @@ def _prepared(size: int, mixed: bool) -> Any:
     return inner(prepared, size, mixed, inline="always")
 
 
-def _normed(size: int) -> Any:
-    """A function that norms the row of a head in `y`, and stores it with `own` times the row of values."""
+def _stored(size: int, normed: bool) -> Any:
+    """A function that norms the row of a head in `y`, if it is to, and stores it with `own` times the row of values."""
     row = 4 * size
 
-    def normed(a, t, h, y, values, own):
+    def plain(a, t, h, y, values, own):
+        for at in range(0, row, 64):
+            x = fma(splat(own), load_f32x16(values + at), load_f32x16(y + at))
+            store_f32x16(a.y + t * a.y_stride + h + at, x)
+
+    if not normed:
+        return inner(plain, size, inline="always")
+
+    def with_norm(a, t, h, y, values, own):
         total = splat(0.0)
         for at in range(0, row, 64):
             total = add(total, load_f32x16(y + at))
@@ -137,15 +145,15 @@ def _normed(size: int) -> Any:
             x = fma(x, load_f32x16(vectors + WEIGHT * whole + at), load_f32x16(vectors + BIAS * whole + at))
             store_f32x16(a.y + t * a.y_stride + h + at, fma(splat(own), load_f32x16(values + at), x))
 
-    return inner(normed, size, inline="always")
+    return inner(with_norm, size, inline="always")
 
 
 @kernels(WKV7)
-def wkv7_kernel(size: int, wide: int, mixed: bool) -> Any:
+def wkv7_kernel(size: int, wide: int, mixed: bool, normed: bool) -> Any:
     """A sequence's tokens, for a head: its state [size, size] is on the stack, `wide` vectors of columns together."""
     row, part, whole, six = 4 * size, 64 * wide, 4 * size * size, 24 * size
     known_of, changed, (take, bring) = _known_of(size, wide), _changed(size, wide), _moves(size, size, wide)
-    prepared, normed = _prepared(size, mixed), _normed(size)
+    prepared, stored = _prepared(size, mixed), _stored(size, normed)
 
     def wkv7(a, task):
         sequence, head = task // a.heads, task % a.heads
@@ -163,7 +171,7 @@ def wkv7_kernel(size: int, wide: int, mixed: bool) -> Any:
                 known = known_of(matrix + at * size, rows + 5 * row)
                 value = load_block(rows + 4 * row + at, 64, wide)
                 store_block(y + at, 64, changed(matrix + at * size, known, value, rows))
-            normed(a, t, h, y, rows + 4 * row, own)
+            stored(a, t, h, y, rows + 4 * row, own)
         for at in range(0, row, part):
             bring(state + at, matrix + at * size)
 

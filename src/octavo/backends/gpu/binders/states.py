@@ -126,10 +126,12 @@ def _channel_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
 def _wkv7(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     *rows, vectors, state, positions, starts, slots = inputs[:10]
     _, heads, size, _ = state.shape
+    eps = node.attrs["eps"]
     given = WkvRows(*(Matrix(x, x.stride(0)) for x in rows))
     mixed: list[Any] = [Matrix(x, x.stride(0)) for x in inputs[10:]] or [None, None]
     return [c.launch(wkv7.wkv7_kernel, (len(slots), heads), given, *mixed, vectors, state,
-                     sequences(positions, starts, slots), matrix(out), node.attrs["eps"], shape=WkvShape(heads, size),
+                     sequences(positions, starts, slots), matrix(out), eps or 0.0,
+                     shape=WkvShape(heads, size, eps is not None),
                      warps=4, exact=c.deterministic)]  # fmt: skip
 
 

@@ -62,8 +62,9 @@ def wkv7_kernel(
             known = tl.sum(matrix * unit[:, None], 0)  # [block]
             matrix = matrix * decay[:, None] - (unit * rate)[:, None] * known[None, :] + key[:, None] * value[None, :]
             y = tl.sum(matrix * query[:, None], 0)
-            y = tl.where(inside, y - tl.sum(y) / shape.size, 0.0)
-            y = y / tl.sqrt_rn(tl.sum(y * y) / shape.size + eps) * weight + bias
+            if shape.normed:
+                y = tl.where(inside, y - tl.sum(y) / shape.size, 0.0)
+                y = y / tl.sqrt_rn(tl.sum(y * y) / shape.size + eps) * weight + bias
             y += tl.sum(query * key * r_k) * value
             tl.store(out.data + t * out.stride + at, y, mask=inside)
         tl.store(place, matrix, mask=both)

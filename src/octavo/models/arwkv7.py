@@ -1,0 +1,105 @@
+"""ARWKV: a Qwen 2.5 whose attention is RWKV-7's time mixing, in some models without its gate or its norm of heads.
+
+arXiv 2501.15570. In hybrids some layers have attention; those are not computed here.
+"""
+
+from __future__ import annotations
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.io.gguf import LazyTensor
+from octavo.models import layers, names, rwkv7
+from octavo.models.architecture import Architecture
+from octavo.models.config import Config, Keys, brief
+from octavo.models.hparams import LIMITS, HyperparamReader
+from octavo.models.remaking import columns_as_rows
+from octavo.models.rwkv7 import COPIED, FF, HEAD, MIXED, RANKS, SHIFTS, Rwkv7
+from octavo.models.states import CONTEXT, NO_ATTENTION, flat, in_shape, without_attention
+from octavo.models.weights import Tensors, Weights, vector
+
+CLASS, GATE, NORM, NORMED = "RwkvHybridForCausalLM", "wkv_has_gate", "wkv_has_group_norm", "wkv_norm_rows"
+RANK = {"w": 64, "a": 64, "v": 32, "g": 128}
+"""Ranks that the class has, whatever config.json says."""
+FIRST = "blk.0.time_mix_ln.weight"
+"""A tensor that models have whose heads are normed."""
+FACTORS = tuple(f"time_mix_{name}{part}.weight" for name in RANKS for part in (1, 2))
+
+
+def hparams(r: HyperparamReader) -> Rwkv7:
+    hp = without_attention(r, ff=r.size(FF))
+    return rwkv7.read(r, hp, shifts=1, plain=True, normed=FIRST in r.shapes)
+
+
+def tensors(hp: Rwkv7) -> Tensors:
+    norm, ffn = {"attn_norm.weight": vector(hp.n_embd)}, layers.ffn_tensors(hp)
+    return layers.model_tensors(hp, lambda i: norm | rwkv7.mixing_tensors(hp, i) | ffn)
+
+
+def build(g: GraphBuilder, hp: Rwkv7, w: Weights) -> Node:
+    x, first = g.get_rows(w["token_embd"], g.tokens), None
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        y, first = rwkv7.mix_time(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i, first)
+        x = g.add(x, y)
+        x = g.add(x, layers.ffn(g, b, g.rms_norm(x, b["ffn_norm"], hp.eps)))
+    return layers.logits(g, hp, w, x)
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for other versions, attention in some layers, and another norm of heads."""
+    config.only({"wkv_version": 7, "head_size_divisor": 8})
+    if (found := config.values.get("wkv_layers")) not in (None, "full") and not _all_layers(config, found):
+        raise config.error("wkv_layers", f"is {brief(found)}", "full")
+    width = config.size("hidden_size", LIMITS["embedding_length"])
+    size = config.size("head_size", width, 64)
+    if config.size("num_wkv_heads", width, max(1, width // size)) * size != width:
+        raise config.error("num_wkv_heads", f"{config.values['num_wkv_heads']} heads of {size} do not make {width}")
+    gate = RANK["g"] * config.flag(GATE, True)
+    return dict.fromkeys(NO_ATTENTION, 0) | {
+        "context_length": CONTEXT, FF: config.size("intermediate_size", LIMITS[FF]), HEAD: size, SHIFTS: 1,
+        **{RANKS[name]: rank for name, rank in (RANK | {"g": gate}).items()},
+    }  # fmt: skip
+
+
+def _all_layers(config: Config, listed: object) -> bool:
+    return isinstance(listed, list) and listed == list(range(config.size("num_hidden_layers", LIMITS["block_count"])))
+
+
+def usual_config(config: Config) -> Config:
+    """config.json with a word for the rows of the norm of heads, if there is one."""
+    rows = {NORMED: 1} if config.flag(NORM, True) else {}
+    return Config({**config.values, **rows}, config.file)
+
+
+def remade(name: str, tensor: LazyTensor, hp: Rwkv7) -> LazyTensor:
+    """A checkpoint's tensor as GGUF has it: outputs of low-rank matrices as rows, and vectors without axes of 1."""
+    if name.endswith(FACTORS) and len(tensor.shape) == 2:
+        return columns_as_rows(tensor)
+    if name.endswith(".time_mix_r_k.weight") and tensor.shape == (hp.heads, hp.size):
+        return flat(tensor)
+    return in_shape(tensor, (hp.n_embd,)) if ".time_mix_" in name and len(tensor.shape) == 3 else tensor
+
+
+MIXER = "self_attn.time_mixer."
+ARCH = Architecture(
+    name="arwkv7",
+    hparams=hparams,
+    keys=frozenset({HEAD, SHIFTS, *RANKS.values()}),
+    tensors=tensors,
+    build=build,
+    classes={CLASS: config_keys, f"{CLASS} with {GATE}": config_keys},
+    names=names.NORMS | names.FFN | {
+        **{f"{MIXER}x_{n}": f"time_mix_lerp_fused/{i}" for i, n in enumerate(MIXED)},
+        **{f"{MIXER}{n}": f"time_mix_{n}" for n in ("k_k", "k_a", "r_k", "receptance", "key", "value", "output")},
+        **{f"{MIXER}{n}{i}": f"time_mix_{n}{i}" for n in RANKS for i in range(3) if (n, i) != ("g", 0)},
+        f"{MIXER}ln_x": "time_mix_ln",
+    },
+    class_names={CLASS: {f"{MIXER}x_g": ""}},
+    rows={FIRST: NORMED},
+    usual_config=usual_config,
+    ignored=tuple(f"layers.0.{MIXER}v{i}" for i in range(3)),
+    copies=COPIED,
+    ropes=("default",),
+    remade=remade,
+    writable=False,
+)  # fmt: skip
