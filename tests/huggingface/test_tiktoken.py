@@ -56,6 +56,13 @@ def test_tokens_by_rank_of_kimi(tmp_path: Path) -> None:
         assert tokenizer.encode("<s>abca", add_special=False) == [300, 257, 97]
 
 
+def test_tokens_by_rank_without_special_ones(tmp_path: Path) -> None:
+    folder_of(tmp_path, "kimi-linear")
+    (tmp_path / "tiktoken.model").write_text(ranked([bytes([i]) for i in range(256)]))
+    with open_model_file(tmp_path) as file:
+        assert Tokenizer.from_metadata(file.metadata, file="m").encode("ab", add_special=False) == [97, 98]
+
+
 def test_what_is_joined_last() -> None:
     assert merges_of([b"a", b"b", b"c", b"ab", b"bc", b"abc", b"cab"]) == [
         ("a", "b"), ("b", "c"), ("ab", "c"), ("c", "ab"),

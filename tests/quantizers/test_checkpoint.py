@@ -28,6 +28,7 @@ from octavo.text import Tokenizer
 from tests.convert.folders import save, spm
 from tests.convert.folders import write as write_json
 from tests.models.checkpoints import CASES, make, metadata, tensors
+from tests.models.table import save_only
 from tests.models.tiny_checkpoints import TABLE
 from tests.runtime import tiny
 from tests.sampling import slow, some
@@ -205,6 +206,17 @@ def test_the_folder_keeps_what_went_with_the_weights(tmp_path: Path) -> None:
         == (group["input_activations"])
     )
     assert arrays(tmp_path / "out")["lm_head.weight"].nbytes == 320 * 256 * 2
+
+
+@pytest.mark.parametrize("case", ["rwkv7", "arwkv7"])
+def test_folders_with_other_tensors_are_not_written(tmp_path: Path, case: str) -> None:
+    """Not even rounded: what is written would be in no form that others read."""
+    save_only(tmp_path / "hf", TABLE[case])
+    with pytest.raises(
+        UsageError, match=r"one tensor in GGUF, and several in folders: it has no place in a checkpoint"
+    ):
+        quantize_checkpoint(tmp_path / "hf", tmp_path / "out", "int8-w8a8")
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
 def test_a_sentencepiece_vocabulary_comes_back(tmp_path: Path) -> None:

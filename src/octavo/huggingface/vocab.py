@@ -123,7 +123,7 @@ def _from_ranks(path: str, added: dict[int, AddedToken], n_vocab: int, own: Voca
     """Keys of a byte-level BPE of a file of tokens by rank; `added` are tokens beyond its own."""
     tokens = read_ranks(path)
     added = added or _behind(own.behind, len(tokens))
-    if (most := max(len(tokens), *(i + 1 for i in added))) > n_vocab:
+    if (most := max((len(tokens), *(i + 1 for i in added)))) > n_vocab:
         raise _too_many(path, most, n_vocab)
     texts = [*map(text_of, tokens), *(f"[PAD{i}]" for i in range(len(tokens), n_vocab))]
     types = np.array([NORMAL] * len(tokens) + [UNUSED] * (n_vocab - len(tokens)), np.int32)

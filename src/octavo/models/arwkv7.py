@@ -101,5 +101,6 @@ ARCH = Architecture(
     copies=COPIED,
     ropes=("default",),
     remade=remade,
+    why_unwritten=lambda hp: rwkv7.WHY_UNWRITTEN,
     writable=False,
 )  # fmt: skip

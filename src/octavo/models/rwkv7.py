@@ -36,6 +36,7 @@ MIXED = "rwkvag"
 """What tokens are mixed with the one before them for, in the order of the file."""
 VECTORS, NORM = ("w0", "a0", "k_k", "k_a", "r_k"), ("time_mix_ln", "time_mix_ln.bias")
 """What a layer's vectors are called behind "time_mix_", and its norm of heads, in the order of op `wkv7`."""
+WHY_UNWRITTEN = "what a layer mixes tokens by is one tensor in GGUF, and several in folders"
 NORM_EPS = 64e-5
 """What the norm of heads adds to the variance, for which there is no key."""
 
@@ -246,5 +247,6 @@ ARCH = Architecture(
     activation="sqrelu",
     vocabulary=Vocabulary(file="rwkv_vocab_v20230424.txt", pre="default"),
     remade=remade,
+    why_unwritten=lambda hp: WHY_UNWRITTEN,
     writable=False,
 )  # fmt: skip
