@@ -91,6 +91,21 @@ def test_states_are_computed_again_beside_windows(tmp_path: Path) -> None:
     assert engine.pool.windows.free == engine.pool.windows.n_pages
 
 
+def test_a_fork_has_a_state_and_a_window_of_its_own(tmp_path: Path) -> None:
+    """Computed again or not."""
+    model, engine = long_engine(tmp_path)
+    first = Sequence()
+    engine.prefill(first, LONG)
+    second = engine.pool.fork(first)
+    second.seen = len(second) - 1
+    found = [engine.step([Feed(first, [1]), Feed(second, [2])])]
+    first.seen, second.seen = len(first) - 1, len(second) - 1
+    found.append(engine.step([Feed(first, [5]), Feed(second, [6])]))
+    with torch.no_grad():
+        want = [model(torch.tensor([[*LONG, *more]])).logits[0, -2:].numpy() for more in ([1, 5], [2, 6])]
+    assert error(np.stack(found, 1), np.stack(want)) < 1e-4
+
+
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("plamo2", {"ssm.group_count": 1}, "ssm.group_count", "1 does not fit"),
     ("plamo2", {"ssm.time_step_rank": 3}, "ssm.inner_size", "a multiple of 3 heads"),
