@@ -82,7 +82,10 @@ NOTES = {
     **dict.fromkeys(("mpt", "mpt-clipped", "mpt-odd", "bloom", "bloom-odd", "codeshell"), GELU),
     **dict.fromkeys(("gptj", "gptj-odd"), "llama.cpp has no graph of it"),
     "kimi-linear-odd": "llama.cpp reads no rank of queries here; compared without",
-    "arwkv7-odd": "llama.cpp wants an output matrix, and heads of whole vectors of the CPU; compared with those",
+    **dict.fromkeys(
+        ("arwkv7-odd", "rwkv6-odd"),
+        "llama.cpp wants an output matrix, and heads of whole vectors of the CPU; compared with those",
+    ),
     "rwkv7-odd": "llama.cpp wants an output matrix, and leaves out what is left of a head beyond whole vectors of the "
     "CPU; compared with one, and with heads of 64",
     "deci": "llama.cpp leaves attention out in layers without a feed-forward; compared without such layers",
@@ -172,6 +175,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "mamba-odd": {"use_conv_bias": True, "intermediate_size": 288},
     "mamba-falcon": {"layer_norm_epsilon": 1e-6},
     "kimi-linear-odd": {"q_lora_rank": None},
+    "rwkv6-odd": {"tie_word_embeddings": False, "hidden_size": 192, "head_size": 64},
     "arwkv7-odd": {"tie_word_embeddings": False, "hidden_size": 192, "head_dim": 64},
     "rwkv7-odd": {"tie_word_embeddings": False, "hidden_size": 192, "head_dim": 64, "norm_eps": 1e-5},
     "jamba-odd": {"mamba_conv_bias": True, "mamba_expand": 2},

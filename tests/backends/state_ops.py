@@ -69,6 +69,11 @@ def mixing(g: GraphBuilder) -> Node:
     return g.wkv7(r, w, k, v, a, VECTORS, 0, HEADS, 64e-5, (first, gate))
 
 
+def mixing_of_6(g: GraphBuilder) -> Node:
+    r, w, k, v = (given(name, HEADS * SIZE) for name in MIXED[:4])
+    return g.wkv6(r, w, k, v, VECTORS[:4], 0, HEADS, 64e-5)
+
+
 FILTERS = np.random.default_rng(3).uniform(-1, 1, (2, 2 * CHANNELS)).astype(np.float32)
 VECTORS = np.random.default_rng(4).uniform(-1, 1, (8, HEADS * SIZE)).astype(np.float32)
 MIXED = (*"rwkva", "first", "gate")
@@ -78,7 +83,7 @@ RATES = np.linspace(-4, -0.1, KEYS * CHANNELS, dtype=np.float32).reshape(KEYS, C
 """Of channels that each have some of their own."""
 GRAPHS = {
     "causal_conv": conv, "gated_delta_rule": delta, "gated_delta_rule_by_row": delta_by_row, "selective_scan": scan,
-    "channel_scan": of_channels, "token_shift": shifted, "wkv7": mixing,
+    "channel_scan": of_channels, "token_shift": shifted, "wkv7": mixing, "wkv6": mixing_of_6,
 }  # fmt: skip
 
 

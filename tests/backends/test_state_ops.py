@@ -127,6 +127,22 @@ def test_time_mixing_of_rwkv7_as_its_paper_has_it() -> None:
                 np.testing.assert_allclose(rows[t].reshape(HEADS, SIZE)[head], want, rtol=1e-4, atol=1e-4)
 
 
+def test_time_mixing_of_rwkv6_as_its_paper_has_it() -> None:
+    """As sums over all tokens before: y = sum of v_j (r . decays between * k_j), and of its own with u."""
+    steps, found = Steps("wkv6", ReferenceBackend()), whole("wkv6", ReferenceBackend())
+    for sequence, rows in enumerate(found):
+        given = [steps.values[n][sequence].astype(float).reshape(-1, HEADS, SIZE) for n in MIXED[:4]]
+        for head in range(HEADS):
+            w0, u, weight, bias = VECTORS[:4].astype(float).reshape(4, HEADS, SIZE)[:, head]
+            r, w, k, v = (x[:, head] for x in given)
+            fades = np.concatenate([np.zeros((1, SIZE)), np.cumsum(-np.exp(w + w0), axis=0)])  # before each token
+            for t in range(len(rows)):
+                shares = np.exp(fades[t] - fades[1 : t + 1]) * k[:t]  # [t, N] of the tokens before
+                y = (shares @ r[t]) @ v[:t] + (r[t] * u * k[t]).sum() * v[t]
+                want = (y - y.mean()) / np.sqrt(y.var() + 64e-5) * weight + bias
+                np.testing.assert_allclose(rows[t].reshape(HEADS, SIZE)[head], want, rtol=1e-4, atol=1e-4)
+
+
 def test_steps_of_any_size() -> None:
     """softplus of steps whose exponentials are 0 or more than a float holds, on the CPU as in double precision."""
     x = np.float32([-200, -100, -87.5, -30, -20, -1, -1e-4, 0, 1e-4, 0.5, 1, 20, 30, 90, 200, 1000])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from tests.models.openelm_layers import rebuild_openelm
 from tests.models.plamo2_layers import rebuild_plamo2, rebuild_plamo3
 from tests.models.plamo_layers import rebuild_plamo
 from tests.models.plm_layers import rebuild_plm
+from tests.models.rwkv6_layers import rebuild_rwkv6
 from tests.models.rwkv7_layers import rebuild_arwkv7, rebuild_rwkv7
 from tests.models.small_thinker import rebuild_small_thinker
 
@@ -142,6 +144,16 @@ GEMMA_NAMES = {
 }  # fmt: skip
 
 
+REBUILDS: dict[str, Callable[[Any], None]] = {
+    "deci": rebuild, "plamo": rebuild_plamo, "plamo2": rebuild_plamo2, "plamo3": rebuild_plamo3,
+    "arctic": rebuild_arctic, "openelm": rebuild_openelm, "arwkv7": rebuild_arwkv7, "rwkv6": rebuild_rwkv6,
+    "smallthinker": lambda model: rebuild_small_thinker(model, windows=not model.config.tie_word_embeddings),
+    "rwkv7": rebuild_rwkv7, "refact": put_layer_norms, "grovemoe": rebuild_grove, "plm": rebuild_plm,
+    "jais": rebuild_jais,
+}  # fmt: skip
+"""What makes the layers of an architecture of a model that transformers has."""
+
+
 def make(case: Case, seed: int = 0) -> Any:
     """A random transformers model; its norms and biases are random too, so that none can be left out unseen."""
     torch.manual_seed(seed)
@@ -152,32 +164,8 @@ def make(case: Case, seed: int = 0) -> Any:
         options = {"text_config": options, "vision_config": PICTURES[case.config]}
     named = getattr(transformers, UNMAPPED[case.config])._from_config if case.config in UNMAPPED else auto.from_config
     model = named(kind(**options), attn_implementation="eager").eval().float()
-    if case.arch == "deci":
-        rebuild(model)
-    if case.arch == "plamo":
-        rebuild_plamo(model)
-    if case.arch == "plamo2":
-        rebuild_plamo2(model)
-    if case.arch == "plamo3":
-        rebuild_plamo3(model)
-    if case.arch == "arctic":
-        rebuild_arctic(model)
-    if case.arch == "openelm":
-        rebuild_openelm(model)
-    if case.arch == "smallthinker":
-        rebuild_small_thinker(model, windows=not model.config.tie_word_embeddings)
-    if case.arch == "arwkv7":
-        rebuild_arwkv7(model)
-    if case.arch == "rwkv7":
-        rebuild_rwkv7(model)
-    if case.arch == "refact":
-        put_layer_norms(model)
-    if case.arch == "grovemoe":
-        rebuild_grove(model)
-    if case.arch == "plm":
-        rebuild_plm(model)
-    if case.arch == "jais":
-        rebuild_jais(model)
+    if case.arch in REBUILDS:
+        REBUILDS[case.arch](model)
     if case.folder in ("BaichuanForCausalLM", "GPTRefactForCausalLM"):
         attend_by_distance(model)
     with torch.no_grad():

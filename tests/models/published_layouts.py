@@ -360,6 +360,18 @@ def _factor(found: re.Match[str]) -> str:
     return "1" if found[1] == "0" else "2"
 
 
+def rwkv6(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
+    """Of a Llama with other layers; what only Llama says goes."""
+    words = ("rope_parameters", "attention_bias", "mlp_bias", "pretraining_tp", "rms_norm_eps", "head_dim",
+             "num_key_value_heads", "hidden_act")  # fmt: skip
+    ends = (".time_decay", *(f".time_maa_{n}" for n in "xwkvrg"))
+    axes = {name: x[None, None] if name.endswith(ends) else x for name, x in tensors.items()}
+    return renamed(axes, {"model.": "rwkv.", "lm_head": "head"}), {
+        "architectures": ["Rwkv6ForCausalLM"], "model_type": "rwkv6", "attention_hidden_size": config["hidden_size"],
+        "head_size_divisor": 8, "rescale_every": 6, **dict.fromkeys(words),
+    }  # fmt: skip
+
+
 def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Qwen 3 with other layers."""
     words = {
@@ -450,6 +462,7 @@ REMAKES = {remake.__name__: remake for remake in (internlm2, exaone, bailingmoe2
     "GroveMoeForCausalLM": grovemoe,
     "RWKV7ForCausalLM": rwkv7,
     "RwkvHybridForCausalLM": arwkv7,
+    "Rwkv6ForCausalLM": rwkv6,
     **{name: called(name) for name in ("XverseForCausalLM", "PanguEmbeddedForCausalLM", "PLMForCausalLM")},
     "MiniCPMForCausalLM": minicpm,
     "KimiLinearForCausalLM": kimi_linear,

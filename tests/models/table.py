@@ -32,7 +32,8 @@ PLAIN = (
     ".bias", "ffn_gate_inp.weight", "token_types.weight", "conv.weight", "conv1d.weight", "_coef.weight", "ssm_a",
     "ssm_d", "ssm_norm.weight", "ffn_down_chexps.weight", "ssm_f_b.weight", "ssm_g_b.weight",
     *(f"conv1d_{n}.weight" for n in "qkv"), *(f"attn_{n}_norm.weight" for n in "qk"),
-    "lerp_fused.weight", *(f"time_mix_{n}{i}.weight" for n in "wavg" for i in (1, 2)),
+    "lerp_fused.weight", *(f"time_mix_{n}{i}.weight" for n in "wavg" for i in (1, 2)), "time_mix_first.weight",
+    *(f"time_mix_decay_w{i}.weight" for i in (1, 2)),
 )  # fmt: skip
 """Ends of names of matrices that no product quantizes, or whose rows are shorter than blocks of 256."""
 

@@ -49,6 +49,7 @@ from tests.models.tiny_options import (
     QWEN2_MOE,
     QWEN3_VL,
     ROUTED,
+    RWKV6,
     RWKV7,
     SMALL,
     SMOLLM3,
@@ -358,6 +359,10 @@ TABLE: dict[str, Case] = {
             **ARWKV7, **ODD, "head_dim": 48, "wkv_has_gate": False, "wkv_has_group_norm": False,
             "tie_word_embeddings": True}),
         folder="RwkvHybridForCausalLM"),
+    "rwkv6": replace(small("rwkv6", "LlamaConfig", RWKV6), folder="Rwkv6ForCausalLM"),
+    "rwkv6-odd": replace(
+        small("rwkv6", "LlamaConfig", {**RWKV6, **ODD, "head_size": 48, "tie_word_embeddings": True}),
+        folder="Rwkv6ForCausalLM"),
     "plm": replace(small("plm", "DeepseekV2Config", PLM), folder="PLMForCausalLM"),
     "jais": replace(small("jais", "LlamaConfig", JAIS), folder="JAISLMHeadModel"),
     "jais-tied": replace(

@@ -188,6 +188,7 @@ ARWKV7 = {
     **RWKV7, "decay_low_rank_dim": 64, "a_low_rank_dim": 64, "v_low_rank_dim": 32, "gate_low_rank_dim": 128,
     "wkv_has_gate": True, "wkv_has_group_norm": True,
 }  # fmt: skip
+RWKV6 = {"num_hidden_layers": 3, "head_size": 64, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": False}
 DELTA_NET_EXPERTS = {
     **DELTA_NET, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
     "shared_expert_intermediate_size": 80,

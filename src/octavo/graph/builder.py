@@ -260,6 +260,16 @@ class GraphBuilder:
         return apply("wkv7", r, w, k, v, a, given, state, self.positions, self.starts, self.slots, *(mixed or ()),
                      eps=eps, label=f"blk.{layer}.wkv")  # fmt: skip
 
+    def wkv6(
+        self, r: Node, w: Node, k: Node, v: Node, vectors: F32, layer: int, heads: int, eps: float
+    ) -> Node:  # fmt: skip
+        """As the op, with a state of the layer's own; vectors are [4, H * N]."""
+        size = vectors.shape[1] // heads
+        state = self._state(layer, "wkv", heads, size, size)
+        given = constant(vectors.reshape(-1), f"blk.{layer}.wkv_vectors")
+        return apply("wkv6", r, w, k, v, given, state, self.positions, self.starts, self.slots, eps=eps,
+                     label=f"blk.{layer}.wkv")  # fmt: skip
+
     @staticmethod
     def _state(layer: int, kind: str, *shape: Dim) -> Node:
         attrs = MappingProxyType({"layer": layer, "kind": kind})

@@ -144,3 +144,27 @@ def wkv7(
     count = 7 + (len(where) > 3)
     require(vectors.shape == (count * heads * size,), "wkv7", f"{count} vectors of {heads * size}", vectors, r)
     return r.shape, "f32"
+
+
+@op
+def wkv6(
+    r: Node, w: Node, k: Node, v: Node, vectors: Node, state: Node, *where: Node, eps: float
+) -> tuple[Shape, DType]:  # fmt: skip
+    """What RWKV-6's time mixing does behind its projections: r, w, k and v [T, H * N] -> [T, H * N].
+
+    Vectors [4 * H * N] are, one after the other, w0, u, and the weight and the bias of a norm. Each head has a matrix
+    S [N, N], its part of state [slots, H, N, N], and N numbers of everything else. For one token after the other
+
+        y = layer_norm(S^T r + (sum of r * u * k) v, eps) * weight + bias
+        S = diag(exp(-exp(w + w0))) S + k v^T
+
+    With rows of keys, as in arXiv 2404.05892.
+    """
+    kept = state.shape[1:]
+    alike = len(kept) == 3 and kept[1] == kept[2] and all(x.shape == r.shape for x in (w, k, v))
+    heads, size = kept[:2] if alike else (0, 0)
+    assert isinstance(heads, int)
+    assert isinstance(size, int)
+    fits = alike and r.shape[1:] == (heads * size,) and vectors.shape == (4 * heads * size,)
+    require(fits, "wkv6", "all [T, H * N], 4 vectors, state [slots, H, N, N]", r, w, k, v, vectors, state)
+    return r.shape, "f32"

@@ -109,6 +109,7 @@ from octavo.models import (
     qwen35,
     qwen35moe,
     refact,
+    rwkv6,
     rwkv7,
     seed_oss,
     smallthinker,
@@ -140,7 +141,7 @@ ARCHITECTURES: dict[str, Architecture[Any]] = {
         chatglm, deci, bailingmoe, mpt, bloom, baichuan,
         qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
         smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
-        jina_bert_v3, neo_bert, jais, plm, grovemoe, kimi_linear, plamo2, plamo3, rwkv7, arwkv7,
+        jina_bert_v3, neo_bert, jais, plm, grovemoe, kimi_linear, plamo2, plamo3, rwkv7, arwkv7, rwkv6,
         hunyuan_vl, paddleocr,
     )
 }  # fmt: skip

@@ -79,32 +79,45 @@ def read(r: HyperparamReader, hp: Hyperparams, *, shifts: int, plain: bool = Fal
 
     Raises ModelError naming the key that is wrong.
     """
-    size, ranks = r.whole(HEAD, 0, hp.n_embd), {n: r.whole(f, 0, LIMITS["embedding_length"]) for n, f in RANKS.items()}
-    if not size or hp.n_embd % size:
-        raise r.error(HEAD, f"{size} does not fit", f"a divisor of {hp.n_embd}")
+    size, ranks = head_size(r, hp), {n: r.whole(f, 0, LIMITS["embedding_length"]) for n, f in RANKS.items()}
     for name, rank in ranks.items():
         if not rank and not (plain and name == "g"):
             raise r.error(RANKS[name], "0 does not fit", "at least 1")
-    if (found := r.integer(SHIFTS, shifts)) != shifts:
-        raise r.error(SHIFTS, f"is {found}", str(shifts))
+    require_shifts(r, shifts)
     attends = (False,) * hp.n_layer
     return hp.extended(Rwkv7, attends=attends, size=size, ranks=ranks, shifts=shifts, normed=normed)
 
 
+def head_size(r: HyperparamReader, hp: Hyperparams) -> int:
+    """The numbers of a head. Raises ModelError where they do not divide the width."""
+    size = r.whole(HEAD, 0, hp.n_embd)
+    if not size or hp.n_embd % size:
+        raise r.error(HEAD, f"{size} does not fit", f"a divisor of {hp.n_embd}")
+    return size
+
+
+def require_shifts(r: HyperparamReader, shifts: int) -> None:
+    """Raise ModelError unless so much of a layer is mixed with the token before."""
+    if (found := r.integer(SHIFTS, shifts)) != shifts:
+        raise r.error(SHIFTS, f"is {found}", str(shifts))
+
+
 def tensors(hp: Rwkv7) -> Tensors:
     outer = layers.model_tensors(hp, lambda i: _layer_tensors(hp, i))
-    return outer | _norm(hp, "token_embd_norm") | {"output_norm.bias": vector(hp.n_embd)}
+    return outer | norm_tensors(hp.n_embd, "token_embd_norm") | {"output_norm.bias": vector(hp.n_embd)}
 
 
-def _norm(hp: Rwkv7, name: str) -> Tensors:
-    return {f"{name}.{part}": vector(hp.n_embd) for part in ("weight", "bias")}
+def norm_tensors(n: int, name: str) -> Tensors:
+    """Those of a layer norm of n values."""
+    return {f"{name}.{part}": vector(n) for part in ("weight", "bias")}
 
 
 def _layer_tensors(hp: Rwkv7, layer: int) -> Tensors:
     products = {
         "channel_mix_key.weight": matrix(hp.n_ff, hp.n_embd), "channel_mix_value.weight": matrix(hp.n_embd, hp.n_ff)
     }  # fmt: skip
-    return _norm(hp, "attn_norm") | _norm(hp, "attn_norm_2") | with_scales(products) | mixing_tensors(hp, layer) | {
+    norms = norm_tensors(hp.n_embd, "attn_norm") | norm_tensors(hp.n_embd, "attn_norm_2")
+    return norms | with_scales(products) | mixing_tensors(hp, layer) | {
         "channel_mix_lerp_k.weight": Expected((hp.n_embd,), ones=True),
     }  # fmt: skip
 
@@ -114,7 +127,7 @@ def mixing_tensors(hp: Rwkv7, layer: int) -> Tensors:
     n = hp.n_embd
     products = {f"time_mix_{name}.weight": matrix(n, n) for name in ("receptance", "key", "value", "output")}
     others = {f"time_mix_{name}.weight": vector(n) for name in ("w0", "a0", "k_k", "k_a", "r_k")}
-    others |= _norm(hp, "time_mix_ln") if hp.normed else {}
+    others |= norm_tensors(hp.n_embd, "time_mix_ln") if hp.normed else {}
     for name, rank in hp.ranks.items():
         products |= _factors(hp, name, rank) if rank and (layer > 0 or name != "v") else {}
     if layer > 0:
@@ -139,7 +152,7 @@ def build(g: GraphBuilder, hp: Rwkv7, w: Weights) -> Node:
         b = w.block(i)
         y, first = mix_time(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x), i, first)
         x = g.add(x, y)
-        h = _shifted(g, layers.layer_norm(g, hp, b, "attn_norm_2", x), b["channel_mix_lerp_k"], i, "_ffn")
+        h = shifted(g, layers.layer_norm(g, hp, b, "attn_norm_2", x), numbers(b["channel_mix_lerp_k"]), i, "_ffn")
         h = g.relu_squared(layers.linear(g, b, "channel_mix_key", h))
         x = g.add(x, layers.linear(g, b, "channel_mix_value", h))
     return layers.logits(g, hp, w, x, around_mean=True)
@@ -147,15 +160,15 @@ def build(g: GraphBuilder, hp: Rwkv7, w: Weights) -> Node:
 
 def mix_time(g: GraphBuilder, hp: Rwkv7, b: Weights, h: Node, i: int, first: Node | None) -> tuple[Node, Node]:
     """[T, n_embd] normed -> [T, n_embd], and the values of the first layer, which is this one where there are none."""
-    mixed = _shifted(g, h, b["time_mix_lerp_fused"], i, "_time")
+    mixed = shifted(g, h, numbers(b["time_mix_lerp_fused"]), i, "_time")
     r, w, k, v, a, *gate = g.columns(mixed, *(hp.n_embd,) * len(hp.mixed))
     w = layers.linear(g, b, "time_mix_w2", g.soft_cap(layers.linear(g, b, "time_mix_w1", w), 1.0))  # of a tanh
     share = None if first is None else _low_rank(g, b, "v", v)
     r, k, v = (layers.linear(g, b, f"time_mix_{n}", x) for n, x in (("receptance", r), ("key", k), ("value", v)))
     taken = None if first is None or share is None else (first, share)
-    vectors = [_numbers(b[f"time_mix_{name}"]) for name in VECTORS]
-    vectors += [_numbers(b[name]) for name in NORM] if hp.normed else [np.zeros(hp.n_embd, np.float32)] * 2
-    vectors += [_numbers(b["time_mix_v0"])] if taken else []
+    vectors = [numbers(b[f"time_mix_{name}"]) for name in VECTORS]
+    vectors += [numbers(b[name]) for name in NORM] if hp.normed else [np.zeros(hp.n_embd, np.float32)] * 2
+    vectors += [numbers(b["time_mix_v0"])] if taken else []
     eps = NORM_EPS if hp.normed else None
     y = g.wkv7(r, w, k, v, _low_rank(g, b, "a", a), np.stack(vectors), i, hp.heads, eps, taken)
     if gate:
@@ -167,13 +180,13 @@ def _low_rank(g: GraphBuilder, b: Weights, name: str, x: Node) -> Node:
     return layers.linear(g, b, f"time_mix_{name}2", layers.linear(g, b, f"time_mix_{name}1", x))
 
 
-def _shifted(g: GraphBuilder, x: Node, lerp: Node, i: int, part: str) -> Node:
-    """x [T, C] with shares `lerp` [F, C] of the token before: x + lerp * (before - x), F of them side by side."""
-    shares = _numbers(lerp)
+def shifted(g: GraphBuilder, x: Node, shares: F32, i: int, part: str) -> Node:
+    """x [T, C] with shares [F * C] of the token before: x + share * (before - x), F of them side by side."""
     return g.causal_conv(x, np.stack([shares, 1 - shares]), i, part=part)
 
 
-def _numbers(weight: Node) -> F32:
+def numbers(weight: Node) -> F32:
+    """The values of a small tensor, end to end."""
     values: F32 = dequantize(weight.tensor).reshape(-1)
     return values
 

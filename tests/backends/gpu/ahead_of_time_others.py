@@ -14,6 +14,7 @@ from octavo.backends.gpu.kernels import (
     scan_chunks,
     states,
     streams,
+    wkv6,
     wkv7,
 )
 from octavo.backends.gpu.state_arguments import (
@@ -61,6 +62,9 @@ OTHERS: Kernels = {
     "wkv7": (wkv7.wkv7_kernel, {"shape": WkvShape(32, 64, True)}, 4, {
         "rows": WkvRows(*(ROWS,) * 5), **dict.fromkeys(("first", "gate", "out"), ROWS),
         **dict.fromkeys(("vectors", "state"), "*fp32"), "where": SEQUENCES, "eps": "fp32"}),
+    "wkv6": (wkv6.wkv6_kernel, {"shape": WkvShape(32, 64, True)}, 4, {
+        **dict.fromkeys((*"rwkv", "out"), ROWS), **dict.fromkeys(("vectors", "state"), "*fp32"),
+        "where": SEQUENCES, "eps": "fp32"}),
     "gated_delta_rule": (states.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
         **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),

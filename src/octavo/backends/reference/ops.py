@@ -16,6 +16,7 @@ from octavo.backends.reference.state_ops import (  # noqa: F401
     gated_delta_rule,
     selective_scan,
     sequences,
+    wkv6,
     wkv7,
 )
 from octavo.backends.reference.stream_ops import (  # noqa: F401  (ops too)

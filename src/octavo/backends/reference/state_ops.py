@@ -131,3 +131,24 @@ def wkv7(
         y = normed.reshape(len(r), -1) * weight + bias
     own: F32 = np.sum(r * k * r_k, axis=2, keepdims=True) * v
     return y + own.reshape(len(r), -1)
+
+
+def wkv6(
+    r: F32, w: F32, k: F32, v: F32, vectors: F32, state: F32, *where: AnyArray, eps: float
+) -> F32:  # fmt: skip
+    positions, starts, slots = where
+    _, heads, size, _ = state.shape
+    w0, u, weight, bias = vectors.reshape(4, -1)
+    decay = np.exp(-np.exp(w + w0))
+    r, k, v, decay = (x.reshape(-1, heads, size) for x in (r, k, v, decay))
+    out = np.sum(r * k * u.reshape(heads, size), axis=2, keepdims=True) * v
+    for sequence, start, stop in sequences(slots, starts):
+        matrix = _before(state, slots[sequence], positions[start])  # [H, N of keys, N of values]
+        for t in range(start, stop):
+            out[t] += np.einsum("hkv,hk->hv", matrix, r[t])
+            matrix = decay[t, :, :, None] * matrix + k[t, :, :, None] * v[t, :, None, :]
+        state[slots[sequence]] = matrix
+    centred = out - out.mean(axis=2, keepdims=True)
+    normed = centred / np.sqrt(np.mean(np.square(centred), axis=2, keepdims=True) + np.float32(eps))
+    y: F32 = normed.reshape(len(r), -1) * weight + bias
+    return y

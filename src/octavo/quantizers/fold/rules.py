@@ -242,7 +242,7 @@ _LINEAR: dict[str, Rule] = {
     **dict.fromkeys(("soft_cap", "sigmoid", "soft_max", "top_k", "keep_groups", "numbers", "floor_divide", "gather",
                      "normalize", "sparse_shares", "gelu", "gelu_erf", "swiglu", "geglu", "clamped_swiglu",
                      "relu_squared", "xielu", "keep_largest", "clamp", "as_large_as", "causal_conv", "gated_delta_rule",
-                     "selective_scan", "channel_scan", "wkv7"), _keep),
+                     "selective_scan", "channel_scan", "wkv6", "wkv7"), _keep),
     **dict.fromkeys(("predict_streams", "correct_streams", "add_to_others"), _streams),
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.backends.cpu.binders.registry import binds
 from octavo.backends.cpu.calls import stride
-from octavo.backends.cpu.kernels import states, wkv7
+from octavo.backends.cpu.kernels import states, wkv6, wkv7
 from octavo.backends.cpu.shared import Shared
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
@@ -81,6 +81,18 @@ def _wkv7(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> l
     return [KernelCall(
         wkv7.wkv7_kernel(size, wide, mixed, eps is not None), len(slots) * heads, y=out, y_stride=stride(out), **given,
         **strides, vectors=vectors, state=state, heads=heads, eps=eps or 0.0, **_where((positions, starts, slots)),
+    )]  # fmt: skip
+
+
+@binds("wkv6")
+def _wkv6(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    r, w, k, v, vectors, state, *where = inputs
+    _, heads, size, _ = state.shape
+    kernel = wkv6.wkv6_kernel(size, WIDEST if size % (16 * WIDEST) == 0 else 1)
+    return [KernelCall(
+        kernel, len(where[2]) * heads, y=out, y_stride=stride(out), r=r, r_stride=stride(r), w=w, w_stride=stride(w),
+        k=k, k_stride=stride(k), v=v, v_stride=stride(v), vectors=vectors, state=state, heads=heads,
+        eps=node.attrs["eps"], **_where(where),
     )]  # fmt: skip
 
 

@@ -118,19 +118,11 @@ def _prepared(size: int, mixed: bool) -> Any:
     return inner(prepared, size, mixed, inline="always")
 
 
-def _stored(size: int, normed: bool) -> Any:
-    """A function that norms the row of a head in `y`, if it is to, and stores it with `own` times the row of values."""
+def row_normed(size: int) -> Any:
+    """A function that norms a row in its place, with the weight and the bias at two addresses."""
     row = 4 * size
 
-    def plain(a, t, h, y, values, own):
-        for at in range(0, row, 64):
-            x = fma(splat(own), load_f32x16(values + at), load_f32x16(y + at))
-            store_f32x16(a.y + t * a.y_stride + h + at, x)
-
-    if not normed:
-        return inner(plain, size, inline="always")
-
-    def with_norm(a, t, h, y, values, own):
+    def normed(y, weight, bias, eps):
         total = splat(0.0)
         for at in range(0, row, 64):
             total = add(total, load_f32x16(y + at))
@@ -138,14 +130,27 @@ def _stored(size: int, normed: bool) -> Any:
         for at in range(0, row, 64):
             x = sub(load_f32x16(y + at), mean)
             squares = fma(x, x, squares)
-        factor = splat(float32(1.0) / float32(math.sqrt(sum_lanes(squares) / size + a.eps)))
-        vectors, whole = a.vectors + h, a.heads * row
+        factor = splat(float32(1.0) / float32(math.sqrt(sum_lanes(squares) / size + eps)))
         for at in range(0, row, 64):
             x = mul(sub(load_f32x16(y + at), mean), factor)
-            x = fma(x, load_f32x16(vectors + WEIGHT * whole + at), load_f32x16(vectors + BIAS * whole + at))
-            store_f32x16(a.y + t * a.y_stride + h + at, fma(splat(own), load_f32x16(values + at), x))
+            store_f32x16(y + at, fma(x, load_f32x16(weight + at), load_f32x16(bias + at)))
 
-    return inner(with_norm, size, inline="always")
+    return inner(normed, size, inline="always")
+
+
+def _stored(size: int, normed: bool) -> Any:
+    """A function that norms the row of a head in `y`, if it is to, and stores it with `own` times the row of values."""
+    row, with_norm = 4 * size, row_normed(size)
+
+    def stored(a, t, h, y, values, own):
+        if normed:
+            vectors, whole = a.vectors + h, a.heads * row
+            with_norm(y, vectors + WEIGHT * whole, vectors + BIAS * whole, a.eps)
+        for at in range(0, row, 64):
+            x = fma(splat(own), load_f32x16(values + at), load_f32x16(y + at))
+            store_f32x16(a.y + t * a.y_stride + h + at, x)
+
+    return inner(stored, size, normed, inline="always")
 
 
 @kernels(WKV7)

@@ -13,7 +13,7 @@ from octavo.backends.gpu import delta_tiles, scan_tiles
 from octavo.backends.gpu.arguments import Matrix, matrix
 from octavo.backends.gpu.binders.registry import binds
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import delta_chunks, scan_chunks, states, wkv7
+from octavo.backends.gpu.kernels import delta_chunks, scan_chunks, states, wkv6, wkv7
 from octavo.backends.gpu.state_arguments import (
     ChannelShape,
     ConvShape,
@@ -133,6 +133,15 @@ def _wkv7(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]
                      sequences(positions, starts, slots), matrix(out), eps or 0.0,
                      shape=WkvShape(heads, size, eps is not None),
                      warps=4, exact=c.deterministic)]  # fmt: skip
+
+
+@binds("wkv6")
+def _wkv6(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    *rows, vectors, state, positions, starts, slots = inputs
+    _, heads, size, _ = state.shape
+    return [c.launch(wkv6.wkv6_kernel, (len(slots), heads), *(Matrix(x, x.stride(0)) for x in rows), vectors, state,
+                     sequences(positions, starts, slots), matrix(out), node.attrs["eps"],
+                     shape=WkvShape(heads, size, True), warps=4, exact=c.deterministic)]  # fmt: skip
 
 
 def _scan_chunks(c: Context, tokens: int, shape: ScanShape) -> ScanChunks:
