@@ -91,6 +91,15 @@ def test_modules_of_an_embedding_model_come_with_it() -> None:
     assert [entry.name for entry in found.files] == ["modules.json", "model.safetensors", *beside, "config.json"]
 
 
+@pytest.mark.parametrize(
+    "vocabulary", ["tokenizer.model", "qwen.tiktoken", "rwkv_vocab_v20230424.txt", "tokenizer.jsonl"]
+)
+def test_vocabularies_come_with_a_checkpoint(vocabulary: str) -> None:
+    names = [vocabulary, "train.jsonl", "model.safetensors", "config.json"]
+    (found,) = variants(RepoFile(name, 1) for name in names)
+    assert [entry.name for entry in found.files] == [vocabulary, "model.safetensors", "config.json"]
+
+
 SIZES = {"m-Q2_K": 2, "m-Q4_K_M": 4, "m-Q8_0": 8, "m-F16": 16}
 
 

@@ -136,7 +136,7 @@ def test_a_stride_of_1() -> None:
 def test_integers_of_1(target: str) -> None:
     names = (*OF_LAYOUT, *(OF_NVIDIA if target.startswith("sm_") else ()))
     wanted = [f"{name}:{layout}:{target}" for name in names for layout in ("Q4_K", "MXFP4")]
-    wanted += [f"{name}::{target}" for name in OTHER_KERNELS if name != "read"]  # which takes no integers
+    wanted += [f"{name}::{target}" for name in OTHER_KERNELS if name not in ("read", "draw")]  # which take no integers
     wanted += [f"{scheme}:{m}:{target}" for scheme in SCHEMES for m in (1, 1024)]
     wanted += [f"{name}:1:{target}" for name in OTHERS]
     check_ones([*wanted, *(f"mixed_{name}:64:sm_90" for name in ("Q4_K", "Q6_K") if target == "sm_90"),

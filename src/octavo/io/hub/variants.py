@@ -29,7 +29,7 @@ _BESIDE = re.compile(r"(?:^|[/._-])(?:mmproj|imatrix)(?:[._-]|$)", re.IGNORECASE
 _OF_A_MODULE = re.compile(r"[0-9]+_(Pooling|Dense)/(config\.json|model\.safetensors)")
 """What sentence-transformers has beside a checkpoint, in folders of its own."""
 _NAMED_TEMPLATE = re.compile(r"additional_chat_templates/[^/]+\.jinja")
-_OF_A_CHECKPOINT = (".json", ".jinja", ".model", ".txt", ".tiktoken")
+_OF_A_CHECKPOINT = (".json", ".jinja", ".model", ".txt", ".tiktoken", "tokenizer.jsonl")
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def causal_conv_kernel(width: int, filters: int, silu: bool, biased: bool) -> An
     return causal_conv
 
 
-def _moves(keys: int, size: int, wide: int) -> tuple[Any, Any]:
+def moves(keys: int, size: int, wide: int) -> tuple[Any, Any]:
     """Functions that take `wide` vectors of columns of a state [keys, size] to a matrix, zeros where it is `fresh`, and
     that bring them back."""
     row, columns = 64 * wide, 4 * size
@@ -111,7 +111,7 @@ def _moves(keys: int, size: int, wide: int) -> tuple[Any, Any]:
     return inner(take, *names, inline="always"), inner(bring, *names, inline="always")
 
 
-def _known_of(keys: int, wide: int) -> Any:
+def known_by(keys: int, wide: int) -> Any:
     """A function of a matrix [keys, 16 * wide] and k: the matrix's rows times k, summed."""
     row = 64 * wide
 
@@ -141,7 +141,7 @@ def _fade(by_row: bool) -> Any:
     return inner(of_row if by_row else of_all, inline="always")
 
 
-def _changed(keys: int, wide: int, by_row: bool = False) -> Any:
+def rows_changed(keys: int, wide: int, by_row: bool = False) -> Any:
     """A function that fades a matrix and adds k times a change to it, and gives its rows times q, summed."""
     row, fade = 64 * wide, _fade(by_row)
 
@@ -179,8 +179,8 @@ GATED_DELTA_RULE = record(
 
 
 def _decays(keys: int, by_row: bool) -> Any:
-    """A function that gives a head's decay at a token as `_changed` wants it, and what a matrix before it is multiplied
-    with to know the value at k after it: an address of numbers, and one for all of them."""
+    """A function that gives a head's decay at a token as `rows_changed` wants it, and what a matrix before it is
+    multiplied with to know the value at k after it: an address of numbers, and one for all of them."""
 
     def of_head(a, t, head, rate, k, room):
         x = f32_pointer(a.alpha + t * a.alpha_stride)[head] + f32_pointer(a.bias)[head]
@@ -206,7 +206,7 @@ def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool, by_row
     With `by_row` each row of the state has a decay of its own.
     """
     row, whole, columns, decays = 64 * wide, 64 * wide * keys, 4 * size, 8 * keys if by_row else 64
-    known_of, changed, (take, bring) = _known_of(keys, wide), _changed(keys, wide, by_row), _moves(keys, size, wide)
+    known_of, changed, (take, bring) = known_by(keys, wide), rows_changed(keys, wide, by_row), moves(keys, size, wide)
     decay_of = _decays(keys, by_row)
 
     def gated_delta_rule(a, task):
@@ -242,7 +242,7 @@ SELECTIVE_SCAN = record(
 def selective_scan_kernel(keys: int, size: int, wide: int) -> Any:
     """A sequence's tokens, for a head and `wide` vectors of columns of its state [keys, size], kept on the stack."""
     row, whole, columns = 64 * wide, 64 * wide * keys, 4 * size
-    changed, (take, bring) = _changed(keys, wide), _moves(keys, size, wide)
+    changed, (take, bring) = rows_changed(keys, wide), moves(keys, size, wide)
 
     def selective_scan(a, task):
         parts = columns // row

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.kernels.states import WHERE, _changed, _known_of, _moves, begin_of, end_of
+from octavo.backends.cpu.kernels.states import WHERE, begin_of, end_of, known_by, moves, rows_changed
 from octavo.backends.cpu.kernels.wkv7 import row_normed
 from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
@@ -57,7 +57,7 @@ def _prepared(size: int) -> Any:
 def wkv6_kernel(size: int, wide: int) -> Any:
     """A sequence's tokens, for a head: its state [size, size] is on the stack, `wide` vectors of columns together."""
     row, part, whole = 4 * size, 64 * wide, 4 * size * size
-    known_of, changed, (take, bring) = _known_of(size, wide), _changed(size, wide, True), _moves(size, size, wide)
+    known_of, changed, (take, bring) = known_by(size, wide), rows_changed(size, wide, True), moves(size, size, wide)
     prepared, normed = _prepared(size), row_normed(size)
 
     def wkv6(a, task):

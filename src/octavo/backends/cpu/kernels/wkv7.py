@@ -13,7 +13,7 @@ import numpy as np
 from numba import float32
 
 from octavo.backends.cpu.kernels.math import gated
-from octavo.backends.cpu.kernels.states import ROWS, WHERE, _known_of, _moves, begin_of, end_of
+from octavo.backends.cpu.kernels.states import ROWS, WHERE, begin_of, end_of, known_by, moves
 from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
@@ -157,7 +157,7 @@ def _stored(size: int, normed: bool) -> Any:
 def wkv7_kernel(size: int, wide: int, mixed: bool, normed: bool) -> Any:
     """A sequence's tokens, for a head: its state [size, size] is on the stack, `wide` vectors of columns together."""
     row, part, whole, six = 4 * size, 64 * wide, 4 * size * size, 24 * size
-    known_of, changed, (take, bring) = _known_of(size, wide), _changed(size, wide), _moves(size, size, wide)
+    known_of, changed, (take, bring) = known_by(size, wide), _changed(size, wide), moves(size, size, wide)
     prepared, stored = _prepared(size, mixed), _stored(size, normed)
 
     def wkv7(a, task):
