@@ -162,6 +162,15 @@ def test_bench_make_refuses(octavo: Run, tmp_path: Path, monkeypatch: pytest.Mon
     assert not list(tmp_path.iterdir())
 
 
+def test_tensors_that_converters_copy_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """llama.cpp loads no RWKV-7 without them."""
+    small = replace(SHAPES["rwkv7-1.5b"], n_layer=2, n_embd=64, n_ff=64, n_vocab=300)
+    monkeypatch.setitem(SHAPES, "small", small)
+    synthetic.make("small", "F16", tmp_path / "a.gguf")
+    with GGUFFile.open(tmp_path / "a.gguf") as file:
+        assert {f"blk.0.time_mix_v{i}.weight" for i in range(3)} <= set(file.tensors)
+
+
 def test_help_lists_the_shapes(octavo: Run) -> None:
     text = " ".join(octavo("bench", "make", "--help").out.replace("│", " ").split())
     assert all(shape in text for shape in SHAPES)

@@ -204,13 +204,14 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
 
 
 def _expected(shape: ModelShape) -> Tensors:
-    """The tensors that a model of the shape has, without those that it may have, but for an output matrix."""
+    """The tensors that a model of the shape has; of those that it may have, an output matrix and copies of others."""
     architecture = ARCHITECTURES[shape.arch]
     fields = {f"{shape.arch}.{key}": value for key, value in _sizes(shape).items()}
     embedding = {"token_embd.weight": (shape.n_vocab, shape.n_embd)}
     expected = architecture.tensors(architecture.read(PlainMetadata("", fields), "", embedding))
     output = () if shape.tied else ("output.weight",)
-    return {name: want for name, want in expected.items() if not want.optional or name in output}
+    wanted = {*output, *architecture.copies}
+    return {name: want for name, want in expected.items() if not want.optional or name in wanted}
 
 
 def _is_better(layer: int, n_layer: int) -> bool:
