@@ -17,9 +17,9 @@ from octavo.models import layers, rwkv7
 from octavo.models.architecture import Architecture, Vocabulary
 from octavo.models.config import Config, Keys, layer_norm_keys
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader
-from octavo.models.remaking import columns_as_rows
-from octavo.models.rwkv7 import FF, HEAD, NORM_EPS, SHIFTS, WHY_UNWRITTEN, norm_tensors, numbers, shifted
-from octavo.models.states import CONTEXT, NO_ATTENTION, Hybrid, in_shape, of_values, without_attention
+from octavo.models.remaking import columns_as_rows, in_f32
+from octavo.models.rwkv7 import FF, HEAD, NORM_EPS, SHIFTS, WHY_UNWRITTEN, norm_tensors, numbers, shifted, tanh
+from octavo.models.states import CONTEXT, NO_ATTENTION, Hybrid, in_shape, without_attention
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, with_scales
 
 RANK, DECAY_RANK, RESCALE = "time_mix_extra_dim", "time_decay_extra_dim", "rescale_every_n_layers"
@@ -109,7 +109,7 @@ def _mix_time(g: GraphBuilder, hp: Rwkv6, b: Weights, h: Node, i: int) -> Node:
         layers.linear(g, b, f"time_mix_{name}", x)
         for name, x in (("receptance", r), ("key", k), ("value", v), ("gate", gate))
     )
-    w = layers.linear(g, b, "time_mix_decay_w2", _tanh(g, layers.linear(g, b, "time_mix_decay_w1", w)))
+    w = layers.linear(g, b, "time_mix_decay_w2", tanh(g, layers.linear(g, b, "time_mix_decay_w1", w)))
     y = g.wkv6(r, w, k, v, np.stack([numbers(b[name]) for name in VECTORS]), i, hp.heads, NORM_EPS)
     return layers.linear(g, b, "time_mix_output", g.swiglu(gate, y))
 
@@ -121,7 +121,7 @@ def _mixed(g: GraphBuilder, hp: Rwkv6, b: Weights, h: Node, i: int) -> list[Node
         h, np.stack([[share, np.ones_like(share)], [1 - share, -np.ones_like(share)]]), i, part="_time"
     )
     mixed, apart = g.columns(both, hp.n_embd, hp.n_embd)
-    of_token, ids = _tanh(g, layers.linear(g, b, "time_mix_w1", mixed)), g.numbers(len(MIXED))
+    of_token, ids = tanh(g, layers.linear(g, b, "time_mix_w1", mixed)), g.numbers(len(MIXED))
     shares = g.mul_mat_id(b["time_mix_w2"], g.split_heads(of_token, len(MIXED)), ids)  # [T, 5, n_embd]
     own = [numbers(b[name]) for name in ((TOGETHER,) if hp.fused else APART)]
     shares = g.add_rows(shares, constant(np.concatenate(own), f"blk.{i}.shares"), ids)
@@ -134,10 +134,6 @@ def _mix_channels(g: GraphBuilder, hp: Rwkv6, b: Weights, h: Node, i: int) -> No
     k, r = g.columns(shifted(g, h, shares, i, "_ffn"), hp.n_embd, hp.n_embd)
     k = layers.linear(g, b, "channel_mix_value", g.relu_squared(layers.linear(g, b, "channel_mix_key", k)))
     return g.mul(k, g.sigmoid(layers.linear(g, b, "channel_mix_receptance", r)))
-
-
-def _tanh(g: GraphBuilder, x: Node) -> Node:
-    return g.soft_cap(x, 1.0)
 
 
 def config_keys(config: Config) -> Keys:
@@ -160,7 +156,7 @@ def remade(name: str, tensor: LazyTensor, hp: Rwkv6) -> LazyTensor:
     if name.endswith(".time_mix_w2.weight") and len(tensor.shape) == 3:
         return _with_rows(tensor)
     if name.endswith(".time_mix_first.weight"):
-        return of_values(tensor, lambda values: values)
+        return in_f32(tensor)
     return in_shape(tensor, (hp.n_embd,)) if "_mix_" in name and len(tensor.shape) == 3 else tensor
 
 

@@ -162,7 +162,7 @@ def mix_time(g: GraphBuilder, hp: Rwkv7, b: Weights, h: Node, i: int, first: Nod
     """[T, n_embd] normed -> [T, n_embd], and the values of the first layer, which is this one where there are none."""
     mixed = shifted(g, h, numbers(b["time_mix_lerp_fused"]), i, "_time")
     r, w, k, v, a, *gate = g.columns(mixed, *(hp.n_embd,) * len(hp.mixed))
-    w = layers.linear(g, b, "time_mix_w2", g.soft_cap(layers.linear(g, b, "time_mix_w1", w), 1.0))  # of a tanh
+    w = layers.linear(g, b, "time_mix_w2", tanh(g, layers.linear(g, b, "time_mix_w1", w)))
     share = None if first is None else _low_rank(g, b, "v", v)
     r, k, v = (layers.linear(g, b, f"time_mix_{n}", x) for n, x in (("receptance", r), ("key", k), ("value", v)))
     taken = None if first is None or share is None else (first, share)
@@ -174,6 +174,10 @@ def mix_time(g: GraphBuilder, hp: Rwkv7, b: Weights, h: Node, i: int, first: Nod
     if gate:
         y = g.mul(y, layers.linear(g, b, "time_mix_g2", g.sigmoid(layers.linear(g, b, "time_mix_g1", gate[0]))))
     return layers.linear(g, b, "time_mix_output", y), v if first is None else first
+
+
+def tanh(g: GraphBuilder, x: Node) -> Node:
+    return g.soft_cap(x, 1.0)
 
 
 def _low_rank(g: GraphBuilder, b: Weights, name: str, x: Node) -> Node:

@@ -310,13 +310,13 @@ class Engine:
 
         Where pages before its window have been given back, those of its window are filled again as well.
         """
-        again, windows = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot), self.pool.windows
-        lacks = windows is not None and sequence.window.given_back > 0
-        if windows is not None and lacks:
-            windows.shrink(sequence.window, 0)
+        again = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot)
+        lacking = self.pool.windows if sequence.window.given_back > 0 else None
+        if lacking is not None:
+            lacking.shrink(sequence.window, 0)
         for start in range(0, len(sequence), self.config.n_batch):
             chunk = sequence.tokens[start : start + self.config.n_batch]
-            if lacks:
+            if lacking is not None:
                 self.pool.grow(again, start + len(chunk))
             inputs, sizes = make_batch(self.filled([Feed(again, chunk)]), self._max_pages)
             self.load().run(inputs, sizes)
