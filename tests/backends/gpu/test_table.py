@@ -22,7 +22,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", TABLE)
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # in sums for tokens beyond the last, which are not kept
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
@@ -34,7 +33,6 @@ def test_logits(name: str, models: Models) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["qwen35", "qwen3next", "granitehybrid", "granitehybrid-odd"])
 def test_prompts_in_chunks(name: str, models: Models) -> None:
     """Of the gated delta rule and the selective scan, which fewer tokens go through one by one.
