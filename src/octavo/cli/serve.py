@@ -118,6 +118,14 @@ class Load:
         bool, typer.Option("--embeddings", help="A model that generates gives vectors of texts too.",
                            rich_help_panel=LOAD)
     ] = False  # fmt: skip
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Connections with a request under way at most.", rich_help_panel=LOAD)
+    ] = 1024
+    step_timeout: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds of a step after which the engine is started again; 0: no limit.",
+                     rich_help_panel=LOAD),
+    ] = 600.0  # fmt: skip
 
 
 def serve(
@@ -145,7 +153,8 @@ def serve(
     with closing(launched):
         path = local(model, offline)
         lora = tuple(adapters(where.lora, offline).items())
-        _run(launched, _engine_options(path, ctx, where, load, lora), _server_options(path, reached, load, lora))
+        engine, options = _engine_options(path, ctx, where, load, lora), _server_options(path, reached, load, lora)
+        _run(launched, engine, options, load.step_timeout or float("inf"))
 
 
 def _engine_options(path: str, ctx: int | None, where: Where, load: Load, lora: Chosen) -> EngineOptions:
@@ -177,7 +186,7 @@ def _server_options(path: str, reached: Reached, load: Load, lora: Chosen) -> Se
     from octavo.io.hub.cache import shown_name
     from octavo.server.options import Limits, ServerOptions
 
-    limits = Limits(queue=load.queue, drain_time=load.drain_timeout, ping=load.ping)
+    limits = Limits(queue=load.queue, drain_time=load.drain_timeout, ping=load.ping, connections=load.max_connections)
     return ServerOptions(
         name=reached.alias or shown_name(path).removesuffix(".gguf"), host=reached.host, port=reached.port,
         keys=_keys(reached), hosts=_hosts(reached.allow_host or ()), origins=_origins(reached.origin or ()),
@@ -219,7 +228,7 @@ def _keys(reached: Reached) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> None:
+def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step_timeout: float) -> None:
     from octavo.huggingface import open_model_file
     from octavo.server.serve import bind, run, serve
     from octavo.server.supervise import ProcessClient
@@ -234,4 +243,4 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> N
     if not options.keys and options.host not in ("127.0.0.1", "::1", "localhost"):
         logging.getLogger("octavo").warning("any machine that reaches this one may ask: there is no --api-key")
     with open_model_file(engine.path) as file:
-        run(serve(ProcessClient(engine, launched), file, options, sock, told))
+        run(serve(ProcessClient(engine, launched, step_timeout=step_timeout), file, options, sock, told))

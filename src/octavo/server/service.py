@@ -63,6 +63,8 @@ class Service:
             return unavailable("Loading model")
         if self.client.state == "dead":
             return unavailable(f"The engine ended and is started again: {self.client.failure}")
+        if not self.client.answers:
+            return unavailable("The engine does not answer")
         return None
 
     def admit(self, replies: int, tokens: int) -> None:
