@@ -20,6 +20,7 @@ from octavo.server.app import make_app
 from octavo.server.client import EngineClient
 from octavo.server.connection import connection_class
 from octavo.server.errors import ending
+from octavo.server.launch import ENDING
 from octavo.server.options import ServerOptions
 from octavo.server.service import Service
 from octavo.text import Tokenizer
@@ -71,7 +72,7 @@ async def serve(
     client: EngineClient, file: GGUFFile, options: ServerOptions, sock: socket.socket,
     told: Callable[[Service], None] = lambda service: None,
 ) -> None:  # fmt: skip
-    """Serve a model until SIGTERM or SIGINT, or until its engine can't be loaded.
+    """Serve a model until a signal to end comes, or until its engine can't be loaded.
 
     `told` is called once the model is loaded. Raises EngineDiedError where that fails, UsageError for a wrong argument.
     """
@@ -121,12 +122,21 @@ def _signal_from_now() -> asyncio.Event:
     """Is set by the next signal to end; never where signals can't be taken, as in another thread than the main one."""
     came, loop = asyncio.Event(), asyncio.get_running_loop()
     with contextlib.suppress(RuntimeError, ValueError):
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ending():
             try:
                 loop.add_signal_handler(number, came.set)
             except NotImplementedError:  # Windows
                 signal.signal(number, lambda *_: loop.call_soon_threadsafe(came.set))
     return came
+
+
+def _ending() -> Iterator[signal.Signals]:
+    """The signals that end the server. One that is ignored stays so, as SIGHUP under nohup, but for those that ask."""
+    for name in ENDING:
+        number = getattr(signal, name, None)
+        asks = name in ("SIGTERM", "SIGINT")
+        if number is not None and (asks or signal.getsignal(number) is not signal.SIG_IGN):
+            yield number
 
 
 async def _drain(service: Service) -> None:
