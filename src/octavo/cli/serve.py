@@ -185,8 +185,11 @@ def nbytes(text: str) -> int:
 def _server_options(path: str, reached: Reached, load: Load, lora: Chosen) -> ServerOptions:
     from octavo.io.hub.cache import shown_name
     from octavo.server.options import Limits, ServerOptions
+    from octavo.server.serve import room_for
 
-    limits = Limits(queue=load.queue, drain_time=load.drain_timeout, ping=load.ping, connections=load.max_connections)
+    limits = Limits(
+        queue=load.queue, drain_time=load.drain_timeout, ping=load.ping, connections=room_for(load.max_connections)
+    )
     return ServerOptions(
         name=reached.alias or shown_name(path).removesuffix(".gguf"), host=reached.host, port=reached.port,
         keys=_keys(reached), hosts=_hosts(reached.allow_host or ()), origins=_origins(reached.origin or ()),
