@@ -366,6 +366,8 @@ def test_bodies_have_a_limit_together(model: Model) -> None:
         first.sendall(head + b" " * (5 << 19))
         bodies = played.server.service.bodies
         until(lambda: bodies.held == 5 << 19)
+        ids = {"prompt": [300] * (1 << 15), "max_tokens": 1}  # of 160 KiB, which are 1.7 MiB taken apart
+        assert played.server.send("POST", "/v1/completions", ids)[0] == 503
         with closing(played.server.connect()) as second:
             second.sendall(head + b" " * (3 << 20))  # all of it, and the answer is there
             assert second.recv(1000).startswith(b"HTTP/1.1 503 ")
@@ -374,6 +376,7 @@ def test_bodies_have_a_limit_together(model: Model) -> None:
         thread.join()
         first.close()
         until(lambda: bodies.held == 0)
+        assert played.server.send("POST", "/v1/completions", ids)[0] == 400  # as the context is shorter
         with closing(played.server.connect()) as third:
             third.sendall(head + b" " * (3 << 20))
             assert third.recv(1000).startswith(b"HTTP/1.1 400 ")  # it was read, and is no JSON

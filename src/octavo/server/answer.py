@@ -29,8 +29,7 @@ def service_of(request: Request) -> Service:
 
 async def body_of(request: Request, kind: type[T]) -> T:
     """The body as a model of the schema. Raises ApiError, and ValidationError."""
-    service = service_of(request)
-    return await read_as(request, kind, service.limits, service.bodies)
+    return await read_as(request, kind, service_of(request).limits)
 
 
 def key_of(request: Request) -> str:

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 from octavo.errors import OctavoError
 from octavo.server import anthropic, meta, native, responses, routes_openai
 from octavo.server.answer import json_response
+from octavo.server.body import Sharing
 from octavo.server.errors import ApiError, api_error
 from octavo.server.families import answer_of
 from octavo.server.guard import Guard
@@ -75,7 +76,7 @@ def make_app(service: Service) -> ASGIApp:
     )
     app.state.service, app.state.watch = service, Watch(service.options.limits)
     app.router.redirect_slashes = False
-    return Guard(app, service.options)
+    return Guard(Sharing(app, service.bodies), service.options)
 
 
 async def _answer(request: Request, error: Exception) -> Response:

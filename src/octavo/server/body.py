@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing
+from threading import Lock
 from typing import Any, TypeVar
 
 import msgspec
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.garbage import no_collection
 from octavo.server.errors import ApiError, bad, unavailable
@@ -22,6 +24,8 @@ LARGE = 64 << 10
 """Bytes of a body that is taken apart in another thread, and from which on it counts in the sum of all."""
 WINDOW = 64 << 10
 """Bytes that are looked at before another thread may run."""
+VALUE = 48
+"""Bytes that a value of a body takes once it is taken apart: a number, and its places in two lists."""
 MOST_PARTS = 1 << 17
 """Keys, lists and objects of a body; 16,384 messages have half as many."""
 T = TypeVar("T", bound=BaseModel)
@@ -29,34 +33,55 @@ CLOSE = {"Connection": "close"}
 
 
 class Bodies:
-    """The bytes of large bodies that are read or taken apart, within a limit for all together."""
+    """The memory of large bodies, from their first piece to the end of their requests, within a limit for all."""
 
     def __init__(self) -> None:
         self.held = 0
+        self._lock = Lock()
 
-    @contextmanager
-    def counted(self, data: bytearray) -> Iterator[None]:
-        """Give back what was counted of a body at the end of the block."""
-        try:
-            yield
-        finally:
-            self.held -= _counted(data)
+    def add(self, before: int, n: int, most: int) -> None:
+        """Count `n` bytes more for a request that has `before`. Raises ApiError for too much; one may have anything."""
+        with self._lock:
+            if self.held > before and self.held + n > most:
+                raise unavailable(f"requests that have {most} bytes are under way, as many as may be")
+            self.held += n
 
-    def extend(self, data: bytearray, piece: bytes, limits: Limits) -> None:
-        """Add a piece to a body. Raises ApiError where all bodies together are too large; one alone may always be."""
-        before, others = _counted(data), self.held - _counted(data)
-        if others and _counted(data) + len(piece) > LARGE and self.held + len(piece) > limits.bodies:
-            raise unavailable(f"bodies of {limits.bodies} bytes are read now, as many as may be")
-        data += piece
-        self.held += _counted(data) - before
+    def remove(self, n: int) -> None:
+        with self._lock:
+            self.held -= n
 
 
-def _counted(data: bytearray) -> int:
-    return len(data) if len(data) > LARGE else 0
+class Share:
+    """What one request has of `Bodies`."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self.bodies, self.held = bodies, 0
+
+    def grow(self, n: int, limits: Limits) -> None:
+        """Have `n` bytes in all, which count if they are many. Raises ApiError where all have too much together."""
+        if n > max(self.held, LARGE):
+            self.bodies.add(self.held, n - self.held, limits.bodies)
+            self.held = n
+
+    def close(self) -> None:
+        self.bodies.remove(self.held)
+        self.held = 0
 
 
-async def read(request: Request, data: bytearray, limits: Limits, bodies: Bodies) -> None:
-    """Read a body into `data`. Raises ApiError for one that is too large, too slow or of another type than JSON."""
+class Sharing:
+    """An ASGI application around another: each request has a share of the memory for bodies until it is answered."""
+
+    def __init__(self, app: ASGIApp, bodies: Bodies) -> None:
+        self.app, self.bodies = app, bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with closing(Share(self.bodies)) as share:
+            scope.setdefault("state", {})["share"] = share
+            await self.app(scope, receive, send)
+
+
+async def read(request: Request, limits: Limits) -> bytearray:
+    """A body. Raises ApiError for one that is too large, too slow or of another type than JSON."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, f"the content type is {kind!r} (allowed: application/json)", headers=CLOSE)
@@ -64,6 +89,7 @@ async def read(request: Request, data: bytearray, limits: Limits, bodies: Bodies
     if int(length) > limits.body if length.isdigit() else True:
         raise _too_large(limits)
     loop, stream = asyncio.get_running_loop(), request.stream()
+    data, share = bytearray(), request.state.share
     enough, end = 0, 0.0
     try:
         while True:
@@ -72,10 +98,11 @@ async def read(request: Request, data: bytearray, limits: Limits, bodies: Bodies
             async with asyncio.timeout_at(end):
                 piece = await anext(stream, None)
             if piece is None:
-                return
+                return data
             if len(data) + len(piece) > limits.body:
                 raise _too_large(limits)
-            bodies.extend(data, piece, limits)
+            share.grow(len(data) + len(piece), limits)
+            data += piece
     except TimeoutError:
         slow = f"neither the whole body nor {SLOWEST} bytes a second came in {limits.body_time:g} s"
         raise ApiError(408, slow, headers=CLOSE) from None
@@ -88,23 +115,31 @@ def _too_large(limits: Limits) -> ApiError:
     return ApiError(413, f"the body is larger than {limits.body} bytes (allowed: {allowed})", headers=CLOSE)
 
 
-async def read_as(request: Request, kind: type[T], limits: Limits, bodies: Bodies) -> T:
+async def read_as(request: Request, kind: type[T], limits: Limits) -> T:
     """A body as a model of the schema. Raises ApiError, and ValidationError for fields that are wrong."""
-    data = bytearray()
-    with bodies.counted(data):
-        await read(request, data, limits, bodies)
-        if len(data) > LARGE:
-            return await asyncio.to_thread(lambda: kind.model_validate(parse(data, limits.depth, limits.values)))
-        return kind.model_validate(parse(data, limits.depth, limits.values))
+    data = await read(request, limits)
+
+    def taken_apart() -> T:
+        request.state.share.grow(len(data) + VALUE * count_values(data, limits.values), limits)
+        return kind.model_validate(parse(data, limits.depth))
+
+    return await asyncio.to_thread(taken_apart) if len(data) > LARGE else kind.model_validate(parse(data, limits.depth))
 
 
-def parse(data: bytes | bytearray, depth: int, most: int = Limits.values) -> dict[str, Any]:
+def count_values(data: bytes | bytearray, most: int) -> int:
+    """About how many values JSON has. Raises ApiError for more than `most`."""
+    n = sum(outside.count(b",") + outside.count(b"[") + outside.count(b"{") for outside in _outside_texts(data))
+    if n > most:
+        raise bad(f"the body has more than {most} values")
+    return n
+
+
+def parse(data: bytes | bytearray, depth: int) -> dict[str, Any]:
     """An object in JSON. Raises ApiError for anything that is not plain: a key twice, NaN, half a surrogate pair.
 
-    `depth` and `most` are levels and values that it may have. What reads a body keeps Python's lock, so it is the
-    quickest there is, and what is in a body is counted before.
+    What reads a body keeps Python's lock, so it is the quickest there is, and what is in a body is counted before.
     """
-    n_keys = _count_keys(data, most)
+    n_keys = _count_keys(data)
     try:
         with no_collection():
             value = msgspec.json.decode(data)
@@ -119,23 +154,25 @@ def parse(data: bytes | bytearray, depth: int, most: int = Limits.values) -> dic
     return value
 
 
-def _count_keys(data: bytes | bytearray, most: int) -> int:
-    """The keys that JSON has. Raises ApiError for more keys, lists and objects, or values, than any request needs."""
+def _count_keys(data: bytes | bytearray) -> int:
+    """The keys that JSON has. Raises ApiError for more keys, lists and objects than any request needs."""
+    keys = others = 0
+    for outside in _outside_texts(data):
+        keys += outside.count(b":")
+        others += outside.count(b"[") + outside.count(b"{")
+        if keys + others > MOST_PARTS:
+            raise bad(f"the body has more than {MOST_PARTS} keys, lists and objects")
+    return keys
+
+
+def _outside_texts(data: bytes | bytearray) -> Iterator[bytes]:
+    """What JSON has outside of its strings, piece by piece."""
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that each quote begins or ends a string
-    keys = others = values = 0
     within = False
     for at in range(0, len(plain), WINDOW):
         pieces = plain[at : at + WINDOW].split(b'"')
-        outside = b"".join(pieces[within::2])
-        keys += outside.count(b":")
-        others += outside.count(b"[") + outside.count(b"{")
-        values += outside.count(b",")
+        yield b"".join(pieces[within::2])
         within ^= len(pieces) % 2 == 0
-        if keys + others > MOST_PARTS:
-            raise bad(f"the body has more than {MOST_PARTS} keys, lists and objects")
-        if values + others > most:
-            raise bad(f"the body has more than {most} values")
-    return keys
 
 
 def _explain(data: bytes | bytearray, problem: str, depth: int) -> Any:

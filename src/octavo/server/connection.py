@@ -92,6 +92,7 @@ class Connection(Protocol):
         if len(self.connections) > self.limits.connections + SPARE:
             first = next(iter(self.waiting))
             del self.waiting[first]
+            self.connections.discard(first)
             first.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -53,7 +53,7 @@ class Limits:
     ping           seconds without output after which a stream gets a comment
     drain_time     seconds that replies under way have when the server ends
     connections    that may have a request under way
-    bodies         bytes of bodies that may be read at a time, where they are large
+    bodies         bytes that the large bodies of requests under way may take
     values         values of a body's JSON, where the context does not take more
     """
 
