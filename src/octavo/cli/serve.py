@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from octavo.cli.defaults import Defaults
 from octavo.cli.lora import adapters
 from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Where, gpu_layers
@@ -45,9 +46,14 @@ class Reached:
     key_file: Annotated[
         str | None, typer.Option("--api-key-file", metavar="FILE", help="A key a line.", rich_help_panel=REACHED)
     ] = None
-    alias: Annotated[str | None, typer.Option("--alias", help="What the model is called.", rich_help_panel=REACHED)] = (
-        None
-    )
+    alias: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME", help="What the model is called; of several names the first by alphabet is "
+                     "shown.", rich_help_panel=REACHED),
+    ] = None  # fmt: skip
+    tags: Annotated[
+        str | None, typer.Option(metavar="TAG,TAG", help="Words that /v1/models tells.", rich_help_panel=REACHED)
+    ] = None
     strict_model: Annotated[
         bool, typer.Option("--strict-model", help="Refuse requests for other models.", rich_help_panel=REACHED)
     ] = False
@@ -127,6 +133,7 @@ def serve(
     ctx: Annotated[
         int | None, typer.Option("--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).")
     ] = None,
+    usual: Defaults,
     where: Where,
     load: Load,
     offline: Offline = False,
@@ -145,7 +152,7 @@ def serve(
     with closing(launched):
         path = local(model, offline)
         lora = tuple(adapters(where.lora, offline).items())
-        _run(launched, _engine_options(path, ctx, where, load, lora), _server_options(path, reached, load, lora))
+        _run(launched, _engine_options(path, ctx, where, load, lora), _server_options(path, reached, usual, load, lora))
 
 
 def _engine_options(path: str, ctx: int | None, where: Where, load: Load, lora: Chosen) -> EngineOptions:
@@ -173,17 +180,29 @@ def nbytes(text: str) -> int:
     return found
 
 
-def _server_options(path: str, reached: Reached, load: Load, lora: Chosen) -> ServerOptions:
+def _server_options(path: str, reached: Reached, usual: Defaults, load: Load, lora: Chosen) -> ServerOptions:
     from octavo.io.hub.cache import shown_name
     from octavo.server.options import Limits, ServerOptions
 
     limits = Limits(queue=load.queue, drain_time=load.drain_timeout, ping=load.ping)
+    if usual.template_file is not None and reached.chat_template is not None:
+        raise UsageError("--chat-template-file and --chat-template are both given (allowed: one of them)")
+    names = sorted({*_words("--alias", reached.alias)}) or [shown_name(path).removesuffix(".gguf")]
     return ServerOptions(
-        name=reached.alias or shown_name(path).removesuffix(".gguf"), host=reached.host, port=reached.port,
-        keys=_keys(reached), hosts=_hosts(reached.allow_host or ()), origins=_origins(reached.origin or ()),
+        name=names[0], aliases=tuple(names[1:]), tags=_words("--tags", reached.tags),
+        host=reached.host, port=reached.port, keys=_keys(reached),
+        hosts=_hosts(reached.allow_host or ()), origins=_origins(reached.origin or ()),
         strict_model=reached.strict_model, share_cache=load.share_cache, limits=limits,
-        chat_template=reached.chat_template, lora=lora,
+        chat_template=reached.chat_template, lora=lora, **usual.given(),
     )  # fmt: skip
+
+
+def _words(option: str, given: str | None) -> tuple[str, ...]:
+    """What stands between commas. Raises UsageError for nothing there."""
+    words = () if given is None else tuple(word.strip() for word in given.split(","))
+    if not all(words):
+        raise UsageError(f"{option} is {given!r} (allowed: names with commas between them)")
+    return words
 
 
 def _hosts(given: Sequence[str]) -> tuple[str, ...]:
@@ -220,6 +239,8 @@ def _keys(reached: Reached) -> tuple[str, ...]:
 
 
 def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> None:
+    from contextlib import closing
+
     from octavo.huggingface import open_model_file
     from octavo.server.serve import bind, run, serve
     from octavo.server.supervise import ProcessClient
@@ -233,5 +254,5 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> N
 
     if not options.keys and options.host not in ("127.0.0.1", "::1", "localhost"):
         logging.getLogger("octavo").warning("any machine that reaches this one may ask: there is no --api-key")
-    with open_model_file(engine.path) as file:
+    with closing(sock), open_model_file(engine.path) as file:
         run(serve(ProcessClient(engine, launched), file, options, sock, told))

@@ -13,21 +13,20 @@ from octavo.server.chunks import ChunkedReply
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.detail import Delta
 from octavo.server.errors import ApiError, bad
-from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
+from octavo.server.job import Job, most_tokens, named_biases, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.messages import Likely
 from octavo.server.native_schema import TemplateRequest
 from octavo.server.schema import ChatRequest, Message, NamedTool, Tool
 from octavo.server.service import Service
 from octavo.server.stream import to_json
-from octavo.server.threads import LONG, size_of
+from octavo.server.threads import LONG
 from octavo.server.tool_grammar import or_json
 from octavo.server.tool_use import ToolUse, for_template, knows_tools, tool_use
 from octavo.server.usage import timings, usage
+from octavo.server.variables import template_variables
 from octavo.server.work import Choice, Event, Work
 
-TEMPLATE_KWARGS = ("enable_thinking", "thinking", "reasoning_effort", "preserve_thinking")
-"""Variables of templates that a request may set."""
 FIRST = b'{"role":"assistant","content":""}'
 """The first delta of a reply. Clients join what later ones say, so none has a role again."""
 
@@ -41,7 +40,8 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
     thinking = _thinking_of(service, body, prompt)
     return Job(
         prompts=[prompt], n=body.n or 1, sampling=sampling_of(service, body, named_biases(body.logit_bias)),
-        seed=seed_of(body), max_tokens=body.max_completion_tokens or body.max_tokens, stop=stops_of(body),
+        seed=seed_of(service, body), stop=stops_of(body),
+        max_tokens=most_tokens(service, body.max_completion_tokens, body.max_tokens),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
         tools=tools, thinking=thinking, grammar=_grammar_of(service, body, tools, thinking),
         goes_on=body.continues and bool(body.messages[-1].text()),
@@ -56,7 +56,7 @@ def size_of_messages(messages: Sequence[Message]) -> int:
 
 def effort(body: ChatRequest) -> int:
     """See `effort_of`."""
-    return effort_of(body, size_of_messages(body.messages) + size_of(list(template_variables(body).values())))
+    return effort_of(body, size_of_messages(body.messages) + len(to_json(body.chat_template_kwargs)))
 
 
 def prompt_of(service: Service, body: ChatRequest) -> list[int]:
@@ -133,9 +133,7 @@ def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = Non
 
     Raises ApiError for messages whose length tells that they can't fit the context, before their tokens are known.
     """
-    extra, template = template_variables(body), service.template_for(body.tools)
-    if body.reasoning_effort is not None:
-        extra.setdefault("reasoning_effort", body.reasoning_effort)
+    extra, template = template_variables(service.variables, body), service.template_for(body.tools)
     told = _dumped(body.tools) if tools is not None else []
     messages = for_template(template, messages_of(body.messages), told)
     if tools is not None and tools.told:
@@ -162,21 +160,11 @@ def _dumped(tools: Sequence[Tool] | None) -> list[dict[str, Any]]:
 def encode_chat_text(service: Service, body: TemplateRequest) -> str:
     """Messages as the model's template writes them."""
     tools, open_end = _dumped(body.tools), body.add_generation_prompt is not False
-    template, variables = service.template_for(tools), template_variables(body)
+    template, variables = service.template_for(tools), template_variables(service.variables, body)
     messages = for_template(template, messages_of(body.messages), tools)
     if tools and knows_tools(template):
         variables["tools"] = tools
     return template.render(messages, open_end, **variables)
-
-
-def template_variables(body: ChatRequest | TemplateRequest) -> dict[str, Any]:
-    """What a request sets of a template's variables. Raises ApiError for others than it may."""
-    found: dict[str, Any] = dict(body.chat_template_kwargs or {})
-    for name in found:
-        if name not in TEMPLATE_KWARGS:
-            allowed = ", ".join(TEMPLATE_KWARGS)
-            raise bad(f"chat_template_kwargs has {name!r} (allowed: {allowed})", "chat_template_kwargs")
-    return found
 
 
 def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import Any
 from octavo.server.chunks import ChunkedReply
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.errors import bad
-from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
+from octavo.server.job import Job, most_tokens, named_biases, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import Offsets, text_logprobs
 from octavo.server.messages import Likely
 from octavo.server.native_schema import NativeRequest
@@ -20,7 +20,7 @@ from octavo.server.usage import timings, usage
 from octavo.server.work import Event, Work
 
 USUAL_TOKENS = 16
-"""The most tokens of a completion that asks for no number, as OpenAI has it."""
+"""The most tokens of a completion where neither it nor the server has a number, as OpenAI has it."""
 
 
 def prompts_of(service: Service, given: object, *, reply: bool) -> list[list[int]]:
@@ -53,14 +53,14 @@ def job_of(service: Service, body: CompletionRequest, key: str) -> Job:
     n = body.n or 1
     if body.best_of is not None and body.best_of != n:
         raise bad(f"best_of is {body.best_of} (allowed: n, which is {n})", "best_of")
-    most = USUAL_TOKENS if body.max_tokens is None else body.max_tokens
+    most = most_tokens(service, body.max_tokens, USUAL_TOKENS if service.options.max_tokens is None else None)
     if most == 0 and not body.echo:
         raise bad("max_tokens is 0 (allowed: 1 or more, or 0 with echo)", "max_tokens")
     grammar, param = grammar_of(body)
     if grammar is not None:
         require_grammar(service, grammar, None, param)
     return Job(
-        prompts=prompts_of(service, body.prompt, reply=most > 0), n=n, seed=seed_of(body), max_tokens=most,
+        prompts=prompts_of(service, body.prompt, reply=most != 0), n=n, seed=seed_of(service, body), max_tokens=most,
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
         logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), grammar=grammar, goes_on=True,
     )  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
 
 from octavo.runtime.grammar import Grammar
 from octavo.runtime.sampling import SamplingParams
@@ -59,17 +58,18 @@ class Job:
 
 
 def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float]) -> SamplingParams:
-    """How a request wants tokens to be chosen, over what the model's file recommends.
+    """How a request wants tokens to be chosen, over what the server and the model's file have.
 
     Raises ApiError for tokens that are not in the vocabulary.
     """
     given = {name: value for name in FIELDS if (value := getattr(body, name)) is not None}
+    if body.repetition_penalty is not None:
+        given.setdefault("repeat_penalty", body.repetition_penalty)
+    given = {"temperature": USUAL_TEMPERATURE, **service.recommended, **service.options.sampling, **given}
     if given.get("top_k") == -1:
         given["top_k"] = 0
     if given.get("repeat_last_n") == -1:
         given["repeat_last_n"] = service.info.n_ctx
-    if body.repetition_penalty is not None:
-        given.setdefault("repeat_penalty", body.repetition_penalty)
     if given.get("top_p") == 0:  # nothing but the likeliest token
         given.update(top_p=1.0, top_k=1)
     n_vocab = service.info.n_vocab
@@ -77,13 +77,19 @@ def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float
         for token in tokens:
             if not 0 <= token < n_vocab:
                 raise bad(f"{name}: token {token} is not in the vocabulary (allowed: 0 to {n_vocab - 1})", name)
-    usual: dict[str, Any] = {"temperature": USUAL_TEMPERATURE, **service.recommended}
-    return SamplingParams(**{**usual, **given, "logit_bias": dict(logit_bias)})
+    return SamplingParams(**{**given, "logit_bias": dict(logit_bias)})
 
 
-def seed_of(body: Sampling) -> int:
-    """The seed of a request, 64 bits; a random one where it has none or -1, as clients of llama-server send."""
-    return random_seed() if body.seed is None or body.seed == -1 else body.seed % (1 << 64)
+def seed_of(service: Service, body: Sampling) -> int:
+    """The seed of a request, or else the server's, 64 bits; a random one for -1, as clients of llama-server send."""
+    seed = service.options.seed if body.seed is None else body.seed
+    return random_seed() if seed == -1 else seed % (1 << 64)
+
+
+def most_tokens(service: Service, *given: int | None) -> int | None:
+    """The most tokens of a reply: the first number that is given, or else the server's; None for no limit, as -1."""
+    found = next((most for most in given if most is not None), service.options.max_tokens)
+    return None if found is None or found < 0 else found
 
 
 def stops_of(body: Sampling) -> tuple[str, ...]:

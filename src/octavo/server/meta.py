@@ -29,7 +29,7 @@ async def models(request: Request) -> Response:
 async def model(request: Request) -> Response:
     """A model by its name."""
     service, name = service_of(request), request.path_params["name"]
-    if name != service.options.name:
+    if not service.is_called(name):
         message = f"there is no model {name!r} (allowed: {service.options.name})"
         raise ApiError(404, message, param="model", code="model_not_found")
     return json_response(_model(service))
@@ -41,8 +41,12 @@ def _model(service: Service) -> dict[str, Any]:
         "n_ctx": info.n_ctx, "n_ctx_train": info.n_ctx_train, "n_params": info.n_params, "size": info.nbytes,
         "n_vocab": info.n_vocab,
     }  # fmt: skip
-    return {"id": service.options.name, "object": "model", "created": service.created, "owned_by": "octavo",
-            "meta": meta, "max_model_len": info.n_ctx}  # fmt: skip
+    options = service.options
+    return {
+        "id": options.name, "object": "model", "created": service.created, "owned_by": "octavo",
+        "aliases": sorted({options.name, *options.aliases}), "tags": sorted(options.tags), "meta": meta,
+        "max_model_len": info.n_ctx,
+    }  # fmt: skip
 
 
 async def metrics(request: Request) -> Response:

@@ -15,7 +15,7 @@ from octavo.server.chat import encode_chat_text, size_of_messages
 from octavo.server.completions import effort
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.errors import ApiError, bad
-from octavo.server.job import Job, sampling_of, seed_of, stops_of
+from octavo.server.job import Job, most_tokens, sampling_of, seed_of, stops_of
 from octavo.server.logprobs import finite
 from octavo.server.messages import Likely
 from octavo.server.native_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
@@ -35,11 +35,10 @@ def job_of(service: Service, body: NativeRequest, key: str) -> Job:
     grammar, param = grammar_of(body)
     if grammar is not None:
         require_grammar(service, grammar, None, param)
-    most = body.n_predict if body.n_predict is not None else body.max_tokens
-    most = None if most is None or most < 0 else most
+    most = most_tokens(service, body.n_predict, body.max_tokens)
     sampling = sampling_of(service, body, _biases(service, body.logit_bias))
     return Job(
-        prompts=_prompts(service, body.prompt, reply=most != 0), sampling=sampling, seed=seed_of(body),
+        prompts=_prompts(service, body.prompt, reply=most != 0), sampling=sampling, seed=seed_of(service, body),
         stop=stops_of(body), max_tokens=most, logprobs=body.n_probs or None,
         space=service.space(key, body.cache_salt), grammar=grammar, goes_on=True,
     )  # fmt: skip
@@ -231,12 +230,13 @@ async def apply_template(request: Request) -> Response:
 async def props(request: Request) -> Response:
     """What is served, and with what settings."""
     service = service_of(request)
-    info, defaults = service.info, Job((), sampling_of(service, Sampling.model_validate({}), {}), seed=-1)
+    info, options, plain = service.info, service.options, Sampling.model_validate({})
+    usual = Job((), sampling_of(service, plain, {}), options.seed, max_tokens=most_tokens(service))
     of_tools = service.tool_template
     more = {} if of_tools is None else {"chat_template_tool_use": of_tools.source}
     return json_response({
-        "default_generation_settings": {"n_ctx": info.n_ctx, "params": settings(defaults)},
-        "total_slots": info.max_sequences, "model_path": service.options.name, "model_alias": service.options.name,
+        "default_generation_settings": {"n_ctx": info.n_ctx, "params": settings(usual)},
+        "total_slots": info.max_sequences, "model_path": service.path, "model_alias": options.name,
         "chat_template": service.template.source, **_ends(service, ""), "build_info": service.fingerprint,
         "modalities": {"vision": False, "audio": False}, "is_sleeping": False, **more,
     })  # fmt: skip

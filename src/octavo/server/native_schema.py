@@ -70,5 +70,5 @@ class DetokenizeRequest(Body):
 class TemplateRequest(Body):
     messages: Annotated[list[Message], many(MOST_MESSAGES, least=1)]
     tools: Annotated[list[Tool], many(128)] | None = None
-    chat_template_kwargs: Annotated[dict[str, bool | str], few(16)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None

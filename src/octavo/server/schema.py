@@ -221,7 +221,9 @@ class ChatRequest(Constrained):
     tools: Annotated[list[Tool], many(128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, bool | str], few(16)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="variables of the chat template, by any names that are not set otherwise"
+    )
     chat_template: Any = None
     add_generation_prompt: bool | None = Field(None, description="false: the reply goes on where the messages end")
     continue_final_message: bool | None = Field(

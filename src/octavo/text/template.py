@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from octavo.errors import TemplateError
@@ -49,7 +49,12 @@ class ChatTemplate:
         self._special = {"bos_token": bos_token, "eos_token": eos_token}
         self._template = SandboxedTemplate(source)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **extra: Any) -> str:
+    @property
+    def variables(self) -> Set[str]:
+        """Names of what it looks for and does not set itself, functions among them."""
+        return self._template.variables
+
+    def render(self, /, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **extra: Any) -> str:
         """The prompt for `messages` (each with "role" and "content"), open for an answer if `add_generation_prompt`.
 
         `extra`: further variables of the template, such as `tools` or `enable_thinking`; plain data only. Where
