@@ -66,6 +66,9 @@ class Reached:
         list[str] | None,
         typer.Option("--cors-origin", help="A web page's origin that may ask.", rich_help_panel=REACHED),
     ] = None
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="A line of each request on standard error.", rich_help_panel=REACHED)
+    ] = False
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name that this machine is asked by.", rich_help_panel=REACHED)
     ] = None
@@ -193,7 +196,7 @@ def _server_options(path: str, reached: Reached, usual: Defaults, load: Load, lo
         host=reached.host, port=reached.port, keys=_keys(reached),
         hosts=_hosts(reached.allow_host or ()), origins=_origins(reached.origin or ()),
         strict_model=reached.strict_model, share_cache=load.share_cache, limits=limits,
-        chat_template=reached.chat_template, lora=lora, **usual.given(),
+        chat_template=reached.chat_template, log_requests=reached.log_requests, lora=lora, **usual.given(),
     )  # fmt: skip
 
 
@@ -254,5 +257,7 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> N
 
     if not options.keys and options.host not in ("127.0.0.1", "::1", "localhost"):
         logging.getLogger("octavo").warning("any machine that reaches this one may ask: there is no --api-key")
+    if options.log_requests:
+        logging.getLogger("octavo.requests").setLevel(logging.INFO)
     with closing(sock), open_model_file(engine.path) as file:
         run(serve(ProcessClient(engine, launched), file, options, sock, told))

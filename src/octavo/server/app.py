@@ -21,6 +21,7 @@ from octavo.server.guard import Guard
 from octavo.server.openapi import describe
 from octavo.server.service import Service
 from octavo.server.stream import Watch
+from octavo.server.trace import Trace
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -72,7 +73,7 @@ def make_app(service: Service) -> ASGIApp:
     )  # fmt: skip
     app.state.service, app.state.watch = service, Watch(service.options.limits)
     app.router.redirect_slashes = False
-    return Guard(app, service.options)
+    return Trace(Guard(app, service.options), service.options)
 
 
 async def _answer(request: Request, error: Exception) -> Response:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.server.errors import ApiError, PromptTooLongError
-from octavo.server.names import new_id
+from octavo.server.names import REQUEST_ID, new_id
 from octavo.server.native_paths import is_native
 
 ANTHROPIC = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
@@ -30,4 +30,8 @@ def anthropic_error(error: ApiError) -> dict[str, Any]:
     if isinstance(error, PromptTooLongError):
         words = f"prompt is too long: {error.n_prompt} tokens > {error.n_ctx} maximum"
     kind = ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": words}, "request_id": new_id("req_")}
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": words},
+        "request_id": REQUEST_ID.get(None) or new_id("req_"),
+    }

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import secrets
 import string
+from contextvars import ContextVar
 
+REQUEST_ID: ContextVar[str] = ContextVar("REQUEST_ID")
+"""The id of the request that is answered."""
 LETTERS = string.ascii_letters + string.digits
 
 

@@ -88,6 +88,7 @@ class ServerOptions:
     sampling       fields of SamplingParams, where a request does not have them
     seed           likewise; -1 for a random one
     max_tokens     of a reply that asks for no number; None for what each route has
+    log_requests   have a line of each request in the log
     lora           paths of the model's adapters, with what each is multiplied by
     """
 
@@ -108,5 +109,6 @@ class ServerOptions:
     sampling: Mapping[str, Any] = field(default_factory=dict)
     seed: int = -1
     max_tokens: int | None = None
+    log_requests: bool = False
     lora: tuple[tuple[str, float], ...] = ()
     limits: Limits = Limits()

@@ -53,7 +53,7 @@ async def embeddings(request: Request) -> Response:
     body, service = await body_of(request, EmbeddingRequest), service_of(request)
     name = service.require_model(body.model)
     texts = await in_thread_if_long(size_of(body.input), _texts, service, body.input)
-    n = sum(map(len, texts))
+    request.state.prompt_tokens = n = sum(map(len, texts))
     with service.admitted(n):
         found = await unless_left(request, _embedded(service, texts, body.pooling or ""))
     data = [{"object": "embedding", "index": i, "embedding": _written(row, body)} for i, row in enumerate(found)]

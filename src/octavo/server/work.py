@@ -63,6 +63,8 @@ class Choice:
 class Work:
     """The replies of a Job: an asynchronous iterator of lists of Events, which may be empty.
 
+    failure  what ended them early, if anything did
+
     Whoever begins one has to `close` it, also where it came to its end. Raises ApiError where there is no room, and
     from the iteration where a reply fails.
     """
@@ -87,12 +89,21 @@ class Work:
             raise
         self._stop_ids = {*service.tokenizer.stop_ids, *job.sampling.stop_token_ids}
         self._closed = False
+        self.failure: Exception | None = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> list[Event]:
-        rows = await self.stream.__anext__()
+        try:
+            return self._events(await self.stream.__anext__())
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _events(self, rows: list[Row]) -> list[Event]:
         if len(rows) == 1:
             event = Event(self.stream.places[rows[0].id])
             self._take(rows[0], event)
