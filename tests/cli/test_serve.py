@@ -11,6 +11,7 @@ from octavo.cli import serve
 from octavo.cli.serve import nbytes
 from octavo.errors import UsageError
 from tests.cli.conftest import Run
+from tests.server.test_tls import CERT, FILES, KEY
 
 
 @pytest.mark.parametrize(
@@ -112,3 +113,22 @@ def test_defaults_as_a_server_has_them(tmp_path: Path) -> None:
         "sampling": {"temperature": 0.5, "top_k": -1, "presence_penalty": 1.0}, "seed": 7, "max_tokens": -1,
         "reasoning": "off", "variables": {"a": [1]}, "template_text": "{{ messages[0].content }}",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "said"),
+    [
+        (CERT, None, "--ssl-cert-file is given without --ssl-key-file (allowed: both or neither)"),
+        (None, KEY, "--ssl-key-file is given without --ssl-cert-file (allowed: both or neither)"),
+        ("nowhere.pem", KEY, "nowhere.pem: can't be opened"),
+        (CERT, "nowhere.pem", "nowhere.pem: can't be opened"),
+        (KEY, KEY, "key.pem: no certificate (allowed: PEM"),
+        (CERT, CERT, "cert.pem: no private key (allowed: PEM"),
+        (CERT, str(FILES / "other.pem"), "other.pem: not the key of the certificate in"),
+        (CERT, str(FILES / "locked.pem"), "locked.pem: a private key with a password (allowed: one without)"),
+        (str(FILES), KEY, "tls: "),
+    ],
+)
+def test_files_that_no_server_can_show(cert: str | None, key: str | None, said: str, octavo: Run) -> None:
+    given = [*(["--ssl-cert-file", cert] if cert else []), *(["--ssl-key-file", key] if key else [])]
+    assert said in octavo("serve", "demo", "--port", "0", *given).error()

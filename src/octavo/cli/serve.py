@@ -46,6 +46,16 @@ class Reached:
     key_file: Annotated[
         str | None, typer.Option("--api-key-file", metavar="FILE", help="A key a line.", rich_help_panel=REACHED)
     ] = None
+    ssl_key: Annotated[
+        str | None,
+        typer.Option("--ssl-key-file", metavar="FILE", help="The key of --ssl-cert-file, in PEM.",
+                     rich_help_panel=REACHED),
+    ] = None  # fmt: skip
+    ssl_cert: Annotated[
+        str | None,
+        typer.Option("--ssl-cert-file", metavar="FILE", help="Speak HTTPS, and show this certificate (PEM).",
+                     rich_help_panel=REACHED),
+    ] = None  # fmt: skip
     alias: Annotated[
         str | None,
         typer.Option(metavar="NAME,NAME", help="What the model is called; of several names the first by alphabet is "
@@ -186,6 +196,7 @@ def nbytes(text: str) -> int:
 def _server_options(path: str, reached: Reached, usual: Defaults, load: Load, lora: Chosen) -> ServerOptions:
     from octavo.io.hub.cache import shown_name
     from octavo.server.options import Limits, ServerOptions
+    from octavo.server.tls import certificate
 
     limits = Limits(queue=load.queue, drain_time=load.drain_timeout, ping=load.ping)
     if usual.template_file is not None and reached.chat_template is not None:
@@ -193,7 +204,8 @@ def _server_options(path: str, reached: Reached, usual: Defaults, load: Load, lo
     names = sorted({*_words("--alias", reached.alias)}) or [shown_name(path).removesuffix(".gguf")]
     return ServerOptions(
         name=names[0], aliases=tuple(names[1:]), tags=_words("--tags", reached.tags),
-        host=reached.host, port=reached.port, keys=_keys(reached),
+        host=reached.host, port=reached.port,
+        certificate=certificate(reached.ssl_cert, reached.ssl_key), keys=_keys(reached),
         hosts=_hosts(reached.allow_host or ()), origins=_origins(reached.origin or ()),
         strict_model=reached.strict_model, share_cache=load.share_cache, limits=limits,
         chat_template=reached.chat_template, log_requests=reached.log_requests, lora=lora, **usual.given(),
@@ -253,7 +265,8 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> N
 
     def told(service: Service) -> None:
         shown = f"[{options.host}]" if ":" in options.host else options.host
-        print(f"octavo: {options.name} is served at http://{shown}:{port}", file=sys.stderr, flush=True)
+        scheme = "http" if options.certificate is None else "https"
+        print(f"octavo: {options.name} is served at {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
 
     if not options.keys and options.host not in ("127.0.0.1", "::1", "localhost"):
         logging.getLogger("octavo").warning("any machine that reaches this one may ask: there is no --api-key")

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from octavo.server.tls import Certificate
+
 
 class EngineOptions(msgspec.Struct, frozen=True):
     """See `octavo.load`, whose arguments these are.
@@ -75,6 +77,7 @@ class ServerOptions:
     name           what the model is called
     aliases        other names of it
     tags           words that /v1/models tells with it
+    certificate    that is shown, with its key; None for plain HTTP
     keys           one of which every request needs, but those for /health; () for none
     hosts          names that a Host header may have besides localhost, numbers of machines, and this machine's name
     origins        of web pages that may use the server, besides its own
@@ -97,6 +100,7 @@ class ServerOptions:
     tags: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
+    certificate: Certificate | None = None
     keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
