@@ -143,11 +143,13 @@ class Scored(msgspec.Struct, tag="scored", array_like=True, frozen=True):
 
 
 class Vectors(msgspec.Struct, tag="vectors", array_like=True, frozen=True):
-    """The answer to an `Embed`: float32 [n, width], little-endian."""
+    """The answer to an `Embed`: float32 [n, width], little-endian; seconds in the queue, and from then to the end."""
 
     id: int
     width: int
     data: bytes
+    queued: float = 0.0
+    seconds: float = 0.0
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -67,10 +68,13 @@ async def _scored(service: Service, prompts: Sequence[list[int]], k: int) -> lis
 
 async def _embedded(service: Service, texts: Sequence[list[int]], pooling: str) -> F32:
     """Vectors of texts, float32 [n, n_embd]."""
-    found = []
+    start, found, answers = monotonic(), [], []
     for i in range(0, len(texts), TOGETHER):
         vectors = await service.client.embed(list(texts[i : i + TOGETHER]), pooling, normalize=True)
         found.append(np.frombuffer(vectors.data, "<f4").reshape(-1, vectors.width))
+        answers.append(vectors)
+    computed = sum(one.seconds for one in answers)
+    service.metrics.embedded([*map(len, texts)], monotonic() - start, answers[0].queued, computed)
     return np.concatenate(found)
 
 

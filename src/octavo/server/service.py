@@ -99,9 +99,11 @@ class Service:
     def admitted(self, tokens: int) -> Iterator[None]:
         """Have room, as a reply has, for other work with so many tokens. Raises ApiError as `admit` does."""
         self.admit(1, tokens)
+        self.metrics.beside += 1
         try:
             yield
         finally:
+            self.metrics.beside -= 1
             self.leave(1, tokens)
 
     def leave(self, replies: int, tokens: int) -> None:
