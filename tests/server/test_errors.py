@@ -24,8 +24,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),
     "two assistants": (
         {"messages": [*ASK, {"role": "assistant", "content": "a"}, {"role": "assistant", "content": "b"}]}, "messages"),
-    "no tokens": ({"max_tokens": 0}, "max_tokens"),
-    "no completion tokens": ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    "fewer than no tokens": ({"max_tokens": -3}, "max_tokens"),
+    "tokens of a text": ({"max_completion_tokens": "5"}, "max_completion_tokens"),
     "a negative temperature": ({"temperature": -1}, "temperature"),
     "a temperature of text": ({"temperature": "1"}, "temperature"),
     "a temperature of truth": ({"temperature": True}, "temperature"),
@@ -122,14 +122,10 @@ def test_what_is_wrong_is_told_of_the_likeliest_type(
     assert (status, error["message"]) == (400, message)
 
 
-@pytest.mark.parametrize("fields", [
-    {"stream_options": {"include_usage": True}}, {"top_logprobs": 2},
-])  # fmt: skip
-def test_fields_that_do_not_go_together(server: Server, fields: dict[str, Any]) -> None:
-    status, error = server.refused(CHAT, {"messages": ASK, **fields})
-    assert status == 400
-    assert error["param"] == next(iter(fields))
-    assert error["param"] in error["message"]
+def test_fields_that_do_not_go_together(server: Server) -> None:
+    status, error = server.refused(CHAT, {"messages": ASK, "top_logprobs": 2})
+    assert (status, error["param"]) == (400, "top_logprobs")
+    assert "top_logprobs" in error["message"]
 
 
 def test_a_picture_is_refused_by_its_type(server: Server) -> None:

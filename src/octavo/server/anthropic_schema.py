@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from octavo.server.schema import MOST_CONTENTS, MOST_MESSAGES, MOST_TOKENS, STOP, Body, ChatRequest, many
+from octavo.server.schema import (
+    LIMIT,
+    MOST_CONTENTS,
+    MOST_MESSAGES,
+    STOP,
+    TOP_K,
+    Body,
+    ChatRequest,
+    joined,
+    many,
+)  # fmt: skip
 
 BILLING = "x-anthropic-billing-header"
 """How a line begins that Claude Code puts before its system message, and which is another one each time."""
@@ -107,12 +117,12 @@ class CountRequest(Body):
 
 
 class MessagesRequest(CountRequest):
-    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+    max_tokens: LIMIT
     stop_sequences: Annotated[list[STOP], many(16)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    top_k: TOP_K | None = None
 
 
 def chat_request(body: CountRequest) -> ChatRequest:
@@ -135,7 +145,7 @@ def chat_request(body: CountRequest) -> ChatRequest:
 
 def _system(given: str | list[Block] | None) -> str:
     texts = [given] if isinstance(given, str) else [block.text for block in given or ()]
-    return "\n".join(text for text in map(_without_billing, texts) if text)
+    return joined(map(_without_billing, texts))
 
 
 def _without_billing(text: str) -> str:
@@ -155,7 +165,7 @@ def _messages(message: MessageParam) -> list[dict[str, Any]]:
         {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": json.dumps(block.input)}}
         for block in message.content if block.type == "tool_use"
     ]  # fmt: skip
-    thoughts = "".join(block.thinking for block in message.content if block.type == "thinking")
+    thoughts = joined(block.thinking for block in message.content if block.type == "thinking")
     if calls:
         one["tool_calls"] = calls
     if thoughts:
@@ -166,7 +176,7 @@ def _messages(message: MessageParam) -> list[dict[str, Any]]:
 def _text(content: str | Sequence[Block] | None) -> str:
     if isinstance(content, str):
         return content
-    return "".join(block.text for block in content or () if block.type == "text")
+    return joined(block.text for block in content or () if block.type == "text")
 
 
 def _tools(given: Sequence[ToolParam] | None) -> list[dict[str, Any]] | None:

@@ -36,12 +36,12 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
     service.require_generation()
     tools = _tools_of(service, body)
     prompt = encode_chat(service, body, tools)
-    service.require_fitting(prompt, "messages")
+    most = most_tokens(service, body.max_completion_tokens, body.max_tokens)
+    service.require_fitting(prompt, "messages", reply=most != 0)
     thinking = _thinking_of(service, body, prompt)
     return Job(
         prompts=[prompt], n=body.n or 1, sampling=sampling_of(service, body, named_biases(body.logit_bias)),
-        seed=seed_of(service, body), stop=stops_of(body),
-        max_tokens=most_tokens(service, body.max_completion_tokens, body.max_tokens),
+        seed=seed_of(service, body), max_tokens=most, stop=stops_of(body),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
         tools=tools, thinking=thinking, grammar=_grammar_of(service, body, tools, thinking),
         goes_on=body.continues and bool(body.messages[-1].text()),
@@ -171,7 +171,7 @@ def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages as templates take them."""
     found = []
     for message in messages:
-        role = "system" if message.role == "developer" else message.role
+        role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
         one: dict[str, Any] = {"role": role, "content": message.text() or ""}
         for name in ("reasoning_content", "tool_call_id", "name"):
             if (value := getattr(message, name)) is not None:

@@ -54,8 +54,6 @@ def job_of(service: Service, body: CompletionRequest, key: str) -> Job:
     if body.best_of is not None and body.best_of != n:
         raise bad(f"best_of is {body.best_of} (allowed: n, which is {n})", "best_of")
     most = most_tokens(service, body.max_tokens, USUAL_TOKENS if service.options.max_tokens is None else None)
-    if most == 0 and not body.echo:
-        raise bad("max_tokens is 0 (allowed: 1 or more, or 0 with echo)", "max_tokens")
     grammar, param = grammar_of(body)
     if grammar is not None:
         require_grammar(service, grammar, None, param)

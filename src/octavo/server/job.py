@@ -16,6 +16,8 @@ from octavo.server.tool_use import ToolUse
 
 USUAL_TEMPERATURE = 1.0
 """OpenAI's, where neither the request nor the model's file has one."""
+RANDOM_SEEDS = (-1, 0xFFFFFFFF)
+"""Which llama-server has for a random seed, the second as a number of 32 bits that its clients send back."""
 FIELDS = tuple(f.name for f in fields(SamplingParams) if f.name in Sampling.model_fields and f.name != "seed")
 
 
@@ -66,8 +68,8 @@ def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float
     if body.repetition_penalty is not None:
         given.setdefault("repeat_penalty", body.repetition_penalty)
     given = {"temperature": USUAL_TEMPERATURE, **service.recommended, **service.options.sampling, **given}
-    if given.get("top_k") == -1:
-        given["top_k"] = 0
+    if "top_k" in given:
+        given["top_k"] = max(given["top_k"], 0)
     if given.get("repeat_last_n") == -1:
         given["repeat_last_n"] = service.info.n_ctx
     if given.get("top_p") == 0:  # nothing but the likeliest token
@@ -83,7 +85,7 @@ def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float
 def seed_of(service: Service, body: Sampling) -> int:
     """The seed of a request, or else the server's, 64 bits; a random one for -1, as clients of llama-server send."""
     seed = service.options.seed if body.seed is None else body.seed
-    return random_seed() if seed == -1 else seed % (1 << 64)
+    return random_seed() if seed in RANDOM_SEEDS else seed % (1 << 64)
 
 
 def most_tokens(service: Service, *given: int | None) -> int | None:

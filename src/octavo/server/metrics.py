@@ -56,6 +56,7 @@ class Metrics:
         self.replies, self.beside, self.reply_seconds = 0, 0, 5.0
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
         self.prompt_seconds = self.generated_seconds = 0.0
+        self.later_tokens = 0  # of replies, without the first of each: those that their seconds are of
         self.steps = self.busy = self.most_tokens = 0
         self.first = self._histogram("time_to_first_token_seconds", "From a request to its first token", SECONDS)
         self.gap = Gaps()
@@ -119,7 +120,7 @@ class Metrics:
             ("n_tokens_max", "Most tokens of a sequence", self.most_tokens),
             ("prompt_tokens_seconds", "Tokens of prompts a second", _rate(self.prompt_tokens, self.prompt_seconds)),
             ("predicted_tokens_seconds", "Tokens of a reply a second",
-             _rate(self.generated_tokens, self.generated_seconds)),
+             _rate(self.later_tokens, self.generated_seconds)),
             ("requests_processing", "Replies under way", running),
             ("requests_deferred", "Replies that wait", waiting),
             ("n_busy_slots_per_decode", "Replies in a step", _rate(self.busy, self.steps)),

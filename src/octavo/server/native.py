@@ -35,7 +35,7 @@ def job_of(service: Service, body: NativeRequest, key: str) -> Job:
     grammar, param = grammar_of(body)
     if grammar is not None:
         require_grammar(service, grammar, None, param)
-    most = most_tokens(service, body.n_predict, body.max_tokens)
+    most = most_tokens(service, body.n_predict, body.max_completion_tokens, body.max_tokens)
     sampling = sampling_of(service, body, _biases(service, body.logit_bias))
     return Job(
         prompts=_prompts(service, body.prompt, reply=most != 0), sampling=sampling, seed=seed_of(service, body),

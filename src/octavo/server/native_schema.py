@@ -7,10 +7,10 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from octavo.server.schema import (
+    LIMIT,
     MOST_BIASES,
     MOST_MESSAGES,
     MOST_PROMPTS,
-    MOST_TOKENS,
     TOKEN,
     TOKENS,
     Body,
@@ -28,12 +28,9 @@ class NativeRequest(Sampling):
     """llama-server's /completion."""
 
     prompt: str | TOKENS | MIXED | Annotated[list[str | TOKENS | MIXED], many(MOST_PROMPTS, least=1)]
-    n_predict: Annotated[int, Field(ge=-2, le=MOST_TOKENS)] | None = Field(
-        None, description="0: only read the prompt; -1 or -2: as many as the context holds"
-    )
-    max_tokens: Annotated[int, Field(ge=-2, le=MOST_TOKENS)] | None = Field(
-        None, description="another name of n_predict"
-    )
+    n_predict: LIMIT | None = None
+    max_completion_tokens: LIMIT | None = Field(None, description="another name of n_predict")
+    max_tokens: LIMIT | None = Field(None, description="another name of n_predict")
     n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
     logit_bias: (
         Annotated[list[Annotated[list[int | float | bool | str], many(MOST_BIASES)]], many(MOST_BIASES)]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from octavo.server.schema import MOST_CONTENTS, MOST_MESSAGES, MOST_TOKENS, Body, ChatRequest, few, many
+from octavo.server.schema import LIMIT, MOST_CONTENTS, MOST_MESSAGES, Body, ChatRequest, few, joined, many
 
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 LOGPROBS = "message.output_text.logprobs"
@@ -82,7 +82,7 @@ class ResponsesRequest(Body):
     input: Annotated[str, Field(min_length=1)] | Annotated[list[Item], many(MOST_MESSAGES, least=1)]
     model: str | None = None
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+    max_output_tokens: LIMIT | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     stream: bool | None = None
@@ -181,14 +181,14 @@ def _add(message: dict[str, Any], item: Item) -> None:
         message["content"] += _text(item.content)
     elif item.type == "reasoning":
         thoughts = _text(item.content) or _text(item.summary)
-        message["reasoning_content"] = message.get("reasoning_content", "") + thoughts
+        message["reasoning_content"] = joined((message.get("reasoning_content", ""), thoughts))
     else:
         call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
         message.setdefault("tool_calls", []).append(call)
 
 
 def _text(content: str | Sequence[Part] | None) -> str:
-    return content if isinstance(content, str) else "".join(part.text or part.refusal for part in content or ())
+    return content if isinstance(content, str) else joined(part.text or part.refusal for part in content or ())
 
 
 def _format(text: TextOptions | None) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
@@ -23,6 +24,11 @@ def many(most: int, *, least: int | None = None) -> Any:
     return Field(min_length=least, max_length=most, fail_fast=True)
 
 
+def joined(texts: Iterable[str]) -> str:
+    """Parts of a content as one text: each on a line of its own, as llama-server and vLLM have it."""
+    return "\n".join(filter(None, texts))
+
+
 def few(most: int) -> BeforeValidator:
     """For an object of up to so many keys, which are counted before any of them is looked at."""
 
@@ -36,6 +42,9 @@ def few(most: int) -> BeforeValidator:
 
 TOKEN = Annotated[int, Field(ge=0, lt=1 << 31)]
 TOKENS = Annotated[list[TOKEN], many(1 << 22, least=1)]
+TOP_K = Annotated[int, Field(ge=-(1 << 31), le=1 << 31, description="0 or less: all tokens")]
+LIMIT = Annotated[int, Field(ge=-2, le=MOST_TOKENS, description="0: only read the prompt; -1: to the context's end")]
+"""The most tokens of a reply."""
 STOP = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -50,7 +59,7 @@ class Sampling(Body):
 
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = Field(None, description="0 or -1: all tokens")
+    top_k: TOP_K | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -91,12 +100,6 @@ class OpenAISampling(Sampling):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
 
-    @model_validator(mode="after")
-    def _no_options_without_stream(self) -> OpenAISampling:
-        if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options: is for requests with stream")
-        return self
-
 
 class StreamOptions(Body):
     include_usage: bool | None = None
@@ -119,7 +122,7 @@ class ToolCall(Body):
 
 
 class Message(Body):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[TextPart], many(MOST_CONTENTS)] | None = None
     reasoning_content: str | None = None
     tool_calls: Annotated[list[ToolCall], many(128)] | None = None
@@ -139,14 +142,14 @@ class Message(Body):
 
     @model_validator(mode="after")
     def _has_content(self) -> Message:
-        if self.content is None and not self.tool_calls:
+        if self.content is None and self.role != "assistant":
             raise ValueError("a message needs content")
         return self
 
     def text(self) -> str | None:
         """The content as one text."""
         if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
+            return joined(part.text for part in self.content)
         return self.content
 
 
@@ -214,8 +217,8 @@ class Constrained(OpenAISampling):
 
 class ChatRequest(Constrained):
     messages: Annotated[list[Message], many(MOST_MESSAGES, least=1)]
-    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+    max_tokens: LIMIT | None = None
+    max_completion_tokens: LIMIT | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], many(128)] | None = None
@@ -267,7 +270,7 @@ class CompletionRequest(Constrained):
         | Annotated[list[str], many(MOST_PROMPTS, least=1)]
         | Annotated[list[TOKENS], many(MOST_PROMPTS, least=1)]
     )
-    max_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = Field(None, description="16 if left out")
+    max_tokens: LIMIT | None = Field(None, description="16 if left out")
     logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None

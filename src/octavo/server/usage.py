@@ -22,9 +22,13 @@ def usage(work: Work) -> dict[str, Any]:
 
 
 def timings(choice: Choice) -> dict[str, Any]:
-    """How long the parts of a reply took, in milliseconds."""
+    """How long the parts of a reply took, in milliseconds.
+
+    A token's time is from the one before it: the first, which the prompt's time ends with, has none.
+    """
     cached, prompt = (choice.begun.cached, choice.begun.prompt) if choice.begun is not None else (0, 0.0)
     n_prompt, n, seconds = choice.n_prompt - cached, choice.tokens, choice.seconds
+    later = max(n - 1, 0)
     drafts = {} if choice.drafted is None else dict(zip(("draft_n", "draft_n_accepted"), choice.drafted, strict=True))
     return {
         "cache_n": cached,
@@ -34,7 +38,7 @@ def timings(choice: Choice) -> dict[str, Any]:
         "prompt_per_second": n_prompt / prompt if prompt else 0.0,
         "predicted_n": n,
         "predicted_ms": 1000 * seconds,
-        "predicted_per_token_ms": 1000 * seconds / n if n else 0.0,
-        "predicted_per_second": n / seconds if seconds else 0.0,
+        "predicted_per_token_ms": 1000 * seconds / later if later else 0.0,
+        "predicted_per_second": later / seconds if seconds else 0.0,
         **drafts,
     }

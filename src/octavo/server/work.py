@@ -144,6 +144,7 @@ class Work:
         metrics = self.service.metrics
         metrics.generated_tokens += 1
         if choice.tokens:
+            metrics.later_tokens += 1
             metrics.gap.observe(now - choice.last_at)
         choice.tokens += 1
         choice.last_at = now
