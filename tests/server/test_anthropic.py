@@ -195,10 +195,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 5, "messages": ASK, "output_config": {"format": {"type": "json_schema"}}}, "format.schema: "),
     ({"max_tokens": 5, "messages": ASK, "output_config": {"format": ENDLESS}}, "output_config.format: "),
     ({"max_tokens": 5, "messages": ASK, "output_config": {"format": SCHEMA}, "output_format": SCHEMA}, "one of them"),
-    (
-        {"max_tokens": 5, "messages": ASK, "output_format": SCHEMA, "tool_choice": {"type": "any"}, "tools": TOOLS},
-        "output_format: ",
-    ),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Numbers that stand for no limit, all tokens or a random choice, as clients of llama-server and LM Studio send them."""
+"""Numbers that stand for no limit, all tokens or a random choice, as clients of llama-server send them."""
 
 from __future__ import annotations
 

@@ -110,9 +110,6 @@ class CountRequest(Body):
     def _one_form(self) -> CountRequest:
         if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
             raise ValueError("output_format and output_config.format are both given (allowed: one of them)")
-        name, form = self.form()
-        if form is not None and self.tool_choice is not None and self.tool_choice.type in ("any", "tool"):
-            raise ValueError(f"{name}: tool_choice asks for a call (allowed: auto, or none)")
         return self
 
 

@@ -90,7 +90,7 @@ def _grammar_of(
         return _calls_that_open(service, tools, thinking)
     if tools is not None:
         try:
-            if grammar is None:
+            if grammar is None or (param == "response_format" and tools.choice != "auto"):
                 grammar, param = tools.grammar(service.tokenizer), "tools"
             elif grammar.kind == "json_schema" and tools.choice == "auto":
                 calls = replace(tools, choice="required").grammar(service.tokenizer)
@@ -231,6 +231,8 @@ class ChatReply(ChunkedReply):
                 self.service.tokenizer, tokens, [x for one in events for x in one.likely][: len(tokens)]
             )
         message = whole_message([delta for one in events for delta in one.deltas])
+        if self.work.job.tools is not None and choice.finish == "length":  # cut where a call begins: no text
+            message["content"] = message["content"] or None
         return {"index": i, "message": message, "logprobs": logprobs, "finish_reason": choice.finish}
 
 

@@ -55,10 +55,10 @@ class Detail:
         """What tokens add, which may be held back until later."""
         return self._shown("".join(map(self._stream.push, tokens)))
 
-    def finish(self) -> list[Delta]:
-        """What was held back, when no more tokens come."""
+    def finish(self, *, cut: bool = False) -> list[Delta]:
+        """What was held back, when no more tokens come; `cut`: the model would have gone on."""
         deltas = self._shown(self._stream.flush())
-        return deltas if self.stopped is not None else deltas + self._parsed(self._stops.flush()) + self._last()
+        return deltas if self.stopped is not None else deltas + self._parsed(self._stops.flush()) + self._last(cut)
 
     def _shown(self, text: str) -> list[Delta]:
         if self.stopped is not None or not text:
@@ -67,17 +67,17 @@ class Detail:
         deltas = self._parsed(shown)
         if stopped:
             self.stopped = self._stops.reached
-            deltas += self._last()
+            deltas += self._last(cut=True)
         return deltas
 
     def _parsed(self, text: str) -> list[Delta]:
         thought, answer = self._reasoning.push(text) if text else ("", "")
         return self._deltas(thought, answer)
 
-    def _last(self) -> list[Delta]:
+    def _last(self, cut: bool) -> list[Delta]:
         """What is left once the text is at its end."""
-        deltas = self._deltas(*self._reasoning.finish())
-        return deltas + list(map(self._delta, self._parser.finish() if self._parser else ()))
+        deltas = self._deltas(*self._reasoning.finish(cut=cut))
+        return deltas + list(map(self._delta, self._parser.finish(cut=cut) if self._parser else ()))
 
     def _deltas(self, thought: str, answer: str) -> list[Delta]:
         deltas = [Delta(reasoning=thought)] if thought else []

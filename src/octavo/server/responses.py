@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,7 +29,7 @@ PREFIXES = {"thinking": "rs_", "text": "msg_", "call": "fc_"}
 GROWS = {
     "thinking": "response.reasoning_text", "text": "response.output_text", "call": "response.function_call_arguments",
 }  # fmt: skip
-FIELDS = {"messages": "input", "response_format": "text", "max_tokens": "max_output_tokens"}
+FIELDS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
 """Names that /v1/responses has for fields of /v1/chat/completions."""
 
 
@@ -46,7 +47,10 @@ def _job(service: Service, asked: ChatRequest, key: str) -> Job:
     try:
         return chat.job_of(service, asked, key)
     except ApiError as error:
-        error.param = FIELDS.get(error.param or "", error.param)
+        name = FIELDS.get(error.param or "")
+        if name is not None:
+            error.message = re.sub(rf"\b{error.param}\b", name, error.message)
+            error.param = name.partition(".")[0]
         raise
 
 

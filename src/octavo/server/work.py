@@ -127,7 +127,7 @@ class Work:
         if row.token is not None and self.job.max_tokens != 0:
             self._token(choice, row.token, row.likely, event, now)
         if choice.finish is None and row.finish is not None:
-            event.deltas += choice.detail.finish()
+            event.deltas += choice.detail.finish(cut=row.finish != "stop")
             choice.stopped = choice.detail.stopped
             self._end(choice, "length" if self.job.max_tokens == 0 else row.finish, event)
 
