@@ -28,7 +28,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/chat/completions", routes_openai.chat_completions),
     ("POST", "/completions", routes_openai.text_completions),
+    ("POST", "/chat/completions/input_tokens", routes_openai.count_tokens),
     ("POST", "/responses", responses.responses),
+    ("POST", "/responses/input_tokens", responses.count_tokens),
     ("POST", "/embeddings", routes_openai.embeddings),
     ("GET", "/models", meta.models),
     ("GET", "/models/{name:path}", meta.model),
@@ -78,7 +80,7 @@ def make_app(service: Service) -> ASGIApp:
 
 async def _answer(request: Request, error: Exception) -> Response:
     told = api_error(error)
-    status, body = answer_of(told, request.url.path)
+    status, body = answer_of(told, request.url.path, request.headers)
     return json_response(body, status, told.headers)
 
 
@@ -90,5 +92,5 @@ async def _unknown(request: Request, error: Exception) -> Response:
         told = ApiError(405, f"{request.method} is no method of {path}", headers=headers)
     else:
         told = ApiError(error.status_code, f"there is no {path}", headers=headers)
-    status, body = answer_of(told, path)
+    status, body = answer_of(told, path, request.headers)
     return json_response(body, status, told.headers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from octavo.server.errors import ApiError, PromptTooLongError
@@ -13,13 +14,19 @@ ANTHROPIC_TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error",
 }  # fmt: skip
+VERSION = "anthropic-version"
 OVERLOADED = 529
 """What Anthropic's clients know as the status of a server that can't answer now."""
 
 
-def answer_of(error: ApiError, path: str) -> tuple[int, dict[str, Any]]:
-    """Status and body of an error, for the clients of a path."""
-    if path in ANTHROPIC:
+def is_anthropics(path: str, headers: Mapping[str, str]) -> bool:
+    """Whether a request is of Anthropic's clients: of its routes, or with the version that these send to all."""
+    return path in ANTHROPIC or VERSION in headers
+
+
+def answer_of(error: ApiError, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
+    """Status and body of an error, for the clients of a path, by the headers of the request."""
+    if is_anthropics(path, headers):
         return OVERLOADED if error.status == 503 else error.status, anthropic_error(error)
     return error.status, error.body(native=is_native(path))
 

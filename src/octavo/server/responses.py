@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.requests import Request
@@ -18,6 +19,7 @@ from octavo.server.job import Job
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.names import new_id
 from octavo.server.responses_schema import ResponsesRequest, chat_request
+from octavo.server.routes_openai import counted
 from octavo.server.schema import ChatRequest
 from octavo.server.service import Service
 from octavo.server.stream import named_event, to_json
@@ -42,10 +44,23 @@ async def responses(request: Request) -> Response:
     return await answered(request, work, reply, stream=body.stream)
 
 
+async def count_tokens(request: Request) -> Response:
+    """The number of tokens that a response's prompt has."""
+    body, service = await body_of(request, ResponsesRequest), service_of(request)
+    with _named():
+        return await counted(chat_request(body), service)
+
+
 def _job(service: Service, asked: ChatRequest, key: str) -> Job:
-    """What `chat.job_of` makes. Raises ApiError with the names that fields have here."""
-    try:
+    with _named():
         return chat.job_of(service, asked, key)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Errors with the names that fields have here."""
+    try:
+        yield
     except ApiError as error:
         name = FIELDS.get(error.param or "")
         if name is not None:

@@ -35,6 +35,18 @@ async def chat_completions(request: Request) -> Response:
     return await answered(request, work, reply, stream=body.stream)
 
 
+async def count_tokens(request: Request) -> Response:
+    """The number of tokens that a chat's prompt has."""
+    body, service = await body_of(request, ChatRequest), service_of(request)
+    return await counted(body, service)
+
+
+async def counted(body: ChatRequest, service: Service) -> Response:
+    """The tokens of a chat's prompt, as OpenAI tells their number."""
+    prompt = await in_thread_if_long(chat.effort(body), chat.prompt_of, service, body)
+    return json_response({"object": "response.input_tokens", "input_tokens": len(prompt)})
+
+
 async def text_completions(request: Request) -> Response:
     """Continue texts."""
     body, service = await body_of(request, CompletionRequest), service_of(request)
