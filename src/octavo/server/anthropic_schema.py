@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from octavo.server import refused
 from octavo.server.schema import (
     LIMIT,
     MOST_CONTENTS,
     MOST_MESSAGES,
     STOP,
-    TOP_K,
     Body,
     ChatRequest,
+    Sampling,
+    chosen_as,
     joined,
     many,
 )  # fmt: skip
@@ -86,6 +88,7 @@ class OutputFormat(Body):
 
 
 class OutputConfig(Body):
+    refuses: ClassVar[refused.Rules] = {"task_budget": refused.ABSENT}
     format: OutputFormat | None = None
     effort: str | None = Field(None, description="reasoning_effort of /v1/chat/completions")
 
@@ -113,13 +116,11 @@ class CountRequest(Body):
         return self
 
 
-class MessagesRequest(CountRequest):
+class MessagesRequest(CountRequest, Sampling):
+    refuses: ClassVar[refused.Rules] = refused.MESSAGES
     max_tokens: LIMIT
     stop_sequences: Annotated[list[STOP], many(16)] | None = None
     stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: TOP_K | None = None
 
 
 def chat_request(body: CountRequest) -> ChatRequest:
@@ -135,8 +136,10 @@ def chat_request(body: CountRequest) -> ChatRequest:
     if body.output_config is not None:
         asked["reasoning_effort"] = body.output_config.effort
     if isinstance(body, MessagesRequest):
-        asked |= {"max_tokens": body.max_tokens, "stop": body.stop_sequences or None, "temperature": body.temperature,
-                  "top_p": body.top_p, "top_k": body.top_k}  # fmt: skip
+        kwargs = {**(body.chat_template_kwargs or {}), **asked.get("chat_template_kwargs", {})}
+        asked |= {**chosen_as(body), "max_tokens": body.max_tokens, "chat_template_kwargs": kwargs or None}
+        if body.stop_sequences:
+            asked["stop"] = body.stop_sequences
     return ChatRequest.model_validate(asked)
 
 

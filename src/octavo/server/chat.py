@@ -13,11 +13,11 @@ from octavo.server.chunks import ChunkedReply
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.detail import Delta
 from octavo.server.errors import ApiError, bad
-from octavo.server.job import Job, most_tokens, named_biases, sampling_of, seed_of, stops_of
+from octavo.server.job import Job, most_tokens, named_biases, sampling_of, seed_of, shows_progress, stops_of
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.messages import Likely
 from octavo.server.native_schema import TemplateRequest
-from octavo.server.schema import ChatRequest, Message, NamedTool, Tool
+from octavo.server.schema import AllowedTools, ChatRequest, Message, NamedTool, Tool
 from octavo.server.service import Service
 from octavo.server.stream import to_json
 from octavo.server.threads import LONG
@@ -36,7 +36,7 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
     service.require_generation()
     tools = _tools_of(service, body)
     prompt = encode_chat(service, body, tools)
-    most = most_tokens(service, body.max_completion_tokens, body.max_tokens)
+    most = most_tokens(service, body.max_completion_tokens, body.max_tokens, body.n_predict)
     service.require_fitting(prompt, "messages", reply=most != 0)
     thinking = _thinking_of(service, body, prompt)
     return Job(
@@ -44,6 +44,7 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
         seed=seed_of(service, body), max_tokens=most, stop=stops_of(body),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
         tools=tools, thinking=thinking, grammar=_grammar_of(service, body, tools, thinking),
+        progress=shows_progress(body), shows_thinking=body.reasoning_format == "none",
         goes_on=body.continues and bool(body.messages[-1].text()),
     )  # fmt: skip
 
@@ -70,8 +71,18 @@ def _tools_of(service: Service, body: ChatRequest) -> ToolUse | None:
     choice = body.tool_choice
     named = choice.function.name if isinstance(choice, NamedTool) else None
     functions = [tool.function.model_dump() for tool in body.tools or ()]
-    plain = choice if isinstance(choice, str) else None
-    return tool_use(service.template_for(body.tools), functions, plain, named, body.parallel_tool_calls is not False)
+    allowed = choice.allowed_tools if isinstance(choice, AllowedTools) else None
+    plain = choice if isinstance(choice, str) else None if allowed is None else allowed.mode
+    try:
+        return tool_use(
+            service.template_for(body.tools), functions, plain, named, body.parallel_tool_calls is not False,
+            None if allowed is None else [tool.function.name for tool in allowed.tools],
+        )  # fmt: skip
+    except ApiError as error:
+        if body.functions is not None:
+            error.param = {"tools": "functions", "tool_choice": "function_call"}.get(error.param or "", error.param)
+            error.message = error.message.replace("tool_choice", "function_call")
+        raise
 
 
 def _thinking_of(service: Service, body: ChatRequest, prompt: Sequence[int]) -> Thinking | None:
@@ -171,7 +182,7 @@ def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """Messages as templates take them."""
     found = []
     for message in messages:
-        role = {"developer": "system", "function": "tool"}.get(message.role, message.role)
+        role = "system" if message.role == "developer" else message.role
         one: dict[str, Any] = {"role": role, "content": message.text() or ""}
         for name in ("reasoning_content", "tool_call_id", "name"):
             if (value := getattr(message, name)) is not None:
@@ -188,13 +199,17 @@ class ChatReply(ChunkedReply):
     def __init__(self, service: Service, body: ChatRequest, name: str, work: Work) -> None:
         super().__init__(service, body, name, work, "chatcmpl-", "chat.completion.chunk")
         self.logprobs = bool(body.logprobs)
+        self.old = body.functions is not None
         self._held: dict[int, tuple[list[int], list[Likely]]] = {}
 
     def begin(self) -> bytes:
         return b"".join(self._chunk(i, FIRST) for i in range(len(self.work.choices)))
 
-    def _chunk(self, i: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
-        return self.chunk(b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (i, delta, logprobs, finish))
+    def _chunk(
+        self, i: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null", more: bytes = b""
+    ) -> bytes:
+        choice = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (i, delta, logprobs, finish)
+        return self.chunk(choice, more)
 
     def events(self, events: list[Event]) -> bytes:
         return b"".join(chunk for one in events for chunk in self._chunks(one))
@@ -205,12 +220,19 @@ class ChatReply(ChunkedReply):
             shown = shown_tokens(self.work, one)
             held[0].extend(one.tokens[:shown])
             held[1].extend(one.likely[:shown])
-        chunks = [self._chunk(one.choice, delta_json(delta), self._logprobs(one.choice)) for delta in one.deltas]
+        choice, i = self.work.choices[one.choice], one.choice
+        chunks = [self._chunk(i, b"{}", more=self.more(choice, at)) for at in one.progress]
+        more = self.more(choice)
+        deltas = (delta_json(delta, old=self.old) for delta in one.deltas)
+        chunks += [self._chunk(i, delta, self._logprobs(i), more=more) for delta in deltas]
         if one.finish is not None:
             if self._held.get(one.choice, ([],))[0]:
                 chunks.append(self._chunk(one.choice, b'{"content":""}', self._logprobs(one.choice)))
-            chunks.append(self._chunk(one.choice, b"{}", finish=b'"%b"' % one.finish.encode()))
+            chunks.append(self._chunk(one.choice, b"{}", finish=to_json(self._finish(one.finish))))
         return chunks
+
+    def _finish(self, finish: str | None) -> str | None:
+        return "function_call" if self.old and finish == "tool_calls" else finish
 
     def _logprobs(self, i: int) -> bytes:
         """How likely the tokens are that no chunk has told of."""
@@ -231,9 +253,11 @@ class ChatReply(ChunkedReply):
                 self.service.tokenizer, tokens, [x for one in events for x in one.likely][: len(tokens)]
             )
         message = whole_message([delta for one in events for delta in one.deltas])
+        if self.old and "tool_calls" in message:
+            message["function_call"] = message.pop("tool_calls")[0]["function"]
         if self.work.job.tools is not None and choice.finish == "length":  # cut where a call begins: no text
             message["content"] = message["content"] or None
-        return {"index": i, "message": message, "logprobs": logprobs, "finish_reason": choice.finish}
+        return {"index": i, "message": message, "logprobs": logprobs, "finish_reason": self._finish(choice.finish)}
 
 
 def shown_tokens(work: Work, one: Event) -> int:
@@ -241,14 +265,17 @@ def shown_tokens(work: Work, one: Event) -> int:
     return len(one.tokens) - (one.finish is not None and work.choices[one.choice].ended is not None)
 
 
-def delta_json(delta: Delta) -> bytes:
-    """A piece of a reply as a chunk's delta."""
+def delta_json(delta: Delta, *, old: bool = False) -> bytes:
+    """A piece of a reply as a chunk's delta; `old`: calls are those of functions, not of tools."""
     if delta.tool is not None:
         tool = delta.tool
+        function = {"arguments": tool.arguments} | ({} if tool.name is None else {"name": tool.name})
+        if old:
+            return to_json({"function_call": function})
         call: dict[str, Any] = {"index": tool.index}
         if tool.id is not None:
             call |= {"id": tool.id, "type": "function"}
-        call["function"] = {"arguments": tool.arguments} | ({} if tool.name is None else {"name": tool.name})
+        call["function"] = function
         return to_json({"tool_calls": [call]})
     if delta.reasoning:
         return b'{"reasoning_content":%b}' % to_json(delta.reasoning)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from octavo.server import refused
 from octavo.server.schema import (
     LIMIT,
     MOST_BIASES,
+    MOST_CHOICES,
     MOST_MESSAGES,
     MOST_PROMPTS,
     TOKEN,
@@ -27,11 +29,22 @@ MIXED = Annotated[list[TOKEN | str], many(1 << 16, least=1)]
 class NativeRequest(Sampling):
     """llama-server's /completion."""
 
+    refuses: ClassVar[refused.Rules] = refused.NATIVE
+
     prompt: str | TOKENS | MIXED | Annotated[list[str | TOKENS | MIXED], many(MOST_PROMPTS, least=1)]
     n_predict: LIMIT | None = None
     max_completion_tokens: LIMIT | None = Field(None, description="another name of n_predict")
     max_tokens: LIMIT | None = Field(None, description="another name of n_predict")
     n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(None, description="another name of n_probs")
+    post_sampling_probs: bool | None = Field(
+        None, description="probabilities among the tokens that are left to choose from"
+    )
+    response_fields: Annotated[list[str], many(64)] | None = Field(
+        None, description="which fields are answered, of those within others by both names: a/b"
+    )
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    n_cmpl: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(None, description="another name of n")
     logit_bias: (
         Annotated[list[Annotated[list[int | float | bool | str], many(MOST_BIASES)]], many(MOST_BIASES)]
         | Annotated[dict[str, float | bool], few(MOST_BIASES)]
@@ -65,6 +78,7 @@ class DetokenizeRequest(Body):
 
 
 class TemplateRequest(Body):
+    refuses: ClassVar[refused.Rules] = refused.TEMPLATE
     messages: Annotated[list[Message], many(MOST_MESSAGES, least=1)]
     tools: Annotated[list[Tool], many(128)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None

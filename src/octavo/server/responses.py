@@ -17,6 +17,7 @@ from octavo.server.blocks import Block, Blocks, Change
 from octavo.server.errors import ApiError
 from octavo.server.job import Job
 from octavo.server.logprobs import chat_logprobs
+from octavo.server.messages import Progress
 from octavo.server.names import new_id
 from octavo.server.responses_schema import ResponsesRequest, chat_request
 from octavo.server.routes_openai import counted
@@ -24,7 +25,7 @@ from octavo.server.schema import ChatRequest
 from octavo.server.service import Service
 from octavo.server.stream import named_event, to_json
 from octavo.server.threads import in_thread_if_long
-from octavo.server.usage import usage
+from octavo.server.usage import progress_of, timings, usage
 from octavo.server.work import Event, Work
 
 PREFIXES = {"thinking": "rs_", "text": "msg_", "call": "fc_"}
@@ -85,7 +86,18 @@ class ResponseReply:
         return b"".join(self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress"))
 
     def events(self, events: Sequence[Event]) -> bytes:
-        return b"".join(part for change, told in self._changes(events) for part in self._written(change, told))
+        choice = self.work.choices[0]
+        read = [
+            self._event(
+                "response.in_progress", response=self._response("in_progress"), prompt_progress=progress_of(choice, at),
+                **self._times(at),
+            ) for one in events for at in one.progress
+        ]  # fmt: skip
+        return b"".join((*read, *(x for change, told in self._changes(events) for x in self._written(change, told))))
+
+    def _times(self, at: Progress | None = None) -> dict[str, Any]:
+        """Times of an event, where these are asked for."""
+        return {"timings": timings(self.work.choices[0], at)} if self.body.timings_per_token else {}
 
     def _changes(self, events: Sequence[Event]) -> Iterator[tuple[Change, list[Any]]]:
         """What events change, with how likely the tokens of a piece of text were, and those before it that had none."""
@@ -109,7 +121,7 @@ class ResponseReply:
         cut = self._status() == "incomplete"
         closing = b"".join(part for change in self._last() for part in self._written(change, [], cut=cut))
         response = self._response(self._status())
-        return closing + self._event(f"response.{response['status']}", response=response)
+        return closing + self._event(f"response.{response['status']}", response=response, **self._times())
 
     def _last(self) -> Iterator[Change]:
         """The end of the block that is open, with what is held back."""
@@ -140,7 +152,7 @@ class ResponseReply:
             if block.kind != "call":
                 yield self._event("response.content_part.added", **inner, part=_part(block, "", []))
         elif what == "grows":
-            yield self._event(f"{GROWS[block.kind]}.delta", **inner, delta=piece, **logprobs)
+            yield self._event(f"{GROWS[block.kind]}.delta", **inner, delta=piece, **logprobs, **self._times())
         else:
             if block.kind == "text":
                 logprobs = {"logprobs": self._logprobs.get(block.index, [])}

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from octavo.server.schema import LIMIT, MOST_CONTENTS, MOST_MESSAGES, Body, ChatRequest, few, joined, many
+from octavo.server import refused
+from octavo.server.schema import (
+    LIMIT,
+    MOST_CONTENTS,
+    MOST_MESSAGES,
+    Body,
+    ChatRequest,
+    Sampling,
+    chosen_as,
+    few,
+    joined,
+    many,
+)
 
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 LOGPROBS = "message.output_text.logprobs"
@@ -55,6 +67,7 @@ class TextFormat(Body):
 
 
 class TextOptions(Body):
+    refuses: ClassVar[refused.Rules] = {"verbosity": refused.CHAT["verbosity"]}
     format: TextFormat | None = None
 
 
@@ -71,33 +84,36 @@ class NamedChoice(Body):
     name: str
 
 
+class AllowedChoice(Body):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedChoice], many(128, least=1)]
+
+
 class ReasoningOptions(Body):
+    refuses: ClassVar[refused.Rules] = {"mode": refused.only("standard"), "context": refused.only("auto", "all_turns")}
     effort: str | None = None
     summary: str | None = None
 
 
-class ResponsesRequest(Body):
+class ResponsesRequest(Sampling):
     """`store` and fields that are not here are ignored: nothing is kept."""
+
+    refuses: ClassVar[refused.Rules] = refused.RESPONSES
 
     input: Annotated[str, Field(min_length=1)] | Annotated[list[Item], many(MOST_MESSAGES, least=1)]
     model: str | None = None
     instructions: str | None = None
     max_output_tokens: LIMIT | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     stream: bool | None = None
     text: TextOptions | None = None
     tools: Annotated[list[FunctionTool], many(128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | AllowedChoice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     metadata: Annotated[dict[str, str], few(16)] | None = None
     include: Annotated[list[str], many(len(INCLUDABLE))] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    previous_response_id: str | None = None
-    conversation: Any = None
-    prompt: Any = None
-    background: bool | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -117,10 +133,7 @@ class ResponsesRequest(Body):
         return self
 
     @model_validator(mode="after")
-    def _keeps_nothing(self) -> ResponsesRequest:
-        for name in ("previous_response_id", "conversation", "prompt", "background"):
-            if getattr(self, name):
-                raise ValueError(f"{name}: nothing is kept between requests; send the whole conversation as input")
+    def _known_tools(self) -> ResponsesRequest:
         for tool in self.tools or ():
             if tool.type != "function" or not tool.name:
                 raise ValueError(f"tools: one of type {tool.type!r} (allowed: function, with a name)")
@@ -147,17 +160,24 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
         messages += _messages(body.input)
     choice: Any = body.tool_choice
     if isinstance(choice, NamedChoice):
-        choice = {"type": "function", "function": {"name": choice.name}}
-    tools = [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in body.tools or ()]
+        choice = _named(choice)
+    elif isinstance(choice, AllowedChoice):
+        tools = [_named(tool) for tool in choice.tools]
+        choice = {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": tools}}
+    functions = [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in body.tools or ()]
     asked: dict[str, Any] = {
-        "messages": messages, "max_tokens": body.max_output_tokens, "temperature": body.temperature,
-        "top_p": body.top_p, "tools": tools or None, "tool_choice": choice,
+        "messages": messages, "max_tokens": body.max_output_tokens, **chosen_as(body), "stream": body.stream,
+        "tools": functions or None, "tool_choice": choice,
         "parallel_tool_calls": body.parallel_tool_calls, "response_format": _format(body.text),
         "reasoning_effort": body.reasoning.effort if body.reasoning is not None else None,
         "logprobs": LOGPROBS in (body.include or ()) or body.top_logprobs is not None,
         "top_logprobs": body.top_logprobs,
     }  # fmt: skip
     return ChatRequest.model_validate(asked)
+
+
+def _named(choice: NamedChoice) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": choice.name}}
 
 
 def _messages(items: Sequence[Item]) -> list[dict[str, Any]]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from octavo.runtime.schema import without_reference
+from octavo.server import refused
 
 MOST_CHOICES = 128
 MOST_STOPS = 16
@@ -52,6 +53,15 @@ class Body(BaseModel):
     """Numbers are numbers, and finite ones; texts are texts."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    refuses: ClassVar[refused.Rules] = {}
+    """Fields that are none of these, and would change a reply."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, value: Any) -> Any:
+        if cls.refuses and isinstance(value, dict):
+            refused.refuse(cls.refuses, value)
+        return value
 
 
 class Sampling(Body):
@@ -76,7 +86,14 @@ class Sampling(Body):
     cache_salt: Annotated[str, Field(max_length=1024)] | None = Field(
         None, description="requests with the same salt share cached prompts"
     )
-    lora: Any = Field(None, description="adapters are those of --lora, for all requests")
+    samplers: Annotated[list[str], many(64)] | str | None = Field(
+        None, description="which settings count, in the order that there is: those not named are off"
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="variables of the chat template, by any names that are not set otherwise"
+    )
+    return_progress: bool | None = Field(None, description="a stream tells how far its prompt is read")
+    timings_per_token: bool | None = Field(None, description="each piece of a stream has times")
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -85,12 +102,10 @@ class Sampling(Body):
             raise ValueError("an empty string ends no reply (allowed: texts of 1 to 1024 characters)")
         return value
 
-    @field_validator("lora")
-    @classmethod
-    def _no_adapters(cls, value: Any) -> Any:
-        if value:
-            raise ValueError("adapters are those that the server was started with, for all requests (allowed: none)")
-        return value
+
+def chosen_as(body: Sampling) -> dict[str, Any]:
+    """How a request wants tokens to be chosen, for another one."""
+    return {name: value for name in Sampling.model_fields if (value := getattr(body, name)) is not None}
 
 
 class OpenAISampling(Sampling):
@@ -126,6 +141,7 @@ class Message(Body):
     content: str | Annotated[list[TextPart], many(MOST_CONTENTS)] | None = None
     reasoning_content: str | None = None
     tool_calls: Annotated[list[ToolCall], many(128)] | None = None
+    function_call: Function | None = Field(None, description="an older form of tool_calls")
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -144,6 +160,15 @@ class Message(Body):
     def _has_content(self) -> Message:
         if self.content is None and self.role != "assistant":
             raise ValueError("a message needs content")
+        return self
+
+    @model_validator(mode="after")
+    def _as_tools(self) -> Message:
+        """Calls of functions, and what came of them, in their newer form."""
+        if self.function_call is not None and self.tool_calls is None:
+            self.tool_calls = [ToolCall(id=f"call_{self.function_call.name}", function=self.function_call)]
+        if self.role == "function":
+            self.role, self.tool_call_id = "tool", f"call_{self.name}"
         return self
 
     def text(self) -> str | None:
@@ -180,6 +205,18 @@ class NamedTool(Body):
     function: NamedFunction
 
 
+class AllowedList(Body):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], many(128, least=1)]
+
+
+class AllowedTools(Body):
+    """Those that may be called, of the ones that the model is told of."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedList
+
+
 class JsonSchema(Body):
     name: str = "schema"
     description: str | None = None
@@ -208,6 +245,7 @@ class Constrained(OpenAISampling):
 
     response_format: ResponseFormat | None = None
     grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF or Lark")
+    json_schema: dict[str, Any] | bool | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | bool | None = None
     guided_regex: str | None = None
@@ -216,23 +254,41 @@ class Constrained(OpenAISampling):
 
 
 class ChatRequest(Constrained):
+    refuses: ClassVar[refused.Rules] = refused.CHAT
+    n_predict: LIMIT | None = Field(None, description="another name of max_tokens")
     messages: Annotated[list[Message], many(MOST_MESSAGES, least=1)]
     max_tokens: LIMIT | None = None
     max_completion_tokens: LIMIT | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], many(128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
-    parallel_tool_calls: bool | None = None
-    chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description="variables of the chat template, by any names that are not set otherwise"
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
+    functions: Annotated[list[ToolFunction], many(128)] | None = Field(None, description="an older form of tools")
+    function_call: Literal["none", "auto"] | NamedFunction | None = Field(
+        None, description="an older form of tool_choice"
     )
-    chat_template: Any = None
+    parallel_tool_calls: bool | None = None
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = Field(
+        None, description="none: thinking stays in the text"
+    )
     add_generation_prompt: bool | None = Field(None, description="false: the reply goes on where the messages end")
     continue_final_message: bool | None = Field(
         None, description="whether the reply goes on with the assistant's last message, as it does by default"
     )
     reasoning_effort: str | None = None
+
+    @model_validator(mode="after")
+    def _as_tools(self) -> ChatRequest:
+        """Functions in their newer form, of which a reply calls one."""
+        if self.functions is None and self.function_call is None:
+            return self
+        if self.tools or self.tool_choice is not None:
+            raise ValueError("functions: tools are given, too (allowed: one of the two)")
+        self.tools = [Tool(type="function", function=one) for one in self.functions or ()]
+        choice = self.function_call
+        self.tool_choice = NamedTool(type="function", function=choice) if isinstance(choice, NamedFunction) else choice
+        self.parallel_tool_calls = False
+        return self
 
     @property
     def continues(self) -> bool:
@@ -255,15 +311,11 @@ class ChatRequest(Constrained):
             raise ValueError("top_logprobs: is for requests with logprobs")
         return self
 
-    @field_validator("chat_template")
-    @classmethod
-    def _no_template(cls, value: Any) -> Any:
-        if value is not None:
-            raise ValueError("the model's own is used")
-        return value
-
 
 class CompletionRequest(Constrained):
+    refuses: ClassVar[refused.Rules] = refused.COMPLETIONS
+    n_predict: LIMIT | None = Field(None, description="another name of max_tokens")
+    max_completion_tokens: LIMIT | None = Field(None, description="another name of max_tokens")
     prompt: (
         str
         | TOKENS
@@ -274,10 +326,10 @@ class CompletionRequest(Constrained):
     logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
-    suffix: str | None = None
 
 
 class EmbeddingRequest(Body):
+    refuses: ClassVar[refused.Rules] = refused.EMBEDDINGS
     input: (
         str
         | TOKENS

@@ -9,7 +9,7 @@ from typing import Self
 from octavo.server.detail import Delta, Detail
 from octavo.server.errors import of_kind
 from octavo.server.job import Job
-from octavo.server.messages import Add, Begun, Likely, Row
+from octavo.server.messages import Add, Begun, Likely, Progress, Row
 from octavo.server.service import Service
 
 ENDS = {"stop": "stop", "length": "length", "context": "length", "interrupted": "stop"}
@@ -28,6 +28,7 @@ class Event:
     tokens: list[int] = field(default_factory=list)
     likely: list[Likely] = field(default_factory=list)
     finish: str | None = None
+    progress: list[Progress] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -80,7 +81,8 @@ class Work:
             self._ids = ids
             adds = [
                 Add(ids[i * job.n : (i + 1) * job.n], prompt, job.sampling, (job.seed + i * job.n) % (1 << 64),
-                    1 if job.max_tokens == 0 else job.max_tokens, job.logprobs, job.space, job.grammar, job.thinking)
+                    1 if job.max_tokens == 0 else job.max_tokens, job.logprobs, job.space, job.grammar, job.thinking,
+                    job.after_sampling, job.progress)
                 for i, prompt in enumerate(job.prompts)
             ]  # fmt: skip
             self.stream = service.client.submit(adds)
@@ -122,6 +124,9 @@ class Work:
         if row.error is not None:
             raise of_kind(*row.error)
         now = monotonic()
+        if row.progress is not None:
+            event.progress.append(row.progress)
+            return
         if row.begun is not None:
             self._begin(choice, row.begun, now)
         if row.token is not None and self.job.max_tokens != 0:
