@@ -87,7 +87,7 @@ MESSAGES: list[tuple[str, dict[str, Any], str]] = [
     (CHAT, {"stop": "a" * 1025}, "stop: String should have at most 1024 characters"),
     (CHAT, {"stop": ["a", 1]}, f"stop.1: {VALID}string"),
     (CHAT, {"stop": 1}, f"stop: {VALID}string or a valid list"),
-    (CHAT, {"tool_choice": {"type": "function"}}, "tool_choice.function: Field required"),
+    (CHAT, {"tool_choice": {"type": "function"}}, "tool_choice.function: function needs a name"),
     (CHAT, {"tool_choice": "any"}, "tool_choice: Input should be 'none', 'auto' or 'required'"),
     (
         CHAT,

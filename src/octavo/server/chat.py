@@ -69,14 +69,14 @@ def prompt_of(service: Service, body: ChatRequest) -> list[int]:
 def _tools_of(service: Service, body: ChatRequest) -> ToolUse | None:
     """The tools that a reply may call. Raises ApiError."""
     choice = body.tool_choice
-    named = choice.function.name if isinstance(choice, NamedTool) else None
-    functions = [tool.function.model_dump() for tool in body.tools or ()]
+    named = choice.name if isinstance(choice, NamedTool) else None
+    functions = [{**tool.function.model_dump(), "custom": tool.custom is not None} for tool in body.tools or ()]
     allowed = choice.allowed_tools if isinstance(choice, AllowedTools) else None
     plain = choice if isinstance(choice, str) else None if allowed is None else allowed.mode
     try:
         return tool_use(
             service.template_for(body.tools), functions, plain, named, body.parallel_tool_calls is not False,
-            None if allowed is None else [tool.function.name for tool in allowed.tools],
+            None if allowed is None else [tool.name for tool in allowed.tools],
         )  # fmt: skip
     except ApiError as error:
         if body.functions is not None:
@@ -275,7 +275,11 @@ def delta_json(delta: Delta, *, old: bool = False) -> bytes:
         call: dict[str, Any] = {"index": tool.index}
         if tool.id is not None:
             call |= {"id": tool.id, "type": "function"}
-        call["function"] = function
+        if tool.custom:
+            call |= {} if tool.id is None else {"type": "custom"}
+            call["custom"] = {"input": tool.arguments} | ({} if tool.name is None else {"name": tool.name})
+        else:
+            call["function"] = function
         return to_json({"tool_calls": [call]})
     if delta.reasoning:
         return b'{"reasoning_content":%b}' % to_json(delta.reasoning)
@@ -288,10 +292,11 @@ def whole_message(deltas: Sequence[Delta]) -> dict[str, Any]:
     reasoning = "".join(delta.reasoning for delta in deltas)
     calls: dict[int, dict[str, Any]] = {}
     for tool in (delta.tool for delta in deltas if delta.tool is not None):
-        call = calls.setdefault(tool.index, {"id": tool.id, "type": "function", "function": {"arguments": ""}})
+        kind, text = ("custom", "input") if tool.custom else ("function", "arguments")
+        call = calls.setdefault(tool.index, {"id": tool.id, "type": kind, kind: {text: ""}})
         if tool.name is not None:
-            call["function"]["name"] = tool.name
-        call["function"]["arguments"] += tool.arguments
+            call[kind]["name"] = tool.name
+        call[kind][text] += tool.arguments
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if reasoning:
         message["reasoning_content"] = reasoning

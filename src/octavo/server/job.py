@@ -74,7 +74,7 @@ class Job:
         if self.tools is None:
             return Detail(service.tokenizer, self.stop, thinking, after=after)
         parser, call_id = self.tools.parser(), self.tools.call_id()
-        return Detail(service.tokenizer, self.stop, thinking, parser, call_id, after)
+        return Detail(service.tokenizer, self.stop, thinking, parser, call_id, after, self.tools.customs)
 
 
 def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float]) -> SamplingParams:

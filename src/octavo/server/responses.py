@@ -152,13 +152,13 @@ class ResponseReply:
             if block.kind != "call":
                 yield self._event("response.content_part.added", **inner, part=_part(block, "", []))
         elif what == "grows":
-            yield self._event(f"{GROWS[block.kind]}.delta", **inner, delta=piece, **logprobs, **self._times())
+            yield self._event(f"{_grows(block)}.delta", **inner, delta=piece, **logprobs, **self._times())
         else:
             if block.kind == "text":
                 logprobs = {"logprobs": self._logprobs.get(block.index, [])}
-            key = "arguments" if block.kind == "call" else "text"
-            named = {"name": block.name} if block.kind == "call" else {}
-            yield self._event(f"{GROWS[block.kind]}.done", **inner, **{key: block.text}, **named, **logprobs)
+            key = "input" if block.custom else "arguments" if block.kind == "call" else "text"
+            named = {"name": block.name} if block.kind == "call" and not block.custom else {}
+            yield self._event(f"{_grows(block)}.done", **inner, **{key: block.text}, **named, **logprobs)
             if block.kind != "call":
                 yield self._event("response.content_part.done", **inner, part=self._part(block))
             yield self._event("response.output_item.done", **place, item=self._item(block, cut=cut))
@@ -169,7 +169,7 @@ class ResponseReply:
         return named_event(kind, data)
 
     def _id(self, block: Block) -> str:
-        return self._ids.setdefault(block.index, new_id(PREFIXES[block.kind]))
+        return self._ids.setdefault(block.index, new_id("ctc_" if block.custom else PREFIXES[block.kind]))
 
     def _part(self, block: Block) -> dict[str, Any]:
         return _part(block, block.text, self._logprobs.get(block.index, []))
@@ -179,6 +179,9 @@ class ResponseReply:
         status = "in_progress" if begun else "incomplete" if cut else "completed"
         item: dict[str, Any] = {"id": self._id(block), "status": status}
         content = [] if begun else [self._part(block)]
+        if block.custom:
+            text = "" if begun else block.text
+            return {**item, "type": "custom_tool_call", "call_id": block.id, "name": block.name, "input": text}
         if block.kind == "call":
             arguments = "" if begun else block.text
             return {**item, "type": "function_call", "call_id": block.id, "name": block.name, "arguments": arguments}
@@ -214,6 +217,11 @@ class ResponseReply:
             "output_tokens": found["completion_tokens"],
             "output_tokens_details": found["completion_tokens_details"], "total_tokens": found["total_tokens"],
         }  # fmt: skip
+
+
+def _grows(block: Block) -> str:
+    """The events of a block that grows."""
+    return "response.custom_tool_call_input" if block.custom else GROWS[block.kind]
 
 
 def _part(block: Block, text: str, logprobs: Sequence[Any]) -> dict[str, Any]:

@@ -29,7 +29,7 @@ INCLUDABLE = (
     "code_interpreter_call.outputs",
 )  # fmt: skip
 """What responses may be asked to have. They have nothing of all but the first: thoughts come as text."""
-ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+ITEMS = ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning")
 
 
 class Part(Body):
@@ -50,6 +50,7 @@ class Item(Body):
     call_id: str = ""
     name: str = ""
     arguments: str = ""
+    input: str = ""
     output: str | Annotated[list[Part], many(MOST_CONTENTS)] = ""
 
     @model_validator(mode="after")
@@ -71,16 +72,35 @@ class TextOptions(Body):
     format: TextFormat | None = None
 
 
+class InputFormat(Body):
+    """What the text of a custom tool's call may be."""
+
+    type: Literal["text", "grammar"]
+    definition: str | None = None
+    syntax: Literal["regex", "lark"] | None = None
+
+
 class FunctionTool(Body):
     type: str
     name: Annotated[str, Field(max_length=256)] = ""
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    format: InputFormat | None = None
+
+    def as_chat(self) -> dict[str, Any]:
+        """The tool as /v1/chat/completions has it."""
+        if self.type == "function":
+            return {"type": "function", "function": self.model_dump(exclude={"type", "format"})}
+        custom: dict[str, Any] = {"name": self.name, "description": self.description}
+        if self.format is not None:
+            grammar = {"definition": self.format.definition, "syntax": self.format.syntax}
+            custom["format"] = {"type": self.format.type} | ({"grammar": grammar} if self.format.definition else {})
+        return {"type": "custom", "custom": custom}
 
 
 class NamedChoice(Body):
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: str
 
 
@@ -108,7 +128,9 @@ class ResponsesRequest(Sampling):
     stream: bool | None = None
     text: TextOptions | None = None
     tools: Annotated[list[FunctionTool], many(128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | AllowedChoice | None = None
+    tool_choice: (
+        Literal["none", "auto", "required"] | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")] | None
+    ) = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     metadata: Annotated[dict[str, str], few(16)] | None = None
@@ -135,8 +157,8 @@ class ResponsesRequest(Sampling):
     @model_validator(mode="after")
     def _known_tools(self) -> ResponsesRequest:
         for tool in self.tools or ():
-            if tool.type != "function" or not tool.name:
-                raise ValueError(f"tools: one of type {tool.type!r} (allowed: function, with a name)")
+            if tool.type not in ("function", "custom") or not tool.name:
+                raise ValueError(f"tools: one of type {tool.type!r} (allowed: function and custom, with a name)")
         return self
 
 
@@ -164,7 +186,7 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
     elif isinstance(choice, AllowedChoice):
         tools = [_named(tool) for tool in choice.tools]
         choice = {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": tools}}
-    functions = [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in body.tools or ()]
+    functions = [tool.as_chat() for tool in body.tools or ()]
     asked: dict[str, Any] = {
         "messages": messages, "max_tokens": body.max_output_tokens, **chosen_as(body), "stream": body.stream,
         "tools": functions or None, "tool_choice": choice,
@@ -177,14 +199,14 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
 
 
 def _named(choice: NamedChoice) -> dict[str, Any]:
-    return {"type": "function", "function": {"name": choice.name}}
+    return {"type": choice.type, choice.type: {"name": choice.name}}
 
 
 def _messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     """Items as messages: an assistant's thoughts, text and calls that follow each other are one."""
     out: list[dict[str, Any]] = []
     for item in items:
-        if item.type == "function_call_output":
+        if item.type in ("function_call_output", "custom_tool_call_output"):
             out.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
         elif item.type == "message" and item.role != "assistant":
             out.append({"role": item.role, "content": _text(item.content)})
@@ -203,7 +225,9 @@ def _add(message: dict[str, Any], item: Item) -> None:
         thoughts = _text(item.content) or _text(item.summary)
         message["reasoning_content"] = joined((message.get("reasoning_content", ""), thoughts))
     else:
-        call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+        call: dict[str, Any] = {"id": item.call_id, "type": "custom" if item.type == "custom_tool_call" else "function"}
+        told = {"input": item.input} if item.type == "custom_tool_call" else {"arguments": item.arguments}
+        call[call["type"]] = {"name": item.name, **told}
         message.setdefault("tool_calls", []).append(call)
 
 

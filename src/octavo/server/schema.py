@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_valida
 
 from octavo.runtime.schema import without_reference
 from octavo.server import refused
+from octavo.server.custom_tools import arguments, parameters
 
 MOST_CHOICES = 128
 MOST_STOPS = 16
@@ -130,10 +131,25 @@ class Function(Body):
     arguments: str | dict[str, Any] = ""
 
 
+class CustomCall(Body):
+    name: str
+    input: str
+
+
 class ToolCall(Body):
     id: str | None = None
-    type: Literal["function"] = "function"
-    function: Function
+    type: Literal["function", "custom"] = "function"
+    function: Function | None = None
+    custom: CustomCall | None = Field(default=None, exclude=True)
+
+    @model_validator(mode="after")
+    def _as_function(self) -> ToolCall:
+        if self.type == "custom" and self.custom is not None:
+            custom = self.custom
+            self.type, self.function = "function", Function(name=custom.name, arguments=arguments(custom.input))
+        if self.function is None:
+            raise ValueError(f"a call of type {self.type} needs {self.type}")
+        return self
 
 
 class Message(Body):
@@ -191,9 +207,47 @@ class ToolFunction(Body):
         return value and without_reference(value)
 
 
+class CustomGrammar(Body):
+    definition: Annotated[str, Field(max_length=1 << 20)]
+    syntax: Literal["regex", "lark"]
+
+
+class CustomFormat(Body):
+    type: Literal["text", "grammar"]
+    grammar: CustomGrammar | None = None
+
+    @model_validator(mode="after")
+    def _can_be_held(self) -> CustomFormat:
+        if self.type == "grammar" and (self.grammar is None or self.grammar.syntax != "regex"):
+            raise ValueError("a grammar is within a string of JSON in calls, where Lark's can't be (allowed: regex)")
+        return self
+
+
+class Custom(Body):
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
 class Tool(Body):
-    type: Literal["function"]
-    function: ToolFunction
+    """A function, or a tool whose argument is a text, which the model is told of as a function."""
+
+    type: Literal["function", "custom"]
+    function: ToolFunction = Field(default=None)  # type: ignore[assignment]  # made of `custom` else
+    custom: Custom | None = Field(default=None, exclude=True)
+
+    @model_validator(mode="after")
+    def _as_function(self) -> Tool:
+        if self.type == "custom" and self.custom is not None:
+            form = self.custom.format
+            pattern = form.grammar.definition if form is not None and form.grammar is not None else None
+            self.type, self.function = "function", ToolFunction(
+                name=self.custom.name, description=self.custom.description, parameters=parameters(pattern),
+                strict=pattern is not None,
+            )  # fmt: skip
+        if self.function is None:
+            raise ValueError(f"a tool of type {self.type} needs {self.type}")
+        return self
 
 
 class NamedFunction(Body):
@@ -201,8 +255,21 @@ class NamedFunction(Body):
 
 
 class NamedTool(Body):
-    type: Literal["function"]
-    function: NamedFunction
+    type: Literal["function", "custom"]
+    function: NamedFunction | None = None
+    custom: NamedFunction | None = None
+
+    @model_validator(mode="after")
+    def _has_name(self) -> NamedTool:
+        if (self.function or self.custom) is None:
+            raise ValueError(f"{self.type} needs a name")
+        return self
+
+    @property
+    def name(self) -> str:
+        found = self.function or self.custom
+        assert found is not None
+        return found.name
 
 
 class AllowedList(Body):
@@ -262,7 +329,9 @@ class ChatRequest(Constrained):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], many(128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | AllowedTools | None = None
+    tool_choice: (
+        Literal["none", "auto", "required"] | Annotated[NamedTool | AllowedTools, Field(discriminator="type")] | None
+    ) = None
     functions: Annotated[list[ToolFunction], many(128)] | None = Field(None, description="an older form of tools")
     function_call: Literal["none", "auto"] | NamedFunction | None = Field(
         None, description="an older form of tool_choice"

@@ -41,7 +41,8 @@ MISTRAL_ID = 9
 class ToolUse:
     """The tools of a request, and which of them are to be called: "auto", "required", or the one that is named.
 
-    told  the chat template tells the model of them
+    told     the chat template tells the model of them
+    customs  names of those whose argument is a text
     """
 
     form: ToolFormat
@@ -49,6 +50,7 @@ class ToolUse:
     choice: Literal["auto", "required"] | Tool
     several: bool = True
     told: bool = False
+    customs: frozenset[str] = frozenset()
 
     def parser(self) -> ToolParser:
         """What reads the calls of a reply."""
@@ -124,7 +126,8 @@ def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice:
             raise bad(f"tool_choice names {name!r} (allowed: {', '.join(tools)})", "tool_choice")
     wanted: Any = tools[named] if named is not None else choice or "auto"
     callables = [tool for name, tool in tools.items() if allowed is None or name in allowed]
-    return ToolUse(form, callables, wanted, several, knows_tools(template))
+    return ToolUse(form, callables, wanted, several, knows_tools(template),
+                   frozenset(one["name"] for one in given if one.get("custom")))  # fmt: skip
 
 
 def _require_carried(form: ToolFormat, given: Sequence[Mapping[str, Any]]) -> None:
