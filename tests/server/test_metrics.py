@@ -29,6 +29,8 @@ def test_vectors_of_texts_are_counted(model: Model) -> None:
     assert grown["llamacpp:prompt_tokens_total"] == sum(told)
     assert 0 < grown["llamacpp:prompt_seconds_total"] <= grown["octavo:e2e_request_latency_seconds_sum"]
     assert after["llamacpp:prompt_tokens_seconds"] > 0
+    assert grown["llamacpp:n_decode_total"] >= 4  # two of the 60 texts, which are computed 32 at a time
+    assert after["llamacpp:n_busy_slots_per_decode"] == 1
     assert after["llamacpp:n_tokens_max"] == 40
     for name in ("e2e_request_latency_seconds_count", "request_queue_time_seconds_count"):
         assert grown[f"octavo:{name}"] == 3, name
@@ -77,3 +79,4 @@ def test_times_of_vectors(model: Model) -> None:
     assert first.queued >= 0
     assert 0 < first.seconds <= second.queued
     assert second.seconds > 0
+    assert first.pieces == second.pieces > 0

@@ -143,13 +143,18 @@ class Scored(msgspec.Struct, tag="scored", array_like=True, frozen=True):
 
 
 class Vectors(msgspec.Struct, tag="vectors", array_like=True, frozen=True):
-    """The answer to an `Embed`: float32 [n, width], little-endian; seconds in the queue, and from then to the end."""
+    """The answer to an `Embed`: float32 [n, width], little-endian.
+
+    queued, seconds  in the queue, and from then to the end
+    pieces           in which it was computed
+    """
 
     id: int
     width: int
     data: bytes
     queued: float = 0.0
     seconds: float = 0.0
+    pieces: int = 0
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):

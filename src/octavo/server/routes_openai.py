@@ -73,8 +73,7 @@ async def _embedded(service: Service, texts: Sequence[list[int]], pooling: str) 
         vectors = await service.client.embed(list(texts[i : i + TOGETHER]), pooling, normalize=True)
         found.append(np.frombuffer(vectors.data, "<f4").reshape(-1, vectors.width))
         answers.append(vectors)
-    computed = sum(one.seconds for one in answers)
-    service.metrics.embedded([*map(len, texts)], monotonic() - start, answers[0].queued, computed)
+    service.metrics.embedded([*map(len, texts)], monotonic() - start, answers)
     return np.concatenate(found)
 
 
