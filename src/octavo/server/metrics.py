@@ -136,7 +136,7 @@ class Metrics:
             ("kv_pages_held", "Pages that replies hold", stats.held),
             ("kv_pages_cached", "Pages of prompts and replies that are kept for others", stats.cached),
             ("kv_pages_empty", "Pages without anything", stats.empty),
-            ("engine_up", "Whether the engine answers", int(self.client.state == "ready")),
+            ("engine_up", "Whether the engine answers", int(self.client.up)),
         ):
             yield GaugeMetricFamily(f"octavo:{name}", text, value=value)
         for name, text, value in (

@@ -36,6 +36,8 @@ from octavo.server.messages import (
     Embed,
     Info,
     Likely,
+    Ping,
+    Pong,
     Quit,
     Ready,
     Row,
@@ -84,6 +86,13 @@ class EngineLoop:
         self._waiting: list[Reply] = []
         self._by_id: dict[int, Request] = {}
         self._failed: list[Row] = []
+        self._turned: float | None = None
+
+    @property
+    def turn_seconds(self) -> float:
+        """How long messages have waited to be looked for, whoever asks; 0 while the loop waits for one itself."""
+        turned = self._turned
+        return 0.0 if turned is None else max(clock() - turned, 0.0)
 
     def run(self) -> None:
         """Work until `Quit` comes."""
@@ -92,6 +101,7 @@ class EngineLoop:
         self._send(Ready(info_of(self.model)))
         pause: float | None = 0.0
         while self._take_messages(pause):
+            self._turned = clock()
             pause = None if self.core is None else self.core.go_on_warming()
             piece = self.side.takes_turn()
             if self.core is not None and (self._failed or not self.core.scheduler.idle):
@@ -119,6 +129,7 @@ class EngineLoop:
     def _take_messages(self, pause: float | None) -> bool:
         """Take what has come, and wait for something where there is nothing to do, up to `pause` seconds if there is to
         be something then. False: it is time to end."""
+        self._turned = None
         idle = not self._failed and not self.side and (self.core is None or self.core.scheduler.idle)
         while True:
             try:
@@ -216,23 +227,28 @@ def serve_engine(sock: socket.socket) -> None:
     if first is None:
         return
     options = msgspec.msgpack.decode(first, type=EngineOptions)
-    try:
-        loop = make_loop(options, lambda message: channel.send(encode(message)))
-    except OctavoError as error:
-        channel.send(encode(Broken.of(error)))
-        return
+    loop: EngineLoop | None = None
 
     def read() -> None:
         """Until the front closes its end, which ends this process at once."""
         try:
             for payload in messages:
-                loop.inbox.put(to_engine.decode(payload))
+                message = to_engine.decode(payload)
+                if isinstance(message, Ping):
+                    channel.send(encode(Pong(0.0 if loop is None else loop.turn_seconds)))
+                elif loop is not None:  # before it is there it is asked for nothing
+                    loop.inbox.put(message)
         except (OSError, ChannelError) as error:
             log.warning("the front is gone: %s", error)
         finally:
             os._exit(0)
 
     Thread(target=read, daemon=True, name="reader").start()
+    try:
+        loop = make_loop(options, lambda message: channel.send(encode(message)))
+    except OctavoError as error:
+        channel.send(encode(Broken.of(error)))
+        return
     loop.run()
 
 
