@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import select
 import socket
 import time
 from collections import Counter
 from contextlib import ExitStack, closing
-from threading import Thread
+from itertools import pairwise
+from threading import Event, Thread
 from typing import Any
 
 import openai
 import pytest
 from msgspec.structs import replace
 
+from octavo.errors import HostMemoryError
 from octavo.runtime import Model
-from octavo.server import connection
+from octavo.server import connection, meta, serve
 from octavo.server.fake import INFO, FakeClient
 from octavo.server.messages import Cancel, Row
 from octavo.server.options import Limits
@@ -446,6 +449,77 @@ def test_a_body_that_nobody_wants_is_no_head(model: Model) -> None:
         require_health(reader)
         sock.sendall(b"x")
         assert sock.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_connections_wait_where_there_is_no_descriptor(
+    model: Model, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One try in each pause, one line, and they are answered later."""
+    asked, accept, full = list[float](), socket.socket.accept, Event()
+
+    def accepting(self: socket.socket) -> Any:
+        if not full.is_set():
+            return accept(self)
+        asked.append(time.monotonic())
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(serve, "ACCEPT_PAUSE_S", 0.2)
+    monkeypatch.setattr(socket.socket, "accept", accepting)
+    with playing(model) as played, closing(played.server.connect()) as first:
+        first.sendall(HEALTH)
+        with closing(Reader(first)) as reader:
+            require_health(reader)
+        full.set()
+        with closing(played.server.connect()) as second, closing(Reader(second)) as late:
+            second.sendall(HEALTH)
+            until(lambda: len(asked) >= 3)
+            assert all(b - a > 0.1 for a, b in pairwise(asked))
+            first.sendall(HEALTH)
+            with closing(Reader(first)) as reader:
+                require_health(reader)
+            full.clear()
+            require_health(late)
+    assert [record.message for record in caplog.records] == [
+        "connections wait, as none can be taken: Too many open files"
+    ]
+
+
+@pytest.mark.parametrize(("soft", "hard", "room", "raised"), [
+    (1024, 4096, 1000, 1128), (4096, 4096, 1000, None), (256, 512, 384, 512), (100, 100, 1, 100), (-1, -1, 1000, None),
+    (1024, -1, 1000, 1128),
+])  # fmt: skip
+def test_connections_that_the_systems_limit_leaves(
+    soft: int, hard: int, room: int, raised: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resource = pytest.importorskip("resource")
+    given = list[tuple[int, int]]()
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (soft, hard))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: given.append(limits))
+    assert serve.room_for(1000) == room
+    assert given == ([] if raised is None else [(raised, hard)])
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), MemoryError()], ids=repr)
+def test_what_the_system_has_no_room_for_is_asked_again(
+    model: Model, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails() -> Any:
+        raise error
+
+    monkeypatch.setattr(meta, "page", fails)
+    with playing(model) as played:
+        status, headers, _ = played.server.send("GET", "/")
+        assert (status, int(headers["retry-after"]) > 0) == (503, True)
+    assert [record.exc_info for record in caplog.records] == [None]
+
+
+def test_a_server_without_threads_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(self: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", none)
+    with pytest.raises(HostMemoryError, match="no thread"):
+        serve._threads()
 
 
 @pytest.mark.slow

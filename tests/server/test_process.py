@@ -34,6 +34,7 @@ from octavo.server.fake import INFO
 from octavo.server.launch import STDIN, launch
 from octavo.server.messages import Add, Ping, Pong, Ready, encode, to_engine
 from octavo.server.options import EngineOptions
+from octavo.server.serve import _ending
 from octavo.server.supervise import LOST, ProcessClient
 from octavo.server.threaded import ThreadClient
 from tests.server.playing import Reader, request, until
@@ -389,13 +390,25 @@ def children(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+def test_signals_that_end_a_server_but_for_one_that_is_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    try:
+        ignoring = set(_ending())
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert set(_ending()) - ignoring == {signal.SIGHUP}
+    assert {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1} <= ignoring
+
+
 @pytest.mark.slow
-def test_sigterm_lets_replies_end() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1], ids=str)
+def test_a_signal_lets_replies_end(number: signal.Signals) -> None:
     command = Command()
     with talking(command.server, {**LONG, "n": 2}) as reader:
         data = reader.chunk()
         (child,) = children(command.process.pid)
-        command.process.send_signal(signal.SIGTERM)
+        os.kill(child, number)
+        command.process.send_signal(number)
         until(lambda: command.server.send("GET", "/health")[0] == 503)
         assert command.server.send("POST", "/v1/chat/completions", ASK)[0] == 503
         while chunk := reader.chunk():

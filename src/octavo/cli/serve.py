@@ -208,12 +208,15 @@ def nbytes(text: str) -> int:
 def _server_options(path: str, reached: Reached, usual: Defaults, load: Load, lora: Chosen) -> ServerOptions:
     from octavo.io.hub.cache import shown_name
     from octavo.server.options import Limits, ServerOptions
+    from octavo.server.serve import room_for
     from octavo.server.tls import certificate
 
-    limits = Limits(queue=load.queue, drain_time=load.drain_timeout, ping=load.ping, connections=load.max_connections)
     if usual.template_file is not None and reached.chat_template is not None:
         raise UsageError("--chat-template-file and --chat-template are both given (allowed: one of them)")
     names = sorted({*_words("--alias", reached.alias)}) or [shown_name(path).removesuffix(".gguf")]
+    limits = Limits(
+        queue=load.queue, drain_time=load.drain_timeout, ping=load.ping, connections=room_for(load.max_connections)
+    )
     return ServerOptions(
         name=names[0], aliases=tuple(names[1:]), tags=_words("--tags", reached.tags),
         host=reached.host, port=reached.port,

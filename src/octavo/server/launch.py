@@ -11,6 +11,11 @@ from dataclasses import dataclass
 
 STDIN = "-"
 """In place of a socket's number: standard input says what makes it."""
+ENDING = (
+    "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGBREAK", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF",
+    "SIGIO", "SIGPWR", "SIGSTKFLT", "SIGXCPU",
+)  # fmt: skip
+"""Signals that would end a process at once, but for faults. A server's front takes them, its engine ignores them."""
 GONE_S = 10.0
 """Seconds that a killed process may take to be gone."""
 

@@ -27,7 +27,7 @@ from octavo.runtime.request import Output, Request, State
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.server.channel import Channel, ChannelError
 from octavo.server.engine_model import load_model
-from octavo.server.launch import STDIN
+from octavo.server.launch import ENDING, STDIN
 from octavo.server.messages import (
     Add,
     Begun,
@@ -268,7 +268,7 @@ def main() -> None:
 
     The front ends it: signals are for the front.
     """
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+    for name in ENDING:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if "fork" in multiprocessing.get_all_start_methods():  # Numba's lock then has no name, and ends with the process
