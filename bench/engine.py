@@ -4,8 +4,8 @@
 
 Workload a is that of `octavo bench serve`: prompts of 128 tokens and replies of 128; as one ends the next one begins.
 Each number of replies runs twice, and the second time counts. `warm_up` is the seconds in which the engine makes and
-captures all sizes of steps before the first request, `first` those of the sizes after which a server answers.
-Milliseconds and tokens a second:
+captures all sizes of steps before the first request, `first` those of the sizes after which a server answers, and
+`steps_mib` what these steps take of the device's memory, beside weights and cache. Milliseconds and tokens a second:
 
     rate      tokens of replies a second, from the first request to the last token
     ttft      from a request to its first token (p50); it never waits for a place
@@ -160,6 +160,16 @@ def case(core: EngineCore, model: Model, replies: int, asked: argparse.Namespace
     return {"replies": replies, **{name: round(float(value), 3) for name, value in found.items()}}
 
 
+def used_mib(engine: Engine) -> int:
+    """Of the device's memory; 0 on the CPU."""
+    if not engine.on_device:
+        return 0
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free) >> 20
+
+
 def _card() -> dict[str, Any]:
     from octavo.backends.gpu import GpuBackend
     from octavo.bench import gpu
@@ -185,12 +195,14 @@ def main() -> None:
         asked.model, device=asked.device, threads=asked.threads, n_ctx=512, max_sequences=max(numbers), speculate="off"
     ) as model:
         core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=ITL_TARGET[asked.device])
-        begun = time.perf_counter()
+        model.engine.load()
+        loaded, begun = used_mib(model.engine), time.perf_counter()
         core.begin_warm_up()
         first = time.perf_counter() - begun
         core.warm_up()
         warm_up = time.perf_counter() - begun
-        print(f"answers after {first:.1f} s, ready after {warm_up:.1f} s", flush=True)
+        steps = used_mib(model.engine) - loaded
+        print(f"answers after {first:.1f} s, ready after {warm_up:.1f} s, steps take {steps} MiB", flush=True)
         apart = Apart(model.engine)
         for replies in numbers:
             cases.append(case(core, model, replies, asked, apart))
@@ -205,6 +217,7 @@ def main() -> None:
             "sampled": asked.sampled,
             "first": first,
             "warm_up": warm_up,
+            "steps_mib": steps,
             "cases": cases,
         },
         asked.output,

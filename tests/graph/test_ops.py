@@ -261,7 +261,7 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
       w(4), w(8)), ROPE),
     ("attention", (value(T, 4, 8), value("rows", 3, 8), value("rows", 3, 8), POSITIONS, STARTS, PAGES),
      {**ATTENTION, "out": "q8_1"}),
-    ("soft_max", (value(T, 4),), {"out": "f16"}),
+    ("soft_max", (value(T, 4),), {"out": "int4"}),
     ("top_k", (value(T, 64),), {"k": 2, "out": "q8_1"}),
     ("reshape", (value(T, 12),), {"shape": (T, 3, 4), "out": "q8_1"}),
 ]  # fmt: skip

@@ -19,7 +19,7 @@ from octavo.graph.node import Graph, Node, bind
 from octavo.graph.ops import ALIASES, apply
 from octavo.graph.schedule import ALIGNMENT, Schedule, root, schedule
 from octavo.runtime import Engine, EngineConfig
-from tests.graph.small import LIMITS, K, Limited, executor, given, ops_of, values, w
+from tests.graph.small import LIMITS, K, Limited, executor, given, ops_of, run, values, w
 
 
 def placed(weight: Node) -> int:
@@ -225,3 +225,25 @@ def test_memory_is_reused() -> None:
     one = 4 * K * LIMITS["tokens"]
     assert sum(b.nbytes for b in s.buffers.values()) == 40 * one
     assert s.memory == (3 * one,), "a value, the product with it and their sum"
+
+
+class InPlace(ReferenceBackend):
+    """Puts sums of a product and a term where the term lies."""
+
+    def adds_in_place(self, node: Node) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("read_later", [False, True])
+def test_a_term_that_nothing_reads_later_gives_its_memory_to_the_sum(read_later: bool) -> None:
+    """Not one that is read later, nor what a step is given."""
+    term = apply("soft_max", given("y", K))
+    total = apply("mul_mat_add", w(K, K), given(), term)
+    last = apply("mul", total, term) if read_later else apply("soft_cap", total, cap=2.0)
+    graph = Graph.of(last, apply("mul_mat_add", w(K, K), given(), given("z", K)))
+    made = schedule(graph, [InPlace()], LIMITS)
+    same = made.buffers[id(total)] == made.buffers[id(term)]
+    assert same != read_later
+    found = run(graph, make=lambda graph: executor(graph, [InPlace()]))
+    for result, expected in zip(found, run(graph), strict=True):
+        np.testing.assert_array_equal(result, expected)

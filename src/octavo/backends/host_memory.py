@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.formats.spec import AnyArray
-from octavo.graph.node import PAGE_SIZE
+from octavo.graph.node import PAGE_SIZE, Node
 
 
 class HostMemory:
     """Writes and reads values at once; no work is under way when a call returns."""
+
+    def adds_in_place(self, node: Node) -> bool:
+        return False
 
     def write(self, value: AnyArray, data: AnyArray) -> None:
         value[...] = data

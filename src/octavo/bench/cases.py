@@ -61,12 +61,12 @@ def _products() -> Iterator[OpCase]:
     yield from _each("mul_mat", (1, 9), WEIGHTS, n=1, k=8192)
     yield from _each("mul_mat", (2048,), ("Q4_K", "F16"), n=1, k=8192)
     for op in ("mul_mat_add", "quantized_rms_norm", "quantized_swiglu"):
-        yield from _each(op, (1, 2, 9, 33), ("Q4_K", "Q8_0", "F16", "F32"), n=50, k=512)
+        yield from _each(op, (1, 2, 9, 33), ("Q4_K", "Q8_0", "F16", "BF16", "F32"), n=50, k=512)
     yield from _each("quantized_geglu", (1, 33), ("Q4_K",), n=50, k=512)
     for t in (1, 2, 9, 33):
         yield from (
             OpCase("mul_mat_concat", t, {"n": 48, "n2": 256, "k": 512}, f)
-            for f in (MIXED, ("Q4_K", "Q4_K", "Q6_K"), ("Q8_0",), FLOATS)
+            for f in (MIXED, ("Q4_K", "Q4_K", "Q6_K"), ("Q8_0",), ("BF16",), FLOATS)
         )
 
 

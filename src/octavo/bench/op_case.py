@@ -25,6 +25,10 @@ from octavo.runtime.state_pool import StatePool
 PLAIN, QUANTIZED, EXPONENTIAL, FLOAT32, EXACT, STEPS, BYTES = 1e-7, 5e-4, 1e-6, 1e-10, 0.0, 1e-6, 1e-4
 """Tolerances (NMSE): plain numbers; products with quantized activations; exp of a row; attention to a cache of float32,
 which is there to be exact; integers; keys that are rounded after rope to so few numbers that one can be the next."""
+ROUNDED = {"BF16": 3e-5, "F32": 1e-6}
+"""Products whose activations are rounded as the weights are, and of float32 whose factors become tf32 where a GPU has
+that: matrices of WIDE rows."""
+WIDE = 512
 
 WORST = 200
 """How often the tolerance a single value's squared error may be."""
@@ -74,6 +78,8 @@ class OpCase:
             return EXACT
         if self.op in PRODUCTS and not all(row_named(f).is_float for f in self.formats):
             return QUANTIZED
+        if self.op in PRODUCTS and ("BF16" in self.formats or self.shape.get("n", 0) >= WIDE):
+            return max(ROUNDED.get(f, PLAIN) for f in self.formats)
         if self.op == "attention" and self.shape.get("cache") == "f32":
             return FLOAT32
         if self.shape.get("cache") == "int4" and self.op in ("attention", "rope_set_rows"):

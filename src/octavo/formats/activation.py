@@ -15,7 +15,7 @@ import numpy.typing as npt
 from octavo.errors import QuantFormatError
 from octavo.formats import rows
 from octavo.formats.codec import require_finite
-from octavo.formats.scalars import e4m3_to_f32, f32_to_e4m3
+from octavo.formats.scalars import bf16_to_f32, e4m3_to_f32, f32_to_bf16, f32_to_e4m3
 from octavo.formats.spec import F32, AnyArray
 from octavo.formats.table import by_name
 
@@ -87,6 +87,12 @@ def _f16(x: npt.ArrayLike) -> QuantizedActivation:
     return QuantizedActivation(activation("f16"), half)
 
 
+def _bf16(x: npt.ArrayLike) -> QuantizedActivation:
+    rounded = bf16_to_f32(f32_to_bf16(_values(x)))
+    require_finite(rounded, "activations in bf16")
+    return QuantizedActivation(activation("bf16"), rounded)
+
+
 def _q8_1(x: npt.ArrayLike) -> QuantizedActivation:
     """Codes and scales of the weight format Q8_0, the scale not rounded to f16."""
     q8_0 = by_name("Q8_0")
@@ -138,6 +144,7 @@ def _every_row(values: F32, scale: float) -> F32:
 ACTIVATIONS: tuple[ActivationFormat, ...] = (
     ActivationFormat("f32", 32, ROW, "f32 values", _f32),
     ActivationFormat("f16", 16, ROW, "f16 values", _f16),
+    ActivationFormat("bf16", 16, ROW, "bf16 values", _bf16),
     ActivationFormat("q8_1", 8, 32, "s8 codes; scale and sum per 32", _q8_1),
     ActivationFormat("q8_1_mmq", 8, 128, "s8 codes; 16 bytes of scales and sums per 128, in one of three layouts"),
     ActivationFormat("int8_token", 8, ROW, "s8 codes; f32 scale per token", _int8_token),

@@ -33,11 +33,11 @@ PAGE_SIZE = 64
 """Rows of the KV cache in a page: what a sequence is given at a time, and what kernels of attention read at a time."""
 
 DType = Literal[
-    "f32", "f16", "i32", "i64", "q8_0", "int8", "fp8", "int4",
+    "f32", "f16", "bf16", "i32", "i64", "q8_0", "int8", "fp8", "int4",
     "q8_1", "int8_token", "fp8_token", "int8_static", "fp8_static", "weight",
 ]  # fmt: skip
-ACTIVATIONS = frozenset({"q8_1", "int8_token", "fp8_token", "int8_static", "fp8_static"})
-"""Types of values that only a product reads; each backend has a layout of its own for them."""
+ACTIVATIONS = frozenset({"f16", "bf16", "q8_1", "int8_token", "fp8_token", "int8_static", "fp8_static"})
+"""Types of values that only a product reads; each backend has a layout of its own for them. Caches may be f16, too."""
 
 Device = Literal["auto", "cpu", "gpu", "reference"]
 Attention = Literal["exact", "int8", "fp8"]
@@ -67,7 +67,7 @@ class Node:
     @property
     def quantizes(self) -> bool:
         """True where the op's float32 result is quantized on its way out, to `dtype`."""
-        return self.dtype in ACTIVATIONS and self.op != "quantize"
+        return self.dtype in ACTIVATIONS and self.op not in ("quantize", "cache", "set_rows", "after")
 
     @property
     def static_scale(self) -> float | None:

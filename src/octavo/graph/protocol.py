@@ -56,6 +56,9 @@ class Backend(Protocol):
     def activation(self, weight: QTensor, op: str) -> DType:
         """The format in which `op`, a product with `weight`, wants its activations."""
 
+    def adds_in_place(self, node: Node) -> bool:
+        """Whether the result of `node`, a product and what is added to it, may lie where its last term does."""
+
     def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
         """A weight in the kernels' own layout; made once. `joined`: a product reads it along with others."""
 

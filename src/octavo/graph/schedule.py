@@ -20,7 +20,7 @@ from octavo.graph.protocol import Backend
 log = logging.getLogger("octavo")
 
 ALIGNMENT = 128
-PLAIN = ("f32", "f16", "i32", "i64")
+PLAIN = ("f32", "i32", "i64")
 """Types of values that are laid out alike everywhere, and so can be copied to another backend."""
 
 Place = Callable[[Node], int]
@@ -212,12 +212,23 @@ def _allocate(
             backend = chosen[id(node)]
             nbytes = backends[backend].nbytes(bind(node.shape, limits), node.dtype)
             nbytes = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
-            buffers[id(node)] = Buffer(backend, memories[backend].take(nbytes), nbytes)
+            term = root(node.inputs[-1])
+            if last_use[id(term)] == step and _takes_over(node, term) and backends[backend].adds_in_place(node):
+                buffers[id(node)] = buffers[id(term)]
+                dying[step].remove(term)
+            else:
+                buffers[id(node)] = Buffer(backend, memories[backend].take(nbytes), nbytes)
             dying.setdefault(last_use[id(node)], []).append(node)
         for dead in dying.pop(step, []):
             buffer = buffers[id(dead)]
             memories[buffer.backend].give(buffer.offset, buffer.nbytes)
     return buffers, tuple(m.size for m in memories)
+
+
+def _takes_over(node: Node, term: Node) -> bool:
+    """Whether the result of a product fits the memory of what is added to it last, a whole value of this step."""
+    added = node.op == "mul_mat_add" and not term.is_leaf and node.inputs[-1] is term
+    return added and (term.shape, term.dtype) == (node.shape, node.dtype)
 
 
 class _Memory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from octavo.backends.gpu.arguments import ExpertIds, Matrix, Q8Activation, StreamEnd, StreamToken
 from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
+from octavo.backends.gpu.experts import ExpertsShape
 from octavo.backends.gpu.kernels import activations, experts, gemm_mixed_hopper, mmq, token_codes
 from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
 from octavo.backends.gpu.kernels.grid_matvec import grid_matvec_kernel
@@ -91,7 +92,10 @@ PRODUCTS: Kernels = {
     "experts_few": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
     "experts": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
     "experts_wide": (experts.experts_kernel, {"EXPERTS": 128}, 8, {"x": "*fp16", "experts": "i32"}),
-    "float_matvec": (float_matvec_kernel, {"BLOCK_N": 4, "BLOCK_K": 512}, 4,
+    "float_experts": (experts.float_experts_kernel,
+                      {"EXPERTS": 128, "shape": ExpertsShape(64, 128, 8), "PRECISION": None}, 8,
+                      {"w": "*bf16", "x": "*bf16", "y": ROWS, "k": "i32", "experts": "i32"}),
+    "float_matvec": (float_matvec_kernel, {"BLOCK_N": 8, "BLOCK_K": 512}, 8,
                      {"w": "*fp16", "x": ROWS, "experts": None, "terms": (), "y": ROWS, "k": "i32"}),
     "f16_scales": (gemm_mixed_hopper.scales_kernel, {"BLOCK_N": 64, "PAIRS": 16}, 4, {"out": "*i32"}),
     "reorder": (gemm_mixed_hopper.reorder_kernel, {"B": 2048}, 4, {"out": "*fp16"}),

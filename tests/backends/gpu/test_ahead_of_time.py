@@ -47,7 +47,8 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          **{f"latent{kind}{many}": "wide" for kind in ("", "_int8", "_fp8", "_int4") for many in ("", "_many")},
          "solve_delta": "wide", "gated_delta_chunks": "wide", "score_scan": "wide",
          "selective_scan_chunks": "wide", "selective_scan_chunks_256": "wide",
-         "experts_few": "wide", "experts": "wide", "experts_wide": "wide"}  # fmt: skip
+         "experts_few": "wide", "experts": "wide", "experts_wide": "wide",
+         "float_experts": "wide"}  # fmt: skip
 SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
          ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"), ("decode_int4", "gfx1100"),
          ("decode_512", "gfx1100"), ("prefill_512", "gfx1100"),

@@ -53,8 +53,8 @@ def prefill(dim: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     if not exact:
         return AttentionTile(64 if dim <= 128 else 32, warps, 32 if kind == "int4" else PAGE_SIZE)
     if dim <= 128 and arch in ("sm_90", "gfx942", "interpreter"):
-        return AttentionTile(64, 4, 32, _precision(arch))
-    return AttentionTile(16, 8 if dim > 128 else warps, 16, _precision(arch))
+        return AttentionTile(64, 4, 32, exact_products(arch))
+    return AttentionTile(16, 8 if dim > 128 else warps, 16, exact_products(arch))
 
 
 def decode(dim: int, group: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
@@ -67,13 +67,13 @@ def decode(dim: int, group: int, arch: str, exact: bool, kind: str = "") -> Atte
             return AttentionTile(rows, 8, {"int8": 32, "fp8": 32, "int4": 16}.get(kind, PAGE_SIZE))
         return AttentionTile(rows, 4, 32 if kind == "int4" else PAGE_SIZE)
     if few_registers or dim > 128:
-        return AttentionTile(rows, 8, 16, _precision(arch))
-    return AttentionTile(rows, 4, 32, _precision(arch))
+        return AttentionTile(rows, 8, 16, exact_products(arch))
+    return AttentionTile(rows, 4, 32, exact_products(arch))
 
 
 def _wide(rows: int, arch: str, exact: bool) -> AttentionTile:
     block_n = 16 if exact or arch.startswith("gfx11") else 32
-    return AttentionTile(rows, 8, block_n, _precision(arch) if exact else None)
+    return AttentionTile(rows, 8, block_n, exact_products(arch) if exact else None)
 
 
 TRITON_SPILLS = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 9)
@@ -87,10 +87,10 @@ def latent(rows: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     spills = TRITON_SPILLS and arch.startswith("sm_")
     ahead = kind in ("int8", "fp8", "int4")
     if arch == "interpreter":
-        precision = _precision(arch) if exact else None
+        precision = exact_products(arch) if exact else None
         return AttentionTile(16 if rows <= 16 else 64, 4, 32, precision, part=64 * exact, ahead=ahead)
     if exact or arch.startswith("gfx11"):
-        precision = _precision(arch) if exact else None
+        precision = exact_products(arch) if exact else None
         return AttentionTile(16, 8, 16, precision, stages=1, part=32 if codes else 64)
     if ahead:  # by products that read registers: of a block of 64, whose tiles lie in shared memory, they were wrong
         wide = rows > 16 and hopper and not spills
@@ -106,7 +106,7 @@ def latent(rows: int, arch: str, exact: bool, kind: str = "") -> AttentionTile:
     return AttentionTile(32, 4, 64, stages=3) if wide else AttentionTile(16, 4, 64)
 
 
-def _precision(arch: str) -> str:
+def exact_products(arch: str) -> str:
     """AMD's tensor cores multiply float32; with those of NVIDIA it takes three products, exact to 22 bits."""
     return "ieee" if arch.startswith("gfx") else "tf32x3"
 

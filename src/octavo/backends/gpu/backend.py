@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MOST_DIM = 512  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
 TOKEN_KINDS = ("int8_token", "fp8_token", "int8_static", "fp8_static")
+HALVES: dict[str, DType] = {"F16": "f16", "BF16": "bf16"}
+"""Formats of weights whose products take activations rounded as the weights are."""
 FUSIONS = frozenset({
     "mul_mat_concat", "mul_mat_add", "mul_mat_id_swiglu", "rope_set_rows", "soft_max_top_k", "sum_experts",
 })  # fmt: skip
@@ -64,7 +66,9 @@ class GpuBackend:
 
             require(attention, self.target, deterministic)
         self._context = Context(self.target, deterministic, attention)
-        self._dtypes = {"f32": torch.float32, "f16": torch.float16, "i32": torch.int32, "i64": torch.int64}
+        self._dtypes = {
+            "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64
+        }  # fmt: skip
 
     @property
     def device(self) -> str:
@@ -99,7 +103,12 @@ class GpuBackend:
         return True, ""
 
     def activation(self, weight: QTensor, op: str = "mul_mat") -> DType:
-        return "f32" if weight.format.is_float or op != "mul_mat" else cast(DType, weight.format.activation)
+        if op != "mul_mat" or (self.deterministic and weight.format.is_float):
+            return "f32"
+        return HALVES.get(weight.format.name) or cast(DType, weight.format.activation)
+
+    def adds_in_place(self, node: Node) -> bool:
+        return bool(node.inputs[0].tensor.format.is_float)
 
     def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
         from octavo.backends.gpu.layout import as_codes
@@ -126,7 +135,8 @@ class GpuBackend:
 
             tokens, k = shape
             return activation_bytes(tokens, k, self.target.arch, codes=self.deterministic)
-        return math.prod(shape) * int(self._dtypes[dtype].itemsize)
+        size = math.prod(shape) * int(self._dtypes[dtype].itemsize)
+        return max(size, 4 * math.prod(shape[1:])) if dtype in HALVES.values() else size  # of one token in f32
 
     def allocate(self, nbytes: int) -> torch.Tensor:
         target()  # which a process that was forked since may not have
@@ -147,7 +157,11 @@ class GpuBackend:
             tokens, k = shape
             both = not self.deterministic and dispatch.ordered(tokens, self.target.arch)
             return Activation(raw, tokens, k, self.deterministic, both)
-        return raw.view(self._dtypes[dtype]).view(shape)
+        if dtype in HALVES.values():
+            from octavo.backends.gpu import dispatch
+
+            dtype = "f32" if shape[0] <= dispatch.FLOAT_MATVEC_MAX_TOKENS else dtype
+        return raw[: math.prod(shape) * self._dtypes[dtype].itemsize].view(self._dtypes[dtype]).view(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> Any:
         from octavo.backends.gpu.values import GROUPED, Cache

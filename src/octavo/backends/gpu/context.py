@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -15,10 +15,11 @@ from octavo.backends.gpu.gemm import Workspace
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.row_weights import RowWeight, joined_rows
 from octavo.backends.gpu.values import Activation
-from octavo.backends.gpu.weights import FloatWeight, QuantWeight, joined
+from octavo.backends.gpu.weights import FloatWeight, QuantWeight, joined, joined_floats
 from octavo.graph.node import Attention
 
 Weight = QuantWeight | FloatWeight | RowWeight
+JOINED: dict[type, Callable[[Any], Weight]] = {QuantWeight: joined, FloatWeight: joined_floats, RowWeight: joined_rows}
 
 
 @dataclass
@@ -36,7 +37,7 @@ class Context:
     deterministic: bool = False
     attention: Attention = "exact"
     scratch: dict[Any, torch.Tensor] = field(default_factory=dict)
-    together: dict[tuple[int, ...], QuantWeight | RowWeight] = field(default_factory=dict)
+    together: dict[tuple[int, ...], Weight] = field(default_factory=dict)
     workspaces: dict[tuple[int, ...], Workspace] = field(default_factory=dict)
     contents: dict[str, torch.Tensor] = field(default_factory=dict)
     wanted: frozenset[str] = frozenset({"plain", "ordered"})
@@ -90,14 +91,13 @@ class Context:
     def joined(self, weights: Sequence[Weight]) -> list[Weight]:
         """The weights in order, neighbours of one layout joined to one."""
         out: list[Weight] = []
-        for _, run in groupby(weights, lambda w: id(w) if isinstance(w, FloatWeight) else (w.layout, w.k)):
+        for _, run in groupby(weights, lambda w: (w.data.dtype if isinstance(w, FloatWeight) else w.layout, w.k)):
             group = list(run)
             if len(group) == 1:
                 out += group
                 continue
             key = tuple(id(w) for w in group)
             if key not in self.together:
-                rows = isinstance(group[0], RowWeight)
-                self.together[key] = (joined_rows if rows else joined)(cast("Any", group))
+                self.together[key] = JOINED[type(group[0])](group)
             out.append(self.together[key])
         return out

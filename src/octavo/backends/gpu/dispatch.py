@@ -25,6 +25,8 @@ Kind = Literal["q8_1", "f16"]
 
 MATVEC_MAX_TOKENS = 4
 """The most tokens of a matvec, which needs no tensor cores."""
+FLOAT_MATVEC_MAX_TOKENS = 1
+"""The most tokens of a matvec by weights that are floats; more are the library's, with tensor cores."""
 MMA_MIN_TOKENS = 3
 """The fewest tokens for which the kernel written for `mma.sync` is faster than a matvec."""
 INT8_MAX_TOKENS = 32

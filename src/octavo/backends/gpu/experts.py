@@ -10,11 +10,12 @@ import torch
 
 from octavo.backends.gpu import dispatch, gluon
 from octavo.backends.gpu.arguments import Constant, Matrix, Source, matrix
+from octavo.backends.gpu.attention_tiles import exact_products
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.kernels import activations, experts
 from octavo.backends.gpu.mixed_gemm import f16_scales, tile_shapes
 from octavo.backends.gpu.mixed_shapes import MixedGemmShape
-from octavo.backends.gpu.weights import QuantWeight
+from octavo.backends.gpu.weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
 
 SHORT_K = 1024
@@ -110,13 +111,36 @@ def _portable(c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: to
     return calls
 
 
-def _order(c: Context, w: QuantWeight, n_pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
+def float_product(
+    c: Context, w: FloatWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+) -> list[Call]:
+    """As `sorted_product`, with weights that are floats: rows are rounded to their type."""
+    n_pairs = ids.numel()
+    dtype = torch.float32 if c.target.arch == "interpreter" else w.data.dtype  # which multiplies no bfloat16
+    calls, order, counts = _sorted(c, w, ids), *_order(c, w, n_pairs)
+    x = c.shared("expert inputs", rows.count * w.k, dtype)
+    if not c.holds(f"expert inputs {dtype}", rows.x):
+        grid = (rows.count, -(-w.k // FLOAT_BLOCK))
+        calls.append(c.launch(activations.float_kernel, grid, rows.source, Matrix(x, w.k), None, w.k, w.k,
+                              KIND=rows.kind, B=FLOAT_BLOCK))  # fmt: skip
+    shape = shape_of(n_pairs, w.experts, w.k, c.target.arch)
+    most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
+    calls.append(c.launch(
+        experts.float_experts_kernel, (-(-w.n // shape.block_n), most), w.data, x, order, counts,
+        matrix(out.view(n_pairs, w.n)), w.n, w.k, w.experts, sharing, EXPERTS=1 << (w.experts - 1).bit_length(),
+        shape=shape, PRECISION=exact_products(c.target.arch) if dtype == torch.float32 else None, warps=shape.warps,
+        stages=shape.stages,
+    ))  # fmt: skip
+    return calls
+
+
+def _order(c: Context, w: QuantWeight | FloatWeight, n_pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Memory for what `sort_kernel` finds: the order of pairs, and how many an expert has."""
     return c.shared("order", n_pairs, torch.int32), c.shared("counts", w.experts, torch.int32)
 
 
 def _sorted(
-    c: Context, w: QuantWeight, ids: torch.Tensor, tiles: torch.Tensor | None = None, most: int = 0
+    c: Context, w: QuantWeight | FloatWeight, ids: torch.Tensor, tiles: torch.Tensor | None = None, most: int = 0
 ) -> list[Call]:
     """The call that sorts pairs, unless a product before has left these; also in `tiles` of up to `most`."""
     held = c.holds("sorted", ids)

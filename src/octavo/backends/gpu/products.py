@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, cast
 
 import torch
 
 from octavo.backends.gpu import dispatch, matvec_stream, points_stream
-from octavo.backends.gpu.arguments import ExpertIds, Matrix, Q8Activation, matrix
+from octavo.backends.gpu.arguments import ExpertIds, Matrix, Q8Activation, Source, matrix
 from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import elementwise
+from octavo.backends.gpu.kernels import activations, elementwise
 from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
 from octavo.backends.gpu.kernels.grid_matvec import grid_matvec_kernel
 from octavo.backends.gpu.kernels.matvec import matvec_kernel, matvec_pair_kernel
@@ -23,6 +25,8 @@ from octavo.backends.gpu.weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
 
 Weight = QuantWeight | FloatWeight
+TF32_MIN_ROWS = 512
+"""Rows of a matrix of f32 from which on products with more than one token are of tf32 numbers."""
 MOST_PAIRED = 2048
 """Values of a row up to which products by two matrices with different layouts are one launch; longer ones lose."""
 
@@ -173,14 +177,32 @@ def unpacked(c: Context, w: QuantWeight) -> tuple[torch.Tensor, Call]:
     )  # fmt: skip
 
 
-def library_product(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor) -> None:
-    """y f32 [T, N] = x [T, K] @ w [N, K].T by the vendor's library; in f32 on the CPU (interpreted kernels)."""
+def library_product(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, *, add: bool = False) -> None:
+    """y f32 [T, N] = x [T, K] @ w [N, K].T by the vendor's library, or what y was and that; in f32 on the CPU
+    (interpreted kernels).
+
+    Large matrices of f32 are multiplied as tf32, numbers of 11 bits; small ones, such as those that choose experts, and
+    that no time goes into, as they are.
+    """
     if x.device.type == "cpu":
-        y.copy_(x.float() @ w.float().T)
+        torch.addmm(y, x.float(), w.float().T, beta=int(add), out=y)
     elif x.dtype == torch.float32:
-        torch.mm(x, w.T, out=y)
+        with _tensor_cores(w):
+            torch.addmm(y, x, w.T, beta=int(add), out=y)
     else:
-        torch.mm(x, w.T, out_dtype=torch.float32, out=y)
+        torch.addmm(y, x, w.T, beta=int(add), out_dtype=torch.float32, out=y)
+
+
+@contextmanager
+def _tensor_cores(w: torch.Tensor) -> Iterator[None]:
+    """Let the library multiply f32 numbers of a large matrix [N, K] with tensor cores."""
+    of_library = torch.backends.cuda.matmul
+    before = of_library.fp32_precision
+    of_library.fp32_precision = "tf32" if len(w) >= TF32_MIN_ROWS else before
+    try:
+        yield
+    finally:
+        of_library.fp32_precision = before
 
 
 def _added(c: Context, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
@@ -192,35 +214,38 @@ def _added(c: Context, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[C
     ]  # fmt: skip
 
 
+def library_multiplies(c: Context, weight: object, y: torch.Tensor) -> bool:
+    """Whether a product y [T, n] is left to the library: by a matrix of floats, of more than one token."""
+    many = not c.deterministic and len(y) > dispatch.FLOAT_MATVEC_MAX_TOKENS
+    return many and isinstance(weight, FloatWeight) and weight.experts == 1
+
+
 def _float_product(
     c: Context, w: FloatWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
 ) -> list[Call]:
-    if c.deterministic or len(x) <= dispatch.MATVEC_MAX_TOKENS:
+    """The calls for y [T, n] = x [T, k] @ w.T + terms: tensor cores of the library read the weights as they lie."""
+    if not library_multiplies(c, w, y):
         return [_float_matvec(c, w, x, None, y, terms)]
-    weights = w.data[0]
-    if weights.dtype == torch.float16:
-        halves = torch.empty(x.shape, dtype=torch.float16, device=x.device)
-
-        def run() -> None:
-            halves.copy_(x)
-            library_product(halves, weights, y)
-
-    else:
-
-        def run() -> None:
-            library_product(x, weights.float(), y)
-
-    return [run, *_added(c, y, terms)]
+    weights, calls = w.data[0], list[Call]()
+    if x.dtype != weights.dtype:  # of few formats, such as integers
+        rounded = c.shared("float inputs", x.numel(), weights.dtype).view(x.shape)
+        if not c.holds("float inputs", x):
+            calls.append(c.launch(activations.float_kernel, (len(x), -(-w.k // 1024)), Source(matrix(x)),
+                                  matrix(rounded), None, w.k, w.k, KIND="values", B=1024))  # fmt: skip
+        x = rounded
+    if terms and terms[-1].data_ptr() == y.data_ptr():
+        return [*calls, partial(library_product, x, weights, y, add=True), *_added(c, y, terms[:-1])]
+    return [*calls, partial(library_product, x, weights, y), *_added(c, y, terms)]
 
 
 def _float_matvec(
     c: Context, w: FloatWeight, x: torch.Tensor, experts: ExpertIds | None, y: torch.Tensor,
     terms: Sequence[torch.Tensor],
 ) -> Call:  # fmt: skip
-    rows = 64 if c.target.arch == "interpreter" else 4
+    rows, warps = (64, 1) if c.target.arch == "interpreter" else (8, 8)
     return c.launch(
         float_matvec_kernel, (-(-w.n // rows), len(y)), w.data, matrix(x), experts, _matrices(terms), matrix(y), w.n,
-        w.k, BLOCK_N=rows, BLOCK_K=min(512, 1 << (w.k - 1).bit_length()),
+        w.k, BLOCK_N=rows, BLOCK_K=min(512, 1 << (w.k - 1).bit_length()), warps=warps,
     )  # fmt: skip
 
 

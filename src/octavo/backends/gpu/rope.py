@@ -15,6 +15,9 @@ from octavo.backends.gpu.kernels.rope import rope_kernel, rope_set_rows_kernel, 
 from octavo.backends.gpu.launch import Launch
 from octavo.backends.gpu.values import Cache
 
+SOME_TOKENS, ENOUGH_HEADS = 64, 1 << 14
+"""Tokens from which on a program turns four heads, and heads of all tokens from which on it turns eight."""
+
 
 class Rotation(NamedTuple):
     """By which angles heads are turned.
@@ -62,6 +65,7 @@ class HeadShape(Constant):
     interleaved  a pair is two neighbours; otherwise values i and half + i
     kind         of the caches that it goes to, if they have codes: "q8_0", "int8", "fp8" or "int4"
     static       those codes have static scales
+    per_program  heads that a program turns one after the other: their angles are the same
     """
 
     dim: int
@@ -70,6 +74,7 @@ class HeadShape(Constant):
     interleaved: bool = False
     kind: str = ""
     static: bool = False
+    per_program: int = 1
 
 
 def turn(c: Context, x: torch.Tensor, rotation: Rotation, interleaved: bool, out: torch.Tensor) -> Launch:
@@ -87,11 +92,18 @@ def turn_and_set_rows(
     q, k, v = qkv
     tokens, heads, _ = q.shape
     k_cache, v_cache = map(_cache_rows, caches)
+    shape = _stored(_shape(q, rotation, interleaved), caches[0])
+    rows_of_heads = heads + 2 * k.shape[1]
+    shape = replace(shape, per_program=_per_program(tokens, rows_of_heads))
     return c.launch(
-        rope_set_rows_kernel, (tokens, heads + 2 * k.shape[1]), _rows(q), _rows(k), _rows(v), k_cache, v_cache, rows,
-        rotation, norms, _rows(out), heads, shape=_stored(_shape(q, rotation, interleaved), caches[0]), warps=1,
-        exact=True,
+        rope_set_rows_kernel, (tokens, -(-rows_of_heads // shape.per_program)), _rows(q), _rows(k), _rows(v), k_cache,
+        v_cache, rows, rotation, norms, _rows(out), heads, shape=shape, warps=1, exact=True,
     )  # fmt: skip
+
+
+def _per_program(tokens: int, heads: int) -> int:
+    """As many heads of a token as leave enough programs: cosines and sines take most of the time of one."""
+    return 8 if tokens * heads >= ENOUGH_HEADS else 4 if tokens >= SOME_TOKENS else 1
 
 
 def set_rows(c: Context, values: torch.Tensor, rows: torch.Tensor, cache: Cache) -> Launch:

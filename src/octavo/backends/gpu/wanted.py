@@ -10,6 +10,7 @@ from octavo.backends.gpu import dispatch, gluon
 from octavo.backends.gpu.context import Context
 from octavo.backends.gpu.finishing import Bound
 from octavo.backends.gpu.launch import Captured
+from octavo.backends.gpu.products import library_multiplies
 from octavo.backends.gpu.values import Activation
 from octavo.backends.gpu.weights import QuantWeight
 from octavo.graph.node import Graph
@@ -55,7 +56,11 @@ def may_copy(c: Context) -> bool:
 
 
 def copies(c: Context, bound: Sequence[Bound]) -> bool:
-    """Whether a product takes activations in that order, and so copies weights to shared memory."""
+    """Whether products copy weights to shared memory: one takes activations in that order, or the library has most."""
+    products = [b for b in bound if b.node.op.startswith("mul_mat")]
+    of_library = [b for b in products if any(library_multiplies(c, w, b.out) for w in b.inputs)]
+    if 2 * len(of_library) > len(products):
+        return True
     some = {id(b.out): b.out for b in bound if isinstance(b.out, Activation) and b.out.both}
     readers = ((b, some[id(x)]) for b in bound for x in b.inputs if id(x) in some)
     return any("ordered" in (_of_products(c, b, x) or ()) for b, x in readers)

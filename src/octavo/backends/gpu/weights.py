@@ -67,7 +67,7 @@ def joined(weights: Sequence[QuantWeight]) -> QuantWeight:
     return QuantWeight(first.layout, 1, row, first.k, parts, first.points)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class FloatWeight:
     """Float weights [experts, n, k] as f32, f16 or bf16, contiguous."""
 
@@ -79,6 +79,17 @@ class FloatWeight:
     @property
     def nbytes(self) -> int:
         return self.data.numel() * self.data.element_size()
+
+
+def joined_floats(weights: Sequence[FloatWeight]) -> FloatWeight:
+    """As `joined`, of floats of one type."""
+    import torch
+
+    data, row = torch.cat([w.data for w in weights], 1), 0
+    for w in weights:
+        w.data = data[:, row : row + w.n]
+        row += w.n
+    return FloatWeight(1, row, weights[0].k, data)
 
 
 def table_words(layout: Layout) -> tuple[int, int, int, int] | None:

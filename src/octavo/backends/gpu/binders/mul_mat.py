@@ -51,10 +51,12 @@ def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
     sharing = used if x.ndim == 2 else 1
     source = Source(matrix(x.view(-1, k)), matrix(others[0].view(-1, k)) if others else None)
     rows = experts.Rows(x, source, "swiglu" if others else "values", x.numel() // k)
-    if isinstance(weight, FloatWeight):
+    floats = isinstance(weight, FloatWeight)
+    if not c.deterministic and experts.sorts(ids.numel(), weight.experts, weight.k):
+        sorted_product = experts.float_product if floats else experts.sorted_product
+        return sorted_product(c, weight, rows, ids, out, sharing)
+    if floats:
         return _float_product_by_id(c, weight, rows, ids, out, sharing)
-    if not c.deterministic and experts.sorts(ids.numel(), weight.experts, weight.kp):
-        return experts.sorted_product(c, weight, rows, ids, out, sharing)
     kp, count = weight.kp, rows.count
     quantized = q8_1(c.shared("experts", q8_1_bytes(count, kp, count), torch.uint8), count, kp, count)
     calls: list[Call] = []

@@ -29,7 +29,9 @@ def bind_quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
     if isinstance(out, TokenCodes):
         block = next_power_of_2(out.k)
         return [quantize_tokens(c, out, source, kind, block, warps_of(block), node.static_scale)]
-    return quantized(c, source, out, kind)
+    if isinstance(out, Activation):
+        return quantized(c, source, out, kind)
+    return [_float_call(c, source, len(out), matrix(out), None, kind, out.shape[1], out.shape[1])]
 
 
 def quantized(c: Context, source: Source, out: Activation, kind: str = "values") -> list[Call]:
@@ -37,10 +39,18 @@ def quantized(c: Context, source: Source, out: Activation, kind: str = "values")
     plain, ordered = c.wanted_of(out)
     if out.is_q8_1:
         return [quantize_call(c, source, out.tokens, plain, kind, out.k, out.kp, ordered)]
-    block = next_power_of_2(out.kp) if kind == "rms_norm" else block_of(out.kp, 2048)
-    grid = (out.tokens, -(-out.kp // block))
-    return [c.launch(activations.float_kernel, grid, source, plain, ordered, out.k, out.kp, KIND=kind, B=block,
-                     warps=warps_of(block))]  # fmt: skip
+    return [_float_call(c, source, out.tokens, plain, ordered, kind, out.k, out.kp)]
+
+
+def _float_call(
+    c: Context, source: Source, rows: int, out: Any, ordered: Any, kind: str, k: int, kp: int
+) -> Call:  # fmt: skip
+    """Rows of k values of `source` in the type of `out`, filled up with zeros to kp; `ordered` as `float_kernel` has
+    it."""
+    block = next_power_of_2(kp) if kind == "rms_norm" else block_of(kp, 2048)
+    grid = (rows, -(-kp // block))
+    return c.launch(activations.float_kernel, grid, source, out, ordered, k, kp, KIND=kind, B=block,
+                    warps=warps_of(block))  # fmt: skip
 
 
 def quantize_call(

@@ -69,6 +69,25 @@ def gather_kernel(source, order, out, sharing, k, kp, KIND: tl.constexpr, B: tl.
 
 
 @triton.jit
+def tiles_of(counts, experts, EXPERTS: tl.constexpr, BLOCK_M: tl.constexpr):
+    """Of each expert, int32 [EXPERTS], its pairs and its tiles of up to BLOCK_M pairs."""
+    expert = tl.arange(0, EXPERTS)
+    count = tl.load(counts + expert, mask=expert < experts, other=0)
+    return count, (count + BLOCK_M - 1) // BLOCK_M
+
+
+@triton.jit
+def pairs_of(tile, order, count, tiles, BLOCK_M: tl.constexpr):
+    """The expert of a tile, the numbers of its pairs [BLOCK_M], and which of them there are."""
+    all_experts = tl.arange(0, count.shape[0])
+    expert = tl.sum((tl.cumsum(tiles) <= tile).to(tl.int32))
+    before = all_experts < expert
+    place = (tile - tl.sum(tl.where(before, tiles, 0))) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside = place < tl.sum(tl.where(all_experts == expert, count, 0))
+    return expert, tl.load(order + tl.sum(tl.where(before, count, 0)) + place, mask=inside, other=0), inside
+
+
+@triton.jit
 def experts_kernel(
     w, x, order, counts, y, n, experts, sharing, EXPERTS: tl.constexpr, shape: tl.constexpr, ASM: tl.constexpr,
     PDL: tl.constexpr,
@@ -82,16 +101,9 @@ def experts_kernel(
         gdc_wait()
     BLOCK_M: tl.constexpr = shape.block_m
     KP: tl.constexpr = w.layout.kp
-    tile = tl.program_id(1)
-    all_experts = tl.arange(0, EXPERTS)
-    count = tl.load(counts + all_experts, mask=all_experts < experts, other=0)  # [EXPERTS]
-    tiles = (count + BLOCK_M - 1) // BLOCK_M
-    if tile < tl.sum(tiles):
-        expert = tl.sum((tl.cumsum(tiles) <= tile).to(tl.int32))
-        before = all_experts < expert
-        place = (tile - tl.sum(tl.where(before, tiles, 0))) * BLOCK_M + tl.arange(0, BLOCK_M)
-        inside = place < tl.sum(tl.where(all_experts == expert, count, 0))
-        pair = tl.load(order + tl.sum(tl.where(before, count, 0)) + place, mask=inside, other=0)  # [BLOCK_M]
+    count, tiles = tiles_of(counts, experts, EXPERTS, BLOCK_M)
+    if tl.program_id(1) < tl.sum(tiles):
+        expert, pair, inside = pairs_of(tl.program_id(1), order, count, tiles, BLOCK_M)
         x_at = x + (pair // sharing).to(tl.int64)[None, :] * KP + tl.arange(0, 64)[:, None]
         at = tl.program_id(0) * shape.block_n + tl.arange(0, shape.block_n)
         row = (tl.minimum(at, n - 1).to(tl.int64) + expert.to(tl.int64) * n)[:, None]
@@ -104,5 +116,32 @@ def experts_kernel(
             acc = tl.dot(values, tl.load(x_at + i * 128), acc)  # [BLOCK_N, 64] @ [64, BLOCK_M]
             values = values_of(high, s_high, m_high, w.layout).to(tl.float16)
             acc = tl.dot(values, tl.load(x_at + i * 128 + 64), acc)  # [BLOCK_N, 64] @ [64, BLOCK_M]
+        out = y.data + pair.to(tl.int64)[None, :] * y.stride + at[:, None]
+        tl.store(out, acc, mask=inside[None, :] & (at[:, None] < n))
+
+
+@triton.jit
+def float_experts_kernel(
+    w, x, order, counts, y, n, k, experts, sharing, EXPERTS: tl.constexpr, shape: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """As `experts_kernel`, of floats: w [experts, n, k] becomes of the type of x [rows, k], if it has another."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    BLOCK_M: tl.constexpr = shape.block_m
+    count, tiles = tiles_of(counts, experts, EXPERTS, BLOCK_M)
+    if tl.program_id(1) < tl.sum(tiles):
+        expert, pair, inside = pairs_of(tl.program_id(1), order, count, tiles, BLOCK_M)
+        place = tl.arange(0, 64)
+        x_at = x + (pair // sharing).to(tl.int64)[None, :] * k + place[:, None]
+        at = tl.program_id(0) * shape.block_n + tl.arange(0, shape.block_n)
+        w_at = w + (tl.minimum(at, n - 1).to(tl.int64) + expert.to(tl.int64) * n)[:, None] * k + place[None, :]
+        acc = tl.zeros((shape.block_n, BLOCK_M), tl.float32)
+        for first in tl.range(0, k, 64, num_stages=shape.stages):
+            there = place < k - first
+            values = tl.load(w_at + first, mask=there[None, :], other=0.0).to(x.dtype.element_ty)
+            inputs = tl.load(x_at + first, mask=there[:, None], other=0.0)
+            acc = tl.dot(values, inputs, acc, input_precision=PRECISION)
         out = y.data + pair.to(tl.int64)[None, :] * y.stride + at[:, None]
         tl.store(out, acc, mask=inside[None, :] & (at[:, None] < n))

@@ -1,4 +1,5 @@
-"""Products with few tokens of weights that are floats."""
+"""Products of a token with weights that are floats: each program has some rows, and reads the next part of them while
+it multiplies one. What bounds it is reading the weights."""
 
 from __future__ import annotations
 
@@ -9,23 +10,29 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 @triton.jit
 def float_matvec_kernel(w, x, experts, terms, y, n, k, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PDL: tl.constexpr):
-    """y f32 [T, N] = x f32 [T, k] W^T + terms; with `experts` row i of y is W[ids[i]] of token i // sharing."""
-    if PDL:
-        gdc_launch_dependents()
-        gdc_wait()
+    """y f32 [T, N] = x [T, k] W^T + terms; with `experts` row i of y is W[ids[i]] of token i // sharing."""
     at, pair = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), tl.program_id(1)
     row = tl.minimum(at, n - 1).to(tl.int64)
     token = pair
+    if PDL:
+        gdc_launch_dependents()
     if experts is not None:
+        if PDL:
+            gdc_wait()
         row += tl.load(experts.ids + pair).to(tl.int64) * n
         token = pair // experts.sharing
-    source = x.data + token.to(tl.int64) * x.stride
+    place = tl.arange(0, BLOCK_K)
+    rows = w + row[:, None] * k + place[None, :]
+    ahead = tl.load(rows, mask=place[None, :] < k, other=0.0)  # [BLOCK_N, BLOCK_K]
+    if PDL and experts is None:
+        gdc_wait()
+    source = x.data + token.to(tl.int64) * x.stride + place
     acc = tl.zeros((BLOCK_N, BLOCK_K), tl.float32)
     for first in range(0, k, BLOCK_K):
-        place = first + tl.arange(0, BLOCK_K)
-        inside = place < k
-        weight = tl.load(w + row[:, None] * k + place[None, :], mask=inside[None, :], other=0.0)  # [BLOCK_N, BLOCK_K]
-        acc += weight.to(tl.float32) * tl.load(source + place, mask=inside, other=0.0)[None, :]  # [BLOCK_N, BLOCK_K]
+        weight = ahead
+        ahead = tl.load(rows + first + BLOCK_K, mask=place[None, :] < k - first - BLOCK_K, other=0.0)
+        value = tl.load(source + first, mask=place < k - first, other=0.0).to(tl.float32)  # [BLOCK_K]
+        acc += weight.to(tl.float32) * value[None, :]
     out = tl.sum(acc, 1)  # [BLOCK_N]
     for i in tl.static_range(len(terms)):
         out += tl.load(terms[i].data + pair * terms[i].stride + at, mask=at < n, other=0.0)  # [BLOCK_N]

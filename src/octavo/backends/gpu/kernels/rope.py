@@ -145,35 +145,36 @@ def set_rows_kernel(x, rows, cache, shape: tl.constexpr, PDL: tl.constexpr):
 def rope_set_rows_kernel(
     q, k, v, k_cache, v_cache, rows, rotation, norms, out, heads, shape: tl.constexpr, PDL: tl.constexpr
 ):
-    """Program (token, i): head i of q, normed and turned, to `out`; of k to its cache; then of v to its.
+    """Program (token, i): of heads of q, k and v, one after the other, the i-th `per_program`. Those of q, normed and
+    turned, go to `out`, those of k to its cache, and those of v to theirs.
 
     norms is a Norms, or None: nothing is normed.
     """
     if PDL:
         gdc_launch_dependents()
     DIM: tl.constexpr = shape.dim
-    token, i = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    token, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * shape.per_program
     at = tl.arange(0, shape.block_d)
     row = tl.load(rows + token)
     angles = _angles(rotation, token, shape)
-    weights = None
     eps = 0.0
+    q_weights = None
+    k_weights = None
     if norms is not None:
         eps = norms.eps
-        if i < heads:
-            weights = _weights(norms.q, shape)
-        else:
-            weights = _weights(norms.k, shape)
+        q_weights = _weights(norms.q, shape)
+        k_weights = _weights(norms.k, shape)
     if PDL:
         gdc_wait()
-    if i < heads:
-        value = _turned(q.data + token * q.stride + i * DIM, weights, angles, eps, shape)
-        tl.store(out.data + token * out.stride + i * DIM + at, value, mask=at < DIM)
-    elif i < heads + k_cache.heads:
-        head = i - heads
-        value = _turned(k.data + token * k.stride + head * DIM, weights, angles, eps, shape)
-        _write(k_cache, row, head, value, shape)
-    else:
-        head = i - heads - k_cache.heads
-        value = tl.load(v.data + token * v.stride + head * DIM + at, mask=at < DIM, other=0.0)  # [block_d]
-        _write(v_cache, row, head, value, shape)
+    for i in range(first, tl.minimum(first + shape.per_program, heads + k_cache.heads + v_cache.heads)):
+        if i < heads:
+            value = _turned(q.data + token * q.stride + i * DIM, q_weights, angles, eps, shape)
+            tl.store(out.data + token * out.stride + i * DIM + at, value, mask=at < DIM)
+        elif i < heads + k_cache.heads:
+            head = i - heads
+            value = _turned(k.data + token * k.stride + head * DIM, k_weights, angles, eps, shape)
+            _write(k_cache, row, head, value, shape)
+        else:
+            head = i - heads - k_cache.heads
+            value = tl.load(v.data + token * v.stride + head * DIM + at, mask=at < DIM, other=0.0)  # [block_d]
+            _write(v_cache, row, head, value, shape)
