@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import closing
 
 from octavo.runtime import Model
@@ -37,6 +38,13 @@ def test_vectors_of_texts_are_counted(model: Model) -> None:
     assert grown['octavo:request_success_total{finished_reason="stop"}'] == 3
     assert grown["octavo:time_to_first_token_seconds_count"] == grown["llamacpp:tokens_predicted_total"] == 0
     assert after["octavo:num_requests_running"] == after["octavo:num_requests_waiting"] == 0
+
+
+def test_when_the_server_began_is_told(model: Model) -> None:
+    before = int(time.time())
+    with running(Silent(), model) as server:
+        _, headers, _ = server.send("GET", "/metrics")
+    assert before <= int(headers["process-start-time-unix"]) <= time.time()
 
 
 def test_one_is_under_way_and_others_wait(model: Model) -> None:

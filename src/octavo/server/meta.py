@@ -51,7 +51,9 @@ def _model(service: Service) -> dict[str, Any]:
 
 async def metrics(request: Request) -> Response:
     """Counts and times, as Prometheus reads them."""
-    return Response(service_of(request).metrics.text(), media_type="text/plain; version=0.0.4")
+    service = service_of(request)
+    headers = {"Process-Start-Time-Unix": str(service.created)}  # as llama-server's, for its clients
+    return Response(service.metrics.text(), headers=headers, media_type="text/plain; version=0.0.4")
 
 
 async def chat_page(request: Request) -> Response:
