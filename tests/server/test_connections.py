@@ -485,8 +485,8 @@ def test_connections_wait_where_there_is_no_descriptor(
 
 
 @pytest.mark.parametrize(("soft", "hard", "room", "raised"), [
-    (1024, 4096, 1000, 1128), (4096, 4096, 1000, None), (256, 512, 384, 512), (100, 100, 1, 100), (-1, -1, 1000, None),
-    (1024, -1, 1000, 1128),
+    (1024, 4096, 1000, 1192), (4096, 4096, 1000, None), (256, 512, 320, 512), (100, 100, 1, 100), (-1, -1, 1000, None),
+    (1024, -1, 1000, 1192),
 ])  # fmt: skip
 def test_connections_that_the_systems_limit_leaves(
     soft: int, hard: int, room: int, raised: int | None, monkeypatch: pytest.MonkeyPatch

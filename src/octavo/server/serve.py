@@ -36,6 +36,8 @@ THREADS = 2
 """Threads for long texts: each keeps the memory that its longest text took."""
 ACCEPT_PAUSE_S = 0.5
 """Seconds after which connections are taken again that there was no descriptor for."""
+AT_ONCE = 128
+"""Connections that are taken before anything else has its turn."""
 DESCRIPTORS = 64
 """Descriptors beside those of connections."""
 
@@ -48,7 +50,7 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._taking = set[asyncio.Task[Any]]()
+        self._taking = dict[asyncio.Task[None], None]()
         self._wants = False
         listens = sockets or []
         await super().startup([] if LISTENS else listens)
@@ -68,7 +70,7 @@ class _Server(uvicorn.Server):
     def _accept(self, sock: socket.socket) -> None:
         """Take the connections that are there; where the system has no room for one, all after a pause."""
         loop = asyncio.get_running_loop()
-        for _ in range(BACKLOG):
+        for _ in range(AT_ONCE):
             try:
                 found, _ = sock.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -82,24 +84,31 @@ class _Server(uvicorn.Server):
                 return
             self._wants = False
             found.setblocking(False)
-            task = loop.create_task(self._connect(found))
-            self._taking.add(task)
-            task.add_done_callback(self._taking.discard)
+            self._taking[task := loop.create_task(self._connect(found))] = None
+            task.add_done_callback(self._taking.pop)
+            room = self._kind.limits.connections - len(self.server_state.connections)
+            if self.config.is_ssl and len(self._taking) > max(SPARE, room + SPARE):
+                next(iter(self._taking)).cancel()  # the handshake that takes longest
+
+    @property
+    def _kind(self) -> Any:
+        return self.config.http_protocol_class
 
     async def _connect(self, sock: socket.socket) -> None:
+        """Make a connection of a socket; with TLS its handshake has the time of a head."""
         loop, config = asyncio.get_running_loop(), self.config
 
         def protocol() -> asyncio.Protocol:
-            kind: Any = config.http_protocol_class
-            found: asyncio.Protocol = kind(
+            found: asyncio.Protocol = self._kind(
                 config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
             )
             return found
 
+        limit = self._kind.limits.header_time if config.is_ssl else None
         try:
-            await loop.connect_accepted_socket(protocol, sock, ssl=config.ssl)
-        except OSError as error:  # with TLS: no handshake
-            log.info("a connection ends before it begins: %s", error)
+            await loop.connect_accepted_socket(protocol, sock, ssl=config.ssl, ssl_handshake_timeout=limit)
+        except (OSError, asyncio.CancelledError) as error:
+            log.info("a connection ends before it begins: %s", error or type(error).__name__)
             sock.close()
 
 
@@ -139,7 +148,7 @@ def room_for(connections: int) -> int:
     except ImportError:  # Windows has no such limit
         return connections
     soft, hard = (limit if limit >= 0 else sys.maxsize for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
-    others = SPARE + DESCRIPTORS
+    others = 2 * SPARE + DESCRIPTORS
     if soft < connections + others:
         soft = min(connections + others, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
