@@ -68,8 +68,10 @@ def test_sampling_seed_and_length(route: str, model: Model) -> None:
 
 
 def test_what_is_in_force_is_told(model: Model) -> None:
-    with running(FakeClient([16]), model, sampling=SAMPLING, seed=42, max_tokens=5) as server:
-        params = server.get("/props")["default_generation_settings"]["params"]
+    with running(FakeClient([16]), model, sampling=SAMPLING, seed=42, max_tokens=5, template_text=QWQ) as server:
+        props = server.get("/props")
+    assert props["chat_template"] == QWQ
+    params = props["default_generation_settings"]["params"]
     assert {name: params[name] for name in SAMPLING} == SAMPLING
     assert (params["seed"], params["n_predict"], params["max_tokens"]) == (42, 5, 5)
 

@@ -15,6 +15,12 @@ from tests.server.running import Server, running_model
 CHAT = "/v1/chat/completions"
 ASK: list[Any] = [{"role": "user", "content": "What is 1 plus 1?"}]
 
+
+def nested(levels: int) -> Any:
+    """A list in a list in a list."""
+    return [nested(levels - 1)] if levels else 1
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no messages": ({"messages": []}, "messages"),
     "messages of another type": ({"messages": "hello"}, "messages"),
@@ -50,6 +56,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a long variable": ({"chat_template_kwargs": {"x": "a" * 65537}}, "chat_template_kwargs"),
     "a long name": ({"chat_template_kwargs": {"a" * 65537: 1}}, "chat_template_kwargs"),
     "a wide variable": ({"chat_template_kwargs": {"x": [0] * 4096}}, "chat_template_kwargs"),
+    "a deep variable": ({"chat_template_kwargs": {"x": nested(40)}}, "chat_template_kwargs"),
     "a number of 400 digits": ({"chat_template_kwargs": {"x": [10**400]}}, "chat_template_kwargs"),
     "a template": ({"chat_template": "{{ 1 }}"}, "chat_template"),
     "adapters": ({"lora": [{"id": 0, "scale": 0.5}]}, "lora"),

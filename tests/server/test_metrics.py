@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import closing
 
 from octavo.runtime import Model
@@ -29,12 +30,21 @@ def test_vectors_of_texts_are_counted(model: Model) -> None:
     assert grown["llamacpp:prompt_tokens_total"] == sum(told)
     assert 0 < grown["llamacpp:prompt_seconds_total"] <= grown["octavo:e2e_request_latency_seconds_sum"]
     assert after["llamacpp:prompt_tokens_seconds"] > 0
+    assert grown["llamacpp:n_decode_total"] >= 4  # two of the 60 texts, which are computed 32 at a time
+    assert after["llamacpp:n_busy_slots_per_decode"] == 1
     assert after["llamacpp:n_tokens_max"] == 40
     for name in ("e2e_request_latency_seconds_count", "request_queue_time_seconds_count"):
         assert grown[f"octavo:{name}"] == 3, name
     assert grown['octavo:request_success_total{finished_reason="stop"}'] == 3
     assert grown["octavo:time_to_first_token_seconds_count"] == grown["llamacpp:tokens_predicted_total"] == 0
     assert after["octavo:num_requests_running"] == after["octavo:num_requests_waiting"] == 0
+
+
+def test_when_the_server_began_is_told(model: Model) -> None:
+    before = int(time.time())
+    with running(Silent(), model) as server:
+        _, headers, _ = server.send("GET", "/metrics")
+    assert before <= int(headers["process-start-time-unix"]) <= time.time()
 
 
 def test_one_is_under_way_and_others_wait(model: Model) -> None:
@@ -77,3 +87,4 @@ def test_times_of_vectors(model: Model) -> None:
     assert first.queued >= 0
     assert 0 < first.seconds <= second.queued
     assert second.seconds > 0
+    assert first.pieces == second.pieces > 0

@@ -204,3 +204,31 @@ def test_nothing_is_logged_where_nobody_asked(model: Model, lines: Lines) -> Non
     with playing(model) as played:
         played.server.send("GET", "/props")
     assert lines.texts == []
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(b"GET / HTTP/1.1\r\nHost: localhost\r\nx: " + b"y" * 70_000, 431), (b"no HTTP\r\n\r\n", 400), (b"GET /", 408)],
+)
+def test_what_is_no_request_has_an_id(sent: bytes, status: int, model: Model) -> None:
+    with playing(model, header_time=0.2) as played, closing(played.server.connect()) as sock:
+        sock.sendall(sent)
+        with closing(sock.makefile("rb")) as file:
+            head, _, body = file.read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    lines = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
+    assert OWN.fullmatch(ids(lines))
+    assert json.loads(body)["error"]["message"]
+
+
+def test_what_there_is_no_room_for_has_an_id_and_a_line(model: Model, lines: Lines) -> None:
+    fake, limits = FakeClient(), Limits(drain_time=0, ping=1000, connections=1)
+    with running(fake, model, limits=limits, log_requests=True) as server, closing(server.connect()) as sock:
+        stream_of(Played(server, fake), sock, 1)
+        body = {"messages": MESSAGES, "max_tokens": 1}
+        status, headers, answer = server.send("POST", "/v1/messages", body, {"x-request-id": "mine"})
+        assert (status, ids(headers), json.loads(answer)["request_id"]) == (529, "mine", "mine")
+        (one,) = lines.found(1)
+        assert (one["id"], one["status"], one["path"]) == ("mine", "529", "/v1/messages")
+        status, headers, _ = server.send("GET", "/health", headers={"x-request-id": "probe"})
+        assert (status, ids(headers)) == (200, "probe")

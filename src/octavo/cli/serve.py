@@ -137,6 +137,14 @@ class Load:
         bool, typer.Option("--embeddings", help="A model that generates gives vectors of texts too.",
                            rich_help_panel=LOAD)
     ] = False  # fmt: skip
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Connections with a request under way at most.", rich_help_panel=LOAD)
+    ] = 1024
+    step_timeout: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds of a step after which the engine is started again; 0: no limit.",
+                     rich_help_panel=LOAD),
+    ] = 600.0  # fmt: skip
 
 
 def serve(
@@ -165,7 +173,11 @@ def serve(
     with closing(launched):
         path = local(model, offline)
         lora = tuple(adapters(where.lora, offline).items())
-        _run(launched, _engine_options(path, ctx, where, load, lora), _server_options(path, reached, usual, load, lora))
+        engine, options = (
+            _engine_options(path, ctx, where, load, lora),
+            _server_options(path, reached, usual, load, lora),
+        )
+        _run(launched, engine, options, load.step_timeout or float("inf"))
 
 
 def _engine_options(path: str, ctx: int | None, where: Where, load: Load, lora: Chosen) -> EngineOptions:
@@ -196,12 +208,15 @@ def nbytes(text: str) -> int:
 def _server_options(path: str, reached: Reached, usual: Defaults, load: Load, lora: Chosen) -> ServerOptions:
     from octavo.io.hub.cache import shown_name
     from octavo.server.options import Limits, ServerOptions
+    from octavo.server.serve import room_for
     from octavo.server.tls import certificate
 
-    limits = Limits(queue=load.queue, drain_time=load.drain_timeout, ping=load.ping)
     if usual.template_file is not None and reached.chat_template is not None:
         raise UsageError("--chat-template-file and --chat-template are both given (allowed: one of them)")
     names = sorted({*_words("--alias", reached.alias)}) or [shown_name(path).removesuffix(".gguf")]
+    limits = Limits(
+        queue=load.queue, drain_time=load.drain_timeout, ping=load.ping, connections=room_for(load.max_connections)
+    )
     return ServerOptions(
         name=names[0], aliases=tuple(names[1:]), tags=_words("--tags", reached.tags),
         host=reached.host, port=reached.port,
@@ -253,7 +268,7 @@ def _keys(reached: Reached) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> None:
+def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step_timeout: float) -> None:
     from contextlib import closing
 
     from octavo.huggingface import open_model_file
@@ -273,4 +288,4 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> N
     if options.log_requests:
         logging.getLogger("octavo.requests").setLevel(logging.INFO)
     with closing(sock), open_model_file(engine.path) as file:
-        run(serve(ProcessClient(engine, launched), file, options, sock, told))
+        run(serve(ProcessClient(engine, launched, step_timeout=step_timeout), file, options, sock, told))

@@ -29,7 +29,8 @@ def service_of(request: Request) -> Service:
 
 async def body_of(request: Request, kind: type[T]) -> T:
     """The body as a model of the schema. Raises ApiError, and ValidationError."""
-    return await read_as(request, kind, service_of(request).limits)
+    service = service_of(request)
+    return await read_as(request, kind, service.limits, service.bodies)
 
 
 def key_of(request: Request) -> str:

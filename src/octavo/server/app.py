@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
 from pydantic import ValidationError
@@ -23,6 +24,7 @@ from octavo.server.service import Service
 from octavo.server.stream import Watch
 from octavo.server.trace import Trace
 
+log = logging.getLogger("octavo")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
@@ -52,6 +54,8 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/", meta.chat_page),
 )
 """Routes that are there once."""
+TOLD: tuple[type[Exception], ...] = (ApiError, OctavoError, ValidationError, OSError, MemoryError, Exception)
+"""Errors that clients are told of; the last has a traceback in the log, too."""
 
 
 def routes() -> list[Route]:
@@ -69,10 +73,9 @@ async def openapi(request: Request) -> Response:
 def make_app(service: Service) -> ASGIApp:
     """The ASGI application that serves a model."""
     app = Starlette(
-        routes=routes(), exception_handlers={
-            HTTPException: _unknown, **dict.fromkeys((ApiError, OctavoError, ValidationError, Exception), _answer),
-        },
-    )  # fmt: skip
+        routes=routes(),
+        exception_handlers={HTTPException: _unknown, **dict.fromkeys(TOLD, _answer)},
+    )
     app.state.service, app.state.watch = service, Watch(service.options.limits)
     app.router.redirect_slashes = False
     return Trace(Guard(app, service.options), service.options)
@@ -80,7 +83,9 @@ def make_app(service: Service) -> ASGIApp:
 
 async def _answer(request: Request, error: Exception) -> Response:
     told = api_error(error)
-    status, body = answer_of(told, request.url.path, request.headers)
+    if isinstance(error, OSError | MemoryError):
+        log.warning("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
+    status, body = answer_of(told, request.scope)
     return json_response(body, status, told.headers)
 
 
@@ -92,5 +97,5 @@ async def _unknown(request: Request, error: Exception) -> Response:
         told = ApiError(405, f"{request.method} is no method of {path}", headers=headers)
     else:
         told = ApiError(error.status_code, f"there is no {path}", headers=headers)
-    status, body = answer_of(told, path, request.headers)
+    status, body = answer_of(told, request.scope)
     return json_response(body, status, told.headers)

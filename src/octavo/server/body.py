@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,13 +13,13 @@ from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 
 from octavo.garbage import no_collection
-from octavo.server.errors import ApiError, bad
+from octavo.server.errors import ApiError, bad, unavailable
 from octavo.server.options import Limits
 
 SLOWEST = 1024
 """Bytes a second with which a body may take longer than its time."""
 LARGE = 64 << 10
-"""Bytes of a body that is taken apart in another thread."""
+"""Bytes of a body that is taken apart in another thread, and from which on it counts in the sum of all."""
 WINDOW = 64 << 10
 """Bytes that are looked at before another thread may run."""
 MOST_PARTS = 1 << 17
@@ -27,27 +28,57 @@ T = TypeVar("T", bound=BaseModel)
 CLOSE = {"Connection": "close"}
 
 
-async def read(request: Request, limits: Limits) -> bytes:
-    """A body. Raises ApiError for one that is too large, too slow or of another type than JSON."""
+class Bodies:
+    """The bytes of large bodies that are read or taken apart, within a limit for all together."""
+
+    def __init__(self) -> None:
+        self.held = 0
+
+    @contextmanager
+    def counted(self, data: bytearray) -> Iterator[None]:
+        """Give back what was counted of a body at the end of the block."""
+        try:
+            yield
+        finally:
+            self.held -= _counted(data)
+
+    def extend(self, data: bytearray, piece: bytes, limits: Limits) -> None:
+        """Add a piece to a body. Raises ApiError where all bodies together are too large; one alone may always be."""
+        before, others = _counted(data), self.held - _counted(data)
+        if others and _counted(data) + len(piece) > LARGE and self.held + len(piece) > limits.bodies:
+            raise unavailable(f"bodies of {limits.bodies} bytes are read now, as many as may be")
+        data += piece
+        self.held += _counted(data) - before
+
+
+def _counted(data: bytearray) -> int:
+    return len(data) if len(data) > LARGE else 0
+
+
+async def read(request: Request, data: bytearray, limits: Limits, bodies: Bodies) -> None:
+    """Read a body into `data`. Raises ApiError for one that is too large, too slow or of another type than JSON."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise ApiError(415, f"the content type is {kind!r} (allowed: application/json)", headers=CLOSE)
     length = request.headers.get("content-length", "0")
     if int(length) > limits.body if length.isdigit() else True:
         raise _too_large(limits)
-    data, start = bytearray(), asyncio.get_running_loop().time()
-    stream = request.stream()
+    loop, stream = asyncio.get_running_loop(), request.stream()
+    enough, end = 0, 0.0
     try:
         while True:
-            async with asyncio.timeout_at(start + limits.body_time + len(data) / SLOWEST):
+            if len(data) >= enough:  # what has to be there in its time; then more has to come in as much
+                enough, end = len(data) + int(SLOWEST * limits.body_time), loop.time() + limits.body_time
+            async with asyncio.timeout_at(end):
                 piece = await anext(stream, None)
             if piece is None:
-                return bytes(data)
-            data += piece
-            if len(data) > limits.body:
+                return
+            if len(data) + len(piece) > limits.body:
                 raise _too_large(limits)
+            bodies.extend(data, piece, limits)
     except TimeoutError:
-        raise ApiError(408, f"the body is not there after {limits.body_time:g} s", headers=CLOSE) from None
+        slow = f"neither the whole body nor {SLOWEST} bytes a second came in {limits.body_time:g} s"
+        raise ApiError(408, slow, headers=CLOSE) from None
     except ClientDisconnect:
         raise ApiError(400, "the body ends too early") from None
 
@@ -57,20 +88,23 @@ def _too_large(limits: Limits) -> ApiError:
     return ApiError(413, f"the body is larger than {limits.body} bytes (allowed: {allowed})", headers=CLOSE)
 
 
-async def read_as(request: Request, kind: type[T], limits: Limits) -> T:
+async def read_as(request: Request, kind: type[T], limits: Limits, bodies: Bodies) -> T:
     """A body as a model of the schema. Raises ApiError, and ValidationError for fields that are wrong."""
-    data = await read(request, limits)
-    if len(data) > LARGE:
-        return await asyncio.to_thread(lambda: kind.model_validate(parse(data, limits.depth)))
-    return kind.model_validate(parse(data, limits.depth))
+    data = bytearray()
+    with bodies.counted(data):
+        await read(request, data, limits, bodies)
+        if len(data) > LARGE:
+            return await asyncio.to_thread(lambda: kind.model_validate(parse(data, limits.depth, limits.values)))
+        return kind.model_validate(parse(data, limits.depth, limits.values))
 
 
-def parse(data: bytes, depth: int) -> dict[str, Any]:
+def parse(data: bytes | bytearray, depth: int, most: int = Limits.values) -> dict[str, Any]:
     """An object in JSON. Raises ApiError for anything that is not plain: a key twice, NaN, half a surrogate pair.
 
-    What reads a body keeps Python's lock, so it is the quickest there is, and what is in a body is counted before.
+    `depth` and `most` are levels and values that it may have. What reads a body keeps Python's lock, so it is the
+    quickest there is, and what is in a body is counted before.
     """
-    n_keys = _count_keys(data)
+    n_keys = _count_keys(data, most)
     try:
         with no_collection():
             value = msgspec.json.decode(data)
@@ -85,23 +119,26 @@ def parse(data: bytes, depth: int) -> dict[str, Any]:
     return value
 
 
-def _count_keys(data: bytes) -> int:
-    """The keys that JSON has. Raises ApiError for more keys, lists and objects than any request needs."""
+def _count_keys(data: bytes | bytearray, most: int) -> int:
+    """The keys that JSON has. Raises ApiError for more keys, lists and objects, or values, than any request needs."""
     plain = data.replace(b"\\\\", b"").replace(b'\\"', b"")  # so that each quote begins or ends a string
-    keys = others = 0
+    keys = others = values = 0
     within = False
     for at in range(0, len(plain), WINDOW):
         pieces = plain[at : at + WINDOW].split(b'"')
         outside = b"".join(pieces[within::2])
         keys += outside.count(b":")
         others += outside.count(b"[") + outside.count(b"{")
+        values += outside.count(b",")
         within ^= len(pieces) % 2 == 0
         if keys + others > MOST_PARTS:
             raise bad(f"the body has more than {MOST_PARTS} keys, lists and objects")
+        if values + others > most:
+            raise bad(f"the body has more than {most} values")
     return keys
 
 
-def _explain(data: bytes, problem: str, depth: int) -> Any:
+def _explain(data: bytes | bytearray, problem: str, depth: int) -> Any:
     """Raise ApiError for what is no plain JSON: of a small body in words that say where, what and which key.
 
     A number that is too large for a float is infinity here, so that its field can be named.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
+
+from starlette.types import Scope
 
 from octavo.server.errors import ApiError, PromptTooLongError
 from octavo.server.names import REQUEST_ID, new_id
@@ -14,21 +15,21 @@ ANTHROPIC_TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error",
 }  # fmt: skip
-VERSION = "anthropic-version"
+VERSION = b"anthropic-version"
 OVERLOADED = 529
 """What Anthropic's clients know as the status of a server that can't answer now."""
 
 
-def is_anthropics(path: str, headers: Mapping[str, str]) -> bool:
+def is_anthropics(scope: Scope) -> bool:
     """Whether a request is of Anthropic's clients: of its routes, or with the version that these send to all."""
-    return path in ANTHROPIC or VERSION in headers
+    return scope["path"] in ANTHROPIC or any(name == VERSION for name, _ in scope["headers"])
 
 
-def answer_of(error: ApiError, path: str, headers: Mapping[str, str]) -> tuple[int, dict[str, Any]]:
-    """Status and body of an error, for the clients of a path, by the headers of the request."""
-    if is_anthropics(path, headers):
+def answer_of(error: ApiError, scope: Scope) -> tuple[int, dict[str, Any]]:
+    """Status and body of an error, for the clients that a request is of."""
+    if is_anthropics(scope):
         return OVERLOADED if error.status == 503 else error.status, anthropic_error(error)
-    return error.status, error.body(native=is_native(path))
+    return error.status, error.body(native=is_native(scope["path"]))
 
 
 def anthropic_error(error: ApiError) -> dict[str, Any]:

@@ -8,7 +8,6 @@ import ipaddress
 import re
 import socket
 
-from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.server.errors import ApiError
@@ -58,7 +57,7 @@ class Guard:
             scope.setdefault("state", {})["key"] = self._check_key(scope["path"], headers)
         except ApiError as error:
             more = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-            status, body = answer_of(error, scope["path"], Headers(scope=scope))
+            status, body = answer_of(error, scope)
             await _answer(send, status, to_json(body), [(b"content-type", b"application/json"), *more, *cors])
             return
         await self.app(scope, receive, _with(send, cors) if allowed else send)

@@ -1,7 +1,7 @@
 """What front and engine say to each other: one msgpack message each, without anything that could run.
 
-The front sends `Add`, `Cancel`, `Score`, `Embed` and `Quit`; the engine `Ready` or `Broken` once, then a `Step` for
-each step, and an answer to each `Score` and `Embed`.
+The front sends `Add`, `Cancel`, `Score`, `Embed`, `Ping` and `Quit`; the engine `Ready` or `Broken` once, then a `Step`
+for each step, and an answer to each `Score`, `Embed` and `Ping`.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class Embed(msgspec.Struct, tag="embed", array_like=True, frozen=True):
     texts: list[list[int]]
     pooling: str
     normalize: bool
+
+
+class Ping(msgspec.Struct, tag="ping", array_like=True, frozen=True):
+    """Is the engine there? It is answered beside its steps."""
 
 
 class Quit(msgspec.Struct, tag="quit", array_like=True, frozen=True):
@@ -149,6 +153,12 @@ class Step(msgspec.Struct, tag="step", array_like=True, frozen=True):
     seconds: float
 
 
+class Pong(msgspec.Struct, tag="pong", array_like=True, frozen=True):
+    """The answer to a `Ping`: seconds since the engine last took messages; 0 while it waits for some, or loads."""
+
+    seconds: float
+
+
 class Scored(msgspec.Struct, tag="scored", array_like=True, frozen=True):
     """The answer to a `Score`: a value for each token but the first."""
 
@@ -157,13 +167,18 @@ class Scored(msgspec.Struct, tag="scored", array_like=True, frozen=True):
 
 
 class Vectors(msgspec.Struct, tag="vectors", array_like=True, frozen=True):
-    """The answer to an `Embed`: float32 [n, width], little-endian; seconds in the queue, and from then to the end."""
+    """The answer to an `Embed`: float32 [n, width], little-endian.
+
+    queued, seconds  in the queue, and from then to the end
+    pieces           in which it was computed
+    """
 
     id: int
     width: int
     data: bytes
     queued: float = 0.0
     seconds: float = 0.0
+    pieces: int = 0
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
@@ -174,8 +189,8 @@ class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     message: str
 
 
-ToEngine = Add | Cancel | Score | Embed | Quit
-ToFront = Ready | Broken | Step | Scored | Vectors | Failed
+ToEngine = Add | Cancel | Score | Embed | Ping | Quit
+ToFront = Ready | Broken | Step | Pong | Scored | Vectors | Failed
 
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 to_front = msgspec.msgpack.Decoder(ToFront)

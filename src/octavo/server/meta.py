@@ -25,7 +25,7 @@ async def health(request: Request) -> Response:
 async def models(request: Request) -> Response:
     """The model that is served."""
     found = _model(request)
-    if is_anthropics(request.url.path, request.headers):
+    if is_anthropics(request.scope):
         return json_response({"data": [found], "has_more": False, "first_id": found["id"], "last_id": found["id"]})
     return json_response({"object": "list", "data": [found]})
 
@@ -43,7 +43,7 @@ def _model(request: Request) -> dict[str, Any]:
     """The model, as OpenAI or Anthropic tells of one."""
     service = service_of(request)
     info = service.info
-    if is_anthropics(request.url.path, request.headers):
+    if is_anthropics(request.scope):
         name, created = service.options.name, datetime.fromtimestamp(service.created, UTC).isoformat()
         return {"type": "model", "id": name, "display_name": name, "created_at": created, "lifecycle": "active",
                 "max_input_tokens": info.n_ctx, "max_tokens": info.n_ctx}  # fmt: skip
@@ -61,7 +61,9 @@ def _model(request: Request) -> dict[str, Any]:
 
 async def metrics(request: Request) -> Response:
     """Counts and times, as Prometheus reads them."""
-    return Response(service_of(request).metrics.text(), media_type="text/plain; version=0.0.4")
+    service = service_of(request)
+    headers = {"Process-Start-Time-Unix": str(service.created)}  # as llama-server's, for its clients
+    return Response(service.metrics.text(), headers=headers, media_type="text/plain; version=0.0.4")
 
 
 async def chat_page(request: Request) -> Response:

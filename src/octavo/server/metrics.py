@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 if TYPE_CHECKING:
     from octavo.server.client import EngineClient
-    from octavo.server.messages import Step
+    from octavo.server.messages import Step, Vectors
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -87,11 +87,14 @@ class Metrics:
         self.whole.observe(seconds)
         self.most_tokens = max(self.most_tokens, tokens)
 
-    def embedded(self, lengths: Sequence[int], seconds: float, queued: float, computed: float) -> None:
-        """Count vectors of texts of so many tokens: seconds in all, before they were begun, and of the engine."""
-        self.queued.observe(queued)
+    def embedded(self, lengths: Sequence[int], seconds: float, answers: Sequence[Vectors]) -> None:
+        """Count vectors of texts of so many tokens: the seconds that the request took, and what the engine says."""
+        self.queued.observe(answers[0].queued)
         self.prompt_tokens += sum(lengths)
-        self.prompt_seconds += computed
+        self.prompt_seconds += sum(one.seconds for one in answers)
+        pieces = sum(one.pieces for one in answers)
+        self.steps += pieces
+        self.busy += pieces
         self.ended(seconds, "stop", max(lengths))
 
     def text(self) -> bytes:
@@ -134,7 +137,7 @@ class Metrics:
             ("kv_pages_held", "Pages that replies hold", stats.held),
             ("kv_pages_cached", "Pages of prompts and replies that are kept for others", stats.cached),
             ("kv_pages_empty", "Pages without anything", stats.empty),
-            ("engine_up", "Whether the engine answers", int(self.client.state == "ready")),
+            ("engine_up", "Whether the engine answers", int(self.client.up)),
         ):
             yield GaugeMetricFamily(f"octavo:{name}", text, value=value)
         for name, text, value in (

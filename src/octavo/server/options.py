@@ -55,6 +55,9 @@ class Limits:
     write_time     seconds that a client may leave what is sent to it unread
     ping           seconds without output after which a stream gets a comment
     drain_time     seconds that replies under way have when the server ends
+    connections    that may have a request under way
+    bodies         bytes of bodies that may be read at a time, where they are large
+    values         values of a body's JSON, where the context does not take more
     """
 
     queue: int = 256
@@ -68,6 +71,9 @@ class Limits:
     write_time: float = 30.0
     ping: float = 5.0
     drain_time: float = 30.0
+    connections: int = 1024
+    bodies: int = 256 << 20
+    values: int = 1 << 20
 
 
 @dataclass(frozen=True)

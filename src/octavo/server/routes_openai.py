@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 import numpy as np
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,8 +19,9 @@ from octavo.server.errors import bad
 from octavo.server.messages import Likely
 from octavo.server.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 from octavo.server.service import Service
+from octavo.server.stream import to_json
 from octavo.server.threads import in_thread_if_long, size_of
-from octavo.server.work import Work
+from octavo.server.work import Work, require_whole
 
 TOGETHER = 32
 """Texts that the engine is asked for at a time; others may come in between."""
@@ -54,6 +56,7 @@ async def text_completions(request: Request) -> Response:
     job = await in_thread_if_long(completions.effort(body), completions.job_of, service, body, key)
     echoed = None
     if body.echo and job.logprobs is not None:
+        require_whole(sum(map(len, job.prompts)) * (1 + job.logprobs))
         with service.admitted(sum(map(len, job.prompts))):
             echoed = await unless_left(request, _scored(service, job.prompts, job.logprobs))
     work = Work(service, job)
@@ -85,8 +88,7 @@ async def _embedded(service: Service, texts: Sequence[list[int]], pooling: str) 
         vectors = await service.client.embed(list(texts[i : i + TOGETHER]), pooling, normalize=True)
         found.append(np.frombuffer(vectors.data, "<f4").reshape(-1, vectors.width))
         answers.append(vectors)
-    computed = sum(one.seconds for one in answers)
-    service.metrics.embedded([*map(len, texts)], monotonic() - start, answers[0].queued, computed)
+    service.metrics.embedded([*map(len, texts)], monotonic() - start, answers)
     return np.concatenate(found)
 
 
@@ -104,7 +106,7 @@ def _texts(service: Service, given: object) -> list[list[int]]:
     return texts
 
 
-def _written(row: np.ndarray[tuple[int], np.dtype[np.float32]], body: EmbeddingRequest) -> list[float] | str:
+def _written(row: np.ndarray[tuple[int], np.dtype[np.float32]], body: EmbeddingRequest) -> Raw | str:
     """A vector, cut to the wanted number of dimensions, and then again of length 1."""
     if body.dimensions is not None:
         if body.dimensions > len(row):
@@ -113,4 +115,4 @@ def _written(row: np.ndarray[tuple[int], np.dtype[np.float32]], body: EmbeddingR
         row = (row / (np.linalg.norm(row) or 1)).astype("<f4")
     if body.encoding_format == "base64":
         return base64.b64encode(row.tobytes()).decode()
-    return row.tolist()
+    return Raw(to_json(row.tolist()))

@@ -14,6 +14,7 @@ from octavo import __version__
 from octavo.io.gguf import GGUFFile
 from octavo.runtime.grammar import Grammars
 from octavo.runtime.options import recommended
+from octavo.server.body import Bodies
 from octavo.server.client import EngineClient
 from octavo.server.errors import ApiError, PromptTooLongError, bad, ending, unavailable
 from octavo.server.messages import Info
@@ -54,7 +55,7 @@ class Service:
         self.created = int(time.time())
         self.fingerprint = f"octavo-{__version__}"
         self.draining = False
-        self.metrics = Metrics(client)
+        self.metrics, self.bodies = Metrics(client), Bodies()
         self._tokens_under_way = 0
 
     @property
@@ -72,6 +73,8 @@ class Service:
             return unavailable("Loading model")
         if self.client.state == "dead":
             return unavailable(f"The engine ended and is started again: {self.client.failure}")
+        if not self.client.answers:
+            return unavailable("The engine does not answer")
         return None
 
     def admit(self, replies: int, tokens: int) -> None:
@@ -135,7 +138,8 @@ class Service:
         limits = self.options.limits
         if self.client.info is None:
             return limits
-        return replace(limits, body=max(limits.body, limits.token * self.most_tokens))
+        most = self.most_tokens
+        return replace(limits, body=max(limits.body, limits.token * most), values=max(limits.values, 2 * most))
 
     @property
     def most_tokens(self) -> int:

@@ -31,7 +31,7 @@ class SideWork:
         self._model, self._core, self._send, self._embeddings = model, core, send, embeddings
         self._queue: deque[Message] = deque()
         self._came: dict[int, float] = {}
-        self._begun = 0.0
+        self._begun, self._n_pieces = 0.0, 0
         self._pieces: Pieces[ToFront] | None = None
         self._turn = False
         if embeddings:
@@ -59,6 +59,7 @@ class SideWork:
         """Compute a piece, and send the answer if it was the last one."""
         message, core = self._queue[0], self._core
         self._pieces = self._pieces or self._work(message)
+        self._n_pieces += 1
         try:
             next(self._pieces)
         except StopIteration as end:
@@ -92,7 +93,7 @@ class SideWork:
         return self._model.engine.config.n_batch if self._core is None else self._core.room()
 
     def _work(self, message: Message) -> Pieces[ToFront]:
-        self._begun = clock()
+        self._begun, self._n_pieces = clock(), 0
         return self._scored(message) if isinstance(message, Score) else self._embedded(message)
 
     def _scored(self, message: Score) -> Pieces[ToFront]:
@@ -107,4 +108,4 @@ class SideWork:
         pooling: Any = message.pooling or (None if model.embedder.pooling else "mean")
         found = yield from model.embedder.embedding(message.texts, pooling, self._room, normalize=message.normalize)
         times = self._begun - self._came[message.id], clock() - self._begun
-        return Vectors(message.id, found.shape[1], found.astype("<f4").tobytes(), *times)
+        return Vectors(message.id, found.shape[1], found.astype("<f4").tobytes(), *times, self._n_pieces)

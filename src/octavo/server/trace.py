@@ -12,16 +12,12 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.server.names import REQUEST_ID, new_id
+from octavo.server.names import REQUEST_ID, id_headers, request_id
 from octavo.server.options import ServerOptions
 from octavo.server.usage import usage
 from octavo.server.work import Work
 
 log = logging.getLogger("octavo.requests")
-NAMES = (b"x-request-id", b"request-id")
-"""What OpenAI's and Anthropic's clients know the id as."""
-TAKEN = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
-"""Ids of clients that are taken as they are; nothing in one can begin a line, a header or a field."""
 PLAIN = re.compile(r"[!#-~]+")
 ASKED_AGAIN = ("/health", "/v1/health", "/metrics")
 """What probes ask for all the time: it is not logged."""
@@ -40,9 +36,9 @@ class Trace:
             await self.app(scope, receive, send)
             return
         start, status = monotonic(), 0
-        one = _given(dict(scope["headers"])) or new_id("req_")
+        one = request_id(scope["headers"])
         REQUEST_ID.set(one)
-        own = [(name, one.encode()) for name in NAMES]
+        own = id_headers(one)
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -58,12 +54,6 @@ class Trace:
                 fields = {"id": one, "method": scope["method"], "path": scope["path"], "status": status or "-",
                           "model": self.options.name, **_told(scope.get("state", {}), start)}  # fmt: skip
                 log.info(_line(fields), extra={"news": True})
-
-
-def _given(headers: Mapping[bytes, bytes]) -> str | None:
-    """A client's own id, where it is one that can be written down."""
-    found = (headers.get(name, b"") for name in NAMES)
-    return next((one.decode() for one in found if TAKEN.fullmatch(one)), None)
 
 
 def _told(state: Mapping[str, Any], start: float) -> dict[str, Any]:

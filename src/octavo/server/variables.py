@@ -16,6 +16,7 @@ CHOICES = (THINK, "thinking")
 """Variables by which templates leave a choice of thinking: Qwen3's and most others', DeepSeek's."""
 MOST_NAMES = 64
 MOST_VALUES = 4096
+MOST_DEPTH = 32
 MOST_CHARACTERS = 1 << 16
 MOST_INTEGER = 1 << 63
 
@@ -36,20 +37,22 @@ def require_variables(given: Mapping[str, Any], argument: str) -> None:
             raise wrong(f"has {name!r}, which is set here (allowed: any other name)")
     if not isinstance(given.get(THINK, True), bool):
         raise wrong(f"has {given[THINK]!r} as {THINK} (allowed: true, false)")
-    left, values, characters = [*given, *given.values()], 0, 0
+    left, values, characters = list[tuple[int, Any]]((0, one) for one in (*given, *given.values())), 0, 0
     while left:
-        value: Any = left.pop()
+        depth, value = left.pop()
         values += 1
         if isinstance(value, str):
             characters += len(value)
         elif isinstance(value, Mapping):
-            left += [*value, *value.values()]
+            left += [(depth + 1, one) for one in (*value, *value.values())]
         elif isinstance(value, list):
-            left += value
+            left += [(depth + 1, one) for one in value]
         elif isinstance(value, float) and not math.isfinite(value):
             raise wrong("has a number that is too large")
         elif isinstance(value, int) and abs(value) > MOST_INTEGER:
             raise wrong("has an integer of more than 64 bits")
+        if depth > MOST_DEPTH:
+            raise wrong(f"is nested deeper than {MOST_DEPTH} levels")
         if values > MOST_VALUES or characters > MOST_CHARACTERS:
             raise wrong(f"has more than {MOST_VALUES} names and values, or {MOST_CHARACTERS} characters")
 

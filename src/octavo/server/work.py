@@ -7,13 +7,23 @@ from time import monotonic
 from typing import Self
 
 from octavo.server.detail import Delta, Detail
-from octavo.server.errors import of_kind
+from octavo.server.errors import bad, of_kind
 from octavo.server.job import Job
 from octavo.server.messages import Add, Begun, Likely, Progress, Row
 from octavo.server.service import Service
 
 ENDS = {"stop": "stop", "length": "length", "context": "length", "interrupted": "stop"}
 """What clients know the ends of replies as."""
+
+
+MOST_WHOLE = 1 << 20
+"""Tokens of an answer that is no stream, with those that were likely in their places: each takes half a kilobyte."""
+
+
+def require_whole(values: int) -> None:
+    """Raises ApiError for more tokens, and likely ones in their places, than an answer may have at once."""
+    if values > MOST_WHOLE:
+        raise bad(f"the answer has more than {MOST_WHOLE} tokens and likely tokens in their places (allowed: a stream)")
 
 
 @dataclass(slots=True)
@@ -187,9 +197,12 @@ class Work:
             self.service.leave(*self._room)
 
     async def finished(self) -> list[list[Event]]:
-        """Everything at once: for each reply its events."""
+        """Everything at once: for each reply its events. Raises ApiError for more than is kept."""
         found: list[list[Event]] = [[] for _ in self.choices]
+        values = 0
         async for events in self:
             for event in events:
                 found[event.choice].append(event)
+                values += len(event.tokens) + sum(len(one.top) for one in event.likely)
+            require_whole(values)
         return found

@@ -27,7 +27,7 @@ from octavo.runtime.request import Output, Request, State
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.server.channel import Channel, ChannelError
 from octavo.server.engine_model import load_model
-from octavo.server.launch import STDIN
+from octavo.server.launch import ENDING, STDIN
 from octavo.server.messages import (
     Add,
     Begun,
@@ -36,6 +36,8 @@ from octavo.server.messages import (
     Embed,
     Info,
     Likely,
+    Ping,
+    Pong,
     Progress,
     Quit,
     Ready,
@@ -90,6 +92,13 @@ class EngineLoop:
         self._reading: list[Reply] = []  # whose prompts are told of
         self._by_id: dict[int, Request] = {}
         self._failed: list[Row] = []
+        self._turned: float | None = None
+
+    @property
+    def turn_seconds(self) -> float:
+        """How long messages have waited to be looked for, whoever asks; 0 while the loop waits for one itself."""
+        turned = self._turned
+        return 0.0 if turned is None else max(clock() - turned, 0.0)
 
     def run(self) -> None:
         """Work until `Quit` comes."""
@@ -98,6 +107,7 @@ class EngineLoop:
         self._send(Ready(info_of(self.model)))
         pause: float | None = 0.0
         while self._take_messages(pause):
+            self._turned = clock()
             pause = None if self.core is None else self.core.go_on_warming()
             piece = self.side.takes_turn()
             if self.core is not None and (self._failed or not self.core.scheduler.idle):
@@ -125,6 +135,7 @@ class EngineLoop:
     def _take_messages(self, pause: float | None) -> bool:
         """Take what has come, and wait for something where there is nothing to do, up to `pause` seconds if there is to
         be something then. False: it is time to end."""
+        self._turned = None
         idle = not self._failed and not self.side and (self.core is None or self.core.scheduler.idle)
         while True:
             try:
@@ -240,23 +251,28 @@ def serve_engine(sock: socket.socket) -> None:
     if first is None:
         return
     options = msgspec.msgpack.decode(first, type=EngineOptions)
-    try:
-        loop = make_loop(options, lambda message: channel.send(encode(message)))
-    except OctavoError as error:
-        channel.send(encode(Broken.of(error)))
-        return
+    loop: EngineLoop | None = None
 
     def read() -> None:
         """Until the front closes its end, which ends this process at once."""
         try:
             for payload in messages:
-                loop.inbox.put(to_engine.decode(payload))
+                message = to_engine.decode(payload)
+                if isinstance(message, Ping):
+                    channel.send(encode(Pong(0.0 if loop is None else loop.turn_seconds)))
+                elif loop is not None:  # before it is there it is asked for nothing
+                    loop.inbox.put(message)
         except (OSError, ChannelError) as error:
             log.warning("the front is gone: %s", error)
         finally:
             os._exit(0)
 
     Thread(target=read, daemon=True, name="reader").start()
+    try:
+        loop = make_loop(options, lambda message: channel.send(encode(message)))
+    except OctavoError as error:
+        channel.send(encode(Broken.of(error)))
+        return
     loop.run()
 
 
@@ -276,7 +292,7 @@ def main() -> None:
 
     The front ends it: signals are for the front.
     """
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+    for name in ENDING:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if "fork" in multiprocessing.get_all_start_methods():  # Numba's lock then has no name, and ends with the process

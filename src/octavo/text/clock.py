@@ -11,7 +11,7 @@ def now() -> datetime:
 
 
 def dates() -> dict[str, str]:
-    """Variables of templates that ask for a date by name (Llama 3, firefunction), as llama-server sets them.
+    """Variables of templates that ask for a date by name (Llama 3), as llama-server sets them.
 
     Left undefined, templates write the day on which they were made: those of Llama 3.1 "26 Jul 2024".
     """
