@@ -9,12 +9,14 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from http.client import HTTPSConnection
 from io import BytesIO
 from pathlib import Path
 from threading import Event, Thread
@@ -37,6 +39,7 @@ from octavo.server.supervise import LOST, ProcessClient
 from octavo.server.threaded import ThreadClient
 from tests.server.playing import Reader, request, until
 from tests.server.running import Server, events, running
+from tests.server.test_tls import CERT, KEY
 
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "What is 12 times 7?"}], "temperature": 0}
 LONG = {**ASK, "stream": True, "ignore_eos": True}
@@ -368,9 +371,10 @@ class Command:
         self.process = subprocess.Popen([*COMMAND, *options], stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         line = self.process.stderr.readline()
-        found = re.fullmatch(r"octavo: demo is served at http://127\.0\.0\.1:(\d+)\n", line)
+        found = re.fullmatch(r"octavo: demo is served at (https?)://127\.0\.0\.1:(\d+)\n", line)
         assert found is not None, line
-        self.server = Server(int(found[1]), None, None)  # type: ignore[arg-type]
+        self.scheme = found[1]
+        self.server = Server(int(found[2]), None, None)  # type: ignore[arg-type]
 
     def end(self) -> int:
         """Its status; `said` has what it has written."""
@@ -448,3 +452,23 @@ def test_an_engine_whose_front_is_killed_ends() -> None:
     command.process.kill()
     command.end()
     until(lambda: not Path(f"/proc/{child}").exists())
+
+
+@pytest.mark.slow
+def test_what_is_said_of_tls_and_of_requests() -> None:
+    command = Command("--ssl-cert-file", CERT, "--ssl-key-file", KEY, "--log-requests", "--seed", "7", "-n", "3")
+    assert command.scheme == "https"
+    trusted = ssl.create_default_context(cafile=CERT)
+    body = json.dumps({"prompt": "What is"})
+    with closing(HTTPSConnection("127.0.0.1", command.server.port, timeout=60, context=trusted)) as connection:
+        connection.request("POST", "/completion", body, {"Content-Type": "application/json", "x-request-id": "mine"})
+        response = connection.getresponse()
+        assert (response.status, response.headers["x-request-id"]) == (200, "mine")
+        assert json.loads(response.read())["tokens_predicted"] == 3
+    command.process.send_signal(signal.SIGTERM)
+    assert command.end() == 0
+    (line,) = command.said.splitlines()
+    told = (
+        r"octavo: \S+ request id=mine method=POST path=/completion status=200 model=demo prompt=\d+ cached=0 reply=3 "
+    )
+    assert re.match(told, line)

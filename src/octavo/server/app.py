@@ -23,6 +23,7 @@ from octavo.server.guard import Guard
 from octavo.server.openapi import describe
 from octavo.server.service import Service
 from octavo.server.stream import Watch
+from octavo.server.trace import Trace
 
 log = logging.getLogger("octavo")
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -30,7 +31,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/chat/completions", routes_openai.chat_completions),
     ("POST", "/completions", routes_openai.text_completions),
+    ("POST", "/chat/completions/input_tokens", routes_openai.count_tokens),
     ("POST", "/responses", responses.responses),
+    ("POST", "/responses/input_tokens", responses.count_tokens),
     ("POST", "/embeddings", routes_openai.embeddings),
     ("GET", "/models", meta.models),
     ("GET", "/models/{name:path}", meta.model),
@@ -76,14 +79,14 @@ def make_app(service: Service) -> ASGIApp:
     )
     app.state.service, app.state.watch = service, Watch(service.options.limits)
     app.router.redirect_slashes = False
-    return Guard(Sharing(app, service.bodies), service.options)
+    return Trace(Guard(Sharing(app, service.bodies), service.options), service.options)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
     told = api_error(error)
     if isinstance(error, OSError | MemoryError):
         log.warning("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
-    status, body = answer_of(told, request.url.path)
+    status, body = answer_of(told, request.scope)
     return json_response(body, status, told.headers)
 
 
@@ -95,5 +98,5 @@ async def _unknown(request: Request, error: Exception) -> Response:
         told = ApiError(405, f"{request.method} is no method of {path}", headers=headers)
     else:
         told = ApiError(error.status_code, f"there is no {path}", headers=headers)
-    status, body = answer_of(told, path)
+    status, body = answer_of(told, request.scope)
     return json_response(body, status, told.headers)

@@ -18,8 +18,10 @@ from octavo.server.answer import json_response
 from octavo.server.errors import ApiError, unavailable
 from octavo.server.families import answer_of
 from octavo.server.guard import HEALTH_PATHS
+from octavo.server.names import id_headers, request_id
 from octavo.server.options import Limits
 from octavo.server.stream import to_json
+from octavo.server.trace import Trace
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -32,7 +34,7 @@ else:
         from uvicorn.protocols.http.h11_impl import H11Protocol as Protocol
 
 log = logging.getLogger("octavo")
-LINES = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+LINES = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 HEAD_END = b"\r\n\r\n"
 SLICE = 4096
 """Bytes that the parser has at a time: what begins in them is there before what is before it is answered."""
@@ -166,11 +168,14 @@ class Connection(Protocol):
 
     async def _crowded(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The application of a server that has too many requests under way: it says so, and how it is."""
-        if scope["path"] in HEALTH_PATHS:
-            await self.config.loaded_app(scope, receive, send)
-            return
+        app = self.config.loaded_app
+        if scope["path"] not in HEALTH_PATHS:
+            app = Trace(self._say_crowded, app.options)
+        await app(scope, receive, send)
+
+    async def _say_crowded(self, scope: Scope, receive: Receive, send: Send) -> None:
         error = unavailable(f"{self.limits.connections} connections have requests under way, as many as may")
-        status, body = answer_of(error, scope["path"])
+        status, body = answer_of(error, scope)
         await json_response(body, status, {**error.headers, "Connection": "close"})(scope, receive, send)
 
     def on_headers_complete(self) -> None:
@@ -269,6 +274,10 @@ class Connection(Protocol):
     def _too_large(self) -> ApiError:
         return ApiError(431, f"the headers are larger than {self.limits.header} bytes")
 
+    def send_400_response(self, msg: str) -> None:
+        """uvicorn's word for what is no HTTP."""
+        self._refuse(ApiError(400, msg))
+
     def _refuse(self, error: ApiError) -> None:
         self._stop_timer()
         if self.transport.is_closing():
@@ -279,6 +288,7 @@ class Connection(Protocol):
         body = to_json(error.body())
         self.transport.write(b"".join((
             b"HTTP/1.1 %d %b\r\n" % (error.status, LINES[error.status]),
+            *(b"%b: %b\r\n" % header for header in id_headers(request_id())),
             b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body), body,
         )))  # fmt: skip
         self.transport.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,18 @@ async def chat_completions(request: Request) -> Response:
     return await answered(request, work, reply, stream=body.stream)
 
 
+async def count_tokens(request: Request) -> Response:
+    """The number of tokens that a chat's prompt has."""
+    body, service = await body_of(request, ChatRequest), service_of(request)
+    return await counted(body, service)
+
+
+async def counted(body: ChatRequest, service: Service) -> Response:
+    """The tokens of a chat's prompt, as OpenAI tells their number."""
+    prompt = await in_thread_if_long(chat.effort(body), chat.prompt_of, service, body)
+    return json_response({"object": "response.input_tokens", "input_tokens": len(prompt)})
+
+
 async def text_completions(request: Request) -> Response:
     """Continue texts."""
     body, service = await body_of(request, CompletionRequest), service_of(request)
@@ -56,7 +69,7 @@ async def embeddings(request: Request) -> Response:
     body, service = await body_of(request, EmbeddingRequest), service_of(request)
     name = service.require_model(body.model)
     texts = await in_thread_if_long(size_of(body.input), _texts, service, body.input)
-    n = sum(map(len, texts))
+    request.state.prompt_tokens = n = sum(map(len, texts))
     with service.admitted(n):
         found = await unless_left(request, _embedded(service, texts, body.pooling or ""))
     data = [{"object": "embedding", "index": i, "embedding": _written(row, body)} for i, row in enumerate(found)]
@@ -70,10 +83,12 @@ async def _scored(service: Service, prompts: Sequence[list[int]], k: int) -> lis
 
 async def _embedded(service: Service, texts: Sequence[list[int]], pooling: str) -> F32:
     """Vectors of texts, float32 [n, n_embd]."""
-    found = []
+    start, found, answers = monotonic(), [], []
     for i in range(0, len(texts), TOGETHER):
         vectors = await service.client.embed(list(texts[i : i + TOGETHER]), pooling, normalize=True)
         found.append(np.frombuffer(vectors.data, "<f4").reshape(-1, vectors.width))
+        answers.append(vectors)
+    service.metrics.embedded([*map(len, texts)], monotonic() - start, answers)
     return np.concatenate(found)
 
 

@@ -207,11 +207,11 @@ async def serve(
 
 def config(service: Service) -> uvicorn.Config:
     """How uvicorn is run: without its log and its own ideas of proxies."""
-    limits = service.options.limits
+    limits, shown = service.options.limits, service.options.certificate
     return uvicorn.Config(
         make_app(service), http=connection_class(limits), ws="none", lifespan="off", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=1, ssl_certfile=shown and shown.cert, ssl_keyfile=shown and shown.key,
     )  # fmt: skip
 
 

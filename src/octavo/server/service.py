@@ -20,6 +20,7 @@ from octavo.server.errors import ApiError, PromptTooLongError, bad, ending, unav
 from octavo.server.messages import Info
 from octavo.server.metrics import Metrics
 from octavo.server.options import Limits, ServerOptions
+from octavo.server.variables import usual_variables
 from octavo.text import ChatTemplate, Tokenizer
 from octavo.text.template import TOOL_USE
 
@@ -31,16 +32,24 @@ class Service:
     """A model that is served.
 
     draining       no more requests are taken, as the server is about to end
+    path           of the model's file
     template       what writes messages
     tool_template  what does where a request has tools, if that is another
+    variables      of these where a request sets none
     """
 
     def __init__(self, client: EngineClient, file: GGUFFile, tokenizer: Tokenizer, options: ServerOptions) -> None:
         self.client, self.tokenizer, self.options = client, tokenizer, options
-        self.template: ChatTemplate = tokenizer.chat_template(options.chat_template)
+        self.path = str(file.path)
         self.tool_template: ChatTemplate | None = None
-        if options.chat_template is None and TOOL_USE in tokenizer.template_names:
-            self.tool_template = tokenizer.chat_template(TOOL_USE)
+        if options.template_text is not None:
+            self.template = tokenizer.own_template(options.template_text)
+        else:
+            self.template = tokenizer.chat_template(options.chat_template)
+            if options.chat_template is None and TOOL_USE in tokenizer.template_names:
+                self.tool_template = tokenizer.chat_template(TOOL_USE)
+        templates = [one for one in (self.template, self.tool_template) if one is not None]
+        self.variables = usual_variables(options.variables, options.reasoning, templates)
         self.grammars = Grammars(tokenizer)
         self.recommended = recommended(file)
         self.created = int(time.time())
@@ -93,9 +102,11 @@ class Service:
     def admitted(self, tokens: int) -> Iterator[None]:
         """Have room, as a reply has, for other work with so many tokens. Raises ApiError as `admit` does."""
         self.admit(1, tokens)
+        self.metrics.beside += 1
         try:
             yield
         finally:
+            self.metrics.beside -= 1
             self.leave(1, tokens)
 
     def leave(self, replies: int, tokens: int) -> None:
@@ -104,10 +115,13 @@ class Service:
 
     def require_model(self, name: str | None) -> str:
         """The name of the model that answers. Raises ApiError for another one where that is not to be."""
-        if self.options.strict_model and name is not None and name != self.options.name:
+        if self.options.strict_model and name is not None and not self.is_called(name):
             raise ApiError(404, f"there is no model {name!r} (allowed: {self.options.name})", param="model",
                            code="model_not_found")  # fmt: skip
         return self.options.name
+
+    def is_called(self, name: str) -> bool:
+        return name == self.options.name or name in self.options.aliases
 
     def require_generation(self) -> None:
         if self.info.embeds:
@@ -155,7 +169,7 @@ class Service:
         """The template for a request with these tools, or without."""
         return self.tool_template if tools and self.tool_template is not None else self.template
 
-    def encode(self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
+    def encode(self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], /, **variables: Any) -> list[int]:
         """The tokens of messages as a template writes them. Control tokens are the template's own only.
 
         Raises ApiError for messages whose length tells that they can't fit the context.

@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -38,6 +38,7 @@ from octavo.server.messages import (
     Likely,
     Ping,
     Pong,
+    Progress,
     Quit,
     Ready,
     Row,
@@ -59,13 +60,17 @@ DEVICE_ITL_TARGET, HOST_ITL_TARGET = 0.025, 0.25
 
 @dataclass(eq=False, slots=True)
 class Reply:
-    """A request under way: its number, when it came and when its prompt was begun, and whether it has a token."""
+    """A request under way: its number, when it came and when its prompt was begun, and whether it has a token.
+
+    progress  the front has been told of its prompt
+    """
 
     id: int
     request: Request
     added: float
     begun: float | None = None
     told: bool = False
+    progress: bool = False
 
 
 class EngineLoop:
@@ -84,6 +89,7 @@ class EngineLoop:
         self._grammars = Grammars(model.tokenizer)
         self._replies: dict[Request, Reply] = {}
         self._waiting: list[Reply] = []
+        self._reading: list[Reply] = []  # whose prompts are told of
         self._by_id: dict[int, Request] = {}
         self._failed: list[Row] = []
         self._turned: float | None = None
@@ -166,12 +172,15 @@ class EngineLoop:
         self._replies.update({reply.request: reply for reply in replies})
         self._by_id.update({reply.id: reply.request for reply in replies})
         self._waiting += replies
+        if add.progress:  # siblings begin where the prompt of the first is read
+            self._reading.append(replies[0])
 
     def _request(self, add: Add, i: int) -> Request:
         tokenizer, params = self.model.tokenizer, replace(add.sampling, seed=(add.seed + i) % SEEDS)
         sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids)
         return Request(
             add.prompt, sampler, max_tokens=add.max_tokens, space=add.space, logprobs=add.logprobs,
+            after_sampling=add.after_sampling,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
             constraint=None if add.grammar is None else self._grammars.constraint(add.grammar, add.thinking),
         )  # fmt: skip
@@ -185,11 +194,26 @@ class EngineLoop:
             if reply.begun is None and reply.request.state is not State.WAITING:
                 reply.begun = start
         self._waiting = [reply for reply in self._waiting if reply.begun is None]
+        if self._reading:
+            rows += self._progress({output.request for output in outputs}, now)
         rows += [self._row(self._replies[output.request], output, now) for output in outputs]
         for output in outputs:
             if output.finish_reason is not None:
                 del self._by_id[self._replies.pop(output.request).id]
         self._send(Step(rows, core.stats(), now - start))
+
+    def _progress(self, told: Set[Request], now: float) -> Iterator[Row]:
+        """How far prompts are read, of requests that have no token yet, or in this step the first."""
+        for reply in self._reading:
+            request, n = reply.request, len(reply.request.prompt)
+            if reply.begun is None or (request.over and request not in told):
+                continue
+            if not reply.progress:
+                reply.progress = True
+                yield Row(reply.id, None, progress=Progress(request.cached, request.cached, 0.0))
+            read = n if request in told else min(len(request.sequence), n)
+            yield Row(reply.id, None, progress=Progress(request.cached, read, now - reply.begun))
+        self._reading = [one for one in self._reading if one.request not in told and not one.request.over]
 
     def _row(self, reply: Reply, output: Output, now: float) -> Row:
         likely = begun = error = None
