@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import select
@@ -15,6 +16,7 @@ from typing import Any
 
 import openai
 import pytest
+import uvicorn
 from msgspec.structs import replace
 
 from octavo.errors import HostMemoryError
@@ -485,6 +487,25 @@ def test_connections_wait_where_there_is_no_descriptor(
     assert [record.message for record in caplog.records] == [
         "connections wait, as none can be taken: Too many open files"
     ]
+
+
+def test_handshakes_that_do_not_come_make_room(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With TLS: those that take longest are given up, before they are connections."""
+
+    async def connect(self: serve._Server, sock: socket.socket) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            sock.close()
+
+    with playing(model, connections=2) as played, ExitStack() as stack:
+        monkeypatch.setattr(serve._Server, "_connect", connect)
+        monkeypatch.setattr(uvicorn.Config, "is_ssl", True)
+        room = 2 + connection.SPARE
+        socks = [stack.enter_context(closing(played.server.connect())) for _ in range(room + 30)]
+        assert all(ended(sock) for sock in socks[:30])
+        assert not select.select(socks[30:], [], [], 0.1)[0]
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize(("soft", "hard", "room", "raised"), [

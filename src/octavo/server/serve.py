@@ -50,7 +50,7 @@ class _Server(uvicorn.Server):
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        self._taking = dict[asyncio.Task[None], None]()
+        self._taking = dict[asyncio.Task[None], socket.socket]()
         self._wants = False
         listens = sockets or []
         await super().startup([] if LISTENS else listens)
@@ -84,11 +84,13 @@ class _Server(uvicorn.Server):
                 return
             self._wants = False
             found.setblocking(False)
-            self._taking[task := loop.create_task(self._connect(found))] = None
-            task.add_done_callback(self._taking.pop)
+            self._taking[task := loop.create_task(self._connect(found))] = found
+            task.add_done_callback(lambda task: self._taking.pop(task, None))
             room = self._kind.limits.connections - len(self.server_state.connections)
             if self.config.is_ssl and len(self._taking) > max(SPARE, room + SPARE):
-                next(iter(self._taking)).cancel()  # the handshake that takes longest
+                longest = next(iter(self._taking))
+                longest.cancel()
+                self._taking.pop(longest).close()
 
     @property
     def _kind(self) -> Any:
