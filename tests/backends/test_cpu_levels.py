@@ -57,7 +57,6 @@ def test_level_is_that_of_the_code_with_a_name_alone(name: str, cache: Path) -> 
 
 @x86
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("level", ["avx2", "x86-64"])
 def test_simd_and_packing_on_lower_levels(level: str, tmp_path: Path) -> None:
     """These tests again, as this machine would pass them were it older; without those that emulate yet others."""
@@ -93,7 +92,6 @@ def selected() -> list[OpCase]:
 
 
 @x86
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("level", "every"), [slow(("avx2", 1)), slow(("x86-64", 1))])
 def test_ops_on_lower_levels(level: str, every: int, tmp_path: Path) -> None:
     cases = selected()[::every]
@@ -103,7 +101,6 @@ def test_ops_on_lower_levels(level: str, every: int, tmp_path: Path) -> None:
 
 @x86
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("level", ["avx2", "x86-64"])
 def test_all_ops_on_lower_levels(level: str, tmp_path: Path) -> None:
     assert "passed" in run_tests(level, tmp_path, "test_op_cases.py")

@@ -19,6 +19,7 @@ from octavo.jit.program import KernelCall, Program
 from octavo.jit.record import record
 from octavo.jit.simd import atomic_add, f32_pointer, i64_pointer
 from tests.backends.cpu_levels import ROOT, environment
+from tests.limits import HANG_S
 from tests.sampling import some
 
 THREADS = [1, 2, 3, 7]
@@ -203,7 +204,7 @@ def test_backend_runs_in_a_python_thread() -> None:
 
     thread = threading.Thread(target=work)
     thread.start()
-    thread.join(60)
+    thread.join(HANG_S)
     assert len(found) == 1
 
 

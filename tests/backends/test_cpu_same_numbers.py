@@ -115,7 +115,6 @@ def test_products_of_each_format(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "Q8_0", "Q4_0", "F16"])
 def test_products_of_larger_matrices(name: str) -> None:
     run(OpCase("mul_mat", 33, {"n": 1000, "k": 4096}, (name,)))

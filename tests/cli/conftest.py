@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from octavo.cli import main
+from tests.limits import HANG_S
 from tests.runtime import tiny
 
 
@@ -73,7 +74,7 @@ def process() -> Run:
     def run(*arguments: str, stdin: bytes = b"", **environment: str) -> Result:
         command = [sys.executable, "-m", "octavo", *on_reference(arguments)]
         env = {**users_environment(), **environment}
-        done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=250, env=env)
+        done = subprocess.run(command, input=stdin, capture_output=True, check=False, timeout=HANG_S, env=env)
         return Result(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     return run

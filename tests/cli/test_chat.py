@@ -20,6 +20,7 @@ import octavo
 from octavo.cli.chat import GREETING, Chat
 from octavo.runtime import Model
 from tests.cli.conftest import on_reference
+from tests.limits import HANG_S
 from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET
 
@@ -278,7 +279,7 @@ class Terminal:
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
 
-    def until(self, text: str, seconds: float = 250) -> str:
+    def until(self, text: str, seconds: float = HANG_S) -> str:
         """What is shown up to `text`, which must come in time."""
         end = time.monotonic() + seconds
         while text not in self.text:
@@ -293,7 +294,7 @@ class Terminal:
         before, _, self.text = self.text.partition(text)
         return before
 
-    def wait_until_it_reads(self, seconds: float = 250) -> None:
+    def wait_until_it_reads(self, seconds: float = HANG_S) -> None:
         """Its main thread does nothing: readline shows its prompt a moment before it waits."""
         of_main_thread = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/stat")
         if not of_main_thread.exists():
@@ -314,7 +315,7 @@ class Terminal:
             if not data:
                 break
             self.text += data.decode()
-        return self.process.wait(timeout=250)
+        return self.process.wait(timeout=HANG_S)
 
     def close(self) -> None:
         self.process.kill()

@@ -14,6 +14,7 @@ import pytest
 
 from octavo.quantizers.imatrix import Imatrix
 from tests.cli.conftest import Run, users_environment
+from tests.limits import HANG_S
 from tests.runtime import tiny
 
 REFERENCE = ("--device", "reference")
@@ -106,7 +107,7 @@ def test_interrupted_it_saves_and_says_how_to_go_on(model: str, tmp_path: Path) 
         assert started.poll() is None
         time.sleep(0.02)
     started.send_signal(signal.SIGINT)
-    _, error = started.communicate(timeout=250)
+    _, error = started.communicate(timeout=HANG_S)
     assert started.returncode == 130
     assert error == f"octavo: stopped; the same command goes on from {path}\n"
     assert Imatrix.load(path).chunk_count >= 1

@@ -20,6 +20,7 @@ from octavo.io.hub import HubName, cached
 from tests.cli.conftest import Run
 from tests.cli.test_progress import Terminal
 from tests.hub_server import Fault, Hub
+from tests.limits import HANG_S
 
 NAME = "org/alphabet-GGUF"
 
@@ -254,7 +255,7 @@ def test_environment_variables_of_the_hub(hub: Hub, model: bytes, tmp_path: Path
         "HF_HUB_OFFLINE": "0",
     }
     command = [sys.executable, "-m", "octavo", "pull", NAME]
-    done = subprocess.run(command, capture_output=True, check=False, timeout=250, env=env, text=True)
+    done = subprocess.run(command, capture_output=True, check=False, timeout=HANG_S, env=env, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(tmp_path / "hub" / "models--org--alphabet-GGUF"))
     assert [path.split("/")[1] for _, path, _ in hub.requests] == ["api", "org", "cdn"]

@@ -135,7 +135,6 @@ def test_methods_that_lack_something(octavo: Run, tmp_path: Path, options: list[
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_method_on_the_command_line(octavo: Run, tmp_path: Path) -> None:
     out = tmp_path / "demo-w4a16"
     options = ("--scheme", "w4a16-g128", "--method", "auto", "--calibration", "demo", "--samples", "4", "--json")

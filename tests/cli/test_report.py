@@ -104,7 +104,6 @@ def test_the_demo_has_a_text(octavo: Run, out: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow  # compiles the encoders of every type on offer
-@pytest.mark.timeout(600)
 def test_the_command_of_a_page_runs(octavo: Run, out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a model made with an importance matrix, which the command names; where it is gone, the page says so."""
     base, made, matrix = tmp_path / "the base.gguf", tmp_path / "made.gguf", tmp_path / "my imatrix.gguf"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Run, on_reference, users_environment
+from tests.limits import HANG_S
 from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET
 from tests.sampling import slow
@@ -111,7 +112,7 @@ def test_a_reader_that_leaves_is_no_error_to_shout_about(alphabet: str, endless:
             stdout=written, stderr=subprocess.PIPE, env=users_environment(),
         )  # fmt: skip
         assert not read or len(out.read(read)) == read
-    _, err = child.communicate(timeout=250)
+    _, err = child.communicate(timeout=HANG_S)
     assert err == b""
     allowed = {("json", 3): (0,), ("inspect", 3): (0, 1)}  # what is short may all be written before the reader leaves
     assert child.returncode in allowed.get((command, read), (1,))
@@ -161,7 +162,7 @@ def test_ctrl_c_keeps_the_text_and_says_so_by_its_status(endless: str) -> None:
     assert child.stdout is not None
     assert child.stdout.read(5) == b"abcde"
     child.send_signal(2)
-    out, err = child.communicate(timeout=250)
+    out, err = child.communicate(timeout=HANG_S)
     reply = b"abcde" + out
     assert reply.endswith(b"\n")
     assert (ALPHABET * (len(reply) // 26 + 1)).encode().startswith(reply[:-1])

@@ -46,7 +46,6 @@ def test_second_turn(model: octavo.Model) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_accuracy_on_held_out_questions() -> None:
     """A sample of what `bench/foundation.py` measures on 1,000."""
     with octavo.load("demo", device="cpu") as model:

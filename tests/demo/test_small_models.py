@@ -37,7 +37,6 @@ for name, config in small.SHAPES.items():
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_checkpoint_computes_what_was_trained(tmp_path: Path) -> None:
     command = [sys.executable, "-c", SCRIPT, str(TOOLS), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

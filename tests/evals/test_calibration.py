@@ -22,6 +22,7 @@ from octavo.runtime import EngineConfig, open_model
 from octavo.runtime.batch import Feed
 from octavo.runtime.kv_cache import Sequence
 from tests.evals.test_collect import model_of
+from tests.limits import HANG_S
 from tests.runtime import tiny
 
 OPTIONS: dict[str, Any] = {"samples": 3, "context": 24, "device": "reference"}
@@ -112,7 +113,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(
     calibrate(model, text, want, hessians=True, clips=True, **OPTIONS)
     for after in (8, 17):
         command = [sys.executable, "-c", KILLED, model, text, str(path), str(after), str(most)]
-        assert subprocess.run(command, check=False, timeout=250).returncode == -signal.SIGKILL
+        assert subprocess.run(command, check=False, timeout=HANG_S).returncode == -signal.SIGKILL
         assert not path.exists()
     parts: list[int] = []
     options = {"hessians": True, "clips": True, **OPTIONS}

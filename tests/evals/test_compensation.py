@@ -192,7 +192,6 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_bytes(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_killed_at_any_stage_it_goes_on_with_the_same_bytes(tmp_path: Path) -> None:
     whole, dst = tmp_path / "whole.gguf", tmp_path / "made.gguf"
     command = [sys.executable, "-m", "octavo.cli", "quantize", "demo", "PATH", "Q4_0", "--method", "gptq"]
@@ -214,7 +213,6 @@ def test_killed_at_any_stage_it_goes_on_with_the_same_bytes(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", ["gptq", "qronos"])
 def test_the_demo_model_stays_nearer_at_equal_size(kind: Any, tmp_path: Path) -> None:
     apart = {}
@@ -228,7 +226,6 @@ def test_the_demo_model_stays_nearer_at_equal_size(kind: Any, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_types_that_were_chosen_for_a_size(tmp_path: Path) -> None:
     fitted = quantize_to_size("demo", tmp_path / "made.gguf", Target(4.5), method=Compensation("demo", samples=4))
     assert fitted.report.bits_per_weight <= 4.5

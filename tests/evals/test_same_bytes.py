@@ -66,7 +66,6 @@ def test_threads_make_the_same_file(preset: str, kind: Any, source: str, text: s
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
-@pytest.mark.timeout(300)
 def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

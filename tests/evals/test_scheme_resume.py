@@ -16,6 +16,7 @@ from octavo.evals import smoothing
 from octavo.quantizers.fold import Fold
 from octavo.quantizers.job.record import FILE
 from tests.evals.test_schemes import quantize
+from tests.limits import HANG_S
 from tests.sampling import slow
 
 
@@ -90,7 +91,7 @@ def test_a_search_that_was_killed_goes_on_with_the_next_fold(
     folds = searched[:]
     for after in (3, 2):
         command = [sys.executable, "-c", KILLED, source, str(again), text, kind, str(after)]
-        assert subprocess.run(command, check=False, timeout=250).returncode == -signal.SIGKILL
+        assert subprocess.run(command, check=False, timeout=HANG_S).returncode == -signal.SIGKILL
     searched.clear()
     quantize(source, again, "w8a16", text, kind, resume=True)
     assert searched == folds[5:] != []

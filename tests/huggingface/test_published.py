@@ -69,7 +69,6 @@ def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, name: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", COMPUTED)
 def test_logits_on_the_cpu(tmp_path: Path, name: str) -> None:
     publish(tmp_path, name)

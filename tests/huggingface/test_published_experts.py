@@ -110,7 +110,6 @@ def test_heads_apart_of_mlx(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_stacked_experts_on_the_cpu(tmp_path: Path) -> None:
     save(tmp_path, "qwen3moe")
     agrees(tmp_path, CpuBackend(threads=2))
@@ -159,7 +158,6 @@ def test_an_order_of_columns_of_down_projections(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_orders_of_experts_on_the_cpu(tmp_path: Path) -> None:
     save_gptq(tmp_path, ordered=True)
     agrees(tmp_path, CpuBackend(threads=2))

@@ -45,7 +45,6 @@ def test_logits_are_those_of_the_dequantized_model(tmp_path: Path, case: str, na
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["gptq-act-order", "ct-w8a8", "ct-nvfp4", "fp8-block"])
 def test_logits_on_the_cpu(tmp_path: Path, name: str) -> None:
     publish_latent(tmp_path, name)

@@ -11,7 +11,6 @@ from tests.backends.cpu_levels import run_tests
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86-64 CPU")
-@pytest.mark.timeout(300)
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["avx2", "x86-64"])
 def test_products_on_lower_levels(level: str, tmp_path: Path) -> None:

@@ -43,7 +43,6 @@ def test_the_same_bytes_with_avx2(tmp_path: Path) -> None:
 
 @x86
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("level", ["avx2", "x86-64"])
 def test_all_of_it_on_lower_levels(level: str, tmp_path: Path) -> None:
     tests = [f"tests/quantizers/{name}.py" for name in ("test_encode", "test_encode_exact")]

@@ -10,6 +10,7 @@ import pytest
 
 from octavo.backends.gpu import device
 from octavo.errors import BackendError
+from tests.limits import HANG_S
 
 CPU = """
 import multiprocessing, threading
@@ -48,7 +49,7 @@ with octavo.load("demo", device="cpu", threads=2, n_ctx=64) as model:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_forked_processes_compute_on_the_cpu() -> None:
-    done = subprocess.run([sys.executable, "-c", CPU], capture_output=True, text=True, timeout=200, check=False)
+    done = subprocess.run([sys.executable, "-c", CPU], capture_output=True, text=True, timeout=HANG_S, check=False)
     told = [line for line in done.stderr.splitlines() if "compiling kernels" not in line]
     assert (done.returncode, told) == (0, [])
 

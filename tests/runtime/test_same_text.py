@@ -64,7 +64,6 @@ def texts(model: Model, given: list[Request], every: int) -> list[list[int]]:
     return [list(r.chosen) for r in given]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("preset", "count", "longest"), [("F16", 6, 41), *(slow((p, 200, 144)) for p in ("F16", "Q4_K_M", "IQ3_S", "Q8_0"))]
 )

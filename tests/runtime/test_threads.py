@@ -20,13 +20,14 @@ from octavo.jit import prepare
 from octavo.runtime import Model, conversation
 from octavo.runtime.lock import FairLock
 from octavo.runtime.request import Output
+from tests.limits import HANG_S
 from tests.runtime.tiny import ALPHABET, END
 
 GREEDY: Any = {"temperature": 0.0}
 QUESTIONS = ("12*7", "5/0", "47 times 38")
 
 
-def together(*work: Callable[[], Any], timeout: float = 60) -> list[Any]:
+def together(*work: Callable[[], Any], timeout: float = HANG_S) -> list[Any]:
     """What each gives, all run at the same time in threads of their own."""
     start = threading.Barrier(len(work))
 
@@ -76,7 +77,7 @@ print(prepare.layer(), results)
 def printed(script: str, *arguments: str) -> str:
     """What a process of its own prints."""
     command = [sys.executable, "-c", script, *arguments]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=120).stdout
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=HANG_S).stdout
 
 
 def test_without_openmp_threads_are_numbas_own() -> None:
@@ -137,7 +138,7 @@ def test_a_thread_waits_for_the_generation_that_another_one_reads(
     with ThreadPoolExecutor(1) as threads:
         reply = threads.submit(lambda: alphabet.generate([ord("w")], **GREEDY).text)
         assert running.text == ALPHABET
-        assert reply.result(timeout=60) == "xyz"
+        assert reply.result(timeout=HANG_S) == "xyz"
     assert made == [*map(ord, ALPHABET), END, *map(ord, "xyz"), END]
 
 
@@ -163,7 +164,7 @@ def test_replies_are_read_and_left_at_once(alphabet_path: str, rounds: int) -> N
         def uses(seed: int) -> Callable[[], bool]:
             return lambda: all(use_somehow(model, want, random.Random(f"{seed}, {i}")) for i in range(rounds))
 
-        assert together(*(uses(seed) for seed in range(5)), timeout=120) == [True] * 5
+        assert together(*(uses(seed) for seed in range(5))) == [True] * 5
         gc.collect()  # replies that errors still refer to
         assert model.generate([ord("w")], **GREEDY).text == "xyz", "this drops those that were left"
         assert (model.engine.pool.held, model.core.scheduler.idle) == (0, True)
@@ -243,20 +244,20 @@ def test_one_generation_in_two_threads_is_refused(alphabet: Model, monkeypatch: 
 
     def slow(*args: Any) -> Any:
         inside.set()
-        assert goes_on.wait(60)
+        assert goes_on.wait(HANG_S)
         return run(*args)
 
     monkeypatch.setattr(alphabet.engine.load(), "run", slow)
     generation = alphabet.generate("hi", **GREEDY)
     with ThreadPoolExecutor(1) as threads:
         reply = threads.submit(lambda: list(generation))
-        assert inside.wait(60)
+        assert inside.wait(HANG_S)
         try:
             with pytest.raises(UsageError, match="iterated over already"):
                 list(generation)
         finally:
             goes_on.set()
-        assert reply.result(timeout=60) == list(ALPHABET)
+        assert reply.result(timeout=HANG_S) == list(ALPHABET)
 
 
 def test_close_ends_a_generation_that_another_thread_reads(alphabet: Model, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,13 +296,13 @@ def test_a_lock_goes_to_who_waits_before_who_had_it() -> None:
     thread = threading.Thread(target=other)
     with lock, lock:
         thread.start()
-        assert waiting.wait(60)
+        assert waiting.wait(HANG_S)
         while not lock_is_waited_for(lock):
             pass
     for _ in range(2):
         with lock:
             order.append("first")
-    thread.join(60)
+    thread.join(HANG_S)
     assert order == ["other", "first", "first"]
 
 

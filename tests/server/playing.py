@@ -15,6 +15,7 @@ from octavo.server.client import NO_STATS
 from octavo.server.fake import FakeClient
 from octavo.server.messages import Add, Begun, Cancel, Row, Step
 from octavo.server.options import Limits
+from tests.limits import HANG_S
 from tests.server.running import Server, running
 
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "What is 12 times 7?"}], "temperature": 0}
@@ -27,7 +28,7 @@ def request(body: dict[str, Any], path: str = CHAT) -> bytes:
     return head.encode() + b"\r\n\r\n" + data
 
 
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+def until(condition: Callable[[], bool], seconds: float = HANG_S) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end

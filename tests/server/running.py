@@ -18,6 +18,7 @@ from octavo.server.options import Limits, ServerOptions
 from octavo.server.serve import bind, serve
 from octavo.server.service import Service
 from octavo.server.threaded import ThreadClient
+from tests.limits import HANG_S
 
 
 @dataclass
@@ -33,13 +34,13 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=60)
+        return socket.create_connection(("127.0.0.1", self.port), timeout=HANG_S)
 
     def send(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
         """A request with a body of JSON, or of bytes as they are: status, headers (in lower case) and body."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=HANG_S)
         data = body if isinstance(body, bytes | None) else json.dumps(body).encode()
         usual = {} if data is None else {"Content-Type": "application/json"}
         try:
@@ -116,13 +117,13 @@ def running(
 
     thread = Thread(target=lambda: asyncio.run(run()), name="server")
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(HANG_S)
     assert not failed, failed
     try:
         yield found[0]
     finally:
         found[0].loop.call_soon_threadsafe(stop[0].cancel)
-        thread.join(60)
+        thread.join(HANG_S)
         assert not thread.is_alive()
 
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import pairwise
 from threading import Thread
-from time import perf_counter
 from typing import Any, NoReturn
 
 import pytest
@@ -86,13 +84,12 @@ def test_others_are_answered_while_a_text_is_encoded(model: Model, path: str) ->
     with running(fake, model) as server:
         tokenizer = server.service.tokenizer
         tokenizer._encoder = replace(tokenizer._encoder, longest=None)
-        sending, times = Thread(target=server.send, args=("POST", path, body)), [perf_counter()]
+        sending, answered = Thread(target=server.send, args=("POST", path, body)), 0
         sending.start()
         while sending.is_alive():
             server.get("/health")
-            times.append(perf_counter())
-    longest = max(after - before for before, after in pairwise(times))
-    assert longest < (times[-1] - times[0]) / 3
+            answered += 1
+    assert answered > 5  # two at most where nothing is answered meanwhile: one before it, one behind it
 
 
 @pytest.mark.parametrize(("given", "size"), [

@@ -69,7 +69,6 @@ def test_no_request_sees_anothers_words(server: Server) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("preset", ["F16", "Q4_K_M"])
 def test_200_texts_together_are_those_alone(server: Server, preset: str, tmp_path: Path) -> None:
     """And no text has a word, or six letters in a row of one, that only another request has."""

@@ -37,6 +37,7 @@ from octavo.server.options import EngineOptions
 from octavo.server.serve import _ending
 from octavo.server.supervise import LOST, ProcessClient
 from octavo.server.threaded import ThreadClient
+from tests.limits import HANG_S
 from tests.server.playing import Reader, request, until
 from tests.server.running import Server, events, running
 from tests.server.test_tls import CERT, KEY
@@ -90,7 +91,7 @@ def answer(server: Server) -> str:
 @pytest.mark.parametrize("way", ["inherited", "shared"])
 def test_an_engine_makes_no_semaphore_that_has_a_name(way: str) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", WITHOUT_FRONT, way], check=True, stdout=subprocess.PIPE, text=True, timeout=60
+        [sys.executable, "-c", WITHOUT_FRONT, way], check=True, stdout=subprocess.PIPE, text=True, timeout=HANG_S
     )
     assert run.stdout == "fork\n"
 
@@ -378,7 +379,7 @@ class Command:
 
     def end(self) -> int:
         """Its status; `said` has what it has written."""
-        self.said = self.process.communicate(timeout=60)[1]
+        self.said = self.process.communicate(timeout=HANG_S)[1]
         return self.process.returncode
 
 
@@ -428,7 +429,7 @@ def test_an_end_that_does_not_wait(second: bool) -> None:
     asked += [("/v1/completions", vectors), ("/v1/messages", {**ASK, "max_tokens": 900, "temperature": 1.0})]
     with ThreadPoolExecutor(len(asked)) as pool, talking(command.server, {**LONG, "n": 2}) as reader:
         answers = [pool.submit(command.server.send, "POST", path, body) for path, body in asked]
-        until(lambda: "octavo:num_requests_waiting 0" not in metrics(command.server), 30)
+        until(lambda: "octavo:num_requests_waiting 0" not in metrics(command.server))
         command.process.send_signal(signal.SIGTERM)
         if second:
             until(lambda: command.server.send("GET", "/health")[0] == 503)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from octavo.runtime import Model
 from octavo.server.fake import INFO, FakeClient
+from tests.limits import HANG_S
 from tests.server.running import running
 
 
@@ -19,7 +20,7 @@ def try_out(operation: Any, codes: set[int]) -> None:
     @given(case=operation.as_strategy())
     @settings(max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     def one(case: Any) -> None:
-        response = case.call(timeout=60)
+        response = case.call(timeout=HANG_S)
         codes.add(response.status_code)
         assert response.status_code < 500, (operation.path, case.body, response.text)
 
@@ -27,7 +28,6 @@ def try_out(operation: Any, codes: set[int]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_no_request_is_a_fault_of_the_server(model: Model) -> None:
     import schemathesis  # here, for it takes a second that other tests have no use for
 

@@ -16,6 +16,7 @@ import octavo
 from octavo.runtime import Model
 from octavo.runtime.kv_cache import page_bytes, state_bytes
 from octavo.runtime.state_pool import slots_for
+from tests.limits import HANG_S
 from tests.runtime.stateful import SMALL, write_with_tokenizer
 from tests.server.running import Server, running_model
 from tests.server.test_native import metrics
@@ -63,7 +64,7 @@ def together(server: Server, asked: list[dict[str, Any]]) -> list[str]:
 
 def free(model: Model) -> tuple[int, int]:
     """Pages and slots that nothing holds or keeps, when the server has let go of its requests."""
-    pool, end = model.engine.pool, time.monotonic() + 20
+    pool, end = model.engine.pool, time.monotonic() + HANG_S
     while pool.held and time.monotonic() < end:
         time.sleep(0.01)
     with model.engine.lock:

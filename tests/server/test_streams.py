@@ -17,6 +17,7 @@ from octavo.runtime import Model
 from octavo.server.client import NO_STATS
 from octavo.server.fake import INFO, FakeClient
 from octavo.server.messages import Row, Step
+from tests.limits import HANG_S
 from tests.server.playing import BODY, CHAT, Reader, begun, playing, request, until
 from tests.server.running import events, running
 
@@ -149,13 +150,13 @@ def test_long_texts_have_two_threads(model: Model) -> None:
         two = Barrier(2)
 
         def ident() -> int:
-            two.wait(60)  # nobody goes on alone
+            two.wait(HANG_S)  # nobody goes on alone
             return get_ident()
 
         return set(await asyncio.gather(*(asyncio.to_thread(ident) for _ in range(8))))
 
     with running(FakeClient(), model) as server:
-        assert len(asyncio.run_coroutine_threadsafe(threads(), server.loop).result(60)) == 2
+        assert len(asyncio.run_coroutine_threadsafe(threads(), server.loop).result(HANG_S)) == 2
 
 
 def test_steps_that_come_together_are_one_chunk(model: Model) -> None:

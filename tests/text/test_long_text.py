@@ -19,6 +19,7 @@ from tokenizers import Tokenizer as Package
 from octavo.errors import TokenizerError
 from octavo.text import engine
 from octavo.text.encoder import COMPOSED
+from tests.limits import HANG_S
 from tests.text.test_llama_vocabularies import RECORDED, name, opened
 from tests.text.vocabularies import CONTROL, TRICKY, USER_DEFINED, byte_level, spm, train_merges
 
@@ -105,7 +106,12 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 def test_forks_encode_and_print_nothing(where: str) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"}
     done = subprocess.run(
-        [sys.executable, "-c", FORKED, where], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", FORKED, where],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
 

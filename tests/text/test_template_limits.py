@@ -10,7 +10,7 @@ import pytest
 from octavo.errors import TemplateError
 from octavo.text import ChatTemplate
 from octavo.text.sandbox import budget
-from tests.limits import processor_time
+from tests.limits import HANG_S, processor_time
 from tests.sampling import some
 from tests.text.chat_templates import USER
 
@@ -174,7 +174,7 @@ def test_it_is_stopped_in_any_thread() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    thread.join(timeout=60)
+    thread.join(timeout=HANG_S)
     assert len(caught) == 1
 
 

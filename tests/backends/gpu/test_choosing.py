@@ -48,7 +48,6 @@ def test_alone(engines: tuple[Engine, Engine]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("n_known", [tiny.N_VOCAB, 100])
 def test_together(engines: tuple[Engine, Engine], n_known: int) -> None:
     """With masks of constraints and log-probabilities, and with tokens that are not known."""

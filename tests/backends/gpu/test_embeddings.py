@@ -18,7 +18,6 @@ TEXTS = ["The software is provided", "as is, to any one"]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", KINDS)
 def test_embeddings(name: str, tmp_path: Path) -> None:
     original = save(tmp_path, KINDS[name])

@@ -31,7 +31,6 @@ TOKENS = [5, 3, 60, 7, 21]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # in sums for tokens beyond the last, which are not kept
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_prompt_and_token_by_token(tmp_path: Path) -> None:
@@ -74,7 +73,6 @@ def test_windows(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", ["qwen3", "qwen3moe"])
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
@@ -96,7 +94,6 @@ OFF = {"f32": 1e-11, "f16": 1e-6, "q8_0": 1e-5, "int8": 1e-5, "fp8": 1e-4, "int4
 """The most normalized squared error by cache type: numbers that lie between two codes become either."""
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("cache_type", ["int8", *map(slow, ("f32", "f16", "q8_0", "fp8", "int4"))])
 def test_latent_attention(tmp_path: Path, cache_type: DType) -> None:
     """DeepSeek V2: two prompts in a step, a token of each, and a prompt whose logits are all wanted."""

@@ -46,7 +46,6 @@ def plain_product(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.filterwarnings("ignore:overflow encountered")
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
 def test_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

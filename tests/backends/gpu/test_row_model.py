@@ -22,7 +22,6 @@ TOKENS = [5, 3, 60, 7, 21]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("scheme", "case"), [(s, "llama") for s in SCHEMES] + [("int8-w8a8", "qwen2")])
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # in sums for tokens beyond the last, which are not kept
 @pytest.mark.filterwarnings("ignore:invalid value encountered")

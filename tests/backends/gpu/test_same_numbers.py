@@ -95,7 +95,6 @@ def test_products() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [*WEIGHTS, *GROUPS])
 def test_products_of_each_format(name: str) -> None:
     run(OpCase("mul_mat", 33, {"n": 48, "k": 512}, (name,)), BACKEND)
@@ -124,7 +123,6 @@ def check(file: GGUFFile, cache_type: DType) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     ("name", "kind", "cache_type"),
     [("qwen3", "Q4_K", "f16"), ("qwen3", "Q8_0", "int8"), ("gemma3", "Q6_K", "fp8")],
@@ -138,7 +136,6 @@ def test_logits_of_quantized_models(tmp_path: Path, name: str, kind: str, cache_
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", ["lfm2moe", "qwen35", "deepseek2-v2"])
 def test_logits_with_states_and_latent_attention(tmp_path: Path, name: str) -> None:
     with made_in(tmp_path) as made:
