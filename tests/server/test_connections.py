@@ -25,6 +25,7 @@ from octavo.server import connection, meta, serve
 from octavo.server.fake import INFO, FakeClient
 from octavo.server.messages import Cancel, Row
 from octavo.server.options import Limits
+from tests.limits import HANG_S
 from tests.server.playing import BODY, CHAT, Played, Reader, begun, playing, request, until
 from tests.server.running import Server, events, running
 
@@ -290,7 +291,7 @@ def test_who_sends_no_more_and_leaves_cancels(model: Model, more: dict[str, Any]
         if phase == "reply":
             played.say(begun(one))
             if more:
-                select.select([sock], [], [], 60)
+                select.select([sock], [], [], HANG_S)
                 sock.recv(1 << 16)
         sock.shutdown(socket.SHUT_WR)
         time.sleep(0.2)
@@ -314,7 +315,7 @@ def unread(server: Server) -> socket.socket:
     """A connection whose system takes little of what it is sent."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.settimeout(60)
+    sock.settimeout(HANG_S)
     sock.connect(("127.0.0.1", server.port))
     return sock
 

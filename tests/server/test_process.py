@@ -134,7 +134,7 @@ def test_an_engine_that_is_killed_is_started_again(served: tuple[Server, Process
     status, headers, body = server.send("GET", "/health")
     assert (status, json.loads(body)["error"]["type"]) == (503, "unavailable_error")
     assert int(headers["retry-after"]) >= 1
-    until(lambda: server.send("GET", "/health")[0] == 200, 60)
+    until(lambda: server.send("GET", "/health")[0] == 200)
     assert answer(server) == before
     assert client.restarts == 1
     assert info is not None
@@ -155,7 +155,7 @@ def test_nothing_is_sent_while_an_ended_engine_is_put_away() -> None:
         await client.ready()
         stream = client.submit([one])
         theirs.close()
-        await asyncio.to_thread(killed.wait, 30)
+        await asyncio.to_thread(killed.wait, HANG_S)
         stream.close()
         with pytest.raises(EngineDiedError, match="status -9"):
             client.submit([one])
@@ -322,13 +322,13 @@ def test_a_stopped_engine_is_told_and_started_again(
     monkeypatch.setattr(supervise, "PING_S", 0.25)  # from the next ping on
     assert client.process is not None
     os.kill(client.process.pid, signal.SIGSTOP)
-    until(lambda: not client.answers, 60)
+    until(lambda: not client.answers)
     status, _, body = server.send("GET", "/health")
     assert status == 503
     assert "octavo:engine_up 0" in server.send("GET", "/metrics")[2].decode(), body
-    until(lambda: client.restarts > restarts, 120)
+    until(lambda: client.restarts > restarts)
     monkeypatch.undo()
-    until(lambda: server.send("GET", "/health")[0] == 200, 60)
+    until(lambda: server.send("GET", "/health")[0] == 200)
     assert answer(server) == before
 
 
@@ -343,8 +343,8 @@ def test_what_is_under_way_at_two_ends_is_refused(served: tuple[Server, ProcessC
             os.kill(client.process.pid, signal.SIGKILL)
             while reader.chunk():
                 pass
-        until(lambda: server.send("GET", "/health")[0] == 503, 60)
-        until(lambda: server.send("GET", "/health")[0] == 200, 60)
+        until(lambda: server.send("GET", "/health")[0] == 503)
+        until(lambda: server.send("GET", "/health")[0] == 200)
     status, headers, data = server.send("POST", "/v1/chat/completions", body)
     assert status == 500
     assert headers["x-should-retry"] == "false"
@@ -461,7 +461,7 @@ def test_what_is_said_of_tls_and_of_requests() -> None:
     assert command.scheme == "https"
     trusted = ssl.create_default_context(cafile=CERT)
     body = json.dumps({"prompt": "What is"})
-    with closing(HTTPSConnection("127.0.0.1", command.server.port, timeout=60, context=trusted)) as connection:
+    with closing(HTTPSConnection("127.0.0.1", command.server.port, timeout=HANG_S, context=trusted)) as connection:
         connection.request("POST", "/completion", body, {"Content-Type": "application/json", "x-request-id": "mine"})
         response = connection.getresponse()
         assert (response.status, response.headers["x-request-id"]) == (200, "mine")

@@ -14,6 +14,7 @@ from octavo.errors import OctavoError
 from octavo.runtime import Model
 from octavo.server.fake import FakeClient
 from octavo.server.tls import Certificate, certificate
+from tests.limits import HANG_S
 from tests.server.running import events, running
 from tests.server.test_front import MESSAGES
 
@@ -24,7 +25,7 @@ CERT, KEY = str(FILES / "cert.pem"), str(FILES / "key.pem")
 def test_requests_and_streams(model: Model, caplog: pytest.LogCaptureFixture) -> None:
     trusted = ssl.create_default_context(cafile=CERT)
     with running(FakeClient([16]), model, certificate=Certificate(CERT, KEY)) as server:
-        with closing(HTTPSConnection("localhost", server.port, timeout=60, context=trusted)) as connection:
+        with closing(HTTPSConnection("localhost", server.port, timeout=HANG_S, context=trusted)) as connection:
             for stream in (False, True):
                 body = json.dumps({"messages": MESSAGES, "max_tokens": 3, "stream": stream})
                 origin = f"https://localhost:{server.port}"
@@ -40,14 +41,14 @@ def test_requests_and_streams(model: Model, caplog: pytest.LogCaptureFixture) ->
                 else:
                     assert json.loads(data)["choices"][0]["message"]["content"] == text
         with (
-            closing(HTTPSConnection("localhost", server.port, timeout=60)) as strict,
+            closing(HTTPSConnection("localhost", server.port, timeout=HANG_S)) as strict,
             pytest.raises(ssl.SSLCertVerificationError),
         ):
             strict.request("GET", "/health")
         with closing(server.connect()) as plain:
             plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert not plain.recv(100).startswith(b"HTTP/")
-        with closing(HTTPSConnection("127.0.0.1", server.port, timeout=60, context=trusted)) as connection:
+        with closing(HTTPSConnection("127.0.0.1", server.port, timeout=HANG_S, context=trusted)) as connection:
             connection.request("GET", "/health")
             assert connection.getresponse().status == 200
     assert [record.getMessage() for record in caplog.records if "Traceback" in (record.exc_text or "")] == []
