@@ -19,6 +19,13 @@ INSTALL_SERVE = "pip install '.[serve]' in Octavo's folder"
 """How the optional parts are installed, as errors say it."""
 
 
+def import_failure(package: str, error: Exception, install: str) -> str:
+    """What is wrong with a package whose import failed: it is missing, or it is there and can't be loaded."""
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == package:
+        return f"{package} is not installed ({install})"
+    return f"{package} is installed, but can't be imported: {error or type(error).__name__}"
+
+
 SHOWN_CHARACTERS = 80
 
 

@@ -37,9 +37,13 @@ def test_a_worker_that_fails_says_why(fake_peer: None) -> None:
 
 
 def test_a_missing_package_is_named_with_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "llama_cpp.py").write_text("raise ImportError('no module named llama_cpp')")
+    module = tmp_path / "llama_cpp.py"
+    module.write_text("raise ModuleNotFoundError('no module named llama_cpp')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(BackendError, match=r"-m pip install llama-cpp-python`.*--peer-python"):
+        PeerSubject("llama.cpp", worker_command("llama.cpp", None, OPTIONS))
+    module.write_text("raise ImportError('libllama.so: cannot allocate memory')")
+    with pytest.raises(BackendError, match=r"libllama.so: cannot allocate memory$"):
         PeerSubject("llama.cpp", worker_command("llama.cpp", None, OPTIONS))
 
 

@@ -11,6 +11,7 @@ from octavo.cli import serve
 from octavo.cli.serve import nbytes
 from octavo.errors import UsageError
 from tests.cli.conftest import Run
+from tests.server.test_tls import CERT, FILES, KEY
 
 
 @pytest.mark.parametrize(
@@ -76,3 +77,58 @@ def test_hosts_and_origins_as_browsers_write_them() -> None:
 def test_what_the_engine_refuses(octavo: Run, arguments: tuple[str, ...], told: str) -> None:
     """The option is named as it was typed, though the engine is another process."""
     assert told in octavo("serve", "demo", "--port", "0", *arguments).error()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--temp", "-1"], "--temp is -1.0 (allowed: 0 to 100)"),
+        (["--presence-penalty", "3"], "--presence-penalty is 3.0 (allowed: -2 to 2)"),
+        (["--top-k", "-2"], "--top-k is -2 (allowed: 0 or more)"),
+        (["--seed", "-2"], "--seed is -2 (allowed: -1 to "),
+        (["--predict", "0"], "is 0 (allowed: 1 or more, -1)"),
+        (["--chat-template-kwargs", "{"], "--chat-template-kwargs is no JSON"),
+        (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs is [1] (allowed: an object"),
+        (["--chat-template-kwargs", '{"a": 1, "a": 2}'], "a key is there twice"),
+        (["--chat-template-kwargs", '{"tools": []}'], "--chat-template-kwargs has 'tools', which is set here"),
+        (["--chat-template-kwargs", '{"a": NaN}'], "--chat-template-kwargs has a number that is"),
+        (["--chat-template-file", "nowhere.jinja"], "nowhere.jinja"),
+        (["--chat-template-file", "x", "--chat-template", "rag"], "are both given (allowed: one of them)"),
+        (["--reasoning", "off"], "--reasoning is 'off'"),
+        (["--alias", "a,,b"], "--alias is 'a,,b' (allowed: names with commas between them)"),
+    ],
+)
+def test_defaults_that_can_not_be(octavo: Run, arguments: list[str], said: str) -> None:
+    assert said in octavo("serve", "demo", "--port", "0", *arguments).error()
+
+
+def test_defaults_as_a_server_has_them(tmp_path: Path) -> None:
+    """Those of llama-server's names."""
+    from octavo.cli.defaults import Defaults
+
+    (tmp_path / "t.jinja").write_text("{{ messages[0].content }}")
+    given = Defaults(temp=0.5, top_k=-1, presence_penalty=1.0, seed=7, max_tokens=-1, reasoning="off",
+                     template_file=str(tmp_path / "t.jinja"), template_kwargs='{"a": [1]}').given()  # fmt: skip
+    assert given == {
+        "sampling": {"temperature": 0.5, "top_k": -1, "presence_penalty": 1.0}, "seed": 7, "max_tokens": -1,
+        "reasoning": "off", "variables": {"a": [1]}, "template_text": "{{ messages[0].content }}",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cert", "key", "said"),
+    [
+        (CERT, None, "--ssl-cert-file is given without --ssl-key-file (allowed: both or neither)"),
+        (None, KEY, "--ssl-key-file is given without --ssl-cert-file (allowed: both or neither)"),
+        ("nowhere.pem", KEY, "nowhere.pem: can't be opened"),
+        (CERT, "nowhere.pem", "nowhere.pem: can't be opened"),
+        (KEY, KEY, "key.pem: no certificate (allowed: PEM"),
+        (CERT, CERT, "cert.pem: no private key (allowed: PEM"),
+        (CERT, str(FILES / "other.pem"), "other.pem: not the key of the certificate in"),
+        (CERT, str(FILES / "locked.pem"), "locked.pem: a private key with a password (allowed: one without)"),
+        (str(FILES), KEY, "tls: "),
+    ],
+)
+def test_files_that_no_server_can_show(cert: str | None, key: str | None, said: str, octavo: Run) -> None:
+    given = [*(["--ssl-cert-file", cert] if cert else []), *(["--ssl-key-file", key] if key else [])]
+    assert said in octavo("serve", "demo", "--port", "0", *given).error()

@@ -314,7 +314,7 @@ def test_without_matplotlib(base: str, tmp_path: Path, monkeypatch: pytest.Monke
 
     def missing(name: str, *args: Any, **kwargs: Any) -> Any:
         if name.partition(".")[0] == "matplotlib":
-            raise ImportError(name)
+            raise ModuleNotFoundError(name, name=name)
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", missing)

@@ -79,6 +79,9 @@ class Chat:
         if said == "think":
             yield {"reasoning_content": "Let me "}
             yield {"reasoning_content": "see."}
+        while said == "never":
+            time.sleep(0.01)
+            yield {"content": ""}
         if said == "endless":
             while True:
                 time.sleep(0.01)
@@ -147,7 +150,7 @@ class Handler(BaseHTTPRequestHandler):
             if said == "break" and count == 2:
                 self.event({"error": {"message": "the engine has gone"}})
                 return
-        usage = {"prompt_tokens": 100, "completion_tokens": count}
+        usage = {"prompt_tokens": 4092 if said == "full" else 100, "completion_tokens": count}
         self.event({"choices": [], "usage": usage, "timings": {"predicted_per_second": 42.25}})
         self.wfile.write(b"data: [DONE]\n\n")
 

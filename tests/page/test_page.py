@@ -15,6 +15,10 @@ from tests.server.running import running_model
 
 pytestmark = pytest.mark.browser
 CHROMIUM = shutil.which("chromium")
+STATS = (
+    "45 tokens · 96.2 a second · first after 0.02 s", "1 token · first after 0.09 s · stopped",
+    "4,045 tokens · 96.2 a second · first after 10.02 s · cut at the limit",
+)  # fmt: skip
 DONE = ".message:last-child .tools [aria-label=Regenerate]"
 
 
@@ -76,7 +80,6 @@ def test_a_reply_is_streamed_kept_and_there_again(user: User) -> None:
     assert user.texts("#context") == ["105 of 4,096 tokens"]
     assert user.texts("#chats .title") == ["hello"]
     user.page.reload()
-    user.page.click("#chats .title")
     assert user.texts(".message > .text") == ["You said hello, reply 1."]
     user.say("more")
     assert [m["content"] for m in user.chat.asked[-1]["messages"]] == ["hello", "You said hello, reply 1.", "more"]
@@ -93,10 +96,92 @@ def test_stop(user: User, how: str) -> None:
         user.page.keyboard.press("Escape")
     user.page.wait_for_selector(DONE)
     assert user.texts(".error") == []
+    assert user.texts(".stats")[0].endswith(" s · stopped")
     assert user.stored()[0]["messages"][1]["content"].startswith("on and on")
+    user.page.reload()
+    assert user.texts(".stats")[0].endswith(" s · stopped")
     user.say("hello")
     assert user.chat.left == 1
     assert len(user.texts(".message")) == 4
+    assert "stopped" not in user.texts(".stats")[1]
+
+
+def test_a_reply_that_is_stopped_before_it_begins_says_so(user: User) -> None:
+    user.say("never", wait=False)
+    user.page.click("[aria-label=Stop]")
+    user.page.wait_for_selector(DONE)
+    assert user.texts(".stats") == ["stopped"]
+    user.page.reload()
+    assert user.texts(".stats") == ["stopped"]
+
+
+def test_a_reload_opens_the_conversation_that_was_open(user: User) -> None:
+    user.say("first")
+    user.page.click("#new")
+    user.page.reload()
+    assert user.texts(".message") == []
+    user.say("second")
+    user.page.click("#chats .title >> text=first")
+    user.page.reload()
+    assert user.texts(".message .body") == ["first"]
+    assert user.texts("#chats li.open .title") == ["first"]
+    other = user.context.new_page()  # a window of its own, with a conversation of its own
+    other.goto(user.chat.url)
+    assert other.locator(".message").count() == 0
+    user.page.click("[aria-label='Remove first']")
+    user.page.click("[aria-label='Remove first']")
+    user.page.reload()
+    assert user.texts(".message") == []
+    assert user.texts("#chats .title") == ["second"]
+
+
+def test_a_reload_in_the_middle_of_a_reply_keeps_what_there_is(user: User) -> None:
+    user.say("endless", wait=False)
+    user.page.wait_for_selector("text=on and on and")
+    user.page.reload()
+    user.page.wait_for_selector(DONE)
+    assert user.texts(".message > .text")[0].startswith("on and on and")
+    assert user.texts(".stats")[0].endswith("stopped")
+
+
+def test_the_title_is_that_of_the_first_text(user: User) -> None:
+    user.say("one")
+    user.page.hover(".message.user")
+    user.page.click(".message.user >> [aria-label=Edit]")
+    user.page.fill("textarea.edit", "changed")
+    user.page.press("textarea.edit", "Enter")
+    user.page.wait_for_selector("text=You said changed, reply 2.")
+    user.page.wait_for_selector(DONE)
+    assert user.texts("#chats .title") == ["changed"]
+    user.say("two")
+    assert user.texts("#chats .title") == ["changed"]
+    assert [one["title"] for one in user.stored()] == ["changed"]
+
+
+def test_no_more_tokens_are_shown_than_the_context_has(user: User) -> None:
+    """A server may count the token that did not fit."""
+    user.say("full")
+    assert user.texts("#context") == ["4,096 of 4,096 tokens"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [375, 320])
+def test_the_row_of_a_reply_breaks_between_its_parts(browser: Any, width: int, scheme: str) -> None:
+    with serving(Chat()) as chat:
+        size = {"width": width, "height": 740}
+        user = User(browser, chat, viewport=size, color_scheme=scheme, is_mobile=True, has_touch=True)
+        user.say("hello")
+        for stats in STATS:
+            user.page.evaluate("([s]) => { chat.messages[1].stats = s; draw(); }", [stats])
+            assert user.texts(".stats") == [stats]
+            copied, again = (user.page.locator(f".message:last-child [aria-label={name}]").bounding_box()
+                             for name in ("Copy", "Regenerate"))  # fmt: skip
+            assert copied["y"] == again["y"]
+            heights = {part.bounding_box()["height"] for part in user.page.locator(".stats span").all()}
+            assert len(heights) == 1
+            assert heights.pop() < 30
+            assert user.page.evaluate("document.getElementById('scroll').scrollWidth") == width
+        user.context.close()
 
 
 def test_regenerate_and_edit(user: User) -> None:

@@ -92,18 +92,18 @@ def test_half_a_character_is_never_shown(alphabet: Model) -> None:
 
 
 def test_a_full_context_raises_after_the_text(alphabet_path: str) -> None:
-    with octavo.load(alphabet_path, device="reference", n_ctx=40) as model:
+    with octavo.load(alphabet_path, device="reference", n_ctx=41) as model:
         n_prompt = len(model.encode_prompt("hi"))
         generation = model.generate("hi", stop="stX", **GREEDY)
         shown: list[str] = []
         with pytest.raises(ContextFullError) as caught:
             shown.extend(iter(generation))
-        n_reply = 40 - n_prompt + 1
+        n_reply = 41 - n_prompt
         assert shown == [*ALPHABET[: n_reply - 2], "st"], "what was held back comes before the error"
         assert generation.text_so_far == ALPHABET[:n_reply] == "abcdefghijklmnopqrst"
         assert generation.finish_reason == "context"
         assert str(caught.value) == (
-            f"the context of 40 tokens is full: {n_prompt} of the prompt and {n_reply} of the reply"
+            f"the context of 41 tokens is full: {n_prompt} of the prompt and {n_reply} of the reply"
         )
         assert "".join(model.generate("hi", max_tokens=3, **GREEDY)) == "abc", "the model is free again"
 

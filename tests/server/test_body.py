@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from octavo.runtime import Model
 from octavo.server import body
 from octavo.server.errors import ApiError
-from octavo.server.fake import FakeClient
+from octavo.server.fake import INFO, FakeClient
 from tests.limits import processor_time
 from tests.server.running import Server, running
 
@@ -116,8 +117,22 @@ def test_more_parts_than_a_request_has(begin: str, part: str, end: str) -> None:
 
 
 def test_brackets_within_texts_are_no_parts() -> None:
-    text = '[{":\\' * 100_000
+    text = '[{":,\\' * 300_000
     assert body.parse(json.dumps({"a": text}).encode(), DEPTH) == {"a": text}
+
+
+def test_a_body_has_so_many_values() -> None:
+    """Each takes some forty bytes of memory, whatever it takes of the body."""
+    assert body.count_values(b'{"a": [%b",,,"]}' % (b"0," * 997), 1000) == 999
+    data = b'{"a": [%b0]}' % (b"0," * 8_000_000)
+    with processor_time(1), pytest.raises(ApiError, match="more than 1000 values"):
+        body.count_values(data, 1000)
+
+
+def test_a_long_context_takes_as_many_tokens(model: Model) -> None:
+    info = replace(INFO, n_ctx=3 << 20, n_vocab=model.tokenizer.n_vocab)
+    with running(FakeClient(info=info), model) as server:
+        assert server.service.limits.values == 6 << 20
 
 
 CONTENT = '{"max_tokens": 1, "messages": [{"role": "user", "content": ['

@@ -9,7 +9,9 @@ import openai
 import pytest
 
 from octavo.runtime import Model
-from tests.server.running import Server, events, running_model
+from octavo.server import work
+from octavo.server.fake import FakeClient
+from tests.server.running import Server, events, running, running_model
 
 TEXT = "What is 12 times 7?"
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 6, "ignore_eos": True}
@@ -121,6 +123,22 @@ def test_how_likely_chosen_tokens_are(server: Server) -> None:
 MIXED = "1🦀<|im_end|>2"
 
 
+@pytest.mark.parametrize("more", [{"max_tokens": 30}, {"echo": True, "max_tokens": 0}, {"n": 2, "max_tokens": 16}])
+def test_an_answer_that_is_no_stream_has_so_many_tokens(
+    model: Model, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are likely in their places count, too: the answer is kept as a whole."""
+    monkeypatch.setattr(work, "MOST_WHOLE", 50)
+    with running(FakeClient([300]), model) as server:
+        body = {"prompt": [300] * 30, "logprobs": 4, **more}
+        status, error = server.refused("/v1/completions", body)
+        assert (status, "more than 50 tokens" in error["message"]) == (400, True)
+        assert server.service.metrics.replies == 0
+        assert server.post("/v1/completions", **{**body, "logprobs": None})["choices"]
+        if "echo" not in more:
+            assert server.send("POST", "/v1/completions", {**body, "stream": True})[2].endswith(b"data: [DONE]\n\n")
+
+
 def test_where_tokens_begin_in_the_text(server: Server, model: Model) -> None:
     """Control tokens are no part of an echoed prompt, and a token within a character begins where that does."""
     tokenizer = model.tokenizer
@@ -147,7 +165,7 @@ def test_where_tokens_begin_in_the_text(server: Server, model: Model) -> None:
 WRONG: dict[str, dict[str, Any]] = {
     "suffix": {"suffix": "x"},
     "best_of": {"best_of": 3},
-    "max_tokens": {"max_tokens": 0},
+    "max_tokens": {"max_tokens": -3},
     "logprobs": {"logprobs": 21},
     "prompt": {"prompt": []},
 }

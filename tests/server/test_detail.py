@@ -81,6 +81,58 @@ def same_in_all_cuts(
     return wanted
 
 
+def written(form: ToolFormat, n: int) -> str:
+    """So many calls of `add`, as a model writes them."""
+    parameters = [form.parameter.replace("KEY", key).replace("VALUE", "1") for key in "ab"]
+    arguments = form.comma.join(parameters) if form.parameter else '{"a": 1, "b": 1}'
+    if form.mark:
+        arguments = "a:1,b:1"
+    one = form.call.replace("NAME", "add").replace("ARGUMENTS", arguments)
+    return (form.joint or "").join(one.replace("NUMBER", str(i)) for i in range(n)).join(form.around)
+
+
+@pytest.mark.parametrize("form", BY_NAME.values(), ids=list(BY_NAME))
+@pytest.mark.parametrize("before", ["", "Let me see.\n"])
+def test_a_call_that_is_cut_is_no_text(form: ToolFormat, before: str) -> None:
+    """At any of its characters, of the first call and of the second one; nor is any of it shown in a stream."""
+    if before and form.name in ("harmony", "llama3", "pythonic"):  # which begin a message, or a reply
+        before = ""
+    n = 1 if form.joint is None else 2
+    calls = written(form, n)
+    assert len(cut_off(form, before + calls).calls) == n
+    for end in range(1, len(calls)):
+        found = cut_off(form, before + calls[:end])
+        assert found.content.rstrip() == before.rstrip(), calls[:end]
+        assert all(name == "add" for name, _ in found.calls)
+
+
+def cut_off(form: ToolFormat, text: str) -> Result:
+    detail, found = Detail(TOKENIZER, (), MARKERS[-1] if form.thinks[0] else None, ToolParser(form, TOOLS)), Result()
+    for token in TOKENIZER.encode(text):
+        found.take(detail.push([token]))
+    found.take(detail.finish(cut=True))
+    return found
+
+
+@pytest.mark.parametrize(("name", "text"), [
+    ("llama3", '{"name": "Bob", "age": 4'), ("llama3", '{"answer": "as long as'), ("llama3", '{"name": "B'),
+    ("pythonic", "[Note: this"), ("pythonic", "[1] Accord"), ("hermes", "a < b"), ("generic", "<tool> is"),
+])  # fmt: skip
+def test_text_that_is_cut_is_shown(name: str, text: str) -> None:
+    assert cut_off(BY_NAME[name], text).content == text
+
+
+@pytest.mark.parametrize("thinking", [THINK, BEGUN])
+def test_parts_of_markers_of_thinking_that_are_cut_are_no_text(thinking: Thinking) -> None:
+    text = "I see.</think>" if thinking.begun else "<think>I see.</think>"
+    for end in range(1, len(text)):
+        detail, found = Detail(TOKENIZER, (), thinking), Result()
+        found.take(detail.push(TOKENIZER.encode(text[:end])))
+        found.take(detail.finish(cut=True))
+        assert "I see.".startswith(found.reasoning)
+        assert not found.content
+
+
 ADD = '{"name": "add", "arguments": {"a": 1, "b": 2}}'
 ODD = '{"text": "a </tool_call> \\" } [TOOL_CALLS] ü"}'
 SAY = f'{{"name": "say", "arguments": {ODD}}}'

@@ -100,3 +100,49 @@ def test_a_grammar_that_is_wrong_is_not_repeated(server: Server) -> None:
     """An error says where the fault is, without the lines around it."""
     _, error = server.refused("/v1/chat/completions", {"messages": ASK, "grammar": "start: a\nb: /x/"})
     assert error["message"] == 'the grammar can\'t be used: at 1(8): unknown name: "a"'
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
+FORMS: list[dict[str, Any]] = [
+    {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}, {"type": "json_object"}, {"type": "text"},
+]  # fmt: skip
+NAMED = {"type": "function", "function": {"name": "now"}}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("choice", ["required", NAMED])
+def test_a_call_that_is_forced_comes_before_a_form(server: Server, form: dict[str, Any], choice: Any) -> None:
+    reply = server.chat("x", tools=TOOLS[1:], tool_choice=choice, response_format=form, **FREE)["choices"][0]
+    assert (reply["message"]["content"], reply["finish_reason"]) == (None, "tool_calls")
+    assert reply["message"]["tool_calls"][0]["function"]["name"] == "now"
+
+
+@pytest.mark.parametrize("form", FORMS[:2])
+def test_a_reply_that_may_call_has_the_form_where_it_does_not(server: Server, form: dict[str, Any]) -> None:
+    for seed in range(3):
+        (reply,) = server.chat("x", tools=TOOLS[1:], response_format=form, seed=seed, temperature=2)["choices"]
+        message = reply["message"]
+        assert (message["content"] or "{").lstrip().startswith("{")
+        assert message["content"] or message.get("tool_calls") or reply["finish_reason"] == "length"
+
+
+def test_forced_calls_of_other_routes_come_before_a_form(server: Server) -> None:
+    form = {"type": "json_schema", "name": "a", "schema": SCHEMA}
+    function = {"name": "now", "description": "the time"}
+    answer = server.post(
+        "/v1/responses", input="x", text={"format": form}, tools=[{"type": "function", **function}],
+        tool_choice={"type": "function", "name": "now"},
+    )  # fmt: skip
+    assert [item["type"] for item in answer["output"]] == ["function_call"]
+    answer = server.post(
+        "/v1/messages", messages=ASK, max_tokens=90, tools=[function], tool_choice={"type": "any"},
+        output_format={"type": "json_schema", "schema": SCHEMA},
+    )  # fmt: skip
+    assert [block["type"] for block in answer["content"]][:1] == ["tool_use"]
+
+
+def test_a_form_of_responses_is_named_as_it_is_there(server: Server) -> None:
+    form = {"type": "json_schema", "name": "a", "schema": ENDLESS}
+    status, error = server.refused("/v1/responses", {"input": "x", "text": {"format": form}})
+    assert (status, error["param"]) == (400, "text")
+    assert "response_format" not in error["message"]

@@ -57,7 +57,7 @@ def test_nothing_after_a_prompt(server: Server, name: str) -> None:
 def test_as_many_tokens_as_the_context_holds(server: Server, model: Model, most: int) -> None:
     prompt = [16] * (model.n_ctx - 20)
     reply = server.post("/completion", prompt=prompt, n_predict=most, ignore_eos=True, repeat_last_n=-1)
-    assert (reply["tokens_predicted"], reply["truncated"]) == (21, True)
+    assert (reply["tokens_predicted"], reply["truncated"]) == (20, True)
     assert reply["generation_settings"]["repeat_last_n"] == model.n_ctx
 
 

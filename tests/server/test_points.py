@@ -12,7 +12,7 @@ TABLE = (HERE / "README.md").read_text(encoding="utf-8")
 def test_every_point_has_tests_that_there_are() -> None:
     rows = re.findall(r"(?m)^\| ([\d, ]+) \|.*\| (.*) \|$", TABLE)
     points = [int(n) for numbers, _ in rows for n in numbers.split(",")]
-    assert points == list(range(1, 51))
+    assert points == list(range(1, len(points) + 1))
     for _, tests in rows:
         named = re.findall(r"`(test_\w+)\.(test_\w+)`", tests)
         assert named

@@ -156,3 +156,21 @@ def test_a_template_with_calls_that_tells_no_tools() -> None:
     use = tool_use(template, [{"name": "f"}], "auto", None, True)
     assert use is not None
     assert (use.form.name, use.told) == ("deepseek_v31", False)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/responses"])
+def test_a_call_that_is_cut_in_its_head_is_no_text(server: Server, path: str, stream: bool) -> None:
+    function = TOOLS[1]["function"]
+    body: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": {"messages": ASK, "tools": TOOLS, "tool_choice": "required", "max_tokens": 9},
+        "/v1/messages": {"messages": ASK, "tools": [function], "tool_choice": {"type": "any"}, "max_tokens": 9},
+        "/v1/responses": {"input": ASK, "tools": [{"type": "function", **function}], "tool_choice": "required",
+                          "max_output_tokens": 9},
+    }  # fmt: skip
+    _, _, answer = server.send("POST", path, {**body[path], "stream": stream})
+    assert b"tool_call>" not in answer
+    assert b'{\\"name' not in answer
+    if path == "/v1/chat/completions" and not stream:
+        (choice,) = json.loads(answer)["choices"]
+        assert (choice["message"]["content"], choice["finish_reason"]) == (None, "length")

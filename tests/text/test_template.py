@@ -12,7 +12,7 @@ import jinja2
 import pytest
 
 from octavo.errors import TemplateError, UsageError
-from octavo.text import ChatTemplate
+from octavo.text import ChatTemplate, clock
 from tests.text.chat_templates import CASES, GEMMA, MISTRAL, USER
 
 
@@ -95,6 +95,34 @@ def test_separators_of_json() -> None:
 
 def test_the_date() -> None:
     assert ChatTemplate("{{ strftime_now('%Y') }}").render([]) == str(datetime.now().year)
+
+
+LLAMA_3_1 = """{%- if not date_string is defined %}
+    {%- set date_string = "26 Jul 2024" %}
+{%- endif %}
+{{- "Today Date: " + date_string }}"""
+LLAMA_3_2 = """{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now("%d %b %Y") %}
+    {%- else %}
+        {%- set date_string = "26 Jul 2024" %}
+    {%- endif %}
+{%- endif %}
+{{- "Today Date: " + date_string }}"""
+
+
+@pytest.mark.parametrize("source", [LLAMA_3_1, LLAMA_3_2, "Today Date: {{ date_string }}"])
+def test_templates_that_ask_for_the_date_are_told_todays(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now", lambda: datetime(2031, 3, 7, 23, 59))
+    template = ChatTemplate(source)
+    assert template.render([]) == "Today Date: 07 Mar 2031"
+    assert template.render([], date_string="1 May 1999") == "Today Date: 1 May 1999"
+
+
+def test_a_template_that_refuses_to_go_on_without_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now", lambda: datetime(2031, 3, 7))
+    source = "{% if not datetime %}{{ raise_exception('which day is it?') }}{% endif %}{{ datetime }}"
+    assert ChatTemplate(source).render([]) == "Mar 07 2031"
 
 
 @pytest.mark.parametrize(

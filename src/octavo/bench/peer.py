@@ -48,10 +48,11 @@ class PeerSubject:
         try:
             hello = self._answer()
             if "missing" in hello:
-                raise BackendError(
-                    f"peer {name}: {hello['missing']}; `{command[0]} -m pip install llama-cpp-python`, or name the "
-                    "interpreter that has it with --peer-python"
+                install = (
+                    f"; `{command[0]} -m pip install llama-cpp-python`, or name the interpreter that has it with "
+                    "--peer-python"
                 )
+                raise BackendError(f"peer {name}: {hello['error']}{install if hello['missing'] else ''}")
             self.version = str(hello.pop("version"))
             self.settings = hello
             """How it was set up, for results to tell."""

@@ -2,7 +2,7 @@
 
 It is run as a script, perhaps by an interpreter that lacks this package, so it imports nothing of it. Its one argument
 is JSON: path, threads, n_ctx, n_vocab, gpu, kv. It says hello first: {"version": ..., "flash_attention": ...}, or
-{"missing": why} where llama-cpp-python can't be imported. Commands and answers:
+{"missing": whether it is, "error": why} where llama-cpp-python can't be imported. Commands and answers:
 
     {"do": "prepare", "depth": d}  ->  {}
     {"do": "prefill", "tokens": n} ->  {"seconds": s}
@@ -85,7 +85,7 @@ def main() -> None:
     try:
         worker = Worker(**json.loads(sys.argv[1]))
     except ImportError as error:
-        answer({"missing": str(error)})
+        answer({"missing": isinstance(error, ModuleNotFoundError), "error": str(error)})
         return
     answer({"version": worker.version, "flash_attention": FLASH_ATTENTION})
     answers: tuple[Callable[..., dict[str, float]], ...] = (worker.prepare, worker.prefill, worker.decode)

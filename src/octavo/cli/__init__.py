@@ -41,7 +41,8 @@ class _Log(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         level = "" if getattr(record, "news", False) else f"{record.levelname}: "
-        print(f"octavo: {level}{self.format(record)}", file=sys.stderr)
+        with suppress(OSError, ValueError):  # of a terminal that is closed, a disk that is full: no reason to end
+            print(f"octavo: {level}{self.format(record)}", file=sys.stderr)
 
 
 class _Commands(TyperGroup):

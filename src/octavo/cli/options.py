@@ -81,8 +81,8 @@ class Where(Place):
 
 OTHER_NAMES = {
     "ctx": "ctx-size", "context": "ctx-size", "n-ctx": "ctx-size", "kv": "cache-type", "cache-type-k": "cache-type",
-    "n-gpu-layers": "gpu-layers", "n-predict": "max-tokens", "system-prompt": "system", "outtype": "type",
-    "preset": "type", "cuda": "gpu", "rocm": "gpu", "hip": "gpu",
+    "n-gpu-layers": "gpu-layers", "n-predict": "max-tokens", "predict": "max-tokens", "system-prompt": "system",
+    "outtype": "type", "preset": "type", "cuda": "gpu", "rocm": "gpu", "hip": "gpu",
 }  # fmt: skip
 """Names of options and values that earlier releases, llama.cpp or torch have, and what they are called here."""
 
@@ -93,7 +93,7 @@ OPTIONS = {
     "gpu_layers": ("--gpu-layers", "-ngl", "--n-gpu-layers"),
     "threads": ("--threads", "-t"),
     "device": ("--device",),
-    "max_tokens": ("--max-tokens", "-n", "--n-predict"),
+    "max_tokens": ("--max-tokens", "-n", "--n-predict", "--predict"),
     "temperature": ("--temp", "--temperature"),
     "seed": ("--seed", "-s"),
     "stop": ("--stop",),
@@ -106,7 +106,8 @@ OPTIONS = {
 """The options that Python's arguments are on the command line, the usual name first."""
 OF_SERVE = {
     **{name: (f"--{name.replace('_', '-')}",) for name in
-       ("kv_memory", "itl_target", "speculate", "deterministic", "embeddings")},
+       ("kv_memory", "itl_target", "speculate", "deterministic", "embeddings", "presence_penalty", "frequency_penalty",
+        "reasoning", "chat_template_kwargs")},
     "max_sequences": ("--max-sequences", "-np"),
 }  # fmt: skip
 """Those that only `serve` has."""

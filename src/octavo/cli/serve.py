@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from octavo.cli.defaults import Defaults
 from octavo.cli.lora import adapters
 from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Where, gpu_layers
@@ -45,9 +46,24 @@ class Reached:
     key_file: Annotated[
         str | None, typer.Option("--api-key-file", metavar="FILE", help="A key a line.", rich_help_panel=REACHED)
     ] = None
-    alias: Annotated[str | None, typer.Option("--alias", help="What the model is called.", rich_help_panel=REACHED)] = (
-        None
-    )
+    ssl_key: Annotated[
+        str | None,
+        typer.Option("--ssl-key-file", metavar="FILE", help="The key of --ssl-cert-file, in PEM.",
+                     rich_help_panel=REACHED),
+    ] = None  # fmt: skip
+    ssl_cert: Annotated[
+        str | None,
+        typer.Option("--ssl-cert-file", metavar="FILE", help="Speak HTTPS, and show this certificate (PEM).",
+                     rich_help_panel=REACHED),
+    ] = None  # fmt: skip
+    alias: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,NAME", help="What the model is called; of several names the first by alphabet is "
+                     "shown.", rich_help_panel=REACHED),
+    ] = None  # fmt: skip
+    tags: Annotated[
+        str | None, typer.Option(metavar="TAG,TAG", help="Words that /v1/models tells.", rich_help_panel=REACHED)
+    ] = None
     strict_model: Annotated[
         bool, typer.Option("--strict-model", help="Refuse requests for other models.", rich_help_panel=REACHED)
     ] = False
@@ -60,6 +76,9 @@ class Reached:
         list[str] | None,
         typer.Option("--cors-origin", help="A web page's origin that may ask.", rich_help_panel=REACHED),
     ] = None
+    log_requests: Annotated[
+        bool, typer.Option("--log-requests", help="A line of each request on standard error.", rich_help_panel=REACHED)
+    ] = False
     allow_host: Annotated[
         list[str] | None, typer.Option(help="A name that this machine is asked by.", rich_help_panel=REACHED)
     ] = None
@@ -118,6 +137,14 @@ class Load:
         bool, typer.Option("--embeddings", help="A model that generates gives vectors of texts too.",
                            rich_help_panel=LOAD)
     ] = False  # fmt: skip
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Connections with a request under way at most.", rich_help_panel=LOAD)
+    ] = 1024
+    step_timeout: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds of a step after which the engine is started again; 0: no limit.",
+                     rich_help_panel=LOAD),
+    ] = 600.0  # fmt: skip
 
 
 def serve(
@@ -127,6 +154,7 @@ def serve(
     ctx: Annotated[
         int | None, typer.Option("--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).")
     ] = None,
+    usual: Defaults,
     where: Where,
     load: Load,
     offline: Offline = False,
@@ -145,7 +173,11 @@ def serve(
     with closing(launched):
         path = local(model, offline)
         lora = tuple(adapters(where.lora, offline).items())
-        _run(launched, _engine_options(path, ctx, where, load, lora), _server_options(path, reached, load, lora))
+        engine, options = (
+            _engine_options(path, ctx, where, load, lora),
+            _server_options(path, reached, usual, load, lora),
+        )
+        _run(launched, engine, options, load.step_timeout or float("inf"))
 
 
 def _engine_options(path: str, ctx: int | None, where: Where, load: Load, lora: Chosen) -> EngineOptions:
@@ -173,17 +205,34 @@ def nbytes(text: str) -> int:
     return found
 
 
-def _server_options(path: str, reached: Reached, load: Load, lora: Chosen) -> ServerOptions:
+def _server_options(path: str, reached: Reached, usual: Defaults, load: Load, lora: Chosen) -> ServerOptions:
     from octavo.io.hub.cache import shown_name
     from octavo.server.options import Limits, ServerOptions
+    from octavo.server.serve import room_for
+    from octavo.server.tls import certificate
 
-    limits = Limits(queue=load.queue, drain_time=load.drain_timeout, ping=load.ping)
+    if usual.template_file is not None and reached.chat_template is not None:
+        raise UsageError("--chat-template-file and --chat-template are both given (allowed: one of them)")
+    names = sorted({*_words("--alias", reached.alias)}) or [shown_name(path).removesuffix(".gguf")]
+    limits = Limits(
+        queue=load.queue, drain_time=load.drain_timeout, ping=load.ping, connections=room_for(load.max_connections)
+    )
     return ServerOptions(
-        name=reached.alias or shown_name(path).removesuffix(".gguf"), host=reached.host, port=reached.port,
-        keys=_keys(reached), hosts=_hosts(reached.allow_host or ()), origins=_origins(reached.origin or ()),
+        name=names[0], aliases=tuple(names[1:]), tags=_words("--tags", reached.tags),
+        host=reached.host, port=reached.port,
+        certificate=certificate(reached.ssl_cert, reached.ssl_key), keys=_keys(reached),
+        hosts=_hosts(reached.allow_host or ()), origins=_origins(reached.origin or ()),
         strict_model=reached.strict_model, share_cache=load.share_cache, limits=limits,
-        chat_template=reached.chat_template, lora=lora,
+        chat_template=reached.chat_template, log_requests=reached.log_requests, lora=lora, **usual.given(),
     )  # fmt: skip
+
+
+def _words(option: str, given: str | None) -> tuple[str, ...]:
+    """What stands between commas. Raises UsageError for nothing there."""
+    words = () if given is None else tuple(word.strip() for word in given.split(","))
+    if not all(words):
+        raise UsageError(f"{option} is {given!r} (allowed: names with commas between them)")
+    return words
 
 
 def _hosts(given: Sequence[str]) -> tuple[str, ...]:
@@ -219,7 +268,9 @@ def _keys(reached: Reached) -> tuple[str, ...]:
     return tuple(keys)
 
 
-def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> None:
+def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step_timeout: float) -> None:
+    from contextlib import closing
+
     from octavo.huggingface import open_model_file
     from octavo.server.serve import bind, run, serve
     from octavo.server.supervise import ProcessClient
@@ -229,9 +280,12 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions) -> N
 
     def told(service: Service) -> None:
         shown = f"[{options.host}]" if ":" in options.host else options.host
-        print(f"octavo: {options.name} is served at http://{shown}:{port}", file=sys.stderr, flush=True)
+        scheme = "http" if options.certificate is None else "https"
+        print(f"octavo: {options.name} is served at {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
 
     if not options.keys and options.host not in ("127.0.0.1", "::1", "localhost"):
         logging.getLogger("octavo").warning("any machine that reaches this one may ask: there is no --api-key")
-    with open_model_file(engine.path) as file:
-        run(serve(ProcessClient(engine, launched), file, options, sock, told))
+    if options.log_requests:
+        logging.getLogger("octavo.requests").setLevel(logging.INFO)
+    with closing(sock), open_model_file(engine.path) as file:
+        run(serve(ProcessClient(engine, launched, step_timeout=step_timeout), file, options, sock, told))

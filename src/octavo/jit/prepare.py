@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
-from octavo.errors import BackendError
+from octavo.errors import BackendError, import_failure
 from octavo.jit import clock
 from octavo.jit.cache import kept
 from octavo.jit.clock import compile_seconds, spent
@@ -31,8 +31,8 @@ def prepare() -> None:
     try:
         import llvmlite.binding
         import numba
-    except (ImportError, OSError) as error:  # OSError: llvmlite's library can't be loaded
-        raise BackendError(f"device cpu: Numba can't be imported ({error}); `pip install numba`") from None
+    except (ImportError, OSError) as error:  # OSError: llvmlite's library can't be loaded, or there is no memory for it
+        raise BackendError(f"device cpu: {import_failure('numba', error, 'pip install numba')}") from None
     llvmlite.binding.set_option("octavo", "-addr-sink-using-gep=false")
     config: Any = numba.config
     config.THREADING_LAYER = layer()

@@ -39,6 +39,8 @@ class Chosen:
 
 Choices = dict[Request, Chosen | Exception]
 
+LEAST = -700.0
+"""ln of a probability that is as good as none: exp of less is no normal number."""
 FIRST: Mapping[Request, int] = {}
 
 
@@ -227,8 +229,7 @@ class Chooser:
             token = request.sampler(allowed, request.tokens)
         except Exception as error:
             return error
-        n = request.logprobs
-        return _accepted(request, Chosen(token, None if n is None else _logprobs_of_row(logits, token, n)))
+        return _accepted(request, Chosen(token, _how_likely(request, logits, allowed, token)))
 
 
 def _changes(choosing: Seq[tuple[Request, int]]) -> dict[Request, Changes]:
@@ -244,7 +245,8 @@ def _takes_few(wanted: Wanted) -> bool:
     """Whether a request's token is among candidates, of which nothing but these is asked."""
     sampler, n = wanted.request.sampler, wanted.request.logprobs
     among = isinstance(sampler, ChainSampler) and sampler.among_few
-    return among and (n is None or (n <= MAX_CANDIDATES and not wanted.changed))
+    of_all = wanted.changed or wanted.request.after_sampling
+    return among and (n is None or (n <= MAX_CANDIDATES and not of_all))
 
 
 def _outputs(few: Seq[Wanted], *, mixed: bool) -> tuple[int, ...]:
@@ -264,6 +266,16 @@ def _accepted(request: Request, chosen: Chosen) -> Chosen | Exception:
     except Exception as error:
         return error
     return chosen
+
+
+def _how_likely(request: Request, logits: F32, allowed: F32, token: int) -> LogProbs | None:
+    """How likely a token was of logits, or of those that are left to its sampler."""
+    n, sampler = request.logprobs, request.sampler
+    if n is None or not (request.after_sampling and isinstance(sampler, ChainSampler)):
+        return None if n is None else _logprobs_of_row(logits, token, n)
+    left = sampler.left(allowed, request.tokens)
+    found = _logprobs_of_row(left, token, min(n, int((left > -np.inf).sum())))
+    return LogProbs(found.token, tuple(pair for pair in found.likely if pair[1] > LEAST))
 
 
 def _logprobs(few: Few, row: int, column: int, n: int, total: float) -> LogProbs:

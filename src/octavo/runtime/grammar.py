@@ -18,7 +18,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from octavo.errors import INSTALL_SERVE, GrammarError, TokenizerError, UsageError
+from octavo.errors import INSTALL_SERVE, GrammarError, TokenizerError, UsageError, import_failure
 from octavo.runtime.request import Constraint
 from octavo.runtime.schema import read_schema
 from octavo.runtime.thinking import AfterThinking, Thinking
@@ -306,6 +306,6 @@ def _brief(message: str) -> str:
 def _llguidance() -> Any:
     try:
         import llguidance
-    except ImportError:
-        raise UsageError(f"grammars need llguidance, which is not installed: {INSTALL_SERVE}") from None
+    except ImportError as error:
+        raise UsageError(f"grammars need llguidance: {import_failure('llguidance', error, INSTALL_SERVE)}") from None
     return llguidance

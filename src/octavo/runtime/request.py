@@ -70,6 +70,7 @@ class Request:
     priority    requests of a lower number go first, those of one number in the order in which they came
     space       the prefix cache's: requests of one space share pages
     logprobs    with each token, as many of the likeliest ones as this, and how likely they are; None for none
+    after_sampling  how likely tokens are as the sampler draws them, not before any of its settings
     constraint  what the reply may be; None for anything
     siblings    requests of the same prompt, which is computed once for all of them
     failure     what went wrong, of one that ended with "error"
@@ -95,6 +96,7 @@ class Request:
     logprobs: int | None = None
     constraint: Constraint | None = None
     siblings: list[Request] = field(default_factory=list)
+    after_sampling: bool = False
     tokens: list[int] = field(init=False)
     sequence: Sequence = field(default_factory=Sequence, init=False)
     state: State = field(default=State.WAITING, init=False)
@@ -170,6 +172,8 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class LogProbs:
     """How likely a token was, of all tokens and before any setting of the sampler, and which were likeliest.
+
+    Of a request that wants it so after sampling: of those that were left to draw from.
 
     token   ln of the chosen token's probability
     likely  tokens, the likeliest first, with theirs

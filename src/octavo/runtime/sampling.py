@@ -218,9 +218,17 @@ class ChainSampler:
         ids = largest_first(logits, self.k)  # from here on only these are looked at, not the whole vocabulary
         return int(ids[draw(logits[None, ids], [self.draw], [len(tokens)])[0]])
 
-    def _among_many(self, logits: F32, tokens: Sequence[int]) -> int:
+    def left(self, logits: F32, tokens: Sequence[int]) -> F32:
+        """Logits that the token is drawn by, -inf for those that the settings leave out."""
+        return self._filtered(self.changes(tokens)(logits), tokens)
+
+    def _filtered(self, logits: F32, tokens: Sequence[int]) -> F32:
         for apply in self._filters():
             logits = apply(logits, tokens)
+        return logits
+
+    def _among_many(self, logits: F32, tokens: Sequence[int]) -> int:
+        logits = self._filtered(logits, tokens)
         candidates = np.flatnonzero(logits > -np.inf)
         cumulative = np.cumsum(probabilities(logits[candidates]))
         drawn = uniform(self.draw.seed, len(tokens)) * cumulative[-1]

@@ -68,7 +68,7 @@ class Scheduler:
             if len(one.prompt) > (most := min(self.n_ctx, self.pool.n_pages * PAGE_SIZE)):
                 raise ContextFullError(f"the prompt of {len(one.prompt)} tokens does not fit the context of {most}")
             one.arrival = next(self._arrivals)
-            last = self.n_ctx + 1  # the token after a full context is chosen, but not computed
+            last = max(self.n_ctx, len(one.prompt) + 1)  # a full context is followed by a token all the same
             one.end = last if one.max_tokens is None else min(last, len(one.prompt) + one.max_tokens)
         insort(self.waiting, request, key=RANK)
 

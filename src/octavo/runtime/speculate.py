@@ -152,7 +152,8 @@ class Speculator:
 def _later(request: Request, draft: list[int]) -> Request:
     """The request as it is once the tokens of a draft are chosen."""
     held = Later(request.constraint, draft) if isinstance(request.constraint, Foreseeing) else None
-    return Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs, constraint=held)
+    return Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs, constraint=held,
+                   after_sampling=request.after_sampling)  # fmt: skip
 
 
 def _token(choice: Chosen | Exception) -> int | None:

@@ -59,6 +59,7 @@ async def unless_left(request: Request, doing: Coroutine[Any, Any, R]) -> R:
 
 async def answered(request: Request, work: Work, renderer: Renderer, *, stream: bool | None) -> Response:
     """A job's events as they come, or all that it brings at once; nothing to speak of where the client left before."""
+    request.state.work = work  # for what is logged
     if stream:
         watch: Watch = request.app.state.watch
         return EventStream(work, renderer, watch)

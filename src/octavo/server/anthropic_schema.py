@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from octavo.server.schema import MOST_CONTENTS, MOST_MESSAGES, MOST_TOKENS, STOP, Body, ChatRequest, many
+from octavo.server import refused
+from octavo.server.schema import (
+    LIMIT,
+    MOST_CONTENTS,
+    MOST_MESSAGES,
+    STOP,
+    Body,
+    ChatRequest,
+    Sampling,
+    chosen_as,
+    joined,
+    many,
+)  # fmt: skip
 
 BILLING = "x-anthropic-billing-header"
 """How a line begins that Claude Code puts before its system message, and which is another one each time."""
@@ -76,6 +88,7 @@ class OutputFormat(Body):
 
 
 class OutputConfig(Body):
+    refuses: ClassVar[refused.Rules] = {"task_budget": refused.ABSENT}
     format: OutputFormat | None = None
     effort: str | None = Field(None, description="reasoning_effort of /v1/chat/completions")
 
@@ -100,19 +113,14 @@ class CountRequest(Body):
     def _one_form(self) -> CountRequest:
         if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
             raise ValueError("output_format and output_config.format are both given (allowed: one of them)")
-        name, form = self.form()
-        if form is not None and self.tool_choice is not None and self.tool_choice.type in ("any", "tool"):
-            raise ValueError(f"{name}: tool_choice asks for a call (allowed: auto, or none)")
         return self
 
 
-class MessagesRequest(CountRequest):
-    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)]
+class MessagesRequest(CountRequest, Sampling):
+    refuses: ClassVar[refused.Rules] = refused.MESSAGES
+    max_tokens: LIMIT
     stop_sequences: Annotated[list[STOP], many(16)] | None = None
     stream: bool | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
 
 
 def chat_request(body: CountRequest) -> ChatRequest:
@@ -128,14 +136,16 @@ def chat_request(body: CountRequest) -> ChatRequest:
     if body.output_config is not None:
         asked["reasoning_effort"] = body.output_config.effort
     if isinstance(body, MessagesRequest):
-        asked |= {"max_tokens": body.max_tokens, "stop": body.stop_sequences or None, "temperature": body.temperature,
-                  "top_p": body.top_p, "top_k": body.top_k}  # fmt: skip
+        kwargs = {**(body.chat_template_kwargs or {}), **asked.get("chat_template_kwargs", {})}
+        asked |= {**chosen_as(body), "max_tokens": body.max_tokens, "chat_template_kwargs": kwargs or None}
+        if body.stop_sequences:
+            asked["stop"] = body.stop_sequences
     return ChatRequest.model_validate(asked)
 
 
 def _system(given: str | list[Block] | None) -> str:
     texts = [given] if isinstance(given, str) else [block.text for block in given or ()]
-    return "\n".join(text for text in map(_without_billing, texts) if text)
+    return joined(map(_without_billing, texts))
 
 
 def _without_billing(text: str) -> str:
@@ -155,7 +165,7 @@ def _messages(message: MessageParam) -> list[dict[str, Any]]:
         {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": json.dumps(block.input)}}
         for block in message.content if block.type == "tool_use"
     ]  # fmt: skip
-    thoughts = "".join(block.thinking for block in message.content if block.type == "thinking")
+    thoughts = joined(block.thinking for block in message.content if block.type == "thinking")
     if calls:
         one["tool_calls"] = calls
     if thoughts:
@@ -166,7 +176,7 @@ def _messages(message: MessageParam) -> list[dict[str, Any]]:
 def _text(content: str | Sequence[Block] | None) -> str:
     if isinstance(content, str):
         return content
-    return "".join(block.text for block in content or () if block.type == "text")
+    return joined(block.text for block in content or () if block.type == "text")
 
 
 def _tools(given: Sequence[ToolParam] | None) -> list[dict[str, Any]] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
 from pydantic import ValidationError
@@ -15,19 +16,24 @@ from starlette.types import ASGIApp
 from octavo.errors import OctavoError
 from octavo.server import anthropic, meta, native, responses, routes_openai
 from octavo.server.answer import json_response
+from octavo.server.body import Sharing
 from octavo.server.errors import ApiError, api_error
 from octavo.server.families import answer_of
 from octavo.server.guard import Guard
 from octavo.server.openapi import describe
 from octavo.server.service import Service
 from octavo.server.stream import Watch
+from octavo.server.trace import Trace
 
+log = logging.getLogger("octavo")
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
     ("POST", "/chat/completions", routes_openai.chat_completions),
     ("POST", "/completions", routes_openai.text_completions),
+    ("POST", "/chat/completions/input_tokens", routes_openai.count_tokens),
     ("POST", "/responses", responses.responses),
+    ("POST", "/responses/input_tokens", responses.count_tokens),
     ("POST", "/embeddings", routes_openai.embeddings),
     ("GET", "/models", meta.models),
     ("GET", "/models/{name:path}", meta.model),
@@ -49,6 +55,8 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/", meta.chat_page),
 )
 """Routes that are there once."""
+TOLD: tuple[type[Exception], ...] = (ApiError, OctavoError, ValidationError, OSError, MemoryError, Exception)
+"""Errors that clients are told of; the last has a traceback in the log, too."""
 
 
 def routes() -> list[Route]:
@@ -66,18 +74,19 @@ async def openapi(request: Request) -> Response:
 def make_app(service: Service) -> ASGIApp:
     """The ASGI application that serves a model."""
     app = Starlette(
-        routes=routes(), exception_handlers={
-            HTTPException: _unknown, **dict.fromkeys((ApiError, OctavoError, ValidationError, Exception), _answer),
-        },
-    )  # fmt: skip
+        routes=routes(),
+        exception_handlers={HTTPException: _unknown, **dict.fromkeys(TOLD, _answer)},
+    )
     app.state.service, app.state.watch = service, Watch(service.options.limits)
     app.router.redirect_slashes = False
-    return Guard(app, service.options)
+    return Trace(Guard(Sharing(app, service.bodies), service.options), service.options)
 
 
 async def _answer(request: Request, error: Exception) -> Response:
     told = api_error(error)
-    status, body = answer_of(told, request.url.path)
+    if isinstance(error, OSError | MemoryError):
+        log.warning("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
+    status, body = answer_of(told, request.scope)
     return json_response(body, status, told.headers)
 
 
@@ -89,5 +98,5 @@ async def _unknown(request: Request, error: Exception) -> Response:
         told = ApiError(405, f"{request.method} is no method of {path}", headers=headers)
     else:
         told = ApiError(error.status_code, f"there is no {path}", headers=headers)
-    status, body = answer_of(told, path)
+    status, body = answer_of(told, request.scope)
     return json_response(body, status, told.headers)

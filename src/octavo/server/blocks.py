@@ -12,13 +12,17 @@ from octavo.server.work import Event
 
 @dataclass(slots=True)
 class Block:
-    """`text` is what it holds: thoughts, text, or the arguments of a call, which has an id and a name."""
+    """`text` is what it holds: thoughts, text, or the arguments of a call, which has an id and a name.
+
+    custom  of a call: it holds a text
+    """
 
     index: int
     kind: Literal["thinking", "text", "call"]
     text: str = ""
     id: str = ""
     name: str = ""
+    custom: bool = False
 
 
 Change = tuple[Literal["begins", "grows", "ends"], Block, str]
@@ -51,7 +55,7 @@ class Blocks:
             yield from self.end()
             block = Block(len(self.all), kind)
             if tool is not None:
-                block.id, block.name = tool.id or "", tool.name or ""
+                block.id, block.name, block.custom = tool.id or "", tool.name or "", tool.custom
             self.all.append(block)
             self._open = block
             yield "begins", block, ""

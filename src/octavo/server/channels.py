@@ -34,9 +34,11 @@ class Channels:
             thought, answer = thought + found[0], answer + found[1]
         return thought, answer
 
-    def finish(self) -> tuple[str, str]:
-        """What was held back, when no more text comes."""
+    def finish(self, *, cut: bool = False) -> tuple[str, str]:
+        """What was held back, when no more text comes; `cut`: parts of markers are none of it."""
         held, self._held = self._held, ""
+        if cut:
+            held = held[: len(held) - held_back(held, CHANNEL, *ENDS)]
         if self._state == "body":
             return self._message_text(held)
         return "", held if self._state == "begins" else ""

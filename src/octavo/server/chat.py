@@ -13,21 +13,20 @@ from octavo.server.chunks import ChunkedReply
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.detail import Delta
 from octavo.server.errors import ApiError, bad
-from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
+from octavo.server.job import Job, most_tokens, named_biases, sampling_of, seed_of, shows_progress, stops_of
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.messages import Likely
 from octavo.server.native_schema import TemplateRequest
-from octavo.server.schema import ChatRequest, Message, NamedTool, Tool
+from octavo.server.schema import AllowedTools, ChatRequest, Message, NamedTool, Tool
 from octavo.server.service import Service
 from octavo.server.stream import to_json
-from octavo.server.threads import LONG, size_of
+from octavo.server.threads import LONG
 from octavo.server.tool_grammar import or_json
 from octavo.server.tool_use import ToolUse, for_template, knows_tools, tool_use
 from octavo.server.usage import timings, usage
+from octavo.server.variables import template_variables
 from octavo.server.work import Choice, Event, Work
 
-TEMPLATE_KWARGS = ("enable_thinking", "thinking", "reasoning_effort", "preserve_thinking")
-"""Variables of templates that a request may set."""
 FIRST = b'{"role":"assistant","content":""}'
 """The first delta of a reply. Clients join what later ones say, so none has a role again."""
 
@@ -37,13 +36,15 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
     service.require_generation()
     tools = _tools_of(service, body)
     prompt = encode_chat(service, body, tools)
-    service.require_fitting(prompt, "messages")
+    most = most_tokens(service, body.max_completion_tokens, body.max_tokens, body.n_predict)
+    service.require_fitting(prompt, "messages", reply=most != 0)
     thinking = _thinking_of(service, body, prompt)
     return Job(
         prompts=[prompt], n=body.n or 1, sampling=sampling_of(service, body, named_biases(body.logit_bias)),
-        seed=seed_of(body), max_tokens=body.max_completion_tokens or body.max_tokens, stop=stops_of(body),
+        seed=seed_of(service, body), max_tokens=most, stop=stops_of(body),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
         tools=tools, thinking=thinking, grammar=_grammar_of(service, body, tools, thinking),
+        progress=shows_progress(body), shows_thinking=body.reasoning_format == "none",
         goes_on=body.continues and bool(body.messages[-1].text()),
     )  # fmt: skip
 
@@ -56,7 +57,7 @@ def size_of_messages(messages: Sequence[Message]) -> int:
 
 def effort(body: ChatRequest) -> int:
     """See `effort_of`."""
-    return effort_of(body, size_of_messages(body.messages) + size_of(list(template_variables(body).values())))
+    return effort_of(body, size_of_messages(body.messages) + len(to_json(body.chat_template_kwargs)))
 
 
 def prompt_of(service: Service, body: ChatRequest) -> list[int]:
@@ -68,10 +69,20 @@ def prompt_of(service: Service, body: ChatRequest) -> list[int]:
 def _tools_of(service: Service, body: ChatRequest) -> ToolUse | None:
     """The tools that a reply may call. Raises ApiError."""
     choice = body.tool_choice
-    named = choice.function.name if isinstance(choice, NamedTool) else None
-    functions = [tool.function.model_dump() for tool in body.tools or ()]
-    plain = choice if isinstance(choice, str) else None
-    return tool_use(service.template_for(body.tools), functions, plain, named, body.parallel_tool_calls is not False)
+    named = choice.name if isinstance(choice, NamedTool) else None
+    functions = [{**tool.function.model_dump(), "custom": tool.custom is not None} for tool in body.tools or ()]
+    allowed = choice.allowed_tools if isinstance(choice, AllowedTools) else None
+    plain = choice if isinstance(choice, str) else None if allowed is None else allowed.mode
+    try:
+        return tool_use(
+            service.template_for(body.tools), functions, plain, named, body.parallel_tool_calls is not False,
+            None if allowed is None else [tool.name for tool in allowed.tools],
+        )  # fmt: skip
+    except ApiError as error:
+        if body.functions is not None:
+            error.param = {"tools": "functions", "tool_choice": "function_call"}.get(error.param or "", error.param)
+            error.message = error.message.replace("tool_choice", "function_call")
+        raise
 
 
 def _thinking_of(service: Service, body: ChatRequest, prompt: Sequence[int]) -> Thinking | None:
@@ -90,7 +101,7 @@ def _grammar_of(
         return _calls_that_open(service, tools, thinking)
     if tools is not None:
         try:
-            if grammar is None:
+            if grammar is None or (param == "response_format" and tools.choice != "auto"):
                 grammar, param = tools.grammar(service.tokenizer), "tools"
             elif grammar.kind == "json_schema" and tools.choice == "auto":
                 calls = replace(tools, choice="required").grammar(service.tokenizer)
@@ -133,9 +144,7 @@ def encode_chat(service: Service, body: ChatRequest, tools: ToolUse | None = Non
 
     Raises ApiError for messages whose length tells that they can't fit the context, before their tokens are known.
     """
-    extra, template = template_variables(body), service.template_for(body.tools)
-    if body.reasoning_effort is not None:
-        extra.setdefault("reasoning_effort", body.reasoning_effort)
+    extra, template = template_variables(service.variables, body), service.template_for(body.tools)
     told = _dumped(body.tools) if tools is not None else []
     messages = for_template(template, messages_of(body.messages), told)
     if tools is not None and tools.told:
@@ -162,21 +171,11 @@ def _dumped(tools: Sequence[Tool] | None) -> list[dict[str, Any]]:
 def encode_chat_text(service: Service, body: TemplateRequest) -> str:
     """Messages as the model's template writes them."""
     tools, open_end = _dumped(body.tools), body.add_generation_prompt is not False
-    template, variables = service.template_for(tools), template_variables(body)
+    template, variables = service.template_for(tools), template_variables(service.variables, body)
     messages = for_template(template, messages_of(body.messages), tools)
     if tools and knows_tools(template):
         variables["tools"] = tools
     return template.render(messages, open_end, **variables)
-
-
-def template_variables(body: ChatRequest | TemplateRequest) -> dict[str, Any]:
-    """What a request sets of a template's variables. Raises ApiError for others than it may."""
-    found: dict[str, Any] = dict(body.chat_template_kwargs or {})
-    for name in found:
-        if name not in TEMPLATE_KWARGS:
-            allowed = ", ".join(TEMPLATE_KWARGS)
-            raise bad(f"chat_template_kwargs has {name!r} (allowed: {allowed})", "chat_template_kwargs")
-    return found
 
 
 def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -200,13 +199,17 @@ class ChatReply(ChunkedReply):
     def __init__(self, service: Service, body: ChatRequest, name: str, work: Work) -> None:
         super().__init__(service, body, name, work, "chatcmpl-", "chat.completion.chunk")
         self.logprobs = bool(body.logprobs)
+        self.old = body.functions is not None
         self._held: dict[int, tuple[list[int], list[Likely]]] = {}
 
     def begin(self) -> bytes:
         return b"".join(self._chunk(i, FIRST) for i in range(len(self.work.choices)))
 
-    def _chunk(self, i: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null") -> bytes:
-        return self.chunk(b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (i, delta, logprobs, finish))
+    def _chunk(
+        self, i: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null", more: bytes = b""
+    ) -> bytes:
+        choice = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (i, delta, logprobs, finish)
+        return self.chunk(choice, more)
 
     def events(self, events: list[Event]) -> bytes:
         return b"".join(chunk for one in events for chunk in self._chunks(one))
@@ -217,12 +220,19 @@ class ChatReply(ChunkedReply):
             shown = shown_tokens(self.work, one)
             held[0].extend(one.tokens[:shown])
             held[1].extend(one.likely[:shown])
-        chunks = [self._chunk(one.choice, delta_json(delta), self._logprobs(one.choice)) for delta in one.deltas]
+        choice, i = self.work.choices[one.choice], one.choice
+        chunks = [self._chunk(i, b"{}", more=self.more(choice, at)) for at in one.progress]
+        more = self.more(choice)
+        deltas = (delta_json(delta, old=self.old) for delta in one.deltas)
+        chunks += [self._chunk(i, delta, self._logprobs(i), more=more) for delta in deltas]
         if one.finish is not None:
             if self._held.get(one.choice, ([],))[0]:
                 chunks.append(self._chunk(one.choice, b'{"content":""}', self._logprobs(one.choice)))
-            chunks.append(self._chunk(one.choice, b"{}", finish=b'"%b"' % one.finish.encode()))
+            chunks.append(self._chunk(one.choice, b"{}", finish=to_json(self._finish(one.finish))))
         return chunks
+
+    def _finish(self, finish: str | None) -> str | None:
+        return "function_call" if self.old and finish == "tool_calls" else finish
 
     def _logprobs(self, i: int) -> bytes:
         """How likely the tokens are that no chunk has told of."""
@@ -243,7 +253,11 @@ class ChatReply(ChunkedReply):
                 self.service.tokenizer, tokens, [x for one in events for x in one.likely][: len(tokens)]
             )
         message = whole_message([delta for one in events for delta in one.deltas])
-        return {"index": i, "message": message, "logprobs": logprobs, "finish_reason": choice.finish}
+        if self.old and "tool_calls" in message:
+            message["function_call"] = message.pop("tool_calls")[0]["function"]
+        if self.work.job.tools is not None and choice.finish == "length":  # cut where a call begins: no text
+            message["content"] = message["content"] or None
+        return {"index": i, "message": message, "logprobs": logprobs, "finish_reason": self._finish(choice.finish)}
 
 
 def shown_tokens(work: Work, one: Event) -> int:
@@ -251,14 +265,21 @@ def shown_tokens(work: Work, one: Event) -> int:
     return len(one.tokens) - (one.finish is not None and work.choices[one.choice].ended is not None)
 
 
-def delta_json(delta: Delta) -> bytes:
-    """A piece of a reply as a chunk's delta."""
+def delta_json(delta: Delta, *, old: bool = False) -> bytes:
+    """A piece of a reply as a chunk's delta; `old`: calls are those of functions, not of tools."""
     if delta.tool is not None:
         tool = delta.tool
+        function = {"arguments": tool.arguments} | ({} if tool.name is None else {"name": tool.name})
+        if old:
+            return to_json({"function_call": function})
         call: dict[str, Any] = {"index": tool.index}
         if tool.id is not None:
             call |= {"id": tool.id, "type": "function"}
-        call["function"] = {"arguments": tool.arguments} | ({} if tool.name is None else {"name": tool.name})
+        if tool.custom:
+            call |= {} if tool.id is None else {"type": "custom"}
+            call["custom"] = {"input": tool.arguments} | ({} if tool.name is None else {"name": tool.name})
+        else:
+            call["function"] = function
         return to_json({"tool_calls": [call]})
     if delta.reasoning:
         return b'{"reasoning_content":%b}' % to_json(delta.reasoning)
@@ -271,10 +292,11 @@ def whole_message(deltas: Sequence[Delta]) -> dict[str, Any]:
     reasoning = "".join(delta.reasoning for delta in deltas)
     calls: dict[int, dict[str, Any]] = {}
     for tool in (delta.tool for delta in deltas if delta.tool is not None):
-        call = calls.setdefault(tool.index, {"id": tool.id, "type": "function", "function": {"arguments": ""}})
+        kind, text = ("custom", "input") if tool.custom else ("function", "arguments")
+        call = calls.setdefault(tool.index, {"id": tool.id, "type": kind, kind: {text: ""}})
         if tool.name is not None:
-            call["function"]["name"] = tool.name
-        call["function"]["arguments"] += tool.arguments
+            call[kind]["name"] = tool.name
+        call[kind][text] += tool.arguments
     message: dict[str, Any] = {"role": "assistant", "content": content or (None if calls else "")}
     if reasoning:
         message["reasoning_content"] = reasoning

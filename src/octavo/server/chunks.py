@@ -6,12 +6,13 @@ import time
 from typing import Any
 
 from octavo.server.errors import ApiError
+from octavo.server.messages import Progress
 from octavo.server.names import new_id
 from octavo.server.schema import ChatRequest, CompletionRequest
 from octavo.server.service import Service
 from octavo.server.stream import DONE, event, to_json
-from octavo.server.usage import timings, usage
-from octavo.server.work import Work
+from octavo.server.usage import progress_of, timings, usage
+from octavo.server.work import Choice, Work
 
 
 class ChunkedReply:
@@ -31,11 +32,17 @@ class ChunkedReply:
             "system_fingerprint": service.fingerprint,
         }  # fmt: skip
         self._head = b"data: " + to_json(self.common)[:-1] + b',"choices":['
-        self._tail = b'],"usage":null}\n\n' if self.usage else b"]}\n\n"
+        self._tail = b',"usage":null}\n\n' if self.usage else b"}\n\n"
+        self._times = bool(body.timings_per_token)
 
-    def chunk(self, choice: bytes) -> bytes:
-        """A chunk with a choice, which is JSON."""
-        return b"".join((self._head, choice, self._tail))
+    def chunk(self, choice: bytes, more: bytes = b"") -> bytes:
+        """A chunk with a choice, which is JSON, and what `more` says."""
+        return b"".join((self._head, choice, b"]", more, self._tail))
+
+    def more(self, choice: Choice, at: Progress | None = None) -> bytes:
+        """Times and how far the prompt is read, of a chunk, where these are asked for."""
+        times = b',"timings":%b' % to_json(timings(choice, at)) if self._times else b""
+        return times if at is None else b',"prompt_progress":%b%b' % (to_json(progress_of(choice, at)), times)
 
     def end(self) -> bytes:
         if not self.usage:

@@ -115,6 +115,7 @@ class EngineClient:
 
     state     "loading", "ready" or "dead"; `failure` says why it is dead, `wrong_argument` which argument is wrong
     info      what is loaded; None before the first time that it is
+    answers   there was a sign of life lately
     stats     the engine's counts after its last step; none of an engine that has ended
     restarts  times that the engine was started again
     """
@@ -124,6 +125,7 @@ class EngineClient:
         self.failure: str | None = None
         self.wrong_argument: str | None = None
         self.info: Info | None = None
+        self.answers = True
         self.stats = NO_STATS
         self.restarts = 0
         self.on_step: Callable[[Step], None] = lambda step: None
@@ -131,6 +133,11 @@ class EngineClient:
         self._streams: dict[int, Stream] = {}
         self._answers: dict[int, asyncio.Future[Scored | Vectors]] = {}
         self._changed = asyncio.Event()
+
+    @property
+    def up(self) -> bool:
+        """Whether there is an engine, and it answers."""
+        return self.state == "ready" and self.answers
 
     @property
     def under_way(self) -> int:
@@ -218,7 +225,11 @@ class EngineClient:
         elif isinstance(message, Broken):
             self.wrong_argument = message.argument
             self.died(message.message)
-        elif (future := self._answers.get(message.id)) is not None and not future.done():
+        elif isinstance(message, Scored | Vectors | Failed):
+            self._answer(message)
+
+    def _answer(self, message: Scored | Vectors | Failed) -> None:
+        if (future := self._answers.get(message.id)) is not None and not future.done():
             if isinstance(message, Failed):
                 future.set_exception(EngineFailedError(message.kind, message.message))
             else:

@@ -8,9 +8,9 @@ from typing import Any
 from octavo.server.chunks import ChunkedReply
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.errors import bad
-from octavo.server.job import Job, named_biases, sampling_of, seed_of, stops_of
+from octavo.server.job import Job, most_tokens, named_biases, sampling_of, seed_of, shows_progress, stops_of
 from octavo.server.logprobs import Offsets, text_logprobs
-from octavo.server.messages import Likely
+from octavo.server.messages import Likely, Progress
 from octavo.server.native_schema import NativeRequest
 from octavo.server.schema import CompletionRequest
 from octavo.server.service import Service
@@ -20,7 +20,7 @@ from octavo.server.usage import timings, usage
 from octavo.server.work import Event, Work
 
 USUAL_TOKENS = 16
-"""The most tokens of a completion that asks for no number, as OpenAI has it."""
+"""The most tokens of a completion where neither it nor the server has a number, as OpenAI has it."""
 
 
 def prompts_of(service: Service, given: object, *, reply: bool) -> list[list[int]]:
@@ -48,21 +48,19 @@ def effort(body: CompletionRequest | NativeRequest) -> int:
 def job_of(service: Service, body: CompletionRequest, key: str) -> Job:
     """What a request comes to. Raises ApiError, OctavoError."""
     service.require_generation()
-    if body.suffix is not None:
-        raise bad("suffix is not supported", "suffix")
     n = body.n or 1
     if body.best_of is not None and body.best_of != n:
         raise bad(f"best_of is {body.best_of} (allowed: n, which is {n})", "best_of")
-    most = USUAL_TOKENS if body.max_tokens is None else body.max_tokens
-    if most == 0 and not body.echo:
-        raise bad("max_tokens is 0 (allowed: 1 or more, or 0 with echo)", "max_tokens")
+    usual = USUAL_TOKENS if service.options.max_tokens is None else None
+    most = most_tokens(service, body.max_tokens, body.max_completion_tokens, body.n_predict, usual)
     grammar, param = grammar_of(body)
     if grammar is not None:
         require_grammar(service, grammar, None, param)
     return Job(
-        prompts=prompts_of(service, body.prompt, reply=most > 0), n=n, seed=seed_of(body), max_tokens=most,
+        prompts=prompts_of(service, body.prompt, reply=most != 0), n=n, seed=seed_of(service, body), max_tokens=most,
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
         logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), grammar=grammar, goes_on=True,
+        progress=shows_progress(body),
     )  # fmt: skip
 
 
@@ -112,8 +110,12 @@ class CompletionReply(ChunkedReply):
         tokenizer = self.service.tokenizer
         return text_logprobs(tokenizer, self._prompt(i), [None, *likely], Offsets(tokenizer.stream(skip_special=True)))
 
-    def _chunk(self, i: int, text: str, logprobs: dict[str, Any] | None = None, finish: str | None = None) -> bytes:
-        return self.chunk(to_json({"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish}))
+    def _chunk(
+        self, i: int, text: str, logprobs: dict[str, Any] | None = None, finish: str | None = None,
+        at: Progress | None = None,
+    ) -> bytes:  # fmt: skip
+        choice = to_json({"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish})
+        return self.chunk(choice, self.more(self.work.choices[i], at))
 
     def events(self, events: list[Event]) -> bytes:
         return b"".join(self._written(one) for one in events)
@@ -121,9 +123,10 @@ class CompletionReply(ChunkedReply):
     def _written(self, one: Event) -> bytes:
         text = "".join(delta.content for delta in one.deltas)
         logprobs = self._logprobs(one.choice, [one])
+        progress = b"".join(self._chunk(one.choice, "", at=at) for at in one.progress)
         if not (text or logprobs or one.finish):
-            return b""
-        return self._chunk(one.choice, text, logprobs, one.finish)
+            return progress
+        return progress + self._chunk(one.choice, text, logprobs, one.finish)
 
     def _logprobs(self, i: int, events: Sequence[Event]) -> dict[str, Any] | None:
         if self.logprobs is None:

@@ -55,6 +55,9 @@ def _wanted(body: Constrained) -> Iterator[Named]:
     if body.grammar:
         text = body.grammar
         yield "grammar", lambda: _of_text(text)
+    if body.json_schema is not None:
+        schema = body.json_schema
+        yield "json_schema", lambda: Grammar.json_schema(schema)
     if body.structured_outputs is not None:
         outputs = body.structured_outputs
         yield "structured_outputs", lambda: _of_outputs(outputs)

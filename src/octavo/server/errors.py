@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -26,6 +27,8 @@ FIELD = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): ")
 FAULTS = frozenset({"NonFiniteError", "BackendError", "DeviceMemoryError", "HostMemoryError", "QuarantineError"})
 """Errors that are not the request's."""
 OURS = FAULTS | {name for name, one in vars(kinds).items() if isinstance(one, type) and issubclass(one, OctavoError)}
+SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
+"""Errors of a system that has no descriptor, process or memory to give."""
 RETRIED_S, ENDED_S = 1, 30
 """Seconds after which a request may be sent again that an engine's end cut off, or a server's."""
 
@@ -103,6 +106,8 @@ def api_error(error: Exception) -> ApiError:
         return _invalid(error)
     if isinstance(error, EngineDiedError):
         return ApiError(503, f"the engine ended: {error}", code="engine_ended", headers={"Retry-After": str(RETRIED_S)})
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORT):
+        return unavailable(f"the system has no room for it now: {error or type(error).__name__}")
     kind = error.kind if isinstance(error, EngineFailedError) else type(error).__name__
     return of_kind(kind, str(error), getattr(error, "argument", None), ours=isinstance(error, OctavoError))
 

@@ -19,10 +19,10 @@ HEALTH_PATHS = ("/health", "/v1/health")
 OPEN_PATHS = (*HEALTH_PATHS, "/")
 """Which need no key: the chat page, which has nothing secret in it, asks for one itself."""
 ALLOWED_METHODS = b"GET, POST, OPTIONS"
-ALLOWED_HEADERS = b"authorization, content-type, x-api-key, anthropic-version, anthropic-beta"
+ALLOWED_HEADERS = b"authorization, content-type, x-api-key, anthropic-version, anthropic-beta, x-request-id"
 """Headers that pages of allowed origins may send, where they don't ask for others."""
 HEADER_NAMES = re.compile(rb"[A-Za-z0-9_, -]{1,4096}")
-READ_HEADERS = b"retry-after, x-should-retry"
+READ_HEADERS = b"retry-after, x-should-retry, x-request-id, request-id"
 """Headers of responses that clients in these pages may read."""
 
 
@@ -57,7 +57,7 @@ class Guard:
             scope.setdefault("state", {})["key"] = self._check_key(scope["path"], headers)
         except ApiError as error:
             more = [(name.lower().encode(), value.encode()) for name, value in error.headers.items()]
-            status, body = answer_of(error, scope["path"])
+            status, body = answer_of(error, scope)
             await _answer(send, status, to_json(body), [(b"content-type", b"application/json"), *more, *cors])
             return
         await self.app(scope, receive, _with(send, cors) if allowed else send)

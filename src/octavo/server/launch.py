@@ -6,10 +6,18 @@ import logging
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 STDIN = "-"
 """In place of a socket's number: standard input says what makes it."""
+ENDING = (
+    "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGBREAK", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF",
+    "SIGIO", "SIGPWR", "SIGSTKFLT", "SIGXCPU",
+)  # fmt: skip
+"""Signals that would end a process at once, but for faults. A server's front takes them, its engine ignores them."""
+GONE_S = 10.0
+"""Seconds that a killed process may take to be gone."""
 
 
 @dataclass(frozen=True)
@@ -20,17 +28,21 @@ class Launched:
     socket: socket.socket
 
     def close(self) -> None:
-        """See that it is gone."""
+        """See that it is gone; one that a driver holds is not waited for."""
         self.socket.close()
         self.process.kill()
-        self.process.wait()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(GONE_S)
 
 
 def launch() -> Launched:
-    """Start one."""
+    """Start one. Raises OSError where the system has no room for it."""
     ours, theirs = socket.socketpair()
-    with theirs:
-        return Launched(_on_windows(theirs) if sys.platform == "win32" else _with_descriptor(theirs), ours)
+    with theirs, ExitStack() as failing:
+        failing.enter_context(ours)
+        process = _on_windows(theirs) if sys.platform == "win32" else _with_descriptor(theirs)
+        failing.pop_all()
+    return Launched(process, ours)
 
 
 def _command(place: str) -> list[str]:

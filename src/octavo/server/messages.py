@@ -1,7 +1,7 @@
 """What front and engine say to each other: one msgpack message each, without anything that could run.
 
-The front sends `Add`, `Cancel`, `Score`, `Embed` and `Quit`; the engine `Ready` or `Broken` once, then a `Step` for
-each step, and an answer to each `Score` and `Embed`.
+The front sends `Add`, `Cancel`, `Score`, `Embed`, `Ping` and `Quit`; the engine `Ready` or `Broken` once, then a `Step`
+for each step, and an answer to each `Score`, `Embed` and `Ping`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     ids      one for each reply; never used twice
     seed     of the first reply's random numbers, one more for each that follows
     grammar  what replies may be, after `thinking`
+    after_sampling  how likely tokens are as the sampler draws them, not before its settings
+    progress        tell how far the prompt is read
     """
 
     ids: list[int]
@@ -31,6 +33,8 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     space: str = ""
     grammar: Grammar | None = None
     thinking: Thinking | None = None
+    after_sampling: bool = False
+    progress: bool = False
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
@@ -54,6 +58,10 @@ class Embed(msgspec.Struct, tag="embed", array_like=True, frozen=True):
     texts: list[list[int]]
     pooling: str
     normalize: bool
+
+
+class Ping(msgspec.Struct, tag="ping", array_like=True, frozen=True):
+    """Is the engine there? It is answered beside its steps."""
 
 
 class Quit(msgspec.Struct, tag="quit", array_like=True, frozen=True):
@@ -92,11 +100,20 @@ class Begun(msgspec.Struct, array_like=True, frozen=True, gc=False):
     prompt: float
 
 
+class Progress(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How far a prompt is read: tokens that were in the cache, those that are there now, and seconds since it began."""
+
+    cached: int
+    read: int
+    seconds: float
+
+
 class Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What a step brought for a reply: a token, or where it ended without one None.
 
     finish   why it ended: "stop", "length", "context", "interrupted" or "error"; None before that
     error    the kind of error and its words
+    progress  of one whose prompt is being read, which has no token
     drafted  of one that ended, tokens of drafts that were verified, and how many of them were right; None for none
     """
 
@@ -107,6 +124,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
     begun: Begun | None = None
     error: tuple[str, str] | None = None
     drafted: tuple[int, int] | None = None
+    progress: Progress | None = None
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
@@ -135,6 +153,12 @@ class Step(msgspec.Struct, tag="step", array_like=True, frozen=True):
     seconds: float
 
 
+class Pong(msgspec.Struct, tag="pong", array_like=True, frozen=True):
+    """The answer to a `Ping`: seconds since the engine last took messages; 0 while it waits for some, or loads."""
+
+    seconds: float
+
+
 class Scored(msgspec.Struct, tag="scored", array_like=True, frozen=True):
     """The answer to a `Score`: a value for each token but the first."""
 
@@ -143,11 +167,18 @@ class Scored(msgspec.Struct, tag="scored", array_like=True, frozen=True):
 
 
 class Vectors(msgspec.Struct, tag="vectors", array_like=True, frozen=True):
-    """The answer to an `Embed`: float32 [n, width], little-endian."""
+    """The answer to an `Embed`: float32 [n, width], little-endian.
+
+    queued, seconds  in the queue, and from then to the end
+    pieces           in which it was computed
+    """
 
     id: int
     width: int
     data: bytes
+    queued: float = 0.0
+    seconds: float = 0.0
+    pieces: int = 0
 
 
 class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
@@ -158,8 +189,8 @@ class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
     message: str
 
 
-ToEngine = Add | Cancel | Score | Embed | Quit
-ToFront = Ready | Broken | Step | Scored | Vectors | Failed
+ToEngine = Add | Cancel | Score | Embed | Ping | Quit
+ToFront = Ready | Broken | Step | Pong | Scored | Vectors | Failed
 
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 to_front = msgspec.msgpack.Decoder(ToFront)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 if TYPE_CHECKING:
     from octavo.server.client import EngineClient
-    from octavo.server.messages import Step
+    from octavo.server.messages import Step, Vectors
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -46,15 +46,17 @@ class Gaps:
 class Metrics:
     """Counts of what the server did, and how long it took.
 
-    replies        under way or waiting
+    replies        under way or waiting, and other work that is, such as vectors of texts
+    beside         how much of it is other work; the engine has one piece of it under way at a time
     reply_seconds  that a reply takes, as far as is known
     """
 
     def __init__(self, client: EngineClient) -> None:
         self.client, self.registry = client, CollectorRegistry()
-        self.replies, self.reply_seconds = 0, 5.0
+        self.replies, self.beside, self.reply_seconds = 0, 0, 5.0
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
         self.prompt_seconds = self.generated_seconds = 0.0
+        self.later_tokens = 0  # of replies, without the first of each: those that their seconds are of
         self.steps = self.busy = self.most_tokens = 0
         self.first = self._histogram("time_to_first_token_seconds", "From a request to its first token", SECONDS)
         self.gap = Gaps()
@@ -85,6 +87,16 @@ class Metrics:
         self.whole.observe(seconds)
         self.most_tokens = max(self.most_tokens, tokens)
 
+    def embedded(self, lengths: Sequence[int], seconds: float, answers: Sequence[Vectors]) -> None:
+        """Count vectors of texts of so many tokens: the seconds that the request took, and what the engine says."""
+        self.queued.observe(answers[0].queued)
+        self.prompt_tokens += sum(lengths)
+        self.prompt_seconds += sum(one.seconds for one in answers)
+        pieces = sum(one.pieces for one in answers)
+        self.steps += pieces
+        self.busy += pieces
+        self.ended(seconds, "stop", max(lengths))
+
     def text(self) -> bytes:
         """All of it, as Prometheus reads it."""
         return generate_latest(self.registry)
@@ -93,6 +105,8 @@ class Metrics:
         """What is counted here and elsewhere, for the registry."""
         yield self.gap.family()
         stats, info = self.client.stats, self.client.info
+        running = stats.running + bool(self.beside)
+        waiting = max(self.replies - running, 0)
         for name, text, value in (
             ("prompt_tokens", "Tokens of prompts", self.prompt_tokens),
             ("prompt_tokens_cached", "Of these, tokens that were in the cache", self.cached_tokens),
@@ -109,21 +123,21 @@ class Metrics:
             ("n_tokens_max", "Most tokens of a sequence", self.most_tokens),
             ("prompt_tokens_seconds", "Tokens of prompts a second", _rate(self.prompt_tokens, self.prompt_seconds)),
             ("predicted_tokens_seconds", "Tokens of a reply a second",
-             _rate(self.generated_tokens, self.generated_seconds)),
-            ("requests_processing", "Replies under way", stats.running),
-            ("requests_deferred", "Replies that wait", max(self.replies - stats.running, 0)),
+             _rate(self.later_tokens, self.generated_seconds)),
+            ("requests_processing", "Replies under way", running),
+            ("requests_deferred", "Replies that wait", waiting),
             ("n_busy_slots_per_decode", "Replies in a step", _rate(self.busy, self.steps)),
         ):  # fmt: skip
             yield GaugeMetricFamily(f"llamacpp:{name}", text, value=value)
         pages = info.n_pages if info is not None else 0
         for name, text, value in (
-            ("num_requests_running", "Replies under way", stats.running),
-            ("num_requests_waiting", "Replies that wait", max(self.replies - stats.running, 0)),
+            ("num_requests_running", "Replies under way", running),
+            ("num_requests_waiting", "Replies that wait", waiting),
             ("kv_cache_usage_perc", "Share of the KV cache's pages that replies hold", _rate(stats.held, pages)),
             ("kv_pages_held", "Pages that replies hold", stats.held),
             ("kv_pages_cached", "Pages of prompts and replies that are kept for others", stats.cached),
             ("kv_pages_empty", "Pages without anything", stats.empty),
-            ("engine_up", "Whether the engine answers", int(self.client.state == "ready")),
+            ("engine_up", "Whether the engine answers", int(self.client.up)),
         ):
             yield GaugeMetricFamily(f"octavo:{name}", text, value=value)
         for name, text, value in (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from math import exp
 from typing import Any
 
 from starlette.requests import Request
@@ -15,15 +16,15 @@ from octavo.server.chat import encode_chat_text, size_of_messages
 from octavo.server.completions import effort
 from octavo.server.constrain import effort_of, grammar_of, require_grammar
 from octavo.server.errors import ApiError, bad
-from octavo.server.job import Job, sampling_of, seed_of, stops_of
+from octavo.server.job import Job, most_tokens, sampling_of, seed_of, shows_progress, stops_of
 from octavo.server.logprobs import finite
-from octavo.server.messages import Likely
+from octavo.server.messages import Likely, Progress
 from octavo.server.native_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
 from octavo.server.schema import MOST_PROMPTS, Sampling
 from octavo.server.service import Service
 from octavo.server.stream import event, to_json
 from octavo.server.threads import in_thread_if_long
-from octavo.server.usage import timings
+from octavo.server.usage import progress_of, timings
 from octavo.server.work import Choice, Event, Work
 
 STOP_TYPES = {"length": "limit", "context": "limit"}
@@ -35,12 +36,12 @@ def job_of(service: Service, body: NativeRequest, key: str) -> Job:
     grammar, param = grammar_of(body)
     if grammar is not None:
         require_grammar(service, grammar, None, param)
-    most = body.n_predict if body.n_predict is not None else body.max_tokens
-    most = None if most is None or most < 0 else most
+    most = most_tokens(service, body.n_predict, body.max_completion_tokens, body.max_tokens)
     sampling = sampling_of(service, body, _biases(service, body.logit_bias))
     return Job(
-        prompts=_prompts(service, body.prompt, reply=most != 0), sampling=sampling, seed=seed_of(body),
-        stop=stops_of(body), max_tokens=most, logprobs=body.n_probs or None,
+        prompts=_prompts(service, body.prompt, reply=most != 0), sampling=sampling, seed=seed_of(service, body),
+        stop=stops_of(body), max_tokens=most, logprobs=(body.n_probs or body.logprobs) or None,
+        n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
         space=service.space(key, body.cache_salt), grammar=grammar, goes_on=True,
     )  # fmt: skip
 
@@ -103,13 +104,21 @@ class NativeReply:
         written = []
         for one in events:
             choice, content = self.work.choices[one.choice], _content(one)
+            written += [self._part(one.choice, "", [], at) for at in one.progress]
             if content or one.likely:
-                part = {"index": one.choice, "content": content, "tokens": one.tokens, "stop": False, "id_slot": -1,
-                        "tokens_predicted": choice.tokens, "tokens_evaluated": choice.n_prompt}  # fmt: skip
-                written.append(part | self._probabilities([one]))
+                written.append(self._part(one.choice, content, one.tokens) | self._probabilities([one]))
             if one.finish is not None:
                 written.append(self._last(one.choice, choice, "", []))
         return b"".join(event(to_json(part)) for part in written)
+
+    def _part(self, i: int, content: str, tokens: list[int], at: Progress | None = None) -> dict[str, Any]:
+        """A piece of a stream; `at`: how far the prompt is read."""
+        choice = self.work.choices[i]
+        more: dict[str, Any] = {"timings": timings(choice, at)} if self.body.timings_per_token else {}
+        if at is not None:
+            more["prompt_progress"] = progress_of(choice, at)
+        return {"index": i, "content": content, "tokens": tokens, "stop": False, "id_slot": -1,
+                "tokens_predicted": choice.tokens, "tokens_evaluated": choice.n_prompt, **more}  # fmt: skip
 
     def end(self) -> bytes:
         return b""
@@ -123,37 +132,54 @@ class NativeReply:
         for i, events in enumerate(found):
             content = "".join(map(_content, events))
             tokens = [token for one in events for token in one.tokens] if self.body.return_tokens else []
-            parts.append(self._last(i, self.work.choices[i], content, tokens) | self._probabilities(events))
-        several = isinstance(self.body.prompt, list) and not _is_one(self.body.prompt)
+            parts.append(self._last(i, self.work.choices[i], content, tokens, events))
+        several = len(parts) > 1 or (isinstance(self.body.prompt, list) and not _is_one(self.body.prompt))
         return parts if several else parts[0]
 
-    def _last(self, i: int, choice: Choice, content: str, tokens: list[int]) -> dict[str, Any]:
+    def _last(
+        self, i: int, choice: Choice, content: str, tokens: list[int], events: Sequence[Event] = ()
+    ) -> dict[str, Any]:
         kind = STOP_TYPES.get(choice.end or "", "eos" if choice.stopped is None else "word")
         job = self.work.job
-        return {
+        return self._wanted({
             "index": i, "content": content, "tokens": tokens, "id_slot": -1, "stop": True,
             "model": self.service.options.name, "tokens_predicted": choice.tokens,
             "tokens_evaluated": choice.n_prompt,
             "generation_settings": settings(job),
-            "prompt": self.service.tokenizer.decode(job.prompts[i]), "has_new_line": "\n" in content,
+            "prompt": self.service.tokenizer.decode(job.prompts[i // job.n]), "has_new_line": "\n" in content,
             "truncated": choice.end == "context", "stop_type": kind, "stopping_word": choice.stopped or "",
             "tokens_cached": choice.n_prompt + choice.tokens, "timings": timings(choice),
-        }  # fmt: skip
+            **self._probabilities(events),
+        })  # fmt: skip
+
+    def _wanted(self, reply: dict[str, Any]) -> dict[str, Any]:
+        """The fields of a reply that are asked for; those of fields within others by both names."""
+        if not self.body.response_fields:
+            return reply
+        found: dict[str, Any] = {}
+        for name in self.body.response_fields:
+            value: Any = reply
+            for key in name.split("/"):
+                value = value.get(key, self) if isinstance(value, dict) else self
+            if value is not self:
+                found[name] = value
+        return found
 
     def _probabilities(self, events: Sequence[Event]) -> dict[str, Any]:
-        if self.work.job.logprobs is None:
+        if self.work.job.logprobs is None or not events:
             return {}
         pairs = [pair for one in events for pair in zip(one.tokens, one.likely, strict=True)]
         return {"completion_probabilities": [self._probability(*pair) for pair in pairs]}
 
     def _probability(self, token: int, one: Likely) -> dict[str, Any]:
         top = [self._entry(*pair) for pair in one.top]
-        return {**self._entry(token, one.token), "top_logprobs": top}
+        return {**self._entry(token, one.token), "top_probs" if self.work.job.after_sampling else "top_logprobs": top}
 
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         data = self.service.tokenizer.token_bytes(token)
         text = data.decode(errors="replace")
-        return {"id": token, "token": text, "bytes": list(data), "logprob": finite(logprob)}
+        likely = {"prob": exp(logprob)} if self.work.job.after_sampling else {"logprob": finite(logprob)}
+        return {"id": token, "token": text, "bytes": list(data), **likely}
 
 
 def _content(one: Event) -> str:
@@ -231,12 +257,13 @@ async def apply_template(request: Request) -> Response:
 async def props(request: Request) -> Response:
     """What is served, and with what settings."""
     service = service_of(request)
-    info, defaults = service.info, Job((), sampling_of(service, Sampling.model_validate({}), {}), seed=-1)
+    info, options, plain = service.info, service.options, Sampling.model_validate({})
+    usual = Job((), sampling_of(service, plain, {}), options.seed, max_tokens=most_tokens(service))
     of_tools = service.tool_template
     more = {} if of_tools is None else {"chat_template_tool_use": of_tools.source}
     return json_response({
-        "default_generation_settings": {"n_ctx": info.n_ctx, "params": settings(defaults)},
-        "total_slots": info.max_sequences, "model_path": service.options.name, "model_alias": service.options.name,
+        "default_generation_settings": {"n_ctx": info.n_ctx, "params": settings(usual)},
+        "total_slots": info.max_sequences, "model_path": service.path, "model_alias": options.name,
         "chat_template": service.template.source, **_ends(service, ""), "build_info": service.fingerprint,
         "modalities": {"vision": False, "audio": False}, "is_sleeping": False, **more,
     })  # fmt: skip

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, model_validator
 
+from octavo.server import refused
 from octavo.server.schema import (
+    LIMIT,
     MOST_BIASES,
+    MOST_CHOICES,
     MOST_MESSAGES,
     MOST_PROMPTS,
-    MOST_TOKENS,
     TOKEN,
     TOKENS,
     Body,
@@ -27,14 +29,22 @@ MIXED = Annotated[list[TOKEN | str], many(1 << 16, least=1)]
 class NativeRequest(Sampling):
     """llama-server's /completion."""
 
+    refuses: ClassVar[refused.Rules] = refused.NATIVE
+
     prompt: str | TOKENS | MIXED | Annotated[list[str | TOKENS | MIXED], many(MOST_PROMPTS, least=1)]
-    n_predict: Annotated[int, Field(ge=-2, le=MOST_TOKENS)] | None = Field(
-        None, description="0: only read the prompt; -1 or -2: as many as the context holds"
-    )
-    max_tokens: Annotated[int, Field(ge=-2, le=MOST_TOKENS)] | None = Field(
-        None, description="another name of n_predict"
-    )
+    n_predict: LIMIT | None = None
+    max_completion_tokens: LIMIT | None = Field(None, description="another name of n_predict")
+    max_tokens: LIMIT | None = Field(None, description="another name of n_predict")
     n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(None, description="another name of n_probs")
+    post_sampling_probs: bool | None = Field(
+        None, description="probabilities among the tokens that are left to choose from"
+    )
+    response_fields: Annotated[list[str], many(64)] | None = Field(
+        None, description="which fields are answered, of those within others by both names: a/b"
+    )
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    n_cmpl: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(None, description="another name of n")
     logit_bias: (
         Annotated[list[Annotated[list[int | float | bool | str], many(MOST_BIASES)]], many(MOST_BIASES)]
         | Annotated[dict[str, float | bool], few(MOST_BIASES)]
@@ -68,7 +78,8 @@ class DetokenizeRequest(Body):
 
 
 class TemplateRequest(Body):
+    refuses: ClassVar[refused.Rules] = refused.TEMPLATE
     messages: Annotated[list[Message], many(MOST_MESSAGES, least=1)]
     tools: Annotated[list[Tool], many(128)] | None = None
-    chat_template_kwargs: Annotated[dict[str, bool | str], few(16)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None

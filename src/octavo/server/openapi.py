@@ -18,6 +18,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/chat/completions": ChatRequest, "/completions": CompletionRequest, "/embeddings": EmbeddingRequest,
     "/completion": NativeRequest, "/tokenize": TokenizeRequest, "/detokenize": DetokenizeRequest,
     "/apply-template": TemplateRequest, "/responses": ResponsesRequest,
+    "/chat/completions/input_tokens": ChatRequest, "/responses/input_tokens": ResponsesRequest,
     "/messages": MessagesRequest, "/messages/count_tokens": CountRequest,
 }  # fmt: skip
 """What the body of a route is, without the /v1 before it."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import msgspec
+
+from octavo.server.tls import Certificate
 
 
 class EngineOptions(msgspec.Struct, frozen=True):
@@ -52,6 +55,9 @@ class Limits:
     write_time     seconds that a client may leave what is sent to it unread
     ping           seconds without output after which a stream gets a comment
     drain_time     seconds that replies under way have when the server ends
+    connections    that may have a request under way
+    bodies         bytes that the large bodies of requests under way may take
+    values         values of a body's JSON, where the context does not take more
     """
 
     queue: int = 256
@@ -65,6 +71,9 @@ class Limits:
     write_time: float = 30.0
     ping: float = 5.0
     drain_time: float = 30.0
+    connections: int = 1024
+    bodies: int = 256 << 20
+    values: int = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -72,23 +81,44 @@ class ServerOptions:
     """How the front is reached, and by whom.
 
     name           what the model is called
+    aliases        other names of it
+    tags           words that /v1/models tells with it
+    certificate    that is shown, with its key; None for plain HTTP
     keys           one of which every request needs, but those for /health; () for none
     hosts          names that a Host header may have besides localhost, numbers of machines, and this machine's name
     origins        of web pages that may use the server, besides its own
     strict_model   refuse names of other models
     share_cache    clients with different keys share cached prompts
     chat_template  what the model calls the template for all requests; None: the one without a name, and that for tools
+    template_text  a chat template for all requests, in place of the model's own
+    variables      of the chat template, where a request does not set them
+    reasoning      whether the model is to think, where neither the request nor `variables` says; "auto" is "on" where
+                   the template leaves a choice
+    sampling       fields of SamplingParams, where a request does not have them
+    seed           likewise; -1 for a random one
+    max_tokens     of a reply that asks for no number; None for what each route has
+    log_requests   have a line of each request in the log
     lora           paths of the model's adapters, with what each is multiplied by
     """
 
     name: str
+    aliases: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
     host: str = "127.0.0.1"
     port: int = 8080
+    certificate: Certificate | None = None
     keys: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     strict_model: bool = False
     share_cache: bool = False
     chat_template: str | None = None
+    template_text: str | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+    reasoning: Literal["auto", "on", "off"] = "auto"
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    seed: int = -1
+    max_tokens: int | None = None
+    log_requests: bool = False
     lora: tuple[tuple[str, float], ...] = ()
     limits: Limits = Limits()

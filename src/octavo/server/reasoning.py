@@ -35,9 +35,12 @@ class Reasoning:
             self._state = "answers" if self._held else "ended"
         return thought, self._answer()
 
-    def finish(self) -> tuple[str, str]:
-        """What was held back, when no more text comes."""
+    def finish(self, *, cut: bool = False) -> tuple[str, str]:
+        """What was held back, when no more text comes; `cut`: parts of markers are none of it."""
         held, self._held = self._held, ""
+        if cut and self._markers is not None and self._state in ("begins", "thinks"):
+            marker = self._markers.start.rstrip() if self._state == "begins" else self._markers.end
+            held = held[: len(held) - held_back(held, marker)]
         if self._state == "thinks":
             return (held.lstrip() if self._first else held).rstrip(), ""
         return "", "" if self._state == "ended" else held

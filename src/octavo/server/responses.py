@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.requests import Request
@@ -15,20 +17,22 @@ from octavo.server.blocks import Block, Blocks, Change
 from octavo.server.errors import ApiError
 from octavo.server.job import Job
 from octavo.server.logprobs import chat_logprobs
+from octavo.server.messages import Progress
 from octavo.server.names import new_id
 from octavo.server.responses_schema import ResponsesRequest, chat_request
+from octavo.server.routes_openai import counted
 from octavo.server.schema import ChatRequest
 from octavo.server.service import Service
 from octavo.server.stream import named_event, to_json
 from octavo.server.threads import in_thread_if_long
-from octavo.server.usage import usage
+from octavo.server.usage import progress_of, timings, usage
 from octavo.server.work import Event, Work
 
 PREFIXES = {"thinking": "rs_", "text": "msg_", "call": "fc_"}
 GROWS = {
     "thinking": "response.reasoning_text", "text": "response.output_text", "call": "response.function_call_arguments",
 }  # fmt: skip
-FIELDS = {"messages": "input", "response_format": "text", "max_tokens": "max_output_tokens"}
+FIELDS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
 """Names that /v1/responses has for fields of /v1/chat/completions."""
 
 
@@ -41,12 +45,28 @@ async def responses(request: Request) -> Response:
     return await answered(request, work, reply, stream=body.stream)
 
 
+async def count_tokens(request: Request) -> Response:
+    """The number of tokens that a response's prompt has."""
+    body, service = await body_of(request, ResponsesRequest), service_of(request)
+    with _named():
+        return await counted(chat_request(body), service)
+
+
 def _job(service: Service, asked: ChatRequest, key: str) -> Job:
-    """What `chat.job_of` makes. Raises ApiError with the names that fields have here."""
-    try:
+    with _named():
         return chat.job_of(service, asked, key)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Errors with the names that fields have here."""
+    try:
+        yield
     except ApiError as error:
-        error.param = FIELDS.get(error.param or "", error.param)
+        name = FIELDS.get(error.param or "")
+        if name is not None:
+            error.message = re.sub(rf"\b{error.param}\b", name, error.message)
+            error.param = name.partition(".")[0]
         raise
 
 
@@ -66,7 +86,18 @@ class ResponseReply:
         return b"".join(self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress"))
 
     def events(self, events: Sequence[Event]) -> bytes:
-        return b"".join(part for change, told in self._changes(events) for part in self._written(change, told))
+        choice = self.work.choices[0]
+        read = [
+            self._event(
+                "response.in_progress", response=self._response("in_progress"), prompt_progress=progress_of(choice, at),
+                **self._times(at),
+            ) for one in events for at in one.progress
+        ]  # fmt: skip
+        return b"".join((*read, *(x for change, told in self._changes(events) for x in self._written(change, told))))
+
+    def _times(self, at: Progress | None = None) -> dict[str, Any]:
+        """Times of an event, where these are asked for."""
+        return {"timings": timings(self.work.choices[0], at)} if self.body.timings_per_token else {}
 
     def _changes(self, events: Sequence[Event]) -> Iterator[tuple[Change, list[Any]]]:
         """What events change, with how likely the tokens of a piece of text were, and those before it that had none."""
@@ -90,7 +121,7 @@ class ResponseReply:
         cut = self._status() == "incomplete"
         closing = b"".join(part for change in self._last() for part in self._written(change, [], cut=cut))
         response = self._response(self._status())
-        return closing + self._event(f"response.{response['status']}", response=response)
+        return closing + self._event(f"response.{response['status']}", response=response, **self._times())
 
     def _last(self) -> Iterator[Change]:
         """The end of the block that is open, with what is held back."""
@@ -121,13 +152,13 @@ class ResponseReply:
             if block.kind != "call":
                 yield self._event("response.content_part.added", **inner, part=_part(block, "", []))
         elif what == "grows":
-            yield self._event(f"{GROWS[block.kind]}.delta", **inner, delta=piece, **logprobs)
+            yield self._event(f"{_grows(block)}.delta", **inner, delta=piece, **logprobs, **self._times())
         else:
             if block.kind == "text":
                 logprobs = {"logprobs": self._logprobs.get(block.index, [])}
-            key = "arguments" if block.kind == "call" else "text"
-            named = {"name": block.name} if block.kind == "call" else {}
-            yield self._event(f"{GROWS[block.kind]}.done", **inner, **{key: block.text}, **named, **logprobs)
+            key = "input" if block.custom else "arguments" if block.kind == "call" else "text"
+            named = {"name": block.name} if block.kind == "call" and not block.custom else {}
+            yield self._event(f"{_grows(block)}.done", **inner, **{key: block.text}, **named, **logprobs)
             if block.kind != "call":
                 yield self._event("response.content_part.done", **inner, part=self._part(block))
             yield self._event("response.output_item.done", **place, item=self._item(block, cut=cut))
@@ -138,7 +169,7 @@ class ResponseReply:
         return named_event(kind, data)
 
     def _id(self, block: Block) -> str:
-        return self._ids.setdefault(block.index, new_id(PREFIXES[block.kind]))
+        return self._ids.setdefault(block.index, new_id("ctc_" if block.custom else PREFIXES[block.kind]))
 
     def _part(self, block: Block) -> dict[str, Any]:
         return _part(block, block.text, self._logprobs.get(block.index, []))
@@ -148,6 +179,9 @@ class ResponseReply:
         status = "in_progress" if begun else "incomplete" if cut else "completed"
         item: dict[str, Any] = {"id": self._id(block), "status": status}
         content = [] if begun else [self._part(block)]
+        if block.custom:
+            text = "" if begun else block.text
+            return {**item, "type": "custom_tool_call", "call_id": block.id, "name": block.name, "input": text}
         if block.kind == "call":
             arguments = "" if begun else block.text
             return {**item, "type": "function_call", "call_id": block.id, "name": block.name, "arguments": arguments}
@@ -183,6 +217,11 @@ class ResponseReply:
             "output_tokens": found["completion_tokens"],
             "output_tokens_details": found["completion_tokens_details"], "total_tokens": found["total_tokens"],
         }  # fmt: skip
+
+
+def _grows(block: Block) -> str:
+    """The events of a block that grows."""
+    return "response.custom_tool_call_input" if block.custom else GROWS[block.kind]
 
 
 def _part(block: Block, text: str, logprobs: Sequence[Any]) -> dict[str, Any]:

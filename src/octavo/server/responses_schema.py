@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from octavo.server.schema import MOST_CONTENTS, MOST_MESSAGES, MOST_TOKENS, Body, ChatRequest, few, many
+from octavo.server import refused
+from octavo.server.schema import (
+    LIMIT,
+    MOST_CONTENTS,
+    MOST_MESSAGES,
+    Body,
+    ChatRequest,
+    Sampling,
+    chosen_as,
+    few,
+    joined,
+    many,
+)
 
 TEXTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text", "refusal")
 LOGPROBS = "message.output_text.logprobs"
@@ -17,7 +29,7 @@ INCLUDABLE = (
     "code_interpreter_call.outputs",
 )  # fmt: skip
 """What responses may be asked to have. They have nothing of all but the first: thoughts come as text."""
-ITEMS = ("message", "function_call", "function_call_output", "reasoning")
+ITEMS = ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning")
 
 
 class Part(Body):
@@ -38,6 +50,7 @@ class Item(Body):
     call_id: str = ""
     name: str = ""
     arguments: str = ""
+    input: str = ""
     output: str | Annotated[list[Part], many(MOST_CONTENTS)] = ""
 
     @model_validator(mode="after")
@@ -55,7 +68,16 @@ class TextFormat(Body):
 
 
 class TextOptions(Body):
+    refuses: ClassVar[refused.Rules] = {"verbosity": refused.CHAT["verbosity"]}
     format: TextFormat | None = None
+
+
+class InputFormat(Body):
+    """What the text of a custom tool's call may be."""
+
+    type: Literal["text", "grammar"]
+    definition: str | None = None
+    syntax: Literal["regex", "lark"] | None = None
 
 
 class FunctionTool(Body):
@@ -64,40 +86,56 @@ class FunctionTool(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+    format: InputFormat | None = None
+
+    def as_chat(self) -> dict[str, Any]:
+        """The tool as /v1/chat/completions has it."""
+        if self.type == "function":
+            return {"type": "function", "function": self.model_dump(exclude={"type", "format"})}
+        custom: dict[str, Any] = {"name": self.name, "description": self.description}
+        if self.format is not None:
+            grammar = {"definition": self.format.definition, "syntax": self.format.syntax}
+            custom["format"] = {"type": self.format.type} | ({"grammar": grammar} if self.format.definition else {})
+        return {"type": "custom", "custom": custom}
 
 
 class NamedChoice(Body):
-    type: Literal["function"]
+    type: Literal["function", "custom"]
     name: str
 
 
+class AllowedChoice(Body):
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedChoice], many(128, least=1)]
+
+
 class ReasoningOptions(Body):
+    refuses: ClassVar[refused.Rules] = {"mode": refused.only("standard"), "context": refused.only("auto", "all_turns")}
     effort: str | None = None
     summary: str | None = None
 
 
-class ResponsesRequest(Body):
+class ResponsesRequest(Sampling):
     """`store` and fields that are not here are ignored: nothing is kept."""
+
+    refuses: ClassVar[refused.Rules] = refused.RESPONSES
 
     input: Annotated[str, Field(min_length=1)] | Annotated[list[Item], many(MOST_MESSAGES, least=1)]
     model: str | None = None
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    max_output_tokens: LIMIT | None = None
     stream: bool | None = None
     text: TextOptions | None = None
     tools: Annotated[list[FunctionTool], many(128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    tool_choice: (
+        Literal["none", "auto", "required"] | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")] | None
+    ) = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningOptions | None = None
     metadata: Annotated[dict[str, str], few(16)] | None = None
     include: Annotated[list[str], many(len(INCLUDABLE))] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    previous_response_id: str | None = None
-    conversation: Any = None
-    prompt: Any = None
-    background: bool | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -117,13 +155,10 @@ class ResponsesRequest(Body):
         return self
 
     @model_validator(mode="after")
-    def _keeps_nothing(self) -> ResponsesRequest:
-        for name in ("previous_response_id", "conversation", "prompt", "background"):
-            if getattr(self, name):
-                raise ValueError(f"{name}: nothing is kept between requests; send the whole conversation as input")
+    def _known_tools(self) -> ResponsesRequest:
         for tool in self.tools or ():
-            if tool.type != "function" or not tool.name:
-                raise ValueError(f"tools: one of type {tool.type!r} (allowed: function, with a name)")
+            if tool.type not in ("function", "custom") or not tool.name:
+                raise ValueError(f"tools: one of type {tool.type!r} (allowed: function and custom, with a name)")
         return self
 
 
@@ -147,11 +182,14 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
         messages += _messages(body.input)
     choice: Any = body.tool_choice
     if isinstance(choice, NamedChoice):
-        choice = {"type": "function", "function": {"name": choice.name}}
-    tools = [{"type": "function", "function": tool.model_dump(exclude={"type"})} for tool in body.tools or ()]
+        choice = _named(choice)
+    elif isinstance(choice, AllowedChoice):
+        tools = [_named(tool) for tool in choice.tools]
+        choice = {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": tools}}
+    functions = [tool.as_chat() for tool in body.tools or ()]
     asked: dict[str, Any] = {
-        "messages": messages, "max_tokens": body.max_output_tokens, "temperature": body.temperature,
-        "top_p": body.top_p, "tools": tools or None, "tool_choice": choice,
+        "messages": messages, "max_tokens": body.max_output_tokens, **chosen_as(body), "stream": body.stream,
+        "tools": functions or None, "tool_choice": choice,
         "parallel_tool_calls": body.parallel_tool_calls, "response_format": _format(body.text),
         "reasoning_effort": body.reasoning.effort if body.reasoning is not None else None,
         "logprobs": LOGPROBS in (body.include or ()) or body.top_logprobs is not None,
@@ -160,11 +198,15 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
     return ChatRequest.model_validate(asked)
 
 
+def _named(choice: NamedChoice) -> dict[str, Any]:
+    return {"type": choice.type, choice.type: {"name": choice.name}}
+
+
 def _messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     """Items as messages: an assistant's thoughts, text and calls that follow each other are one."""
     out: list[dict[str, Any]] = []
     for item in items:
-        if item.type == "function_call_output":
+        if item.type in ("function_call_output", "custom_tool_call_output"):
             out.append({"role": "tool", "tool_call_id": item.call_id, "content": _text(item.output)})
         elif item.type == "message" and item.role != "assistant":
             out.append({"role": item.role, "content": _text(item.content)})
@@ -181,14 +223,16 @@ def _add(message: dict[str, Any], item: Item) -> None:
         message["content"] += _text(item.content)
     elif item.type == "reasoning":
         thoughts = _text(item.content) or _text(item.summary)
-        message["reasoning_content"] = message.get("reasoning_content", "") + thoughts
+        message["reasoning_content"] = joined((message.get("reasoning_content", ""), thoughts))
     else:
-        call = {"id": item.call_id, "type": "function", "function": {"name": item.name, "arguments": item.arguments}}
+        call: dict[str, Any] = {"id": item.call_id, "type": "custom" if item.type == "custom_tool_call" else "function"}
+        told = {"input": item.input} if item.type == "custom_tool_call" else {"arguments": item.arguments}
+        call[call["type"]] = {"name": item.name, **told}
         message.setdefault("tool_calls", []).append(call)
 
 
 def _text(content: str | Sequence[Part] | None) -> str:
-    return content if isinstance(content, str) else "".join(part.text or part.refusal for part in content or ())
+    return content if isinstance(content, str) else joined(part.text or part.refusal for part in content or ())
 
 
 def _format(text: TextOptions | None) -> dict[str, Any] | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 import numpy as np
+from msgspec import Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -17,8 +19,9 @@ from octavo.server.errors import bad
 from octavo.server.messages import Likely
 from octavo.server.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 from octavo.server.service import Service
+from octavo.server.stream import to_json
 from octavo.server.threads import in_thread_if_long, size_of
-from octavo.server.work import Work
+from octavo.server.work import Work, require_whole
 
 TOGETHER = 32
 """Texts that the engine is asked for at a time; others may come in between."""
@@ -34,6 +37,18 @@ async def chat_completions(request: Request) -> Response:
     return await answered(request, work, reply, stream=body.stream)
 
 
+async def count_tokens(request: Request) -> Response:
+    """The number of tokens that a chat's prompt has."""
+    body, service = await body_of(request, ChatRequest), service_of(request)
+    return await counted(body, service)
+
+
+async def counted(body: ChatRequest, service: Service) -> Response:
+    """The tokens of a chat's prompt, as OpenAI tells their number."""
+    prompt = await in_thread_if_long(chat.effort(body), chat.prompt_of, service, body)
+    return json_response({"object": "response.input_tokens", "input_tokens": len(prompt)})
+
+
 async def text_completions(request: Request) -> Response:
     """Continue texts."""
     body, service = await body_of(request, CompletionRequest), service_of(request)
@@ -41,6 +56,7 @@ async def text_completions(request: Request) -> Response:
     job = await in_thread_if_long(completions.effort(body), completions.job_of, service, body, key)
     echoed = None
     if body.echo and job.logprobs is not None:
+        require_whole(sum(map(len, job.prompts)) * (1 + job.logprobs))
         with service.admitted(sum(map(len, job.prompts))):
             echoed = await unless_left(request, _scored(service, job.prompts, job.logprobs))
     work = Work(service, job)
@@ -53,7 +69,7 @@ async def embeddings(request: Request) -> Response:
     body, service = await body_of(request, EmbeddingRequest), service_of(request)
     name = service.require_model(body.model)
     texts = await in_thread_if_long(size_of(body.input), _texts, service, body.input)
-    n = sum(map(len, texts))
+    request.state.prompt_tokens = n = sum(map(len, texts))
     with service.admitted(n):
         found = await unless_left(request, _embedded(service, texts, body.pooling or ""))
     data = [{"object": "embedding", "index": i, "embedding": _written(row, body)} for i, row in enumerate(found)]
@@ -67,10 +83,12 @@ async def _scored(service: Service, prompts: Sequence[list[int]], k: int) -> lis
 
 async def _embedded(service: Service, texts: Sequence[list[int]], pooling: str) -> F32:
     """Vectors of texts, float32 [n, n_embd]."""
-    found = []
+    start, found, answers = monotonic(), [], []
     for i in range(0, len(texts), TOGETHER):
         vectors = await service.client.embed(list(texts[i : i + TOGETHER]), pooling, normalize=True)
         found.append(np.frombuffer(vectors.data, "<f4").reshape(-1, vectors.width))
+        answers.append(vectors)
+    service.metrics.embedded([*map(len, texts)], monotonic() - start, answers)
     return np.concatenate(found)
 
 
@@ -88,7 +106,7 @@ def _texts(service: Service, given: object) -> list[list[int]]:
     return texts
 
 
-def _written(row: np.ndarray[tuple[int], np.dtype[np.float32]], body: EmbeddingRequest) -> list[float] | str:
+def _written(row: np.ndarray[tuple[int], np.dtype[np.float32]], body: EmbeddingRequest) -> Raw | str:
     """A vector, cut to the wanted number of dimensions, and then again of length 1."""
     if body.dimensions is not None:
         if body.dimensions > len(row):
@@ -97,4 +115,4 @@ def _written(row: np.ndarray[tuple[int], np.dtype[np.float32]], body: EmbeddingR
         row = (row / (np.linalg.norm(row) or 1)).astype("<f4")
     if body.encoding_format == "base64":
         return base64.b64encode(row.tobytes()).decode()
-    return row.tolist()
+    return Raw(to_json(row.tolist()))

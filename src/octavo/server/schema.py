@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from octavo.runtime.schema import without_reference
+from octavo.server import refused
+from octavo.server.custom_tools import arguments, parameters
 
 MOST_CHOICES = 128
 MOST_STOPS = 16
@@ -23,6 +26,11 @@ def many(most: int, *, least: int | None = None) -> Any:
     return Field(min_length=least, max_length=most, fail_fast=True)
 
 
+def joined(texts: Iterable[str]) -> str:
+    """Parts of a content as one text: each on a line of its own, as llama-server and vLLM have it."""
+    return "\n".join(filter(None, texts))
+
+
 def few(most: int) -> BeforeValidator:
     """For an object of up to so many keys, which are counted before any of them is looked at."""
 
@@ -36,6 +44,9 @@ def few(most: int) -> BeforeValidator:
 
 TOKEN = Annotated[int, Field(ge=0, lt=1 << 31)]
 TOKENS = Annotated[list[TOKEN], many(1 << 22, least=1)]
+TOP_K = Annotated[int, Field(ge=-(1 << 31), le=1 << 31, description="0 or less: all tokens")]
+LIMIT = Annotated[int, Field(ge=-2, le=MOST_TOKENS, description="0: only read the prompt; -1: to the context's end")]
+"""The most tokens of a reply."""
 STOP = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -43,6 +54,15 @@ class Body(BaseModel):
     """Numbers are numbers, and finite ones; texts are texts."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    refuses: ClassVar[refused.Rules] = {}
+    """Fields that are none of these, and would change a reply."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse(cls, value: Any) -> Any:
+        if cls.refuses and isinstance(value, dict):
+            refused.refuse(cls.refuses, value)
+        return value
 
 
 class Sampling(Body):
@@ -50,7 +70,7 @@ class Sampling(Body):
 
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-1, le=1 << 31)] | None = Field(None, description="0 or -1: all tokens")
+    top_k: TOP_K | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -67,7 +87,14 @@ class Sampling(Body):
     cache_salt: Annotated[str, Field(max_length=1024)] | None = Field(
         None, description="requests with the same salt share cached prompts"
     )
-    lora: Any = Field(None, description="adapters are those of --lora, for all requests")
+    samplers: Annotated[list[str], many(64)] | str | None = Field(
+        None, description="which settings count, in the order that there is: those not named are off"
+    )
+    chat_template_kwargs: dict[str, Any] | None = Field(
+        None, description="variables of the chat template, by any names that are not set otherwise"
+    )
+    return_progress: bool | None = Field(None, description="a stream tells how far its prompt is read")
+    timings_per_token: bool | None = Field(None, description="each piece of a stream has times")
 
     @field_validator("stop", mode="before")
     @classmethod
@@ -76,12 +103,10 @@ class Sampling(Body):
             raise ValueError("an empty string ends no reply (allowed: texts of 1 to 1024 characters)")
         return value
 
-    @field_validator("lora")
-    @classmethod
-    def _no_adapters(cls, value: Any) -> Any:
-        if value:
-            raise ValueError("adapters are those that the server was started with, for all requests (allowed: none)")
-        return value
+
+def chosen_as(body: Sampling) -> dict[str, Any]:
+    """How a request wants tokens to be chosen, for another one."""
+    return {name: value for name in Sampling.model_fields if (value := getattr(body, name)) is not None}
 
 
 class OpenAISampling(Sampling):
@@ -90,12 +115,6 @@ class OpenAISampling(Sampling):
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-
-    @model_validator(mode="after")
-    def _no_options_without_stream(self) -> OpenAISampling:
-        if self.stream_options is not None and not self.stream:
-            raise ValueError("stream_options: is for requests with stream")
-        return self
 
 
 class StreamOptions(Body):
@@ -112,17 +131,33 @@ class Function(Body):
     arguments: str | dict[str, Any] = ""
 
 
+class CustomCall(Body):
+    name: str
+    input: str
+
+
 class ToolCall(Body):
     id: str | None = None
-    type: Literal["function"] = "function"
-    function: Function
+    type: Literal["function", "custom"] = "function"
+    function: Function | None = None
+    custom: CustomCall | None = Field(default=None, exclude=True)
+
+    @model_validator(mode="after")
+    def _as_function(self) -> ToolCall:
+        if self.type == "custom" and self.custom is not None:
+            custom = self.custom
+            self.type, self.function = "function", Function(name=custom.name, arguments=arguments(custom.input))
+        if self.function is None:
+            raise ValueError(f"a call of type {self.type} needs {self.type}")
+        return self
 
 
 class Message(Body):
-    role: Literal["system", "developer", "user", "assistant", "tool"]
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | Annotated[list[TextPart], many(MOST_CONTENTS)] | None = None
     reasoning_content: str | None = None
     tool_calls: Annotated[list[ToolCall], many(128)] | None = None
+    function_call: Function | None = Field(None, description="an older form of tool_calls")
     tool_call_id: str | None = None
     name: str | None = None
 
@@ -139,14 +174,23 @@ class Message(Body):
 
     @model_validator(mode="after")
     def _has_content(self) -> Message:
-        if self.content is None and not self.tool_calls:
+        if self.content is None and self.role != "assistant":
             raise ValueError("a message needs content")
+        return self
+
+    @model_validator(mode="after")
+    def _as_tools(self) -> Message:
+        """Calls of functions, and what came of them, in their newer form."""
+        if self.function_call is not None and self.tool_calls is None:
+            self.tool_calls = [ToolCall(id=f"call_{self.function_call.name}", function=self.function_call)]
+        if self.role == "function":
+            self.role, self.tool_call_id = "tool", f"call_{self.name}"
         return self
 
     def text(self) -> str | None:
         """The content as one text."""
         if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
+            return joined(part.text for part in self.content)
         return self.content
 
 
@@ -163,9 +207,47 @@ class ToolFunction(Body):
         return value and without_reference(value)
 
 
+class CustomGrammar(Body):
+    definition: Annotated[str, Field(max_length=1 << 20)]
+    syntax: Literal["regex", "lark"]
+
+
+class CustomFormat(Body):
+    type: Literal["text", "grammar"]
+    grammar: CustomGrammar | None = None
+
+    @model_validator(mode="after")
+    def _can_be_held(self) -> CustomFormat:
+        if self.type == "grammar" and (self.grammar is None or self.grammar.syntax != "regex"):
+            raise ValueError("a grammar is within a string of JSON in calls, where Lark's can't be (allowed: regex)")
+        return self
+
+
+class Custom(Body):
+    name: Annotated[str, Field(min_length=1, max_length=256)]
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
 class Tool(Body):
-    type: Literal["function"]
-    function: ToolFunction
+    """A function, or a tool whose argument is a text, which the model is told of as a function."""
+
+    type: Literal["function", "custom"]
+    function: ToolFunction = Field(default=None)  # type: ignore[assignment]  # made of `custom` else
+    custom: Custom | None = Field(default=None, exclude=True)
+
+    @model_validator(mode="after")
+    def _as_function(self) -> Tool:
+        if self.type == "custom" and self.custom is not None:
+            form = self.custom.format
+            pattern = form.grammar.definition if form is not None and form.grammar is not None else None
+            self.type, self.function = "function", ToolFunction(
+                name=self.custom.name, description=self.custom.description, parameters=parameters(pattern),
+                strict=pattern is not None,
+            )  # fmt: skip
+        if self.function is None:
+            raise ValueError(f"a tool of type {self.type} needs {self.type}")
+        return self
 
 
 class NamedFunction(Body):
@@ -173,8 +255,33 @@ class NamedFunction(Body):
 
 
 class NamedTool(Body):
-    type: Literal["function"]
-    function: NamedFunction
+    type: Literal["function", "custom"]
+    function: NamedFunction | None = None
+    custom: NamedFunction | None = None
+
+    @model_validator(mode="after")
+    def _has_name(self) -> NamedTool:
+        if (self.function or self.custom) is None:
+            raise ValueError(f"{self.type} needs a name")
+        return self
+
+    @property
+    def name(self) -> str:
+        found = self.function or self.custom
+        assert found is not None
+        return found.name
+
+
+class AllowedList(Body):
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], many(128, least=1)]
+
+
+class AllowedTools(Body):
+    """Those that may be called, of the ones that the model is told of."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedList
 
 
 class JsonSchema(Body):
@@ -205,6 +312,7 @@ class Constrained(OpenAISampling):
 
     response_format: ResponseFormat | None = None
     grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF or Lark")
+    json_schema: dict[str, Any] | bool | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: dict[str, Any] | str | bool | None = None
     guided_regex: str | None = None
@@ -213,21 +321,43 @@ class Constrained(OpenAISampling):
 
 
 class ChatRequest(Constrained):
+    refuses: ClassVar[refused.Rules] = refused.CHAT
+    n_predict: LIMIT | None = Field(None, description="another name of max_tokens")
     messages: Annotated[list[Message], many(MOST_MESSAGES, least=1)]
-    max_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS)] | None = None
+    max_tokens: LIMIT | None = None
+    max_completion_tokens: LIMIT | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], many(128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: (
+        Literal["none", "auto", "required"] | Annotated[NamedTool | AllowedTools, Field(discriminator="type")] | None
+    ) = None
+    functions: Annotated[list[ToolFunction], many(128)] | None = Field(None, description="an older form of tools")
+    function_call: Literal["none", "auto"] | NamedFunction | None = Field(
+        None, description="an older form of tool_choice"
+    )
     parallel_tool_calls: bool | None = None
-    chat_template_kwargs: Annotated[dict[str, bool | str], few(16)] | None = None
-    chat_template: Any = None
+    reasoning_format: Literal["none", "auto", "deepseek", "deepseek-legacy"] | None = Field(
+        None, description="none: thinking stays in the text"
+    )
     add_generation_prompt: bool | None = Field(None, description="false: the reply goes on where the messages end")
     continue_final_message: bool | None = Field(
         None, description="whether the reply goes on with the assistant's last message, as it does by default"
     )
     reasoning_effort: str | None = None
+
+    @model_validator(mode="after")
+    def _as_tools(self) -> ChatRequest:
+        """Functions in their newer form, of which a reply calls one."""
+        if self.functions is None and self.function_call is None:
+            return self
+        if self.tools or self.tool_choice is not None:
+            raise ValueError("functions: tools are given, too (allowed: one of the two)")
+        self.tools = [Tool(type="function", function=one) for one in self.functions or ()]
+        choice = self.function_call
+        self.tool_choice = NamedTool(type="function", function=choice) if isinstance(choice, NamedFunction) else choice
+        self.parallel_tool_calls = False
+        return self
 
     @property
     def continues(self) -> bool:
@@ -250,29 +380,25 @@ class ChatRequest(Constrained):
             raise ValueError("top_logprobs: is for requests with logprobs")
         return self
 
-    @field_validator("chat_template")
-    @classmethod
-    def _no_template(cls, value: Any) -> Any:
-        if value is not None:
-            raise ValueError("the model's own is used")
-        return value
-
 
 class CompletionRequest(Constrained):
+    refuses: ClassVar[refused.Rules] = refused.COMPLETIONS
+    n_predict: LIMIT | None = Field(None, description="another name of max_tokens")
+    max_completion_tokens: LIMIT | None = Field(None, description="another name of max_tokens")
     prompt: (
         str
         | TOKENS
         | Annotated[list[str], many(MOST_PROMPTS, least=1)]
         | Annotated[list[TOKENS], many(MOST_PROMPTS, least=1)]
     )
-    max_tokens: Annotated[int, Field(ge=0, le=MOST_TOKENS)] | None = Field(None, description="16 if left out")
+    max_tokens: LIMIT | None = Field(None, description="16 if left out")
     logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None
     echo: bool | None = None
     best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
-    suffix: str | None = None
 
 
 class EmbeddingRequest(Body):
+    refuses: ClassVar[refused.Rules] = refused.EMBEDDINGS
     input: (
         str
         | TOKENS

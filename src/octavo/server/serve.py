@@ -7,19 +7,21 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Thread
+from threading import Barrier, Thread
 from typing import Any
 
 import uvicorn
 
-from octavo.errors import UsageError
+from octavo.errors import HostMemoryError, UsageError
 from octavo.io.gguf import GGUFFile
 from octavo.server.app import make_app
 from octavo.server.client import EngineClient
-from octavo.server.connection import connection_class
+from octavo.server.connection import SPARE, connection_class
 from octavo.server.errors import ending
+from octavo.server.launch import ENDING
 from octavo.server.options import ServerOptions
 from octavo.server.service import Service
 from octavo.text import Tokenizer
@@ -32,14 +34,88 @@ FLUSH_S = 1.0
 """Seconds that the last words of replies have to reach their clients."""
 THREADS = 2
 """Threads for long texts: each keeps the memory that its longest text took."""
+ACCEPT_PAUSE_S = 0.5
+"""Seconds after which connections are taken again that there was no descriptor for."""
+AT_ONCE = 128
+"""Connections that are taken before anything else has its turn."""
+DESCRIPTORS = 64
+"""Descriptors beside those of connections."""
 
 
-class _Quiet(uvicorn.Server):
-    """Leaves signals to us."""
+class _Server(uvicorn.Server):
+    """Leaves signals to us, and takes connections itself: uvloop tries without a pause where it can take none."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._taking = dict[asyncio.Task[None], socket.socket]()
+        self._wants = False
+        listens = sockets or []
+        await super().startup([] if LISTENS else listens)
+        for sock in listens if LISTENS else ():
+            sock.setblocking(False)
+            self._listen(sock)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for sock in (sockets or []) if LISTENS else ():
+            asyncio.get_running_loop().remove_reader(sock)
+        await super().shutdown(sockets)
+
+    def _listen(self, sock: socket.socket) -> None:
+        if sock.fileno() >= 0:
+            asyncio.get_running_loop().add_reader(sock, self._accept, sock)
+
+    def _accept(self, sock: socket.socket) -> None:
+        """Take the connections that are there; where the system has no room for one, all after a pause."""
+        loop = asyncio.get_running_loop()
+        for _ in range(AT_ONCE):
+            try:
+                found, _ = sock.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if not self._wants:
+                    log.warning("connections wait, as none can be taken: %s", error.strerror or error)
+                self._wants = True
+                loop.remove_reader(sock)
+                loop.call_later(ACCEPT_PAUSE_S, self._listen, sock)
+                return
+            self._wants = False
+            found.setblocking(False)
+            self._taking[task := loop.create_task(self._connect(found))] = found
+            task.add_done_callback(lambda task: self._taking.pop(task, None))
+            room = self._kind.limits.connections - len(self.server_state.connections)
+            if self.config.is_ssl and len(self._taking) > max(SPARE, room + SPARE):
+                longest = next(iter(self._taking))
+                longest.cancel()
+                self._taking.pop(longest).close()
+
+    @property
+    def _kind(self) -> Any:
+        return self.config.http_protocol_class
+
+    async def _connect(self, sock: socket.socket) -> None:
+        """Make a connection of a socket; with TLS its handshake has the time of a head."""
+        loop, config = asyncio.get_running_loop(), self.config
+
+        def protocol() -> asyncio.Protocol:
+            found: asyncio.Protocol = self._kind(
+                config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+            )
+            return found
+
+        limit = self._kind.limits.header_time if config.is_ssl else None
+        try:
+            await loop.connect_accepted_socket(protocol, sock, ssl=config.ssl, ssl_handshake_timeout=limit)
+        except (OSError, asyncio.CancelledError) as error:
+            log.info("a connection ends before it begins: %s", error or type(error).__name__)
+            sock.close()
+
+
+LISTENS = sys.platform != "win32"
+"""Whether event loops say that a socket has a connection."""
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -67,18 +143,47 @@ def bind(host: str, port: int) -> socket.socket:
     return sock
 
 
+def room_for(connections: int) -> int:
+    """So many connections, or as many as the system's limit of descriptors leaves, which is raised for them."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return connections
+    soft, hard = (limit if limit >= 0 else sys.maxsize for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
+    others = 2 * SPARE + DESCRIPTORS
+    if soft < connections + others:
+        soft = min(connections + others, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    if soft < connections + others:
+        log.warning("--max-connections is %d, as the system's limit is %d files", max(soft - others, 1), soft)
+    return max(1, min(connections, soft - others))
+
+
+def _threads() -> ThreadPoolExecutor:
+    """The threads for long texts, begun now: later there may be no room for one. Raises HostMemoryError."""
+    pool, all_there = ThreadPoolExecutor(THREADS, "front"), Barrier(THREADS + 1)
+    try:
+        for _ in range(THREADS):
+            pool.submit(all_there.wait)
+    except RuntimeError as error:
+        all_there.abort()
+        raise HostMemoryError(f"the system has no thread for the server: {error}") from None
+    all_there.wait()
+    return pool
+
+
 async def serve(
     client: EngineClient, file: GGUFFile, options: ServerOptions, sock: socket.socket,
     told: Callable[[Service], None] = lambda service: None,
 ) -> None:  # fmt: skip
-    """Serve a model until SIGTERM or SIGINT, or until its engine can't be loaded.
+    """Serve a model until a signal to end comes, or until its engine can't be loaded.
 
     `told` is called once the model is loaded. Raises EngineDiedError where that fails, UsageError for a wrong argument.
     """
     be_sequential()
-    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, "front"))
+    asyncio.get_running_loop().set_default_executor(_threads())
     service = Service(client, file, Tokenizer.from_gguf(file), options)
-    server = _Quiet(config(service))
+    server = _Server(config(service))
     await client.start()
     # While the model loads: it keeps Python's lock for a second, in which no stream would go on.
     Thread(target=service.grammars.prepare, name="grammars", daemon=True).start()
@@ -104,11 +209,11 @@ async def serve(
 
 def config(service: Service) -> uvicorn.Config:
     """How uvicorn is run: without its log and its own ideas of proxies."""
-    limits = service.options.limits
+    limits, shown = service.options.limits, service.options.certificate
     return uvicorn.Config(
         make_app(service), http=connection_class(limits), ws="none", lifespan="off", log_config=None, access_log=False,
         server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=1, ssl_certfile=shown and shown.cert, ssl_keyfile=shown and shown.key,
     )  # fmt: skip
 
 
@@ -121,12 +226,21 @@ def _signal_from_now() -> asyncio.Event:
     """Is set by the next signal to end; never where signals can't be taken, as in another thread than the main one."""
     came, loop = asyncio.Event(), asyncio.get_running_loop()
     with contextlib.suppress(RuntimeError, ValueError):
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _ending():
             try:
                 loop.add_signal_handler(number, came.set)
             except NotImplementedError:  # Windows
                 signal.signal(number, lambda *_: loop.call_soon_threadsafe(came.set))
     return came
+
+
+def _ending() -> Iterator[signal.Signals]:
+    """The signals that end the server. One that is ignored stays so, as SIGHUP under nohup, but for those that ask."""
+    for name in ENDING:
+        number = getattr(signal, name, None)
+        asks = name in ("SIGTERM", "SIGINT")
+        if number is not None and (asks or signal.getsignal(number) is not signal.SIG_IGN):
+            yield number
 
 
 async def _drain(service: Service) -> None:

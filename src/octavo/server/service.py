@@ -14,11 +14,13 @@ from octavo import __version__
 from octavo.io.gguf import GGUFFile
 from octavo.runtime.grammar import Grammars
 from octavo.runtime.options import recommended
+from octavo.server.body import Bodies
 from octavo.server.client import EngineClient
 from octavo.server.errors import ApiError, PromptTooLongError, bad, ending, unavailable
 from octavo.server.messages import Info
 from octavo.server.metrics import Metrics
 from octavo.server.options import Limits, ServerOptions
+from octavo.server.variables import usual_variables
 from octavo.text import ChatTemplate, Tokenizer
 from octavo.text.template import TOOL_USE
 
@@ -30,22 +32,30 @@ class Service:
     """A model that is served.
 
     draining       no more requests are taken, as the server is about to end
+    path           of the model's file
     template       what writes messages
     tool_template  what does where a request has tools, if that is another
+    variables      of these where a request sets none
     """
 
     def __init__(self, client: EngineClient, file: GGUFFile, tokenizer: Tokenizer, options: ServerOptions) -> None:
         self.client, self.tokenizer, self.options = client, tokenizer, options
-        self.template: ChatTemplate = tokenizer.chat_template(options.chat_template)
+        self.path = str(file.path)
         self.tool_template: ChatTemplate | None = None
-        if options.chat_template is None and TOOL_USE in tokenizer.template_names:
-            self.tool_template = tokenizer.chat_template(TOOL_USE)
+        if options.template_text is not None:
+            self.template = tokenizer.own_template(options.template_text)
+        else:
+            self.template = tokenizer.chat_template(options.chat_template)
+            if options.chat_template is None and TOOL_USE in tokenizer.template_names:
+                self.tool_template = tokenizer.chat_template(TOOL_USE)
+        templates = [one for one in (self.template, self.tool_template) if one is not None]
+        self.variables = usual_variables(options.variables, options.reasoning, templates)
         self.grammars = Grammars(tokenizer)
         self.recommended = recommended(file)
         self.created = int(time.time())
         self.fingerprint = f"octavo-{__version__}"
         self.draining = False
-        self.metrics = Metrics(client)
+        self.metrics, self.bodies = Metrics(client), Bodies()
         self._tokens_under_way = 0
 
     @property
@@ -63,6 +73,8 @@ class Service:
             return unavailable("Loading model")
         if self.client.state == "dead":
             return unavailable(f"The engine ended and is started again: {self.client.failure}")
+        if not self.client.answers:
+            return unavailable("The engine does not answer")
         return None
 
     def admit(self, replies: int, tokens: int) -> None:
@@ -90,9 +102,11 @@ class Service:
     def admitted(self, tokens: int) -> Iterator[None]:
         """Have room, as a reply has, for other work with so many tokens. Raises ApiError as `admit` does."""
         self.admit(1, tokens)
+        self.metrics.beside += 1
         try:
             yield
         finally:
+            self.metrics.beside -= 1
             self.leave(1, tokens)
 
     def leave(self, replies: int, tokens: int) -> None:
@@ -101,10 +115,13 @@ class Service:
 
     def require_model(self, name: str | None) -> str:
         """The name of the model that answers. Raises ApiError for another one where that is not to be."""
-        if self.options.strict_model and name is not None and name != self.options.name:
+        if self.options.strict_model and name is not None and not self.is_called(name):
             raise ApiError(404, f"there is no model {name!r} (allowed: {self.options.name})", param="model",
                            code="model_not_found")  # fmt: skip
         return self.options.name
+
+    def is_called(self, name: str) -> bool:
+        return name == self.options.name or name in self.options.aliases
 
     def require_generation(self) -> None:
         if self.info.embeds:
@@ -121,7 +138,8 @@ class Service:
         limits = self.options.limits
         if self.client.info is None:
             return limits
-        return replace(limits, body=max(limits.body, limits.token * self.most_tokens))
+        most = self.most_tokens
+        return replace(limits, body=max(limits.body, limits.token * most), values=max(limits.values, 2 * most))
 
     @property
     def most_tokens(self) -> int:
@@ -151,7 +169,7 @@ class Service:
         """The template for a request with these tools, or without."""
         return self.tool_template if tools and self.tool_template is not None else self.template
 
-    def encode(self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], **variables: Any) -> list[int]:
+    def encode(self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], /, **variables: Any) -> list[int]:
         """The tokens of messages as a template writes them. Control tokens are the template's own only.
 
         Raises ApiError for messages whose length tells that they can't fit the context.

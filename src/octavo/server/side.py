@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from octavo.errors import CacheFullError, OctavoError, UsageError
+from octavo.jit.clock import clock
 from octavo.runtime.core import EngineCore
 from octavo.runtime.model import Model
 from octavo.runtime.vectors import Pieces
@@ -29,6 +30,8 @@ class SideWork:
     ) -> None:
         self._model, self._core, self._send, self._embeddings = model, core, send, embeddings
         self._queue: deque[Message] = deque()
+        self._came: dict[int, float] = {}
+        self._begun, self._n_pieces = 0.0, 0
         self._pieces: Pieces[ToFront] | None = None
         self._turn = False
         if embeddings:
@@ -39,11 +42,13 @@ class SideWork:
 
     def add(self, message: Message) -> None:
         self._queue.append(message)
+        self._came[message.id] = clock()
 
     def cancel(self, ids: Collection[int]) -> None:
         if self._queue and self._queue[0].id in ids:
             self._begin_anew()
         self._queue = deque(message for message in self._queue if message.id not in ids)
+        self._came = {message.id: self._came[message.id] for message in self._queue}
 
     def takes_turn(self) -> bool:
         """Whether a piece comes after the next step, which then takes nothing of prompts."""
@@ -54,6 +59,7 @@ class SideWork:
         """Compute a piece, and send the answer if it was the last one."""
         message, core = self._queue[0], self._core
         self._pieces = self._pieces or self._work(message)
+        self._n_pieces += 1
         try:
             next(self._pieces)
         except StopIteration as end:
@@ -74,7 +80,7 @@ class SideWork:
 
     def _end(self, answer: ToFront) -> None:
         self._pieces = None
-        self._queue.popleft()
+        del self._came[self._queue.popleft().id]
         self._send(answer)
 
     def _begin_anew(self) -> None:
@@ -87,6 +93,7 @@ class SideWork:
         return self._model.engine.config.n_batch if self._core is None else self._core.room()
 
     def _work(self, message: Message) -> Pieces[ToFront]:
+        self._begun, self._n_pieces = clock(), 0
         return self._scored(message) if isinstance(message, Score) else self._embedded(message)
 
     def _scored(self, message: Score) -> Pieces[ToFront]:
@@ -100,4 +107,5 @@ class SideWork:
             raise UsageError("the model generates, and was not started with --embeddings")
         pooling: Any = message.pooling or (None if model.embedder.pooling else "mean")
         found = yield from model.embedder.embedding(message.texts, pooling, self._room, normalize=message.normalize)
-        return Vectors(message.id, found.shape[1], found.astype("<f4").tobytes())
+        times = self._begun - self._came[message.id], clock() - self._begun
+        return Vectors(message.id, found.shape[1], found.astype("<f4").tobytes(), *times, self._n_pieces)

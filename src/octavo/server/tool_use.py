@@ -41,7 +41,8 @@ MISTRAL_ID = 9
 class ToolUse:
     """The tools of a request, and which of them are to be called: "auto", "required", or the one that is named.
 
-    told  the chat template tells the model of them
+    told     the chat template tells the model of them
+    customs  names of those whose argument is a text
     """
 
     form: ToolFormat
@@ -49,6 +50,7 @@ class ToolUse:
     choice: Literal["auto", "required"] | Tool
     several: bool = True
     told: bool = False
+    customs: frozenset[str] = frozenset()
 
     def parser(self) -> ToolParser:
         """What reads the calls of a reply."""
@@ -98,8 +100,10 @@ def _mistral_id() -> str:
 
 
 def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice: str | None, named: str | None,
-             several: bool) -> ToolUse | None:  # fmt: skip
+             several: bool, allowed: Sequence[str] | None = None) -> ToolUse | None:  # fmt: skip
     """The tools of a request, of whose functions `given` has name, parameters and strict; None where there are none.
+
+    `allowed`: names of those that may be called, of all that the model is told of; None for all.
 
     Raises ApiError for a name, of a tool or of its parameters, that calls can't have, for two tools of one name, and
     for a choice of one that there is not.
@@ -117,10 +121,13 @@ def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice:
     tools = {one["name"]: Tool(one["name"], one.get("parameters") or NOTHING, bool(one.get("strict"))) for one in given}
     if len(tools) < len(given):
         raise bad("two tools have the same name", "tools")
-    if named is not None and named not in tools:
-        raise bad(f"tool_choice names {named!r} (allowed: {', '.join(tools)})", "tool_choice")
+    for name in (*(allowed or ()), *(() if named is None else (named,))):
+        if name not in tools:
+            raise bad(f"tool_choice names {name!r} (allowed: {', '.join(tools)})", "tool_choice")
     wanted: Any = tools[named] if named is not None else choice or "auto"
-    return ToolUse(form, list(tools.values()), wanted, several, knows_tools(template))
+    callables = [tool for name, tool in tools.items() if allowed is None or name in allowed]
+    return ToolUse(form, callables, wanted, several, knows_tools(template),
+                   frozenset(one["name"] for one in given if one.get("custom")))  # fmt: skip
 
 
 def _require_carried(form: ToolFormat, given: Sequence[Mapping[str, Any]]) -> None:

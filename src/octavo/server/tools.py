@@ -1,7 +1,7 @@
 """Calls of tools in a reply, read as they come.
 
 The result is the same whatever the pieces that a reply comes in. What is no call, or one of a tool that there is not,
-is text. A call that breaks off in the middle of its arguments ends there.
+is text. A call that breaks off in the middle of its arguments ends there, and one that is cut before them is left out.
 """
 
 from __future__ import annotations
@@ -41,17 +41,27 @@ class ToolParser:
             pieces += found
         return _joined(pieces)
 
-    def finish(self) -> list[Piece]:
-        """What was held back, when no more text comes."""
+    def finish(self, *, cut: bool = False) -> list[Piece]:
+        """What was held back, when no more text comes; `cut`: there was more to come."""
         held, self._held = self._held, ""
         if self._state == "reads":
+            if cut and self._begins_call():
+                return []
             held = "" if self._told else self._marker + self._raw
-        elif self._state == "after":
-            held = ""
+        elif self._state == "after" or (cut and held):  # a part of a marker
+            return []
         pieces = self._text(held)
         if self._gap and not self._calls:
             pieces.append(Piece(self._gap))
         return _joined(pieces)
+
+    def _begins_call(self) -> bool:
+        """Whether what is read can be nothing but the beginning of a call."""
+        form, raw = self._form, "".join(self._raw.split())
+        if self._marker or not form.bare or not raw.startswith(form.bare):
+            return True
+        begin = "".join((form.around[0] + form.call.partition("NAME")[0]).split())
+        return any((begin + name).startswith(raw) or raw.startswith(begin + name) for name in self._tools)
 
     def _step(self) -> list[Piece] | None:
         """Take some of what is held; None where more is needed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.server.messages import Progress
 from octavo.server.work import Choice, Work
 
 
@@ -21,10 +22,22 @@ def usage(work: Work) -> dict[str, Any]:
     }
 
 
-def timings(choice: Choice) -> dict[str, Any]:
-    """How long the parts of a reply took, in milliseconds."""
-    cached, prompt = (choice.begun.cached, choice.begun.prompt) if choice.begun is not None else (0, 0.0)
-    n_prompt, n, seconds = choice.n_prompt - cached, choice.tokens, choice.seconds
+def progress_of(choice: Choice, at: Progress) -> dict[str, int]:
+    """How far a prompt is read, as llama-server tells it."""
+    return {"total": choice.n_prompt, "cache": at.cached, "processed": at.read, "time_ms": round(1000 * at.seconds)}
+
+
+def timings(choice: Choice, at: Progress | None = None) -> dict[str, Any]:
+    """How long the parts of a reply took, in milliseconds; `at`: as far as its prompt was read then.
+
+    A token's time is from the one before it: the first, which the prompt's time ends with, has none.
+    """
+    cached, n_prompt, prompt, n, seconds = 0, choice.n_prompt, 0.0, choice.tokens, choice.seconds
+    if at is not None:
+        cached, n_prompt, prompt, n, seconds = at.cached, at.read - at.cached, at.seconds, 0, 0.0
+    elif choice.begun is not None:
+        cached, n_prompt, prompt = choice.begun.cached, choice.n_prompt - choice.begun.cached, choice.begun.prompt
+    later = max(n - 1, 0)
     drafts = {} if choice.drafted is None else dict(zip(("draft_n", "draft_n_accepted"), choice.drafted, strict=True))
     return {
         "cache_n": cached,
@@ -34,7 +47,7 @@ def timings(choice: Choice) -> dict[str, Any]:
         "prompt_per_second": n_prompt / prompt if prompt else 0.0,
         "predicted_n": n,
         "predicted_ms": 1000 * seconds,
-        "predicted_per_token_ms": 1000 * seconds / n if n else 0.0,
-        "predicted_per_second": n / seconds if seconds else 0.0,
+        "predicted_per_token_ms": 1000 * seconds / later if later else 0.0,
+        "predicted_per_second": later / seconds if seconds else 0.0,
         **drafts,
     }

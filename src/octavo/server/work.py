@@ -7,13 +7,23 @@ from time import monotonic
 from typing import Self
 
 from octavo.server.detail import Delta, Detail
-from octavo.server.errors import of_kind
+from octavo.server.errors import bad, of_kind
 from octavo.server.job import Job
-from octavo.server.messages import Add, Begun, Likely, Row
+from octavo.server.messages import Add, Begun, Likely, Progress, Row
 from octavo.server.service import Service
 
 ENDS = {"stop": "stop", "length": "length", "context": "length", "interrupted": "stop"}
 """What clients know the ends of replies as."""
+
+
+MOST_WHOLE = 1 << 20
+"""Tokens of an answer that is no stream, with those that were likely in their places: each takes half a kilobyte."""
+
+
+def require_whole(values: int) -> None:
+    """Raises ApiError for more tokens, and likely ones in their places, than an answer may have at once."""
+    if values > MOST_WHOLE:
+        raise bad(f"the answer has more than {MOST_WHOLE} tokens and likely tokens in their places (allowed: a stream)")
 
 
 @dataclass(slots=True)
@@ -28,6 +38,7 @@ class Event:
     tokens: list[int] = field(default_factory=list)
     likely: list[Likely] = field(default_factory=list)
     finish: str | None = None
+    progress: list[Progress] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -63,6 +74,8 @@ class Choice:
 class Work:
     """The replies of a Job: an asynchronous iterator of lists of Events, which may be empty.
 
+    failure  what ended them early, if anything did
+
     Whoever begins one has to `close` it, also where it came to its end. Raises ApiError where there is no room, and
     from the iteration where a reply fails.
     """
@@ -78,7 +91,8 @@ class Work:
             self._ids = ids
             adds = [
                 Add(ids[i * job.n : (i + 1) * job.n], prompt, job.sampling, (job.seed + i * job.n) % (1 << 64),
-                    1 if job.max_tokens == 0 else job.max_tokens, job.logprobs, job.space, job.grammar, job.thinking)
+                    1 if job.max_tokens == 0 else job.max_tokens, job.logprobs, job.space, job.grammar, job.thinking,
+                    job.after_sampling, job.progress)
                 for i, prompt in enumerate(job.prompts)
             ]  # fmt: skip
             self.stream = service.client.submit(adds)
@@ -87,12 +101,21 @@ class Work:
             raise
         self._stop_ids = {*service.tokenizer.stop_ids, *job.sampling.stop_token_ids}
         self._closed = False
+        self.failure: Exception | None = None
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> list[Event]:
-        rows = await self.stream.__anext__()
+        try:
+            return self._events(await self.stream.__anext__())
+        except StopAsyncIteration:
+            raise
+        except Exception as error:
+            self.failure = error
+            raise
+
+    def _events(self, rows: list[Row]) -> list[Event]:
         if len(rows) == 1:
             event = Event(self.stream.places[rows[0].id])
             self._take(rows[0], event)
@@ -111,12 +134,15 @@ class Work:
         if row.error is not None:
             raise of_kind(*row.error)
         now = monotonic()
+        if row.progress is not None:
+            event.progress.append(row.progress)
+            return
         if row.begun is not None:
             self._begin(choice, row.begun, now)
         if row.token is not None and self.job.max_tokens != 0:
             self._token(choice, row.token, row.likely, event, now)
         if choice.finish is None and row.finish is not None:
-            event.deltas += choice.detail.finish()
+            event.deltas += choice.detail.finish(cut=row.finish != "stop")
             choice.stopped = choice.detail.stopped
             self._end(choice, "length" if self.job.max_tokens == 0 else row.finish, event)
 
@@ -133,6 +159,7 @@ class Work:
         metrics = self.service.metrics
         metrics.generated_tokens += 1
         if choice.tokens:
+            metrics.later_tokens += 1
             metrics.gap.observe(now - choice.last_at)
         choice.tokens += 1
         choice.last_at = now
@@ -170,9 +197,12 @@ class Work:
             self.service.leave(*self._room)
 
     async def finished(self) -> list[list[Event]]:
-        """Everything at once: for each reply its events."""
+        """Everything at once: for each reply its events. Raises ApiError for more than is kept."""
         found: list[list[Event]] = [[] for _ in self.choices]
+        values = 0
         async for events in self:
             for event in events:
                 found[event.choice].append(event)
+                values += len(event.tokens) + sum(len(one.top) for one in event.likely)
+            require_whole(values)
         return found

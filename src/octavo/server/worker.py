@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from threading import Thread
@@ -27,7 +27,7 @@ from octavo.runtime.request import Output, Request, State
 from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.server.channel import Channel, ChannelError
 from octavo.server.engine_model import load_model
-from octavo.server.launch import STDIN
+from octavo.server.launch import ENDING, STDIN
 from octavo.server.messages import (
     Add,
     Begun,
@@ -36,6 +36,9 @@ from octavo.server.messages import (
     Embed,
     Info,
     Likely,
+    Ping,
+    Pong,
+    Progress,
     Quit,
     Ready,
     Row,
@@ -57,13 +60,17 @@ DEVICE_ITL_TARGET, HOST_ITL_TARGET = 0.025, 0.25
 
 @dataclass(eq=False, slots=True)
 class Reply:
-    """A request under way: its number, when it came and when its prompt was begun, and whether it has a token."""
+    """A request under way: its number, when it came and when its prompt was begun, and whether it has a token.
+
+    progress  the front has been told of its prompt
+    """
 
     id: int
     request: Request
     added: float
     begun: float | None = None
     told: bool = False
+    progress: bool = False
 
 
 class EngineLoop:
@@ -82,8 +89,16 @@ class EngineLoop:
         self._grammars = Grammars(model.tokenizer)
         self._replies: dict[Request, Reply] = {}
         self._waiting: list[Reply] = []
+        self._reading: list[Reply] = []  # whose prompts are told of
         self._by_id: dict[int, Request] = {}
         self._failed: list[Row] = []
+        self._turned: float | None = None
+
+    @property
+    def turn_seconds(self) -> float:
+        """How long messages have waited to be looked for, whoever asks; 0 while the loop waits for one itself."""
+        turned = self._turned
+        return 0.0 if turned is None else max(clock() - turned, 0.0)
 
     def run(self) -> None:
         """Work until `Quit` comes."""
@@ -92,6 +107,7 @@ class EngineLoop:
         self._send(Ready(info_of(self.model)))
         pause: float | None = 0.0
         while self._take_messages(pause):
+            self._turned = clock()
             pause = None if self.core is None else self.core.go_on_warming()
             piece = self.side.takes_turn()
             if self.core is not None and (self._failed or not self.core.scheduler.idle):
@@ -119,6 +135,7 @@ class EngineLoop:
     def _take_messages(self, pause: float | None) -> bool:
         """Take what has come, and wait for something where there is nothing to do, up to `pause` seconds if there is to
         be something then. False: it is time to end."""
+        self._turned = None
         idle = not self._failed and not self.side and (self.core is None or self.core.scheduler.idle)
         while True:
             try:
@@ -155,12 +172,15 @@ class EngineLoop:
         self._replies.update({reply.request: reply for reply in replies})
         self._by_id.update({reply.id: reply.request for reply in replies})
         self._waiting += replies
+        if add.progress:  # siblings begin where the prompt of the first is read
+            self._reading.append(replies[0])
 
     def _request(self, add: Add, i: int) -> Request:
         tokenizer, params = self.model.tokenizer, replace(add.sampling, seed=(add.seed + i) % SEEDS)
         sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids)
         return Request(
             add.prompt, sampler, max_tokens=add.max_tokens, space=add.space, logprobs=add.logprobs,
+            after_sampling=add.after_sampling,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
             constraint=None if add.grammar is None else self._grammars.constraint(add.grammar, add.thinking),
         )  # fmt: skip
@@ -174,11 +194,26 @@ class EngineLoop:
             if reply.begun is None and reply.request.state is not State.WAITING:
                 reply.begun = start
         self._waiting = [reply for reply in self._waiting if reply.begun is None]
+        if self._reading:
+            rows += self._progress({output.request for output in outputs}, now)
         rows += [self._row(self._replies[output.request], output, now) for output in outputs]
         for output in outputs:
             if output.finish_reason is not None:
                 del self._by_id[self._replies.pop(output.request).id]
         self._send(Step(rows, core.stats(), now - start))
+
+    def _progress(self, told: Set[Request], now: float) -> Iterator[Row]:
+        """How far prompts are read, of requests that have no token yet, or in this step the first."""
+        for reply in self._reading:
+            request, n = reply.request, len(reply.request.prompt)
+            if reply.begun is None or (request.over and request not in told):
+                continue
+            if not reply.progress:
+                reply.progress = True
+                yield Row(reply.id, None, progress=Progress(request.cached, request.cached, 0.0))
+            read = n if request in told else min(len(request.sequence), n)
+            yield Row(reply.id, None, progress=Progress(request.cached, read, now - reply.begun))
+        self._reading = [one for one in self._reading if one.request not in told and not one.request.over]
 
     def _row(self, reply: Reply, output: Output, now: float) -> Row:
         likely = begun = error = None
@@ -216,23 +251,28 @@ def serve_engine(sock: socket.socket) -> None:
     if first is None:
         return
     options = msgspec.msgpack.decode(first, type=EngineOptions)
-    try:
-        loop = make_loop(options, lambda message: channel.send(encode(message)))
-    except OctavoError as error:
-        channel.send(encode(Broken.of(error)))
-        return
+    loop: EngineLoop | None = None
 
     def read() -> None:
         """Until the front closes its end, which ends this process at once."""
         try:
             for payload in messages:
-                loop.inbox.put(to_engine.decode(payload))
+                message = to_engine.decode(payload)
+                if isinstance(message, Ping):
+                    channel.send(encode(Pong(0.0 if loop is None else loop.turn_seconds)))
+                elif loop is not None:  # before it is there it is asked for nothing
+                    loop.inbox.put(message)
         except (OSError, ChannelError) as error:
             log.warning("the front is gone: %s", error)
         finally:
             os._exit(0)
 
     Thread(target=read, daemon=True, name="reader").start()
+    try:
+        loop = make_loop(options, lambda message: channel.send(encode(message)))
+    except OctavoError as error:
+        channel.send(encode(Broken.of(error)))
+        return
     loop.run()
 
 
@@ -252,7 +292,7 @@ def main() -> None:
 
     The front ends it: signals are for the front.
     """
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+    for name in ENDING:
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     if "fork" in multiprocessing.get_all_start_methods():  # Numba's lock then has no name, and ends with the process

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from octavo.errors import TemplateError
+from octavo.text.clock import dates
 from octavo.text.fields import Fields
 
 # ChatML, for models that carry no template: https://github.com/openai/openai-python (chatml.md, 2023).
@@ -48,13 +49,20 @@ class ChatTemplate:
         self._special = {"bos_token": bos_token, "eos_token": eos_token}
         self._template = SandboxedTemplate(source)
 
-    def render(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **extra: Any) -> str:
+    @property
+    def variables(self) -> Set[str]:
+        """Names of what it looks for and does not set itself, functions among them."""
+        return self._template.variables
+
+    def render(self, /, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True, **extra: Any) -> str:
         """The prompt for `messages` (each with "role" and "content"), open for an answer if `add_generation_prompt`.
 
-        `extra`: further variables of the template, such as `tools` or `enable_thinking`; plain data only. Raises
-        TemplateError, with the line, for what the template refuses or fails at.
+        `extra`: further variables of the template, such as `tools` or `enable_thinking`; plain data only. Where
+        `date_string` and `datetime` are not among them they are today's date. Raises TemplateError, with the line, for
+        what the template refuses or fails at.
         """
-        variables = {"messages": messages, "add_generation_prompt": add_generation_prompt, **self._special, **extra}
+        own = {"messages": messages, "add_generation_prompt": add_generation_prompt, **self._special}
+        variables = {**dates(), **own, **extra}
         return self._template.render(variables)
 
 

@@ -106,7 +106,7 @@ class Tokenizer:
         return self._encoder.least(text)
 
     def encode_chat(
-        self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
+        self, template: ChatTemplate, /, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
         **extra: Any,
     ) -> list[int]:  # fmt: skip
         """The ids of what `template.render` makes of these arguments, with BOS where the model wants it.
@@ -118,7 +118,7 @@ class Tokenizer:
         return self.encode_written(text, foreign)
 
     def write_chat(
-        self, template: ChatTemplate, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
+        self, template: ChatTemplate, /, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
         **extra: Any,
     ) -> tuple[str, bytes]:  # fmt: skip
         """What `encode_chat` encodes: text, and for each character 1 where it is from outside, empty for nowhere."""
@@ -207,8 +207,12 @@ class Tokenizer:
         "default" is the one that has no name in GGUF files. Raises TemplateError for a template that is invalid and for
         a name that the model doesn't have.
         """
+        return self.own_template(find_template(self._templates, name))
+
+    def own_template(self, source: str) -> ChatTemplate:
+        """A chat template of one's own for the model. Raises TemplateError for one that is invalid."""
         bos, eos = ("" if i is None else self.texts[i] for i in (self.bos_id, self.eos_id))
-        return ChatTemplate(find_template(self._templates, name), bos_token=bos, eos_token=eos)
+        return ChatTemplate(source, bos_token=bos, eos_token=eos)
 
     @property
     def template_names(self) -> list[str]:

@@ -50,7 +50,7 @@ def test_garbage_is_collected_again_after_an_import_that_failed(monkeypatch: pyt
         raise ImportError("libcudart.so")
 
     monkeypatch.setattr(device.importlib, "import_module", fails)
-    with pytest.raises(BackendError, match="torch can't be imported"):
+    with pytest.raises(BackendError, match="torch is installed, but can't be imported: libcudart"):
         device.require_packages()
     assert collects == [False]
     assert gc.isenabled()

@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
 from octavo.backends.gpu.driver import Driver, begin_context, find_driver
-from octavo.errors import INSTALL_GPU, BackendError
+from octavo.errors import INSTALL_GPU, BackendError, import_failure
 from octavo.garbage import no_collection
 
 log = logging.getLogger("octavo")
@@ -72,8 +72,10 @@ def require_packages() -> None:
             with no_collection():
                 importlib.import_module(package)
         except (PackageNotFoundError, ImportError) as error:
-            reason = "is not installed" if isinstance(error, PackageNotFoundError) else f"can't be imported ({error})"
-            raise BackendError(f"device gpu: {package} {reason} (needed: {wanted} or later; {INSTALL_GPU})") from None
+            if isinstance(error, PackageNotFoundError):
+                error = ModuleNotFoundError(name=package)
+            why = import_failure(package, error, f"needed: {wanted} or later; {INSTALL_GPU}")
+            raise BackendError(f"device gpu: {why}") from None
         release = tuple(int(x) for x in found.split("+")[0].split(".")[:2])
         if release > NEWEST[package]:
             tried = ".".join(map(str, NEWEST[package]))

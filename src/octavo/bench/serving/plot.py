@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from octavo.errors import INSTALL_REPORT, UsageError
+from octavo.errors import INSTALL_REPORT, UsageError, import_failure
 from octavo.io.atomic import written_file
 
 WIDTH, HEIGHT = 11.0, 3.6
@@ -16,8 +16,9 @@ def require_matplotlib() -> None:
     """Raises UsageError where pictures can't be drawn."""
     try:
         import matplotlib  # noqa: F401
-    except ImportError:
-        raise UsageError(f"--plot needs matplotlib, which is not installed ({INSTALL_REPORT})") from None
+    except ImportError as error:
+        why = import_failure("matplotlib", error, INSTALL_REPORT)
+        raise UsageError(f"--plot needs matplotlib: {why}") from None
 
 
 def format_of(path: str) -> str:

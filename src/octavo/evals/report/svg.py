@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from octavo.errors import INSTALL_REPORT, UsageError
+from octavo.errors import INSTALL_REPORT, UsageError, import_failure
 from octavo.evals.report.markup import text as safe
 
 INK, MUTED, GRID, ACCENT, SECOND = "#010101", "#020202", "#030303", "#040404", "#050505"
@@ -43,8 +43,9 @@ def require_matplotlib() -> None:
     """Raises UsageError where pictures can't be drawn."""
     try:
         import matplotlib  # noqa: F401
-    except ImportError:
-        raise UsageError(f"a report's pictures need matplotlib, which is not installed ({INSTALL_REPORT})") from None
+    except ImportError as error:
+        why = import_failure("matplotlib", error, INSTALL_REPORT)
+        raise UsageError(f"a report's pictures need matplotlib: {why}") from None
 
 
 @contextmanager

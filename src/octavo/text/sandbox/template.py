@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import jinja2
+from jinja2 import meta
 
 from octavo.errors import TemplateError, UsageError
 from octavo.text.sandbox.budget import Budget, current
@@ -26,6 +27,7 @@ class SandboxedTemplate:
             raise TemplateError(problem)
         try:
             self._template = _environment().from_string(source)
+            self._source = source
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(f"chat template, line {error.lineno}: {error.message}") from None
         except TemplateError:
@@ -34,6 +36,11 @@ class SandboxedTemplate:
             raise TemplateError("the chat template is nested too deep") from None
         except Exception as error:  # of the literals that Python's own compiler refuses
             raise TemplateError(f"the chat template can't be compiled: {str(error)[:200]}") from None
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Names of what the template looks for and does not set itself, functions among them."""
+        return frozenset(meta.find_undeclared_variables(_environment().parse(self._source)))
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text. Raises TemplateError, with the line, for every fault, UsageError for variables not plain data."""

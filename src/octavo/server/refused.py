@@ -1,0 +1,80 @@
+"""Fields that would change a reply and are not done: with which values they change nothing, by families of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+Rule = tuple[str, Callable[[Any], bool]]
+"""What is allowed, in words, and whether a value is."""
+Rules = Mapping[str, Rule]
+
+ABSENT: Rule = ("none", lambda value: value in ([], {}, "", False))
+"""For what there is no way to do."""
+
+
+def only(*values: Any) -> Rule:
+    """Values that leave a reply as it is."""
+    return " or ".join(map(repr, values)), lambda value: value in values and not isinstance(value, bool | list)
+
+
+def up_to(most: float) -> Rule:
+    """Numbers that leave a reply as it is."""
+    return f"{most} or less", lambda value: isinstance(value, int | float) and value <= most
+
+
+FALSE: Rule = ("false", lambda value: value is False)
+TRUE: Rule = ("true", lambda value: value is True)
+SAMPLING: Rules = {
+    "lora": ("none: adapters are those that the server was started with, for all requests", ABSENT[1]),
+    "top_n_sigma": up_to(0), "xtc_probability": up_to(0), "typical_p": only(1), "dynatemp_range": only(0),
+    "dry_multiplier": only(0), "mirostat": only(0), "adaptive_target": up_to(-1e-9), "min_keep": up_to(1),
+    "n_indent": up_to(0), "t_max_predict_ms": up_to(0), "image_data": ABSENT, "grammar_lazy": FALSE,
+    "preserved_tokens": ABSENT, "use_beam_search": FALSE, "bad_words": ABSENT, "allowed_token_ids": ABSENT,
+    "include_stop_str_in_output": FALSE, "skip_special_tokens": TRUE, "logits_processors": ABSENT,
+    "prompt_logprobs": ("none", lambda value: False),
+}  # fmt: skip
+"""Of llama-server and vLLM: what chooses tokens, or says which are shown."""
+BUDGETS: Rules = {"reasoning_budget_tokens": up_to(-1), "thinking_budget_tokens": up_to(-1)}
+TEMPLATE: Rules = {"chat_template": ("none: the model's own is used", lambda value: False)}
+OPENAI: Rules = {
+    **SAMPLING, **BUDGETS, "moderation": ABSENT, "post_sampling_probs": FALSE, "verbose": FALSE,
+    "n_probs": ("0: logprobs and top_logprobs say how likely tokens are", lambda value: value == 0),
+}  # fmt: skip
+CHAT: Rules = {
+    **OPENAI, **TEMPLATE, "audio": ABSENT, "modalities": ("['text']", lambda value: value == ["text"]),
+    "web_search_options": ABSENT, "verbosity": only("medium"), "documents": ABSENT, "echo": FALSE,
+}  # fmt: skip
+COMPLETIONS: Rules = {**OPENAI, "suffix": only("")}
+FORMS: Rules = {
+    **dict.fromkeys(("response_format", "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex",
+                     "guided_choice", "guided_grammar"), ("none: text.format, or output_config.format", ABSENT[1])),
+    "n": only(1), "logit_bias": ABSENT,
+}  # fmt: skip
+"""Of chats, which routes of other names and forms don't have."""
+KEPT: Rule = ("none: nothing is kept between requests; send the whole conversation as input", ABSENT[1])
+RESPONSES: Rules = {
+    **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "previous_response_id": KEPT, "conversation": KEPT, "prompt": KEPT,
+    "background": KEPT, "context_management": ABSENT, "moderation": ABSENT, "personality": ABSENT, "image": ABSENT,
+    "access_programs": ABSENT,
+}  # fmt: skip
+NATIVE: Rules = {**SAMPLING, **BUDGETS}
+EMBEDDINGS: Rules = {"embd_normalize": only(2)}
+KEEPS_ALL = {"type": "clear_thinking_20251015", "keep": "all"}
+MESSAGES: Rules = {
+    **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "container": ABSENT, "mcp_servers": ABSENT, "thread": ABSENT,
+    "compaction": ABSENT,
+    "context_management": (
+        f"edits that keep all: {KEEPS_ALL}",
+        lambda value: isinstance(value, dict) and all(one == KEEPS_ALL for one in value.get("edits") or ()),
+    ),
+}  # fmt: skip
+
+
+def refuse(rules: Rules, body: Mapping[str, Any]) -> None:
+    """Raises ValueError for a field that would change a reply."""
+    for name in sorted(rules.keys() & body.keys()):
+        allowed, harmless = rules[name]
+        value = body[name]
+        if value is not None and not harmless(value):
+            raise ValueError(f"{name}: {str(value)[:60]!r} is not supported (allowed: {allowed})")
