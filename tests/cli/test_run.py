@@ -152,16 +152,16 @@ def test_json(octavo: Run, alphabet: str) -> None:
 def test_json_with_a_full_context_prints_the_object_and_fails(octavo: Run, alphabet: str) -> None:
     got = octavo("run", alphabet, "hi", "--json", "--ctx", "30", *GREEDY)
     assert (
-        got.error() == "octavo: error: the context of 30 tokens is full: 21 of the prompt and 10 of the reply; "
+        got.error() == "octavo: error: the context of 30 tokens is full: 21 of the prompt and 9 of the reply; "
         "--ctx-size makes it larger, up to 512"
     )
     answer = json.loads(got.out)
-    assert (answer["text"], answer["finish_reason"]) == (ALPHABET[:10], "context")
+    assert (answer["text"], answer["finish_reason"]) == (ALPHABET[:9], "context")
 
 
 def test_a_full_context_shows_the_text_and_fails(octavo: Run, alphabet: str) -> None:
     got = octavo("run", alphabet, "hi", "--ctx", "30", *GREEDY)
-    assert got.out == ALPHABET[:10] + "\n"
+    assert got.out == ALPHABET[:9] + "\n"
     assert "the context of 30 tokens is full" in got.error()
 
 
