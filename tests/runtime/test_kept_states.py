@@ -36,7 +36,10 @@ class Kept(RuleBasedStateMachine):
     @rule(first=st.integers(0, 1), pieces=st.lists(st.integers(1, 70), min_size=1, max_size=3))
     def begin(self, first: int, pieces: list[int]) -> None:
         prompt = [t for i, n in enumerate(pieces) for t in [first + i] * n]
+        kept = [kept for kept in self.states._kept if self.slots[kept.slot] == prompt[: kept.length]]
+        longest = max((one.length for one in kept if one.length < len(prompt)), default=0)
         sequence = self.tree.match(prompt)
+        assert len(sequence) == longest
         assert sequence.tokens == prompt[: len(sequence)]
         assert len(sequence) == self.tree.matching(prompt) < len(prompt)
         assert (sequence.origin is None) == (not len(sequence))
@@ -108,11 +111,12 @@ class Kept(RuleBasedStateMachine):
             assert found == self.states.kept
 
     def checked(self, node: Node, before: list[int]) -> int:
-        for at, kept in node.states.items():
-            assert self.slots[kept.slot] == [*before, *node.tokens[:at]]
-            assert kept.length == len(before) + at
         path = [*before, *node.tokens]
-        return len(node.states) + sum(self.checked(c, path) for each in node.children.values() for c in each)
+        for after, kept in node.states.items():
+            assert self.slots[kept.slot] == [*path, *after]
+            assert kept.length == len(path) + len(after)
+            assert any(tokens[: len(after)] == after for tokens in node.children)
+        return len(node.states) + sum(self.checked(child, path) for child in node.children.values())
 
 
 TestKept = Kept.TestCase

@@ -157,6 +157,19 @@ def test_clear_leaves_sequences_their_pages(memory: Memory) -> None:
     assert memory.read(sequence) == PROMPT
 
 
+def shared(a: list[int], b: list[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def paths(tree: PageTree, space: str = "") -> list[list[int]]:
+    """All tokens from a root to each node below it."""
+    root = tree._roots.get(space)
+    found = [] if root is None else [([*root.tokens], root)]
+    for path, node in found:  # grows as it goes
+        found += [([*path, *child.tokens], child) for child in node.children.values()]
+    return [path for path, _ in found]
+
+
 class Cache(RuleBasedStateMachine):
     """Sequences of few different tokens in a small pool, begun, forked, lengthened, cut, published and released."""
 
@@ -170,7 +183,9 @@ class Cache(RuleBasedStateMachine):
     @rule(first=st.integers(0, 2), pieces=st.lists(st.integers(1, 70), min_size=1, max_size=3))
     def begin(self, first: int, pieces: list[int]) -> None:
         prompt = [t for i, n in enumerate(pieces) for t in [first + i] * n]
+        found = max((shared(path, prompt[:-1]) for path in paths(self.memory.tree)), default=0)
         sequence = self.memory.tree.match(prompt)
+        assert len(sequence) == found
         assert sequence.tokens == prompt[: len(sequence)]
         assert len(sequence) < len(prompt)
         self._append(sequence, prompt[len(sequence) :])
@@ -225,10 +240,22 @@ class Cache(RuleBasedStateMachine):
         assert pool.empty + pool.cached + pool.held == self.N_PAGES
 
     @invariant()
+    def nodes_that_nobody_holds_are_let_go_before_those_above(self) -> None:
+        if not hasattr(self, "memory"):
+            return
+        tree, held = self.memory.tree, {page for s in self.sequences for page in s.pages}
+        idle = list(tree._idle)
+        assert {node.page for node in idle} == tree._nodes.keys() - held
+        for at, node in enumerate(idle):
+            assert all(child in idle[:at] for child in node.children.values())
+            assert node.above.order == sorted(node.above.children)
+            assert node.above.children[node.tokens] is node
+
+    @invariant()
     def pages_hold_what_was_written(self) -> None:
         for sequence in getattr(self, "sequences", ()):
             assert self.memory.read(sequence) == sequence.tokens
-        for node in self.memory.tree._used if hasattr(self, "memory") else ():
+        for node in self.memory.tree._nodes.values() if hasattr(self, "memory") else ():
             assert tuple(self.memory.pages[node.page][: len(node.tokens)]) == node.tokens
 
 

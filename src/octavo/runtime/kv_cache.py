@@ -65,6 +65,12 @@ class Store(Protocol):
     def forget(self, page: int) -> None:
         """Give up this page, after which none was kept that no sequence holds."""
 
+    def held(self, page: int) -> None:
+        """A sequence holds this page, which it keeps and none held."""
+
+    def idle(self, page: int) -> None:
+        """No sequence holds this page any longer, which it keeps."""
+
 
 class PagePool:
     """Hands out the pages of a cache of `n_pages`, numbered from 0.
@@ -216,7 +222,9 @@ class PagePool:
     def hold(self, page: int) -> None:
         """One more sequence holds a page."""
         if page not in self._holders:
+            assert self.store is not None
             self.cached -= 1
+            self.store.held(page)
         self._holders[page] = self._holders.get(page, 0) + 1
 
     def _let_go(self, page: int) -> None:
@@ -225,7 +233,9 @@ class PagePool:
             return
         del self._holders[page]
         if page in self._kept:
+            assert self.store is not None
             self.cached += 1
+            self.store.idle(page)
         else:
             self._released.append(page)
 
@@ -240,10 +250,6 @@ class PagePool:
         if page not in self._holders:
             self.cached -= 1
             self._released.append(page)
-
-    def is_held(self, page: int) -> bool:
-        """Whether a sequence holds a page."""
-        return page in self._holders
 
     def replace(self, sequence: Sequence, at: int, page: int) -> None:
         """Let `sequence` have another page in place of its `at`-th, in which the same tokens are."""

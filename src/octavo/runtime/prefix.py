@@ -1,41 +1,73 @@
 """Prefix cache: pages of sequences that have ended, in a tree, for sequences to come that begin alike.
 
-A node is a page and the tokens in it; its children are pages that came after it. Tokens are compared one by one, so a
-page is never taken for another one. A sequence may begin with a part of a page: the pool copies that page when the
-sequence goes on in another way.
+A node is a page and the tokens in it; its children are pages that came after it. Tokens are compared, not hashes of
+them, so a page is never taken for another one. A sequence may begin with a part of a page: the pool copies that page
+when the sequence goes on in another way. No child's tokens begin with another child's.
 
-A node is always used more recently than what lies below it. So the one whose last use
-is longest ago is a leaf.
+Who holds a node's page holds those above it, too, and lets go of them later. So of the nodes that no sequence holds the
+one that was let go first is a leaf.
 
-Where layers have states, a sequence can begin only where one is kept. Nodes have those after some of their tokens.
+Where layers have states, a sequence can begin only where one is kept. Nodes have those after some tokens below them.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.kv_cache import PagePool, Sequence
 from octavo.runtime.state_pool import Kept
 
 Tokens = tuple[int, ...]
+Some = TypeVar("Some", list[int], tuple[int, ...])
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Node:
     """A page and what lies in it, up to PAGE_SIZE tokens; those of a root are none.
 
-    Children are by first token, and states by how many of the tokens they have seen, beside all those above.
+    Children are by their tokens, which `order` has sorted, and states by the tokens that they have seen after this
+    node's: with these one of the children begins.
     """
 
     tokens: Tokens
     page: int
     parent: Node | None
-    children: dict[int, list[Node]] = field(default_factory=dict)
-    states: dict[int, Kept] = field(default_factory=dict)
+    space: Hashable
+    children: dict[Tokens, Node] = field(default_factory=dict)
+    order: list[Tokens] = field(default_factory=list)
+    states: dict[Tokens, Kept] = field(default_factory=dict)
+
+    @property
+    def above(self) -> Node:
+        """The parent, of a node that is no root."""
+        assert self.parent is not None
+        return self.parent
+
+    def add(self, child: Node) -> None:
+        at = bisect_left(self.order, child.tokens)
+        self.order.insert(at, child.tokens)
+        self.children[child.tokens] = child
+
+    def remove(self, child: Node) -> None:
+        del self.order[bisect_left(self.order, child.tokens)], self.children[child.tokens]
+
+    def nearest(self, tokens: Tokens) -> tuple[int, Node | None]:
+        """A child that begins with as many of `tokens` as any other does, and how many these are.
+
+        It is one of the two between which `tokens` would be in order.
+        """
+        if (child := self.children.get(tokens)) is not None:
+            return len(tokens), child
+        at = bisect_left(self.order, tokens)
+        beside = [(shared(order, tokens), order) for order in self.order[max(at - 1, 0) : at + 1]]
+        most, order = max(beside, default=(0, ()))
+        return most, self.children[order] if most else None
 
 
 class PageTree:
@@ -47,12 +79,13 @@ class PageTree:
     def __init__(self, pool: PagePool) -> None:
         self.pool = pool
         self._roots: dict[Hashable, Node] = {}
-        self._used: OrderedDict[Node, None] = OrderedDict()  # the node whose last use is longest ago first
+        self._nodes: dict[int, Node] = {}  # by page
+        self._idle: OrderedDict[Node, None] = OrderedDict()  # held by no sequence, that let go first before the others
         pool.store = self
 
     def __len__(self) -> int:
         """Pages in the tree."""
-        return len(self._used)
+        return len(self._nodes)
 
     def match(self, prompt: Seq[int], space: Hashable = "") -> Sequence:
         """A sequence of the longest beginning of `prompt` that is here; it holds the pages.
@@ -62,7 +95,6 @@ class PageTree:
         nodes, length, kept = self._begun(prompt, space)
         for node in nodes:
             self.pool.hold(node.page)
-        self._touch(nodes)
         if self.pool.states is not None and kept is not None:
             self.pool.states.touch(kept)
         return Sequence([node.page for node in nodes], list(prompt[:length]), origin=kept)
@@ -81,18 +113,17 @@ class PageTree:
         if self.pool.states is None:
             return nodes, length, None
         for i in reversed(range(len(nodes))):
-            at = max((at for at in nodes[i].states if i * PAGE_SIZE + at <= length), default=0)
-            if at:
-                return nodes[: i + 1], i * PAGE_SIZE + at, nodes[i].states[at]
+            states, begin = nodes[i].above.states, i * PAGE_SIZE
+            for at in range(min(length - begin, PAGE_SIZE) if states else 0, 0, -1):
+                if (kept := states.get(nodes[i].tokens[:at])) is not None:
+                    return nodes[: i + 1], begin + at, kept
         return [], 0, None
 
     def _walk(self, prompt: Seq[int], space: Hashable) -> tuple[list[Node], int]:
         """The nodes that `prompt` goes through, and how many tokens of it lie in them."""
         node, nodes, length = self._roots.get(space), list[Node](), 0
         while node is not None:
-            rest = prompt[length : min(length + PAGE_SIZE, len(prompt) - 1)]
-            found = [(shared(child.tokens, rest), child) for child in _below(node, rest)]
-            most, node = max(found, key=lambda pair: pair[0], default=(0, None))
+            most, node = node.nearest(tuple(prompt[length : min(length + PAGE_SIZE, len(prompt) - 1)]))
             if node is None:
                 break
             nodes.append(node)
@@ -112,17 +143,25 @@ class PageTree:
             return None
         if tail:
             sequence.room = 0  # its last page may be read by others from now on
-        node = self._roots.setdefault(space, Node((), -1, None))
-        nodes: list[Node] = []
-        for at, tokens in enumerate(_pages(sequence.tokens)):
+        done, node = self._kept(sequence, space)
+        last = node if done else None
+        for at, tokens in enumerate(_pages(sequence.tokens, done), done):
             if len(tokens) < PAGE_SIZE and not tail:
                 break
-            node = self._published(node, sequence, at, tokens)
-            nodes.append(node)
+            last = node = self._published(node, sequence, at, tokens)
             if node.tokens != tokens:  # a page that begins with this one's tokens was here
                 break
-        self._touch(nodes)
-        return nodes[-1] if nodes else None
+        if last is not None and last in self._idle:
+            self._idle.move_to_end(last)
+        return last
+
+    def _kept(self, sequence: Sequence, space: Hashable) -> tuple[int, Node]:
+        """How many full pages a sequence has up to the last one that is here, and its node; else none, and a root."""
+        for count in range(len(sequence) // PAGE_SIZE, 0, -1):
+            node = self._nodes.get(sequence.pages[count - 1])
+            if node is not None and node.space == space and len(node.tokens) == PAGE_SIZE:
+                return count, node
+        return 0, self._roots.setdefault(space, Node((), -1, None, space))
 
     def keep_state(self, sequence: Sequence, space: Hashable = "", *, give: bool = False) -> None:
         """Publish a sequence, and keep the state after its tokens: a copy or, with `give`, its own.
@@ -133,97 +172,112 @@ class PageTree:
         node = self.publish(sequence, space, tail=length % PAGE_SIZE > 0)
         if states is None or node is None or sequence.slot is None or sequence.seen != length:
             return
-        at = (length - 1) % PAGE_SIZE + 1
-        if at in node.states:
-            states.touch(node.states[at])
+        home, seen = node.above.states, node.tokens[: (length - 1) % PAGE_SIZE + 1]
+        if seen in home:
+            states.touch(home[seen])
         elif give:
-            states.keep(sequence.slot, length, node.states, at)
+            states.keep(sequence.slot, length, home, seen)
             sequence.slot, sequence.seen = None, 0
         elif states.free:
-            states.keep(states.fork(sequence.slot), length, node.states, at)
+            states.keep(states.fork(sequence.slot), length, home, seen)
 
     def _published(self, parent: Node, sequence: Sequence, at: int, tokens: Tokens) -> Node:
         """The child of `parent` that begins with the tokens of a sequence's `at`-th page."""
         page = sequence.pages[at]
-        for child in _below(parent, tokens):
-            if child.tokens == tokens:
-                if child.page != page:
-                    self.pool.replace(sequence, at, child.page)
-                return child
-            if shared(child.tokens, tokens) == len(tokens):
-                return child
-            if shared(child.tokens, tokens) == len(child.tokens):  # the new tokens begin with the child's, and go on
-                if child.page != page:
-                    self.pool.keep(page)
-                    self.pool.give_up(child.page)
-                child.tokens, child.page = tokens, page
-                return child
-        child = Node(tokens, page, parent)
-        parent.children.setdefault(tokens[0], []).append(child)
-        self.pool.keep(page)
-        self._used[child] = None
+        most, child = parent.nearest(tokens)
+        if child is not None and most == len(tokens):
+            if child.tokens == tokens and child.page != page:
+                self.pool.replace(sequence, at, child.page)
+            return child
+        if child is not None and most == len(child.tokens):  # the new tokens begin with the child's, and go on
+            if child.page != page:
+                self.pool.keep(page)
+                self._let_go(child)
+                child.page, self._nodes[page] = page, child
+            parent.remove(child)
+            child.tokens = tokens
+        else:
+            child = Node(tokens, page, parent, parent.space)
+            self.pool.keep(page)
+            self._nodes[page] = child
+        parent.add(child)
         return child
 
-    def _touch(self, nodes: list[Node]) -> None:
-        """These nodes, a way from a root downwards, are used now."""
-        for node in reversed(nodes):
-            self._used.move_to_end(node)
+    def held(self, page: int) -> None:
+        """A sequence holds this page, which none held."""
+        del self._idle[self._nodes[page]]
+
+    def idle(self, page: int) -> None:
+        """No sequence holds this page any longer."""
+        self._idle[self._nodes[page]] = None
 
     def evict(self) -> None:
         """Give the page back that was not used for the longest time, of those that no sequence holds."""
-        self._remove(next(n for n in self._used if not n.children and not self.pool.is_held(n.page)))
+        self._remove(next(node for node in self._idle if not node.children))
 
     def forget(self, page: int) -> None:
         """Give up this page, with nothing below it."""
-        self._remove(next(n for n in self._used if n.page == page))
+        self._remove(self._nodes[page])
 
     def retract(self, sequence: Sequence, space: Hashable = "") -> None:
         """Forget the pages of `sequence`, and all that came after them: what is in them may be wrong."""
-        root = self._roots.get(space, Node((), -1, None))
-        own, found = set(sequence.pages), list[Node]()
-        below = [child for children in root.children.values() for child in children if child.page in own]
+        root, found = self._roots.get(space), list[Node]()
+        own = [self._nodes[page] for page in sequence.pages if page in self._nodes]
+        below = [node for node in own if node.parent is root]
         while below:
             found.append(below.pop())
-            below += [child for children in found[-1].children.values() for child in children]
+            below += found[-1].children.values()
         for node in reversed(found):
             self._remove(node)
 
     def _remove(self, node: Node) -> None:
-        assert node.parent is not None
         assert not node.children
-        self._drop_states(node)
-        siblings = node.parent.children[node.tokens[0]]
-        siblings.remove(node)
-        if not siblings:
-            del node.parent.children[node.tokens[0]]
-        del self._used[node]
+        parent = node.above
+        parent.remove(node)
+        if parent.states:
+            others, _ = parent.nearest(node.tokens)
+            self._drop_states(parent, [node.tokens[:at] for at in range(others + 1, len(node.tokens) + 1)])
+        self._let_go(node)
+
+    def _let_go(self, node: Node) -> None:
+        """Give up a node's page."""
+        self._idle.pop(node, None)
+        del self._nodes[node.page]
         self.pool.give_up(node.page)
 
     def clear(self) -> None:
         """Forget all pages. Those that sequences hold are free when these let go of them."""
-        for node in self._used:
-            self._drop_states(node)
-            self.pool.give_up(node.page)
-        self._used.clear()
+        for node in (*self._roots.values(), *self._nodes.values()):
+            self._drop_states(node, list(node.states))
+        for page in self._nodes:
+            self.pool.give_up(page)
+        self._nodes.clear()
+        self._idle.clear()
         self._roots.clear()
 
-    def _drop_states(self, node: Node) -> None:
-        for kept in list(node.states.values()):
-            assert self.pool.states is not None
-            self.pool.states.drop(kept)
+    def _drop_states(self, node: Node, after: list[Tokens]) -> None:
+        """Drop the states that are kept after these tokens below a node."""
+        for tokens in after:
+            if (kept := node.states.get(tokens)) is not None:
+                assert self.pool.states is not None
+                self.pool.states.drop(kept)
 
 
-def _below(node: Node, tokens: Seq[int]) -> list[Node]:
-    """Children that begin with the first of `tokens`."""
-    return node.children.get(tokens[0], []) if tokens else []
-
-
-def _pages(tokens: Seq[int]) -> Iterator[Tokens]:
-    """Tokens by page."""
-    for start in range(0, len(tokens), PAGE_SIZE):
+def _pages(tokens: Seq[int], first: int) -> Iterator[Tokens]:
+    """Tokens by page, from the `first` one on."""
+    for start in range(first * PAGE_SIZE, len(tokens), PAGE_SIZE):
         yield tuple(tokens[start : start + PAGE_SIZE])
 
 
-def shared(a: Seq[int], b: Seq[int]) -> int:
-    """How many tokens two begin with alike."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+def shared(a: Some, b: Some) -> int:
+    """How many tokens two begin with alike, found by halving."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while low < high:  # the first `low` are alike, the first `high + 1` are not
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

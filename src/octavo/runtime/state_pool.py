@@ -26,12 +26,12 @@ def slots_for(sequences: int) -> int:
 
 @dataclass(eq=False, slots=True)
 class Kept:
-    """A state in a slot, after `length` tokens; `home` has it at `at`."""
+    """A state in a slot, after `length` tokens; `home` has it at `at`, the last of these."""
 
     slot: int
     length: int
-    home: dict[int, Kept]
-    at: int
+    home: dict[tuple[int, ...], Kept]
+    at: tuple[int, ...]
 
 
 class StatePool:
@@ -78,7 +78,7 @@ class StatePool:
             self.copier.copy(slot, kept.slot)
         return slot, kept.length
 
-    def keep(self, slot: int, length: int, home: dict[int, Kept], at: int) -> None:
+    def keep(self, slot: int, length: int, home: dict[tuple[int, ...], Kept], at: tuple[int, ...]) -> None:
         """Keep the state in a slot, which no sequence has any longer, at a place of `home`."""
         home[at] = kept = Kept(slot, length, home, at)
         self._kept[kept] = None
