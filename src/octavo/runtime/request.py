@@ -84,6 +84,7 @@ class Request:
     insists     whether a token that it leaves out was the likeliest one, and may be so again
     computing   tokens that steps under way compute
     coming      tokens that these choose
+    awaits      whom it waits for, and until how many tokens of their common beginning are computed
     marks       lengths at which a step ends, and the state is kept, where layers have states
     """
 
@@ -114,6 +115,7 @@ class Request:
     insists: bool = field(default=False, init=False)
     computing: int = field(default=0, init=False)
     coming: int = field(default=0, init=False)
+    awaits: tuple[Request, int] | None = field(default=None, init=False)
     marks: tuple[int, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ A request that is paused is in no step. It keeps its pages as long as nobody mak
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
@@ -20,6 +20,7 @@ from operator import attrgetter
 from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.buckets import at_most, chunk_sizes
+from octavo.runtime.coming import Coming, is_coming
 from octavo.runtime.kv_cache import PagePool, Sequence
 from octavo.runtime.pace import Pace
 from octavo.runtime.prefix import PageTree, shared
@@ -137,8 +138,11 @@ class Scheduler:
 
     def drop_cancelled(self) -> list[Output]:
         """End the requests that are cancelled; their pages are free at once."""
+        cancelled = {r: None for r in (*self.running, *self.waiting) if r.cancelled}
+        if cancelled:
+            self.waiting = [r for r in self.waiting if r not in cancelled]
         ended = []
-        for request in [r for r in (*self.running, *self.waiting) if r.cancelled]:
+        for request in cancelled:
             self._let_siblings_go(request)
             ended.append(self._end(request, "interrupted"))
         return ended
@@ -179,14 +183,20 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Begin requests, the first of the queue before the others, as long as there is room for one more."""
-        held_back = 0
+        if not self.waiting or len(self.running) >= self.max_running:
+            return
+        held_back = growing = 0
+        counted = -1
+        coming = Coming(self.running, by_marks=self.pool.states is not None)
         while len(self.waiting) > held_back and len(self.running) < self.max_running:
             request = self.waiting[held_back]
-            if request.paused or self._comes_soon(request):
+            if request.paused or self._comes_soon(request, coming):
                 held_back += 1
                 continue
             sequence, length = self._begun(request), len(request.tokens)
-            wanted = self.pool.wanted(sequence, length) + self._growing()
+            if len(self.running) != counted:  # some may have given way
+                growing, counted = sum(map(self._grows, self.running)), len(self.running)
+            wanted = self.pool.wanted(sequence, length) + growing
             self.pool.make_room(sequence, wanted)
             if self.running and wanted > self.pool.free:
                 self.pool.release(sequence)
@@ -196,16 +206,18 @@ class Scheduler:
             except CacheFullError:
                 self.pool.release(sequence)
                 raise
-            self.waiting.remove(request)  # requests that gave way may have been put before it
+            _remove(self.waiting, request)  # requests that gave way may have been put before it
             request.sequence, request.state, request.cached = sequence, State.RUNNING, len(sequence)
             request.marks = self._marks(request)
             insort(self.running, request, key=RANK)
+            coming.add(request)
+            growing, counted = growing + self._grows(request), counted + 1
             self.prompt_tokens += length
             self.cached_tokens += len(sequence)
 
-    def _growing(self) -> int:
-        """Pages to leave free for those under way to go on: one for each that has not as many as it may have."""
-        return sum(len(r.sequence.pages) < pages_for(self.n_ctx) for r in self.running)
+    def _grows(self, request: Request) -> bool:
+        """Whether a page is to be left free for one under way to go on: it has not as many as it may have."""
+        return len(request.sequence.pages) < pages_for(self.n_ctx)
 
     def _begun(self, request: Request) -> Sequence:
         """What is in the cache of a request's tokens, but for the last one."""
@@ -227,17 +239,11 @@ class Scheduler:
         ends = {self.tree.shared(request.tokens, request.space), len(request.tokens) - BEFORE_END}
         return tuple(sorted({end // PAGE_SIZE * PAGE_SIZE for end in ends if end // PAGE_SIZE * PAGE_SIZE >= least}))
 
-    def _comes_soon(self, request: Request) -> bool:
+    def _comes_soon(self, request: Request, coming: Coming) -> bool:
         """Whether the page that comes after those in the cache, or a state, is being computed for another request."""
-        found = self.tree.matching(request.tokens, request.space)
-        page = (found // PAGE_SIZE + 1) * PAGE_SIZE
-        for other in self.active:
-            end = page if self.pool.states is None else next((mark for mark in other.marks if mark > found), 0)
-            if len(other.sequence) < end < min(len(other.tokens), len(request.tokens)) and (
-                other.space == request.space and other.tokens[:end] == request.tokens[:end]
-            ):
-                return True
-        return False
+        if request.awaits is None or not is_coming(*request.awaits):
+            request.awaits = coming.find(request, self.tree.matching(request.tokens, request.space))
+        return request.awaits is not None
 
     def _chunks(self, prompts: list[Request], room: int) -> Iterator[tuple[Request, int]]:
         """Parts of prompts that together have up to `room` tokens."""
@@ -293,7 +299,7 @@ class Scheduler:
         if request.state is State.RUNNING:
             if isinstance(why, NonFiniteError):
                 self.tree.retract(request.sequence, request.space)
-            self.running.remove(request)
+            _remove(self.running, request)
             self.pool.release(request.sequence)
             request.state = State.FINISHED
         return self._end(request, "error")
@@ -323,14 +329,14 @@ class Scheduler:
     def _end(self, request: Request, reason: FinishReason) -> Output:
         if request.state is State.RUNNING:
             self._leave(request)
-        elif request in self.waiting:
-            self.waiting.remove(request)
+        else:
+            _remove(self.waiting, request)
         request.state, request.finish_reason = State.FINISHED, reason
         return Output(request, None, reason)
 
     def _leave(self, request: Request) -> None:
         """Take a request out of the steps; others may find what was computed of it."""
-        self.running.remove(request)
+        _remove(self.running, request)
         request.computing = request.coming = 0
         if self.pool.shares:
             if self.pool.states is None:
@@ -365,3 +371,10 @@ class Scheduler:
     def idle(self) -> bool:
         """Whether there is nothing to do."""
         return not self.waiting and not self.running
+
+
+def _remove(requests: list[Request], request: Request) -> None:
+    """Take a request, if it is there, out of those that are sorted by rank."""
+    at = bisect_left(requests, request.rank, key=RANK)
+    if at < len(requests) and requests[at] is request:
+        del requests[at]

@@ -1,0 +1,72 @@
+"""What the scheduler does for one request does not grow with how many others there are."""
+
+from __future__ import annotations
+
+import pytest
+
+from octavo.graph.node import PAGE_SIZE
+from octavo.runtime.request import Request
+from tests.runtime.test_scheduler import Run, request
+from tests.runtime.work import calls
+
+
+def admitted(n: int, length: int) -> float:
+    """Calls for each of `n` requests, of prompts of so many tokens, that begin in one step."""
+    run = Run(n_pages=4 * n, running=n)
+    for i in range(n):
+        run.scheduler.add(request([i + 1] * length))
+    made = calls(run.scheduler.plan)
+    assert len(run.scheduler.running) == n
+    return made / n
+
+
+@pytest.mark.parametrize("length", [5, 2 * PAGE_SIZE + 5])
+def test_beginning_does_not_grow_with_those_that_begin(length: int) -> None:
+    assert admitted(256, length) <= 1.5 * admitted(16, length)
+
+
+class Compared(Request):
+    """Counts where a list looks for it."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+def cancelled(n: int) -> float:
+    """Calls for each of `n` requests that are cancelled, the later half of those that wait."""
+    run = Run()
+    waiting = [Compared([i + 1], lambda logits, tokens: 0) for i in range(2 * n)]
+    for one in waiting:
+        run.scheduler.add(one)
+    for one in waiting[n:]:
+        one.cancelled = True
+    made = calls(run.scheduler.drop_cancelled)
+    assert run.scheduler.waiting == waiting[:n]
+    return made / n
+
+
+def test_cancelling_does_not_grow_with_those_that_wait() -> None:
+    assert cancelled(512) <= 1.5 * cancelled(32)
+
+
+def held_back(pages: int, waiting: int = 8) -> int:
+    """Calls of a step where requests wait for so many pages that another has computed halfway."""
+    run = Run(n_pages=2 * pages, n_batch=PAGE_SIZE, n_ctx=2 * pages * PAGE_SIZE)
+    common = [t % 251 for t in range(pages * PAGE_SIZE + 1)]
+    run.scheduler.add(request(common))
+    run.step()
+    for i in range(waiting):
+        run.scheduler.add(request([*common, i + 1]))
+    while len(run.scheduler.running[0].sequence) < pages // 2 * PAGE_SIZE:
+        run.step()
+    made = calls(run.scheduler.plan)
+    assert (len(run.scheduler.waiting), len(run.scheduler.running)) == (waiting, 1)
+    return made
+
+
+def test_who_waits_for_pages_of_another_is_not_looked_at_again() -> None:
+    assert held_back(64) <= 1.5 * held_back(4)
