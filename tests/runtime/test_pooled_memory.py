@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from octavo.formats.spec import F32
+from octavo.runtime.batch import Feed
 from octavo.runtime.embedding import Embedder, Pooling, pooled
 from octavo.runtime.vectors import VectorSteps
 
@@ -44,7 +45,7 @@ class _Shared(VectorSteps):
         held |= {i: texts[i] for i in chosen}
         return [(i, texts[i]) for i in chosen]
 
-    def _step(self, feeds: list[object]) -> list[F32]:
+    def _step(self, feeds: list[Feed]) -> list[F32]:
         return np.split(np.ones((TOKENS * len(feeds), WIDTH), np.float32), len(feeds))
 
     def _release(self, sequence: object) -> None:
