@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from octavo.formats.spec import F32, AnyArray
+from octavo.runtime.counts import Text
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.lookup import Lookup
 from octavo.runtime.reply import FinishReason
@@ -97,7 +98,7 @@ class Request:
     constraint: Constraint | None = None
     siblings: list[Request] = field(default_factory=list)
     after_sampling: bool = False
-    tokens: list[int] = field(init=False)
+    tokens: Text = field(init=False)
     sequence: Sequence = field(default_factory=Sequence, init=False)
     state: State = field(default=State.WAITING, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
@@ -117,7 +118,7 @@ class Request:
     marks: tuple[int, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.prompt)
+        self.tokens = Text(self.prompt)
         self.adjusts = isinstance(self.sampler, ChainSampler) and len(self.sampler.before) > 0
 
     @property

@@ -152,8 +152,10 @@ class Speculator:
 def _later(request: Request, draft: list[int]) -> Request:
     """The request as it is once the tokens of a draft are chosen."""
     held = Later(request.constraint, draft) if isinstance(request.constraint, Foreseeing) else None
-    return Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs, constraint=held,
-                   after_sampling=request.after_sampling)  # fmt: skip
+    later = Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs, constraint=held,
+                    after_sampling=request.after_sampling)  # fmt: skip
+    later.tokens.base = request.tokens
+    return later
 
 
 def _token(choice: Chosen | Exception) -> int | None:
