@@ -18,7 +18,7 @@ from octavo.runtime.sampling import SamplingParams, make_sampler
 from octavo.runtime.speculate import _later
 
 N_PROMPT = 5
-KINDS = [RepeatPenalty(1.5, n) for n in (0, 1, 3, 20, 1 << 20)] + [ReplyPenalties(0.5, 0.25, N_PROMPT)]
+KINDS: list[Adjuster] = [RepeatPenalty(1.5, n) for n in (0, 1, 3, 20, 1 << 20)] + [ReplyPenalties(0.5, 0.25, N_PROMPT)]
 
 
 def expected(adjuster: Adjuster, tokens: list[int]) -> dict[int, tuple[float, float]]:
