@@ -30,7 +30,7 @@ def test_no_text_names_the_package_on_an_index() -> None:
 @pytest.mark.parametrize(
     ("package", "use"),
     [
-        ("numba", prepare.prepare.__wrapped__), ("llguidance", grammar._llguidance),
+        ("numba", prepare.prepare.__wrapped__), ("llguidance", grammar._require_llguidance),
         ("matplotlib", svg.require_matplotlib), ("matplotlib", plot.require_matplotlib),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.fuse import fuse
 from octavo.graph.node import Graph, Node, bind
 from octavo.graph.ops import ALIASES, apply
-from octavo.graph.schedule import ALIGNMENT, Schedule, root, schedule
+from octavo.graph.schedule import ALIGNMENT, Schedule, Split, root, schedule
 from octavo.runtime import Engine, EngineConfig
 from tests.graph.small import LIMITS, K, Limited, executor, given, ops_of, run, values, w
 
@@ -44,6 +44,24 @@ def test_one_backend_is_one_split_without_copies() -> None:
     s = schedule(chain(), [ReferenceBackend()], LIMITS)
     assert splits(s) == [(0, ["mul_mat", "mul_mat", "mul_mat", "add", "mul_mat"])]
     assert s.fallbacks == ()
+
+
+def test_a_node_is_put_into_a_split_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    made = Split.__init__
+
+    def counted(split: Split, backend: int, nodes: tuple[Node, ...]) -> None:
+        sizes.append(len(nodes))
+        made(split, backend, nodes)
+
+    monkeypatch.setattr(Split, "__init__", counted)
+    for n in (20, 320):
+        x = given()
+        for i in range(n):
+            x = apply("mul_mat", w(K, K, name=f"a{i}"), x)
+        sizes.clear()
+        schedule(Graph.of(x), [ReferenceBackend()], LIMITS)
+        assert sum(sizes) == n
 
 
 def test_values_are_copied_once_at_each_seam() -> None:

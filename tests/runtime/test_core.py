@@ -191,7 +191,7 @@ class OneOf:
     """A Constraint: a reply of these tokens in this order, each of which may be one of several."""
 
     def __init__(self, *rows: set[int]) -> None:
-        self.rows = list(rows)
+        self.rows, self.late = list(rows), None
 
     def fill(self, mask: np.ndarray[Any, np.dtype[np.int32]]) -> None:
         bits = np.zeros(32 * len(mask), np.uint8)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from octavo.errors import GraphError
 from octavo.graph.node import Graph, Node, Sizes, bind
@@ -185,16 +186,8 @@ def _insert_copies(graph: Graph, chosen: dict[int, int]) -> tuple[Graph, dict[in
 
 
 def _split(graph: Graph, chosen: dict[int, int]) -> tuple[Split, ...]:
-    splits: list[Split] = []
-    for node in graph.nodes:
-        if node.is_leaf:
-            continue
-        backend = chosen[id(node)]
-        if splits and splits[-1].backend == backend:
-            splits[-1] = Split(backend, (*splits[-1].nodes, node))
-        else:
-            splits.append(Split(backend, (node,)))
-    return tuple(splits)
+    runs = groupby((node for node in graph.nodes if not node.is_leaf), key=lambda node: chosen[id(node)])
+    return tuple(Split(backend, tuple(nodes)) for backend, nodes in runs)
 
 
 def _allocate(

@@ -11,18 +11,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from octavo.formats.spec import F32
+from octavo.runtime.counts import Counts, Ids, counted
 
 NEVER = 100.0  # -NEVER as the bias of a token: it is not chosen
 ROW_BITS = 32
 """A number of a reply, shifted by so many bits, and a token are one integer to sort by."""
 
-Ids = np.ndarray[tuple[int], np.dtype[np.int64]]
 Texts = Sequence[Sequence[int]]
 """The tokens so far of some replies."""
 
@@ -108,11 +108,10 @@ def _merged(parts: Sequence[Changes]) -> Changes:
     return Changes(keys, scale, add)
 
 
-def _keys(tokens: Sequence[Collection[int]]) -> Ids:
-    """The tokens of some replies, int64, each with the number of its reply; see `ROW_BITS`."""
-    numbers = [len(t) for t in tokens]
-    ids = np.fromiter(chain.from_iterable(tokens), np.int64, sum(numbers))
-    return ids if len(numbers) == 1 else np.repeat(np.arange(len(numbers)) << ROW_BITS, numbers) | ids
+def _keys(found: Sequence[Counts]) -> Counts:
+    """The tokens of some replies, each with the number of its reply (see `ROW_BITS`), and how often each comes."""
+    ids = [row << ROW_BITS | counts.ids for row, counts in enumerate(found)]
+    return Counts(np.concatenate(ids), np.concatenate([counts.counts for counts in found]))
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,8 @@ class RepeatPenalty(Adjuster):
 
     @classmethod
     def of_all(cls, adjusters: Sequence[RepeatPenalty], texts: Texts) -> Changes:  # type: ignore[override]
-        keys = _keys([set(t[-a.last_n :]) if a.last_n else () for a, t in zip(adjusters, texts, strict=True)])
+        parts = zip(adjusters, texts, strict=True)
+        keys, _ = _keys([counted(t, max(len(t) - a.last_n, 0), a) for a, t in parts])
         penalties = np.array([a.penalty for a in adjusters], np.float32)
         return Changes(keys, penalties[keys >> ROW_BITS], np.zeros(len(keys), np.float32))
 
@@ -139,8 +139,7 @@ class ReplyPenalties(Adjuster):
 
     @classmethod
     def of_all(cls, adjusters: Sequence[ReplyPenalties], texts: Texts) -> Changes:  # type: ignore[override]
-        replies = [t[a.n_prompt :] for a, t in zip(adjusters, texts, strict=True)]
-        keys, counts = np.unique(_keys(replies), return_counts=True)
+        keys, counts = _keys([counted(t, a.n_prompt, a) for a, t in zip(adjusters, texts, strict=True)])
         each = np.array([(a.presence, a.frequency) for a in adjusters])[keys >> ROW_BITS]
         return _added(keys, -(each[:, 0] + each[:, 1] * counts).astype(np.float32))
 

@@ -24,8 +24,7 @@ from octavo.runtime.candidates import BEST, CANDIDATES, CHANGED, LOGITS, MAX_CAN
 from octavo.runtime.draws import draw
 from octavo.runtime.engine import Engine
 from octavo.runtime.logit_changes import LogitChanges
-from octavo.runtime.masks import Filler
-from octavo.runtime.request import LogProbs, Request, masked
+from octavo.runtime.request import Constraint, LogProbs, Request, masked
 from octavo.runtime.sampling import NOTHING_LEFT, ChainSampler, largest_first
 
 
@@ -84,7 +83,7 @@ class Chooser:
         bits = np.zeros(-(-self._n_vocab // 32) * 32, np.uint8)
         bits[:n_known] = 1
         self._known: AnyArray = np.packbits(bits, bitorder="little").view(np.int32)
-        self._filler = Filler(-(-n_known // 32))
+        self._words = -(-n_known // 32)
 
     def step(
         self, feeds: Seq[Feed], choosing: Seq[tuple[Request, int]], places: Mapping[Request, int] = FIRST
@@ -155,26 +154,24 @@ class Chooser:
 
     def _wanted(self, choosing: Seq[tuple[Request, int]], choices: Choices) -> Iterable[Wanted]:
         """What is to be chosen; constraints that allow nothing are among the choices, as errors."""
-        masks, changes = self._masks([request for request, _ in choosing]), _changes(choosing)
+        changes = _changes(choosing)
         for request, row in choosing:
-            mask = masks[request] if request.constraint is not None else None
+            mask = self._mask(request.constraint) if request.constraint is not None else None
             found = changes[request] if request.adjusts else NO_CHANGES
             if mask is not None and isinstance(mask, Exception):
                 choices[request] = mask
             else:
                 yield Wanted(request, row, found, mask, mask is not None or (request.adjusts and len(found.ids) > 0))
 
-    def _masks(self, requests: Seq[Request]) -> dict[Request, AnyArray | Exception]:
-        """Masks of requests' constraints, int32 [ceil(n_vocab / 32)]: tokens that may come; or why there is none."""
-        held = {request: request.constraint for request in requests if request.constraint is not None}
-        found = self._filler.fill(list(held.values())) if held else []
-        return {r: m if isinstance(m, Exception) else self._padded(m) for r, m in zip(held, found, strict=True)}
-
-    def _padded(self, mask: AnyArray) -> AnyArray:
-        """A mask without tokens that are not known, for all rows of logits."""
-        whole = np.zeros_like(self._known)
-        whole[: len(mask)] = mask & self._known[: len(mask)]
-        return whole
+    def _mask(self, constraint: Constraint) -> AnyArray | Exception:
+        """The mask of a constraint for a row of logits, int32 [ceil(n_vocab / 32)], or why there is none."""
+        mask = np.zeros_like(self._known)
+        try:
+            constraint.fill(mask[: self._words])
+        except Exception as error:
+            return error
+        mask &= self._known
+        return mask
 
     def _divided(self, wanted: Seq[Wanted]) -> tuple[list[Wanted], list[Wanted], LogitChanges]:
         """Those for which a few candidates do, the others, and what is done to the logits of the first."""

@@ -15,6 +15,7 @@ from octavo.runtime.buckets import PROMPTS, TILE
 from octavo.runtime.choosing import Choices, Chooser, Chosen
 from octavo.runtime.engine import Engine
 from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.late import IDLE_S, wait_for, wait_while_due
 from octavo.runtime.pace import LEAST, Pace
 from octavo.runtime.pages_ahead import SHARE, PagesAhead
 from octavo.runtime.request import Output, Request, State
@@ -144,6 +145,8 @@ class EngineCore:
         start, (last, self._under_way) = clock(), (self._under_way, None)
         if last is not None and not last.is_wanted:  # all of its requests have ended
             last = None
+        if last is None:
+            self._wait_for_masks()
         plan = self.scheduler.plan(prompts=prompts) if last is None else replace(last.plan, ended=self._ended())
         if not plan.parts:
             return list(plan.ended)
@@ -164,6 +167,16 @@ class EngineCore:
                 self.ahead.drop(self._under_way)
             self._under_way, choices = None, self._choices(plan)
         return [*plan.ended, *self._commit_choices(plan, choices, start)]
+
+    def _wait_for_masks(self) -> None:
+        """Wait for masks that are due or, where nothing else can be computed, for one of them, for a while."""
+        scheduler = self.scheduler
+        if not any(r.constraint is not None for r in (*scheduler.running, *scheduler.waiting)):
+            return
+        wait_while_due([r.constraint for r in scheduler.active if r.constraint is not None])
+        late = [r.late for r in (*scheduler.active, *scheduler.wanting)]
+        if late and all(one is not None for one in late):
+            wait_for([one for one in late if one is not None], IDLE_S)
 
     def _touch_ahead(self, seconds: float) -> None:
         """Touch memory for pages that the next steps may begin, after a step that took so long."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -20,7 +21,7 @@ from octavo.runtime.context import default_context
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence as Tokens
 from octavo.runtime.placement import GpuLayers
-from octavo.runtime.vectors import Pieces, VectorSteps, finished
+from octavo.runtime.vectors import Pieces, VectorSteps, finished, whole
 from octavo.text import Tokenizer
 
 Pooling = Literal["mean", "cls", "last"]
@@ -94,7 +95,7 @@ class Embedder:
     ) -> Pieces[F32]:
         """The same piece by piece; `room()` is the most tokens of the next one, where the model generates."""
         pooling = self._pooling(pooling)
-        rows = [pooled(vectors, pooling) for vectors in (yield from self._computed(texts, room))]
+        rows = yield from self._computed(texts, room, kept=partial(pooled, pooling=pooling))
         width = self.engine.model.hparams.n_embd
         found: F32 = np.array(rows, np.float32).reshape(len(rows), width)
         for matrix in self._projections:
@@ -124,20 +125,26 @@ class Embedder:
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.tokenizer.encode(text, parse_special=False) for text in texts]
 
-    def vectors_of(self, tokens: Sequence[list[int]], seconds: Sequence[int] = ()) -> list[F32]:
-        """The same of texts that are tokens already; `seconds`: how many at the end of each are of a second text."""
-        return finished(self._computed(tokens, lambda: self.engine.config.n_batch, seconds))
+    def vectors_of(
+        self, tokens: Sequence[list[int]], seconds: Sequence[int] = (), *, kept: Callable[[F32], F32] = whole
+    ) -> list[F32]:
+        """The same of texts that are tokens already; `seconds`: how many at the end of each are of a second text.
+
+        `kept`: what is wanted of a text's vectors, the rest of which is not held until the others are computed.
+        """
+        return finished(self._computed(tokens, lambda: self.engine.config.n_batch, seconds, kept=kept))
 
     def _computed(
-        self, tokens: Sequence[list[int]], room: Callable[[], int], seconds: Sequence[int] = ()
-    ) -> Pieces[list[F32]]:
+        self, tokens: Sequence[list[int]], room: Callable[[], int], seconds: Sequence[int] = (), *,
+        kept: Callable[[F32], F32],
+    ) -> Pieces[list[F32]]:  # fmt: skip
         self._require_fitting(tokens)
         if self._shared is not None:
-            return (yield from self._shared.computed(tokens, room))
+            return (yield from self._shared.computed(tokens, room, kept))
         found: dict[int, F32] = {}
         for group in self._groups([len(t) for t in tokens]):
             rows = self._step([tokens[i] for i in group], [seconds[i] for i in group] if seconds else [0] * len(group))
-            found |= dict(zip(group, rows, strict=True))
+            found |= zip(group, map(kept, rows), strict=True)
             yield
         return [found[i] for i in range(len(tokens))]
 
@@ -174,11 +181,11 @@ class Embedder:
 
 
 def pooled(vectors: F32, pooling: Pooling) -> F32:
-    """One vector [d] of those of a text's tokens, [tokens, d]."""
+    """One vector [d] of those of a text's tokens, [tokens, d], in memory of its own."""
     if pooling == "mean":
         mean: F32 = vectors.mean(axis=0, dtype=np.float64).astype(np.float32)
         return mean
-    row: F32 = vectors[0 if pooling == "cls" else -1]
+    row: F32 = vectors[0 if pooling == "cls" else -1].copy()
     return row
 
 

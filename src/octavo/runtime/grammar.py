@@ -6,19 +6,20 @@ only where its grammar does.
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
-from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from threading import Lock
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from octavo.errors import INSTALL_SERVE, GrammarError, TokenizerError, UsageError, import_failure
+from octavo.errors import INSTALL_SERVE, GrammarError, HostMemoryError, OctavoError, UsageError, import_failure
+from octavo.jit.clock import clock
+from octavo.runtime.grammar_workers import Host, Worker
 from octavo.runtime.request import Constraint
 from octavo.runtime.schema import read_schema
 from octavo.runtime.thinking import AfterThinking, Thinking
@@ -29,16 +30,13 @@ Mask = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 MOST_CHARACTERS = 200_000
 MOST_CHOICES = 1000
-LIMITS = {
-    "initial_lexer_fuel": 300_000, "step_lexer_fuel": 50_000, "max_lexer_states": 40_000, "max_grammar_size": 200_000,
-    "max_items_in_row": 6000, "verbose_errors": False,
-}  # fmt: skip
-"""Limits for llguidance: a third of a second to compile, 5 ms a token and 80 MB, at worst. An optional property of an
-object is four items of a row, so that the 1,000 that a schema may have need twice its usual limit."""
-COMPILED_KEPT = 16
-"""Grammars that were used last: requests with the same tools come again and again."""
-JSON = {"whitespace_pattern": r" |\n[ \t]{0,20}", "whitespace_flexible": True}
-"""White space in JSON: a space, or a line with what it is indented by, so that a reply is not filled with it."""
+COMPILED_KEPT, USABLE_KEPT = 16, 256
+"""Grammars that were used last: requests with the same tools come again and again. Of more it is known that they can
+be used."""
+MOST_REPLIES = 8
+"""Replies of a worker: with more there are others for the same grammar, which work at the same time."""
+PATIENCE_S, LOOK_S = 0.002, 1.0
+"""Seconds that a step waits for what may come next, and those between looks where nothing else is to be done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,180 +83,283 @@ class Grammar:
             raise GrammarError(f"choice is {str(texts)[:40]!r} (allowed: a list of 1 to {MOST_CHOICES} texts)")
         return cls("choice", _text("choice", json.dumps(list(texts), ensure_ascii=False)))
 
-    def source(self) -> dict[str, Any]:
-        """The grammar as a part of one of llguidance's. Raises GrammarError."""
-        if self.kind == "json_schema":
-            read_schema(self.text)
-            matcher = _llguidance().LLMatcher
-            made = matcher.grammar_from_json_schema(self.text, defaults=JSON, overrides={"lenient": False})
-            part: dict[str, Any] = json.loads(made)["grammars"][0]
-            return part
-        return {"lark_grammar": _LARK[self.kind](_text(self.kind, self.text))}
-
 
 class Grammars:
-    """Compiles grammars for a tokenizer, each once as long as it is among the last ones. Any thread may use it."""
+    """Compiles grammars for a tokenizer, each once as long as it is among the last ones. Any thread may use it.
+
+    That is done by processes which can be ended, see `grammar_workers`.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._lock = Lock()
-        self._compiled: OrderedDict[tuple[Grammar, bool], Any] = OrderedDict()
+        self._host = Host(tokenizer)
+        self._workers: OrderedDict[tuple[Grammar, bool], Worker] = OrderedDict()
+        self._usable: OrderedDict[bytes, None] = OrderedDict()
 
     def constraint(self, grammar: Grammar, thinking: Thinking | None = None) -> Constraint:
         """A constraint for one request; with `thinking` it begins after that.
 
-        Raises GrammarError for a grammar that is invalid, too large, or that no token can begin, and UsageError where
-        llguidance is not installed.
+        Raises GrammarError for a grammar that is invalid, too large, or that no token can begin, UsageError where
+        llguidance is not installed, and HostMemoryError where the system has no room for a process.
         """
+        found = self._matched(grammar, thinking)
+        found.require()
+        return self._after(found, thinking)
+
+    def begin(self, grammar: Grammar, thinking: Thinking | None = None) -> Constraint:
+        """`constraint` without waiting: whatever is wrong with the grammar `fill` says."""
+        return self._after(self._matched(grammar, thinking), thinking)
+
+    def check(self, grammar: Grammar, thinking: Thinking | None = None) -> None:
+        """Raise what `constraint` raises; nothing is kept of a grammar but that it can be used."""
+        spaced = self._spaced(grammar, thinking)
+        key = hashlib.sha256(f"{grammar.kind} {spaced} {grammar.text}".encode("utf-8", "surrogatepass")).digest()
+        with self._lock:
+            if key in self._usable:
+                self._usable.move_to_end(key)
+                return
+        Matched(self._worker(grammar, spaced), self.tokenizer.n_vocab).require()
+        with self._lock:
+            self._usable[key] = None
+            if len(self._usable) > USABLE_KEPT:
+                self._usable.popitem(last=False)
+
+    def _spaced(self, grammar: Grammar, thinking: Thinking | None) -> bool:
+        """Whether the first space of a reply, which is not shown, comes before what a grammar says."""
         first = (thinking is None or not thinking.begun) and grammar.kind != "reply"
-        matcher = self._matcher(grammar, spaced=first and self.tokenizer.add_space_prefix)
-        found = Matched(matcher, self.tokenizer.n_vocab)
+        return first and self.tokenizer.add_space_prefix
+
+    def _matched(self, grammar: Grammar, thinking: Thinking | None) -> Matched:
+        key = grammar, self._spaced(grammar, thinking)
+        with self._lock:
+            worker = self._workers.get(key)
+            if worker is None or len(worker.replies) >= MOST_REPLIES:
+                worker = self._workers[key] = self._worker(*key)
+            self._workers.move_to_end(key)
+            if len(self._workers) > COMPILED_KEPT:
+                self._workers.popitem(last=False)
+            return Matched(worker, self.tokenizer.n_vocab)
+
+    def _after(self, found: Matched, thinking: Thinking | None) -> Constraint:
         return found if thinking is None else AfterThinking(found, thinking, self.tokenizer)
 
-    def _matcher(self, grammar: Grammar, spaced: bool) -> Any:
-        """A matcher for one request. What is kept is at the beginning, and is only ever copied."""
-        key = grammar, spaced
-        with self._lock:
-            if key in self._compiled:
-                self._compiled.move_to_end(key)
-                return self._compiled[key].deep_copy()
-        compiled = self._compile(grammar, spaced)
-        with self._lock:
-            self._compiled[key] = compiled
-            if len(self._compiled) > COMPILED_KEPT:
-                self._compiled.popitem(last=False)
-            return compiled.deep_copy()
-
-    def _compile(self, grammar: Grammar, spaced: bool) -> Any:
-        """spaced: before what the grammar says comes the first space of a reply, which is not shown."""
-        grammars = [grammar.source()]
-        if spaced:
-            grammars = [
-                {"lark_grammar": '%llguidance {"no_forcing": true}\nstart: " " @answer'},
-                {**grammars[0], "name": "answer"},
-            ]
-        llguidance = _llguidance()
-        limits = llguidance.LLParserLimits(**LIMITS)
-        matcher = llguidance.LLMatcher(
-            self._tokens, json.dumps({"grammars": grammars}, ensure_ascii=False), log_level=0, limits=limits
-        )
-        if matcher.is_error():
-            raise GrammarError(f"the grammar can't be used: {_brief(matcher.get_error())}")
-        self._require_first(matcher)
-        return matcher
-
-    def _require_first(self, matcher: Any) -> None:
-        """Raise GrammarError where no token begins, or what may come after the first one is too much to follow."""
-        mask = np.empty(-(-self.tokenizer.n_vocab // 32), np.int32)
-        Matched(matcher, self.tokenizer.n_vocab).fill(mask)
-        first = int(np.unpackbits(mask.view(np.uint8), bitorder="little").argmax())
-        Matched(matcher.deep_copy(), self.tokenizer.n_vocab).accept(first)
+    def _worker(self, grammar: Grammar, spaced: bool) -> Worker:
+        if not self.tokenizer.stop_ids:
+            raise GrammarError("the model has no token that ends a reply, so it can't follow a grammar")
+        _require_llguidance()
+        if grammar.kind == "json_schema":
+            read_schema(grammar.text)
+        else:
+            _text(grammar.kind, grammar.text)
+        return Worker(self._host, {"kind": grammar.kind, "text": grammar.text, "spaced": spaced})
 
     def prepare(self) -> None:
-        """Read the vocabulary now, which takes a second or two of a large one, if llguidance is there."""
-        with suppress(UsageError, GrammarError):
-            _ = self._tokens
-
-    @property
-    def _tokens(self) -> Any:
-        with self._lock:
-            return self._compiled_tokens
-
-    @cached_property
-    def _compiled_tokens(self) -> Any:
-        """The vocabulary as llguidance has it."""
-        vocabulary = _Vocabulary(self.tokenizer)
-        ends = sorted(self.tokenizer.stop_ids)
-        if not ends:
-            raise GrammarError("the model has no token that ends a reply, so it can't follow a grammar")
-        return _llguidance().LLTokenizer(vocabulary, n_vocab=self.tokenizer.n_vocab, eos_token=ends)
+        """Have the vocabulary read now, which takes a second or two of a large one, if llguidance is there."""
+        with suppress(UsageError, HostMemoryError):
+            _require_llguidance()
+            if self.tokenizer.stop_ids:
+                self._host.start()
 
 
-class _Vocabulary:
-    """A tokenizer with the attributes that llguidance looks for."""
+@dataclass(slots=True)
+class _Next:
+    """What may come next: a mask, tokens that are forced, whether a reply is complete, and why nothing may come."""
 
-    is_tokenizer_wrapper = True
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self.eos_token_id, self.bos_token_id = min(tokenizer.stop_ids), tokenizer.bos_id
-        self.tokens = [tokenizer.token_bytes(i) for i in range(tokenizer.n_vocab)]
-        self.special_token_ids = [*{*tokenizer.special_ids, *tokenizer.stop_ids}]
-
-    def __call__(self, text: str | bytes) -> list[int]:
-        """The ids of a text in the middle of a reply."""
-        data = text.encode() if isinstance(text, str) else text
-        try:
-            ids = self._tokenizer.encode(data.decode(), add_special=False, parse_special=False, continued=True)
-        except (TokenizerError, UnicodeDecodeError):
-            return self._longest_first(data)
-        exact = b"".join(self.tokens[i] for i in ids) == data  # some tokenizers change letters
-        return ids if exact else self._longest_first(data)
-
-    def _longest_first(self, data: bytes) -> list[int]:
-        """The ids of a text, each the longest token that it goes on with; bytes that no token has are left out."""
-        ids, at = [], 0
-        while at < len(data):
-            ends = range(min(at + self._longest, len(data)), at, -1)
-            end = next((end for end in ends if data[at:end] in self._by_bytes), None)
-            if end is not None:
-                ids.append(self._by_bytes[data[at:end]])
-            at = end or at + 1
-        return ids
-
-    @cached_property
-    def _by_bytes(self) -> dict[bytes, int]:
-        special = set(self.special_token_ids)
-        return {text: i for i, text in enumerate(self.tokens) if text and i not in special}
-
-    @cached_property
-    def _longest(self) -> int:
-        return max(map(len, self._by_bytes), default=1)
+    mask: Mask
+    stopped: bool
+    forced: list[int]
+    problem: str | None
 
 
 class Matched:
-    """A Constraint: what a matcher of llguidance takes. Where that fails, nothing may come."""
+    """A Constraint: what a worker says of its grammar. Where that fails, nothing may come.
 
-    def __init__(self, matcher: Any, n_vocab: int) -> None:
-        self.matcher, self._words = matcher, -(-n_vocab // 32)
+    A token that is accepted is sent at once, so that what may come after it is found while other work is done.
+
+    number  the worker's for it
+    tokens  those that were accepted
+    lost    workers that have ended while it was asked about
+    """
+
+    def __init__(self, worker: Worker, n_vocab: int) -> None:
+        self._worker, self._words = worker, -(-n_vocab // 32)
+        self.tokens: list[int] = []
+        self.lost = 0
+        self._sent = self._waiting = 0
+        self._next: _Next | None = None
+        self._ahead, self._asked_ahead = _Ahead(0, [], []), deque[_Ahead]()
+        self._failure: OctavoError | None = None
+        self._asked, self._quick = 0.0, True
+        self.number = worker.add(self)
+
+    def __del__(self) -> None:
+        self._worker.left.append(self.number)
+
+    @property
+    def late(self) -> Matched | None:
+        if self._known:
+            return None
+        if not self._waiting:
+            if not self._worker.may_begin:
+                return self
+            self._begin()
+        self._worker.take(0.0)
+        if self._known:
+            return None
+        self._quick = self._quick and clock() <= self.due
+        return self
+
+    @property
+    def _known(self) -> bool:
+        return self._next is not None or self._failure is not None
+
+    @property
+    def due(self) -> float:
+        return self._asked + PATIENCE_S * self._quick
+
+    def fileno(self) -> int:
+        return self._worker.fileno()
+
+    def began_again(self) -> None:
+        self._waiting, self._sent, self._next = 1, len(self.tokens), None
+        self._asked_ahead.clear()
+
+    def answered(self, op: str, found: Sequence[Any], masks: bytes) -> None:
+        states = [
+            _Next(np.frombuffer(masks, np.int32, self._words, 4 * self._words * i), *one) for i, one in enumerate(found)
+        ]
+        if op == "see":
+            self._ahead = self._asked_ahead.popleft()
+            self._ahead.states = states
+            return
+        self._waiting -= 1
+        if not self._waiting:
+            self._next = states[0]
+            self._quick = self._quick or clock() - self._asked < PATIENCE_S
+
+    def failed(self, why: OctavoError) -> None:
+        self._failure = why
+
+    def _begin(self) -> None:
+        """Ask what may come after all tokens that there are."""
+        self._go("open", self.tokens)
+
+    def _go(self, op: str, tokens: Sequence[int]) -> None:
+        self._next, self._asked = None, clock()
+        try:
+            self._worker.ask(self, op, tokens)
+        except OctavoError as error:
+            self.failed(error)
+        self._sent, self._waiting = len(self.tokens), self._waiting + 1
+
+    def _settled(self) -> _Next:
+        """What may come next, once that is known. Raises what went wrong."""
+        while self._next is None:
+            self._require_worker()
+            if not self._waiting:
+                self._begin()
+            else:
+                self._worker.take(LOOK_S)
+        self._require_worker()
+        return self._next
+
+    def _require_worker(self) -> None:
+        if self._failure is not None:
+            raise type(self._failure)(*self._failure.args)
+
+    def require(self) -> None:
+        """Raise GrammarError where no token may come."""
+        _require_some(self._settled())
 
     def fill(self, mask: Mask) -> None:
-        own = mask[: self._words]
-        assert own.dtype == np.int32
-        assert own.flags.c_contiguous
-        mask[len(own) :] = 0
-        self.matcher.unsafe_compute_mask_ptr(own.ctypes.data, own.nbytes)
-        self.require(own)
-
-    def require(self, mask: Mask) -> None:
-        """Raise GrammarError unless the matcher has filled a mask with a token that may come."""
-        if self.matcher.is_error():
-            raise GrammarError(f"the grammar can't be followed: {_brief(self.matcher.get_error())}")
-        if not mask.any():
-            raise GrammarError("the grammar can't be followed: no token of the vocabulary goes on as it has to")
+        _copy(self._settled(), mask)
 
     def fill_after(self, tokens: Sequence[int], mask: Mask) -> None:
-        taken = self.matcher.try_consume_tokens(list(tokens))
+        self._settled()
+        wanted = [*self.tokens, *tokens]
+        while self.late_after(tokens) is not None:
+            if self._asked_ahead:
+                self._worker.take(LOOK_S)
+            else:
+                self.foresee(tokens)
+        self._require_worker()
+        found = self._ahead.after(wanted) if tokens else self._settled()
+        if found is None:
+            raise GrammarError(f"token {wanted[self._ahead.end]} is not what the grammar allows")
+        _copy(found, mask)
+
+    def foresee(self, tokens: Sequence[int]) -> None:
+        """Ask what may come after each of some tokens."""
+        ahead = _Ahead(self._sent, [*self.tokens[self._sent :], *tokens], [])
+        self._asked_ahead.append(ahead)
         try:
-            if taken < len(tokens):
-                raise GrammarError(f"token {tokens[taken]} is not what the grammar allows")
-            self.fill(mask)
-        finally:
-            self.matcher.rollback(taken)
+            self._worker.ask(self, "see", ahead.tokens)
+        except OctavoError as error:
+            self.failed(error)
+
+    def late_after(self, tokens: Sequence[int]) -> Matched | None:
+        if self._asked_ahead:
+            self._worker.take(0.0)
+        known = not tokens or self._failure is not None or self._ahead.has([*self.tokens, *tokens])
+        return None if known else self
 
     def forced(self) -> list[int]:
-        return [] if self.stopped else list(self.matcher.compute_ff_tokens())
+        return [] if self._next is None else self._next.forced
 
     def accept(self, token: int) -> None:
-        if not self.matcher.consume_token(token):
-            said = self.matcher.get_error()
-            if REFUSED in said:
-                raise GrammarError(f"token {token} is not what the grammar allows: {_brief(said)}")
-            raise GrammarError(f"the grammar can't be followed: {_brief(said)}")
+        allowed = self._settled()
+        _require_some(allowed)
+        if not 0 <= token < 32 * self._words or not int(allowed.mask[token >> 5]) >> (token & 31) & 1:
+            problem = f"token {token} is not what the grammar allows"
+            self._failure = GrammarError(f"the grammar can't be followed: {problem}")
+            raise GrammarError(problem)
+        self._next = None
+        self.tokens.append(token)
+        found = self._ahead.after(self.tokens)
+        if found is None:
+            self._go("go", self.tokens[self._sent :])
+        else:
+            self._next = found
 
     @property
     def stopped(self) -> bool:
-        return bool(self.matcher.is_stopped())
+        with suppress(OctavoError):  # which `fill` raises
+            return self._settled().stopped
+        return False
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """What may come after each of some tokens, of which there were `begin` before, up to one that may not come."""
+
+    begin: int
+    tokens: list[int]
+    states: list[_Next]
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.states)
+
+    def has(self, tokens: Sequence[int]) -> bool:
+        n = len(tokens) - self.begin
+        return 0 < n <= len(self.tokens) and self.tokens[:n] == tokens[self.begin :]
+
+    def after(self, tokens: Sequence[int]) -> _Next | None:
+        """What may come after tokens; None where that is not known, or they may not come."""
+        return self.states[len(tokens) - self.begin - 1] if len(tokens) <= self.end and self.has(tokens) else None
+
+
+def _require_some(found: _Next) -> None:
+    if found.problem is not None:
+        raise GrammarError(found.problem)
+
+
+def _copy(found: _Next, mask: Mask) -> None:
+    """Fill a mask. Raises GrammarError where no token may come."""
+    _require_some(found)
+    mask[: len(found.mask)] = found.mask
+    mask[len(found.mask) :] = 0
 
 
 def _text(kind: str, given: str) -> str:
@@ -268,44 +369,9 @@ def _text(kind: str, given: str) -> str:
     return given
 
 
-def _lark_of_gbnf(text: str) -> str:
-    from llguidance.gbnf_to_lark import gbnf_to_lark
-
-    try:
-        return str(gbnf_to_lark(text))
-    except Exception as error:  # it is written for grammars that are right
-        raise GrammarError(f"the GBNF grammar can't be read: {_brief(str(error) or type(error).__name__)}") from None
-
-
-def _lark_of_regex(pattern: str) -> str:
-    from llguidance import regex_to_lark
-
-    return f"start: /{regex_to_lark(pattern, use_ascii='d')}/"
-
-
-def _lark_of_choice(texts: str) -> str:
-    return "start: " + " | ".join(json.dumps(text, ensure_ascii=False) for text in json.loads(texts))
-
-
-_LARK: dict[str, Callable[[str], str]] = {
-    "lark": lambda text: text, "reply": lambda text: text, "gbnf": _lark_of_gbnf, "regex": _lark_of_regex,
-    "choice": _lark_of_choice,
-}  # fmt: skip
-
-
-REFUSED = "doesn't satisfy the grammar"
-"""What llguidance says of a token, and not of what it has no room for."""
-_SHOWN = re.compile(r"\n\s*\d+ \| .*", re.DOTALL)
-
-
-def _brief(message: str) -> str:
-    """What llguidance says, without the lines of the grammar that it shows at the end."""
-    return " ".join(_SHOWN.sub("", message).split())[:200]
-
-
-def _llguidance() -> Any:
+def _require_llguidance() -> None:
     try:
         import llguidance
     except ImportError as error:
         raise UsageError(f"grammars need llguidance: {import_failure('llguidance', error, INSTALL_SERVE)}") from None
-    return llguidance
+    del llguidance

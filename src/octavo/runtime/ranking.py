@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -38,11 +39,12 @@ class Ranker:
     def scores(self, query: str, documents: Sequence[str]) -> F32:
         """How well each document answers the query, float32 [n]; see `Model.rank`."""
         pairs = [self._tokens(query, document) for document in documents]
-        vectors = self._embedder.vectors_of([a + b for a, b in pairs], [len(b) for _, b in pairs])
         if not documents:
             return np.zeros(0, np.float32)
         pooling: Pooling = "last" if not self._encodes else "mean" if self._means else "cls"
-        found = self._classify(np.array([pooled(v, pooling) for v in vectors], np.float32))
+        kept = partial(pooled, pooling=pooling)
+        vectors = self._embedder.vectors_of([a + b for a, b in pairs], [len(b) for _, b in pairs], kept=kept)
+        found = self._classify(np.array(vectors, np.float32))
         if self._encodes:
             return found[:, 0]
         shares: F32 = (1 / (1 + np.exp(found[:, 1] - found[:, 0]))).astype(np.float32)

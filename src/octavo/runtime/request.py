@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard
 
 import numpy as np
 
 from octavo.formats.spec import F32, AnyArray
+from octavo.runtime.counts import Text
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.lookup import Lookup
 from octavo.runtime.reply import FinishReason
@@ -24,8 +25,25 @@ class State(Enum):
     FINISHED = "finished"
 
 
+class Late(Protocol):
+    """What a constraint waits for.
+
+    due  the time of `clock` up to which a step waits for it
+    """
+
+    @property
+    def due(self) -> float: ...
+
+    def fileno(self) -> int:
+        """A descriptor that can be read from once it may be there; -1 where there is none."""
+
+
 class Constraint(Protocol):
     """What a reply may be: which tokens may come next, after those that were accepted. It is for one request."""
+
+    @property
+    def late(self) -> Late | None:
+        """What `fill` and `stopped` would wait for; None where they would not."""
 
     def fill(self, mask: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
         """Set bit `t % 32` of word `t // 32` for each token t that may come next, and clear the others.
@@ -41,15 +59,25 @@ class Constraint(Protocol):
         """Whether the reply is complete, so that nothing but its end may come."""
 
 
-@runtime_checkable
 class Foreseeing(Constraint, Protocol):
     """A constraint that can also tell what may come later."""
 
     def fill_after(self, tokens: Seq[int], mask: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
         """`fill` as it will be once these tokens are accepted. Raises GrammarError where they may not come."""
 
+    def foresee(self, tokens: Seq[int]) -> None:
+        """Find out beforehand what `fill_after` gives for tokens, and for each beginning of them."""
+
+    def late_after(self, tokens: Seq[int]) -> Late | None:
+        """What `fill_after` would wait for; None where it would not."""
+
     def forced(self) -> list[int]:
         """Tokens that nothing else can come in place of, as far as is known."""
+
+
+def foresees(constraint: Constraint | None) -> TypeGuard[Foreseeing]:
+    """Whether a constraint can tell what may come later."""
+    return hasattr(constraint, "fill_after")
 
 
 def masked(logits: F32, mask: AnyArray) -> F32:
@@ -98,7 +126,7 @@ class Request:
     constraint: Constraint | None = None
     siblings: list[Request] = field(default_factory=list)
     after_sampling: bool = False
-    tokens: list[int] = field(init=False)
+    tokens: Text = field(init=False)
     sequence: Sequence = field(default_factory=Sequence, init=False)
     state: State = field(default=State.WAITING, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
@@ -119,7 +147,7 @@ class Request:
     marks: tuple[int, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        self.tokens = list(self.prompt)
+        self.tokens = Text(self.prompt)
         self.adjusts = isinstance(self.sampler, ChainSampler) and len(self.sampler.before) > 0
 
     @property
@@ -154,6 +182,12 @@ class Request:
         found = isinstance(self.sampler, ChainSampler) and token in (self.sampler.left_out or ())
         self.insists = self.insists or found
         return found
+
+    @property
+    def late(self) -> Late | None:
+        """What the constraint of this request, or of a sibling, waits for."""
+        held = (r.constraint for r in (self, *self.siblings) if r.constraint is not None)
+        return next((late for one in held if (late := one.late) is not None), None)
 
     @property
     def over(self) -> bool:

@@ -21,7 +21,6 @@ from octavo.runtime.adjusting import (
     Adjuster,
     Biases,
     Changes,
-    Ids,
     RepeatPenalty,
     ReplyPenalties,
     changes_of,
@@ -29,6 +28,7 @@ from octavo.runtime.adjusting import (
 )
 from octavo.runtime.arguments import flag, integer, number, wrong
 from octavo.runtime.candidates import MAX_CANDIDATES
+from octavo.runtime.counts import Ids
 from octavo.runtime.draws import Draw, draw, uniform
 
 Filter = Callable[[F32, Sequence[int]], F32]

@@ -78,7 +78,7 @@ class Scheduler:
 
         Raises CacheFullError where not even one request fits into the pages that others leave.
         """
-        ended = self.drop_cancelled()
+        ended = self.drop_cancelled() + self._end_complete()
         before = self.preemptions
         if short := self._short():
             ended += self._grow(short)
@@ -106,6 +106,8 @@ class Scheduler:
         for request in self.running:
             length = len(request.tokens) + request.coming
             if request.paused or (request.coming and length >= request.end):  # with the token that is coming it ends
+                continue
+            if request.constraint is not None and request.late is not None:
                 continue
             left = length - len(request.sequence.tokens) - request.computing
             if left > 1:
@@ -146,6 +148,11 @@ class Scheduler:
             self._let_siblings_go(request)
             ended.append(self._end(request, "interrupted"))
         return ended
+
+    def _end_complete(self) -> list[Output]:
+        """End the requests of which a constraint said after their last token that it is the last one."""
+        held = [r for r in self.running if r.n_chosen and r.constraint is not None and not r.constraint.late]
+        return [self._end(r, "stop") for r in held if r.constraint is not None and r.constraint.stopped]
 
     def _let_siblings_go(self, request: Request) -> None:
         """Put the siblings of a request, which will not compute their prompt, into the queue."""
@@ -190,7 +197,7 @@ class Scheduler:
         coming = Coming(self.running, by_marks=self.pool.states is not None)
         while len(self.waiting) > held_back and len(self.running) < self.max_running:
             request = self.waiting[held_back]
-            if request.paused or self._comes_soon(request, coming):
+            if request.paused or request.late is not None or self._comes_soon(request, coming):
                 held_back += 1
                 continue
             sequence, length = self._begun(request), len(request.tokens)
@@ -320,9 +327,11 @@ class Scheduler:
 
     def _take(self, request: Request, token: int) -> Output:
         request.tokens.append(token)
-        if token in request.stop_ids or (request.constraint is not None and request.constraint.stopped):
+        constraint, full = request.constraint, len(request.tokens) >= request.end
+        complete = constraint is not None and (full or constraint.late is None) and constraint.stopped
+        if token in request.stop_ids or complete:
             self._end(request, "stop")
-        elif len(request.tokens) >= request.end:
+        elif full:
             self._end(request, "length" if request.n_chosen == request.max_tokens else "context")
         return Output(request, token, request.finish_reason)
 

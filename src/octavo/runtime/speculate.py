@@ -16,8 +16,9 @@ import numpy as np
 from octavo.errors import CacheFullError
 from octavo.runtime.batch import Feed
 from octavo.runtime.choosing import Chooser, Chosen
+from octavo.runtime.late import wait_while_due
 from octavo.runtime.pace import SHARE, Pace
-from octavo.runtime.request import Foreseeing, Request
+from octavo.runtime.request import Foreseeing, Late, Request, foresees
 from octavo.runtime.sampling import ChainSampler
 from octavo.runtime.step_plan import StepPlan
 
@@ -44,6 +45,10 @@ class Later:
 
     def __init__(self, constraint: Foreseeing, draft: Sequence[int]) -> None:
         self._constraint, self._draft, self.stopped = constraint, draft, False
+
+    @property
+    def late(self) -> Late | None:
+        return self._constraint.late_after(self._draft)
 
     def fill(self, mask: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
         self._constraint.fill_after(self._draft, mask)
@@ -78,12 +83,16 @@ class Speculator:
             if draft.tokens and self._grown(request):
                 found[request] = draft
                 left -= self.n
-        return found
+                if foresees(request.constraint):
+                    request.constraint.foresee(draft.tokens)
+        held = {r: Later(r.constraint, d.tokens) for r, d in found.items() if foresees(r.constraint)}
+        wait_while_due(held.values())
+        return {r: draft for r, draft in found.items() if r not in held or held[r].late is None}
 
     def _draft(self, request: Request, replies: int) -> Draft:
         """Tokens that a request in a step of so many replies may go on with; none where they don't pay."""
         constraint = request.constraint
-        forced = constraint.forced() if constraint is not None and isinstance(constraint, Foreseeing) else []
+        forced = constraint.forced() if foresees(constraint) else []
         if forced and len(forced) > self._cost_in_tokens(replies):
             return Draft([*forced, *forced[-1:] * self.n][: self.n], forced=True)
         found = request.lookup.draft(request.tokens, self.n)
@@ -91,7 +100,7 @@ class Speculator:
 
     def _may(self, request: Request) -> bool:
         """Whether a request's tokens can be chosen before those before them are known to be right."""
-        foreseen = request.constraint is None or isinstance(request.constraint, Foreseeing)
+        foreseen = request.constraint is None or foresees(request.constraint)
         goes_on = len(request.tokens) + 1 < request.end
         return foreseen and goes_on and isinstance(request.sampler, ChainSampler)
 
@@ -151,9 +160,11 @@ class Speculator:
 
 def _later(request: Request, draft: list[int]) -> Request:
     """The request as it is once the tokens of a draft are chosen."""
-    held = Later(request.constraint, draft) if isinstance(request.constraint, Foreseeing) else None
-    return Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs, constraint=held,
-                   after_sampling=request.after_sampling)  # fmt: skip
+    held = Later(request.constraint, draft) if foresees(request.constraint) else None
+    later = Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs, constraint=held,
+                    after_sampling=request.after_sampling)  # fmt: skip
+    later.tokens.base = request.tokens
+    return later
 
 
 def _token(choice: Chosen | Exception) -> int | None:

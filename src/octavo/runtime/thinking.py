@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import GrammarError
-from octavo.runtime.request import Constraint, Foreseeing
+from octavo.runtime.request import Constraint, Foreseeing, Late, foresees
 from octavo.text import Tokenizer
 
 Mask = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -86,6 +86,15 @@ class AfterThinking:
         self._free: Mask | None = None
         self._crossing: dict[bytes, Mask] = {}
 
+    @property
+    def late(self) -> Late | None:
+        if self._thinks:
+            return None
+        late = self._answer.late
+        if late is None and self._held and self._may_answer and foresees(self._answer):
+            return self._answer.late_after(self._held)
+        return late
+
     def fill(self, mask: Mask) -> None:
         if self._thinks:
             mask[:] = 0
@@ -114,16 +123,18 @@ class AfterThinking:
             later._think(token)
         later.fill(mask)
 
-    @property
-    def answering(self) -> Constraint | None:
-        """The answer's own constraint once nothing but that counts."""
-        return None if self._thinks or self._gap or self._start else self._answer
+    def foresee(self, tokens: Sequence[int]) -> None:
+        if not self._thinks:
+            self._foreseeing().foresee(tokens)
+
+    def late_after(self, tokens: Sequence[int]) -> Late | None:
+        return None if self._thinks else self._foreseeing().late_after(tokens)
 
     def forced(self) -> list[int]:
-        return [] if self.answering is None else self._foreseeing().forced()
+        return [] if self._thinks or self._gap or self._start else self._foreseeing().forced()
 
     def _foreseeing(self) -> Foreseeing:
-        if self._gap or self._start or not isinstance(self._answer, Foreseeing):
+        if self._gap or self._start or not foresees(self._answer):
             raise GrammarError("what comes around thinking is not foreseen")
         return self._answer
 
@@ -166,16 +177,19 @@ class AfterThinking:
             self._held = []
             return
         mask = np.empty_like(self._all())
-        self._may_answer = self._may_answer and isinstance(self._answer, Foreseeing)
+        self._may_answer = self._may_answer and foresees(self._answer)
         if self._may_answer:
             self._fill_held(mask)
             self._may_answer = _has(mask, token)
         self._held.append(token)
+        if self._may_answer:
+            assert foresees(self._answer)
+            self._answer.foresee(self._held)
 
     def _fill_held(self, mask: Mask) -> None:
         """What the answer may go on with after the tokens that are held back."""
         if self._held:
-            assert isinstance(self._answer, Foreseeing)
+            assert foresees(self._answer)
             self._answer.fill_after(self._held, mask)
         else:
             self._answer.fill(mask)

@@ -25,6 +25,11 @@ TEXTS = 32
 """The most texts in a step."""
 
 
+def whole(vectors: F32) -> F32:
+    """All of a text's vectors."""
+    return vectors
+
+
 class VectorSteps:
     """Steps that give what logits are made of, in place of logits, beside those of an engine.
 
@@ -52,13 +57,16 @@ class VectorSteps:
         planned = schedule(graph, backends, limits, place=place, quiet=True)
         self._executor = Executor(planned, backends, limits, shares=engine.load())
 
-    def computed(self, texts: Seq[Seq[int]], room: Callable[[], int]) -> Pieces[list[F32]]:
-        """For each text the vectors of its tokens, float32 [tokens, n_embd], in steps of up to `room()` tokens.
+    def computed(
+        self, texts: Seq[Seq[int]], room: Callable[[], int], kept: Callable[[F32], F32] = whole
+    ) -> Pieces[list[F32]]:
+        """For each text what is `kept` of its tokens' vectors, float32 [tokens, n_embd]; a step has up to `room()`.
 
         Short texts share a step; a longer one takes several, between which it holds its pages. Raises CacheFullError
         where others hold too many.
         """
-        found: list[list[F32]] = [[] for _ in texts]
+        begun: dict[int, list[F32]] = {}
+        found: dict[int, F32] = {}
         waiting = sorted(range(len(texts)), key=lambda i: len(texts[i]), reverse=True)
         held: dict[int, Sequence] = {}
         try:
@@ -66,15 +74,16 @@ class VectorSteps:
                 parts = self._parts(texts, waiting, held, room())
                 feeds = [Feed(held[i], part, outputs=len(part)) for i, part in parts]
                 for (i, _), rows in zip(parts, self._step(feeds), strict=True):
-                    found[i].append(rows)
+                    begun.setdefault(i, []).append(rows)
                     if len(held[i]) == len(texts[i]):
                         waiting.remove(i)
+                        found[i] = kept(np.concatenate(begun.pop(i)))
                         self._release(held.pop(i))
                 yield
         finally:
             for sequence in held.values():
                 self._release(sequence)
-        return [np.concatenate(rows) for rows in found]
+        return [found[i] for i in range(len(texts))]
 
     def _parts(
         self, texts: Seq[Seq[int]], waiting: Seq[int], held: dict[int, Sequence], room: int

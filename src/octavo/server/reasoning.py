@@ -14,6 +14,7 @@ class Reasoning:
 
     def __init__(self, thinking: Thinking | None) -> None:
         self._markers = thinking
+        self._space: list[str] = []  # white space before what is held, which is not looked at again
         self._held = ""
         self._state = "answers"
         if thinking is not None:
@@ -37,7 +38,7 @@ class Reasoning:
 
     def finish(self, *, cut: bool = False) -> tuple[str, str]:
         """What was held back, when no more text comes; `cut`: parts of markers are none of it."""
-        held, self._held = self._held, ""
+        held, self._held = self._spaced(self._held), ""
         if cut and self._markers is not None and self._state in ("begins", "thinks"):
             marker = self._markers.start.rstrip() if self._state == "begins" else self._markers.end
             held = held[: len(held) - held_back(held, marker)]
@@ -57,22 +58,40 @@ class Reasoning:
         text = self._held.lstrip()
         start = self._markers.start.rstrip()
         if text.startswith(start):
+            self._space.clear()
             self._held, self._state = text[len(start) :], "thinks"
         elif not start.startswith(text):
-            self._state = "answers"
+            self._held, self._state = self._spaced(self._held), "answers"
+        else:
+            self._space.append(self._held[: len(self._held) - len(text)])
+            self._held = text
 
     def _think(self) -> str:
         assert self._markers is not None
-        thought, found, rest = self._held.partition(self._markers.end)
+        text, found, rest = self._held.partition(self._markers.end)
         if found:
-            self._state, self._held = "ended", rest
+            self._state = "ended"
         else:
-            thought = thought[: len(thought) - held_back(thought, self._markers.end)]
-            thought = thought[: len(thought.rstrip())]  # white space is shown once something follows it
-            self._held = self._held[len(thought) :]
-        thought = thought.lstrip() if self._first else thought
-        self._first = self._first and not thought
-        return thought.rstrip() if found else thought
+            known = len(text) - held_back(text, self._markers.end)
+            text, rest = text[:known], text[known:]
+        self._held = rest
+        thought = text.rstrip()  # white space is shown once something follows it
+        space = text[len(thought) :]
+        if thought:
+            thought = self._spaced(thought)
+            thought = thought.lstrip() if self._first else thought
+            self._first = False
+        if found:
+            self._space.clear()
+        else:
+            self._space.append(space)
+        return thought
+
+    def _spaced(self, text: str) -> str:
+        """A text after the white space before it, which is not held any longer."""
+        spaced = "".join([*self._space, text])
+        self._space.clear()
+        return spaced
 
 
 def held_back(text: str, *markers: str) -> int:

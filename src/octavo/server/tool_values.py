@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from octavo.errors import GrammarError
-from octavo.runtime.grammar import JSON
+from octavo.runtime.grammar_process import JSON
 from octavo.server.lark import escaped, pattern, quoted
 from octavo.server.marked_reader import is_bare
 from octavo.server.plain_values import WORDS, Schema, listed, plain

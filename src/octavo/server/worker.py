@@ -182,7 +182,7 @@ class EngineLoop:
             add.prompt, sampler, max_tokens=add.max_tokens, space=add.space, logprobs=add.logprobs,
             after_sampling=add.after_sampling,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
-            constraint=None if add.grammar is None else self._grammars.constraint(add.grammar, add.thinking),
+            constraint=None if add.grammar is None else self._grammars.begin(add.grammar, add.thinking),
         )  # fmt: skip
 
     def _step(self, core: EngineCore, *, prompts: bool) -> None:

@@ -28,6 +28,10 @@ class Fields:
     def __iter__(self) -> Iterator[str]:
         return iter(self._metadata)
 
+    def taken(self) -> dict[str, Any]:
+        """The keys of a tokenizer with their values, but for chat templates."""
+        return {key: self._metadata[key] for key in self if key.startswith(("tokenizer.ggml.", "general."))}
+
     def fault(self, key: str, problem: str, allowed: str | None = None) -> TokenizerError:
         """The error to raise for the value at `key`."""
         return TokenizerError(problem, file=self.file, field=key, allowed=allowed)

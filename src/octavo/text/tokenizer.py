@@ -36,6 +36,7 @@ class Tokenizer:
 
     def __init__(self, fields: Fields) -> None:
         self.model, self.pre, scheme = find_scheme(fields)
+        self._fields, self._closed = fields, False
         self._file, self._templates = fields.file, read_templates(fields)
         self._vocab = vocab = read_vocab(fields)
         self.texts, self.n_vocab = vocab.texts, len(vocab)
@@ -71,12 +72,26 @@ class Tokenizer:
             return cls.from_metadata(file.metadata, file=file.path)
         path = resolve(file)
         with GGUFFile.open(path) as opened:
-            return cls.from_metadata(opened.metadata, file=path)
+            found = cls.from_metadata(opened.metadata, file=path)
+        found._closed = True
+        return found
 
     @classmethod
     def from_metadata(cls, metadata: Mapping[str, Any], *, file: str | os.PathLike[str] | None = None) -> Tokenizer:
-        """The tokenizer that GGUF keys describe; `file` is named in errors. Nothing is read from `metadata` later."""
+        """The tokenizer that GGUF keys describe; `file` is named in errors. The method `metadata` alone reads later."""
         return cls(Fields(metadata, file))
+
+    def metadata(self) -> dict[str, Any]:
+        """The keys that `from_metadata` makes such a tokenizer from, in another process; of a file, while it is there.
+
+        Raises GGUFError.
+        """
+        if not self._closed:
+            return self._fields.taken()
+        from octavo.io.gguf import GGUFFile
+
+        with GGUFFile.open(str(self._file)) as opened:
+            return Fields(opened.metadata).taken()
 
     def encode(
         self, text: str, add_special: bool = True, parse_special: bool = True, *, continued: bool = False,
