@@ -12,7 +12,8 @@ import pytest
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import FileError, GraphError, NonFiniteError, UsageError
 from octavo.evals import collect_imatrix
-from octavo.evals.layerwise import Journal, Layerwise, OpenStage, Samples, run_name
+from octavo.evals.layerwise import Journal, Layerwise, OpenStage, Samples
+from octavo.evals.run_name import run_name
 from octavo.formats import dequantize
 from octavo.graph.stages import stages
 from octavo.io.gguf import GGUFFile
@@ -222,9 +223,14 @@ def test_names_of_runs(dense: str, experts: str) -> None:
     spec, other = (read_model(GGUFFile.open(p)) for p in (dense, experts))
     fewer = Samples(SAMPLES.tokens[:2])
     moved = Samples([SAMPLES.tokens[0][:-1], [SAMPLES.tokens[0][-1], *SAMPLES.tokens[1]]])
-    names = {run_name(spec, SAMPLES), run_name(spec, SAMPLES, 1), run_name(other, SAMPLES), run_name(spec, fewer)}
-    assert len(names | {run_name(spec, moved)}) == 5
-    assert run_name(spec, SAMPLES, 1) in names
+    names = {
+        run_name(spec.file, SAMPLES),
+        run_name(spec.file, SAMPLES, 1),
+        run_name(other.file, SAMPLES),
+        run_name(spec.file, fewer),
+    }
+    assert len(names | {run_name(spec.file, moved)}) == 5
+    assert run_name(spec.file, SAMPLES, 1) in names
 
 
 def test_not_a_number_names_the_weight(tmp_path: Path) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from hashlib import blake2b
 
 import numpy as np
 
 from octavo.errors import NonFiniteError, UsageError
+from octavo.evals.layerwise import Samples
+from octavo.evals.run_name import run_name
 from octavo.evals.windows import Window, windows
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import Graph, Node
@@ -105,12 +106,12 @@ def collect_imatrix(
     name        of the text, to be kept in the file
     output      take the output weight in too (llama.cpp's --process-output)
     path        where to save it: after each `save_every` windows and at the end, also when interrupted. If the file
-                there is of the same model, text and context, the run goes on from it
+                there is of the same model, text and options, the run goes on from it
     restart     begin anew whatever lies at `path`
 
     The model's engine must not fuse ops (`EngineConfig.fuse`). Raises UsageError for a file at `path` that is of
-    another run, or the model's own, and as `windows` does; FileError where no file can be written there; NonFiniteError
-    where the model computes NaN or Inf.
+    another run, has more than `chunks` windows, or is the model's own, and as `windows` does; FileError where no file
+    can be written there; NonFiniteError where the model computes NaN or Inf.
     """
     if model.engine.config.fuse:
         raise UsageError("the model's ops are fused, which hides activations (allowed: EngineConfig(fuse=False))")
@@ -120,8 +121,8 @@ def collect_imatrix(
         require_target(path)
         require_apart(path, {MODEL: model_files(model.file.path, model.file.files)})
     found = windows(model, tokens, context, chunks)
-    run = fingerprint(model, tokens, context, output)
-    matrix = None if path is None or restart else _resume(path, run)
+    run = "" if path is None else _run_of(model, tokens, context, output)
+    matrix = None if path is None or restart else _resume(path, run, len(found))
     matrix = matrix or Imatrix(datasets=(name,) if name else (), chunk_size=context, run=run)
     saved = matrix.chunk_count
     try:
@@ -156,24 +157,22 @@ def activation_sums(model: Model, window: Window, output: bool = False) -> dict[
     return watcher.found
 
 
-def fingerprint(model: Model, tokens: Sequence[int], context: int, output: bool) -> str:
-    """What two runs must share for one to go on from the other: the model's tensors, the text, the context."""
-    digest = blake2b(digest_size=16)
-    for info in model.file.tensors.values():
-        digest.update(f"{info.name} {info.shape} {info.gguf_id}\n".encode())
-    digest.update(np.asarray(tokens, np.int32).tobytes())
-    digest.update(f"{context} {output}".encode())
-    return digest.hexdigest()
+def _run_of(model: Model, tokens: Sequence[int], context: int, output: bool) -> str:
+    """What two runs must share for one to go on from the other; device and threads may be others."""
+    options = "imatrix", context, output, model.engine.config.cache_type
+    return run_name(model.file, Samples([tokens]), *options, lora=model.lora)
 
 
-def _resume(path: str | os.PathLike[str], run: str) -> Imatrix | None:
-    """The matrix at `path`, to go on from; None where there is no file."""
+def _resume(path: str | os.PathLike[str], run: str, most: int) -> Imatrix | None:
+    """The matrix at `path`, to go on from, of at most so many windows; None where there is no file."""
     if not os.path.exists(path):
         return None
-    matrix = Imatrix.load(path)
+    matrix, name = Imatrix.load(path), os.fsdecode(path)
+    allowed = "(allowed: another name, or to begin anew with --restart)"
+    if not matrix.run:
+        raise UsageError(f"{name} does not say of which model and text it is, so no run goes on from it {allowed}")
     if matrix.run != run:
-        raise UsageError(
-            f"{os.fspath(path)} is the importance matrix of another model, text or context "
-            "(allowed: another name, or to begin anew with --restart)"
-        )
+        raise UsageError(f"{name} is the importance matrix of another model, text, context or option {allowed}")
+    if matrix.chunk_count > most:
+        raise UsageError(f"{name} is of {matrix.chunk_count} windows already, more than {most} {allowed}")
     return matrix

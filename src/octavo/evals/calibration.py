@@ -23,11 +23,11 @@ from octavo.evals.layerwise import (
     ProductInput,
     Samples,
     require_room_in,
-    run_name,
 )
 from octavo.evals.layerwise.needs import Needs, needs, require_memory
 from octavo.evals.layerwise.runner import Progress
 from octavo.evals.layerwise.watched import AttentionWatch
+from octavo.evals.run_name import model_digest, run_name
 from octavo.evals.texts import demo_text
 from octavo.formats import dequantize
 from octavo.formats.spec import F32, AnyArray
@@ -136,7 +136,7 @@ class Calibration:
         self._require_room(path)
         options = self.options
         name = run_name(
-            self.spec, self.samples, options.hessians, *["clips"] * options.clips, *(b.name for b in self.backends)
+            self.file, self.samples, options.hessians, *["clips"] * options.clips, *(b.name for b in self.backends)
         )
         journal = Journal(os.fspath(path) + WORK, name, resume=resume)
         try:
@@ -159,7 +159,8 @@ class Calibration:
     def _about(self) -> dict[str, str]:
         """What the file says of the run."""
         sizes = {"samples": len(self.samples), "context": self.context, "seed": self.options.seed}
-        names = {"model": os.path.basename(self.file.path), "text": self.text.name, "text_sha256": self.text.digest}
+        names = {"model": os.path.basename(self.file.path), "model_sha256": model_digest(self.file),
+                 "text": self.text.name, "text_sha256": self.text.digest}  # fmt: skip
         return {**names, **{key: str(value) for key, value in sizes.items()}}
 
     def _require_room(self, path: str | os.PathLike[str]) -> None:

@@ -10,7 +10,8 @@ from hashlib import blake2b
 import numpy as np
 
 from octavo.errors import FileError
-from octavo.evals.layerwise import Journal, Samples, run_name
+from octavo.evals.layerwise import Journal, Samples
+from octavo.evals.run_name import run_name
 from octavo.io.atomic import written_file
 from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
 from octavo.models import ModelSpec
@@ -75,14 +76,11 @@ def _read(path: str) -> dict[str, Made]:
 
 
 def name_of(spec: ModelSpec, samples: Samples, job: Job, *options: object) -> str:
-    """Names a run: the source's file as it is, types and importances that are wished for, samples, options."""
+    """Names a run: the model, types and importances that are wished for, samples, options."""
     digest = blake2b(digest_size=16)
     for name, fmt in sorted(job.types.items()):
         digest.update(f"{name} {fmt.name}\n".encode())
         importance = None if job.imatrix is None else job.imatrix.importance(name)
         if importance is not None:
             digest.update(np.ascontiguousarray(importance).tobytes())
-    for path in spec.file.files:
-        found = os.stat(path)
-        digest.update(f"{found.st_size} {found.st_mtime_ns}\n".encode())
-    return run_name(spec, samples, digest.hexdigest(), *options)
+    return run_name(spec.file, samples, digest.hexdigest(), *options)

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from dataclasses import dataclass
 from typing import Literal
 
 from octavo.backends import select
 from octavo.errors import UsageError
 from octavo.evals.calibration import samples_of
-from octavo.evals.layerwise import Journal, remove_journal, run_name
+from octavo.evals.layerwise import Journal, remove_journal
+from octavo.evals.run_name import run_name
 from octavo.evals.scheme_run import Progress, SchemeRun
 from octavo.evals.scheme_weights import COMPENSATE
 from octavo.evals.written import is_written
 from octavo.huggingface.kv_out import TOPS
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES, CheckpointScheme
 from octavo.io.gguf import GGUFFile
-from octavo.models import read_model
 from octavo.quantizers.compensation.coded import compensated_row
 from octavo.quantizers.fold import rotate_possible
 from octavo.quantizers.job.about import About
@@ -134,11 +133,7 @@ class SchemeMethod:
     def __call__(self, file: GGUFFile, scheme: CheckpointScheme, work: str) -> Prepared:
         run = self._opened(file, scheme)
         run.require_room(work)
-        options = (self.kind, self.rotate, self.kv, self.seed, scheme.name, scheme.row, self.activations,
-                   *sorted(scheme.left))  # fmt: skip
-        stored = [(found.st_size, found.st_mtime_ns) for found in map(os.stat, file.files)]
-        name = run_name(read_model(run.file), run.samples, *options, *stored, *(b.name for b in run.backends))
-        journal = Journal(work, name, resume=self.resume)
+        journal = Journal(work, self._name(file, scheme, run), resume=self.resume)
         try:
             scaled, choices = run.scaled(journal)
             done = run.weights(scaled, journal)
@@ -160,14 +155,20 @@ class SchemeMethod:
         takes = run.needs()
         return Outline(run.file, takes.memory, takes.values + run.coded_bytes(), takes.seconds)
 
-    def finish(self, dst: str, work: str, scheme: str) -> bool:
-        if not is_written(dst, work, scheme, self):
+    def finish(self, dst: str, work: str, file: GGUFFile, scheme: CheckpointScheme) -> bool:
+        if not is_written(dst, work, lambda: self._name(file, scheme, self._opened(file, scheme))):
             return False
         if not self.resume:
             problem = f"{dst} is written already, by a run that was killed before it removed {work}"
             raise UsageError(f"{problem} (allowed: --resume (resume=True), which removes it; or another destination)")
         remove_journal(work)
         return True
+
+    def _name(self, file: GGUFFile, scheme: CheckpointScheme, run: SchemeRun) -> str:
+        """What two runs must share for one to go on from the other."""
+        options = (self.kind, self.rotate, self.kv, self.seed, scheme.name, scheme.row, self.activations,
+                   *sorted(scheme.left))  # fmt: skip
+        return run_name(file, run.samples, *options, *(b.name for b in run.backends))
 
     def _opened(self, file: GGUFFile, scheme: CheckpointScheme) -> SchemeRun:
         ways, activations = ways_of(self.kind, scheme), self._activations(scheme)

@@ -84,18 +84,19 @@ def quantize_checkpoint(
     if method is not None and method.static:
         kind = writer.with_static(kind)
     name, work = os.fsdecode(dst), os.fsdecode(dst).rstrip(os.sep) + WORK
-    finished = bool(name) and method is not None and not dry_run and method.finish(name, work, scheme)
-    if not finished:
+    if not os.path.isdir(work):
         _require_new(dst)
     if method is not None and method.kv is not None and layout != "compressed-tensors":
         raise UsageError(f"--kv {method.kv} with layout {layout} (allowed: compressed-tensors)")
     with open_model_file(resolve(src)) as file:
         source = read_model(file)
+        kind = replace(kind, left=ignored_layers(source, ignore))
+        ready = method is not None and not dry_run and _has_layout(dst, layout)
+        finished = ready and method is not None and method.finish(name, work, file, kind)
+        if not finished:
+            _require_new(dst)
         _config(source, source, allow_requantize)
-        target = Target(
-            source, replace(kind, left=ignored_layers(source, ignore)), writer, threads_of(threads), allow_requantize,
-            progress,
-        )  # fmt: skip
+        target = Target(source, kind, writer, threads_of(threads), allow_requantize, progress)
         job = CheckpointJob(target, Prepared(file))  # what is wrong with the model is said before a method is at work
         report = Report(file.path, name, scheme, dry_run, written_before=finished)
         if dry_run or finished:
@@ -169,6 +170,14 @@ def _require_new(dst: StrPath) -> None:
         if made is None:
             raise
         raise FileError(f"is a finished checkpoint: {made}", file=dst, allowed=error.allowed) from None
+
+
+def _has_layout(dst: StrPath, layout: str) -> bool:
+    """Whether a checkpoint is there whose weights lie as asked for."""
+    with suppress(OctavoError):
+        found = Checkpoint.open(dst).config.get(KEY)
+        return isinstance(found, dict) and found.get("quant_method") == layout
+    return False
 
 
 def _made_by(dst: StrPath) -> str | None:

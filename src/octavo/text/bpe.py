@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
+from octavo.text.blocks import at_pattern, between_tokens, in_blocks, pairs_of, uncut
 from octavo.text.bytelevel import BYTE_TO_CHAR
 from octavo.text.encoder import Encoder
 from octavo.text.engine import run_engine
@@ -20,7 +21,7 @@ NFC = "tokenizer.ggml.normalizer.nfc"
 
 _UNKNOWN = "\0unknown"  # stands for a byte that the vocabulary lacks; as it is no single character, no text gives it
 _BYTE_NAMES = [f"<0x{byte:02X}>" for byte in range(256)]
-_LINES = re.compile(r"[^\n]+|\n+")
+_LINES, _WORDS = re.compile(r"[^\n]+|\n+"), re.compile(r"\S+")
 
 
 def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Encoder:
@@ -46,7 +47,7 @@ def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Encod
         return ids if complete else merged.tokens(ids)
 
     longest = max(map(len, vocab.texts)) if complete else None  # a character for each byte
-    return Encoder(encode, longest, composes=bool(fields.flag(NFC)))
+    return Encoder(in_blocks(encode, at_pattern(pre.cut)), longest, composes=bool(fields.flag(NFC)))
 
 
 class _Merged:
@@ -78,6 +79,10 @@ class _Merged:
         """The engine that cuts no words and takes none as it is."""
         return self._engine()
 
+    def pairs(self) -> set[str]:
+        """The pairs of characters that merges can join."""
+        return pairs_of(self._ids)
+
     def tokens(self, ids: list[int]) -> list[int]:
         """The tokens of what the engine gave, what it does not know left out."""
         return [token for i in ids for token in ([i] if i < self.size else self._left_over(i))]
@@ -104,12 +109,14 @@ def character_encoder(fields: Fields, vocab: Vocab, *, newlines: bool = True) ->
     their bytes.
     """
     merged = _merged_characters(fields, vocab)
+    cut = between_tokens(cache(merged.pairs), SPACE) if SPACE in vocab.ids else uncut
+    cut_up = in_blocks(lambda line: merged.tokens(run_engine(merged.engine, line)), cut)
 
     def encode(text: str) -> list[int]:
         out: list[int] = []
-        for line in _LINES.findall(text.replace(" ", SPACE)):
+        for line in (found[0] for found in _LINES.finditer(text.replace(" ", SPACE))):
             token = vocab.ids.get(line) if newlines and line[0] == "\n" else None
-            out += merged.tokens(run_engine(merged.engine, line)) if token is None else [token]
+            out += cut_up(line) if token is None else [token]
         return out
 
     complete = all(name in vocab.ids for name in _BYTE_NAMES)
@@ -125,8 +132,8 @@ def white_space_encoder(fields: Fields, vocab: Vocab) -> Encoder:
     lower = fields.flag("tokenizer.ggml.normalizer.lowercase")
 
     def encode(text: str) -> list[int]:
-        words = (text.lower() if lower else text).split()
-        return [token for word in words for token in merged.tokens(run_engine(merged.engine, word))]
+        words = _WORDS.finditer(text.lower() if lower else text)
+        return [token for word in words for token in merged.tokens(run_engine(merged.engine, word[0]))]
 
     return Encoder(encode)
 

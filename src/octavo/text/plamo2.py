@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 
+from octavo.text.blocks import between_tokens, in_blocks, pairs_of
 from octavo.text.encoder import Encoder
 from octavo.text.fields import Fields
 from octavo.text.vocab import SCORES, TOKENS, TokenKind, Vocab, longest_bytes
@@ -30,13 +32,14 @@ _AROUND = (re.compile(r"(<\|plamo:[^|\s]{,64}\|>)"), re.compile(r"((.)\2{3,}| {2
 def plamo2_encoder(fields: Fields, vocab: Vocab) -> Encoder:
     """What encodes text. Raises TokenizerError for a vocabulary without scores, or without a token for each byte."""
     search, pre = Search(fields, vocab), fields.text("tokenizer.ggml.pre")
+    cut_up = in_blocks(search.encode, between_tokens(cache(lambda: pairs_of(vocab.texts))))
     if pre == WHOLE or BREAKING not in (pre, fields.text("general.architecture")):
-        return Encoder(search.encode, longest_bytes(vocab))
+        return Encoder(cut_up, longest_bytes(vocab))
 
     def encode(text: str) -> list[int]:
         for pattern in _AROUND:
             text = pattern.sub(rf"{BOUNDARY}\1{BOUNDARY}", text)
-        return [token for part in text.split(BOUNDARY) for token in search.encode(part)]
+        return [token for part in text.split(BOUNDARY) for token in cut_up(part)]
 
     return Encoder(encode)
 

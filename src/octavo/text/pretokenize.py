@@ -117,6 +117,11 @@ _CHAMELEON = (
     r"[\p{P}!-/:-@\[-`{-~]",
     _GPT2,
 )
+# Where a text may be cut beforehand: words and lines that begin there are cut off from what is before them by all rows
+# but a few, whatever stands on both sides.
+_BEFORE_LINE = r"(?<=\S\n)(?=\w)"
+_BEFORE_WORD_OR_LINE = rf"(?<=[0-9A-Za-z])(?= )|{_BEFORE_LINE}"
+_BEHIND_NUMBER = r"(?<=[0-9])(?=[ \nA-Za-z])"
 _BLOOM = rf" ?[^\s(|.,!?){_chars('2026 3002 FF0C 3001 964 6D4 60C')}]+"
 
 
@@ -125,12 +130,14 @@ class PreTokenizer:
     """A way to cut text into words.
 
     `patterns` are applied in order. `ignore_merges`: a word that is a token is that token, whatever merges give.
-    `add_bos`: text begins with the BOS token where the file doesn't say.
+    `add_bos`: text begins with the BOS token where the file doesn't say. `cut`: a pattern of places where words are the
+    same if what is before and what is behind are cut apart.
     """
 
     patterns: tuple[str, ...]
     ignore_merges: bool = False
     add_bos: bool = False
+    cut: str = _BEFORE_WORD_OR_LINE
 
 
 _GPT2_ROW = PreTokenizer((_GPT2,))
@@ -180,13 +187,13 @@ _ROWS: tuple[tuple[str, PreTokenizer], ...] = (
     ("viking", PreTokenizer((_BLOOM, r"\p{N}"))),
     ("afmoe", PreTokenizer((*_THREES_FROM_THE_RIGHT, f"[{_AFMOE_SCRIPTS}]+", _DEEPSEEK_WORDS))),
     ("chameleon", PreTokenizer(_CHAMELEON, add_bos=True)),
-    ("exaone-moe", PreTokenizer((_EXAONE_MOE,))),
+    ("exaone-moe", PreTokenizer((_EXAONE_MOE,), cut=_BEFORE_LINE)),
     ("granite-embed-multi-97m", PreTokenizer((_GRANITE_EMBED,), ignore_merges=True)),
     ("jais-2", PreTokenizer((_LLAMA3.replace(_SPACES, rf"{_JAIS2_SPACES}|\s"),))),
     ("kimi-k2", PreTokenizer((_KIMI,))),
     ("laguna", PreTokenizer((r"[^\n]+|\n+", _QWEN2))),
     ("spark2_5", PreTokenizer((r"\p{N}{1,3}", _KANJI_AND_KANA, _SPARK_WORDS, r"\p{N}"))),
-    ("superbpe", PreTokenizer(_SUPERBPE)),
+    ("superbpe", PreTokenizer(_SUPERBPE, cut=_BEHIND_NUMBER)),
     (
         "tiny_aya cohere2moe",
         PreTokenizer((*_THREES_FROM_THE_RIGHT, _ANY_CASE.replace("{digits}", r"\p{N}{1,3}"))),

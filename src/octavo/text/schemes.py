@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from octavo.text.blocks import in_blocks
 from octavo.text.bpe import byte_level_encoder, character_encoder, white_space_encoder
 from octavo.text.bytelevel import token_to_bytes
 from octavo.text.encoder import Encoder
@@ -70,7 +71,8 @@ def _byte_level(fields: Fields, pre: str) -> TokenizerScheme:
 
 
 def _spm_encoder(fields: Fields, vocab: Vocab) -> Encoder:
-    encode = SpmEncoder(fields, vocab).encode
+    encoder = SpmEncoder(fields, vocab)
+    encode = in_blocks(encoder.encode, encoder.cut)
     return Encoder(lambda text: encode(text.replace(" ", SPACE)), longest_bytes(vocab))
 
 

@@ -10,6 +10,7 @@ import re
 from heapq import heapify, heappop, heappush
 
 from octavo.errors import TokenizerError
+from octavo.text.blocks import between_tokens, pairs_of
 from octavo.text.fields import Fields
 from octavo.text.vocab import SCORES, SPACE, TOKENS, Vocab
 
@@ -28,7 +29,8 @@ class SpmEncoder:
             raise fields.fault(SCORES, "missing", "a score for each token")
         self._ids, self._scores = vocab.ids, vocab.scores
         self._bytes = _byte_ids(vocab)
-        self._joined = {t[i : i + 2] for t in vocab.texts for i in range(len(t) - 1)}
+        self._joined = pairs_of(vocab.texts)
+        self.cut = between_tokens(lambda: self._joined)
         before_space = {pair[0] for pair in self._joined if pair[1] == SPACE}
         self._word = re.compile(f"(?<=[^{''.join(map(re.escape, sorted(before_space | {SPACE})))}])(?={SPACE})")
         self._cache: dict[str, list[int]] = {}

@@ -7,7 +7,9 @@ no token are unknown, several in a row one unknown token, at 10 less than the lo
 from __future__ import annotations
 
 import re
+from functools import cache, partial
 
+from octavo.text.blocks import between_tokens, in_blocks, pairs_of, uncut
 from octavo.text.charsmap import CHARSMAP, Charsmap
 from octavo.text.encoder import Encoder
 from octavo.text.engine import run_engine
@@ -29,9 +31,12 @@ def unigram_encoder(fields: Fields, vocab: Vocab) -> Encoder:
     raw = fields.octets(CHARSMAP)
     replaced = Charsmap(fields, raw).apply if raw else None
     prefix, merge = bool(fields.flag(ADD_SPACE)), bool(fields.flag(MERGE_SPACES))
+    known = vocab.kinds[vocab.ids[SPACE]] & TokenKind.NORMAL if SPACE in vocab.ids else 0
+    cut = between_tokens(cache(lambda: pairs_of(vocab.texts)), SPACE) if known else uncut  # unknown ones may be joined
+    cut_up = in_blocks(partial(run_engine, engine), cut)
 
     def encode(text: str) -> list[int]:
-        return run_engine(engine, with_spaces(replaced(text) if replaced else text, prefix, merge))
+        return cut_up(with_spaces(replaced(text) if replaced else text, prefix, merge))
 
     return Encoder(encode)
 

@@ -6,6 +6,9 @@ writes a token that begins a word as "▁word", one within a word as it is, and 
 
 from __future__ import annotations
 
+from functools import partial
+
+from octavo.text.blocks import at_pattern, in_blocks
 from octavo.text.encoder import Encoder
 from octavo.text.engine import run_engine
 from octavo.text.fields import Fields
@@ -42,7 +45,7 @@ def word_piece_encoder(fields: Fields, vocab: Vocab) -> Encoder:
     engine = Tokenizer(model)
     engine.normalizer = normalizers.BertNormalizer(lowercase=lower, strip_accents=lower if accents is None else accents)
     engine.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    return Encoder(lambda text: run_engine(engine, text))
+    return Encoder(in_blocks(partial(run_engine, engine), at_pattern("(?=[ \n])")))
 
 
 def from_bert(text: str) -> str:

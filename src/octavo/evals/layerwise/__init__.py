@@ -2,7 +2,7 @@
 
 from octavo.evals.layerwise.inputs import ProductInput
 from octavo.evals.layerwise.open_stage import OpenStage
-from octavo.evals.layerwise.runner import Layerwise, run_name
+from octavo.evals.layerwise.runner import Layerwise
 from octavo.evals.layerwise.samples import Samples
 from octavo.evals.layerwise.values import Journal, note_kept, remove_journal, require_room_in
 
@@ -15,5 +15,4 @@ __all__ = [
     "note_kept",
     "remove_journal",
     "require_room_in",
-    "run_name",
 ]

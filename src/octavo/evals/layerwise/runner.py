@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -236,13 +235,3 @@ def _as_floats(replaced: Mapping[str, QTensor], tensor: QTensor) -> QTensor:
     if tensor.name in replaced:
         return replaced[tensor.name]
     return tensor if tensor.format.is_float else as_weight(tensor.name, dequantize(tensor))
-
-
-def run_name(spec: ModelSpec, samples: Samples, *options: object) -> str:
-    """What two runs must share for one to go on from the other: the model's tensors, the samples, the options."""
-    digest = blake2b(digest_size=16)
-    for info in spec.file.tensors.values():
-        digest.update(f"{info.name} {info.shape} {info.gguf_id}\n".encode())
-    digest.update(samples.digest.encode())
-    digest.update(repr(options).encode())
-    return digest.hexdigest()

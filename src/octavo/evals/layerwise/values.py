@@ -210,6 +210,12 @@ def stages_done(folder: str) -> int:
     return 0 if state is None else state[1]
 
 
+def is_of_run(folder: str, run: str) -> bool:
+    """Whether a folder is one that the run of that name has kept something in. Raises FileError for a wrong state."""
+    state = _state(folder)
+    return state is not None and state[0] == run
+
+
 def _state(folder: str) -> tuple[object, int] | None:
     """What names the run, and how many stages are done; None where nothing is said. Raises FileError."""
     path = os.path.join(folder, STATE)

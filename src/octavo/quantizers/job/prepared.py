@@ -147,8 +147,9 @@ class Method(Protocol):
         """What a call would take."""
         ...
 
-    def finish(self, dst: str, work: str, scheme: str) -> bool:
-        """Whether the folder `dst` is what a run of this came to that was killed before it removed `work`.
+    def finish(self, dst: str, work: str, file: GGUFFile, scheme: CheckpointScheme) -> bool:
+        """Whether the folder `dst` is what a run of this over the same model came to that was killed before it removed
+        `work`.
 
         If so, `work` is removed. Raises UsageError for such a run where this is not to go on with one.
         """
