@@ -421,8 +421,11 @@ def test_connections_with_requests_under_way_have_a_limit(model: Model) -> None:
 def test_connections_that_ask_nothing_make_room(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one that waits longest is closed: one that never asked, or asked long ago."""
     monkeypatch.setattr(connection, "SPARE", 4)
+    made, taken = list[object](), connection.Connection.connection_made
+    monkeypatch.setattr(connection.Connection, "connection_made", lambda one, to: (taken(one, to), made.append(one)))
     with playing(model, connections=2, header_time=1000) as played, ExitStack() as stack:
         socks = [stack.enter_context(closing(played.server.connect())) for _ in range(6)]
+        until(lambda: len(made) == 6)  # before one of them asks, and is the last to wait
         socks[1].sendall(HEALTH)
         with closing(Reader(socks[1])) as reader:
             require_health(reader)
