@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from numba import njit, types
@@ -27,6 +28,7 @@ from octavo.jit.stored import FunctionStore
 
 FAST = {"nsz", "arcp", "contract", "reassoc"}
 """Sums may be reordered and fused; NaN and Inf keep their meaning."""
+_ONE = RLock()
 
 
 def kernels(record: Record) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -38,8 +40,18 @@ def kernels(record: Record) -> Callable[[Callable[..., Any]], Callable[..., Any]
 
 
 def _factory_of_kernels(record: Record, factory: Callable[..., Callable[[Any, int], None]]) -> Callable[..., Any]:
-    @cache
+    made: dict[tuple[Any, ...], Any] = {}
+
     def make(*constants: Any) -> Any:
+        found = made.get(constants)
+        if found is None:
+            with _ONE:  # threads that want the same kernel wait for the one that makes it
+                found = made.get(constants)
+                if found is None:
+                    found = made[constants] = compiled_of(*constants)
+        return found
+
+    def compiled_of(*constants: Any) -> Any:
         key = _key(factory, constants)
         function = _named(factory(*constants), key)
         signature = ((record.type, types.intp), types.void)

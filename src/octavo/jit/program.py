@@ -101,6 +101,14 @@ class Program:
                 self._run(self._first_row, len(self.calls), self._first_counter, self._threads)
 
 
+def run_call(call: KernelCall, threads: int) -> None:
+    """Run one call on so many threads; on one in this thread, beside what others run."""
+    if threads == 1:
+        call.run()
+    else:
+        Program([call], threads)()
+
+
 def address(array: AnyArray) -> int:
     """Where an array's values begin; it must be contiguous and outlive the calls that use it."""
     return int(array.ctypes.data)

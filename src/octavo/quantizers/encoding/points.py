@@ -114,7 +114,7 @@ def ternary(fmt: BlockFormat, x: F32, w: F32, threads: int) -> Planes:
 def on_grid(fmt: BlockFormat, x: F32, w: F32, threads: int) -> Planes:
     """The points and scales that `kernels.points` finds."""
     from octavo.jit.prepare import end_progress
-    from octavo.jit.program import KernelCall, Program
+    from octavo.jit.program import KernelCall, run_call
     from octavo.quantizers.encoding.kernels.points import PointSearch, points_kernel
 
     grid, table = fmt.grid, np.array(fmt.table, np.float32) * np.float32(fmt.step)
@@ -139,7 +139,7 @@ def on_grid(fmt: BlockFormat, x: F32, w: F32, threads: int) -> Planes:
         points_kernel(search), tasks, x=y, weights=np.ascontiguousarray(w), up=up, supers=supers, share=share,
         points=points, squares=np.square(points), scratch=np.empty(tasks * search.scratch_bytes, np.uint8), **made,
     )  # fmt: skip
-    Program([call], threads)()
+    run_call(call, threads)
     end_progress()
     return Planes(grid.codes(made["index"], marks).reshape(-1), d=made["d"], sc=made["sc"].reshape(-1))
 

@@ -32,9 +32,9 @@ def encode_rows(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: in
 
 
 def _run(kernel: Any, tasks: int, threads: int, **arguments: int | AnyArray) -> None:
-    from octavo.jit.program import KernelCall, Program
+    from octavo.jit.program import KernelCall, run_call
 
-    Program([KernelCall(kernel, tasks, **arguments)], threads)()
+    run_call(KernelCall(kernel, tasks, **arguments), threads)
     end_progress()
 
 

@@ -1,11 +1,11 @@
-"""Work that other threads do beside the encoder: slabs read before they are wanted, errors measured after."""
+"""Work that several threads do ahead of what takes it: each slab of a tensor read, encoded and measured in one."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -23,26 +23,45 @@ class Inline(Executor):
         return future
 
 
-def worker(threads: int | None) -> Executor:
-    """An executor of one thread beside those of the encoder; of none where it has only one itself."""
-    return Inline() if threads == 1 else ThreadPoolExecutor(1)
+def workers(threads: int) -> Executor:
+    """An executor of so many threads; of one, which has no others beside it."""
+    return Inline() if threads == 1 else ThreadPoolExecutor(threads, "octavo-quantize")
 
 
 class Ahead(Generic[T]):
-    """The items of an iterator, in order, each worked out by `executor` while earlier ones are in use.
+    """What calls give, in order, while `executor` works on those after it.
 
-    Up to `depth` items wait. Whoever stops early shuts the executor down with `cancel_futures`.
+    calls  each with the size of what it gives
+    room   of the sizes that are asked for ahead; the last of them may be larger than what is left
+
+    Whoever stops early shuts the executor down with `cancel_futures`.
     """
 
-    def __init__(self, items: Iterator[T], executor: Executor, depth: int = 2) -> None:
-        self._items, self._executor = items, executor
-        self._waiting: deque[Future[Any]] = deque(executor.submit(next, items) for _ in range(depth))
+    def __init__(self, calls: Iterator[tuple[int, Callable[[], T]]], executor: Executor, room: int) -> None:
+        self._calls, self._executor, self._room = calls, executor, room
+        self._waiting: deque[tuple[int, Future[T]]] = deque()
+        self._ahead = 0
+        self._fill()
+
+    def _fill(self) -> None:
+        while self._ahead < self._room and self._submit():
+            pass
+
+    def _submit(self) -> bool:
+        size, call = next(self._calls, (0, None))
+        if call is None:
+            return False
+        self._waiting.append((size, self._executor.submit(call)))
+        self._ahead += size
+        return True
 
     def __iter__(self) -> Iterator[T]:
         return self
 
     def __next__(self) -> T:
-        first = self._waiting.popleft()
-        self._waiting.append(self._executor.submit(next, self._items))
-        item: T = first.result()
-        return item
+        if not self._waiting and not self._submit():
+            raise StopIteration
+        size, first = self._waiting.popleft()
+        self._ahead -= size
+        self._fill()
+        return first.result()

@@ -4,112 +4,134 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from octavo.backends.cores import threads_of
 from octavo.errors import NonFiniteError, QuantFormatError, shown
 from octavo.formats import BlockFormat, QTensor, dequantize
 from octavo.formats.scalars import INTEGER
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.io.gguf import scan_non_finite
 from octavo.quantizers.encoding.encoder import encode
-from octavo.quantizers.job.ahead import Inline
+from octavo.quantizers.job.ahead import Ahead, workers
 
-SLAB = 1 << 20
-"""Values that are held as float32 at a time."""
-BEHIND = 2
-"""Slabs whose errors are not measured yet, at most."""
+SLAB = 1 << 18
+"""Values that are held as float32 at a time by each thread."""
+EACH = 4
+"""Slabs for each thread that are done before they are wanted, at most: threads have work while others are written."""
 
 
 @dataclass(frozen=True)
 class Slab:
-    """Rows of a tensor as float32 [rows, K], and the importance [K] of their columns."""
+    """Rows of a tensor in their new format, uint8 [rows, bytes of a row], and sums w (x - x')^2 and w x^2."""
 
     rows: slice
-    values: F32
-    weights: F32 | None
+    packed: U8
+    wrong: float
+    right: float
 
 
-@dataclass
+@dataclass(frozen=True)
 class Recoded:
-    """A tensor in its new format. What each slab lost may still be being worked out; `error` waits for it."""
+    """A tensor in its new format; `wrong` and `right` are the sums of its slabs."""
 
     tensor: QTensor
     weighted: bool
-    _lost: list[Future[tuple[float, float]]] = field(default_factory=list)
+    wrong: float
+    right: float
 
     @property
     def error(self) -> float:
-        """The root of sum w (x - x')^2 / sum w x^2, where w are the importance weights or 1.
-
-        Raises QuantFormatError where a value is beyond the format's range.
-        """
-        sums = [future.result() for future in self._lost]
-        wrong, right = (math.fsum(column) for column in zip(*sums, strict=True))
-        if not math.isfinite(wrong):
-            problem = f"values beyond the range of {self.tensor.format.name}"
-            raise QuantFormatError(f"tensor {shown(self.tensor.name)}: {problem}")
-        return math.sqrt(wrong / right) if right else math.inf if wrong else 0.0
+        """The root of sum w (x - x')^2 / sum w x^2, where w are the importance weights or 1."""
+        return math.sqrt(self.wrong / self.right) if self.right else math.inf if self.wrong else 0.0
 
 
 def recode(tensor: QTensor, fmt: BlockFormat, *, importance: F32 | None = None, threads: int | None = None) -> Recoded:
     """`tensor` in the format `fmt`; `importance` is float32 [K], or [E, K] for experts [E, N, K].
 
-    Beside the result it needs memory for `SLAB` values (or one row). Raises NonFiniteError naming the tensor and the
-    place of a NaN or Inf, QuantFormatError for a value beyond the format's range.
+    Beside the result it needs memory for a few `SLAB` values (or rows) for each thread. Raises NonFiniteError naming
+    the tensor and the place of a NaN or Inf, QuantFormatError for a value beyond the format's range.
     """
-    slabs = read_slabs(tensor, importance)
-    return recode_slabs(slabs, tensor.name, tensor.shape, fmt, Inline(), threads=threads)
+    count = min(threads_of(threads), math.ceil(tensor.size / SLAB)) or 1
+    stored, executor = tensor.stored(), workers(count)
+    of_each = threads if count == 1 else 1  # a tensor of one slab is encoded by all threads
+    try:
+        slabs = Ahead(slabs_of(lambda: stored, tensor.shape, fmt, importance, threads=of_each), executor, room(count))
+        return joined(slabs, tensor.name, tensor.shape, fmt, weighted=importance is not None)
+    finally:
+        executor.shutdown(cancel_futures=True)
 
 
-def recode_slabs(
-    slabs: Iterator[Slab],
-    name: str,
+def slabs_of(
+    load: Callable[[], QTensor],
     shape: tuple[int, ...],
     fmt: BlockFormat,
-    checker: Executor,
+    importance: F32 | None = None,
+    scale: F32 | None = None,
     *,
-    threads: int | None = None,
-    advance: Callable[[int], None] = lambda values: None,
-) -> Recoded:
-    """The tensor whose slabs come next in `slabs`, in the format `fmt`; `checker` measures what is lost.
+    threads: int | None = 1,
+) -> Iterator[tuple[int, Callable[[], Slab]]]:
+    """What makes each slab of a tensor, with its values, none across experts; `load` gives the tensor.
 
-    `advance` is told how many values were done since it was last told.
+    scale    what values are multiplied by, float32 [1], or [E] for experts [E, N, K]
+    threads  that encode one
+
+    A call raises as `recode` does.
+    """
+    n, k = (1, *shape)[-2:]
+    step = max(1, SLAB // k)
+    for expert in range(math.prod(shape[:-2])):
+        weights = importance if importance is None or importance.ndim == 1 else importance[expert]
+        times = None if scale is None else scale[expert]
+        for start in range(0, n, step):
+            rows = slice(expert * n + start, expert * n + min(start + step, n))
+            yield (rows.stop - rows.start) * k, partial(_slab, load, rows, fmt, weights, times, threads)
+
+
+def room(threads: int) -> int:
+    """How many values `workers` of so many threads are given ahead."""
+    return 0 if threads == 1 else EACH * threads * SLAB
+
+
+def joined(
+    slabs: Iterator[Slab], name: str, shape: tuple[int, ...], fmt: BlockFormat, *, weighted: bool,
+    advance: Callable[[int], None] = lambda values: None,
+) -> Recoded:  # fmt: skip
+    """The tensor whose slabs come next. `advance` is told how many values were done since it was last told.
+
+    Raises QuantFormatError where a value is beyond the format's range.
     """
     out = np.empty((math.prod(shape[:-1]), fmt.row_bytes(shape[-1])), dtype=np.uint8)
-    made = Recoded(QTensor(fmt, shape, out.reshape(*shape[:-1], out.shape[-1]), name), False)
-    done = 0
+    done, sums = 0, list[tuple[float, float]]()
     while done < len(out):
         slab = next(slabs)
-        out[slab.rows] = _encoded(slab, fmt, threads, name)
-        made.weighted = slab.weights is not None
-        made._lost.append(checker.submit(_errors, slab, out[slab.rows], fmt))
-        if len(made._lost) > BEHIND:  # so that slabs don't pile up where measuring takes longer than encoding
-            made._lost[-BEHIND - 1].result()
-        advance(slab.values.size)
+        out[slab.rows] = slab.packed
+        sums.append((slab.wrong, slab.right))
+        advance(len(slab.packed) * shape[-1])
         done = slab.rows.stop
-    return made
+    wrong, right = (math.fsum(column) for column in zip(*sums, strict=True))
+    if not math.isfinite(wrong):
+        raise QuantFormatError(f"tensor {shown(name)}: values beyond the range of {fmt.name}")
+    return Recoded(QTensor(fmt, shape, out.reshape(*shape[:-1], out.shape[-1]), name), weighted, wrong, right)
 
 
-def read_slabs(tensor: QTensor, importance: F32 | None = None, scale: F32 | None = None) -> Iterator[Slab]:
-    """A tensor's rows as float32, some at a time, none across experts. Raises NonFiniteError at a NaN or Inf.
-
-    scale  what they are multiplied by, float32 [1], or [E] for experts [E, N, K]
-    """
-    n, k = (1, *tensor.shape)[-2:]
-    rows = tensor.data.reshape(-1, tensor.data.shape[-1])
-    step = max(1, SLAB // k)
-    for expert in range(math.prod(tensor.shape[:-2])):
-        weights = importance if importance is None or importance.ndim == 1 else importance[expert]
-        for start in range(0, n, step):
-            part = slice(expert * n + start, expert * n + min(start + step, n))
-            values = dequantize(QTensor(tensor.format, (part.stop - part.start, k), rows[part]))
-            if scale is not None:
-                values = values * scale[expert]
-            _require_finite(values, part.start, tensor)
-            yield Slab(part, values, weights)
+def _slab(
+    load: Callable[[], QTensor], rows: slice, fmt: BlockFormat, weights: F32 | None, scale: np.float32 | None,
+    threads: int | None,
+) -> Slab:  # fmt: skip
+    tensor = load()
+    values = dequantize(QTensor(tensor.format, (rows.stop - rows.start, tensor.shape[-1]), tensor.rows(rows)))
+    if scale is not None:
+        values = values * scale
+    _require_finite(values, rows.start, tensor)
+    try:
+        packed = encode(values, fmt, importance=weights, threads=threads)
+    except QuantFormatError as error:
+        raise QuantFormatError(f"tensor {shown(tensor.name)}: {error}") from None
+    return Slab(rows, packed, *_errors(values, weights, packed, fmt))
 
 
 def checked_copy(tensor: QTensor) -> QTensor:
@@ -119,19 +141,12 @@ def checked_copy(tensor: QTensor) -> QTensor:
     return tensor
 
 
-def _encoded(slab: Slab, fmt: BlockFormat, threads: int | None, name: str) -> U8:
-    try:
-        return encode(slab.values, fmt, importance=slab.weights, threads=threads)
-    except QuantFormatError as error:
-        raise QuantFormatError(f"tensor {shown(name)}: {error}") from None
-
-
-def _errors(slab: Slab, packed: U8, fmt: BlockFormat) -> tuple[float, float]:
+def _errors(values: F32, weights: F32 | None, packed: U8, fmt: BlockFormat) -> tuple[float, float]:
     """The weighted sums of squares of what was lost, and of the values."""
-    got = dequantize(QTensor(fmt, slab.values.shape, packed))
+    got = dequantize(QTensor(fmt, values.shape, packed))
     with np.errstate(invalid="ignore"):
-        np.subtract(got, slab.values, out=got)
-    return _square_sum(got, slab.weights), _square_sum(slab.values, slab.weights)
+        np.subtract(got, values, out=got)
+    return _square_sum(got, weights), _square_sum(values, weights)
 
 
 def _square_sum(x: AnyArray, weights: F32 | None) -> float:

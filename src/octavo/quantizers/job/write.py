@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self, cast
 
+from octavo.backends.cores import threads_of
 from octavo.errors import QuantFormatError, UsageError, shown
 from octavo.formats import BlockFormat, QTensor, by_name
+from octavo.formats.spec import F32
 from octavo.io.atomic import require_room
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.about import About
-from octavo.quantizers.job.ahead import Ahead, worker
+from octavo.quantizers.job.ahead import Ahead, workers
 from octavo.quantizers.job.method import Foretells, KeepsWork, Method
 from octavo.quantizers.job.plan import Job, Progress, StrPath, require_imatrix, require_sources, require_weighted
-from octavo.quantizers.job.recode import Recoded, Slab, checked_copy, read_slabs, recode_slabs
+from octavo.quantizers.job.recode import Slab, checked_copy, joined, room, slabs_of
 from octavo.quantizers.job.record import KEY, Record, WeightRecord, record_bytes, to_json
 from octavo.quantizers.job.report import Report, TensorRow
 from octavo.quantizers.job.source import Source, SourceTensor
@@ -71,22 +75,21 @@ def write_model(
 class _Writer:
     """Makes each tensor when the file wants it, and keeps the report.
 
-    The next slabs are read, and what the last ones lost is measured, beside the encoder. A context manager.
+    Threads are at work on the next slabs meanwhile: each reads, encodes and measures one. A context manager.
     """
 
     def __init__(self, job: Job, report: Report, threads: int | None, progress: Progress | None) -> None:
-        self.job, self.report, self.threads, self.progress = job, report, threads, progress
+        self.job, self.report, self.progress = job, report, progress
         self.done, self.total = 0, sum(tensor.size for tensor in job.tensors)
-        self.reader, self.checker = worker(threads), worker(threads)
-        self.parts = Ahead(self._read(), self.reader)
-        self.last: tuple[SourceTensor, Recoded] | None = None
+        count = threads_of(threads)
+        self.workers = workers(count)
+        self.parts = Ahead(self._calls(), self.workers, room(count))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self.reader.shutdown(cancel_futures=True)
-        self.checker.shutdown(cancel_futures=True)
+        self.workers.shutdown(cancel_futures=True)
 
     def lazy(self, tensor: SourceTensor) -> LazyTensor:
         kind = self.job.target(tensor)
@@ -97,49 +100,45 @@ class _Writer:
             raise UsageError(f"{problem}; choose a preset that gives it another type") from None
         return LazyTensor(tensor.name, fmt, tensor.shape, lambda: self._make(tensor, fmt))
 
-    def _read(self) -> Iterator[Slab | QTensor]:
-        """The slabs of the tensors that change, and the others whole, in file order."""
+    def _calls(self) -> Iterator[tuple[int, Callable[[], Slab | QTensor]]]:
+        """What makes the slabs of tensors that change, and others whole, with their values, in file order."""
         for tensor in self.job.tensors:
             if tensor.name in self.job.made:
                 continue
-            loaded = tensor.load()
-            if tensor.name in self.job.types:
-                imatrix = self.job.imatrix
-                importance = imatrix.importance(tensor.name, tensor.shape) if imatrix else None
-                yield from read_slabs(loaded, importance, tensor.scale)
+            loaded = self.workers.submit(tensor.load)  # before what waits for it
+            fmt = self.job.types.get(tensor.name)
+            if fmt is None:
+                yield tensor.size, partial(_copied, loaded)
             else:
-                yield checked_copy(loaded)
+                yield from slabs_of(loaded.result, tensor.shape, fmt, self._importance(tensor), tensor.scale)
+
+    def _importance(self, tensor: SourceTensor) -> F32 | None:
+        imatrix = self.job.imatrix
+        return imatrix.importance(tensor.name, tensor.shape) if imatrix else None
 
     def _make(self, tensor: SourceTensor, fmt: BlockFormat) -> QTensor:
         self._advance(tensor, 0)
         made = self.job.made.get(tensor.name)
         if made is not None or tensor.name not in self.job.types:
             kept = next(cast(Iterator[QTensor], self.parts)) if made is None else made.tensor(fmt, tensor.shape)
-            self._settle()
             self.report.rows.append(_row(self.job, tensor))
             self._advance(tensor, tensor.size)
             return kept
-        recoded = recode_slabs(
-            cast(Iterator[Slab], self.parts), tensor.name, tensor.shape, fmt, self.checker,
-            threads=self.threads, advance=lambda values: self._advance(tensor, values),
+        recoded = joined(
+            cast(Iterator[Slab], self.parts), tensor.name, tensor.shape, fmt,
+            weighted=self._importance(tensor) is not None, advance=lambda values: self._advance(tensor, values),
         )  # fmt: skip
-        self._settle()
-        self.last = tensor, recoded
-        if self.done == self.total:
-            self._settle()
+        self.report.rows.append(_row(self.job, tensor, recoded.error, recoded.weighted))
         return recoded.tensor
-
-    def _settle(self) -> None:
-        """Put the row of the tensor before in the report, its errors being known by now."""
-        if self.last is not None:
-            tensor, recoded = self.last
-            self.last = None
-            self.report.rows.append(_row(self.job, tensor, recoded.error, recoded.weighted))
 
     def _advance(self, tensor: SourceTensor, values: int) -> None:
         self.done += values
         if self.progress:
             self.progress(tensor.name, self.done, self.total)
+
+
+def _copied(loaded: Future[QTensor]) -> QTensor:
+    return checked_copy(loaded.result())
 
 
 def _row(job: Job, tensor: SourceTensor, error: float | None = None, weighted: bool = False) -> TensorRow:
