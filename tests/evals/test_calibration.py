@@ -144,6 +144,24 @@ def test_another_run_is_not_gone_on_with(models: dict[str, str], text: str, tmp_
     assert [p.name for p in tmp_path.iterdir()] == ["s.safetensors"]
 
 
+@pytest.mark.parametrize(
+    "other", [{"samples": 2}, {"context": 16}, {"seed": 1}, {"hessians": True}, {"clips": True}, {"text": "other"}]
+)
+def test_a_run_of_another_text_or_option_is_not_gone_on_with(
+    models: dict[str, str], text: str, tmp_path: Path, other: dict[str, Any]
+) -> None:
+    path, other_text = tmp_path / "s.safetensors", tmp_path / "other.txt"
+    other_text.write_text(Path(text).read_text()[::-1])
+    with pytest.raises(StoppedError):
+        calibrate(models["qwen3"], text, path, progress=stop, **OPTIONS)
+    options = {"text": text, **OPTIONS, **other}
+    if options["text"] == "other":
+        options["text"] = str(other_text)
+    with pytest.raises(UsageError, match="another model, text or options"):
+        calibrate(models["qwen3"], path=path, resume=True, **options)
+    calibrate(models["qwen3"], text, path, resume=True, **OPTIONS)
+
+
 @pytest.mark.slow
 def test_the_demo_model_and_its_text(tmp_path: Path) -> None:
     found = calibrate("demo", "demo", tmp_path / "s.safetensors", samples=1, context=32, device="reference")
