@@ -105,7 +105,7 @@ def test_texts_are_those_of_each_alone(seed: int) -> None:
         if kept and rng.random() < 0.03:
             cancelled.add(kept[rng.randrange(len(kept))])
             for one in cancelled:
-                one.cancelled = True
+                run.scheduler.cancel(one)
         run.step()
     run.finish()
     for one in kept:
@@ -232,11 +232,11 @@ def test_priorities_and_cancelling() -> None:
     for one in (first, later, sooner):
         run.scheduler.add(one)
     run.step()
-    first.cancelled = True
+    run.scheduler.cancel(first)
     assert Output(first, None, "interrupted") in run.step()
     assert run.scheduler.running in ([sooner], [])
     assert later.state is State.WAITING
-    later.cancelled = True
+    run.scheduler.cancel(later)
     run.finish()
     assert (sooner.finish_reason in ("stop", "length"), later.finish_reason) == (True, "interrupted")
 

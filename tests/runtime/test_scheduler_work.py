@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from octavo.graph.node import PAGE_SIZE
+from octavo.runtime.core import EngineCore
 from octavo.runtime.request import Request
 from tests.runtime.test_scheduler import Run, request
 from tests.runtime.work import calls
@@ -43,7 +47,7 @@ def cancelled(n: int) -> float:
     for one in waiting:
         run.scheduler.add(one)
     for one in waiting[n:]:
-        one.cancelled = True
+        run.scheduler.cancel(one)
     made = calls(run.scheduler.drop_cancelled)
     assert run.scheduler.waiting == waiting[:n]
     return made / n
@@ -70,3 +74,35 @@ def held_back(pages: int, waiting: int = 8) -> int:
 
 def test_who_waits_for_pages_of_another_is_not_looked_at_again() -> None:
     assert held_back(64) <= 1.5 * held_back(4)
+
+
+class Looked(Request):
+    """Calls Python where something of it is looked at."""
+
+    __slots__ = ()
+
+    def __getattribute__(self, name: str) -> Any:
+        return object.__getattribute__(self, name)
+
+
+def beside(n: int) -> int:
+    """Calls of a step, and of looking for masks that it waits for, where `n` requests wait for room."""
+    run = Run(running=2)
+    for i in range(2):
+        run.scheduler.add(request([i + 1], 20))
+    run.step()
+    for i in range(n):
+        run.scheduler.add(Looked([i + 1], lambda logits, tokens: 0))
+    core = SimpleNamespace(scheduler=run.scheduler)
+
+    def step() -> None:
+        EngineCore._wait_for_masks(cast(EngineCore, core))
+        run.scheduler.plan()
+
+    made = calls(step)
+    assert (len(run.scheduler.waiting), len(run.scheduler.running)) == (n, 2)
+    return made
+
+
+def test_a_step_does_not_look_at_all_who_wait() -> None:
+    assert beside(512) <= 1.5 * beside(32)

@@ -83,7 +83,7 @@ class Conversation:
 
     def leave(self, request: Request) -> None:
         """Ask no more. This waits for no step, so that any thread may call it at any time."""
-        request.cancelled = True
+        self.core.cancel(request)
 
     def forked(self) -> None:
         for asked in self._asked.values():

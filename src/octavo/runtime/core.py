@@ -112,7 +112,7 @@ class EngineCore:
 
     def cancel(self, request: Request) -> None:
         """End a request, which no later step has; the next one says so."""
-        request.cancelled = True
+        self.scheduler.cancel(request)
 
     def room(self) -> int:
         """Tokens that others may compute after a step of replies alone, so that these get on as beside a prompt."""
@@ -170,11 +170,12 @@ class EngineCore:
 
     def _wait_for_masks(self) -> None:
         """Wait for masks that are due or, where nothing else can be computed, for one of them, for a while."""
-        scheduler = self.scheduler
-        if not any(r.constraint is not None for r in (*scheduler.running, *scheduler.waiting)):
+        active = self.scheduler.active
+        if held := [r.constraint for r in active if r.constraint is not None]:
+            wait_while_due(held)
+        if any(r.late is None for r in active):
             return
-        wait_while_due([r.constraint for r in scheduler.active if r.constraint is not None])
-        late = [r.late for r in (*scheduler.active, *scheduler.wanting)]
+        late = [r.late for r in (*active, *self.scheduler.wanting)]
         if late and all(one is not None for one in late):
             wait_for([one for one in late if one is not None], IDLE_S)
 

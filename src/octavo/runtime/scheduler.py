@@ -55,6 +55,7 @@ class Scheduler:
     preemptions: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
+    _left: bool = False  # whether a request may be cancelled that is in the queue or under way
     _arrivals: Iterator[int] = field(default_factory=count)
     _last: tuple[str, Sequence] = field(default_factory=lambda: ("", Sequence()))
 
@@ -68,6 +69,7 @@ class Scheduler:
                 raise UsageError("the prompt has no tokens")
             if len(one.prompt) > (most := min(self.n_ctx, self.pool.n_pages * PAGE_SIZE)):
                 raise ContextFullError(f"the prompt of {len(one.prompt)} tokens does not fit the context of {most}")
+            self._left = self._left or one.cancelled
             one.arrival = next(self._arrivals)
             last = max(self.n_ctx, len(one.prompt) + 1)  # a full context is followed by a token all the same
             one.end = last if one.max_tokens is None else min(last, len(one.prompt) + one.max_tokens)
@@ -138,8 +140,16 @@ class Scheduler:
         for request, _ in plan.choosing:
             request.coming -= 1
 
+    def cancel(self, request: Request) -> None:
+        """Have the next step end a request. Any thread may call this at any time."""
+        request.cancelled = True
+        self._left = True
+
     def drop_cancelled(self) -> list[Output]:
         """End the requests that are cancelled; their pages are free at once."""
+        if not self._left:
+            return []
+        self._left = False  # before they are looked for: one that is cancelled meanwhile is found now or next time
         cancelled = {r: None for r in (*self.running, *self.waiting) if r.cancelled}
         if cancelled:
             self.waiting = [r for r in self.waiting if r not in cancelled]
@@ -158,6 +168,7 @@ class Scheduler:
         """Put the siblings of a request, which will not compute their prompt, into the queue."""
         siblings, request.siblings = request.siblings, []
         for sibling in siblings:
+            self._left = self._left or sibling.cancelled
             insort(self.waiting, sibling, key=RANK)
 
     def _short(self) -> list[Request]:
@@ -319,6 +330,7 @@ class Scheduler:
                 continue
             if sibling.cancelled or len(self.running) >= self.max_running:
                 self.tree.publish(request.sequence, request.space, tail=True)
+                self._left = self._left or sibling.cancelled
                 insort(self.waiting, sibling, key=RANK)
                 continue
             sibling.sequence, sibling.state = self.pool.fork(request.sequence), State.RUNNING

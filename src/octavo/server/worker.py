@@ -152,7 +152,8 @@ class EngineLoop:
             self._add(message)
         elif isinstance(message, Cancel):
             for request in filter(None, map(self._by_id.get, message.ids)):
-                request.cancelled = True
+                assert self.core is not None  # it has been added to it
+                self.core.cancel(request)
             self.side.cancel(message.ids)
         elif isinstance(message, Score | Embed):
             self.side.add(message)
