@@ -1,5 +1,7 @@
 """Activation formats: reference quantizers against their definitions, and the default choice."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,8 @@ def test_round_trip_is_within_half_a_step(a):
     assert q.codes.shape == X.shape
     error = np.abs(q.dequantize() - X)
     if q.scales is None:
-        allowed = np.abs(X) * 2.0**-11 + 2.0**-25 if a.bits == 16 else 0  # half a unit, also of subnormals
+        half = {"f16": 2.0**-11, "bf16": 2.0**-8}.get(a.name, 0.0)  # of a unit in the last place
+        allowed = np.abs(X) * half + (2.0**-25 if half else 0)  # also of subnormals
         assert np.all(error <= allowed)
     else:
         groups = error.reshape(*q.scales.shape, -1)
@@ -130,6 +133,9 @@ def test_the_default_is_one_table(fmt):
     weight = QTensor(fmt, (1, 256), np.zeros((1, fmt.row_bytes(256)), np.uint8))
     backends = CpuBackend(threads=1), ReferenceBackend(quantize_activations=True)
     assert [b.activation(weight, "mul_mat") for b in backends] == [fmt.activation] * 2
-    assert GpuBackend.activation(None, weight) == fmt.activation
+    rounded = {"F16": "f16", "BF16": "bf16"}
+    exact, usual = SimpleNamespace(deterministic=True), SimpleNamespace(deterministic=False)
+    assert GpuBackend.activation(usual, weight) == rounded.get(fmt.name, fmt.activation)
+    assert GpuBackend.activation(exact, weight) == fmt.activation
     assert ReferenceBackend().activation(weight, "mul_mat") == "f32"
     assert fmt.is_float == (fmt.activation == "f32")
