@@ -94,7 +94,7 @@ PRODUCTS: Kernels = {
     "experts_wide": (experts.experts_kernel, {"EXPERTS": 128}, 8, {"x": "*fp16", "experts": "i32"}),
     "float_experts": (experts.float_experts_kernel,
                       {"EXPERTS": 128, "shape": ExpertsShape(64, 128, 8), "PRECISION": None}, 8,
-                      {"w": "*bf16", "x": "*bf16", "y": ROWS, "k": "i32", "experts": "i32"}),
+                      {"w": "*bf16", "x": Matrix("*bf16", "i32"), "y": ROWS, "experts": "i32"}),
     "float_matvec": (float_matvec_kernel, {"BLOCK_N": 8, "BLOCK_K": 512}, 8,
                      {"w": "*fp16", "x": ROWS, "experts": None, "terms": (), "y": ROWS, "k": "i32"}),
     "f16_scales": (gemm_mixed_hopper.scales_kernel, {"BLOCK_N": 64, "PAIRS": 16}, 4, {"out": "*i32"}),

@@ -126,8 +126,8 @@ def float_product(
     shape = shape_of(n_pairs, w.experts, w.k, c.target.arch)
     most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
     calls.append(c.launch(
-        experts.float_experts_kernel, (-(-w.n // shape.block_n), most), w.data, x, order, counts,
-        matrix(out.view(n_pairs, w.n)), w.n, w.k, w.experts, sharing, EXPERTS=1 << (w.experts - 1).bit_length(),
+        experts.float_experts_kernel, (-(-w.n // shape.block_n), most), w.data, Matrix(x, w.k), order, counts,
+        matrix(out.view(n_pairs, w.n)), w.n, w.experts, sharing, EXPERTS=1 << (w.experts - 1).bit_length(),
         shape=shape, PRECISION=exact_products(c.target.arch) if dtype == torch.float32 else None, warps=shape.warps,
         stages=shape.stages,
     ))  # fmt: skip

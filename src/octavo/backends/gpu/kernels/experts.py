@@ -122,7 +122,7 @@ def experts_kernel(
 
 @triton.jit
 def float_experts_kernel(
-    w, x, order, counts, y, n, k, experts, sharing, EXPERTS: tl.constexpr, shape: tl.constexpr,
+    w, x, order, counts, y, n, experts, sharing, EXPERTS: tl.constexpr, shape: tl.constexpr,
     PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """As `experts_kernel`, of floats: w [experts, n, k] becomes of the type of x [rows, k], if it has another."""
@@ -133,14 +133,14 @@ def float_experts_kernel(
     count, tiles = tiles_of(counts, experts, EXPERTS, BLOCK_M)
     if tl.program_id(1) < tl.sum(tiles):
         expert, pair, inside = pairs_of(tl.program_id(1), order, count, tiles, BLOCK_M)
-        place = tl.arange(0, 64)
-        x_at = x + (pair // sharing).to(tl.int64)[None, :] * k + place[:, None]
+        place, k = tl.arange(0, 64), x.stride
+        x_at = x.data + (pair // sharing).to(tl.int64)[None, :] * k + place[:, None]
         at = tl.program_id(0) * shape.block_n + tl.arange(0, shape.block_n)
         w_at = w + (tl.minimum(at, n - 1).to(tl.int64) + expert.to(tl.int64) * n)[:, None] * k + place[None, :]
         acc = tl.zeros((shape.block_n, BLOCK_M), tl.float32)
         for first in tl.range(0, k, 64, num_stages=shape.stages):
             there = place < k - first
-            values = tl.load(w_at + first, mask=there[None, :], other=0.0).to(x.dtype.element_ty)
+            values = tl.load(w_at + first, mask=there[None, :], other=0.0).to(x.data.dtype.element_ty)
             inputs = tl.load(x_at + first, mask=there[:, None], other=0.0)
             acc = tl.dot(values, inputs, acc, input_precision=PRECISION)
         out = y.data + pair.to(tl.int64)[None, :] * y.stride + at[:, None]
