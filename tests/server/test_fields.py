@@ -17,7 +17,8 @@ from octavo.server.anthropic_schema import CountRequest, MessagesRequest
 from octavo.server.job import Job, sampling_of
 from octavo.server.native_schema import NativeRequest
 from octavo.server.responses_schema import ResponsesRequest
-from octavo.server.schema import Body, ChatRequest, CompletionRequest, EmbeddingRequest, Sampling
+from octavo.server.schema import Body, ChatRequest, Sampling
+from octavo.server.text_schema import CompletionRequest, EmbeddingRequest
 from tests.server.running import Server
 from tests.server.test_numbers import text_and_tokens
 

@@ -71,6 +71,7 @@ def main() -> None:
 
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # they are for whoever started it, whose end is its own
         signal.signal(getattr(signal, name), signal.SIG_IGN)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)  # a limit of workers, which the server's engine ignores
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     control = socket.socket(fileno=int(sys.argv[1]))
     with open(int(sys.argv[2]), "rb") as file:

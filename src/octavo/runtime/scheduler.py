@@ -203,8 +203,7 @@ class Scheduler:
         """Begin requests, the first of the queue before the others, as long as there is room for one more."""
         if not self.waiting or len(self.running) >= self.max_running:
             return
-        held_back = growing = 0
-        counted = -1
+        held_back, growing, counted = 0, 0, -1
         coming = Coming(self.running, by_marks=self.pool.states is not None)
         while len(self.waiting) > held_back and len(self.running) < self.max_running:
             request = self.waiting[held_back]

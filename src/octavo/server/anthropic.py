@@ -30,7 +30,7 @@ async def messages(request: Request) -> Response:
     body, service = await body_of(request, MessagesRequest), service_of(request)
     name, asked = service.require_model(body.model), _asked(body)
     try:
-        job = await in_thread_if_long(chat.effort(asked), chat.job_of, service, asked, key_of(request))
+        job = await chat.job_of(service, asked, key_of(request))
     except ApiError as error:
         if error.param == "response_format":  # an error of Anthropic's names a field in its message only
             raise bad(f"{body.form()[0]}: {error.message}") from None

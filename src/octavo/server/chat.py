@@ -10,7 +10,7 @@ from octavo.errors import GrammarError, UsageError
 from octavo.runtime.grammar import Grammar
 from octavo.runtime.thinking import PROMPT_END, Thinking, thinking_after
 from octavo.server.chunks import ChunkedReply
-from octavo.server.constrain import effort_of, grammar_of, require_grammar
+from octavo.server.constrain import effort_of, grammar_of, held, require_grammar
 from octavo.server.detail import Delta
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, most_tokens, named_biases, sampling_of, seed_of, shows_progress, stops_of
@@ -20,7 +20,7 @@ from octavo.server.native_schema import TemplateRequest
 from octavo.server.schema import AllowedTools, ChatRequest, Message, NamedTool, Tool
 from octavo.server.service import Service
 from octavo.server.stream import to_json
-from octavo.server.threads import LONG
+from octavo.server.threads import LONG, in_thread_if_long
 from octavo.server.tool_grammar import or_json
 from octavo.server.tool_use import ToolUse, for_template, knows_tools, tool_use
 from octavo.server.usage import timings, usage
@@ -31,8 +31,14 @@ FIRST = b'{"role":"assistant","content":""}'
 """The first delta of a reply. Clients join what later ones say, so none has a role again."""
 
 
-def job_of(service: Service, body: ChatRequest, key: str) -> Job:
+async def job_of(service: Service, body: ChatRequest, key: str) -> Job:
     """What a request comes to. Raises ApiError, OctavoError."""
+    job = await in_thread_if_long(effort(body), unheld_job, service, body, key)
+    return replace(job, grammar=await held(service, body, _grammar_of, job.tools, job.thinking))
+
+
+def unheld_job(service: Service, body: ChatRequest, key: str) -> Job:
+    """What a request comes to but for its grammar. Raises ApiError, OctavoError."""
     service.require_generation()
     tools = _tools_of(service, body)
     prompt = encode_chat(service, body, tools)
@@ -43,8 +49,7 @@ def job_of(service: Service, body: ChatRequest, key: str) -> Job:
         prompts=[prompt], n=body.n or 1, sampling=sampling_of(service, body, named_biases(body.logit_bias)),
         seed=seed_of(service, body), max_tokens=most, stop=stops_of(body),
         logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
-        tools=tools, thinking=thinking, grammar=_grammar_of(service, body, tools, thinking),
-        progress=shows_progress(body), shows_thinking=body.reasoning_format == "none",
+        tools=tools, thinking=thinking, progress=shows_progress(body), shows_thinking=body.reasoning_format == "none",
         goes_on=body.continues and bool(body.messages[-1].text()),
     )  # fmt: skip
 
@@ -129,7 +134,7 @@ def _calls_that_open(service: Service, tools: ToolUse, thinking: Thinking | None
     for use in (tools, tools.loose()):
         try:
             grammar = use.grammar(service.tokenizer)
-            service.grammars.constraint(grammar, thinking)
+            service.grammars.check(grammar, thinking)
         except (GrammarError, UsageError) as error:
             problem = problem or str(error)
         else:

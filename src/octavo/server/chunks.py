@@ -8,9 +8,10 @@ from typing import Any
 from octavo.server.errors import ApiError
 from octavo.server.messages import Progress
 from octavo.server.names import new_id
-from octavo.server.schema import ChatRequest, CompletionRequest
+from octavo.server.schema import ChatRequest
 from octavo.server.service import Service
 from octavo.server.stream import DONE, event, to_json
+from octavo.server.text_schema import CompletionRequest
 from octavo.server.usage import progress_of, timings, usage
 from octavo.server.work import Choice, Work
 

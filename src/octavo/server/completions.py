@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from octavo.server.chunks import ChunkedReply
-from octavo.server.constrain import effort_of, grammar_of, require_grammar
+from octavo.server.constrain import effort_of, held, usable_grammar
 from octavo.server.errors import bad
 from octavo.server.job import Job, most_tokens, named_biases, sampling_of, seed_of, shows_progress, stops_of
 from octavo.server.logprobs import Offsets, text_logprobs
 from octavo.server.messages import Likely, Progress
 from octavo.server.native_schema import NativeRequest
-from octavo.server.schema import CompletionRequest
 from octavo.server.service import Service
 from octavo.server.stream import to_json
-from octavo.server.threads import size_of
+from octavo.server.text_schema import CompletionRequest
+from octavo.server.threads import in_thread_if_long, size_of
 from octavo.server.usage import timings, usage
 from octavo.server.work import Event, Work
 
@@ -45,21 +46,24 @@ def effort(body: CompletionRequest | NativeRequest) -> int:
     return effort_of(body, size_of(body.prompt))
 
 
-def job_of(service: Service, body: CompletionRequest, key: str) -> Job:
+async def job_of(service: Service, body: CompletionRequest, key: str) -> Job:
     """What a request comes to. Raises ApiError, OctavoError."""
+    job = await in_thread_if_long(effort(body), _unheld_job, service, body, key)
+    return replace(job, grammar=await held(service, body, usable_grammar))
+
+
+def _unheld_job(service: Service, body: CompletionRequest, key: str) -> Job:
+    """What a request comes to but for its grammar. Raises ApiError, OctavoError."""
     service.require_generation()
     n = body.n or 1
     if body.best_of is not None and body.best_of != n:
         raise bad(f"best_of is {body.best_of} (allowed: n, which is {n})", "best_of")
     usual = USUAL_TOKENS if service.options.max_tokens is None else None
     most = most_tokens(service, body.max_tokens, body.max_completion_tokens, body.n_predict, usual)
-    grammar, param = grammar_of(body)
-    if grammar is not None:
-        require_grammar(service, grammar, None, param)
     return Job(
         prompts=prompts_of(service, body.prompt, reply=most != 0), n=n, seed=seed_of(service, body), max_tokens=most,
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
-        logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), grammar=grammar, goes_on=True,
+        logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), goes_on=True,
         progress=shows_progress(body),
     )  # fmt: skip
 

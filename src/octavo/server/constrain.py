@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from octavo.errors import GrammarError
 from octavo.runtime.grammar import Grammar
@@ -14,6 +14,7 @@ from octavo.server.schema import Constrained, ResponseFormat, StructuredOutputs
 from octavo.server.service import Service
 from octavo.server.threads import LONG
 
+P = ParamSpec("P")
 Named = tuple[str, Callable[[], Grammar]]
 
 
@@ -30,10 +31,20 @@ def grammar_of(body: Constrained | NativeRequest) -> tuple[Grammar | None, str |
     return None, None
 
 
+def usable_grammar(
+    service: Service, body: Constrained | NativeRequest, thinking: Thinking | None = None
+) -> Grammar | None:
+    """The grammar that a request asks for. Raises ApiError for one that can't be used; finding that out takes time."""
+    grammar, param = grammar_of(body)
+    if grammar is not None:
+        require_grammar(service, grammar, thinking, param)
+    return grammar
+
+
 def require_grammar(service: Service, grammar: Grammar, thinking: Thinking | None, param: str | None) -> None:
-    """Raises ApiError for a grammar that can't be used; compiling it takes time."""
+    """Raises ApiError for a grammar that can't be used; finding that out takes time."""
     try:
-        service.grammars.constraint(grammar, thinking)
+        service.grammars.check(grammar, thinking)
     except GrammarError as error:
         raise bad(str(error), param) from None
 
@@ -94,8 +105,26 @@ def _of_outputs(given: StructuredOutputs) -> Grammar:
     return make(value)
 
 
+FIELDS = ("tools", "response_format", "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex",
+          "guided_choice", "guided_grammar")  # fmt: skip
+"""What a request may have a grammar for."""
+
+
+def is_held(body: Any) -> bool:
+    """Whether a request has something to compile."""
+    return any(getattr(body, name, None) is not None for name in FIELDS)
+
+
+async def held(
+    service: Service, body: Any, find: Callable[Concatenate[Service, Any, P], Grammar | None],
+    *args: P.args, **kwargs: P.kwargs,
+) -> Grammar | None:  # fmt: skip
+    """The grammar that `find` makes for a request, in a thread that nothing else waits for. Raises what it does."""
+    if not is_held(body):
+        return None
+    return await service.in_grammar_thread(find, service, body, *args, **kwargs)
+
+
 def effort_of(body: Any, size: int) -> int:
     """Characters that a request takes as long as: its own, and more than LONG where it has something to compile."""
-    names = ("tools", "response_format", "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex",
-             "guided_choice", "guided_grammar")  # fmt: skip
-    return size + (LONG + 1) * any(getattr(body, name, None) is not None for name in names)
+    return size + (LONG + 1) * is_held(body)

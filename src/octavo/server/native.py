@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from math import exp
 from typing import Any
 
@@ -14,7 +14,7 @@ from octavo.io.hub.cache import shown_name
 from octavo.server.answer import answered, body_of, json_response, key_of, service_of
 from octavo.server.chat import encode_chat_text, size_of_messages
 from octavo.server.completions import effort
-from octavo.server.constrain import effort_of, grammar_of, require_grammar
+from octavo.server.constrain import effort_of, held, usable_grammar
 from octavo.server.errors import ApiError, bad
 from octavo.server.job import Job, most_tokens, sampling_of, seed_of, shows_progress, stops_of
 from octavo.server.logprobs import finite
@@ -30,19 +30,22 @@ from octavo.server.work import Choice, Event, Work
 STOP_TYPES = {"length": "limit", "context": "limit"}
 
 
-def job_of(service: Service, body: NativeRequest, key: str) -> Job:
+async def _job_of(service: Service, body: NativeRequest, key: str) -> Job:
     """What a request of /completion comes to. Raises ApiError, OctavoError."""
+    job = await in_thread_if_long(effort(body), _unheld_job, service, body, key)
+    return replace(job, grammar=await held(service, body, usable_grammar))
+
+
+def _unheld_job(service: Service, body: NativeRequest, key: str) -> Job:
+    """The same but for its grammar. Raises ApiError, OctavoError."""
     service.require_generation()
-    grammar, param = grammar_of(body)
-    if grammar is not None:
-        require_grammar(service, grammar, None, param)
     most = most_tokens(service, body.n_predict, body.max_completion_tokens, body.max_tokens)
     sampling = sampling_of(service, body, _biases(service, body.logit_bias))
     return Job(
         prompts=_prompts(service, body.prompt, reply=most != 0), sampling=sampling, seed=seed_of(service, body),
         stop=stops_of(body), max_tokens=most, logprobs=(body.n_probs or body.logprobs) or None,
         n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
-        space=service.space(key, body.cache_salt), grammar=grammar, goes_on=True,
+        space=service.space(key, body.cache_salt), goes_on=True,
     )  # fmt: skip
 
 
@@ -198,7 +201,7 @@ def settings(job: Job) -> dict[str, Any]:
 async def completion(request: Request) -> Response:
     """Continue a text, as llama-server does."""
     body, service = await body_of(request, NativeRequest), service_of(request)
-    work = Work(service, await in_thread_if_long(effort(body), job_of, service, body, key_of(request)))
+    work = Work(service, await _job_of(service, body, key_of(request)))
     reply = NativeReply(service, body, work)
     return await answered(request, work, reply, stream=body.stream)
 

@@ -12,7 +12,8 @@ from octavo import __version__
 from octavo.server.anthropic_schema import CountRequest, MessagesRequest
 from octavo.server.native_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
 from octavo.server.responses_schema import ResponsesRequest
-from octavo.server.schema import ChatRequest, CompletionRequest, EmbeddingRequest
+from octavo.server.schema import ChatRequest
+from octavo.server.text_schema import CompletionRequest, EmbeddingRequest
 
 BODIES: dict[str, type[BaseModel]] = {
     "/chat/completions": ChatRequest, "/completions": CompletionRequest, "/embeddings": EmbeddingRequest,

@@ -15,16 +15,12 @@ from octavo.server import chat
 from octavo.server.answer import answered, body_of, key_of, service_of
 from octavo.server.blocks import Block, Blocks, Change
 from octavo.server.errors import ApiError
-from octavo.server.job import Job
 from octavo.server.logprobs import chat_logprobs
 from octavo.server.messages import Progress
 from octavo.server.names import new_id
 from octavo.server.responses_schema import ResponsesRequest, chat_request
 from octavo.server.routes_openai import counted
-from octavo.server.schema import ChatRequest
-from octavo.server.service import Service
 from octavo.server.stream import named_event, to_json
-from octavo.server.threads import in_thread_if_long
 from octavo.server.usage import progress_of, timings, usage
 from octavo.server.work import Event, Work
 
@@ -40,7 +36,9 @@ async def responses(request: Request) -> Response:
     """Reply to a conversation, as OpenAI's newer interface has it."""
     body, service = await body_of(request, ResponsesRequest), service_of(request)
     name, asked = service.require_model(body.model), chat_request(body)
-    work = Work(service, await in_thread_if_long(chat.effort(asked), _job, service, asked, key_of(request)))
+    with _named():
+        job = await chat.job_of(service, asked, key_of(request))
+    work = Work(service, job)
     reply = ResponseReply(body, name, work)
     return await answered(request, work, reply, stream=body.stream)
 
@@ -50,11 +48,6 @@ async def count_tokens(request: Request) -> Response:
     body, service = await body_of(request, ResponsesRequest), service_of(request)
     with _named():
         return await counted(chat_request(body), service)
-
-
-def _job(service: Service, asked: ChatRequest, key: str) -> Job:
-    with _named():
-        return chat.job_of(service, asked, key)
 
 
 @contextmanager

@@ -17,9 +17,10 @@ from octavo.server import chat, completions
 from octavo.server.answer import answered, body_of, json_response, key_of, service_of, unless_left
 from octavo.server.errors import bad
 from octavo.server.messages import Likely
-from octavo.server.schema import ChatRequest, CompletionRequest, EmbeddingRequest
+from octavo.server.schema import ChatRequest
 from octavo.server.service import Service
 from octavo.server.stream import to_json
+from octavo.server.text_schema import CompletionRequest, EmbeddingRequest
 from octavo.server.threads import in_thread_if_long, size_of
 from octavo.server.work import Work, require_whole
 
@@ -31,7 +32,7 @@ async def chat_completions(request: Request) -> Response:
     """Reply to messages."""
     body, service = await body_of(request, ChatRequest), service_of(request)
     name, key = service.require_model(body.model), key_of(request)
-    job = await in_thread_if_long(chat.effort(body), chat.job_of, service, body, key)
+    job = await chat.job_of(service, body, key)
     work = Work(service, job)
     reply = chat.ChatReply(service, body, name, work)
     return await answered(request, work, reply, stream=body.stream)
@@ -53,7 +54,7 @@ async def text_completions(request: Request) -> Response:
     """Continue texts."""
     body, service = await body_of(request, CompletionRequest), service_of(request)
     name, key = service.require_model(body.model), key_of(request)
-    job = await in_thread_if_long(completions.effort(body), completions.job_of, service, body, key)
+    job = await completions.job_of(service, body, key)
     echoed = None
     if body.echo and job.logprobs is not None:
         require_whole(sum(map(len, job.prompts)) * (1 + job.logprobs))

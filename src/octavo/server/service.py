@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 from octavo import __version__
 from octavo.io.gguf import GGUFFile
@@ -24,6 +27,10 @@ from octavo.server.variables import usual_variables
 from octavo.text import ChatTemplate, Tokenizer
 from octavo.text.template import TOOL_USE
 
+P = ParamSpec("P")
+R = TypeVar("R")
+GRAMMAR_THREADS = 8
+"""Grammars that are compiled at a time, in processes, by which the front finds out whether they can be used."""
 LONGEST_WAIT = 120
 """Seconds that a client is told to wait at most; OpenAI's does not wait longer."""
 
@@ -51,12 +58,22 @@ class Service:
         templates = [one for one in (self.template, self.tool_template) if one is not None]
         self.variables = usual_variables(options.variables, options.reasoning, templates)
         self.grammars = Grammars(tokenizer)
+        self._grammar_threads = ThreadPoolExecutor(GRAMMAR_THREADS, "grammar")
         self.recommended = recommended(file)
         self.created = int(time.time())
         self.fingerprint = f"octavo-{__version__}"
         self.draining = False
         self.metrics, self.bodies = Metrics(client), Bodies()
         self._tokens_under_way = 0
+
+    async def in_grammar_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Call what waits for grammars to be compiled. Raises ApiError where the system has no room for a thread."""
+        call = partial(function, *args, **kwargs)
+        try:
+            called = asyncio.get_running_loop().run_in_executor(self._grammar_threads, call)
+        except RuntimeError as error:
+            raise unavailable(f"the system has no thread for a grammar: {error}") from None
+        return await called
 
     @property
     def info(self) -> Info:

@@ -77,7 +77,7 @@ class ToolUse:
         """
         for tool in self.tools:
             try:
-                grammars.constraint(arguments_grammar(self.form, tool, grammars.tokenizer))
+                grammars.check(arguments_grammar(self.form, tool, grammars.tokenizer))
             except GrammarError as error:
                 strict = " is strict" if tool.strict else ""
                 return f"tool {tool.name!r}{strict}: {IN_GRAMMAR.sub('', str(error))}"
