@@ -232,3 +232,39 @@ def test_what_there_is_no_room_for_has_an_id_and_a_line(model: Model, lines: Lin
         assert (one["id"], one["status"], one["path"]) == ("mine", "529", "/v1/messages")
         status, headers, _ = server.send("GET", "/health", headers={"x-request-id": "probe"})
         assert (status, ids(headers)) == (200, "probe")
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [(b"GET / HTTP/1.1\r\nHost: localhost\r\nx: " + b"y" * 70_000, 431), (b"no HTTP\r\n\r\n", 400), (b"GET /", 408)],
+)
+def test_what_is_no_request_has_a_line(sent: bytes, status: int, model: Model, lines: Lines) -> None:
+    limits = Limits(drain_time=0, ping=1000, header_time=0.2)
+    with running(FakeClient(), model, limits=limits, log_requests=True) as server, closing(server.connect()) as sock:
+        sock.sendall(sent)
+        with closing(Reader(sock)) as reader:
+            head = reader.head().decode()
+        (one,) = lines.found(1)
+    assert f"request-id: {one['id']}\r\n" in head
+    assert (one["status"], one["method"], one["path"]) == (str(status), "-", "-")
+    assert {record.name for record in lines.caplog.records if record.levelno > logging.INFO} == set()
+
+
+def test_a_connection_that_asks_nothing_has_none(model: Model, lines: Lines) -> None:
+    limits = Limits(drain_time=0, ping=1000, header_time=0.2)
+    with running(FakeClient(), model, limits=limits, log_requests=True) as server, closing(server.connect()) as sock:
+        with closing(Reader(sock)) as reader:
+            assert b" 408 " in reader.head()
+        assert lines.texts == []
+
+
+def test_a_body_that_is_none_is_told_as_it_was_answered(model: Model, lines: Lines) -> None:
+    with running(FakeClient(), model, log_requests=True) as server, closing(server.connect()) as sock:
+        head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nx-request-id: mine\r\nTransfer-Encoding: chunked\r\n\r\n"
+        sock.sendall(f"{head}no number\r\n".encode())
+        with closing(Reader(sock)) as reader:
+            answer = reader.head()
+        (one,) = lines.found(1)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"request-id: mine" in answer
+    assert (one["id"], one["status"], one["path"]) == ("mine", "400", CHAT)

@@ -21,7 +21,7 @@ from octavo.server.guard import HEALTH_PATHS
 from octavo.server.names import id_headers, request_id
 from octavo.server.options import Limits
 from octavo.server.stream import to_json
-from octavo.server.trace import Trace
+from octavo.server.trace import Trace, id_of
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
@@ -279,16 +279,23 @@ class Connection(Protocol):
         self._refuse(ApiError(400, msg))
 
     def _refuse(self, error: ApiError) -> None:
+        some = self._header_bytes > 0
         self._stop_timer()
         if self.transport.is_closing():
             return
         if self._responding:
             self.transport.abort()  # in the middle of a response nothing else can be said
             return
+        one, cycle = request_id(), self.cycle
+        if cycle is not None and not cycle.response_complete:  # this is what its client gets, whatever it comes to
+            one = id_of(cycle.scope)
+            cycle.scope["state"]["refused"] = error.status
+        elif some:
+            self.config.loaded_app.unread(one, error.status)
         body = to_json(error.body())
         self.transport.write(b"".join((
             b"HTTP/1.1 %d %b\r\n" % (error.status, LINES[error.status]),
-            *(b"%b: %b\r\n" % header for header in id_headers(request_id())),
+            *(b"%b: %b\r\n" % header for header in id_headers(one)),
             b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body), body,
         )))  # fmt: skip
         self.transport.close()

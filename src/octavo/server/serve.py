@@ -211,8 +211,8 @@ def config(service: Service) -> uvicorn.Config:
     """How uvicorn is run: without its log and its own ideas of proxies."""
     limits, shown = service.options.limits, service.options.certificate
     return uvicorn.Config(
-        make_app(service), http=connection_class(limits), ws="none", lifespan="off", log_config=None, access_log=False,
-        server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
+        make_app(service), http=connection_class(limits), ws="none", lifespan="off", log_config=None, log_level="error",
+        access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
         timeout_graceful_shutdown=1, ssl_certfile=shown and shown.cert, ssl_keyfile=shown and shown.key,
     )  # fmt: skip
 

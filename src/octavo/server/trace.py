@@ -36,7 +36,8 @@ class Trace:
             await self.app(scope, receive, send)
             return
         start, status = monotonic(), 0
-        one = request_id(scope["headers"])
+        state = scope.setdefault("state", {})
+        one = id_of(scope)
         REQUEST_ID.set(one)
         own = id_headers(one)
 
@@ -50,10 +51,24 @@ class Trace:
         try:
             await self.app(scope, receive, sending)
         finally:
-            if self.options.log_requests and scope["path"] not in ASKED_AGAIN:
-                fields = {"id": one, "method": scope["method"], "path": scope["path"], "status": status or "-",
-                          "model": self.options.name, **_told(scope.get("state", {}), start)}  # fmt: skip
-                log.info(_line(fields), extra={"news": True})
+            if scope["path"] not in ASKED_AGAIN:
+                status = state.get("refused", status)
+                self._log(one, scope["method"], scope["path"], status or "-", _told(state, start))
+
+    def unread(self, one: str, status: int) -> None:
+        """Tell of what was refused before it was known what it asks."""
+        self._log(one, "-", "-", status, {})
+
+    def _log(self, one: str, method: str, path: str, status: int | str, more: Mapping[str, Any]) -> None:
+        if self.options.log_requests:
+            fields = {"id": one, "method": method, "path": path, "status": status, "model": self.options.name, **more}
+            log.info(_line(fields), extra={"news": True})
+
+
+def id_of(scope: Any) -> str:
+    """The id of the request that an ASGI scope is of, from then on the same."""
+    one: str = scope.setdefault("state", {}).setdefault("id", request_id(scope["headers"]))
+    return one
 
 
 def _told(state: Mapping[str, Any], start: float) -> dict[str, Any]:
