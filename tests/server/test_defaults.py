@@ -172,7 +172,7 @@ def test_control_tokens_in_variables_are_text(model: Model) -> None:
         ({"template_text": PLAIN, "reasoning": "off"}, r"reasoning is 'off'.* \(allowed: auto\)"),
         ({"template_text": QWQ, "reasoning": "off", "variables": {"enable_thinking": True}}, "has 'enable_thinking'"),
         ({"variables": {"messages": []}}, "chat_template_kwargs has 'messages'"),
-        ({"variables": {"enable_thinking": "off"}}, "chat_template_kwargs has 'off' as enable_thinking"),
+        ({"variables": {"enable_thinking": "off"}}, 'chat_template_kwargs has "off" as enable_thinking'),
         ({"template_text": "{% if %}"}, "line 1"),
     ],
 )

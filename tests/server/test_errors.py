@@ -183,6 +183,9 @@ def test_another_content_type(server: Server) -> None:
 def test_unknown_paths_and_methods(server: Server) -> None:
     status, _, body = server.send("GET", "/v1/nothing")
     assert (status, json.loads(body)["error"]["type"]) == (404, "not_found_error")
+    for method, path in (("GET", "/api/tags"), ("POST", "/api/chat")):
+        status, _, body = server.send(method, path)
+        assert (status, "Ollama" in json.loads(body)["error"]["message"], b"/v1" in body) == (404, True, True)
     status, headers, body = server.send("GET", CHAT)
     assert (status, headers["allow"]) == (405, "POST")
     assert json.loads(body)["error"]["type"] == "invalid_request_error"

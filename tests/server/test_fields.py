@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, get_type_hints
 
 import pytest
@@ -137,6 +138,7 @@ def require_refused(server: Server, path: str, name: str, wrong: Any, right: Any
     error = json.loads(answer)["error"]
     assert status == 400
     assert name in error["message"]
+    assert not re.search(r"True|False|None|[ \[{]'", error["message"]), error  # JSON's words, and its quotation marks
     assert error.get("param", name) == name
     for value in (right, None):
         status, _, answer = server.send("POST", path, {**BODIES[path], name: value})

@@ -65,9 +65,15 @@ def test_what_is_wrong_with_functions(server: Server) -> None:
         ({"functions": FUNCTIONS, "tools": TOOLS}, "functions"),
         ({"functions": FUNCTIONS, "function_call": {"name": "rm"}}, "function_call"),
         ({"functions": [{"parameters": {}}]}, "functions"), ({"function_call": "required"}, "function_call"),
+        ({"function_call": {"name": "now"}}, "function_call"),
+        ({"function_call": "auto", "tool_choice": "none"}, "function_call"),
+        ({"functions": FUNCTIONS, "tool_choice": "auto"}, "functions"),
     ):  # fmt: skip
         status, error = server.refused("/v1/chat/completions", {"messages": ASK, **more})
         assert (status, error["param"]) == (400, param), error
+        assert param in error["message"]
+        for name in {"tools", "tool_choice"} - {*more}:
+            assert name not in error["message"], error
 
 
 def allowed(mode: str, *names: str) -> dict[str, Any]:

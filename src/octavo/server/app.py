@@ -26,6 +26,7 @@ from octavo.server.stream import Watch
 from octavo.server.trace import Trace
 
 log = logging.getLogger("octavo")
+OLLAMA = "Ollama's routes are not served (allowed: OpenAI's, with /v1 as the base)"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
@@ -97,6 +98,7 @@ async def _unknown(request: Request, error: Exception) -> Response:
     if error.status_code == 405:
         told = ApiError(405, f"{request.method} is no method of {path}", headers=headers)
     else:
-        told = ApiError(error.status_code, f"there is no {path}", headers=headers)
+        other = f": {OLLAMA}" if path.startswith("/api/") else ""
+        told = ApiError(error.status_code, f"there is no {path}{other}", headers=headers)
     status, body = answer_of(told, request.scope)
     return json_response(body, status, told.headers)

@@ -84,7 +84,7 @@ def _tools_of(service: Service, body: ChatRequest) -> ToolUse | None:
             None if allowed is None else [tool.name for tool in allowed.tools],
         )  # fmt: skip
     except ApiError as error:
-        if body.functions is not None:
+        if body.functions is not None or body.function_call is not None:
             error.param = {"tools": "functions", "tool_choice": "function_call"}.get(error.param or "", error.param)
             error.message = error.message.replace("tool_choice", "function_call")
         raise

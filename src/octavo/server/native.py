@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from math import exp
@@ -84,7 +85,10 @@ def _biases(service: Service, given: object) -> dict[int, float]:
     found: dict[int, float] = {}
     for pair in pairs:
         if len(pair) != 2 or isinstance(pair[0], bool | float) or isinstance(pair[1], str) or pair[1] is True:
-            raise bad(f"logit_bias has {pair!r} (allowed: a token or a text, and a number or false)", "logit_bias")
+            raise bad(
+                f"logit_bias has {json.dumps(pair)[:60]} (allowed: a token or a text, and a number or false)",
+                "logit_bias",
+            )
         what, value = pair
         if named and what.isascii() and what.isdigit():
             what = int(what[:10])

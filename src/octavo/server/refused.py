@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ ABSENT: Rule = ("none", lambda value: value in ([], {}, "", False))
 
 def only(*values: Any) -> Rule:
     """Values that leave a reply as it is."""
-    return " or ".join(map(repr, values)), lambda value: value in values and not isinstance(value, bool | list)
+    return " or ".join(map(json.dumps, values)), lambda value: value in values and not isinstance(value, bool | list)
 
 
 def up_to(most: float) -> Rule:
@@ -42,7 +43,7 @@ OPENAI: Rules = {
     "n_probs": ("0: logprobs and top_logprobs say how likely tokens are", lambda value: value == 0),
 }  # fmt: skip
 CHAT: Rules = {
-    **OPENAI, **TEMPLATE, "audio": ABSENT, "modalities": ("['text']", lambda value: value == ["text"]),
+    **OPENAI, **TEMPLATE, "audio": ABSENT, "modalities": ('["text"]', lambda value: value == ["text"]),
     "web_search_options": ABSENT, "verbosity": only("medium"), "documents": ABSENT, "echo": FALSE,
 }  # fmt: skip
 COMPLETIONS: Rules = {**OPENAI, "suffix": only("")}
@@ -65,7 +66,7 @@ MESSAGES: Rules = {
     **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "container": ABSENT, "mcp_servers": ABSENT, "thread": ABSENT,
     "compaction": ABSENT,
     "context_management": (
-        f"edits that keep all: {KEEPS_ALL}",
+        f"edits that keep all: {json.dumps(KEEPS_ALL)}",
         lambda value: isinstance(value, dict) and all(one == KEEPS_ALL for one in value.get("edits") or ()),
     ),
 }  # fmt: skip
@@ -77,4 +78,4 @@ def refuse(rules: Rules, body: Mapping[str, Any]) -> None:
         allowed, harmless = rules[name]
         value = body[name]
         if value is not None and not harmless(value):
-            raise ValueError(f"{name}: {str(value)[:60]!r} is not supported (allowed: {allowed})")
+            raise ValueError(f"{name}: {json.dumps(value)[:60]} is not supported (allowed: {allowed})")

@@ -352,7 +352,9 @@ class ChatRequest(Constrained):
         if self.functions is None and self.function_call is None:
             return self
         if self.tools or self.tool_choice is not None:
-            raise ValueError("functions: tools are given, too (allowed: one of the two)")
+            old = "functions" if self.functions is not None else "function_call"
+            new = "tools" if self.tools else "tool_choice"
+            raise ValueError(f"{old}: {new} is given, too (allowed: one of the two)")
         self.tools = [Tool(type="function", function=one) for one in self.functions or ()]
         choice = self.function_call
         self.tool_choice = NamedTool(type="function", function=choice) if isinstance(choice, NamedFunction) else choice

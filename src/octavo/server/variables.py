@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,7 +37,7 @@ def require_variables(given: Mapping[str, Any], argument: str) -> None:
         if name in given:
             raise wrong(f"has {name!r}, which is set here (allowed: any other name)")
     if not isinstance(given.get(THINK, True), bool):
-        raise wrong(f"has {given[THINK]!r} as {THINK} (allowed: true, false)")
+        raise wrong(f"has {json.dumps(given[THINK])[:60]} as {THINK} (allowed: true, false)")
     left, values, characters = list[tuple[int, Any]]((0, one) for one in (*given, *given.values())), 0, 0
     while left:
         depth, value = left.pop()
