@@ -13,6 +13,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.errors import FileError, UsageError
 from octavo.evals import calibrate, collect_imatrix
 from octavo.evals.layerwise import Samples
+from octavo.evals.layerwise.values import PARTS, differing
 from octavo.evals.run_name import run_name
 from octavo.evals.schemes import SchemeMethod
 from octavo.huggingface import open_model_file
@@ -71,6 +72,8 @@ def test_what_makes_another_run(tmp_path: Path) -> None:
         named(src, lora={adapters[0]: 0.5}),
     ]
     assert len(set(names)) == len(names)
+    assert [differing(names[0], name) for name in names[1:]] == [PARTS[2], PARTS[1], *[PARTS[0]] * 5]
+    assert differing(names[0], named(src, Samples([[1]]), 1)) == f"{PARTS[1]} and {PARTS[2]}"
 
 
 def test_a_copy_is_the_same_model(tmp_path: Path) -> None:
@@ -152,7 +155,7 @@ def test_a_run_that_was_stopped_is_not_gone_on_with_over_another_model(start: St
     with pytest.raises(KeyboardInterrupt):
         start(src, progress=stop)
     kept = {file.name: file.read_bytes() for file in (tmp_path / "out.work").iterdir()}
-    with pytest.raises(UsageError, match="another model, text or options"):
+    with pytest.raises(UsageError, match=r"of a run with another model \("):
         start(fine_tuned(path), resume=True)
     assert {file.name: file.read_bytes() for file in (tmp_path / "out.work").iterdir()} == kept
     tiny.write(path)

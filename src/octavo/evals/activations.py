@@ -10,6 +10,7 @@ import numpy as np
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.evals.layerwise import Samples
+from octavo.evals.layerwise.values import differing
 from octavo.evals.run_name import run_name
 from octavo.evals.windows import Window, windows
 from octavo.formats.spec import F32, AnyArray
@@ -172,7 +173,8 @@ def _resume(path: str | os.PathLike[str], run: str, most: int) -> Imatrix | None
     if not matrix.run:
         raise UsageError(f"{name} does not say of which model and text it is, so no run goes on from it {allowed}")
     if matrix.run != run:
-        raise UsageError(f"{name} is the importance matrix of another model, text, context or option {allowed}")
+        other = differing(matrix.run, run, ("model", "text", "context or option"))
+        raise UsageError(f"{name} is the importance matrix of another {other} {allowed}")
     if matrix.chunk_count > most:
         raise UsageError(f"{name} is of {matrix.chunk_count} windows already, more than {most} {allowed}")
     return matrix

@@ -21,12 +21,13 @@ from octavo.runtime.lora import Chosen
 def run_name(file: GGUFFile, samples: Samples, *options: object, lora: Chosen = ()) -> str:
     """A name of a model's content, of tokens that it is run over, of options, and of adapters that the model has.
 
-    Of the model all bytes count, and not where they lie or when they were written: a copy has the same name, and a
-    model of which one value is another has another. Raises FileError for files that can't be read.
+    Its parts are digests of the model with its adapters, of the tokens and of the options, see `differing`. Of the
+    model all bytes count, and not where they lie or when they were written: a copy has the same name, and a model of
+    which one value is another has another. Raises FileError for files that can't be read.
     """
     adapters = [(files_digest(adapter_files(path), 1), scale) for path, scale in lora]
-    of = (model_digest(file), samples.digest, options, adapters)
-    return sha256(repr(of).encode()).hexdigest()[:32]
+    of = ((model_digest(file), adapters), samples.digest, options)
+    return ".".join(sha256(repr(part).encode()).hexdigest()[:32] for part in of)
 
 
 def model_digest(file: GGUFFile) -> str:

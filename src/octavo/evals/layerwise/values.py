@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 DTYPES: Mapping[str, type[Any]] = {"f32": np.float32, "i32": np.int32}
 STATE, LOCK = "state.json", "lock"
 LARGEST_STATE = 1 << 16
+PARTS = ("model", "text (or other samples of it)", "option")
+"""Of a run's name, see `octavo.evals.run_name`."""
 BLOCK = 512
 """Bytes of what `st_blocks` counts."""
 OWN = re.compile(
@@ -199,9 +201,17 @@ class Journal:
             return None
         run, stage = state
         if run != self._run:
-            problem = f"{self.folder} is of a run with another model, text or options"
+            problem = f"{self.folder} is of a run with another {differing(run, self._run)}"
             raise UsageError(f"{problem} (allowed: the same ones, or to begin anew without --resume)")
         return stage
+
+
+def differing(kept: object, run: str, parts: Sequence[str] = PARTS) -> str:
+    """In words, which parts of a run's name are others than `kept` has: any of them where it has no such parts."""
+    pairs = [*zip(str(kept).split("."), run.split("."), strict=False)]
+    if len(pairs) != len(parts):
+        return ", ".join(parts[:-1]) + f" or {parts[-1]}"
+    return " and ".join(part for part, (one, other) in zip(parts, pairs, strict=True) if one != other)
 
 
 def stages_done(folder: str) -> int:
