@@ -347,7 +347,7 @@ def test_whole_answers_that_nobody_reads_are_cut_off(model: Model, kind: str, ca
             sock.sendall(request(LARGE, "/apply-template"))
         if kind == "with an end":
             sock.shutdown(socket.SHUT_WR)
-        until(lambda: "reads nothing" in caplog.text)
+        until(lambda: "reads nothing is cut off: the answer to req_" in caplog.text)
         assert ended(sock)
         assert server.get("/health") == {"status": "ok"}
 

@@ -226,7 +226,8 @@ class Connection(Protocol):
             self._read_at = now
         self._unread = size
         if now - self._read_at >= self.limits.write_time:
-            log.warning("a client that reads nothing is cut off")
+            of = "" if self.cycle is None else f": the answer to {id_of(self.cycle.scope)}"
+            log.warning("a client that reads nothing is cut off%s", of)
             self.transport.abort()
             return
         if self._sends_no_more:
