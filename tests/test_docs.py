@@ -5,7 +5,9 @@ Snippets that need no files of the reader are run.
 
 from __future__ import annotations
 
+import ast
 import doctest
+import pkgutil
 import re
 from pathlib import Path
 
@@ -35,7 +37,9 @@ def snippets() -> list[object]:
 @pytest.mark.parametrize(("page", "line", "code"), snippets())
 def test_snippet(page: str, line: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if ">>>" in code:
-        assert doctest.DocTestParser().get_examples(code, page)
+        test = doctest.DocTestParser().get_doctest(code, {}, page, page, line)
+        assert test.examples
+        assert doctest.DocTestRunner().run(test).failed == 0
         return
     compiled = compile("\n" * (line - 1) + code, page, "exec")
     if OF_THE_READER.search(re.sub(r"#.*", "", code)):
@@ -71,6 +75,48 @@ def test_named_files_are_there(page: str, name: str) -> None:
     assert any(kind(path) and f"/{path.as_posix()}".endswith(f"/{name.rstrip('/')}") for path in places), (
         f"{page} names {name}"
     )
+
+
+DEFINED = re.compile(r"`([\w./]+\.py)`: (`\w+`(?:, `\w+`)*)")
+PUBLIC = re.compile(r"`(octavo\.(?:backends|evals|formats|ops|quantizers|torch)(?:\.\w+)*)`")
+GUIDE = ROOT / "docs" / "from-llama-cpp.md"
+KNOWN = """mul_mat_vec_q quantize_mmq_q8_1 load_tiles vec_dot dequant_per_group lop3 ldmatrix cp.async split-K half2 vdr
+shfl MFMA wavefront Marlin persistent occupancy coalescing ggml_backend_sched llama-simple llama-cli llama-quantize
+int8_gemm_qdq nsys rocprof 28.1% dp4a mma.sync quantize_q8_1 mmq_get_q8_1_ds_layout stream-k""".split()
+"""What a reader may look for who knows llama.cpp, CUDA or QQQ."""
+
+
+def definitions(path: Path) -> set[str]:
+    """Functions, classes and constants at the top of a module."""
+    found = set[str]()
+    for node in ast.parse(path.read_text("utf-8")).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        targets = getattr(node, "targets", [getattr(node, "target", None)])
+        found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_names_of_files_are_defined_there(page: Path) -> None:
+    """`file.py`: `a`, `b` says that the file with this end of a path, of which there is one, defines both."""
+    text = page.read_text("utf-8")
+    for end, names in DEFINED.findall(text):
+        (path,) = (p for p in (ROOT / "src" / "octavo").rglob("*.py") if p.as_posix().endswith(f"/{end}"))
+        assert set(re.findall(r"\w+", names)) <= definitions(path), end
+    for dotted in PUBLIC.findall(text):
+        assert pkgutil.resolve_name(dotted) is not None
+
+
+def test_names_of_llama_cpp_lead_to_files_and_commands() -> None:
+    rows = [line.strip("|").split(" | ") for line in prose(GUIDE) if line.startswith("| ")]
+    rows = [row for row in rows if row[1].strip() != "here"]
+    assert len(rows) > 60
+    for row in rows:
+        assert len(row) == 3, row
+        assert re.search(r"\.py`|`octavo|`(?:tl|gl)\.|`num_warps`|`PDL`", row[1]), row
+    there = " ".join(row[0] for row in rows)
+    assert [word for word in KNOWN if word not in there] == []
 
 
 LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")

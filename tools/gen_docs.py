@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from octavo.backends.gpu.quantize import MMQ_LAYOUTS
 from octavo.formats import FORMATS, BlockFormat
 from octavo.formats.activation import ACTIVATIONS, ROW
 from octavo.formats.rare import RARE, REMOVED
@@ -47,8 +48,8 @@ spends a second scale to start its codes where its values start. Two levels buy 
 
 ## Bytes, planes, values
 
-In a file the parts of a block lie together: a row of K values is K / block blocks, one after the other, and a block is
-the fields listed below, little-endian, without padding. `unpack` takes them apart into planes, one array for each
+In a file the parts of a block lie together: a row of K values is K / block blocks, one after the other, and a block
+is the fields listed below, little-endian, without padding. `unpack` takes them apart into planes, one array for each
 letter of the equation; kernels pack the planes again into a layout of their own, and know their properties, never a
 name.
 
@@ -68,6 +69,34 @@ formats.dequantize(t)  # float32 (2, 512): the equation, in float32, multiplied 
 Decoding is bit for bit what the `gguf` package computes, for all formats that it decodes. The reference encoder rounds
 to nearest with the scale that a group's extremes ask for; it is there to have something to test with, and a
 quantizer finds better scales.
+
+### Why scales lie beside codes
+
+A code means nothing without its scale. In one block both come with the same lines of memory, a row is read from front
+to back as one stream, and a file can be cut between any two blocks. The same holds for blocks of activations (Q8_1,
+and [MMQ's](#mmqs-blocks) 144 bytes): whoever copies a block to shared memory has all that a product needs of it. The
+price is alignment: blocks of 18 or 34 bytes put codes at odd places, where loads of 16 bytes can't be used. So
+kernels here read layouts of their own, which weights are packed into ([CPU](cpu.md), [GPU](gpu.md#planes)), and on a
+GPU activations are planes of codes, scales and sums from the start.
+
+### Does a GGUF always hold scales?
+
+No. Each tensor has a type of its own. F32, F16 and BF16 are plain numbers, as norms and biases are in nearly all
+files. Every quantized type has scales in its blocks: a half float, a power of two (MXFP4) or a byte (NVFP4), and
+K-quants and most of IQ a small integer for each group besides. `octavo inspect MODEL --tensors` lists types; `unpack`
+above gives the scales of one tensor: `d`, `sc`, `dmin` and `m`.
+
+### Must weights be dequantized to compute?
+
+No. In the equation scales stand outside of a group's sum, so codes are multiplied with codes as integers, and floats
+come once a group:
+
+    sum(w x) = d * d_x * sum((q - offset) * q_x)  -  dmin * d_x * sum(q_x)
+
+CPU kernels and those of a GPU for few tokens compute that, by instructions which multiply int8 (`dp4a`, `mma.sync`,
+VNNI). Values are made where it is faster or asked for: on a GPU with many tokens, where codes become float16 in
+registers and tensor cores multiply these ([Products](gpu.md#products)), and in `octavo.ops.matmul`, which leaves
+activations floats.
 
 ### How codes of less than a byte lie in bytes
 
@@ -117,10 +146,43 @@ ACTIVATION_INTRO = """\
 ## Formats of activations
 
 The second factor of a product is quantized while the model runs, to the format that the weights' row names (the last
-column of the first table). That is so on the CPU and on a GPU, which takes f16 values where a step has many tokens; the
-reference backend computes in f32. Sums are kept for weights with an offset or a minimum, because
-`sum((q - z) * x) = sum(q * x) - z * sum(x)`.
+column of the first table). That is so on the CPU and on a GPU, which takes f16 values where a step has many tokens;
+the reference backend computes in f32. Sums are kept for weights with an offset or a minimum, because `sum((q - z) *
+x) = sum(q * x) - z * sum(x)`.
+
+Two of them are functions' alone, and no product reads them: `q8_1_mmq` is [llama.cpp's](#mmqs-blocks), and
+`uint8_token` is what `octavo.quantizers.quantize_zero_point` makes. Activations with a zero point are multiplied by
+`octavo.ops.int8_gemm` (`zero_a`), in no scheme of a model.
 """
+
+MMQ_INTRO = """\
+### MMQ's blocks
+
+`octavo.ops.quantize_mmq_q8_1` makes the blocks that llama.cpp's CUDA products of many tokens read: 16 bytes of scales
+and sums, then 128 codes. It is there for kernels and tests that take them. Octavo's own products of many tokens read
+planes (`mmq_dot`, `mmq_mma`) or float16, so none reads these blocks. What the 16 bytes hold depends on the weights
+(`octavo.ops.mmq_layout`):
+
+| layout | 16 bytes | weights | why |
+| --- | --- | --- | --- |
+"""
+
+MMQ_KINDS = {
+    "D4": (
+        "a float32 scale for each 32 values",
+        "nothing is added to their codes once an offset is taken off in unpacking, so no sum is needed",
+    ),
+    "DS4": (
+        "a float16 scale and a float16 sum for each 32",
+        "a minimum (IQ1_S: a shift; Q4_0: the offset 8, left in the codes) times the sum of the values",
+    ),
+    "D2S6": (
+        "a float16 scale for each 64, then sums of 16 of the first 96",
+        "minima of 16 values want sums of 16. Eight sums and four scales would be 24 bytes; two and six fit, and the "
+        "product adds up the last 32 values itself",
+    ),
+}
+"""Layouts of MMQ's blocks: what they hold, and why these weights want that."""
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -192,7 +254,11 @@ def rare_types() -> list[str]:
 def activations() -> list[str]:
     """One line an activation format."""
     rows = ([a.name, a.bits, "row" if a.group == ROW else a.group, a.stored] for a in ACTIVATIONS)
-    return [ACTIVATION_INTRO, *_table(["format", "bits", "group", "stored"], rows), ""]
+    blocks = []
+    for layout, (holds, why) in MMQ_KINDS.items():
+        weights = ", ".join(name for name, wanted in MMQ_LAYOUTS.items() if wanted == layout)
+        blocks.append(f"| {layout} | {holds} | {weights} | {why} |")
+    return [ACTIVATION_INTRO, *_table(["format", "bits", "group", "stored"], rows), "", MMQ_INTRO + "\n".join(blocks)]
 
 
 def page() -> str:

@@ -1,8 +1,8 @@
 """Draws which lane of a GPU kernel touches what, for docs/index-maps.md, from the kernels themselves.
 
 Each kernel is run by Triton's interpreter, where every load and store is noted, and compiled for compute capability
-9.0, where Triton's GPU dialect says which thread holds which value. `--check` writes nothing and exits with 1 where a
-picture is stale.
+9.0 (the W4A8 product for 8.0 too), where Triton's GPU dialect says which thread holds which value. `--check` writes
+nothing and exits with 1 where a picture is stale.
 """
 
 from __future__ import annotations
@@ -18,8 +18,12 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
-COMPILED = ("mmq", "matvec:Q4_K", "mmq_mma:Q4_K")
+COMPILED = ("mmq", "matvec:Q4_K", "mmq_mma:Q4_K", "weight_only:Q4_K")
 """Kernels as `tests.backends.gpu.ahead_of_time` names them, with the format of their weights."""
+W4A8 = ("w4a8_g128:16:sm_90", "w4a8_g128:16:sm_80")
+"""Products of 16 tokens, as `tests.backends.gpu.ahead_of_time_gemm` names them."""
+EVEN = ("row", "channel", "sample", "stride", "k")
+"""Numbers that Triton finds to be multiples of 16 when the kernel is launched with such rows, and compiles it for."""
 K = 1024
 """Values of a row, for which they are compiled."""
 
@@ -28,10 +32,15 @@ def compiled_texts(names: Sequence[str]) -> dict[str, str]:
     """Kernels in Triton's GPU dialect. A process of its own, for one either compiles kernels or interprets them."""
     code = (
         "import json, sys, triton\n"
-        "from tests.backends.gpu.ahead_of_time import TARGETS, case_of\n"
+        "from tests.backends.gpu import ahead_of_time, ahead_of_time_gemm\n"
         "def text(name):\n"
-        "    case = case_of(*(name + ':').split(':')[:2], 'sm_90')\n"
-        "    return triton.compile(case.source(), target=TARGETS['sm_90'][0], options=case.options).asm['ttgir']\n"
+        "    kernel, kind, target = (name + '::').split(':')[:3]\n"
+        "    if kernel.startswith('w4a8'):\n"
+        "        case = ahead_of_time_gemm.case_of(kernel, int(kind), target)\n"
+        "    else:\n"
+        f"        case = ahead_of_time.case_of(kernel, kind, 'sm_90')._replace(even={EVEN})\n"
+        "    target = ahead_of_time.TARGETS[case.target][0]\n"
+        "    return triton.compile(case.source(), target=target, options=case.options).asm['ttgir']\n"
         "print(json.dumps({name: text(name) for name in sys.argv[1:]}))\n"
     )
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
@@ -46,11 +55,12 @@ def pictures() -> Iterator[tuple[str, str]]:
     sys.path.insert(0, str(Path(__file__).parent))
     from maps.layouts import Program
 
-    texts = compiled_texts(COMPILED)
-    programs = {name: Program(text) for name, text in texts.items()}
+    programs = {name: Program(text) for name, text in compiled_texts((*COMPILED, *W4A8)).items()}
     yield "map-quantize-mmq.svg", _quantizer(programs["mmq"])
     yield "map-matvec.svg", _matvec(programs["matvec:Q4_K"])
+    yield "map-weight-only.svg", _weight_only(programs["weight_only:Q4_K"])
     yield "map-mmq-mma.svg", _tensor_cores(programs["mmq_mma:Q4_K"])
+    yield "map-w4a8.svg", _w4a8(*(programs[name] for name in W4A8))
 
 
 def _quantizer(compiled: Any) -> str:
@@ -112,6 +122,83 @@ def _matvec(compiled: Any) -> str:
               [(f"tile {i}", cells) for i, cells in enumerate(tokens.reshape(8, 32, 2))]),
         Panel("Scales of its groups of 32", [("scale", cells) for cells in np.split(scales, 2)], 2),
     ])  # fmt: skip
+
+
+def _weight_only(compiled: Any) -> str:
+    """Two tokens that stay floats: a row of weights in Q4_K, and the first token."""
+    import torch
+
+    from maps.accesses import noted, threads
+    from maps.pictures import Panel, picture
+    from octavo.backends.gpu.arguments import for_triton, matrix
+    from octavo.backends.gpu.dispatch import MatvecShape
+    from octavo.backends.gpu.kernels.weight_only import weight_only_kernel
+
+    weight, x, y = _weight(2), torch.zeros(2, K, dtype=torch.float16), torch.empty(2, 2)
+    given = map(for_triton, (weight.planes(), matrix(x.view(torch.int32)), matrix(y)))
+    with noted() as accesses:
+        weight_only_kernel[(1,)](*given, 2, TOKENS=2, shape=for_triton(MatvecShape(2, 32, 1, 1)), ASM="", PDL=False)
+    codes = threads(accesses, weight.parts["codes4"], compiled)[: K // 2 : 4].reshape(8, 16, 2)
+    token = threads(accesses, x, compiled)[: 2 * K : 8].reshape(8, 32, 2)
+    written = threads(accesses, y, compiled)[::4].reshape(2, 2, 2)
+    return picture([
+        Panel("Codes of a row of weights, of two that the warp takes: a cell is a word of 8 codes",
+              [(f"tile {i}", cells) for i, cells in enumerate(codes)]),
+        Panel("The first token: a cell is 4 float16", [(f"tile {i}", cells) for i, cells in enumerate(token)]),
+        Panel("The results of both rows", [(f"token {i}", cells) for i, cells in enumerate(written)]),
+    ])  # fmt: skip
+
+
+def _w4a8(hopper: Any, ampere: Any) -> str:
+    """16 tokens: QQQ's tile of codes, and what the lanes of a warp hold of the product here."""
+    import numpy as np
+
+    from maps.pictures import Panel, picture
+    from octavo.formats.qqq import qqq_tensors
+    from octavo.formats.rows import pack_int4
+
+    def nibbles(words: Any) -> Any:
+        return (words.view(np.uint32)[..., None] >> np.arange(0, 32, 4, dtype=np.uint32)) & 15
+
+    def qqq(codes: Any, grouped: bool) -> Any:
+        """Nibbles of B, each less 8 where they are signed numbers: [K / 16, words, 8]."""
+        scales = (np.ones(64, np.float32), np.ones((64, 1), np.float16) if grouped else None)
+        return nibbles(qqq_tensors(codes, *scales)["B"]) ^ (0 if grouped else 8)
+
+    number = np.arange(64 * 128).reshape(64, 128)  # of each code [N, K], in four digits to the base 16
+    digits = [(number >> 4 * i & 15).astype(np.int8) - np.int8(8) for i in range(4)]
+    orders = {kind: sum(qqq(d, kind == "groups").astype(np.int64) << 4 * i for i, d in enumerate(digits))
+              for kind in ("groups", "channels")}  # fmt: skip
+    tile = np.empty((16, 64), np.int64)
+    tile[orders["groups"][0] % 128, orders["groups"][0] // 128] = np.arange(128)[:, None] // 4  # a lane has 4 words
+    packed = [nibbles(pack_int4(d).view(np.uint32)) ^ 8 for d in digits]
+    ours = sum(part.astype(np.int64) << 4 * i for i, part in enumerate(packed))[0, 0]
+    codes, _, sums = hopper.product()
+    first, tokens, _ = ampere.product()
+    assert np.array_equal(codes[:16], first[:16])
+    assert np.array_equal(tile[:, :32], tile[:, 32:])
+    words = [[f"n{at // 128} k{at % 128}" for at in order[0, 0]] for order in orders.values()]
+    return picture([
+        Panel("A tile of QQQ's B, 16 values of K of 64 rows of weights, 32 of them drawn: a cell is a code",
+              [(f"k {i}", _alone(cells[:32])) for i, cells in enumerate(tile)]),
+        Panel("The 8 codes of lane 0's first word there, from its lowest bits on",
+              [(f"with {kind}", np.zeros((8, 2), int)) for kind in orders], 3, words),
+        Panel("A tile here, 128 values of K of the first 16 of 64 rows: a cell is a word of 8 codes",
+              [(f"n {i}", _alone(cells)) for i, cells in enumerate(codes[:16, ::4])]),
+        Panel("The 8 codes of lane 0's first word here, from its lowest bits on",
+              [("", np.zeros((8, 2), int))], 3, [[f"n0 k{at}" for at in ours]]),
+        Panel("Tokens as mma.sync takes them, 64 values of K of 16: a cell is a word of 4 codes",
+              [(f"token {i}", _alone(cells)) for i, cells in enumerate(tokens.T[:, ::4])]),
+        Panel("Sums of the 16 rows of weights: a cell is an int32, a column a token",
+              [(f"n {i}", _alone(cells)) for i, cells in enumerate(sums[:16])]),
+    ])  # fmt: skip
+
+
+def _alone(threads: Any) -> Any:
+    """The first and the last thread of each cell, where there is one."""
+    import numpy as np
+
+    return np.stack([threads, threads], axis=-1)
 
 
 def _tensor_cores(compiled: Any) -> str:

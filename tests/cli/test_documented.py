@@ -13,6 +13,7 @@ from typer.main import get_command
 
 from octavo.cli import app
 from octavo.cli.options import one_name
+from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -26,7 +27,7 @@ def commands(page: Path) -> Iterator[str]:
     for match in BLOCK.finditer(page.read_text(encoding="utf-8").replace("\\\n", " ")):
         for line in next(filter(None, match.groups()), "").splitlines():
             for part in re.split(r"[|;<>]|&&|\$\(", re.sub(r"#.*", "", line)):
-                found = re.match(r"\s*octavo\s+([^/].*)", part)
+                found = re.match(r"\s*(?:(?:ncu|nsys|rocprofv3) .*? )?octavo\s+([^/].*)", part)
                 if found and not found[1].startswith("["):
                     yield found[1]
 
@@ -57,6 +58,21 @@ def unknown(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_and_their_options_are_there(page: Path) -> None:
     assert {text: missing for text in commands(page) if (missing := unknown(text))} == {}
+
+
+@pytest.mark.parametrize("which", ["inspect", "run", pytest.param("", marks=pytest.mark.slow, id="all")])
+def test_commands_of_troubleshooting_work_as_printed(
+    which: str, octavo: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that want no GPU, one after the other; the demo model is what they are about."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    lines = re.findall(rf"^octavo {which}.*$", page, re.MULTILINE)
+    lines = [line for line in lines if "--device gpu" not in line]
+    assert lines
+    for line in lines:
+        done = octavo(*shlex.split(line, comments=True)[1:])
+        assert done.status == 0, f"{line}\n{done.err}"
 
 
 def test_commands_are_found() -> None:

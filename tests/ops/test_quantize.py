@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from octavo import ops
-from octavo.backends.gpu.quantize import mmq_reference
+from octavo.backends.gpu.quantize import MMQ_LAYOUTS, mmq_reference
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import dequantize, quantize_reference
 from octavo.formats.table import FORMATS
@@ -85,6 +85,20 @@ def test_blocks_for_products() -> None:
     made = ops.quantize_mmq_q8_1(blocks, "DS4", ids=ids)
     assert (made == mmq_reference(blocks, "DS4", 512, ids)).all()
     assert (ops.quantize_mmq_q8_1(torch.from_numpy(blocks), "DS4", ids=torch.from_numpy(ids)).numpy() == made).all()
+
+
+def test_the_layout_of_mmq_is_that_of_the_weights() -> None:
+    """Sums are wanted for what is added to codes of weights: minima, IQ1's shift, and Q4_0's offset, which is left."""
+    formats = {row.name: row for row in FORMATS}
+    assert set(MMQ_LAYOUTS) - set(formats) == {"Q1_0"}
+    quantized = {name for name, row in formats.items() if not row.is_float}
+    assert quantized - set(MMQ_LAYOUTS) == {"Q8_1", "Q8_K", "IQ1_M", "TQ1_0", "TQ2_0"}
+    for name in set(MMQ_LAYOUTS) & set(formats):
+        row = formats[name]
+        summed = row.has_min or name in ("Q4_0", "IQ1_S")
+        assert ops.mmq_layout(name) == ("D4" if not summed else "D2S6" if row.group == 16 else "DS4"), name
+    with pytest.raises(UsageError, match=r"TQ1_0.*allowed: .*Q2_K"):
+        ops.mmq_layout("TQ1_0")
 
 
 @pytest.mark.parametrize("name", [f.name for f in FORMATS if f.encode is not None])

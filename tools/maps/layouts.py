@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+Bases = tuple[tuple[int, ...], ...]
 Place = tuple[str, ...]
 """Lines of source, the innermost call first: "loads.py:15"."""
 
@@ -40,6 +42,28 @@ class Blocked:
         return thread.reshape(shape)
 
 
+@dataclass(frozen=True)
+class Linear:
+    """A distribution by bits: those of the numbers of a register, a lane and a warp each add (exclusive or) a place."""
+
+    registers: Bases
+    lanes: Bases
+    warps: Bases
+
+    def holders(self, shape: tuple[int, ...]) -> np.ndarray:
+        """The first thread of a program that holds each value of a tensor of `shape`."""
+        bases = (*self.lanes, *self.warps)
+        thread = np.full(shape, 1 << len(bases), np.int64)
+        for number in range(1 << len(bases)):
+            for register in range(1 << len(self.registers)):
+                chosen = [b for i, b in enumerate(bases) if number >> i & 1]
+                chosen += [b for i, b in enumerate(self.registers) if register >> i & 1]
+                at = tuple(int(np.bitwise_xor.reduce([0, *places])) for places in zip(*chosen, strict=True))
+                at = at or (0,) * len(shape)
+                thread[at] = min(thread[at], number)
+        return thread
+
+
 class Program:
     """A kernel's text in Triton's GPU dialect."""
 
@@ -61,6 +85,33 @@ class Program:
         if layout is None:
             (layout,) = self._of_shape[shape]
         return self._layout(layout).holders(shape)
+
+    def product(self) -> list[np.ndarray | None]:
+        """The threads that hold the two factors and the sums of the first matrix product, None for what they do not:
+        tensor cores read it from shared memory themselves."""
+        line = next(line for line in self._lines if re.search(r" = (?:tt\.dot|ttng\.warp_group_dot) ", line))
+        kinds = re.findall(r"(tensor|memdesc)<((?:\d+x)+)\w+, (#[\w.]+(?:<\{.*?\}>)?)", line)
+        return [None if kind == "memdesc" else self._of_product(layout, _shape(shape)) for kind, shape, layout in kinds]
+
+    def _of_product(self, text: str, shape: tuple[int, ...]) -> np.ndarray:
+        """Holders of a factor or of sums, whose layout Triton itself turns into bits."""
+        from triton._C.libtriton import gluon_ir, ir
+        from triton.experimental.gluon.language import DotOperandLayout, NVMMADistributedLayout
+
+        whole = re.sub(r"#\w+(?!\w*\.)", lambda m: self._names.get(m[0], m[0]), text)
+        number = {key: int(value) for key, value in re.findall(r"(\w+) = (\d+)", whole)}
+        several = {key: json.loads(value) for key, value in re.findall(r"(\w+) = (\[[\d, ]+\])", whole)}
+        version = [number["versionMajor"], number["versionMinor"]]
+        layout = NVMMADistributedLayout(version, several["warpsPerCTA"], several["instrShape"])
+        if "opIdx" in number:
+            layout = DotOperandLayout(number["opIdx"], layout, number["kWidth"])
+        context = ir.context()
+        ir.load_dialects(context)
+        builder = gluon_ir.GluonOpBuilder(context)
+        found = builder.to_linear_layout(layout._to_ir(builder), list(shape))
+        return Linear(*(tuple(map(tuple, b)) for b in (found.reg_bases, found.lane_bases, found.warp_bases))).holders(
+            shape
+        )
 
     def _accesses(self) -> Iterator[tuple[Place, tuple[int, ...], str]]:
         for line in self._lines:

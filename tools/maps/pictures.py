@@ -22,11 +22,13 @@ class Panel:
     title  what it shows
     rows   a label, and for each cell the first and the last thread that touch it, -1 for none: [cells, 2]
     width  of a cell, in cells as others have them
+    texts  of cells, row by row, in place of lanes
     """
 
     title: str
     rows: Sequence[tuple[str, npt.NDArray[Any]]]
     width: int = 1
+    texts: Sequence[Sequence[str]] = ()
 
 
 def picture(panels: Sequence[Panel]) -> str:
@@ -36,10 +38,14 @@ def picture(panels: Sequence[Panel]) -> str:
     for panel in panels:
         parts.append(_text(GAP, y + FONT, panel.title, "start", bold=True))
         y += CELL
-        for label, cells in panel.rows:
+        for number, (label, cells) in enumerate(panel.rows):
+            texts = panel.texts[number] if panel.texts else [""] * len(cells)
             parts.append(_text(LABEL - 6, y + CELL * 0.7, label, "end"))
             wide = CELL * panel.width
-            parts += [_cell(LABEL + wide * i, y, wide, *map(int, ends)) for i, ends in enumerate(cells)]
+            parts += [
+                _cell(LABEL + wide * i, y, wide, *map(int, ends), text)
+                for i, (ends, text) in enumerate(zip(cells, texts, strict=True))
+            ]
             y += CELL
         y += GAP
     head = (
@@ -49,11 +55,11 @@ def picture(panels: Sequence[Panel]) -> str:
     return "\n".join([head, f'<rect width="{width}" height="{y}" fill="white"/>', *parts, "</svg>", ""])
 
 
-def _cell(x: float, y: float, width: int, first: int, last: int) -> str:
+def _cell(x: float, y: float, width: int, first: int, last: int, text: str) -> str:
     lightness = 84 - 14 * (first // LANES % 2)
     color = "#eee" if first < 0 else f"hsl({first % LANES * 360 // LANES},65%,{lightness}%)"
     box = f'<rect x="{x}" y="{y}" width="{width - 1}" height="{CELL - 1}" fill="{color}"/>'
-    lanes = str(first % LANES) if first == last else f"{first % LANES}-{last % LANES}"
+    lanes = text or (str(first % LANES) if first == last else f"{first % LANES}-{last % LANES}")
     return box if first < 0 else box + _text(x + width / 2, y + CELL * 0.7, lanes, "middle")
 
 

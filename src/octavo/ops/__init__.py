@@ -17,7 +17,7 @@ from octavo.lazy import names_from
 if TYPE_CHECKING:
     from octavo.ops.products import fp8_gemm, int8_gemm, w4a8_gemm
     from octavo.ops.qqq import export_qqq, import_qqq
-    from octavo.ops.quantize import quantize_fp8, quantize_int8, quantize_mmq_q8_1, quantize_q8_1
+    from octavo.ops.quantize import mmq_layout, quantize_fp8, quantize_int8, quantize_mmq_q8_1, quantize_q8_1
     from octavo.ops.w4a8 import W4A8Weight, quantize_w4a8
     from octavo.ops.weight_only import dequantize, matmul
 
@@ -29,6 +29,7 @@ __all__ = [
     "import_qqq",
     "int8_gemm",
     "matmul",
+    "mmq_layout",
     "quantize_fp8",
     "quantize_int8",
     "quantize_mmq_q8_1",

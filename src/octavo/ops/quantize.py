@@ -138,6 +138,16 @@ def quantize_mmq_q8_1(
     return cast("Array", like(x, blocks.mmq_reference(values, layout, padded, rows)))
 
 
+def mmq_layout(weights: str) -> Literal["D4", "DS4", "D2S6"]:
+    """The layout of blocks that llama.cpp's product with weights of this GGUF type reads, such as "D4" for "Q8_0".
+
+    Raises UsageError for a type that it has no such product for.
+    """
+    from octavo.backends.gpu import quantize as blocks
+
+    return blocks.mmq_layout(weights)
+
+
 def _matrix(x: AnyTensor, granularity: Granularity) -> AnyArray:
     """A matrix of floats, if the granularity fits it."""
     given: AnyArray = to_numpy(x)

@@ -13,6 +13,16 @@ from octavo.formats.spec import F32, U8, AnyArray
 
 MmqLayout = Literal["D4", "DS4", "D2S6"]
 
+MMQ_LAYOUTS: dict[str, MmqLayout] = {
+    **dict.fromkeys(("Q4_0", "Q4_1", "Q5_1", "Q4_K", "Q5_K", "IQ1_S"), "DS4"),
+    "Q2_K": "D2S6",
+    **dict.fromkeys(
+        ("Q1_0", "Q5_0", "Q8_0", "Q3_K", "Q6_K", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS",
+         "MXFP4", "NVFP4"), "D4",
+    ),
+}  # fmt: skip
+"""By type of the weights, as llama.cpp's products (`mmq_get_q8_1_ds_layout`) read activations; docs/formats.md: why."""
+
 BLOCK = 128  # values of a block
 HEAD = 16  # bytes of scales and sums before them
 
@@ -69,6 +79,17 @@ def _tree_sum(x: F32) -> F32:
     while x.shape[-1] > 1:
         x = x[..., 0::2] + x[..., 1::2]
     return x[..., 0]
+
+
+def mmq_layout(weights: str) -> MmqLayout:
+    """The layout of blocks that llama.cpp's product with weights of this GGUF type reads, such as "D4" for "Q8_0".
+
+    Raises UsageError for a type that it has no such product for.
+    """
+    try:
+        return MMQ_LAYOUTS[weights]
+    except KeyError:
+        raise UsageError(f"weights of type {weights!r} (allowed: {', '.join(MMQ_LAYOUTS)})") from None
 
 
 def quantize_mmq_q8_1(x: Any, layout: MmqLayout, padded: int | None = None, ids: Any = None) -> Any:
