@@ -1,4 +1,4 @@
-"""Small models whose layers have states, with random weights and a vocabulary of bytes."""
+"""Small models whose layers have states, or a window, with random weights and a vocabulary of bytes."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ SMALL = {
             "decay", "iclr", "value_residual_mix", "gate")}}},
     "lfm2-1.2b": {"n_layer": 3, "n_embd": 32, "keys": {"attention.head_count_kv": [0, 1, 0], "shortconv.l_cache": 4}},
 }  # fmt: skip
+WINDOWED = {
+    "gemma3-4b": {"n_layer": 2, "n_embd": 32, "keys": {
+        **synthetic.SHAPES["gemma3-4b"].keys, "attention.sliding_window": 40, "attention.sliding_window_pattern": 2}},
+}  # fmt: skip
 
 
 def write(name: str, path: Path) -> Path:
-    """A model of one of SMALL in float32, in a new file."""
-    sizes = {"n_ff": 32, "n_head": 2, "n_head_kv": 1, "head_dim": 16, "n_vocab": 300, **SMALL[name]}
+    """A model of one of SMALL or WINDOWED in float32, in a new file."""
+    sizes = {"n_ff": 32, "n_head": 2, "n_head_kv": 1, "head_dim": 16, "n_vocab": 300, **(SMALL | WINDOWED)[name]}
     synthetic.SHAPES["small"] = replace(synthetic.SHAPES[name], **sizes)
     try:
         synthetic.make("small", "F32", path)

@@ -22,7 +22,7 @@ from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence, page_bytes
 from octavo.runtime.sampling import SamplingParams
 from octavo.runtime.state_pool import slots_for
-from octavo.runtime.vectors import VectorSteps, finished
+from octavo.runtime.vectors import VectorSteps
 from tests.runtime.stateful import SMALL, write
 from tests.runtime.test_core import request, run
 from tests.runtime.test_device_sampling import Eager
@@ -273,9 +273,9 @@ def test_vectors_of_texts(model: ModelSpec) -> None:
     engine = make_engine(model, 2)
     texts = [TOKENS[:30], TOKENS[40:130], TOKENS[3:9]]
     steps = VectorSteps(engine)
-    together = finished(steps.computed(texts, lambda: BATCH))
+    together = engine.thread.finish(steps.computed(texts, lambda: BATCH))
     for text, rows in zip(texts, together, strict=True):
-        (alone,) = finished(steps.computed([text], lambda: 7))
+        (alone,) = engine.thread.finish(steps.computed([text], lambda: 7))
         close(rows, alone)
     assert free_slots(engine) == 0
 

@@ -18,7 +18,6 @@ import octavo
 from octavo.errors import UsageError
 from octavo.jit import prepare
 from octavo.runtime import Model, conversation
-from octavo.runtime.lock import FairLock
 from octavo.runtime.request import Output
 from tests.limits import HANG_S
 from tests.runtime.tiny import ALPHABET, END
@@ -282,33 +281,3 @@ def test_logits_take_pages_that_a_reply_holds_and_the_reply_goes_on(alphabet_pat
         assert next(generation) == "a"
         assert model.logits(list(range(64))).shape[0] == 64
         assert generation.text == ALPHABET
-
-
-def test_a_lock_goes_to_who_waits_before_who_had_it() -> None:
-    lock, order = FairLock(), []
-    waiting = threading.Event()
-
-    def other() -> None:
-        waiting.set()
-        with lock:
-            order.append("other")
-
-    thread = threading.Thread(target=other)
-    with lock, lock:
-        thread.start()
-        assert waiting.wait(HANG_S)
-        while not lock_is_waited_for(lock):
-            pass
-    for _ in range(2):
-        with lock:
-            order.append("first")
-    thread.join(HANG_S)
-    assert order == ["other", "first", "first"]
-
-
-def lock_is_waited_for(lock: FairLock) -> bool:
-    """Whether a thread stands in the door."""
-    free = lock._door.acquire(blocking=False)
-    if free:
-        lock._door.release()
-    return not free

@@ -154,7 +154,7 @@ def activation_sums(model: Model, window: Window, output: bool = False) -> dict[
             part = window.tokens[start : start + most]
             engine.step([Feed(sequence, part, len(part) if output else 0, second=0)], watcher)
     finally:
-        engine.pool.release(sequence)
+        engine.release(sequence)
     return watcher.found
 
 

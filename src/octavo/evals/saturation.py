@@ -81,7 +81,7 @@ def saturation(
             for start in range(0, len(window.tokens), most):
                 model.engine.step([Feed(sequence, window.tokens[start : start + most], 0)], watch)
         finally:
-            model.engine.pool.release(sequence)
+            model.engine.release(sequence)
         if not found:
             break
         if progress is not None:

@@ -116,7 +116,7 @@ def logits(engine: Engine, window: Window, n_batch: int, n_outputs: int) -> Iter
                 rows = rows[: len(at)]
                 yield (rows if wanted.all() else rows[wanted]), targets[at[wanted]]
     finally:
-        engine.pool.release(sequence)
+        engine.release(sequence)
 
 
 def step_sizes(*engines: Engine) -> tuple[int, int]:

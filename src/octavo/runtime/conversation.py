@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from threading import get_ident
 
 from octavo.runtime.core import EngineCore
-from octavo.runtime.lock import tell_when_forked
+from octavo.runtime.forked import tell_when_forked
 from octavo.runtime.request import Output, Request, State
 
 PATIENCE = 1.0
@@ -22,22 +22,22 @@ class Asked:
     last: float = 0.0
     waits: bool = False
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether nobody is about to ask: it would be this thread, or there was time enough."""
-        return not self.waits and (self.thread == get_ident() or time.monotonic() - self.last >= PATIENCE)
+    def is_idle(self, asker: int) -> bool:
+        """Whether nobody is about to ask: it would be the thread that asks now, or there was time enough."""
+        return not self.waits and (self.thread == asker or time.monotonic() - self.last >= PATIENCE)
 
 
 class Conversation:
     """Requests of a core, each of which is asked for its tokens one by one, in any thread.
 
-    Who waits for a token computes steps until it is there. Such a step has the next tokens of all requests that are
+    Who waits for a token has steps computed until it is there. Such a step has the next tokens of all requests that are
     asked for, so threads share steps, and what waits for a place gets others to their ends. Nothing is handed over:
     each reads its own request's tokens. A request that nobody asks keeps its place until others wait for it: in its
     own thread at once, in others after `PATIENCE` seconds. Then it waits as they do; what was computed of it is in the
     prefix cache.
 
-    There is one lock, the engine's. It is held for a step at a time, and nobody waits for anything else.
+    All of this changes in the engine's thread, but for what each asker says of itself. An asker that is interrupted
+    leaves its request, and nothing else.
     """
 
     def __init__(self, core: EngineCore) -> None:
@@ -51,17 +51,17 @@ class Conversation:
         Raises what `EngineCore.add` and `EngineCore.step` raise.
         """
         asked, length = self._asked.get(request) or Asked(), len(request.prompt) + n
-        asked.thread, asked.waits = get_ident(), True
         try:
+            asked.thread, asked.waits = get_ident(), True
             while len(request.tokens) < length and not request.over:
-                with self.core.engine.lock:
-                    if len(request.tokens) < length and not request.over:  # else another thread's step has brought it
-                        self._step_for(request, asked)
+                self.core.engine.thread.run(lambda: self._step_for(request, asked, length))
         finally:
             asked.waits, asked.last = False, time.monotonic()
         return len(request.tokens) >= length
 
-    def _step_for(self, request: Request, asked: Asked) -> None:
+    def _step_for(self, request: Request, asked: Asked, length: int) -> None:
+        if len(request.tokens) >= length or request.over:  # a step for another thread has brought it
+            return
         if request not in self._asked:
             request.yields = True
             self.core.add(request)
@@ -75,7 +75,9 @@ class Conversation:
         """
         self._asked = {r: a for r, a in self._asked.items() if r.finish_reason is None}
         for request, asked in self._asked.items():
-            request.paused = asked is not asker and (asker is None or asked.is_idle)
+            request.paused = asked is not asker and (asker is None or asked.is_idle(asker.thread))
+            if request.cancelled:  # one who was interrupted may have said no more
+                self.core.cancel(request)
         idle, scheduler = [r for r in self._asked if r.paused and r.state is State.RUNNING], self.core.scheduler
         while idle and scheduler.wanting and len(scheduler.running) >= scheduler.max_running:
             scheduler.give_way(idle.pop())

@@ -19,9 +19,10 @@ from octavo.runtime.arguments import choice
 from octavo.runtime.batch import Feed
 from octavo.runtime.context import default_context
 from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine_thread import Pieces
 from octavo.runtime.kv_cache import Sequence as Tokens
 from octavo.runtime.placement import GpuLayers
-from octavo.runtime.vectors import Pieces, VectorSteps, finished, whole
+from octavo.runtime.vectors import VectorSteps, whole
 from octavo.text import Tokenizer
 
 Pooling = Literal["mean", "cls", "last"]
@@ -88,7 +89,8 @@ class Embedder:
 
     def embed_tokens(self, texts: Sequence[list[int]], pooling: Pooling | None, *, normalize: bool) -> F32:
         """The same of texts that are tokens already."""
-        return finished(self.embedding(texts, pooling, lambda: self.engine.config.n_batch, normalize=normalize))
+        pieces = self.embedding(texts, pooling, lambda: self.engine.config.n_batch, normalize=normalize)
+        return self.engine.thread.finish(pieces)
 
     def embedding(
         self, texts: Sequence[list[int]], pooling: Pooling | None, room: Callable[[], int], *, normalize: bool
@@ -132,7 +134,8 @@ class Embedder:
 
         `kept`: what is wanted of a text's vectors, the rest of which is not held until the others are computed.
         """
-        return finished(self._computed(tokens, lambda: self.engine.config.n_batch, seconds, kept=kept))
+        pieces = self._computed(tokens, lambda: self.engine.config.n_batch, seconds, kept=kept)
+        return self.engine.thread.finish(pieces)
 
     def _computed(
         self, tokens: Sequence[list[int]], room: Callable[[], int], seconds: Sequence[int] = (), *,
@@ -171,12 +174,11 @@ class Embedder:
         engine, sequences = self.engine, [Tokens() for _ in texts]
         parts = zip(sequences, texts, seconds, strict=True)
         feeds = [Feed(s, tokens, outputs=len(tokens), second=second) for s, tokens, second in parts]
-        with engine.lock:  # as long as the sequences have pages
-            try:
-                rows = engine.step(feeds)
-            finally:
-                for sequence in sequences:
-                    engine.pool.release(sequence)
+        try:
+            rows = engine.step(feeds)
+        finally:
+            for sequence in sequences:
+                engine.pool.release(sequence)
         return np.split(rows, np.cumsum([len(tokens) for tokens in texts])[:-1])
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
+from weakref import finalize
 
 import numpy as np
 
@@ -27,24 +28,15 @@ from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import integer
 from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.buckets import (
-    Made,
-    Scratch,
-    Size,
-    all_sizes,
-    chunk_sizes,
-    filled,
-    size_of,
-    thrown_away,
-)
+from octavo.runtime.buckets import Made, Scratch, Size, all_sizes, chunk_sizes, filled, size_of, thrown_away
 from octavo.runtime.cache_type import require_heads
 from octavo.runtime.candidates import DRAWN, LOGITS
 from octavo.runtime.context import default_context, require_context
 from octavo.runtime.draws import DrawsThere
 from octavo.runtime.engine_config import EngineConfig, Speculate, usual_speculation
+from octavo.runtime.engine_thread import EngineThread, Pieces
 from octavo.runtime.kv_cache import PagePool, Sequence
 from octavo.runtime.limits import cache_pages, step_limits
-from octavo.runtime.lock import FairLock
 from octavo.runtime.logit_changes import LogitChanges
 from octavo.runtime.memory import require_memory
 from octavo.runtime.placement import Placement
@@ -59,8 +51,8 @@ class Engine:
     """Runs steps: `step` appends tokens to sequences and returns logits. An `EngineCore` gets tokens from it.
 
     `backends` are in order of preference; the first is where weights are placed, unless `config` or `place` says
-    otherwise. `gpu_layers` is how many layers lie there. Any thread may call: steps wait for each other, and who has
-    `lock` has the engine for more than one of them. A sequence is for one thread at a time.
+    otherwise. `gpu_layers` is how many layers lie there. Any thread may call: steps wait for each other. They are
+    computed in `thread`, or by who has `lock`. A sequence is for one thread at a time.
     """
 
     def __init__(
@@ -74,7 +66,8 @@ class Engine:
         self.config = config or EngineConfig()
         self.n_ctx = default_context(model) if self.config.n_ctx is None else self.config.n_ctx
         self._require_config()
-        self.lock = FairLock()
+        self.thread = EngineThread()
+        finalize(self, self.thread.end).atexit = False
         self._max_pages = pages_for(self.n_ctx)
         self.on_device = isinstance(backends[0], AsyncBackend)
         """Steps run on a device of their own, beside the host."""
@@ -179,6 +172,11 @@ class Engine:
         windows.copier.copy_with(self._copy_window_page)
         return build(window_pages=True), windows
 
+    @property
+    def lock(self) -> AbstractContextManager[bool]:
+        """Who has it has the engine for more than one step, and computes these itself."""
+        return self.thread.lock
+
     def _copy_page(self, target: int, source: int) -> None:
         with self.lock:
             self.load().copy_page(target, source)
@@ -228,13 +226,15 @@ class Engine:
         Raises ContextFullError where a sequence would not fit, NonFiniteError where the model computed NaN or Inf.
         After an error every sequence is as it was.
         """
-        with self.lock:
-            self._check(feeds)
-            with self.appending(feeds):
-                logits = self.compute(feeds, watch)
-                if not np.isfinite(logits).all():
-                    raise self.not_finite()
-                return logits
+        return self.thread.run(lambda: self._step(feeds, watch))
+
+    def _step(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
+        self._check(feeds)
+        with self.appending(feeds):
+            logits = self.compute(feeds, watch)
+            if not np.isfinite(logits).all():
+                raise self.not_finite()
+            return logits
 
     def compute(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
         """The logits of `step`, finite or not; the sequences get pages, but not yet their tokens."""
@@ -378,11 +378,20 @@ class Engine:
             raise UsageError("no tokens were given")
         if len(tokens) > self.n_ctx:
             raise ContextFullError(f"{len(tokens)} tokens do not fit the context of {self.n_ctx}")
-        sequence = Sequence()
+        return self.thread.finish(self._logits(tokens), alone=True)
+
+    def _logits(self, tokens: Seq[int]) -> Pieces[F32]:
+        sequence, rows = Sequence(), list[F32]()
         size = min(self.config.n_batch, self.limits["outputs"])
-        with self.lock:  # as long as the sequence has pages
-            try:
-                chunks = [tokens[i : i + size] for i in range(0, len(tokens), size)]
-                return np.concatenate([self.step([Feed(sequence, c, outputs=len(c))]) for c in chunks])
-            finally:
-                self.pool.release(sequence)
+        try:
+            for i in range(0, len(tokens), size):
+                chunk = tokens[i : i + size]
+                rows.append(self._step([Feed(sequence, chunk, outputs=len(chunk))]))
+                yield
+            return np.concatenate(rows)
+        finally:
+            self.release(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        """Take back all pages of a sequence."""
+        self.thread.run(lambda: self.pool.release(sequence))

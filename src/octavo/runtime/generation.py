@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from threading import Lock
 from weakref import finalize
 
 from octavo.errors import ContextFullError, OctavoError, UsageError
@@ -15,6 +15,9 @@ from octavo.runtime.reply import Reply
 from octavo.runtime.request import Constraint, Request
 from octavo.runtime.sampling import Sampler
 from octavo.text import Tokenizer
+
+EXECUTING = "generator already executing"
+"""What Python says of a generator that another thread is in."""
 
 
 @dataclass
@@ -74,7 +77,6 @@ class Generation(Reply):
         ends = frozenset(self._stop_ids)
         self._conversation, self._request = conversation, Request(prompt, sampler, most, ends, constraint=constraint)
         self._pieces = self._run()
-        self._advancing = Lock()
         self._failure: OctavoError | None = None
         finalize(self, conversation.leave, self._request).atexit = False
 
@@ -89,13 +91,13 @@ class Generation(Reply):
         try:
             while (piece := next(self, None)) is not None:
                 yield piece
-        except GeneratorExit:  # a loop was left early
+        except Exception:
+            raise
+        except BaseException:  # a loop was left early, or interrupted
             self.close()
             raise
 
     def __next__(self) -> str:
-        if not self._advancing.acquire(blocking=False):
-            raise UsageError("this generation is iterated over already, by another thread")
         try:
             if self._failure is not None:
                 raise self._failure
@@ -103,28 +105,33 @@ class Generation(Reply):
         except OctavoError as error:
             self._failure = error  # whoever asks again is told again
             raise
-        finally:
-            self._advancing.release()
+        except ValueError as error:
+            if str(error) != EXECUTING:
+                raise
+            raise UsageError("this generation is iterated over already, by another thread") from None
+        except Exception:
+            raise
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """End the generation. In another thread that is in the middle of it, this ends it after the next token."""
         self._conversation.leave(self._request)
-        if self._advancing.acquire(blocking=False):
-            try:
-                self._pieces.close()
-            finally:
-                self._advancing.release()
+        with suppress(ValueError):  # EXECUTING
+            self._pieces.close()
         self.finish_reason = self.finish_reason or "interrupted"
 
     def _run(self) -> Generator[str, None, None]:
-        compiled = compile_seconds()
         try:
+            compiled = compile_seconds()
             for piece in self._decode():
                 self.timings.compile_seconds = compile_seconds() - compiled
                 if piece:
                     yield piece
         finally:
             self.finish_reason = self.finish_reason or "interrupted"
+            self._request.cancelled = True  # whatever comes in between now
             self._conversation.leave(self._request)
 
     def _decode(self) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from octavo.runtime.conversation import Conversation
 from octavo.runtime.core import EngineCore
+from octavo.runtime.engine_thread import Pieces
 from octavo.runtime.reply import Reply
 from octavo.runtime.request import Constraint, Output, Request
 from octavo.runtime.sampling import Sampler
@@ -28,21 +29,25 @@ def fill(conversation: Conversation, rows: Iterable[Row]) -> None:
     A reply for which the context is too small ends with "context". Raises what `EngineCore.add` raises, and what makes
     a request fail.
     """
+    conversation.core.engine.thread.finish(_steps(conversation, rows), alone=True)
+
+
+def _steps(conversation: Conversation, rows: Iterable[Row]) -> Pieces[None]:
     core, replies = conversation.core, dict[Request, Reply]()
-    with core.engine.lock:
-        try:
-            for row in rows:
-                if row.reply.finish_reason is None:
-                    request = Request(row.prompt, row.sampler, constraint=row.constraint)
-                    core.add(request)
-                    replies[request] = row.reply
-            while replies:
-                for output in conversation.step():
-                    _take(core, output, replies)
-        finally:
-            for request in replies:
-                core.cancel(request)
-            core.scheduler.drop_cancelled()
+    try:
+        for row in rows:
+            if row.reply.finish_reason is None:
+                request = Request(row.prompt, row.sampler, constraint=row.constraint)
+                core.add(request)
+                replies[request] = row.reply
+        while replies:
+            for output in conversation.step():
+                _take(core, output, replies)
+            yield
+    finally:
+        for request in replies:
+            core.cancel(request)
+        core.scheduler.drop_cancelled()
 
 
 def _take(core: EngineCore, output: Output, replies: dict[Request, Reply]) -> None:

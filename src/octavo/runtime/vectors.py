@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from typing import TypeVar
 
 import numpy as np
 
@@ -15,12 +14,10 @@ from octavo.graph.node import PAGE_SIZE, Node
 from octavo.graph.schedule import schedule
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine
+from octavo.runtime.engine_thread import Pieces
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.window_pool import pages_for
 
-T = TypeVar("T")
-Pieces = Generator[None, None, T]
-"""Work in steps, between which others may use the engine; what it returns is the result."""
 TEXTS = 32
 """The most texts in a step."""
 
@@ -78,11 +75,11 @@ class VectorSteps:
                     if len(held[i]) == len(texts[i]):
                         waiting.remove(i)
                         found[i] = kept(np.concatenate(begun.pop(i)))
-                        self._release(held.pop(i))
+                        self.engine.pool.release(held.pop(i))
                 yield
         finally:
             for sequence in held.values():
-                self._release(sequence)
+                self.engine.pool.release(sequence)
         return [found[i] for i in range(len(texts))]
 
     def _parts(
@@ -102,22 +99,8 @@ class VectorSteps:
 
     def _step(self, feeds: list[Feed]) -> list[F32]:
         engine = self.engine
-        with engine.lock, engine.appending(feeds):
+        with engine.appending(feeds):
             (rows,) = self._executor.run(*engine.batch(feeds))
             if not np.isfinite(rows).all():
                 raise engine.not_finite()
         return np.split(rows, np.cumsum([feed.outputs for feed in feeds])[:-1])
-
-    def _release(self, sequence: Sequence) -> None:
-        with self.engine.lock:
-            self.engine.pool.release(sequence)
-
-
-def finished(pieces: Pieces[T]) -> T:
-    """The result of work that nobody else waits for."""
-    while True:
-        try:
-            next(pieces)
-        except StopIteration as end:
-            found: T = end.value
-            return found

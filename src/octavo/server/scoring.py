@@ -9,9 +9,9 @@ import numpy as np
 from octavo.formats.spec import F32
 from octavo.runtime.batch import Feed
 from octavo.runtime.engine import Engine
+from octavo.runtime.engine_thread import Pieces
 from octavo.runtime.kv_cache import Sequence as Tokens
 from octavo.runtime.sampling import largest
-from octavo.runtime.vectors import Pieces
 from octavo.server.messages import Likely
 
 
@@ -32,8 +32,7 @@ def scores(
             found += _likely(logits[:, :n_known], tokens[start + 1 : start + 1 + len(chunk)], k)
             yield
     finally:
-        with engine.lock:
-            engine.pool.release(sequence)
+        engine.pool.release(sequence)
     return found
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from octavo.errors import CacheFullError, OctavoError, UsageError
 from octavo.jit.clock import clock
 from octavo.runtime.core import EngineCore
+from octavo.runtime.engine_thread import Pieces
 from octavo.runtime.model import Model
-from octavo.runtime.vectors import Pieces
 from octavo.server.messages import Embed, Failed, Score, Scored, ToFront, Vectors
 from octavo.server.scoring import scores
 

@@ -109,12 +109,17 @@ class EngineLoop:
         while self._take_messages(pause):
             self._turned = clock()
             pause = None if self.core is None else self.core.go_on_warming()
-            piece = self.side.takes_turn()
-            if self.core is not None and (self._failed or not self.core.scheduler.idle):
-                self.side.make_way()
-                self._step(self.core, prompts=not piece)
-            if piece:
-                self.side.piece()
+            with self.model.engine.lock:  # steps are computed here
+                self._turn()
+
+    def _turn(self) -> None:
+        """A step, if there is something to do, and a piece of other work after every second one."""
+        piece = self.side.takes_turn()
+        if self.core is not None and (self._failed or not self.core.scheduler.idle):
+            self.side.make_way()
+            self._step(self.core, prompts=not piece)
+        if piece:
+            self.side.piece()
 
     def warm_up(self) -> None:
         """Compute steps, so that what they need is there before somebody waits for it, and their times are known.
@@ -154,7 +159,8 @@ class EngineLoop:
             for request in filter(None, map(self._by_id.get, message.ids)):
                 assert self.core is not None  # it has been added to it
                 self.core.cancel(request)
-            self.side.cancel(message.ids)
+            with self.model.engine.lock:
+                self.side.cancel(message.ids)
         elif isinstance(message, Score | Embed):
             self.side.add(message)
 
