@@ -57,7 +57,7 @@ def test_a_prompt_that_is_read_in_pieces(slow: Server, path: str) -> None:
     assert last["prompt_n"] == progress[-1]["total"]
     assert last["prompt_ms"] > 0
     assert found.index(told[-1]) == found.index(told[0]) + len(told) - 1, "before all else"
-    assert sum("timings" in one for one in found) > len(told) + 1
+    assert sum("timings" in one for one in found) > len(told), "of tokens, which may come together"
     again = [one["prompt_progress"] for one in chunks(slow, path, return_progress=True) if "prompt_progress" in one]
     assert [one["processed"] for one in again] == [progress[-1]["total"] - 1, progress[-1]["total"]]
     assert {one["cache"] for one in again} == {progress[-1]["total"] - 1}
@@ -110,6 +110,4 @@ def test_probabilities_of_one_token_that_is_left(server: Server) -> None:
     for token in server.post("/completion", **body)["completion_probabilities"]:
         assert (token["prob"], [one["prob"] for one in token["top_probs"]]) == (1, [1])
     streamed = events(server.send("POST", "/completion", {**body, "stream": True})[2])
-    assert [one["completion_probabilities"][0]["prob"] for one in streamed if "completion_probabilities" in one] == [
-        1, 1, 1,
-    ]  # fmt: skip
+    assert [token["prob"] for one in streamed for token in one.get("completion_probabilities", ())] == [1, 1, 1]
