@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from random import Random
 from typing import Any
 
@@ -17,10 +17,13 @@ import pytest
 from octavo.errors import GrammarError, HostMemoryError
 from octavo.runtime import Grammar, grammar_workers
 from octavo.runtime.grammar import COMPILED_KEPT, MOST_REPLIES, Grammars, Matched
+from octavo.runtime.grammar_process import SLOW_NICE
 from octavo.runtime.grammar_workers import FATAL, Host
 from octavo.runtime.late import wait_for
 from octavo.runtime.request import Constraint
+from octavo.runtime.schema import read_schema, require_finite
 from octavo.text import Tokenizer
+from tests.limits import processor_time
 from tests.runtime import tiny
 from tests.runtime.grammar_walk import allowed_tokens
 
@@ -270,6 +273,36 @@ def recorded(method: Callable[..., Any], calls: list[int]) -> Callable[..., Any]
         return method(*given)
 
     return call
+
+
+def test_a_schema_is_read_by_nobody_who_begins_with_it(grammars: Grammars) -> None:
+    """It may be large, and other replies wait."""
+    constraint = grammars.begin(Grammar("json_schema", "{"))
+    with pytest.raises(GrammarError, match="no JSON"):
+        allowed_tokens(constraint, TOKENIZER)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_time_to_follow_references_grows_with_their_number(ends: bool) -> None:
+    parts = {str(n): {"$defs": {str(i): to_next(n, i) for i in range(900)}} for n in range(2)}
+    chain: dict[str, Any] = {"$ref": "#/$defs/0/$defs/0", "$defs": parts}
+    if ends:
+        parts["1"]["$defs"]["899"] = {}
+    with processor_time(1.0), nullcontext() if ends else pytest.raises(GrammarError, match="no finite value"):
+        require_finite(read_schema(chain))
+
+
+def to_next(n: int, i: int) -> dict[str, Any]:
+    """A reference to the schema after the `i`th of the `n`th 900, and from the last one to the first."""
+    after = (900 * n + i + 1) % 1800
+    return {"$ref": f"#/$defs/{after // 900}/$defs/{after % 900}"}
+
+
+def test_workers_that_give_way_from_the_start() -> None:
+    grammars = Grammars(TOKENIZER, SLOW_NICE)
+    constraint = grammars.constraint(Grammar.regex("[xy]"))
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, worker_of(constraint)) == min(own + SLOW_NICE, 19)
 
 
 def test_a_grammar_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,10 +41,13 @@ CHUNK = 1 << 16
 
 
 class Host:
-    """The process that forks workers. It is started when the first one is wanted, and again where it has ended."""
+    """The process that forks workers. It is started when the first one is wanted, and again where it has ended.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self._lock = tokenizer, RLock()
+    nice  how much less of the processor workers get from the start where others want it
+    """
+
+    def __init__(self, tokenizer: Tokenizer, nice: int = 0) -> None:
+        self._tokenizer, self._nice, self._lock = tokenizer, nice, RLock()
         self._vocabulary: IO[bytes] | None = None
         self._control: socket.socket | None = None
         self._ended: dict[int, int] = {}
@@ -67,7 +70,7 @@ class Host:
                 if self._vocabulary is None:
                     self._vocabulary = _file(pickle.dumps(self._tokenizer.metadata()))
                     finalize(self, self._vocabulary.close).atexit = False
-                process, self._control = _started(self._vocabulary)
+                process, self._control = _started(self._vocabulary, self._nice)
             except OSError as error:
                 raise _no_process(error) from None
             self.process, self._owner = process, os.getpid()
@@ -137,7 +140,7 @@ def _file(data: bytes) -> IO[bytes]:
     return found
 
 
-def _started(vocabulary: IO[bytes]) -> tuple[subprocess.Popen[bytes], socket.socket]:
+def _started(vocabulary: IO[bytes], nice: int) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """A host in a group of its own, which signals of a terminal don't reach; its libraries have no threads."""
     ours, theirs = socket.socketpair()
     with theirs:
@@ -145,7 +148,7 @@ def _started(vocabulary: IO[bytes]) -> tuple[subprocess.Popen[bytes], socket.soc
             given = theirs.fileno(), vocabulary.fileno()
             quiet = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             process = subprocess.Popen(
-                [sys.executable, "-m", "octavo.runtime.grammar_process", *map(str, given)],
+                [sys.executable, "-m", "octavo.runtime.grammar_process", *map(str, (*given, nice))],
                 pass_fds=given, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 process_group=0, env={**os.environ, **quiet},
             )  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 from octavo import __version__
 from octavo.io.gguf import GGUFFile
 from octavo.runtime.grammar import Grammars
+from octavo.runtime.grammar_process import SLOW_NICE
 from octavo.runtime.options import recommended
 from octavo.server.body import Bodies
 from octavo.server.client import EngineClient
@@ -57,7 +58,7 @@ class Service:
                 self.tool_template = tokenizer.chat_template(TOOL_USE)
         templates = [one for one in (self.template, self.tool_template) if one is not None]
         self.variables = usual_variables(options.variables, options.reasoning, templates)
-        self.grammars = Grammars(tokenizer)
+        self.grammars = Grammars(tokenizer, SLOW_NICE)
         self._grammar_threads = ThreadPoolExecutor(GRAMMAR_THREADS, "grammar")
         self.recommended = recommended(file)
         self.created = int(time.time())
