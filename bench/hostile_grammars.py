@@ -19,8 +19,10 @@ from typing import Any
 
 LETTERS = "abcdefghij0123 _-.,:"
 UNICODE = "äßçñ€→中文字한글ابجहिं😀🏳️‍🌈e\u0301\u200b\ufeff\U0010ffff"
-CLASSES = ("[a-z]", "[^\\n]", "[0-9A-Fa-f]", "[а-яё]", "[一-龥]", "[😀-🙏]", "\\d", "\\w", "\\s", "\\p{L}",
-           "\\p{Greek}", "[\\p{L}\\p{N}]", "[^\\p{Lu}]", "\\PL", ".", "[\\x00-\\x1f]", "[\\u{10000}-\\u{10ffff}]")  # fmt: skip
+CLASSES = (
+    *("[a-z]", "[^\\n]", "[0-9A-Fa-f]", "[а-яё]", "[一-龥]", "[😀-🙏]", "\\d", "\\w", "\\s", "\\p{L}", "\\p{Greek}"),
+    *("[\\p{L}\\p{N}]", "[^\\p{Lu}]", "\\PL", ".", "[\\x00-\\x1f]", "[\\u{10000}-\\u{10ffff}]"),
+)
 FORMATS = ("date-time", "date", "time", "email", "uuid", "ipv4", "ipv6", "uri", "hostname", "duration", "no-such-one")
 MOST = 190_000
 """Characters of the longest ones; a little more than 200,000 is refused without a look."""

@@ -23,7 +23,7 @@ from octavo.runtime.late import wait_for
 from octavo.runtime.request import Constraint
 from octavo.runtime.schema import read_schema, require_finite
 from octavo.text import Tokenizer
-from tests.limits import processor_time
+from tests.limits import HANG_S, processor_time
 from tests.runtime import tiny
 from tests.runtime.grammar_walk import allowed_tokens
 
@@ -151,6 +151,35 @@ def test_a_worker_and_a_host_that_somebody_ends() -> None:
 def worker_after(grammars: Grammars) -> int:
     """The process of a new worker."""
     return worker_of(grammars.constraint(Grammar.regex("[xy]")))
+
+
+def test_hundreds_of_grammars_that_nobody_asks_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How workers ended is told, and taken, so that there is room for what is told next."""
+    monkeypatch.setattr(grammar_workers, "ENDS_KEPT", 4)
+    grammars = Grammars(TOKENIZER)
+    for i in range(320):
+        grammars.check(Grammar.choice([f"{i}"]))
+    assert len(grammars._host._ended) <= 4
+
+
+def test_how_a_worker_ended_is_waited_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the process that forks them has no time to tell."""
+    monkeypatch.setattr(grammar_workers, "TOLD_S", 10 * HANG_S)
+    grammars = Grammars(TOKENIZER)
+    constraint = grammars.constraint(Grammar.regex("[ab]{9}"))
+    assert grammars._host.process is not None
+    os.kill(host := grammars._host.process.pid, signal.SIGSTOP)
+    try:
+        os.kill(worker_of(constraint), signal.SIGKILL)
+        constraint.accept(ord("a"))
+        for _ in range(20):
+            assert constraint.late is not None
+            wait_for([constraint.late], 0.01)
+    finally:
+        os.kill(host, signal.SIGCONT)
+    while (late := constraint.late) is not None:
+        wait_for([late], 1.0)
+    assert allowed_tokens(constraint, TOKENIZER) == {ord("a"), ord("b")}
 
 
 def test_one_that_is_ended_again_and_again_fails() -> None:
@@ -340,10 +369,14 @@ def test_what_is_checked_is_not_kept(grammars: Grammars, monkeypatch: pytest.Mon
             grammars.check(Grammar.regex("check("))
 
 
-def test_workers_end_with_whoever_asks_them() -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_workers_end_with_whoever_asks_them(stopped: bool) -> None:
+    """Also in the middle of something."""
     grammars = Grammars(TOKENIZER)
     constraint = grammars.constraint(Grammar.regex("ab"))
     worker, host = worker_of(constraint), grammars._host.process
+    if stopped:
+        os.kill(worker, signal.SIGSTOP)
     assert host is not None
     del constraint, grammars
     assert host.returncode is not None

@@ -93,7 +93,7 @@ class _Child(NamedTuple):
 
 
 def _fork_workers(control: socket.socket, vocabulary: Vocabulary, nice: int) -> None:
-    """Fork a worker whenever one is asked for, and tell how each ends, until the socket is closed.
+    """Fork a worker whenever one is asked for, and tell how each ends, until the socket is closed, which ends them all.
 
     Each has a pipe, on which it says that it is slow; its end is the pipe's.
     """
@@ -114,6 +114,8 @@ def _fork_workers(control: socket.socket, vocabulary: Vocabulary, nice: int) -> 
                 continue
             asked, given, _, _ = socket.recv_fds(control, FORKED.size, 2)
             if not asked:
+                for child in children.values():
+                    os.kill(child.pid, signal.SIGKILL)
                 return
             number, _ = FORKED.unpack(asked)
             reads, writes = os.pipe()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import select
 import signal
 import socket
 import subprocess
@@ -31,8 +30,10 @@ from octavo.text import Tokenizer
 
 LONGEST_S, STARTING_S = 30.0, 60.0
 """Seconds that an answer may take whatever else the processors do, and the first one of a worker."""
-TOLD_S = 1.0
-"""Seconds in which it is told how a worker ended."""
+TOLD_S, ENDS_S = 1.0, 0.5
+"""Seconds in which it is told how a worker ended, which no step waits for, and in which the first process ends them."""
+ENDS_KEPT = 1024
+"""Workers of which it is known how they ended; of most nobody asks."""
 FATAL = 2
 """Workers that may end for reasons of their own while a reply is asked about."""
 MOST_COMPILING = 8
@@ -81,6 +82,8 @@ class Host:
         with self._lock:
             number = next(self._numbers)
             for again in (True, False):
+                while self._take_ends(0.0):  # else there is no room for more of them, and nothing is forked
+                    pass
                 self.start()
                 assert self._control is not None
                 try:
@@ -99,23 +102,42 @@ class Host:
             failing.pop_all()
         return ours
 
-    def end_of(self, number: int) -> int | None:
-        """How a worker ended, as `os.waitpid` tells; None where nobody knows, as where the host ended as well."""
+    @property
+    def tells(self) -> bool:
+        """Whether it can tell how workers ended."""
+        return self._control is not None and self._owner == os.getpid()
+
+    def end_of(self, number: int, seconds: float) -> int | None:
+        """How a worker ended, as `os.waitpid` tells; None where that isn't told, for which it is waited so long."""
         with self._lock:
-            until = clock() + TOLD_S
-            while number not in self._ended and self._control is not None and self._owner == os.getpid():
-                readable, _, _ = select.select([self._control], [], [], max(until - clock(), 0.0))
-                if not readable:
-                    return None
-                found = self._control.recv(1 << 10)
-                if not found:
-                    self._leave()
-                self._rest += found
-                while len(self._rest) >= FORKED.size:
-                    one, status = FORKED.unpack_from(self._rest)
-                    self._rest = self._rest[FORKED.size :]
-                    self._ended[one] = status
+            until = clock() + seconds
+            while number not in self._ended and self._take_ends(max(until - clock(), 0.0)):
+                pass
             return self._ended.pop(number, None)
+
+    def _take_ends(self, seconds: float) -> bool:
+        """Take what is told of workers that ended, and wait so long for that; whether there was something."""
+        if self._control is None or not self.tells:
+            return False
+        if seconds:
+            wait_for([self._control], seconds)
+        try:
+            found = self._control.recv(CHUNK, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            found = b""
+        if not found:
+            self._leave()
+            return False
+        self._rest += found
+        while len(self._rest) >= FORKED.size:
+            one, status = FORKED.unpack_from(self._rest)
+            self._rest = self._rest[FORKED.size :]
+            self._ended[one] = status
+        while len(self._ended) > ENDS_KEPT:
+            del self._ended[next(iter(self._ended))]
+        return True
 
     def _leave(self) -> None:
         if self._closing is not None:
@@ -161,8 +183,11 @@ def _started(vocabulary: IO[bytes], nice: int) -> tuple[subprocess.Popen[bytes],
 def _end(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:
     control.close()
     if os.getpid() == owner:
-        process.kill()
-        process.wait()
+        try:
+            process.wait(ENDS_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
     else:  # of a process that this one was forked from
         process.returncode = 0
 
@@ -199,7 +224,7 @@ class Worker:
         self._closing: finalize[Any, Any] | None = None
         self._number, self._owner = 0, 0
         self._asked = deque[tuple[Reply | None, str]]()
-        self._since = 0.0
+        self._since = self._over = 0.0
         self._read = bytearray()
         self._inside = False
         self._lost = 0
@@ -252,7 +277,7 @@ class Worker:
 
     def _begin(self) -> None:
         found, self._number = self._host.worker(self._source)
-        self._socket, self._owner, self._since = found, os.getpid(), clock()
+        self._socket, self._owner, self._since, self._over = found, os.getpid(), clock(), 0.0
         self._closing = finalize(self, found.close)
         self._closing.atexit = False
         self._asked.clear()
@@ -309,7 +334,7 @@ class Worker:
             except OSError:
                 found = b""
             if not found:
-                self._find_out()
+                self._find_out(seconds)
                 return
             self._read += found
             while self._answer():
@@ -337,9 +362,12 @@ class Worker:
             self._fail(list(self.replies), GrammarError(header), for_good=True)
         return header is None
 
-    def _find_out(self) -> None:
-        """What becomes of the replies of a process that has ended."""
-        status = self._host.end_of(self._number)
+    def _find_out(self, seconds: float) -> None:
+        """What becomes of the replies of a process that has ended, once it is told how it did; wait so long for that."""
+        status = self._host.end_of(self._number, min(seconds, TOLD_S))
+        self._over = self._over or clock()
+        if status is None and self._host.tells and clock() - self._over < TOLD_S:
+            return
         if status == NO_FORK:
             self._fail(list(self.replies), _no_process(OSError("the system has no room for one")))
         elif status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) not in KILLS:
