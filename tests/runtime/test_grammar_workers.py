@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 from octavo.errors import GrammarError, HostMemoryError
-from octavo.runtime import Grammar, grammar_workers
+from octavo.runtime import Grammar, grammar_host, grammar_workers
 from octavo.runtime.grammar import COMPILED_KEPT, MOST_REPLIES, Grammars, Matched
+from octavo.runtime.grammar_host import Host
 from octavo.runtime.grammar_process import SLOW_NICE
-from octavo.runtime.grammar_workers import FATAL, Host
+from octavo.runtime.grammar_workers import FATAL
 from octavo.runtime.late import wait_for
 from octavo.runtime.request import Constraint
 from octavo.runtime.schema import read_schema, require_finite
@@ -155,7 +156,7 @@ def worker_after(grammars: Grammars) -> int:
 
 def test_hundreds_of_grammars_that_nobody_asks_about(monkeypatch: pytest.MonkeyPatch) -> None:
     """How workers ended is told, and taken, so that there is room for what is told next."""
-    monkeypatch.setattr(grammar_workers, "ENDS_KEPT", 4)
+    monkeypatch.setattr(grammar_host, "ENDS_KEPT", 4)
     grammars = Grammars(TOKENIZER)
     for i in range(320):
         grammars.check(Grammar.choice([f"{i}"]))
@@ -215,7 +216,7 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
     grammars = Grammars(TOKENIZER)
     with monkeypatch.context() as broken:
-        broken.setattr(grammar_workers.subprocess, "Popen", refused)
+        broken.setattr(grammar_host.subprocess, "Popen", refused)
         grammars.prepare()
         with pytest.raises(HostMemoryError, match="no process for grammars can be started: Resource temporarily"):
             grammars.constraint(Grammar.regex("a"))

@@ -19,7 +19,8 @@ import numpy as np
 
 from octavo.errors import INSTALL_SERVE, GrammarError, HostMemoryError, OctavoError, UsageError, import_failure
 from octavo.jit.clock import clock
-from octavo.runtime.grammar_workers import Host, Worker
+from octavo.runtime.grammar_host import Host
+from octavo.runtime.grammar_workers import Worker
 from octavo.runtime.request import Constraint
 from octavo.runtime.schema import read_schema
 from octavo.runtime.thinking import AfterThinking, Thinking
