@@ -368,6 +368,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     asked = parser.parse_args(arguments)
+    described = results_file.described()  # before the run, which is of what is there now
     with tempfile.NamedTemporaryFile() as log:
         with started(asked.model, asked.seed, asked.streams + asked.at_once, Path(log.name)) as run:
             asyncio.run(measured(run, asked))
@@ -375,8 +376,10 @@ def main(arguments: Sequence[str]) -> int:
     if "Traceback" in said:
         run.wrong[f"the server says {said[said.index('Traceback') :][:2000]}"] += 1
     result = found(run)
-    described = {**results_file.described(), "count": asked.count, "streams": asked.streams, "at once": asked.at_once}
-    results_file.write("serve-grammars", {**described, **result, "warnings": said.count("WARNING")}, asked.output)
+    counts = {"count": asked.count, "streams": asked.streams, "at once": asked.at_once}
+    results_file.write(
+        "serve-grammars", {**described, **counts, **result, "warnings": said.count("WARNING")}, asked.output
+    )
     print(json.dumps(result, indent=1))
     return 1 if run.wrong else 0
 
