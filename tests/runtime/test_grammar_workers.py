@@ -7,7 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from random import Random
 from typing import Any
 
@@ -15,12 +15,16 @@ import numpy as np
 import pytest
 
 from octavo.errors import GrammarError, HostMemoryError
-from octavo.runtime import Grammar, grammar_workers
+from octavo.runtime import Grammar, grammar_host, grammar_workers
 from octavo.runtime.grammar import COMPILED_KEPT, MOST_REPLIES, Grammars, Matched
-from octavo.runtime.grammar_workers import FATAL, Host
+from octavo.runtime.grammar_host import Host
+from octavo.runtime.grammar_process import SLOW_NICE
+from octavo.runtime.grammar_workers import FATAL
 from octavo.runtime.late import wait_for
 from octavo.runtime.request import Constraint
+from octavo.runtime.schema import read_schema, require_finite
 from octavo.text import Tokenizer
+from tests.limits import HANG_S, processor_time
 from tests.runtime import tiny
 from tests.runtime.grammar_walk import allowed_tokens
 
@@ -150,6 +154,35 @@ def worker_after(grammars: Grammars) -> int:
     return worker_of(grammars.constraint(Grammar.regex("[xy]")))
 
 
+def test_hundreds_of_grammars_that_nobody_asks_about(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How workers ended is told, and taken, so that there is room for what is told next."""
+    monkeypatch.setattr(grammar_host, "ENDS_KEPT", 4)
+    grammars = Grammars(TOKENIZER)
+    for i in range(320):
+        grammars.check(Grammar.choice([f"{i}"]))
+    assert len(grammars._host._ended) <= 4
+
+
+def test_how_a_worker_ended_is_waited_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the process that forks them has no time to tell."""
+    monkeypatch.setattr(grammar_workers, "TOLD_S", 10 * HANG_S)
+    grammars = Grammars(TOKENIZER)
+    constraint = grammars.constraint(Grammar.regex("[ab]{9}"))
+    assert grammars._host.process is not None
+    os.kill(host := grammars._host.process.pid, signal.SIGSTOP)
+    try:
+        os.kill(worker_of(constraint), signal.SIGKILL)
+        constraint.accept(ord("a"))
+        for _ in range(20):
+            assert constraint.late is not None
+            wait_for([constraint.late], 0.01)
+    finally:
+        os.kill(host, signal.SIGCONT)
+    while (late := constraint.late) is not None:
+        wait_for([late], 1.0)
+    assert allowed_tokens(constraint, TOKENIZER) == {ord("a"), ord("b")}
+
+
 def test_one_that_is_ended_again_and_again_fails() -> None:
     grammars = Grammars(TOKENIZER)
     constraint = grammars.constraint(Grammar.regex("[ab]{9}"))
@@ -183,7 +216,7 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
 
     grammars = Grammars(TOKENIZER)
     with monkeypatch.context() as broken:
-        broken.setattr(grammar_workers.subprocess, "Popen", refused)
+        broken.setattr(grammar_host.subprocess, "Popen", refused)
         grammars.prepare()
         with pytest.raises(HostMemoryError, match="no process for grammars can be started: Resource temporarily"):
             grammars.constraint(Grammar.regex("a"))
@@ -272,6 +305,36 @@ def recorded(method: Callable[..., Any], calls: list[int]) -> Callable[..., Any]
     return call
 
 
+def test_a_schema_is_read_by_nobody_who_begins_with_it(grammars: Grammars) -> None:
+    """It may be large, and other replies wait."""
+    constraint = grammars.begin(Grammar("json_schema", "{"))
+    with pytest.raises(GrammarError, match="no JSON"):
+        allowed_tokens(constraint, TOKENIZER)
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_time_to_follow_references_grows_with_their_number(ends: bool) -> None:
+    parts = {str(n): {"$defs": {str(i): to_next(n, i) for i in range(900)}} for n in range(2)}
+    chain: dict[str, Any] = {"$ref": "#/$defs/0/$defs/0", "$defs": parts}
+    if ends:
+        parts["1"]["$defs"]["899"] = {}
+    with processor_time(1.0), nullcontext() if ends else pytest.raises(GrammarError, match="no finite value"):
+        require_finite(read_schema(chain))
+
+
+def to_next(n: int, i: int) -> dict[str, Any]:
+    """A reference to the schema after the `i`th of the `n`th 900, and from the last one to the first."""
+    after = (900 * n + i + 1) % 1800
+    return {"$ref": f"#/$defs/{after // 900}/$defs/{after % 900}"}
+
+
+def test_workers_that_give_way_from_the_start() -> None:
+    grammars = Grammars(TOKENIZER, SLOW_NICE)
+    constraint = grammars.constraint(Grammar.regex("[xy]"))
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    assert os.getpriority(os.PRIO_PROCESS, worker_of(constraint)) == min(own + SLOW_NICE, 19)
+
+
 def test_a_grammar_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     grammars, started = Grammars(TOKENIZER), list[int]()
     monkeypatch.setattr(Host, "worker", recorded(Host.worker, started))
@@ -307,10 +370,14 @@ def test_what_is_checked_is_not_kept(grammars: Grammars, monkeypatch: pytest.Mon
             grammars.check(Grammar.regex("check("))
 
 
-def test_workers_end_with_whoever_asks_them() -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+def test_workers_end_with_whoever_asks_them(stopped: bool) -> None:
+    """Also in the middle of something."""
     grammars = Grammars(TOKENIZER)
     constraint = grammars.constraint(Grammar.regex("ab"))
     worker, host = worker_of(constraint), grammars._host.process
+    if stopped:
+        os.kill(worker, signal.SIGSTOP)
     assert host is not None
     del constraint, grammars
     assert host.returncode is not None

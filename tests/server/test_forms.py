@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import openai
 import pytest
 from pydantic import BaseModel
 
+from octavo.errors import HostMemoryError
+from octavo.server import serve
+from tests.limits import HANG_S
 from tests.server.calls import ENDLESS, TOOLS, client
 from tests.server.running import Server
 from tests.server.test_chat import ASK, FREE
@@ -94,6 +99,38 @@ def test_what_is_wrong_with_forms(server: Server, more: dict[str, Any], param: s
     status, error = server.refused("/v1/chat/completions", {"messages": ASK, **more})
     assert (status, error["type"], error["param"]) == (400, "invalid_request_error", param)
     assert message in error["message"]
+
+
+def test_there_is_no_process_for_a_grammar(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For now."""
+
+    def refused(*_: object) -> None:
+        raise HostMemoryError("no process for grammars can be started: Too many open files")
+
+    with monkeypatch.context() as full:
+        full.setattr(server.service.grammars, "check", refused)
+        status, error = server.refused("/v1/chat/completions", {"messages": ASK, "guided_regex": "ab"})
+    assert (status, error["type"]) == (503, "unavailable_error")
+    assert "Too many open files" in error["message"]
+    assert server.service.compiling == 0
+    assert server.chat("x", **FREE, guided_regex="ab")["choices"][0]["message"]["content"] == "ab"
+
+
+def test_a_server_that_is_to_end_waits_for_grammars_that_are_compiled() -> None:
+    limits = SimpleNamespace(drain_time=HANG_S)
+    service: Any = SimpleNamespace(
+        options=SimpleNamespace(limits=limits), metrics=SimpleNamespace(replies=0), compiling=1, draining=False
+    )
+
+    async def drain() -> None:
+        draining = asyncio.get_running_loop().create_task(serve._drain(service))
+        await asyncio.wait([draining], timeout=0.2)
+        assert service.draining
+        assert not draining.done()
+        service.compiling = 0
+        await draining
+
+    asyncio.run(drain())
 
 
 def test_a_grammar_that_is_wrong_is_not_repeated(server: Server) -> None:

@@ -19,7 +19,8 @@ import numpy as np
 
 from octavo.errors import INSTALL_SERVE, GrammarError, HostMemoryError, OctavoError, UsageError, import_failure
 from octavo.jit.clock import clock
-from octavo.runtime.grammar_workers import Host, Worker
+from octavo.runtime.grammar_host import Host
+from octavo.runtime.grammar_workers import Worker
 from octavo.runtime.request import Constraint
 from octavo.runtime.schema import read_schema
 from octavo.runtime.thinking import AfterThinking, Thinking
@@ -87,13 +88,14 @@ class Grammar:
 class Grammars:
     """Compiles grammars for a tokenizer, each once as long as it is among the last ones. Any thread may use it.
 
-    That is done by processes which can be ended, see `grammar_workers`.
+    That is done by processes which can be ended, see `grammar_workers`. With `nice` they get so much less of the
+    processor where others want it.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, nice: int = 0) -> None:
         self.tokenizer = tokenizer
         self._lock = Lock()
-        self._host = Host(tokenizer)
+        self._host = Host(tokenizer, nice)
         self._workers: OrderedDict[tuple[Grammar, bool], Worker] = OrderedDict()
         self._usable: OrderedDict[bytes, None] = OrderedDict()
 
@@ -148,10 +150,7 @@ class Grammars:
         if not self.tokenizer.stop_ids:
             raise GrammarError("the model has no token that ends a reply, so it can't follow a grammar")
         _require_llguidance()
-        if grammar.kind == "json_schema":
-            read_schema(grammar.text)
-        else:
-            _text(grammar.kind, grammar.text)
+        _text(grammar.kind, grammar.text)
         return Worker(self._host, {"kind": grammar.kind, "text": grammar.text, "spaced": spaced})
 
     def prepare(self) -> None:

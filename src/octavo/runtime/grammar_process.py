@@ -30,11 +30,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from octavo.errors import GrammarError, TokenizerError
+from octavo.runtime.schema import read_schema, require_finite
 from octavo.text import Tokenizer
 
 COMPILE_S, TOKEN_S, REPLAYED_S = 1.0, 0.25, 0.01
 """Seconds of processor time: to compile a grammar, for what may come next, and for each token of several."""
-SLOW_S, EARNED_S, SLOW_NICE = 0.02, 0.002, 10
+SLOW_S, EARNED_S, SLOW_NICE = 0.008, 0.002, 10
 """Seconds of processor time after which a worker gets less of the processor where others want it, and those that it may
 take more for each answer."""
 MEMORY, STACK = 256 << 20, 64 << 20
@@ -66,7 +67,10 @@ def framed(header: Any, payload: bytes = b"") -> bytes:
 
 
 def main() -> None:
-    """Run with the numbers of two descriptors: a socket, and a file with the vocabulary's metadata, pickled."""
+    """Run with the numbers of two descriptors: a socket, and a file with the vocabulary's metadata, pickled.
+
+    And with how much less of the processor workers get from the start, see SLOW_NICE.
+    """
     import resource  # which Windows has not
 
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # they are for whoever started it, whose end is its own
@@ -80,7 +84,7 @@ def main() -> None:
     vocabulary = Vocabulary.of(tokenizer)
     gc.collect()
     gc.freeze()  # so that pages stay shared with workers
-    _fork_workers(control, vocabulary)
+    _fork_workers(control, vocabulary, int(sys.argv[3]))
 
 
 class _Child(NamedTuple):
@@ -88,8 +92,8 @@ class _Child(NamedTuple):
     pid: int
 
 
-def _fork_workers(control: socket.socket, vocabulary: Vocabulary) -> None:
-    """Fork a worker whenever one is asked for, and tell how each ends, until the socket is closed.
+def _fork_workers(control: socket.socket, vocabulary: Vocabulary, nice: int) -> None:
+    """Fork a worker whenever one is asked for, and tell how each ends, until the socket is closed, which ends them all.
 
     Each has a pipe, on which it says that it is slow; its end is the pipe's.
     """
@@ -110,6 +114,8 @@ def _fork_workers(control: socket.socket, vocabulary: Vocabulary) -> None:
                 continue
             asked, given, _, _ = socket.recv_fds(control, FORKED.size, 2)
             if not asked:
+                for child in children.values():
+                    os.kill(child.pid, signal.SIGKILL)
                 return
             number, _ = FORKED.unpack(asked)
             reads, writes = os.pipe()
@@ -122,6 +128,7 @@ def _fork_workers(control: socket.socket, vocabulary: Vocabulary) -> None:
                 if not pid:
                     for one in (control.detach(), reads, *children):
                         os.close(one)
+                    os.nice(nice)
                     _be_worker(vocabulary, writes, *given)
                 children[reads] = _Child(number, pid)
                 poll.register(reads, select.POLLIN)
@@ -339,6 +346,7 @@ def _source(kind: str, text: str) -> dict[str, Any]:
     if kind == "json_schema":
         from llguidance import LLMatcher
 
+        require_finite(read_schema(text))
         made = LLMatcher.grammar_from_json_schema(text, defaults=JSON, overrides={"lenient": False})  # type: ignore[arg-type]
         part: dict[str, Any] = json.loads(made)["grammars"][0]
         return part

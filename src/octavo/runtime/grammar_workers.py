@@ -1,4 +1,4 @@
-"""Workers that compile a grammar and make masks, each a process of its own, and the process that forks them.
+"""Workers that compile a grammar and make masks, each a process of its own.
 
 What ends a worker ends the reply that was asked about then, or all of its replies where the grammar is being compiled.
 The others go on with another worker, from the tokens that they have.
@@ -8,160 +8,31 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
-import select
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
 from collections import deque
 from collections.abc import Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from itertools import count
 from threading import RLock
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 from weakref import WeakSet, finalize
 
-from octavo.errors import GrammarError, HostMemoryError, OctavoError, UsageError
+from octavo.errors import GrammarError, OctavoError
 from octavo.jit.clock import clock
-from octavo.runtime.grammar_process import COMPILE_S, FORKED, FRAME, MEMORY, NO_FORK, TOKEN_S, framed
+from octavo.runtime.grammar_host import CHUNK, Host, no_process
+from octavo.runtime.grammar_process import COMPILE_S, FRAME, MEMORY, NO_FORK, TOKEN_S, framed
 from octavo.runtime.late import wait_for
-from octavo.text import Tokenizer
 
 LONGEST_S, STARTING_S = 30.0, 60.0
 """Seconds that an answer may take whatever else the processors do, and the first one of a worker."""
 TOLD_S = 1.0
-"""Seconds in which it is told how a worker ended."""
+"""Seconds in which it is told how a worker ended, which no step waits for."""
 FATAL = 2
 """Workers that may end for reasons of their own while a reply is asked about."""
 MOST_COMPILING = 8
 """Grammars that are compiled at a time where nobody waits for one."""
-CHUNK = 1 << 16
-
-
-class Host:
-    """The process that forks workers. It is started when the first one is wanted, and again where it has ended."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer, self._lock = tokenizer, RLock()
-        self._vocabulary: IO[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._ended: dict[int, int] = {}
-        self._rest = b""
-        self._numbers = count()
-        self._owner = 0
-        self._closing: finalize[Any, Any] | None = None
-        self.process: subprocess.Popen[bytes] | None = None
-        self.compiling = WeakSet[Worker]()
-
-    def start(self) -> None:
-        """Start it, if it is not there. Raises HostMemoryError where the system has no room for a process."""
-        with self._lock:
-            if self._control is not None and self._owner == os.getpid():
-                return
-            if sys.platform == "win32":
-                raise UsageError("grammars need a process that can fork, and Windows has none")
-            self._leave()
-            try:
-                if self._vocabulary is None:
-                    self._vocabulary = _file(pickle.dumps(self._tokenizer.metadata()))
-                    finalize(self, self._vocabulary.close).atexit = False
-                process, self._control = _started(self._vocabulary)
-            except OSError as error:
-                raise _no_process(error) from None
-            self.process, self._owner = process, os.getpid()
-            self._closing = finalize(self, _end, process, self._control, self._owner)
-
-    def worker(self, source: bytes) -> tuple[socket.socket, int]:
-        """The socket of a new worker for a grammar, and its number. Raises HostMemoryError."""
-        with self._lock:
-            number = next(self._numbers)
-            for again in (True, False):
-                self.start()
-                assert self._control is not None
-                try:
-                    return self._forked(self._control, source, number), number
-                except OSError as error:  # it has ended, or there is no descriptor
-                    self._leave()
-                    if not again:
-                        raise _no_process(error) from None
-            raise AssertionError
-
-    def _forked(self, control: socket.socket, source: bytes, number: int) -> socket.socket:
-        with ExitStack() as failing:
-            ours, theirs = map(failing.enter_context, socket.socketpair())
-            with theirs, _file(source) as file:
-                socket.send_fds(control, [FORKED.pack(number, 0)], [theirs.fileno(), file.fileno()])
-            failing.pop_all()
-        return ours
-
-    def end_of(self, number: int) -> int | None:
-        """How a worker ended, as `os.waitpid` tells; None where nobody knows, as where the host ended as well."""
-        with self._lock:
-            until = clock() + TOLD_S
-            while number not in self._ended and self._control is not None and self._owner == os.getpid():
-                readable, _, _ = select.select([self._control], [], [], max(until - clock(), 0.0))
-                if not readable:
-                    return None
-                found = self._control.recv(1 << 10)
-                if not found:
-                    self._leave()
-                self._rest += found
-                while len(self._rest) >= FORKED.size:
-                    one, status = FORKED.unpack_from(self._rest)
-                    self._rest = self._rest[FORKED.size :]
-                    self._ended[one] = status
-            return self._ended.pop(number, None)
-
-    def _leave(self) -> None:
-        if self._closing is not None:
-            self._closing()
-        self._control = self._closing = self.process = None
-        self._rest, self._ended = b"", {}
-
-
-def _no_process(error: OSError) -> HostMemoryError:
-    return HostMemoryError(f"no process for grammars can be started: {error.strerror or error}")
-
-
-def _file(data: bytes) -> IO[bytes]:
-    """A file with no name."""
-    found: IO[bytes]
-    if hasattr(os, "memfd_create"):
-        found = os.fdopen(os.memfd_create("octavo"), "w+b")
-    else:
-        found = tempfile.TemporaryFile()  # noqa: SIM115
-    found.write(data)
-    found.flush()
-    return found
-
-
-def _started(vocabulary: IO[bytes]) -> tuple[subprocess.Popen[bytes], socket.socket]:
-    """A host in a group of its own, which signals of a terminal don't reach; its libraries have no threads."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        try:
-            given = theirs.fileno(), vocabulary.fileno()
-            quiet = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-            process = subprocess.Popen(
-                [sys.executable, "-m", "octavo.runtime.grammar_process", *map(str, given)],
-                pass_fds=given, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                process_group=0, env={**os.environ, **quiet},
-            )  # fmt: skip
-        except BaseException:
-            ours.close()
-            raise
-    return process, ours
-
-
-def _end(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:
-    control.close()
-    if os.getpid() == owner:
-        process.kill()
-        process.wait()
-    else:  # of a process that this one was forked from
-        process.returncode = 0
 
 
 class Reply(Protocol):
@@ -196,7 +67,7 @@ class Worker:
         self._closing: finalize[Any, Any] | None = None
         self._number, self._owner = 0, 0
         self._asked = deque[tuple[Reply | None, str]]()
-        self._since = 0.0
+        self._since = self._over = 0.0
         self._read = bytearray()
         self._inside = False
         self._lost = 0
@@ -249,7 +120,7 @@ class Worker:
 
     def _begin(self) -> None:
         found, self._number = self._host.worker(self._source)
-        self._socket, self._owner, self._since = found, os.getpid(), clock()
+        self._socket, self._owner, self._since, self._over = found, os.getpid(), clock(), 0.0
         self._closing = finalize(self, found.close)
         self._closing.atexit = False
         self._asked.clear()
@@ -306,7 +177,7 @@ class Worker:
             except OSError:
                 found = b""
             if not found:
-                self._find_out()
+                self._find_out(seconds)
                 return
             self._read += found
             while self._answer():
@@ -334,11 +205,14 @@ class Worker:
             self._fail(list(self.replies), GrammarError(header), for_good=True)
         return header is None
 
-    def _find_out(self) -> None:
-        """What becomes of the replies of a process that has ended."""
-        status = self._host.end_of(self._number)
+    def _find_out(self, seconds: float) -> None:
+        """What becomes of the replies of a process that has ended, once it is told how; wait so long for that."""
+        status = self._host.end_of(self._number, min(seconds, TOLD_S))
+        self._over = self._over or clock()
+        if status is None and self._host.tells and clock() - self._over < TOLD_S:
+            return
         if status == NO_FORK:
-            self._fail(list(self.replies), _no_process(OSError("the system has no room for one")))
+            self._fail(list(self.replies), no_process(OSError("the system has no room for one")))
         elif status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) not in KILLS:
             number = os.WTERMSIG(status)
             compiles = self._asked[0][0] is None

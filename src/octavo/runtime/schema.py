@@ -22,7 +22,7 @@ Needs = list[list[Any]]
 
 
 def read_schema(given: str | Mapping[str, Any] | bool) -> dict[str, Any]:
-    """A schema, as text or as data. Raises GrammarError for what is none, is too large, or has no finite value."""
+    """A schema, as text or as data. Raises GrammarError for what is none or is too large."""
     try:
         text = given if isinstance(given, str) else json.dumps(given, allow_nan=False)
         if len(text) > MOST_CHARACTERS:
@@ -36,9 +36,13 @@ def read_schema(given: str | Mapping[str, Any] | bool) -> dict[str, Any]:
     if not isinstance(schema, dict):
         raise GrammarError(f"the JSON schema is {text[:40]} (allowed: an object, or true)")
     _require_small(schema, 0)
+    return schema
+
+
+def require_finite(schema: dict[str, Any]) -> None:
+    """Raise GrammarError for a schema that no value of finite length is valid for."""
     if not _has_finite_value(schema):
         raise GrammarError("the JSON schema has no finite value: it needs itself, without an end")
-    return schema
 
 
 def _no_number(name: str) -> None:
@@ -58,25 +62,33 @@ def _require_small(value: Any, depth: int) -> None:
             _require_small(one, depth + 1)
 
 
-def _has_finite_value(root: Any) -> bool:
-    """Whether a value of finite length may be valid, as far as references tell: the least fixed point of `_needs`."""
-    needs = {}
-    open_ = [root]
+def _has_finite_value(root: dict[str, Any]) -> bool:
+    """Whether a value of finite length may be valid, as far as references tell: the least fixed point of `_needs`.
+
+    A schema has one once as many of its needs are met as it has. Each is met once, by the first of its schemas that has
+    one, so that the time grows with the text.
+    """
+    unmet, needed_by, open_ = dict[int, int](), dict[int, list[list[int]]](), [root]
     while open_:
         schema = open_.pop()
-        if isinstance(schema, dict) and id(schema) not in needs:
-            needs[id(schema)] = found = list(_needs(schema, root))
-            open_ += [one for any_of in found for one in any_of]
-    finite: set[int] = set()
-    while True:
-        more = {
-            key for key, all_of in needs.items()
-            if key not in finite
-            and all(any(not isinstance(s, dict) or id(s) in finite for s in any_of) for any_of in all_of)
-        }  # fmt: skip
-        if not more:
-            return not isinstance(root, dict) or id(root) in finite
-        finite |= more
+        if id(schema) in unmet:
+            continue
+        needs = [any_of for any_of in _needs(schema, root) if all(isinstance(one, dict) for one in any_of)]
+        unmet[id(schema)] = len(needs)
+        for any_of in needs:
+            need = [id(schema)]  # empty once it is met
+            for one in any_of:
+                needed_by.setdefault(id(one), []).append(need)
+            open_ += any_of
+    finite = [key for key, n in unmet.items() if not n]
+    while finite:
+        for need in needed_by.pop(finite.pop(), ()):
+            if need:
+                key = need.pop()
+                unmet[key] -= 1
+                if not unmet[key]:
+                    finite.append(key)
+    return not unmet[id(root)]
 
 
 def _needs(schema: dict[str, Any], root: Any) -> Iterator[list[Any]]:

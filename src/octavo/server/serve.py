@@ -249,7 +249,7 @@ async def _drain(service: Service) -> None:
     limit = service.options.limits.drain_time
     again, loop = _signal_from_now(), asyncio.get_running_loop()
     end = loop.time() + limit
-    while service.metrics.replies and not again.is_set() and loop.time() < end:
+    while (service.metrics.replies or service.compiling) and not again.is_set() and loop.time() < end:
         await asyncio.sleep(0.05)
     if service.metrics.replies:
         log.warning("%d replies are cut off", service.metrics.replies)

@@ -14,8 +14,10 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from octavo import __version__
+from octavo.errors import HostMemoryError
 from octavo.io.gguf import GGUFFile
 from octavo.runtime.grammar import Grammars
+from octavo.runtime.grammar_process import SLOW_NICE
 from octavo.runtime.options import recommended
 from octavo.server.body import Bodies
 from octavo.server.client import EngineClient
@@ -38,6 +40,7 @@ LONGEST_WAIT = 120
 class Service:
     """A model that is served.
 
+    compiling      requests whose grammars are being looked at
     draining       no more requests are taken, as the server is about to end
     path           of the model's file
     template       what writes messages
@@ -57,23 +60,32 @@ class Service:
                 self.tool_template = tokenizer.chat_template(TOOL_USE)
         templates = [one for one in (self.template, self.tool_template) if one is not None]
         self.variables = usual_variables(options.variables, options.reasoning, templates)
-        self.grammars = Grammars(tokenizer)
+        self.grammars = Grammars(tokenizer, SLOW_NICE)
         self._grammar_threads = ThreadPoolExecutor(GRAMMAR_THREADS, "grammar")
         self.recommended = recommended(file)
         self.created = int(time.time())
         self.fingerprint = f"octavo-{__version__}"
         self.draining = False
         self.metrics, self.bodies = Metrics(client), Bodies()
-        self._tokens_under_way = 0
+        self._tokens_under_way = self.compiling = 0
 
     async def in_grammar_thread(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call what waits for grammars to be compiled. Raises ApiError where the system has no room for a thread."""
+        """Call what waits for grammars to be compiled.
+
+        Raises ApiError where the system has no room for a thread or a process.
+        """
         call = partial(function, *args, **kwargs)
         try:
             called = asyncio.get_running_loop().run_in_executor(self._grammar_threads, call)
         except RuntimeError as error:
             raise unavailable(f"the system has no thread for a grammar: {error}") from None
-        return await called
+        self.compiling += 1
+        try:
+            return await called
+        except HostMemoryError as error:
+            raise unavailable(str(error)) from None
+        finally:
+            self.compiling -= 1
 
     @property
     def info(self) -> Info:

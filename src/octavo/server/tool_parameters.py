@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from octavo.errors import GrammarError
-from octavo.runtime.schema import NOTES, read_schema
+from octavo.runtime.schema import NOTES, read_schema, require_finite
 from octavo.server.lark import escaped, pattern, quoted
 from octavo.server.marked_reader import is_bare
 from octavo.server.plain_values import NULLS, WORDS, Plain, Schema, listed, plain
@@ -49,6 +49,7 @@ def written(form: ToolFormat, text: str) -> str:
 def schema_of(tool: Tool) -> dict[str, Any]:
     """The parameters' schema. Keywords that can't be kept to are left out but for strict tools."""
     schema = read_schema(tool.parameters) if tool.parameters else NOTHING
+    require_finite(schema)
     if schema.get("type") is None:
         schema = {"type": "object", **schema}
     return schema if tool.strict else {**schema, "x-guidance": {"lenient": True}}
