@@ -30,6 +30,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from octavo.errors import GrammarError, TokenizerError
+from octavo.runtime.closed_schema import closed
 from octavo.text import Tokenizer
 
 COMPILE_S, TOKEN_S, REPLAYED_S = 1.0, 0.25, 0.01
@@ -339,7 +340,8 @@ def _source(kind: str, text: str) -> dict[str, Any]:
     if kind == "json_schema":
         from llguidance import LLMatcher
 
-        made = LLMatcher.grammar_from_json_schema(text, defaults=JSON, overrides={"lenient": False})  # type: ignore[arg-type]
+        schema = json.dumps(closed(json.loads(text)))
+        made = LLMatcher.grammar_from_json_schema(schema, defaults=JSON, overrides={"lenient": False})  # type: ignore[arg-type]
         part: dict[str, Any] = json.loads(made)["grammars"][0]
         return part
     return {"lark_grammar": _LARK[kind](text)}

@@ -84,7 +84,7 @@ def _needs(schema: dict[str, Any], root: Any) -> Iterator[list[Any]]:
     if "enum" in schema or "const" in schema:
         return
     if isinstance(ref := schema.get("$ref"), str):
-        yield [_target(ref, root)]
+        yield [referred(ref, root)]
     for name in ("anyOf", "oneOf"):
         if isinstance(several := schema.get(name), list) and several:
             yield several
@@ -105,7 +105,7 @@ def _needs(schema: dict[str, Any], root: Any) -> Iterator[list[Any]]:
                 yield [schema.get("items", True)]
 
 
-def _target(ref: str, root: Any) -> Any:
+def referred(ref: str, root: Any) -> Any:
     """What a reference within the schema refers to; True, which any value is valid for, where that is not known."""
     if not ref.startswith("#"):
         return True
@@ -129,7 +129,7 @@ def without_reference(schema: Mapping[str, Any], root: Mapping[str, Any] | None 
     """
     found, seen = schema, list[Any]()
     while isinstance(ref := found.get("$ref"), str):
-        target = _target(ref, schema if root is None else root)
+        target = referred(ref, schema if root is None else root)
         merged = joined(target, {key: one for key, one in found.items() if key != "$ref"})
         if merged is None or any(target is one for one in seen):
             return schema
