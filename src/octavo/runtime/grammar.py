@@ -21,7 +21,7 @@ from octavo.errors import INSTALL_SERVE, GrammarError, HostMemoryError, OctavoEr
 from octavo.jit.clock import clock
 from octavo.runtime.grammar_workers import Host, Worker
 from octavo.runtime.request import Constraint
-from octavo.runtime.schema import read_schema
+from octavo.runtime.schema import not_plain, read_schema
 from octavo.runtime.thinking import AfterThinking, Thinking
 from octavo.text import Tokenizer
 
@@ -366,6 +366,8 @@ def _text(kind: str, given: str) -> str:
     if not isinstance(given, str) or not given or len(given) > MOST_CHARACTERS:
         found = f"{len(given)} characters" if isinstance(given, str) else repr(given)[:40]
         raise GrammarError(f"{kind} is {found} (allowed: a text of 1 to {MOST_CHARACTERS} characters)")
+    if not_plain(given) is not None:
+        raise GrammarError(f"{kind} has a lone surrogate, which is no text")
     return given
 
 

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from octavo.server import refused
 from octavo.server.schema import (
+    ARGUMENTS,
     LIMIT,
     MOST_CONTENTS,
     MOST_MESSAGES,
@@ -49,7 +50,7 @@ class Item(Body):
     summary: Annotated[list[Part], many(MOST_CONTENTS)] | None = None
     call_id: str = ""
     name: str = ""
-    arguments: str = ""
+    arguments: ARGUMENTS = ""
     input: str = ""
     output: str | Annotated[list[Part], many(MOST_CONTENTS)] = ""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from octavo.runtime.schema import without_reference
 from octavo.server import refused
+from octavo.server.body import plain_arguments
 from octavo.server.custom_tools import arguments, parameters
 
 MOST_CHOICES = 128
@@ -126,9 +127,12 @@ class TextPart(Body):
     text: str
 
 
+ARGUMENTS = Annotated[str, AfterValidator(plain_arguments)]
+
+
 class Function(Body):
     name: str
-    arguments: str | dict[str, Any] = ""
+    arguments: ARGUMENTS | dict[str, Any] = ""
 
 
 class CustomCall(Body):
