@@ -102,8 +102,10 @@ def test_keys_that_objects_have(name: str) -> None:
 
 def test_what_looks_like_a_schema_and_is_none_stays_as_it_is() -> None:
     like = {"properties": {"a": {}}}
-    for key in ("const", "enum", "default", "examples", "x-other", "not", "title"):
+    for key in ("const", "enum", "x-other", "not"):
         assert closed({key: like, "type": "object"}) == {key: like, "type": "object"}
+    assert closed({"default": like, "title": "a", "properties": {"title": {"description": "b"}}}) == {
+        "properties": {"title": {}}, "additionalProperties": False}  # fmt: skip
 
 
 def test_what_is_no_schema_is_for_the_compiler_to_refuse() -> None:

@@ -20,6 +20,7 @@ Schema = Mapping[str, Any]
 MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 INNER = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties"})
 """Keywords with schemas of other values, by name or not. What others have, as `default` and `enum`, stays as it is."""
+WORDS = frozenset({"title", "description", "default", "examples", "$comment"})
 SAYS = frozenset({"properties", "required", "patternProperties", "additionalProperties", "minProperties"})
 """Keywords that one value's keys depend on."""
 SETTLES = frozenset({"additionalProperties", "unevaluatedProperties", "const", "enum"})
@@ -31,7 +32,8 @@ MOST_BRANCHES = 256
 def closed(schema: Schema) -> dict[str, Any]:
     """A schema of the same values, but that objects have no keys that it does not name, where it names some.
 
-    It has new definitions at its root where a part is referred to as one of several that hold together.
+    Titles, descriptions and the like, which hold a value to nothing, are left out. It has new definitions at its
+    root where a part is referred to as one of several that hold together.
     """
     return _Closing(schema).whole()
 
@@ -97,9 +99,9 @@ class _Closing:
         return found
 
     def _inner(self, schema: Schema) -> dict[str, Any]:
-        """A schema with closed ones for the values within."""
-        found = dict(schema)
-        for key, value in schema.items():
+        """A schema with closed ones for the values within, and without words that hold a value to nothing."""
+        found = {key: value for key, value in schema.items() if key not in WORDS}
+        for key, value in found.items():
             if key in MAPS and isinstance(value, Mapping):
                 found[key] = {name: self._closed(one, ()) for name, one in value.items()}
             elif key in INNER:

@@ -367,7 +367,7 @@ def _lark_of_choice(texts: str) -> str:
 
 
 _LARK: dict[str, Callable[[str], str]] = {
-    "lark": lambda text: text, "reply": lambda text: text, "gbnf": _lark_of_gbnf, "regex": _lark_of_regex,
+    "lark": str, "calls": str, "reply": str, "gbnf": _lark_of_gbnf, "regex": _lark_of_regex,
     "choice": _lark_of_choice,
 }  # fmt: skip
 

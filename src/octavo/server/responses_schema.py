@@ -13,6 +13,7 @@ from octavo.server.schema import (
     LIMIT,
     MOST_CONTENTS,
     MOST_MESSAGES,
+    MOST_TOOLS,
     Body,
     ChatRequest,
     Sampling,
@@ -108,7 +109,7 @@ class NamedChoice(Body):
 class AllowedChoice(Body):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedChoice], many(128, least=1)]
+    tools: Annotated[list[NamedChoice], many(MOST_TOOLS, least=1)]
 
 
 class ReasoningOptions(Body):
@@ -128,7 +129,7 @@ class ResponsesRequest(Sampling):
     max_output_tokens: LIMIT | None = None
     stream: bool | None = None
     text: TextOptions | None = None
-    tools: Annotated[list[FunctionTool], many(128)] | None = None
+    tools: Annotated[list[FunctionTool], many(MOST_TOOLS)] | None = None
     tool_choice: (
         Literal["none", "auto", "required"] | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")] | None
     ) = None

@@ -20,6 +20,7 @@ MOST_MESSAGES = 1 << 14
 MOST_CONTENTS = 1 << 14
 """The most parts of a message, or choices of a grammar."""
 MOST_BIASES = 1024
+MOST_TOOLS = 1024
 
 
 def many(most: int, *, least: int | None = None) -> Any:
@@ -278,7 +279,7 @@ class NamedTool(Body):
 
 class AllowedList(Body):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], many(128, least=1)]
+    tools: Annotated[list[NamedTool], many(MOST_TOOLS, least=1)]
 
 
 class AllowedTools(Body):
@@ -332,11 +333,13 @@ class ChatRequest(Constrained):
     max_completion_tokens: LIMIT | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[Tool], many(128)] | None = None
+    tools: Annotated[list[Tool], many(MOST_TOOLS)] | None = None
     tool_choice: (
         Literal["none", "auto", "required"] | Annotated[NamedTool | AllowedTools, Field(discriminator="type")] | None
     ) = None
-    functions: Annotated[list[ToolFunction], many(128)] | None = Field(None, description="an older form of tools")
+    functions: Annotated[list[ToolFunction], many(MOST_TOOLS)] | None = Field(
+        None, description="an older form of tools"
+    )
     function_call: Literal["none", "auto"] | NamedFunction | None = Field(
         None, description="an older form of tool_choice"
     )
