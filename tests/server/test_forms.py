@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from tests.limits import HANG_S
 from tests.server.calls import ENDLESS, TOOLS, client
 from tests.server.running import Server
 from tests.server.test_chat import ASK, FREE
+from tests.server.test_numbers import text_and_tokens
 
 __all__ = ["client"]
 
@@ -83,7 +85,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"guided_regex": "a", "grammar": "start: /a/"}, "guided_regex", "both given"),
     ({"structured_outputs": {}}, "structured_outputs", "has 0 of"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "rm"}}}, "tool_choice", "'rm'"),
-    ({"tool_choice": "required"}, "tool_choice", "no tools"),
+    ({"tool_choice": "required"}, "tool_choice", "nothing to call"),
     ({"tools": TOOLS * 2}, "tools", "same name"),
     ({"tools": TOOLS, "grammar": "start: /a/"}, "grammar", "and tools"),
     (
@@ -183,3 +185,30 @@ def test_a_form_of_responses_is_named_as_it_is_there(server: Server) -> None:
     status, error = server.refused("/v1/responses", {"input": "x", "text": {"format": form}})
     assert (status, error["param"]) == (400, "text")
     assert "response_format" not in error["message"]
+
+
+EMPTY = {"type": "object", "properties": {}}
+SCHEMA_FORM = {"type": "json_schema", "schema": EMPTY}
+CLOSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "response_format": ("/v1/chat/completions", {"messages": ASK, "response_format": {
+        "type": "json_schema", "json_schema": {"name": "a", "schema": EMPTY}}}),
+    "structured_outputs": ("/v1/chat/completions", {"messages": ASK, "structured_outputs": {"json": EMPTY}}),
+    "json_schema": ("/completion", {"prompt": "x", "json_schema": EMPTY}),
+    "text.format": ("/v1/responses", {"input": "x", "text": {"format": {**SCHEMA_FORM, "name": "a"}}}),
+    "output_config": ("/v1/messages", {"messages": ASK, "max_tokens": 40, "output_config": {"format": SCHEMA_FORM}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CLOSED)
+def test_objects_have_the_keys_that_are_named(server: Server, name: str) -> None:
+    path, body = CLOSED[name]
+    text, _ = text_and_tokens(server.post(path, **body, temperature=2, seed=1))
+    assert json.loads(text) == {}
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "f"}}])
+def test_calls_have_the_arguments_that_are_named(server: Server, choice: Any) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": EMPTY}}
+    reply = server.chat("x", tools=[tool], tool_choice=choice, parallel_tool_calls=False, temperature=2, seed=1)
+    (call,) = reply["choices"][0]["message"]["tool_calls"]
+    assert json.loads(call["function"]["arguments"]) == {}

@@ -139,6 +139,24 @@ def read_back(
     )
 
 
+@pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda form: form.name)
+def test_objects_in_calls_have_the_keys_that_are_named(form: ToolFormat) -> None:
+    one = {"type": "object", "properties": {"b": {"type": "integer"}, "none": {"type": "object", "properties": {}}}}
+    schema = {"type": "object", "properties": {"a": one}}
+
+    def takes(key: str, value: Any) -> bool:
+        text = json.dumps(value, separators=(",", ":"))
+        text = text.replace('"', "") if form.mark else text
+        arguments = form.parameter.replace("KEY", key).replace("VALUE", text) or json.dumps({key: value})
+        try:
+            return read(form, schema, arguments) == {key: value}
+        except AssertionError:
+            return False
+
+    assert [takes("a", {"b": 1}), takes("a", {"none": {}}), takes("a", {})] == [True] * 3
+    assert [takes("a", {"c": 1}), takes("a", {"none": {"b": 1}}), takes("c", {})] == [False] * 3
+
+
 VALUES = ["a < b\nc", '<a href="x">\n</a>', "a<", "{x}[],: |> <|", " a ", "12", "x</parameter", ""]
 
 

@@ -22,14 +22,16 @@ from octavo.jit.clock import clock
 from octavo.runtime.grammar_host import Host
 from octavo.runtime.grammar_workers import Worker
 from octavo.runtime.request import Constraint
-from octavo.runtime.schema import read_schema
+from octavo.runtime.schema import not_plain, read_schema
 from octavo.runtime.thinking import AfterThinking, Thinking
 from octavo.text import Tokenizer
 
-Kind = Literal["json_schema", "regex", "lark", "gbnf", "choice", "reply"]
+Kind = Literal["json_schema", "regex", "lark", "gbnf", "choice", "calls", "reply"]
 Mask = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 MOST_CHARACTERS = 200_000
+MOST_OF_CALLS = 1_000_000
+"""Of grammars that are written for calls: 800 tools of four parameters have about that."""
 MOST_CHOICES = 1000
 COMPILED_KEPT, USABLE_KEPT = 16, 256
 """Grammars that were used last: requests with the same tools come again and again. Of more it is known that they can
@@ -45,8 +47,8 @@ class Grammar:
     """What a reply may be. Made by `json_schema`, `json_object`, `regex`, `lark`, `gbnf` or `choice`.
 
     `text` is the schema and the choices as JSON, the others as they were given. Of a grammar, `start` (Lark) or `root`
-    (GBNF) is the whole reply. Kind "reply" is Lark, of a reply with the space that some models begin one with. A
-    grammar is compiled, and its faults are found, where a model first uses it.
+    (GBNF) is the whole reply. Kinds "calls" and "reply" are Lark that is written for tools, "reply" of a reply with the
+    space that some models begin one with. A grammar is compiled, and its faults are found, where a model first uses it.
     """
 
     kind: Kind
@@ -362,9 +364,14 @@ def _copy(found: _Next, mask: Mask) -> None:
 
 
 def _text(kind: str, given: str) -> str:
-    if not isinstance(given, str) or not given or len(given) > MOST_CHARACTERS:
+    written = kind in ("calls", "reply")
+    most = MOST_OF_CALLS if written else MOST_CHARACTERS
+    if not isinstance(given, str) or not given or len(given) > most:
         found = f"{len(given)} characters" if isinstance(given, str) else repr(given)[:40]
-        raise GrammarError(f"{kind} is {found} (allowed: a text of 1 to {MOST_CHARACTERS} characters)")
+        what = "the grammar of all calls" if written else kind
+        raise GrammarError(f"{what} is {found} (allowed: a text of 1 to {most} characters)")
+    if not_plain(given) is not None:
+        raise GrammarError(f"{kind} has a lone surrogate, which is no text")
     return given
 
 

@@ -30,6 +30,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from octavo.errors import GrammarError, TokenizerError
+from octavo.runtime.closed_schema import closed
 from octavo.runtime.schema import read_schema, require_finite
 from octavo.text import Tokenizer
 
@@ -346,7 +347,9 @@ def _source(kind: str, text: str) -> dict[str, Any]:
     if kind == "json_schema":
         from llguidance import LLMatcher
 
-        require_finite(read_schema(text))
+        schema = read_schema(text)
+        require_finite(schema)
+        text = json.dumps(closed(schema))
         made = LLMatcher.grammar_from_json_schema(text, defaults=JSON, overrides={"lenient": False})  # type: ignore[arg-type]
         part: dict[str, Any] = json.loads(made)["grammars"][0]
         return part
@@ -373,7 +376,7 @@ def _lark_of_choice(texts: str) -> str:
 
 
 _LARK: dict[str, Callable[[str], str]] = {
-    "lark": lambda text: text, "reply": lambda text: text, "gbnf": _lark_of_gbnf, "regex": _lark_of_regex,
+    "lark": str, "calls": str, "reply": str, "gbnf": _lark_of_gbnf, "regex": _lark_of_regex,
     "choice": _lark_of_choice,
 }  # fmt: skip
 

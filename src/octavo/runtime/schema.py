@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any
 from urllib.parse import unquote
 
@@ -27,7 +28,7 @@ def read_schema(given: str | Mapping[str, Any] | bool) -> dict[str, Any]:
         text = given if isinstance(given, str) else json.dumps(given, allow_nan=False)
         if len(text) > MOST_CHARACTERS:
             raise GrammarError(f"the JSON schema has {len(text)} characters (allowed: {MOST_CHARACTERS})")
-        schema = json.loads(text, parse_constant=_no_number)
+        schema = json.loads(text, parse_constant=_no_number, parse_int=whole_number)
     except (ValueError, TypeError, RecursionError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
         raise GrammarError(f"the JSON schema is no JSON: {reason}") from None
@@ -35,6 +36,8 @@ def read_schema(given: str | Mapping[str, Any] | bool) -> dict[str, Any]:
         schema = {}
     if not isinstance(schema, dict):
         raise GrammarError(f"the JSON schema is {text[:40]} (allowed: an object, or true)")
+    if (fault := not_plain(schema)) is not None:
+        raise GrammarError(f"the JSON schema is no JSON: {shown_fault(*fault)}")
     _require_small(schema, 0)
     return schema
 
@@ -43,6 +46,49 @@ def require_finite(schema: dict[str, Any]) -> None:
     """Raise GrammarError for a schema that no value of finite length is valid for."""
     if not _has_finite_value(schema):
         raise GrammarError("the JSON schema has no finite value: it needs itself, without an end")
+
+
+def not_plain(value: Any) -> tuple[tuple[str | int, ...], str] | None:
+    """The first place in data with what no JSON that is sent on can have, and what that is; None where all is plain.
+
+    That is half of a surrogate pair, also in a key, a number that is not finite, and a whole one of over 64 bits.
+    """
+    left: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while left:
+        place, one = left.pop()
+        if isinstance(one, dict | list):
+            inner = one.items() if isinstance(one, dict) else enumerate(one)
+            if isinstance(one, dict) and not all(map(_is_text, one)):
+                return place, "a key has a lone surrogate, which is no text"
+            left += reversed([((*place, key), part) for key, part in inner])
+        elif isinstance(one, str) and not _is_text(one):
+            return place, "a lone surrogate is no text"
+        elif isinstance(one, float) and not isfinite(one):
+            return place, "the number is too large"
+        elif isinstance(one, int) and not -(1 << 63) <= one < 1 << 64:
+            return place, "the number has more than 64 bits"
+    return None
+
+
+def shown_fault(place: Sequence[str | int], words: str) -> str:
+    """What is wrong at a place in data, in one line."""
+    shown = ".".join(json.dumps(str(part), ensure_ascii=False)[1:-1][:40] for part in place[:12])
+    return f"{shown}: {words}" if shown else words
+
+
+def whole_number(digits: str) -> int:
+    """A number from JSON; of one that is too large only that it is."""
+    return int(digits[:40])
+
+
+def _is_text(text: object) -> bool:
+    if not isinstance(text, str) or text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _no_number(name: str) -> None:
@@ -96,7 +142,7 @@ def _needs(schema: dict[str, Any], root: Any) -> Iterator[list[Any]]:
     if "enum" in schema or "const" in schema:
         return
     if isinstance(ref := schema.get("$ref"), str):
-        yield [_target(ref, root)]
+        yield [referred(ref, root)]
     for name in ("anyOf", "oneOf"):
         if isinstance(several := schema.get(name), list) and several:
             yield several
@@ -117,7 +163,7 @@ def _needs(schema: dict[str, Any], root: Any) -> Iterator[list[Any]]:
                 yield [schema.get("items", True)]
 
 
-def _target(ref: str, root: Any) -> Any:
+def referred(ref: str, root: Any) -> Any:
     """What a reference within the schema refers to; True, which any value is valid for, where that is not known."""
     if not ref.startswith("#"):
         return True
@@ -141,7 +187,7 @@ def without_reference(schema: Mapping[str, Any], root: Mapping[str, Any] | None 
     """
     found, seen = schema, list[Any]()
     while isinstance(ref := found.get("$ref"), str):
-        target = _target(ref, schema if root is None else root)
+        target = referred(ref, schema if root is None else root)
         merged = joined(target, {key: one for key, one in found.items() if key != "$ref"})
         if merged is None or any(target is one for one in seen):
             return schema

@@ -13,6 +13,7 @@ from octavo.server.schema import (
     LIMIT,
     MOST_CONTENTS,
     MOST_MESSAGES,
+    MOST_TOOLS,
     STOP,
     Body,
     ChatRequest,
@@ -97,7 +98,7 @@ class CountRequest(Body):
     messages: Annotated[list[MessageParam], many(MOST_MESSAGES, least=1)]
     model: str | None = None
     system: str | Annotated[list[Block], many(MOST_CONTENTS)] | None = None
-    tools: Annotated[list[ToolParam], many(128)] | None = None
+    tools: Annotated[list[ToolParam], many(MOST_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: ThinkingParam | None = None
     output_config: OutputConfig | None = None

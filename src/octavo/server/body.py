@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from threading import Lock
@@ -15,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.garbage import no_collection
+from octavo.runtime.schema import not_plain, shown_fault, whole_number
 from octavo.server.errors import ApiError, bad, unavailable
 from octavo.server.options import Limits
 
@@ -26,6 +28,8 @@ WINDOW = 64 << 10
 """Bytes that are looked at before another thread may run."""
 VALUE = 48
 """Bytes that a value of a body takes once it is taken apart: a number, and its places in two lists."""
+LARGE_NUMBER = re.compile(rb"[0-9]{19}|[eE]\+?[0-9]{3}")
+"""What numbers have that may be too large."""
 MOST_PARTS = 1 << 17
 """Keys, lists and objects of a body; 16,384 messages have half as many."""
 T = TypeVar("T", bound=BaseModel)
@@ -135,18 +139,22 @@ def count_values(data: bytes | bytearray, most: int) -> int:
 
 
 def parse(data: bytes | bytearray, depth: int) -> dict[str, Any]:
-    """An object in JSON. Raises ApiError for anything that is not plain: a key twice, NaN, half a surrogate pair.
+    """An object in JSON. Raises ApiError for anything that is not plain: a key twice, NaN, half a surrogate pair, a
+    number that is too large for what goes on from here.
 
     What reads a body keeps Python's lock, so it is the quickest there is, and what is in a body is counted before.
     """
     n_keys = _count_keys(data)
+    strange = LARGE_NUMBER.search(data) is not None
     try:
         with no_collection():
             value = msgspec.json.decode(data)
     except RecursionError:
         raise _too_deep(depth) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        value = _explain(data, str(error), depth)
+        value, strange = _explain(data, str(error), depth), True
+    if strange and (fault := not_plain(value)) is not None:
+        raise bad(shown_fault(*fault), next(map(str, fault[0]), None))
     if _check_depth(value, depth) < n_keys:
         _explain(data, "a key is there twice", depth)
     if not isinstance(value, dict):
@@ -183,17 +191,26 @@ def _explain(data: bytes | bytearray, problem: str, depth: int) -> Any:
     if len(data) > LARGE:
         raise bad(f"the body is no JSON: {problem}")
     try:
-        value = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_constant)
-        json.dumps(value, ensure_ascii=False).encode()
+        value = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_constant, parse_int=whole_number)
     except UnicodeDecodeError as error:
         raise bad(f"the body is no UTF-8: byte {error.start}") from None
-    except UnicodeEncodeError:
-        raise bad("the body has a lone surrogate, which is no text") from None
     except RecursionError:
         raise _too_deep(depth) from None
     except ValueError as error:
         raise bad(f"the body is no JSON: {error}") from None
     return value
+
+
+def plain_arguments(text: str) -> str:
+    """Arguments of a call as they are. Raises ValueError for JSON with what templates can't write; all else is text."""
+    strange = "\\" in text or LARGE_NUMBER.search(text.encode())
+    try:
+        fault = not_plain(json.loads(text, parse_int=whole_number)) if strange else None
+    except (ValueError, RecursionError):
+        return text
+    if fault is not None:
+        raise ValueError(shown_fault(*fault))
+    return text
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -126,21 +127,31 @@ def _grammar_of(
 
 
 def _calls_that_open(service: Service, tools: ToolUse, thinking: Thinking | None) -> Grammar | None:
-    """What holds the calls that a reply may open. Raises ApiError where a strict tool can't be kept to.
+    """What holds the calls that a reply may open; None where the model can follow no grammar.
 
-    Where others can't, their arguments are any object, or nothing holds the reply.
+    Of tools that can't be kept to arguments are any object. Raises ApiError for a strict one, and for too many tools.
     """
-    problem = ""
-    for use in (tools, tools.loose()):
+    grammars = service.grammars
+
+    def usable(use: ToolUse) -> Grammar:
+        grammar = use.grammar(service.tokenizer)
+        grammars.check(grammar, thinking)
+        return grammar
+
+    try:
+        with suppress(GrammarError):
+            return usable(tools)
+        unheld = tools.unheld(grammars)
+        if any(tool.strict for tool in unheld):
+            raise bad(replace(tools, tools=[tool for tool in unheld if tool.strict]).fault(grammars) or "", "tools")
         try:
-            grammar = use.grammar(service.tokenizer)
-            service.grammars.check(grammar, thinking)
-        except (GrammarError, UsageError) as error:
-            problem = problem or str(error)
-        else:
-            return grammar
-    if tools.strict:
-        raise bad(tools.loose().fault(service.grammars) or problem, "tools")
+            return usable(tools.loose(unheld))
+        except GrammarError as error:
+            if len(unheld) < len(tools.tools):
+                raise bad(f"the tools are too much together: {error}", "tools") from None
+    except UsageError as error:
+        if tools.strict:
+            raise bad(str(error), "tools") from None
     return None
 
 

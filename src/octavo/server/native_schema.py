@@ -13,6 +13,7 @@ from octavo.server.schema import (
     MOST_CHOICES,
     MOST_MESSAGES,
     MOST_PROMPTS,
+    MOST_TOOLS,
     TOKEN,
     TOKENS,
     Body,
@@ -80,6 +81,6 @@ class DetokenizeRequest(Body):
 class TemplateRequest(Body):
     refuses: ClassVar[refused.Rules] = refused.TEMPLATE
     messages: Annotated[list[Message], many(MOST_MESSAGES, least=1)]
-    tools: Annotated[list[Tool], many(128)] | None = None
+    tools: Annotated[list[Tool], many(MOST_TOOLS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None

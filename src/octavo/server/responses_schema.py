@@ -9,9 +9,11 @@ from pydantic import Field, model_validator
 
 from octavo.server import refused
 from octavo.server.schema import (
+    ARGUMENTS,
     LIMIT,
     MOST_CONTENTS,
     MOST_MESSAGES,
+    MOST_TOOLS,
     Body,
     ChatRequest,
     Sampling,
@@ -49,7 +51,7 @@ class Item(Body):
     summary: Annotated[list[Part], many(MOST_CONTENTS)] | None = None
     call_id: str = ""
     name: str = ""
-    arguments: str = ""
+    arguments: ARGUMENTS = ""
     input: str = ""
     output: str | Annotated[list[Part], many(MOST_CONTENTS)] = ""
 
@@ -107,7 +109,7 @@ class NamedChoice(Body):
 class AllowedChoice(Body):
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedChoice], many(128, least=1)]
+    tools: Annotated[list[NamedChoice], many(MOST_TOOLS, least=1)]
 
 
 class ReasoningOptions(Body):
@@ -127,7 +129,7 @@ class ResponsesRequest(Sampling):
     max_output_tokens: LIMIT | None = None
     stream: bool | None = None
     text: TextOptions | None = None
-    tools: Annotated[list[FunctionTool], many(128)] | None = None
+    tools: Annotated[list[FunctionTool], many(MOST_TOOLS)] | None = None
     tool_choice: (
         Literal["none", "auto", "required"] | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")] | None
     ) = None

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from octavo.runtime.schema import without_reference
 from octavo.server import refused
+from octavo.server.body import plain_arguments
 from octavo.server.custom_tools import arguments, parameters
 
 MOST_CHOICES = 128
@@ -19,6 +20,7 @@ MOST_MESSAGES = 1 << 14
 MOST_CONTENTS = 1 << 14
 """The most parts of a message, or choices of a grammar."""
 MOST_BIASES = 1024
+MOST_TOOLS = 1024
 
 
 def many(most: int, *, least: int | None = None) -> Any:
@@ -126,9 +128,12 @@ class TextPart(Body):
     text: str
 
 
+ARGUMENTS = Annotated[str, AfterValidator(plain_arguments)]
+
+
 class Function(Body):
     name: str
-    arguments: str | dict[str, Any] = ""
+    arguments: ARGUMENTS | dict[str, Any] = ""
 
 
 class CustomCall(Body):
@@ -274,7 +279,7 @@ class NamedTool(Body):
 
 class AllowedList(Body):
     mode: Literal["auto", "required"]
-    tools: Annotated[list[NamedTool], many(128, least=1)]
+    tools: Annotated[list[NamedTool], many(MOST_TOOLS, least=1)]
 
 
 class AllowedTools(Body):
@@ -328,11 +333,13 @@ class ChatRequest(Constrained):
     max_completion_tokens: LIMIT | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[Tool], many(128)] | None = None
+    tools: Annotated[list[Tool], many(MOST_TOOLS)] | None = None
     tool_choice: (
         Literal["none", "auto", "required"] | Annotated[NamedTool | AllowedTools, Field(discriminator="type")] | None
     ) = None
-    functions: Annotated[list[ToolFunction], many(128)] | None = Field(None, description="an older form of tools")
+    functions: Annotated[list[ToolFunction], many(MOST_TOOLS)] | None = Field(
+        None, description="an older form of tools"
+    )
     function_call: Literal["none", "auto"] | NamedFunction | None = Field(
         None, description="an older form of tool_choice"
     )

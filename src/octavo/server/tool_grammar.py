@@ -19,12 +19,12 @@ def tools_grammar(form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer,
     """A grammar of one call or, with `several`, of one or more. Raises GrammarError for a schema that is none."""
     writer = _Writer(form, tools, tokenizer)
     thinks = "thinking? " if form.thinks[0] else ""
-    return Grammar.lark(f"start: {thinks}{writer.section(several)}\n{writer.rules()}")
+    return Grammar("calls", f"start: {thinks}{writer.section(several)}\n{writer.rules()}")
 
 
 def arguments_grammar(form: ToolFormat, tool: Tool, tokenizer: Tokenizer) -> Grammar:
     """A grammar of a call's arguments alone. Raises GrammarError for a schema that is none."""
-    return Grammar.lark(f"start: arguments0\n{_Writer(form, [tool], tokenizer).rules()}")
+    return Grammar("calls", f"start: arguments0\n{_Writer(form, [tool], tokenizer).rules()}")
 
 
 def or_json(calls: Grammar, answer: Grammar, form: ToolFormat = GENERIC) -> Grammar:
@@ -34,7 +34,7 @@ def or_json(calls: Grammar, answer: Grammar, form: ToolFormat = GENERIC) -> Gram
     value = f"{quoted(form.answers)} " if form.answers else ""
     value += json_value(json.loads(answer.text))
     rules = f"calls: {first.removeprefix(thinks)}\nanswer: {value}\n{rest}"
-    return Grammar.lark(f"start: {thinks}(calls | answer)\n{rules}")
+    return Grammar("calls", f"start: {thinks}(calls | answer)\n{rules}")
 
 
 def text_or_calls(form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer, *, several: bool) -> Grammar:

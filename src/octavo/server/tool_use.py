@@ -65,17 +65,30 @@ class ToolUse:
         """Whether there is a tool whose parameters are to be kept to in every keyword."""
         return any(tool.strict for tool in self.tools)
 
-    def loose(self) -> ToolUse:
-        """The same, with any object for the arguments of tools that are not strict."""
-        tools = [tool if tool.strict else replace(tool, parameters=ANYTHING) for tool in self.tools]
-        return replace(self, tools=tools)
+    def loose(self, some: Sequence[Tool]) -> ToolUse:
+        """The same, with any object for the arguments of some of the tools."""
+        names = {tool.name for tool in some}
+        return replace(self, tools=[replace(t, parameters=ANYTHING) if t.name in names else t for t in self.tools])
+
+    def unheld(self, grammars: Grammars) -> list[Tool]:
+        """The tools whose parameters no grammar can hold, found by halves. Raises UsageError."""
+        return self._unheld(grammars, self.tools)
+
+    def _unheld(self, grammars: Grammars, tools: Sequence[Tool]) -> list[Tool]:
+        try:
+            grammars.check(tools_grammar(self.form, tools, grammars.tokenizer, several=False))
+        except GrammarError:
+            half = len(tools) // 2
+            parts = (tools[:half], tools[half:]) if half else ()
+            return [one for part in parts for one in self._unheld(grammars, part)] if parts else [*tools]
+        return []
 
     def fault(self, grammars: Grammars) -> str | None:
         """What is wrong with the first tool that a grammar can't hold, in words of its schema; None where it can all.
 
         Raises UsageError.
         """
-        for tool in self.tools:
+        for tool in self.unheld(grammars):
             try:
                 grammars.check(arguments_grammar(self.form, tool, grammars.tokenizer))
             except GrammarError as error:

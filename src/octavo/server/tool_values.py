@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from octavo.errors import GrammarError
+from octavo.runtime.closed_schema import closed
 from octavo.runtime.grammar_process import JSON
 from octavo.server.lark import escaped, pattern, quoted
 from octavo.server.marked_reader import is_bare
@@ -22,11 +23,11 @@ UNWRITTEN = frozenset({
 
 
 def json_value(schema: Schema) -> str:
-    """A value as JSON, in Lark's words; without definitions that it does not refer to."""
+    """A value as JSON of a closed schema, in Lark's words; without definitions that it does not refer to."""
     options = {**JSON, **schema.get("x-guidance", {})}
     alone = _undefined(schema)
     schema = alone if '"$ref"' not in json.dumps(alone) else schema
-    return f"%json {json.dumps({**schema, 'x-guidance': options}, ensure_ascii=False)}"
+    return f"%json {json.dumps({**closed(schema), 'x-guidance': options}, ensure_ascii=False)}"
 
 
 def require_written(schema: Schema) -> None:
@@ -147,7 +148,7 @@ class Values:
 
     def _object(self, schema: Schema) -> str:
         others = schema.get("additionalProperties")
-        if schema.get("properties") or others is False:
+        if schema.get("properties") or others is False or (others is None and "properties" in schema):
             found = [
                 (f"{self.key(name)} {self.value(_part(one, schema))}", required)
                 for name, one, required in properties_of(schema)
