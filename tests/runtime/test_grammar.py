@@ -108,7 +108,10 @@ def schemas() -> st.SearchStrategy[Any]:
         st.sampled_from(LEAVES),
         st.builds(_integer, st.integers(-99, 99), st.integers(0, 30)),
         st.builds(_string, st.integers(0, 3), st.integers(0, 4)),
-        st.builds(lambda values: {"enum": values}, st.lists(st.one_of(names(), st.integers()), min_size=1, max_size=3)),
+        st.builds(
+            lambda values: {"enum": values},
+            st.lists(st.one_of(names(), st.integers(-(1 << 53), 1 << 53)), min_size=1, max_size=3),
+        ),
     )
     return st.recursive(leaf, _compound, max_leaves=6)
 
