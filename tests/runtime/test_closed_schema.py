@@ -119,6 +119,15 @@ def test_what_is_no_schema_is_for_the_compiler_to_refuse() -> None:
                 assert isinstance(closed(schema), dict)
 
 
+@pytest.mark.parametrize("n", [1 << 53, -(1 << 53), (1 << 53) + 1, -9223372036854775296, (1 << 64) - 1])
+def test_whole_numbers_that_no_float_has(n: int) -> None:
+    """They were others, or crashed."""
+    for schema in ({"enum": [1, n]}, {"const": n}, obj(a={"const": {"b": [n]}})):
+        with pytest.raises(GrammarError, match="not exact"):
+            takes(schema, n)
+    assert takes({"enum": [(1 << 53) - 1]}, (1 << 53) - 1)
+
+
 def test_one_of_several_that_a_closed_one_would_not_tell_apart_stays_open() -> None:
     """A key alone would be valid for the first one, too, so that a reply might be valid for both."""
     with pytest.raises(GrammarError, match="oneOf"):

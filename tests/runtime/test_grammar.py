@@ -96,6 +96,7 @@ def names() -> st.SearchStrategy[str]:
     return st.text('ab_ é"\\<', min_size=1, max_size=4)
 
 
+EXACT = (1 << 53) - 1
 LEAVES = [
     {"type": "boolean"}, {"type": "null"}, {"type": "integer"}, {"type": "number"}, {"const": {"a": [1.5, "é"]}},
     {"type": "string", "pattern": "^[a-c]+$"}, {"type": "string", "format": "date"},
@@ -108,7 +109,10 @@ def schemas() -> st.SearchStrategy[Any]:
         st.sampled_from(LEAVES),
         st.builds(_integer, st.integers(-99, 99), st.integers(0, 30)),
         st.builds(_string, st.integers(0, 3), st.integers(0, 4)),
-        st.builds(lambda values: {"enum": values}, st.lists(st.one_of(names(), st.integers()), min_size=1, max_size=3)),
+        st.builds(
+            lambda values: {"enum": values},
+            st.lists(st.one_of(names(), st.integers(-EXACT, EXACT)), min_size=1, max_size=3),
+        ),
     )
     return st.recursive(leaf, _compound, max_leaves=6)
 

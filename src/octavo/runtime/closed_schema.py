@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.errors import GrammarError
 from octavo.runtime.schema import referred
 
 Schema = Mapping[str, Any]
@@ -25,6 +26,8 @@ SAYS = frozenset({"properties", "required", "patternProperties", "additionalProp
 """Keywords that one value's keys depend on."""
 SETTLES = frozenset({"additionalProperties", "unevaluatedProperties", "const", "enum"})
 """Those that tell of keys which `properties` does not name."""
+MOST_WHOLE = (1 << 53) - 1
+"""The largest whole number whose neighbours are different floats."""
 MOST_BRANCHES = 256
 """The most schemas of a `oneOf` that are compared, each with each."""
 
@@ -33,7 +36,8 @@ def closed(schema: Schema) -> dict[str, Any]:
     """A schema of the same values, but that objects have no keys that it does not name, where it names some.
 
     Titles, descriptions and the like, which hold a value to nothing, are left out. It has new definitions at its
-    root where a part is referred to as one of several that hold together.
+    root where a part is referred to as one of several that hold together. Raises GrammarError for values that are
+    listed and can't be written exactly.
     """
     return _Closing(schema).whole()
 
@@ -101,6 +105,8 @@ class _Closing:
     def _inner(self, schema: Schema) -> dict[str, Any]:
         """A schema with closed ones for the values within, and without words that hold a value to nothing."""
         found = {key: value for key, value in schema.items() if key not in WORDS}
+        if not _is_exact([found.get("enum"), found.get("const")]):
+            raise GrammarError(f"enum or const has a whole number that is not exact (allowed: up to {MOST_WHOLE})")
         for key, value in found.items():
             if key in MAPS and isinstance(value, Mapping):
                 found[key] = {name: self._closed(one, ()) for name, one in value.items()}
@@ -179,6 +185,13 @@ class _Branch:
             name not in other.names or (values and theirs.get(name) and not values & theirs[name])
             for name, values in self.required.items()
         )
+
+
+def _is_exact(value: Any) -> bool:
+    """Whether whole numbers are those that they are when they are floats, as llguidance has them."""
+    if isinstance(value, Mapping | list):
+        return all(map(_is_exact, value.values() if isinstance(value, Mapping) else value))
+    return not isinstance(value, int) or abs(value) <= MOST_WHOLE
 
 
 def _list(schema: Schema, key: str) -> list[Any]:
