@@ -124,7 +124,7 @@ def started(model: str, seed: int, sequences: int, log: Path) -> Iterator[Run]:
 
 def children(pid: int) -> list[int]:
     """Processes that a process has started."""
-    found = []
+    found = list[int]()
     for task in os.listdir(f"/proc/{pid}/task"):
         with suppress(OSError):
             found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
