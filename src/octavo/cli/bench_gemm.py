@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from octavo.cli.columns import show_counters
 from octavo.cli.plain import to_json
 from octavo.errors import UsageError
 
@@ -59,6 +60,9 @@ def gemm(
     device: Annotated[
         Literal["auto", "cpu", "gpu"], typer.Option(help="Where to run; auto: the GPU if there is one.")
     ] = "auto",
+    counters: Annotated[
+        bool, typer.Option("--counters", help="Read an NVIDIA GPU's counters instead, by its program ncu.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> int:
     """Check and time y = x w of Gaussian values, x [M, K] and w [N, K]: `octavo bench gemm 512 4096 4096`.
@@ -70,9 +74,16 @@ as no BLAS there has float16; on a GPU float16, and the vendor's of 8 bits.
 from the exact product of the same quantized numbers.
     """
     from octavo.backends.gpu.device import unusable
-    from octavo.bench.gemm.measure import bench_gemm
+    from octavo.bench.gemm.measure import bench_gemm, count_gemm
 
     where = ("gpu" if unusable() is None else "cpu") if device == "auto" else device
+    if counters:
+        counted = count_gemm(m, n, k, scheme, where, how.how)
+        if as_json:
+            print(to_json(counted))
+        else:
+            show_counters(counted["kernels"], "product", "kernel")
+        return 0
     result = bench_gemm(m, n, k, scheme, where, how.how)
     print(to_json(result) if as_json else "\n".join(_lines(result)))
     return 0 if result["passed"] else 1

@@ -6,6 +6,8 @@ import itertools
 import os
 import statistics
 import time
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -79,6 +81,30 @@ def bench_gemm(m: int, n: int, k: int, scheme: str, device: str, how: How | None
         nothing = {"others_cpu": None, "withheld": "the interpreter's time is no GPU's"}
         return {**asked, "seconds": seconds, "gops": None, **share(None, seconds), "libraries": [], **nothing}
     return {**asked, **_timed(subject, x, w, scheme, device)}
+
+
+def products_of(m: int, n: int, k: int, scheme: str, how: How) -> dict[str, Callable[[], object]]:
+    """A call on the GPU of a product of Gaussian values, and of each of the libraries' beside it, by name."""
+    x, w = drawn(m, n, k, _whole(scheme), how.seed)
+    subject = subject_of(scheme, x, w, "gpu", how)
+    beside = library_calls(scheme, x, w, subject.operands, "gpu")
+    return {scheme: subject.calls(1)[0], **{name: calls[0] for name, calls in beside.items()}}
+
+
+def count_gemm(m: int, n: int, k: int, scheme: str, device: str, how: How | None = None) -> dict[str, Any]:
+    """What an NVIDIA GPU's counters say of a product and of the libraries' beside it: m, n, k, scheme, and `kernels`,
+    rows of `counters.by_product`.
+
+    Raises what `bench_gemm` raises, and BackendError without a GPU, without `ncu` or the right to read counters.
+    """
+    from octavo.bench.counters import by_product, read_counters
+
+    scheme, how = scheme.lower(), how or How()
+    if device != "gpu" or _interpreted():
+        raise UsageError("--counters are those of an NVIDIA GPU (allowed: --device gpu, without TRITON_INTERPRET)")
+    names = list(products_of(m, n, k, scheme, how))
+    found = read_counters({"gemm": {"m": m, "n": n, "k": k, "scheme": scheme, "how": asdict(how)}})
+    return {"m": m, "n": n, "k": k, "scheme": scheme, "kernels": by_product(found, names)}
 
 
 def _timed(subject: GemmSubject, x: F32, w: F32, scheme: str, device: str) -> dict[str, Any]:
