@@ -32,7 +32,7 @@ def measured(scheme: str, m: int, n: int, k: int, rounds: int) -> dict[str, Any]
     subject = measure.subject_of(scheme, x, w, "cpu")
     errors = measure.errors(subject, x, w)
     ours = subject.calls(measure.copies_of(m, subject.weight_bytes))
-    name, library = measure.library_calls(scheme, x, w, subject.operands, "cpu")
+    ((name, library),) = measure.library_calls(scheme, x, w, subject.operands, "cpu").items()
     times, library_times = [], []
     for _ in range(rounds):
         times.append(measure.median_seconds(ours, "cpu"))

@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from octavo import ops
+from octavo.backends.gpu import device
 from octavo.bench import limits
 from octavo.bench.gemm import limits as gemm_limits
 from octavo.bench.gemm import measure, stored
@@ -34,7 +36,9 @@ def test_every_scheme_passes(octavo: Run, scheme: str, m: int) -> None:
     assert 0 < result["rel_l2"] <= result["bound"] == measure.PRODUCTS[scheme].bound
     assert result["own_error"] < 1e-6
     assert result["seconds"] > 0
-    assert result["ratio"] == pytest.approx(result["library_seconds"] / result["seconds"])
+    ((library),) = result["libraries"]
+    assert library["name"] == "float32 BLAS"
+    assert library["ratio"] == pytest.approx(library["seconds"] / result["seconds"])
     assert (result["limit"] is None) == scheme.startswith("fp8")
 
 
@@ -46,7 +50,7 @@ def test_every_stored_format_passes(name: str, m: int) -> None:
     assert result["scheme"] == name
     assert result["bound"] / 8 < result["rel_l2"] <= result["bound"] == stored.bound(stored.STORED[name])
     assert result["own_error"] < 1e-6
-    assert result["library"] == "float32 BLAS"
+    assert [each["name"] for each in result["libraries"]] == ["float32 BLAS"]
 
 
 def test_bounds_that_are_promised(octavo: Run) -> None:
@@ -82,6 +86,108 @@ def test_a_wrong_stored_product_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not result["passed"]
 
 
+ASKED = (
+    ("int8", "--scale-a", "tensor", "--bias"),
+    ("int8", "--scale-a", "64", "--activation", "relu"),
+    ("int8", "--bias", "--activation", "gelu", "--residual"),
+    ("w4a8-g128", "--scale-a", "tensor", "--residual"),
+    ("fp8", "--fp8", "e5m2", "--scale-a", "tensor"),
+    ("fp8", "--fp8", "e4m3-e5m2", "--activation", "silu", "--residual"),
+    ("fp8-blocks", "--fp8", "e5m2-e4m3", "--bias"),
+)
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=" ".join)
+def test_every_option_of_a_product(octavo: Run, asked: tuple[str, ...]) -> None:
+    scheme, *options = asked
+    done = octavo("bench", "gemm", "9", "40", "256", "--scheme", scheme, *options, "--device", "cpu", "--json")
+    result = json.loads(done.out)
+    assert done.status == 0, result
+    assert result["bound"] == (0.1 if "e5m2" in str(options) else measure.PRODUCTS[scheme].bound)
+    assert result["bound"] / 8 < result["rel_l2"]
+    assert result["own_error"] < 1e-6
+
+
+def test_what_follows_the_sums_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product without its bias, its activation or its residual fails."""
+    right = ops.int8_gemm
+    how = measure.How(bias=True, activation="silu", residual=True)
+    assert measure.bench_gemm(9, 40, 64, "int8", "cpu", how)["passed"]
+    for left_out in ("bias", "activation", "residual"):
+
+        def without(*arguments: Any, left_out: str = left_out, **after: Any) -> Any:
+            return right(*arguments, **{name: value for name, value in after.items() if name != left_out})
+
+        monkeypatch.setattr(ops, "int8_gemm", without, raising=False)
+        assert not measure.bench_gemm(9, 40, 64, "int8", "cpu", how)["passed"]
+
+
+def test_a_seed_draws_other_values(octavo: Run) -> None:
+    def errors(*seed: str) -> Any:
+        result = json.loads(octavo("bench", "gemm", "9", "40", "64", *seed, "--device", "cpu", "--json").out)
+        return result["rel_l2"], result["max_abs_err"]
+
+    assert errors() == errors("--seed", "0") != errors("--seed", "7") == errors("-s", "7")
+
+
+@pytest.fixture
+def beside(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
+    """What others take of the machine, and the least milliseconds that each of two looks at the limit finds."""
+    found = {"others": 0.0, "before": 1e-6, "after": 1e-6}
+    looks = iter(["before", "after"] * 9)
+    monkeypatch.setattr(measure.Watch, "others", lambda self: found["others"])
+    monkeypatch.setattr(measure.limits, "limit", lambda *_: gemm_limits.Limit("9 GOPS", found[next(looks)]))
+    return found
+
+
+def test_a_busy_machine_has_no_ratio(octavo: Run, beside: dict[str, float]) -> None:
+    asked = ("bench", "gemm", "9", "40", "64", "--device", "cpu")
+    quiet = octavo(*asked).out.splitlines()
+    assert quiet[3].endswith("% of 9 GOPS")
+    assert quiet[4].endswith("x")
+    beside["others"] = 0.31
+    busy = octavo(*asked).out.splitlines()
+    assert busy[3].endswith("  Limit: ? of 9 GOPS")
+    assert busy[4].endswith("  Ratio: withheld")
+    assert busy[5] == "Busy machine: other programs took up to 31% of the CPU; rates mislead."
+
+
+def test_more_than_the_limit_has_no_ratio(octavo: Run, beside: dict[str, float]) -> None:
+    """Unless what was measured after the product is more: the most counts."""
+    asked = ("bench", "gemm", "9", "40", "64", "--device", "cpu")
+    beside["before"] = 1e9
+    assert "Ratio: withheld" not in octavo(*asked).out
+    beside["after"] = 1e9
+    said = octavo(*asked).out
+    assert "Ratio: withheld" in said
+    assert "of the limit was reached, so that others had the machine while the limit was measured" in said
+
+
+@pytest.mark.parametrize("asked", [("int8",), ("int8", "--scale-a", "64"), ("fp8", "--fp8", "e4m3-e5m2"),
+                                   ("w4a8-g128", "--bias", "--residual"), ("q4_k",)], ids=" ".join)  # fmt: skip
+def test_the_interpreter_runs_the_kernels_of_the_gpu(
+    octavo: Run, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not device.interpreted():
+        pytest.skip("kernels run on a GPU here")
+    for name in ("int8_gemm", "w4a8_gemm", "fp8_gemm"):  # which NumPy's arrays go to, and tensors in the host's memory
+        monkeypatch.setattr(ops, name, None, raising=False)
+    done = octavo("bench", "gemm", "2", "32", "256", "--scheme", *asked, "--device", "gpu")
+    lines = done.out.splitlines()
+    assert done.status == 0
+    assert lines[0].startswith(f"{asked[0]} on Triton's interpreter, 2 x 32 x 256")
+    assert lines[3].endswith(" s, the interpreter's, which is no GPU's")
+    assert lines[4:] == ["PASSED"]
+
+
+def test_the_interpreter_refuses_what_takes_minutes(octavo: Run) -> None:
+    if not device.interpreted():
+        pytest.skip("kernels run on a GPU here")
+    error = octavo("bench", "gemm", "--device", "gpu").error()
+    assert "M x N x K is 268,435,456 with scheme int8 in Triton's interpreter" in error
+    assert "(allowed: up to 33,554,432, or a GPU)" in error
+
+
 def test_default_prints_its_lines(octavo: Run) -> None:
     lines = octavo("bench", "gemm", "--device", "cpu").out.splitlines()
     assert lines[0] == "int8 on cpu, 512 x 512 x 1024"
@@ -92,12 +198,12 @@ def test_default_prints_its_lines(octavo: Run) -> None:
     assert " ms  Throughput: " in lines[3]
     assert " GOPS  Limit: " in lines[3]
     assert lines[4].startswith("Library: float32 BLAS ")
-    assert lines[5] == "PASSED"
+    assert lines[-1] == "PASSED"
 
 
 def spoiled(change: Any) -> Any:
     right = ops.int8_gemm
-    return lambda *arguments: change(right(*arguments))
+    return lambda *arguments, **after: change(right(*arguments, **after))
 
 
 @pytest.mark.parametrize(
@@ -145,6 +251,21 @@ def test_what_is_refused(octavo: Run) -> None:
     assert "values of a matrix" in octavo("bench", "gemm", "999999", "999999", "1", "--device", "cpu").error()
 
 
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (("--scheme", "w4a8", "--scale-a", "64"), "--scale-a 64 with scheme w4a8 and K = 256"),
+        (("--scale-a", "48"), "(allowed: token or tensor; with int8 a multiple of 32 that divides K)"),
+        (("--scale-a", "row"), "--scale-a is 'row' (allowed: token, tensor, or how many values of K share a scale)"),
+        (("--fp8", "e5m2"), "--fp8 e5m2-e5m2 with scheme int8 (allowed with it: fp8 and fp8-blocks)"),
+        (("--scheme", "fp8-blocks", "--scale-a", "tensor"), "whose activations have a scale for 128 values"),
+        (("--scheme", "q8_0", "--bias"), "scheme q8_0 is a model's product"),
+    ],
+)  # fmt: skip
+def test_options_that_a_scheme_has_not(octavo: Run, asked: tuple[str, ...], said: str) -> None:
+    assert said in octavo("bench", "gemm", "4", "16", "256", *asked, "--device", "cpu").error()
+
+
 def test_too_little_memory_is_a_line(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def drawn(*sizes: int) -> None:
         raise MemoryError("Unable to allocate 8.00 GiB")
@@ -162,3 +283,19 @@ def test_limit_is_what_takes_longer() -> None:
     work = gemm_limits.limit(10**12, 1, 1, "int8")
     assert work is not None
     assert work.name.endswith(" GOPS")
+
+
+@pytest.mark.parametrize(
+    ("scheme", "names"), [("int8", ["int8", "float16"]), ("w4a8", ["float16"]), ("q8_0", ["float16"])]
+)
+def test_float16_stands_beside_every_scheme_on_a_gpu(scheme: str, names: list[str]) -> None:
+    """And the vendor's int8 beside int8; here torch multiplies on the CPU."""
+    from octavo.bench.gemm import library
+
+    x, w = measure.drawn(32, 48, 64)
+    placed = tuple(torch.from_numpy(np.round(each).astype(np.int8)) for each in (x, w))
+    found = library.calls(scheme, x, w, placed, 2)
+    assert [name.split()[1] for name in found] == names
+    y: Any = list(found.values())[-1][1]()
+    assert np.linalg.norm(y.float().numpy() - x @ w.T) < 0.01 * np.linalg.norm(x @ w.T)
+    assert all(call() is not None for calls in found.values() for call in calls)

@@ -60,7 +60,19 @@ def test_markdown() -> None:
 def test_a_busy_machine_is_told_of() -> None:
     busy = result()
     busy["tests"][1]["others_cpu"] = 0.31
-    assert "**Busy machine**: other programs took up to 31% of the CPU" in to_markdown(busy)
+    text = to_markdown(busy)
+    assert "**Busy machine**: other programs took up to 31% of the CPU" in text
+    ratios = [line.split("|")[4].strip() for line in text.splitlines() if line.startswith("| prefill 256 |")]
+    ratios += [line.split("|")[4].strip() for line in text.splitlines() if line.startswith("| decode 64")]
+    assert ratios == ["**2.00**", "withheld", "", "**1.25**"]
+
+
+def test_more_than_the_limit_has_no_ratio() -> None:
+    """Someone else had the machine while the limit was measured."""
+    fast = result()
+    fast["tests"][3]["share_of_read_limit"] = 1.13
+    assert "| **1.25** |" in to_markdown(result())
+    assert "| **1.25** |" not in to_markdown(fast)
 
 
 def test_csv_has_a_row_for_each_test_and_subject() -> None:

@@ -34,8 +34,7 @@ def test_round_trip_is_within_half_a_step(a):
             values = np.abs(X).reshape(groups.shape)
             assert np.all(groups <= np.maximum(values * 0.0626, q.scales[..., None] * 2.0**-9))
             return
-        # half a step, and half a step more at the ends where the zero point is rounded
-        assert np.all(groups <= q.scales[..., None] * (1.001 if q.zeros is not None else 0.501))
+        assert np.all(groups <= q.scales[..., None] * 0.501)
 
 
 def test_q8_1_by_definition():
@@ -64,15 +63,6 @@ def test_int8_token_by_definition():
     assert q.scales.shape == (2, 3, 1)
     assert np.array_equal(q.scales[..., 0], np.abs(X).max(axis=-1) / np.float32(127))
     assert np.abs(q.codes.astype(int)).max(axis=-1).tolist() == [[127] * 3] * 2
-
-
-def test_uint8_token_by_definition():
-    x = np.array([[-1.0, 0.0, 3.0, 1.5], [2.01, 4.0, 1.0, 3.0], [-2.01, -4.0, -1.0, -3.0]], np.float32)
-    q = activation("uint8_token").quantize(x)
-    assert q.codes.dtype == np.uint8
-    assert q.zeros[:, 0].tolist() == [64, 0, 255]
-    assert q.codes.tolist() == [[0, 64, 255, 160], [128, 255, 64, 191], [127, 0, 191, 64]]
-    assert q.dequantize()[0, 1] == 0.0
 
 
 def test_a_scale_that_is_given_cuts_off_what_is_beyond():

@@ -36,15 +36,19 @@ def test_scales_have_the_shape_of_what_shares_them(granularity: definition.Granu
 
 def test_token_codes_are_those_of_the_activation_formats() -> None:
     x = gaussian(5, 64)
-    symmetric, affine = activation("int8_token").quantize, activation("uint8_token").quantize
+    symmetric = activation("int8_token").quantize
     assert symmetric is not None
-    assert affine is not None
     codes, scale = definition.quantize_int8(x, "token")
     assert (codes == symmetric(x).codes).all()
     assert (scale == symmetric(x).scales).all()
+
+
+def test_zero_points_by_hand() -> None:
+    x = np.array([[-1.0, 0.0, 3.0, 1.5], [2.01, 4.0, 1.0, 3.0], [-2.01, -4.0, -1.0, -3.0]], np.float32)
     codes, scale, zero = definition.quantize_int8_zero(x, "token")
-    assert (codes == affine(x).codes.astype(np.int16) - 128).all()
-    assert (zero == affine(x).zeros - 128).all()
+    assert (zero[:, 0] + 128).tolist() == [64, 0, 255]
+    assert (codes.astype(int) + 128).tolist() == [[0, 64, 255, 160], [128, 255, 64, 191], [127, 0, 191, 64]]
+    assert (codes[0, 1] - zero[0, 0]) * scale[0, 0] == 0.0
 
 
 @settings(deadline=None)

@@ -14,8 +14,9 @@ import torch
 
 from octavo import ops
 from octavo.backends.cpu import gemm
+from octavo.bench.gemm.stored import STORED
 from octavo.errors import OctavoError, UsageError
-from octavo.formats import QTensor, by_name, quantize_reference
+from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.rows import pack_int4
 from octavo.ops import definition
 from octavo.ops.products import MOST_K
@@ -258,3 +259,32 @@ def test_kinds_of_tensors_that_there_is_no_array_of() -> None:
     sparse = torch.eye(64).to_sparse()
     with pytest.raises(UsageError, match=r"a tensor is torch.sparse_coo \(allowed: torch.strided\)"):
         ops.quantize_int8(sparse, "token")
+
+
+@pytest.mark.parametrize("name", some(STORED, 2))
+@pytest.mark.parametrize("m", [1, 5])
+def test_few_tokens_of_floats_are_multiplied_in_registers(name: str, m: int) -> None:
+    """As exactly as float32, of numbers of any size, and without decoding the weight."""
+    fmt = STORED[name]
+    rng = np.random.default_rng(1)
+    x = (rng.standard_normal((m, 512)) * 10 ** rng.uniform(-20, 20, (m, 1))).astype(np.float32)
+    x[:, :40] = 0
+    x[0, 50:60] *= 1e4
+    weight = quantize_reference(rng.standard_normal((37, 512)).astype(np.float32), fmt)
+    exact = x.astype(np.float64) @ dequantize(weight).astype(np.float64).T
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("octavo.ops.weight_only.decode", None)
+        y = ops.matmul(x, weight)
+    of_row = np.linalg.norm(exact, axis=1, keepdims=True) / np.sqrt(37)
+    assert (np.abs(y - exact) / of_row).max() < 3e-6
+    np.testing.assert_array_equal(ops.matmul(x, weight), y)
+
+
+def test_what_is_not_finite_stays_so_in_its_row() -> None:
+    weight = quantize_reference(np.ones((5, 64), np.float32), by_name("Q8_0"))
+    x = np.ones((3, 64), np.float32)
+    x[1, 3], x[2, 4] = np.nan, np.inf
+    y = ops.matmul(x, weight)
+    assert np.isfinite(y[0]).all()
+    assert np.isnan(y[1]).all()
+    assert np.isinf(y[2]).all()

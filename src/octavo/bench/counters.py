@@ -1,4 +1,4 @@
-"""What a GPU's own counters say of each kernel of a step: instructions by kind, and bytes to and from its memory.
+"""What a GPU's own counters say of each kernel of a step or of a product: instructions by kind, occupancy, and bytes.
 
 NVIDIA's `ncu` (Nsight Compute) reads them: it runs `python -m octavo.bench.counters`, which makes each call of a step
 within a range of NVTX that has the node's number, and repeats each kernel as often as its counters take.
@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,23 +30,36 @@ METRICS = {
     "integer": "smsp__sass_thread_inst_executed_op_integer_pred_on.sum",
     "warps": "sm__inst_executed.sum",
     "matrix": "sm__inst_executed_pipe_tensor.sum",
+    "l1": "l1tex__t_bytes.sum",
 }
 """Counters by our names. Instructions and integer ones are of threads, `warps` and matrix ones of warps."""
+SHARES = {
+    "occupancy": "sm__warps_active.avg.pct_of_peak_sustained_active",
+    "dram_share": "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+    "tensor_share": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active",
+}
+"""Counters in percent of what the GPU has at most; a GPU that lacks one has no number."""
 IN_RANGE = re.compile(r":node (\d+):")
 SECONDS = 600
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel of a step: the node whose call launched it, by its place in the graph, and its counters."""
+    """A kernel of a step: the node whose call launched it, by its place in the graph, and its counters.
+
+    counts  of METRICS
+    shares  of SHARES, from 0 to 1; None where the GPU has no such counter
+    """
 
     node: int
     name: str
     counts: Mapping[str, float]
+    shares: Mapping[str, float | None]
 
 
 def read_counters(arguments: Mapping[str, Any]) -> list[Kernel]:
-    """The kernels of a step in order; `arguments` are those of `run_step`.
+    """The kernels in order of a step, or of a product: `arguments` are those of `run_step`, or `gemm` with those of
+    `run_gemm`.
 
     Raises BackendError where `ncu` is not installed, or can't read counters here.
     """
@@ -54,7 +67,7 @@ def read_counters(arguments: Mapping[str, Any]) -> list[Kernel]:
     if tool is None:
         raise BackendError("--counters needs NVIDIA's Nsight Compute: the program ncu is not on the PATH")
     how = ["--clock-control", "none", "--profile-from-start", "off", "--nvtx", "--csv", "--page", "raw"]
-    names = ["--print-units", "base", "--metrics", ",".join(METRICS.values())]
+    names = ["--print-units", "base", "--metrics", ",".join((METRICS | SHARES).values())]
     step = [sys.executable, "-m", "octavo.bench.counters", json.dumps(dict(arguments))]
     try:
         done = subprocess.run([tool, *how, *names, *step], capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -80,7 +93,8 @@ def parse(lines: Iterable[str]) -> list[Kernel]:
         found = next((m for value in row.values() if value and (m := IN_RANGE.search(value))), None)
         if found is not None:
             counts = {name: _number(row, metric) for name, metric in METRICS.items()}
-            kernels.append(Kernel(int(found[1]), row["Kernel Name"], counts))
+            shares = {name: _share(row.get(metric)) for name, metric in SHARES.items()}
+            kernels.append(Kernel(int(found[1]), row["Kernel Name"], counts, shares))
     return kernels
 
 
@@ -92,11 +106,18 @@ def _number(row: Mapping[str, str], metric: str) -> float:
         raise BackendError(f"ncu: {metric} of {row['Kernel Name']} is {text!r}, which is no number") from None
 
 
+def _share(text: str | None) -> float | None:
+    try:
+        return float(text.replace(",", "")) / 100 if text else None
+    except ValueError:
+        return None
+
+
 def by_kernel(kernels: Sequence[Kernel], nodes: Sequence[Node]) -> list[dict[str, Any]]:
     """Kernels of one name that compute one op with weights of the same formats, those that take longest first.
 
     Keys of a row: op, kernel, formats, launches, seconds, dram_bytes, f16_bytes (that its weights would have as
-    float16), integer (share of the threads' instructions), matrix (share of the warps' instructions).
+    float16), and those of `measures`.
     """
     groups: dict[tuple[str, str, str], list[Kernel]] = {}
     for kernel in kernels:
@@ -108,14 +129,40 @@ def by_kernel(kernels: Sequence[Kernel], nodes: Sequence[Node]) -> list[dict[str
 
 
 def _row(key: tuple[str, str, str], members: Sequence[Kernel], nodes: Sequence[Node]) -> dict[str, Any]:
-    total = {name: sum(k.counts[name] for k in members) for name in METRICS}
     op, kernel, formats = key
-    return {
-        "op": op, "kernel": kernel, "formats": formats, "launches": len(members),
-        "seconds": total["nanoseconds"] / 1e9, "dram_bytes": total["read"] + total["written"],
-        "f16_bytes": sum(2 * _weights(nodes[n]) for n in {k.node for k in members}),
-        "integer": total["integer"] / max(total["instructions"], 1), "matrix": total["matrix"] / max(total["warps"], 1),
+    halves = sum(2 * _weights(nodes[n]) for n in {k.node for k in members})
+    return {"op": op, "kernel": kernel, "formats": formats, **measures(members), "f16_bytes": halves}
+
+
+def by_product(kernels: Sequence[Kernel], names: Sequence[str]) -> list[dict[str, Any]]:
+    """A row for each kernel of some products in order: product, kernel, and `measures`."""
+    groups: dict[tuple[int, str], list[Kernel]] = {}
+    for kernel in kernels:
+        groups.setdefault((kernel.node, kernel.name), []).append(kernel)
+    return [{"product": names[node], "kernel": name, **measures(group)} for (node, name), group in groups.items()]
+
+
+def measures(members: Sequence[Kernel]) -> dict[str, Any]:
+    """Of some launches together: launches, seconds, dram_bytes, l1_bytes, integer (share of the threads' instructions),
+    matrix (share of the warps' instructions).
+
+    And by time: occupancy (warps of those that fit), dram_share (of the memory's speed), tensor_share (of the tensor
+    cores' cycles); None where the GPU does not count it.
+    """
+    total = {name: sum(k.counts[name] for k in members) for name in METRICS}
+    made = {
+        "launches": len(members), "seconds": total["nanoseconds"] / 1e9, "dram_bytes": total["read"] + total["written"],
+        "l1_bytes": total["l1"], "integer": total["integer"] / max(total["instructions"], 1),
+        "matrix": total["matrix"] / max(total["warps"], 1),
     }  # fmt: skip
+    return made | {name: _by_time(members, name) for name in SHARES}
+
+
+def _by_time(members: Sequence[Kernel], name: str) -> float | None:
+    pairs = [(k.counts["nanoseconds"], k.shares[name]) for k in members]
+    if any(value is None for _, value in pairs):
+        return None
+    return sum(time * (value or 0.0) for time, value in pairs) / max(sum(time for time, _ in pairs), 1e-9)
 
 
 def _weights(node: Node) -> int:
@@ -126,17 +173,21 @@ def _weights(node: Node) -> int:
 
 def run_calls(plan: Plan, graph: Graph) -> None:
     """Make the calls of a plan, each within a range that has its node's place in the graph, while counters are read."""
+    places = {id(node): i for i, node in enumerate(graph.nodes)}
+    _in_ranges([(places[id(node)], call) for node, call in plan.calls])
+
+
+def _in_ranges(calls: Sequence[tuple[int, Callable[[], object]]]) -> None:
+    """Make each call, and once more within a range of its number, while counters are read."""
     import torch
 
-    places = {id(node): i for i, node in enumerate(graph.nodes)}
-
-    for _, call in plan.calls:
+    for _, call in calls:
         call()
     torch.cuda.synchronize()
     cuda: Any = torch.cuda
     cuda.profiler.start()
-    for node, call in plan.calls:
-        cuda.nvtx.range_push(f"node {places[id(node)]}")
+    for number, call in calls:
+        cuda.nvtx.range_push(f"node {number}")
         call()
         cuda.nvtx.range_pop()
     torch.cuda.synchronize()
@@ -154,5 +205,18 @@ def run_step(model: str, new: int, depth: int, kv: CacheType, attention: Attenti
             run_calls(plan, engine.graph)
 
 
+def run_gemm(m: int, n: int, k: int, scheme: str, how: Mapping[str, Any]) -> None:
+    """Make a call of a product on the GPU, number 0, and of the libraries' beside it, in their order."""
+    from octavo.bench.gemm.measure import products_of
+    from octavo.bench.gemm.subject import How
+
+    given = How(**{**how, "kinds": tuple(how["kinds"])})  # a list in JSON
+    _in_ranges(list(enumerate(products_of(m, n, k, scheme, given).values())))
+
+
 if __name__ == "__main__":
-    run_step(**json.loads(sys.argv[1]))
+    arguments = json.loads(sys.argv[1])
+    if "gemm" in arguments:
+        run_gemm(**arguments["gemm"])
+    else:
+        run_step(**arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 from octavo.bench.cases import Built, OpCase, executor
 from octavo.bench.cost import Cost, Load, total
+from octavo.bench.others import Watch
 from octavo.graph.node import Node
 from octavo.graph.plan import Plan
 from octavo.graph.protocol import Backend
@@ -24,22 +26,24 @@ def time_cases(
     cases: Sequence[OpCase], backends: Sequence[Backend], *, limit: Callable[[], float] | None = None,
     seconds: float = ENOUGH_SECONDS,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """A row for each case: name, op, formats, tokens, seconds (median), rounds, gbps, gops, share_of_read_limit.
+    """A row for each case: name, op, formats, tokens, seconds (median), rounds, gbps, gops, share_of_read_limit,
+    others_cpu (the share of the CPU that other programs took, or None).
 
     gbps is of the weights as the file stores them, and of the KV cache. `limit` measures the read limit, GB/s, before
-    each case. Weights of up to 16 tokens lie in as many copies as no cache holds, which take turns. On a GPU its own
-    events are the clock. Raises GraphError for a case that the first backend can't run.
+    and after each case; the most counts. Weights of up to 16 tokens lie in as many copies as no cache holds, which take
+    turns. On a GPU its own events are the clock. Raises GraphError for a case that the first backend can't run.
     """
-    most = 0.0
+    most = limit() if limit and cases else 0.0
     for case in cases:
-        most = max(most, limit()) if limit else 0.0
+        watch = Watch([os.getpid()])
         times, does = _time(case, backends, seconds)
+        most, others = max(most, limit()) if limit else 0.0, watch.others()
         median = statistics.median(times)
         gbps = (does.weights + does.cache) / median / 1e9
         yield {
             "name": case.name, "op": case.op, "formats": list(case.formats), "tokens": case.tokens,
             "seconds": median, "rounds": len(times), "gbps": gbps, "gops": does.operations / median / 1e9,
-            "share_of_read_limit": gbps / most if most else None,
+            "share_of_read_limit": gbps / most if most else None, "others_cpu": others,
         }  # fmt: skip
 
 

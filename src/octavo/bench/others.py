@@ -11,10 +11,24 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+BUSY = 0.05
+"""Share of the CPU that others may take before a result says so."""
+OVER = 1.005
+"""More of a limit than this was not reached: the limit was measured while others had the machine."""
+
 STEAL = 7
 """Place in /proc/stat of the time that a hypervisor gave to others."""
 IDLE = (3, 4)
 """Places of idle time and of waiting for input and output."""
+
+
+def misleading(others: float | None, share: float | None) -> str | None:
+    """Why no ratio is given: others had more than `BUSY` of the CPU, or more than the limit was reached; else None."""
+    if (others or 0.0) > BUSY:
+        return f"other programs took up to {others:.0%} of the CPU"
+    if (share or 0.0) > OVER:
+        return f"{share:.0%} of the limit was reached, so that others had the machine while the limit was measured"
+    return None
 
 
 class Watch:

@@ -9,10 +9,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-Result = dict[str, Any]
+from octavo.bench.others import BUSY, misleading
 
-BUSY = 0.05
-"""Share of the CPU that others may take before a result says so."""
+Result = dict[str, Any]
 
 
 def to_json(result: Result) -> str:
@@ -43,7 +42,8 @@ def to_markdown(result: Result) -> str:
     others = max((test["others_cpu"] or 0.0 for test in result["tests"]), default=0.0)
     if others > BUSY:
         lines += [
-            f"**Busy machine**: other programs took up to {others:.0%} of the CPU, so rates and ratios mislead.",
+            f"**Busy machine**: other programs took up to {others:.0%} of the CPU, so rates mislead, and ratios are"
+            " withheld.",
             "",
         ]
     head = ["test", "tok/s"]
@@ -91,10 +91,12 @@ def file_name(result: Result, extension: str = "json") -> str:
 
 def _cells(test: dict[str, Any], names: list[str]) -> list[str]:
     ours, *others = names
+    withheld = misleading(test["others_cpu"], test.get("share_of_read_limit"))
     cells = [test["test"], _rate(test["rates"][ours])]
     for name in others:
         known = name in test["rates"]
-        cells += [_rate(test["rates"][name]), f"**{test['ratio'][name]:.2f}**"] if known else ["", ""]
+        ratio = f"**{test['ratio'][name]:.2f}**" if known and not withheld else "withheld"
+        cells += [_rate(test["rates"][name]), ratio] if known else ["", ""]
     return [
         *cells,
         _number(test.get("weights_gbps"), ".1f"),

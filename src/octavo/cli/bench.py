@@ -26,7 +26,7 @@ SHAPES = (
     "mamba2-2.7b, mamba-2.8b, rwkv7-1.5b, llama3-8b, gemma3-4b, gpt-oss-20b or deepseek-v2-lite."
 )
 app = typer.Typer(help="Measure speed.", no_args_is_help=True)
-app.command("gemm")(gemm)
+app.command("gemm")(grouped(gemm))
 app.command("serve")(grouped(serve))
 
 
@@ -127,8 +127,12 @@ def ops(
     if not as_json:
         print(f"{'case':<{width}} {'time':>10} {'GB/s':>7} {'of limit':>8} {'GOPS':>7}")
     backends = backends_of(device, used)
+    rows = []
     for row in time_cases(cases, backends, limit=read_limit_of(backends[0], used)):
         print(to_json(row) if as_json else _line(row, width), flush=True)
+        rows.append(row)
+    if not as_json:
+        _say_what_misleads(rows)
 
 
 @app.command("make")
@@ -145,9 +149,22 @@ def make(
     print(f"{output}: {shape} with random weights, {preset.upper()}, {size(os.path.getsize(output))}")
 
 
+def _say_what_misleads(rows: list[dict[str, Any]]) -> None:
+    """A line where others had part of the machine, and one where more than the limit was reached."""
+    from octavo.bench.others import BUSY, OVER
+
+    others = max(row["others_cpu"] or 0.0 for row in rows)
+    if others > BUSY:
+        print(f"Busy machine: other programs took up to {others:.0%} of the CPU, so rates mislead.")
+    if any((row["share_of_read_limit"] or 0.0) > OVER for row in rows):
+        print("over: more than the read limit, of what a cache holds or while others had the machine.")
+
+
 def _line(row: dict[str, Any], width: int) -> str:
+    from octavo.bench.others import OVER
+
     limit = row["share_of_read_limit"]
-    share = f"{'' if limit is None else format(limit, '.0%'):>8}"
+    share = f"{'' if limit is None else 'over' if limit > OVER else format(limit, '.0%'):>8}"
     speeds = f"{row['gbps']:>7.1f} {share} {row['gops']:>7,.0f}"
     digits = 1 if row["seconds"] < 1e-4 else 0
     return f"{row['name']:<{width}} {row['seconds'] * 1e6:>7,.{digits}f} us {speeds}"

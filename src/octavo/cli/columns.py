@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from octavo.cli.plain import printable
 
 
 def columns(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()) -> list[str]:
@@ -22,3 +25,18 @@ def columns(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Seq
 def print_columns(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequence[str] = ()) -> None:
     """Print a table."""
     print("\n".join(columns(headings, rows, numbers)))
+
+
+def show_counters(rows: Iterable[Mapping[str, Any]], *names: str) -> None:
+    """The table of a GPU's counters: what names a row, and `bench.counters.measures` of it."""
+    numbers = ("launches", "us", "DRAM MB", "of f16", "L1 MB", "of DRAM", "occupancy", "tensor", "integer", "matrix")
+    cells = []
+    for row in rows:
+        of_f16 = f"{row['dram_bytes'] / row['f16_bytes']:.2f}" if row.get("f16_bytes") else ""
+        shares = ("" if row[n] is None else f"{row[n]:.1%}" for n in ("dram_share", "occupancy", "tensor_share"))
+        cells.append((
+            *(printable(row[name]) for name in names), str(row["launches"]), f"{row['seconds'] * 1e6:.1f}",
+            f"{row['dram_bytes'] / 1e6:.2f}", of_f16, f"{row['l1_bytes'] / 1e6:.2f}", *shares,
+            f"{row['integer']:.1%}", f"{row['matrix']:.1%}",
+        ))  # fmt: skip
+    print_columns((*names, *numbers), cells, numbers)

@@ -17,10 +17,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
+
+T = TypeVar("T")
 
 
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
+def grouped(command: Callable[..., T]) -> Callable[..., T]:
     """The command with each group's fields as parameters of its own, in the order in which they stand there."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
@@ -31,9 +33,9 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         else:
             parameters.append(parameter.replace(annotation=hints[name], kind=parameter.POSITIONAL_OR_KEYWORD))
 
-    def flat(**given: Any) -> None:
+    def flat(**given: Any) -> T:
         made = {name: kind(**{f.name: given.pop(f.name) for f in fields(kind)}) for name, kind in groups.items()}
-        command(**given, **made)
+        return command(**given, **made)
 
     flat.__name__, flat.__doc__ = command.__name__, command.__doc__
     flat.__annotations__ = {p.name: p.annotation for p in parameters}

@@ -25,6 +25,9 @@ def inspect(
     tensors: Annotated[bool, typer.Option("--tensors", help="List every tensor.")] = False,
     graph: Annotated[bool, typer.Option("--graph", help="Print the graph: nodes, splits, buffers.")] = False,
     check: Annotated[bool, typer.Option("--check", help="Look for NaN and Inf in all tensors.")] = False,
+    scales: Annotated[
+        str | None, typer.Option("--scales", metavar="TENSOR", help="Scales and minima of a tensor, with a picture.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     device: Annotated[
         Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="The device that it is to run on.")
@@ -40,13 +43,14 @@ def inspect(
 
     Of a LoRA adapter: its rank, what it is multiplied by, which modules it changes, and of which model.
     """
-    from octavo.cli import inspect_adapter
+    from octavo.cli import inspect_adapter, inspect_scales
     from octavo.cli.facts import facts
     from octavo.huggingface import open_model_file
 
     path = local(model, offline)
     if inspect_adapter.is_adapter(path):
         given = {"--graph": graph, "-c": ctx is not None, "--cache-type": kv != "f16"}
+        given["--scales"] = scales is not None
         if wrong := next((option for option, is_given in given.items() if is_given), None):
             raise UsageError(f"{wrong} is of a model, and this is an adapter (allowed: {OF_ADAPTERS})")
         inspect_adapter.inspect(path, metadata=metadata, tensors=tensors, check=check, as_json=as_json)
@@ -55,6 +59,8 @@ def inspect(
         report = summarize(file) | {"facts": facts(file, ctx, kv, device)}
         if tensors:
             report["tensors"] = tensor_rows(file)
+        if scales is not None:
+            report["scales"] = inspect_scales.scales(file, scales)
         if graph:
             report["graph"] = _graph(file, device, ctx, kv, as_json)
         bad = find_non_finite(file) if check else {}
@@ -64,6 +70,8 @@ def inspect(
             print(to_json(report))
         else:
             _show(report, metadata, tensors, graph, check)
+            if scales is not None:
+                inspect_scales.show(report["scales"])
         if bad:
             raise NonFiniteError(f"{file.path}: NaN or Inf in {len(bad)} of {len(file.tensors)} tensors: {few(bad)}")
 
@@ -71,7 +79,7 @@ def inspect(
 def _show(report: dict[str, Any], metadata: bool, tensors: bool, graph: bool, check: bool) -> None:
     from octavo.cli import tables
 
-    if not (metadata or tensors or graph or check):
+    if not (metadata or tensors or graph or check or "scales" in report):
         tables.show(report)
     if metadata:
         tables.show_metadata(report["metadata"])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.columns import print_columns
+from octavo.cli.columns import print_columns, show_counters
 from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Where
 from octavo.cli.plain import printable, to_json
@@ -104,12 +104,4 @@ def _table(rows: list[dict[str, Any]], *names: str) -> None:
 
 
 def _show_counters(report: dict[str, Any]) -> None:
-    numbers = ("launches", "us", "DRAM MB", "of f16", "integer", "matrix")
-    cells = [
-        (printable(row["op"]), printable(row["kernel"]), row["formats"], str(row["launches"]),
-         f"{row['seconds'] * 1e6:.1f}", f"{row['dram_bytes'] / 1e6:.2f}",
-         f"{row['dram_bytes'] / row['f16_bytes']:.2f}" if row["f16_bytes"] else "",
-         f"{row['integer']:.1%}", f"{row['matrix']:.1%}")
-        for row in report["kernels"]
-    ]  # fmt: skip
-    print_columns(("op", "kernel", "formats", *numbers), cells, numbers)
+    show_counters(report["kernels"], "op", "kernel", "formats")

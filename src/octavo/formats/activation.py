@@ -1,7 +1,7 @@
 """Formats of activations: what a product turns its second factor into before it multiplies.
 
-A value is (code - zero) * scale. Scales and zero points belong to a group of `group` values of a row, or to the whole
-row (a token). Sums pay for the offsets and minima of the weights: sum((q - z) * x) = sum(q * x) - z * sum(x).
+A value is code * scale. Scales belong to a group of `group` values of a row, or to the whole row (a token). Sums pay
+for the offsets and minima of the weights: sum((q - z) * x) = sum(q * x) - z * sum(x).
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ ROW = 0  # `group` of a format whose scale belongs to a whole row
 class QuantizedActivation:
     """Activations [..., K] in a format; groups = K / group, or 1 where a row shares its scale.
 
-    codes   [..., K]: float32 (also of e4m3 numbers), float16, int8 or uint8
+    codes   [..., K]: float32 (also of e4m3 numbers), float16 or int8
     scales  float32 [..., groups]; None for plain floats
     sums    float32 [..., groups]: the sum of the group's values as they are stored, scale * sum(codes)
-    zeros   int32 [..., groups]: the code of 0.0
     """
 
     format: ActivationFormat
     codes: AnyArray
     scales: F32 | None = None
     sums: F32 | None = None
-    zeros: npt.NDArray[np.int32] | None = None
 
     def dequantize(self) -> F32:
         """float32 values [..., K]."""
@@ -44,8 +42,6 @@ class QuantizedActivation:
         if self.scales is None:
             return values
         groups = values.reshape(*self.scales.shape, values.shape[-1] // self.scales.shape[-1])  # no -1: 0 rows
-        if self.zeros is not None:
-            groups = groups - self.zeros[..., None].astype(np.float32)
         return (groups * self.scales[..., None]).reshape(self.codes.shape)
 
 
@@ -111,12 +107,6 @@ def _int8_token(x: npt.ArrayLike) -> QuantizedActivation:
     return QuantizedActivation(activation("int8_token"), codes, scale[..., None])
 
 
-def _uint8_token(x: npt.ArrayLike) -> QuantizedActivation:
-    codes, scale, zero = rows.zero_point(_values(x))
-    zeros = zero[..., None].astype(np.int32)
-    return QuantizedActivation(activation("uint8_token"), codes, scale[..., None], zeros=zeros)
-
-
 def _fp8_token(x: npt.ArrayLike) -> QuantizedActivation:
     """Codes are e4m3 numbers, kept as float32."""
     values, top = _values(x), rows.FP8_TOP["e4m3"]
@@ -148,7 +138,6 @@ ACTIVATIONS: tuple[ActivationFormat, ...] = (
     ActivationFormat("q8_1", 8, 32, "s8 codes; scale and sum per 32", _q8_1),
     ActivationFormat("q8_1_mmq", 8, 128, "s8 codes; 16 bytes of scales and sums per 128, in one of three layouts"),
     ActivationFormat("int8_token", 8, ROW, "s8 codes; f32 scale per token", _int8_token),
-    ActivationFormat("uint8_token", 8, ROW, "u8 codes; f32 scale and zero point per token", _uint8_token),
     ActivationFormat("fp8_token", 8, ROW, "e4m3 values; f32 scale per token", _fp8_token),
     ActivationFormat("int8_static", 8, ROW, "s8 codes; one f32 scale, given", given=_int8_static),
     ActivationFormat("fp8_static", 8, ROW, "e4m3 values; one f32 scale, given", given=_fp8_static),

@@ -12,7 +12,7 @@ and `quantizers`, and checkpoints are made of these. `SCHEMES` says which go tog
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -72,6 +72,20 @@ def find_scheme(name: str) -> Scheme:
     if name not in SCHEMES:
         raise UsageError(f"scheme {name!r} (allowed: {', '.join(SCHEMES)})")
     return SCHEMES[name]
+
+
+def groups_of(k: int, **scales: Any) -> int:
+    """Groups of K that scales or zero points [rows, groups] are of, None left out; 1 where each is of rows, or of all.
+
+    Arrays or tensors, by name. Raises UsageError for two numbers of groups, and for groups that are no multiples of 32
+    values.
+    """
+    found = {name: list(x.shape) for name, x in scales.items() if x is not None and x.ndim == 2 and x.shape[1] > 1}
+    counts = {shape[1] for shape in found.values()}
+    if len(counts) > 1 or any(not k or k % (32 * count) for count in counts):
+        shapes = " and ".join(f"{name} is {shape}" for name, shape in found.items())
+        raise UsageError(f"{shapes} with K = {k} (allowed: one number of groups, of a multiple of 32 values each)")
+    return max(counts, default=1)
 
 
 def divide(x: AnyArray, scale: AnyArray) -> F32:

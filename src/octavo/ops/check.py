@@ -88,6 +88,13 @@ def packed(codes: AnyArray, channel: AnyArray, groups: AnyArray | None) -> None:
             raise UsageError(f"{name} is {words(x)} (allowed: {dtype} {list(shape)})")
 
 
+def per_group(name: str, x: AnyArray, rows: int, groups: int, dtype: str = "float32") -> AnyArray:
+    """A number for each of `rows` and groups, [rows, groups], from one for each, or from what `per_row` takes."""
+    if name_of(x.dtype) == dtype and x.shape == (rows, groups):
+        return x
+    return np.broadcast_to(per_row(name, x, rows, dtype)[:, None], (rows, groups))
+
+
 def per_row(name: str, x: AnyArray, rows: int, dtype: str = "float32") -> AnyArray:
     """A number for each of `rows`, [rows], from one for all, or one for each as [rows] or [rows, 1]."""
     if name_of(x.dtype) != dtype or x.shape not in ((), (1,), (1, 1), (rows,), (rows, 1)):
@@ -95,9 +102,12 @@ def per_row(name: str, x: AnyArray, rows: int, dtype: str = "float32") -> AnyArr
     return x.reshape(-1) if x.size == rows else np.full(rows, x.reshape(-1)[0])
 
 
-def zero_points(name: str, x: AnyArray, rows: int) -> AnyArray:
-    """Zero points of int8 codes, [rows], as `per_row` takes them. Raises UsageError for one that is no code."""
-    found = per_row(name, x, rows, "int32")
+def zero_points(name: str, x: AnyArray, rows: int, groups: int = 1) -> AnyArray:
+    """Zero points of int8 codes, [rows], as `per_row` takes them, or of groups, as `per_group` does.
+
+    Raises UsageError for one that is no code.
+    """
+    found = per_row(name, x, rows, "int32") if groups == 1 else per_group(name, x, rows, groups, "int32")
     odd = found[(found < -128) | (found > 127)]
     if len(odd):
         raise UsageError(f"{name} has {odd[0]} (allowed: -128 to 127)")

@@ -92,13 +92,32 @@ def int8_gemm(
 ) -> AnyArray:  # fmt: skip
     """y [M, N] of codes int8 a [M, K] and b [N, K]: acc = sum((a - zero_a) * b), exact; then the epilogue.
 
-    scale_a and zero_a are [], [M] or [M, 1]; scale_b is [], [N] or [N, 1]; bias is [N], residual [M, N].
+    scale_a and zero_a are [], [M] or [M, 1]; scale_b is [], [N] or [N, 1]; bias is [N], residual [M, N]. Of G groups of
+    K, scale_a and zero_a are [M, G] and scale_b [N, G], or as before; each group's sum is scaled by both, and the sums
+    over groups are float64.
     """
     left = a.astype(np.float64)  # exact: sums of integers below 2^53
+    groups = max(x.shape[1] if x is not None and x.ndim == 2 else 1 for x in (scale_a, scale_b, zero_a))
+    if groups > 1:
+        total = np.zeros((len(a), len(b)))
+        of_group = [left.reshape(len(a), groups, -1), b.astype(np.float64).reshape(len(b), groups, -1)]
+        for i in range(groups):
+            x, w = (part[:, i] for part in of_group)
+            zero, sa, sb = (_of_group(each, i) for each in (zero_a, scale_a, scale_b))
+            total += (x - zero) @ w.T * sa * sb.T
+        one = np.ones((), np.float32)
+        return epilogue(total.astype(np.float32), one, one, bias, activation, residual, out_dtype)
     if zero_a is not None:
         left = left - np.reshape(zero_a, (-1, 1))
     acc = left @ b.astype(np.float64).T
     return epilogue(acc.astype(np.float32), scale_a, scale_b, bias, activation, residual, out_dtype)
+
+
+def _of_group(x: AnyArray | None, group: int) -> AnyArray:
+    """The numbers of rows for a group, [rows, 1] float64; 0 for none."""
+    if x is None:
+        return np.zeros((1, 1))
+    return np.asarray(x[:, group] if x.ndim == 2 and x.shape[1] > 1 else x, np.float64).reshape(-1, 1)
 
 
 def w4a8_gemm(

@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from octavo.errors import UsageError
+from octavo.formats.rows import groups_of
 from octavo.formats.spec import AnyArray
 from octavo.ops import check, definition
 from octavo.ops.definition import BLOCK, Activation, OutDType
@@ -21,6 +22,8 @@ from octavo.ops.leading import Leading
 from octavo.ops.place import gpu_module, like, on_gpu, to_numpy
 from octavo.ops.types import Array, OutDTypeLike
 from octavo.ops.w4a8 import W4A8Weight
+
+ONE = np.ones((), np.float32)
 
 MOST_K = (2**31 - 1) // (128 * 128)
 """131,071: as many products of int8 codes an int32 holds the sum of, whatever the codes."""
@@ -36,16 +39,17 @@ def int8_gemm(
 ) -> Array:  # fmt: skip
     """y [M, N] of int8 codes a [M, K] and b [N, K]: acc = sum((a - zero_a) * b).
 
-    scale_a    float32: [], or [M] or [M, 1] of tokens
+    scale_a    float32: [], or [M] or [M, 1] of tokens, or [M, groups] of groups of K
     zero_a     int32 likewise, from -128 to 127
-    scale_b    float32: [], or [N] or [N, 1] of channels
+    scale_b    float32: [], or [N] or [N, 1] of channels, or [N, groups]
     bias       [N], and residual [M, N]: float32, float16 or bfloat16
     activation "relu", "silu", or "gelu", which is the tanh form
     out_dtype  "f32", "f16" or "bf16", also as "float16", np.float16 or torch.float16
 
     Sums are exact. They are int32 up to K = 131,071 (65,793 with zero_a), which no codes can overflow; beyond that
-    they are made of wider numbers, on the CPU slowly. Raises UsageError for shapes, types and zero points other than
-    these; but a GPU does not wait for a look at zero points: tokens with others are NaN.
+    they are made of wider numbers, on the CPU slowly. Of groups, a multiple of 32 values each, every sum is exact and
+    scaled, and sums over groups are float32. Raises UsageError for shapes, types and zero points other than these;
+    but a GPU does not wait for a look at zero points: tokens with others are NaN.
     """
     kind, gpu = check.out_dtype(out_dtype), on_gpu(a, b, scale_a, scale_b, zero_a, bias, residual)
     rows = Leading("a", a)
@@ -59,6 +63,12 @@ def int8_gemm(
         return cast("Array", rows.restored(y))
     x, w, scale_x, scale_w, zero_x, bias_, residual_ = map(to_numpy, arguments)
     m, n, k = check.factors(x, w, ("int8",))
+    groups = groups_of(k, scale_a=scale_x, scale_b=scale_w, zero_a=zero_x)
+    if groups > 1:
+        check.epilogue(m, n, bias_, activation, residual_)
+        sums = _group_sums(x, w, scale_x, scale_w, zero_x, groups)
+        y = definition.epilogue(sums, ONE, ONE, bias_, activation, residual_, kind)
+        return cast("Array", rows.restored(like(a, y)))
     end = _Epilogue(m, n, scale_x, scale_w, zero_x, bias_, residual_, activation, kind)
     if not m * n * k or k > (MOST_K if end.zero_a is None else MOST_K_ZERO):
         y = definition.int8_gemm(
@@ -124,7 +134,7 @@ def fp8_gemm(
     a: Array, b: Array, scale_a: Array | np.float32, scale_b: Array | np.float32, *, bias: Array | None = None,
     activation: Activation | None = None, residual: Array | None = None, out_dtype: OutDTypeLike = "f32",
 ) -> Array:  # fmt: skip
-    """y [M, N] of a [M, K] and b [N, K], both float8_e4m3fn or both float8_e5m2 (ml_dtypes' or torch's).
+    """y [M, N] of a [M, K] and b [N, K], each float8_e4m3fn or float8_e5m2 (ml_dtypes' or torch's).
 
     Scales are those of `int8_gemm`; or of blocks: scale_a [M, ceil(K / 128)] and scale_b [ceil(N / 128),
     ceil(K / 128)]. Sums are float32. Raises UsageError for shapes and types other than these.
@@ -140,8 +150,6 @@ def fp8_gemm(
         return cast("Array", rows.restored(y))
     x, w, scale_x, scale_w, bias_, residual_ = map(to_numpy, arguments)
     m, n, k = check.factors(x, w, ("float8_e4m3fn", "float8_e5m2"))
-    if x.dtype != w.dtype:
-        raise UsageError(f"a is {x.dtype.name} and b {w.dtype.name} (allowed: one type of both)")
     check.epilogue(m, n, bias_, activation, residual_)
     blocks = (-(-n // BLOCK), -(-k // BLOCK))
     of_blocks = scale_w.shape == blocks and scale_x.shape == (m, blocks[1])
@@ -161,6 +169,20 @@ def fp8_gemm(
     else:
         acc = sums(x, w)
     return cast("Array", rows.restored(like(a, definition.epilogue(acc, scale_x, scale_w, **after))))
+
+
+def _group_sums(
+    a: AnyArray, b: AnyArray, scale_a: AnyArray, scale_b: AnyArray, zero_a: AnyArray | None, groups: int
+) -> AnyArray:
+    """float32 [m, n]: the sums of groups of K, exact, scaled and added up, of codes a [m, k] and b [n, k]."""
+    m, n = len(a), len(b)
+    of_a, of_b = check.per_group("scale_a", scale_a, m, groups), check.per_group("scale_b", scale_b, n, groups)
+    zeros = None if zero_a is None else check.zero_points("zero_a", zero_a, m, groups)
+    if not m * n:
+        return np.empty((m, n), np.float32)
+    from octavo.backends.cpu.gemm import group_sums
+
+    return group_sums(a, b, of_a, of_b, zeros)
 
 
 class _Epilogue:

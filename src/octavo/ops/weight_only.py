@@ -25,10 +25,11 @@ CHUNK = 1 << 22
 def matmul(x: Array, weight: QTensor) -> Array:
     """y [..., N] float32 of x [..., K], float32, float16 or bfloat16, and a stored weight [N, K] of any format.
 
-    Activations stay floats: this is what a weight's error alone does to a product. On the CPU it takes, beside the
-    result, memory for 16 MiB of decoded weights. On a GPU quantized weights are multiplied with x rounded to float16
-    (above 65,504: Inf), and the first product with a weight packs it and sends it to the device, where it stays as
-    long as `weight` lives. Raises UsageError for other shapes and types.
+    Activations stay floats: this is what a weight's error alone does to a product. On the CPU the first product of up
+    to 64 tokens with a quantized weight packs it, and the copy is kept as long as `weight` lives; more tokens take,
+    beside the result, memory for 16 MiB of decoded weights. On a GPU quantized weights are multiplied with x rounded to
+    float16 (above 65,504: Inf), and the first product with a weight packs it and sends it to the device, where it stays
+    as long as `weight` lives. Raises UsageError for other shapes and types.
     """
     _require_stored(weight)
     gpu, rows = on_gpu(x), Leading("x", x)
@@ -41,6 +42,11 @@ def matmul(x: Array, weight: QTensor) -> Array:
     n, k = weight.shape
     check.same_k(given, n, k)
     values = np.ascontiguousarray(given, np.float32)
+    from octavo.backends.cpu.stored import float_product
+
+    few = float_product(values, weight)
+    if few is not None:
+        return cast("Array", rows.restored(like(x, few)))
     out = np.empty((len(values), n), np.float32)
     step = max(1, CHUNK // max(k, 1))
     stored = weight.stored()

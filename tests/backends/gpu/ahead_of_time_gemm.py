@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from typing import Any
 
 import triton
@@ -20,7 +21,17 @@ from octavo.backends.gpu.arguments import Matrix, Q8Activation, SplitK
 from octavo.backends.gpu.attention_arguments import JoinedAttention, PagedCache
 from octavo.backends.gpu.decode_mma import DecodeShape
 from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
-from octavo.backends.gpu.gemm_arguments import BlockScales, Epilogue, EvenPart, GemmConfig, GroupScales, Size, Strides
+from octavo.backends.gpu.gemm_arguments import (
+    BlockScales,
+    Epilogue,
+    EvenPart,
+    Fp8Config,
+    GemmConfig,
+    GroupFactors,
+    GroupScales,
+    Size,
+    Strides,
+)
 from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
 from octavo.backends.gpu.gluon import tile_layout
 from octavo.backends.gpu.kernels import (
@@ -35,7 +46,7 @@ from octavo.backends.gpu.kernels.attention_decode_mma import decode_mma_kernel
 from octavo.backends.gpu.kernels.experts_hopper import experts_hopper_kernel
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
 from octavo.backends.gpu.kernels.gemm_fp8_hopper import fp8_hopper_kernel
-from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
+from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, int8_groups_kernel, row_sums_kernel
 from octavo.backends.gpu.kernels.gemm_int8_hopper import int8_hopper_kernel, w4a8_hopper_kernel
 from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
 from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
@@ -66,7 +77,9 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     case = case_of(name, tokens, target)
     made = triton.compile(case.source(), target=TARGETS[target][0], options=case.options)
     text = made.asm.get("ptx") or made.asm["amdgcn"]
-    found = re.findall(r"w?g?mma[.\w:]*(?:s8|i8|e4m3|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text)
+    found = re.findall(
+        r"w?g?mma[.\w:]*(?:s8|i8|e4m3|e5m2|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text
+    )
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
     mixed = name.startswith(("mixed_", "head_", "pair_", "experts_", "eights_"))
     waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
@@ -92,22 +105,38 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     if name in OTHERS:
         kernel, fixed = OTHERS[name]
         return _case(target, kernel, fixed, TYPES, 4, 3)
+    if name.startswith("int8_groups_"):
+        return _groups(int(name.split("_")[2]), name.endswith("_zero"), tokens, target)
+    name, _, mixed = name.partition("-")
     scheme: Scheme = name  # type: ignore[assignment]
     kernel = KERNELS[name.split("_", maxsplit=1)[0]]
     if target == "sm_90" and (not name.startswith("fp8") or tokens > 64):
-        return _for_hopper(scheme, tokens)
+        return _for_hopper(scheme, tokens, mixed)
     s = shape_of(scheme, tokens, N, K, target, 132)
-    tma, types, operands = target in ("sm_90", "sm_100"), _types(scheme), fp8_operands(target, "e4m3")
-    config = GemmConfig("gelu", 1, 1, 1, fp8_factor("e4m3", operands), tma=tma)
+    tma, types, operands = target in ("sm_90", "sm_100"), _types(scheme), fp8_operands(target, "e4m3", mixed or "e4m3")
+    config = GemmConfig("gelu", 1, 1, 1, fp8_factor(operands, "e4m3", mixed or "e4m3"), tma=tma)
     fixed = {
-        "shape": s, "config": config, "ASM": TARGETS[target][1], "KIND": "e4m3", "OPERANDS": operands,
-        "KEPT": KEPT if name == "fp8" and target == "sm_90" else 0,
+        "shape": s, "config": config, "ASM": TARGETS[target][1],
+        "fp8": Fp8Config("e4m3", mixed or "e4m3", operands, KEPT if name == "fp8" and target == "sm_90" else 0),
     }  # fmt: skip
     element = "fp8e4nv" if name.startswith("fp8") and operands == "fp8" else "i8"
     depth = 64 if name.startswith("w4a8") else s.block_k
     for factor, rows in (("a", s.block_m), ("b", s.block_n), ("packed", s.block_n)):
-        types[factor] = f"tensordesc<{element}[{rows}, {depth}]>" if tma else f"*{element}"
+        one = "fp8e5" if mixed and factor == "b" and element != "i8" else element
+        types[factor] = f"tensordesc<{one}[{rows}, {depth}]>" if tma else f"*{one}"
     return _case(target, kernel, _of(kernel, fixed), types, s.warps, s.stages)
+
+
+def _groups(group: int, zero: bool, tokens: int, target: str) -> Case:
+    """The product of int8 codes with scales, and zero points or none, of groups of K."""
+    chosen = shape_of("int8", tokens, N, K, target, 132)
+    s = replace(chosen, block_k=min(chosen.block_k, group))
+    tma, types = target in ("sm_90", "sm_100"), _types("fp8_blocks")
+    types["groups"] = GroupFactors("*fp32", "*fp32", "*i32" if zero else None, "i32", "i32")
+    fixed = {"shape": s, "config": GemmConfig("gelu", tma=tma)}
+    for factor, rows in (("a", s.block_m), ("b", s.block_n)):
+        types[factor] = f"tensordesc<i8[{rows}, {s.block_k}]>" if tma else "*i8"
+    return _case(target, int8_groups_kernel, fixed, types, s.warps, s.stages)
 
 
 def _types(scheme: Scheme) -> dict[str, Any]:
@@ -127,7 +156,7 @@ def _of(kernel: Any, fixed: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fixed.items() if name in kernel.arg_names}
 
 
-def _for_hopper(scheme: Scheme, tokens: int) -> Case:
+def _for_hopper(scheme: Scheme, tokens: int, mixed: str) -> Case:
     """The kernel of Gluon that a product takes on compute capability 9.0."""
     s = shape_of(scheme, tokens, N, K, "sm_90", 132, hopper=True)
     float8 = scheme.startswith("fp8")
@@ -138,7 +167,8 @@ def _for_hopper(scheme: Scheme, tokens: int) -> Case:
     types = _types(scheme)
     for factor, block in blocks.items():
         layout = gl.NVMMASharedLayout.get_default_for(block, gl.int8)
-        types[factor] = f"tensordesc<{'fp8e4nv' if float8 else 'i8'}{block},{layout!r}>"
+        element = "fp8e5" if mixed and factor == "b" else "fp8e4nv"
+        types[factor] = f"tensordesc<{element if float8 else 'i8'}{block},{layout!r}>"
     warps = s.warps // FP8_GROUPS if float8 else s.warps
     return _case("sm_90", kernel, _of(kernel, fixed), types, warps, s.stages, GluonASTSource)
 

@@ -142,14 +142,42 @@ def test_group_scales_round_halves_to_even() -> None:
     np.testing.assert_array_equal(y.cpu().numpy().T, weight.int8().astype(np.float32))
 
 
-@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
+@pytest.mark.parametrize(
+    ("size", "group"), [((1, 1, 64), 32), ((3, 40, 256), 64), ((17, 33, 384), 128), ((2, 70, 288), 96)], ids=str
+)
+@pytest.mark.parametrize("zero", [False, True])
+@pytest.mark.parametrize("splits", [1, 2])
+def test_int8_with_scales_of_groups(size: tuple[int, int, int], group: int, zero: bool, splits: int) -> None:
+    m, n, k = size
+    args = codes(m, k), codes(n, k), scales(m, k // group), scales(n, k // group)
+    zeros = rng.integers(-128, 128, (m, k // group)).astype(np.int32) if zero else None
+    bias, residual = scales(n), scales(m, n)
+    more = {"bias": bias, "residual": residual}
+    y = int8_gemm(*map(on, args), zero_a=on(zeros), activation="relu", shape=SMALL.with_split_k(splits),
+                  **{name: on(x) for name, x in more.items()})  # fmt: skip
+    check(y, definition.int8_gemm(*args, zero_a=zeros, activation="relu", **more), 1e-5)
+
+
+def test_groups_of_one_factor_and_zero_points_that_are_no_codes() -> None:
+    a, b, of_a, of_b = codes(4, 128), codes(5, 128), scales(4, 2), scales(5, 1)
+    check(int8_gemm(on(a), on(b), on(of_a), on(of_b)), definition.int8_gemm(a, b, of_a, of_b), 1e-5)
+    zero = np.array([[0, 1], [0, 128], [-129, 0], [5, -128]], np.int32)
+    y = int8_gemm(on(a), on(b), on(of_a), on(of_b), zero_a=on(zero))
+    assert y.isnan().any(1).tolist() == [False, True, True, False]
+    assert int8_gemm(on(a)[:0], on(b), on(of_a)[:0], on(of_b)).shape == (0, 5)
+
+
+KINDS = [(a, b) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2")]
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
 @pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("size", SIZES)
-def test_fp8(size: tuple[int, int, int], fast: bool, kind: Any) -> None:
+def test_fp8(size: tuple[int, int, int], fast: bool, kinds: Any) -> None:
     m, n, k = size
     x, w = (rng.standard_normal((rows, k)).astype(np.float32) for rows in (m, n))
-    a, scale_a = definition.quantize_fp8(x, kind, "token")
-    b, scale_b = definition.quantize_fp8(w, kind, "channel")
+    a, scale_a = definition.quantize_fp8(x, kinds[0], "token")
+    b, scale_b = definition.quantize_fp8(w, kinds[1], "channel")
     y = fp8_gemm(on(a), on(b), on(scale_a), on(scale_b), fast=fast)
     check(y, definition.fp8_gemm(a, b, scale_a, scale_b), FP8)
 
@@ -200,14 +228,14 @@ def test_large_tiles_of_fp8(how: str, rows: int, kind: Any, splits: int, monkeyp
         check(y, expected, FP8)
 
 
-@pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
-def test_fp8_without_units_of_its_own(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kinds", KINDS, ids="-".join)
+def test_fp8_without_units_of_its_own(kinds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every number of the type, minus zero and the smallest among them, by units of float16."""
-    monkeypatch.setattr(gemm, "fp8_operands", lambda arch, kind: "f16")
-    every = np.arange(256, dtype=np.uint8).view(definition.fp8_dtype(kind))
+    monkeypatch.setattr(gemm, "fp8_operands", lambda arch, *kinds: "f16")
+    every = np.arange(256, dtype=np.uint8).view(definition.fp8_dtype(kinds[0]))
     with np.errstate(invalid="ignore"):
         every = np.where(np.isfinite(every.astype(np.float32)), every, 0).astype(every.dtype)
-    a, b = every.reshape(8, 32), np.eye(32, dtype=np.float32).astype(every.dtype)
+    a, b = every.reshape(8, 32), np.eye(32, dtype=np.float32).astype(definition.fp8_dtype(kinds[1]))
     one = np.ones((), np.float32)
     y = fp8_gemm(on(a), on(b), on(one), on(one))
     np.testing.assert_array_equal(y.cpu().numpy(), a.astype(np.float32))
@@ -322,7 +350,9 @@ WRONG: dict[str, tuple[Any, str]] = {
     "packed": (lambda: w4a8_gemm(A, B[:, :60].view(torch.uint8), ONE, ONE), "packed is uint8"),
     "groups": (lambda: w4a8_gemm(A, B[:, :64].view(torch.uint8), ONE, ONE, ONE), r"float16 \[4, 1\]"),
     "fp8": (lambda: fp8_gemm(A, B, ONE, ONE), "float8_e4m3fn or float8_e5m2"),
-    "kinds": (lambda: fp8_gemm(A.view(torch.float8_e5m2), B.view(torch.float8_e4m3fn), ONE, ONE), "e4m3fn"),
+    "kinds": (lambda: fp8_gemm(A.view(torch.float8_e5m2), B.half(), ONE, ONE), "b float16 .*e4m3fn or float8_e5m2"),
+    "number of groups": (lambda: int8_gemm(A, B, ONE.repeat(2, 3), ONE), r"scale_a is \[2, 3\] with K = 128"),
+    "scales of groups": (lambda: int8_gemm(A, B, ONE.repeat(3, 2), ONE), r"scale_a is float32 \[3, 2\]"),
     "blocks": (lambda: fp8_gemm(*(x.view(torch.float8_e5m2) for x in (A, B)), ONE, ONE.repeat(2, 3)), r"\[2, 1\]"),
 }
 

@@ -77,6 +77,26 @@ def test_for_an_h100() -> None:
 
 
 @pytest.mark.slow
+def test_two_types_of_fp8() -> None:
+    """Units of fp8 take e4m3 by e5m2; elsewhere both become float16."""
+    wanted = {"sm_90": ".f32.e4m3.e5m2", "sm_100": "kind::f8f6f4", "sm_80": ".f16.f16", "gfx942": "_f16"}
+    for row in rows_of("ahead_of_time_gemm", [f"fp8-e5m2:2048:{target}" for target in wanted]):
+        found = [i for i in row["instructions"] if not i.startswith("cp.async")]
+        assert all(i.endswith(wanted[row["target"]]) for i in found), row
+        assert found, row
+        assert not row["spills"], row
+
+
+@pytest.mark.slow
+def test_scales_of_groups() -> None:
+    wanted = ("_64_zero:1:sm_90", "_128:512:sm_90", "_64:512:sm_80", "_64:512:sm_100", "_32:512:gfx942",
+              "_64:512:gfx1100")  # fmt: skip
+    for row in rows_of("ahead_of_time_gemm", [f"int8_groups{case}" for case in wanted]):
+        assert any(re.search(r"\.s8\.s8$|v_w?mf?ma_i32_", i) for i in row["instructions"]), row
+        assert not row["spills"], row
+
+
+@pytest.mark.slow
 def test_floats_by_codes_for_an_h100() -> None:
     few = ("Q4_K:8", "Q4_K:12", "Q6_K:12", "Q6_K:24", "Q8_0:12", "Q8_0:24")
     check([f"mixed_{name}:sm_90" for name in (*few, "Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512")])
@@ -127,7 +147,7 @@ def check_ones(wanted: list[str]) -> None:
 
 
 def test_a_stride_of_1() -> None:
-    check_ones(["int8:64:sm_80"])
+    check_ones(["int8:64:sm_80", "int8_groups_64_zero:64:sm_80"])
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -40,6 +42,47 @@ def test_mmq(layout: MmqLayout, shape: tuple[int, ...]) -> None:
     np.testing.assert_array_equal(found, mmq_reference(x, layout, -(-shape[3] // 512) * 512))
 
 
+def block_of_llama_cpp(x: np.ndarray, layout: MmqLayout) -> bytes:
+    """A block of 128 values as llama.cpp's quantize_mmq_q8_1 computes it, a thread of four values after the other."""
+    share, sums = (64, 16) if layout == "D2S6" else (32, 32)
+    threads = x.reshape(32, 4)
+    each = [(t[0] + t[1]) + (t[2] + t[3]) for t in threads]
+    head, codes = np.zeros(16, np.uint8), b""
+    for i in range(32):
+        first = i * 4 // share * share // 4
+        amax = max(abs(value) for t in threads[first : first + share // 4] for value in t)
+        d_inv = np.float32(127) / amax
+        scaled = [value * d_inv for value in threads[i]]
+        codes += bytes(int(math.copysign(math.floor(abs(float(s)) + 0.5), s)) & 0xFF for s in scaled)
+        added = each[i * 4 // sums * sums // 4 :][: sums // 4]
+        while len(added) > 1:  # a thread's with its neighbour's, and so on
+            added = [a + b for a, b in zip(added[::2], added[1::2], strict=True)]
+        d = np.float32(1) / d_inv
+        at = i * 4 // share
+        if layout == "D4":
+            head.view(np.float32)[at] = d
+        elif layout == "DS4":
+            head.view(np.float16)[2 * at : 2 * at + 2] = d, added[0]
+        else:
+            head.view(np.float16)[at] = d
+            if i * 4 < 96:
+                head.view(np.float16)[2 + i * 4 // 16] = added[0]
+    return head.tobytes() + codes
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_mmq_is_llama_cpps_bit_for_bit(layout: MmqLayout) -> None:
+    x = np.random.default_rng(4).standard_normal((1, 1, 24, 128)).astype(np.float32)
+    expected = b"".join(block_of_llama_cpp(row, layout) for row in x[0, 0])
+    assert mmq_reference(x, layout, 128).tobytes() == expected
+    assert quantize_mmq_q8_1(on(x), layout, 128).cpu().numpy().tobytes() == expected
+    heads = np.frombuffer(expected, np.uint8).reshape(24, 144)[:, :16].copy()
+    if layout == "D4":
+        amax = np.abs(x.reshape(24, 4, 32)).max(2)
+        off = heads.view(np.float32) != amax / np.float32(127)
+        assert off.any(), "the two divisions differ at places"
+
+
 def test_mmq_block_byte_by_byte() -> None:
     """One block by the words of the definition, value by value."""
     x = drawn(1, 1, 2, 128)
@@ -48,7 +91,7 @@ def test_mmq_block_byte_by_byte() -> None:
         values = x[0, 0, 0, 32 * g : 32 * g + 32]
         amax = np.abs(values).max()
         d, s = block[4 * g : 4 * g + 4].view(np.float16)
-        assert d == np.float16(amax / np.float32(127))
+        assert d == np.float16(1 / (np.float32(127) / amax))
         assert abs(float(s) - values.sum(dtype=np.float64)) <= 1e-3 * np.abs(values).sum()
         codes = block[16 + 32 * g : 48 + 32 * g].view(np.int8)
         assert np.abs(codes - values.astype(np.float64) * 127 / amax).max() <= 0.5001

@@ -23,17 +23,17 @@ CHUNK = 1 << 22
 
 
 def sums(a: AnyArray, b: AnyArray, scales: tuple[F32, F32] | None = None) -> F32:
-    """The sums over K [m, n] of fp8 a [m, k] and b [n, k], of one type of ml_dtypes; m, n and k are not 0.
+    """The sums over K [m, n] of fp8 a [m, k] and b [n, k], types of ml_dtypes; m, n and k are not 0.
 
     scales  of blocks: [m, ceil(k / 128)] and [ceil(n / 128), ceil(k / 128)]
     """
     prepare()
     from octavo.backends.cpu.kernels.fp8_gemm import ONE, STEP
 
-    kind: Kind = "e4m3" if a.dtype.name == "float8_e4m3fn" else "e5m2"
+    kind_a, kind = _kind(a), _kind(b)
     (m, k), n = a.shape, len(b)
     width, codes = -(-k // STEP) * STEP, np.ascontiguousarray(b).view(np.uint8)
-    x = _widened(kind, a, width, ONE[kind] ** (2 if m < GEMM_MIN_TOKENS else 1))
+    x = _widened(kind_a, a, width, ONE[kind_a] * (ONE[kind] if m < GEMM_MIN_TOKENS else 1))
     if scales is not None:
         x *= np.repeat(scales[0], BLOCK, axis=1)[:, :width]
     spread = None if scales is None else np.repeat(scales[1], BLOCK, axis=1)[:, :width]
@@ -41,6 +41,10 @@ def sums(a: AnyArray, b: AnyArray, scales: tuple[F32, F32] | None = None) -> F32
     (_matvec if m < GEMM_MIN_TOKENS else _gemm)(kind, x, codes, spread, out)
     end_progress()
     return out
+
+
+def _kind(x: AnyArray) -> Kind:
+    return "e4m3" if x.dtype.name == "float8_e4m3fn" else "e5m2"
 
 
 def _matvec(kind: Kind, x: F32, codes: AnyArray, scale: F32 | None, out: F32) -> None:

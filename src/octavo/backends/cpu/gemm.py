@@ -90,6 +90,50 @@ def integer_product(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray)
     end_progress()
 
 
+def group_sums(a: AnyArray, b: AnyArray, scale_a: AnyArray, scale_b: AnyArray, zero_a: AnyArray | None) -> AnyArray:
+    """float32 [m, n]: for int8 a [m, k] and b [n, k], the sums of groups of K, times their scales and added up.
+
+    scale_a  float32 [m, groups], and int32 zero_a or None
+    scale_b  float32 [n, groups]
+
+    Groups that are no multiples of 64 values are copied to such. m, n and k are not 0.
+    """
+    prepare()
+    from octavo.backends.cpu.kernels.int8_groups import ROWS, int8_groups_kernel
+
+    (m, groups), n = scale_a.shape, len(b)
+    of_a, of_b = np.array(scale_a, np.float32), np.ascontiguousarray(scale_b)
+    tile = min(4, 1 << (m - 1).bit_length())
+    x, w = _whole_groups(a, groups, -(-m // tile) * tile), _whole_groups(b, groups, n)
+    of_a.resize((len(x), groups))
+    lanes = x.reshape(-1, tile, groups, x.shape[1] // groups // 64, 16, 4).sum((3, 5), dtype=np.int32)
+    begins = np.ascontiguousarray(lanes.swapaxes(1, 2)) * np.int32(-128)
+    out = np.empty((len(x), n), np.float32)
+    call = KernelCall(
+        int8_groups_kernel(tile), -(-n // ROWS), y=out, y_stride=out.strides[0],
+        x=x, x_stride=x.strides[0], x_scales=of_a, tokens=len(x), w=w, w_stride=w.strides[0], w_scales=of_b, rows=n,
+        begins=begins, groups=groups, steps=x.shape[1] // groups // 64,
+    )  # fmt: skip
+    Program([call], _threads())()
+    end_progress()
+    if zero_a is None:
+        return out[:m]
+    sums = w.reshape(n, groups, -1).sum(2, dtype=np.int32) * of_b
+    shifts: AnyArray = (zero_a * of_a[:m]) @ sums.T
+    return np.subtract(out[:m], shifts)
+
+
+def _whole_groups(x: AnyArray, groups: int, rows: int) -> AnyArray:
+    """int8 x with contiguous rows, each of whose groups is a multiple of 64 codes; zeros fill up groups and `rows`."""
+    group = x.shape[1] // groups
+    whole = -(-group // 64) * 64
+    if whole == group and rows == len(x):
+        return np.ascontiguousarray(x)
+    filled = np.zeros((rows, groups, whole), np.int8)
+    filled[: len(x), :, :group] = x.reshape(len(x), groups, group)
+    return filled.reshape(rows, -1)
+
+
 def quantize_groups(x: AnyArray, group: int, symmetric: bool) -> tuple[AnyArray, AnyArray, AnyArray]:
     """int8 codes [m, k], float32 scales and int32 zero points [m, k / group] of contiguous x [m, k], float32,
     float16 or bfloat16: those of `octavo.ops.definition`, to the bit.

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import numpy as np
 
 from octavo.backends.cores import cores
 from octavo.formats import QTensor
+from octavo.formats.activation import activation
 from octavo.formats.codec import require_finite
 from octavo.formats.spec import F32, AnyArray
 from octavo.jit.prepare import end_progress, prepare
 from octavo.jit.program import Program
+
+FEW = 64
+"""Tokens up to which `float_product` is faster than decoding weights for BLAS."""
+
+PARTS = 3
+"""Numbers of 8 bits that a float of a block becomes: each holds seven bits of what those before it leave."""
 
 
 class StoredWeight:
@@ -48,6 +57,34 @@ class StoredWeight:
         Program([*calls, *product(weight, given, out, (), Shared())], cores())()
         end_progress()
         return out
+
+
+_packed: WeakKeyDictionary[QTensor, StoredWeight] = WeakKeyDictionary()
+"""Tensors in the layout of the kernels, for as long as somebody holds them."""
+
+
+def float_product(x: F32, tensor: QTensor) -> F32 | None:
+    """y float32 [M, N] of finite x [M, K] and a quantized matrix, to float32's rounding, or None where BLAS is for it.
+
+    Weights are decoded in registers, by the kernels of integer dots: x is the sum of three numbers of 8 bits with a
+    scale for each 32 values, and each part is a token of one product. The first product packs the tensor, and the copy
+    is kept as long as `tensor` lives.
+    """
+    m, k = x.shape
+    if m > FEW or not x.size or tensor.format.number is not None or k % 32 or not np.isfinite(x).all():
+        return None
+    quantize = activation("q8_1").quantize
+    assert quantize is not None
+    parts, rest = [], x
+    for _ in range(PARTS):
+        parts.append(quantize(rest).dequantize())
+        rest = rest - parts[-1]
+    weight = _packed.get(tensor)
+    if weight is None:
+        weight = _packed[tensor] = StoredWeight(tensor)
+    y = weight.product(np.concatenate(parts)).reshape(PARTS, m, -1)
+    total: F32 = y[0] + (y[1] + y[2])
+    return total
 
 
 def _aligned(nbytes: int) -> AnyArray:

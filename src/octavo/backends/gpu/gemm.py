@@ -8,7 +8,8 @@ Results are the same from run to run, with split-K too: partial sums are added i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Unpack, cast
 
@@ -21,7 +22,10 @@ from octavo.backends.gpu.gemm_arguments import (
     OUT_TYPES,
     After,
     BlockScales,
+    Epilogue,
+    Fp8Config,
     GemmConfig,
+    GroupFactors,
     GroupScales,
     Size,
     Strides,
@@ -30,15 +34,17 @@ from octavo.backends.gpu.gemm_arguments import (
     factors,
     like,
     one_or_per_row,
+    per_group,
     step,
     words,
 )
 from octavo.backends.gpu.gemm_shapes import GemmShape, Scheme, shape_of
 from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
-from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, row_sums_kernel
+from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, int8_groups_kernel, row_sums_kernel
 from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
-from octavo.backends.gpu.quantize8 import BLOCK, FP8_TYPES, quantize_fp8, quantize_int8
+from octavo.backends.gpu.quantize8 import BLOCK, FP8_NAMES, FP8_TYPES, quantize_fp8, quantize_int8
 from octavo.errors import UsageError
+from octavo.formats.rows import groups_of
 
 __all__ = [
     "OUT_TYPES",
@@ -74,13 +80,21 @@ def int8_gemm(
     """y [M, N] of codes int8 a [M, K] and b [N, K]: acc = sum((a - zero_a) * b).
 
     Scales are float32: scale_a [] or [M, 1] (or [M]), scale_b [] or [N, 1]; zero_a is int32 like scale_a, from -128 to
-    127: tokens with another zero point are NaN. `sums` are `row_sums(b)`, which are worked out if zero_a is given
+    127: tokens with another zero point are NaN. Of groups of K, a multiple of 32 values each, scale_a and zero_a are
+    [M, groups] and scale_b [N, groups], or as before. `sums` are `row_sums(b)`, which are worked out if zero_a is given
     without. `after` is what follows the sums, see `After`.
     Raises UsageError for what does not fit.
     """
-    a, b, size = factors(a, b, torch.int8)
+    a, b, size = factors(a, b, (torch.int8,))
     end = epilogue(size, a.device, after)
     y: Tensor = end.y.data
+    if (count := groups_of(size.k, scale_a=scale_a, scale_b=scale_b, zero_a=zero_a)) > 1:
+        zero = None if zero_a is None else per_group("zero_a", zero_a, size.m, count, torch.int32, a.device)
+        of_a = per_group("scale_a", scale_a, size.m, count, torch.float32, a.device)
+        of_b = per_group("scale_b", scale_b, size.n, count, torch.float32, a.device)
+        if y.numel():
+            _int8_groups(a, b, size, GroupFactors(of_a, of_b, zero, count, size.k // count), end, after)
+        return y
     if zero_a is not None:
         sums = row_sums(b) if sums is None else like("sums", sums, (size.n,), torch.int32, a.device)
         zero_a = one_or_per_row("zero_a", zero_a, size.m, torch.int32, a.device)
@@ -110,6 +124,20 @@ def int8_gemm(
     return y
 
 
+def _int8_groups(a: Tensor, b: Tensor, size: Size, groups: GroupFactors, end: Epilogue, after: After) -> None:
+    """`int8_gemm` with scales of groups, in steps of values of one group each."""
+    arch, tma = device.target().arch, _tma(a, b)
+    chosen = after.get("shape") or shape_of("int8", *size, arch, device.multiprocessors())
+    depth = min(chosen.block_k, groups.width & -groups.width)
+    s = replace(chosen, block_k=depth, persistent=False)
+    split_k = _split_k(s, size, torch.float32, a.device, after.get("workspace"))
+    end, *constants = for_triton((end, s, GemmConfig(after.get("activation"), tma=tma)))
+    int8_groups_kernel[_grid(s, size)](
+        _tiles(a, s.block_m, depth, tma), _tiles(b, s.block_n, depth, tma), Strides(a.stride(0), b.stride(0)), size,
+        groups, end, split_k, *constants, num_warps=s.warps, enable_fp_fusion=True,
+    )  # fmt: skip
+
+
 def row_sums(b: Tensor) -> Tensor:
     """int32 [N]: the sum of each row of codes int8 b [N, K]."""
     out = torch.empty(len(b), dtype=torch.int32, device=b.device)
@@ -130,7 +158,7 @@ def w4a8_gemm(
     """
     if packed.dtype != torch.uint8 or packed.ndim != 2 or packed.shape[1] % (BLOCK // 2):
         raise UsageError(f"packed is {words(packed)} (allowed: uint8 [N, K / 2], K a multiple of {BLOCK})")
-    a, packed, size = factors(a, packed.view(torch.int8), torch.int8, 2)
+    a, packed, size = factors(a, packed.view(torch.int8), (torch.int8,), 2)
     end, groups = epilogue(size, a.device, after), None
     y: Tensor = end.y.data
     scale_a = one_or_per_row("scale_a", scale_a, size.m, torch.float32, a.device)
@@ -165,16 +193,14 @@ def w4a8_gemm(
 def fp8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, fast: bool = False, **after: Unpack[After]
 ) -> Tensor:
-    """y [M, N] of float8_e4m3fn or float8_e5m2 a [M, K] and b [N, K], NaN excluded.
+    """y [M, N] of float8_e4m3fn or float8_e5m2 a [M, K] and b [N, K], of one type or two, NaN excluded.
 
     Scales are those of `int8_gemm`, or of blocks: scale_a [M, ceil(K / 128)] and scale_b [ceil(N / 128),
     ceil(K / 128)]. `fast` leaves all sums to the tensor cores, which on compute capability 9.0 keep some 14 bits.
     Raises UsageError for what does not fit.
     """
-    kind = next((name for name, dtype in FP8_TYPES.items() if dtype == a.dtype), None)
-    if kind is None:
-        raise UsageError(f"a is {words(a)} (allowed: float8_e4m3fn or float8_e5m2 [M, K])")
-    a, b, size = factors(a, b, a.dtype)
+    a, b, size = factors(a, b, tuple(FP8_TYPES.values()))
+    kinds = FP8_NAMES[a.dtype], FP8_NAMES[b.dtype]
     end, blocks = epilogue(size, a.device, after), None
     y: Tensor = end.y.data
     grid = (-(-size.n // BLOCK), -(-size.k // BLOCK))
@@ -204,29 +230,30 @@ def fp8_gemm(
                 enable_fp_fusion=True,
             )  # fmt: skip
         return y
-    operands = fp8_operands(device.target().arch, kind)
+    operands = fp8_operands(device.target().arch, *kinds)
     if operands != "fp8":
         a, b = a.view(torch.int8), b.view(torch.int8)
+    fp8 = Fp8Config(*kinds, operands, KEPT if not fast and device.target().arch in SHORT_SUMS else 0)
     fp8_gemm_kernel[_grid(s, size)](
         _tiles(a, s.block_m, s.block_k, how.tma), _tiles(b, s.block_n, s.block_k, how.tma),
         Strides(a.stride(0), b.stride(0)), size, blocks, end, split_k,
-        *for_triton((s, config(factor=fp8_factor(kind, operands)))), KIND=kind, OPERANDS=operands,
-        KEPT=KEPT if not fast and device.target().arch in SHORT_SUMS else 0, num_warps=s.warps, enable_fp_fusion=True,
+        *for_triton((s, config(factor=fp8_factor(operands, *kinds)), fp8)), num_warps=s.warps, enable_fp_fusion=True,
     )  # fmt: skip
     return y
 
 
-def fp8_operands(arch: str, kind: str) -> Literal["fp8", "fnuz", "f16"]:
-    """What the tensor cores of an architecture take for a type of fp8; see `kernels.gemm_fp8`."""
+def fp8_operands(arch: str, *kinds: str) -> Literal["fp8", "fnuz", "f16"]:
+    """What the tensor cores of an architecture take for both types of fp8; see `kernels.gemm_fp8`."""
     if arch == "gfx942":
-        return "fnuz" if kind == "e4m3" else "f16"
+        return "f16" if "e5m2" in kinds else "fnuz"
     native = arch.startswith(("sm_89", "sm_9", "sm_1", "gfx95", "gfx12")) or arch == "interpreter"
     return "fp8" if native else "f16"
 
 
-def fp8_factor(kind: str, operands: str) -> float:
-    """What makes good that `kernels.gemm_fp8.operand` makes numbers smaller: the square of how much."""
-    return 1.0 if operands == "fp8" or kind == "e5m2" else 4.0 if operands == "fnuz" else 65536.0
+def fp8_factor(operands: str, *kinds: str) -> float:
+    """What makes good that `kernels.gemm_fp8.operand` makes numbers of both types smaller."""
+    smaller = {"fp8": 1.0, "fnuz": 2.0, "f16": 256.0}[operands]
+    return math.prod(smaller if kind == "e4m3" else 1.0 for kind in kinds)
 
 
 @dataclass(frozen=True)

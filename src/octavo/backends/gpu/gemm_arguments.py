@@ -111,6 +111,22 @@ class BlockScales(NamedTuple):
     blocks: int
 
 
+class GroupFactors(NamedTuple):
+    """Scales of groups of K of both factors, float32, and zero points, int32 or None; those of a row side by side.
+
+    a, zero  [M, groups]
+    b        [N, groups]
+    groups   of K
+    width    values of a group
+    """
+
+    a: Pointer
+    b: Pointer
+    zero: Pointer | None
+    groups: int
+    width: int
+
+
 class Epilogue(NamedTuple):
     """y = activation((sums - zero_a * sums_b) * scale_a * scale_b * factor + bias) + residual; None for what is not.
 
@@ -156,6 +172,21 @@ class GemmConfig(Constant):
     even: bool = True
 
 
+@dataclass(frozen=True)
+class Fp8Config(Constant):
+    """How a product of fp8 is computed.
+
+    kind_a, kind_b  "e4m3" or "e5m2"
+    operands        what `kernels.gemm_fp8.operand` makes of them: "fp8", "fnuz" or "f16"
+    kept            values of K that the tensor cores add up; 0: all
+    """
+
+    kind_a: str
+    kind_b: str
+    operands: str
+    kept: int = 0
+
+
 def epilogue(size: Size, where: Any, after: After) -> Epilogue:
     """What follows the sums, all but scales. Raises UsageError for what does not fit."""
     out_dtype, activation = after.get("out_dtype", "f32"), after.get("activation")
@@ -179,13 +210,14 @@ def epilogue(size: Size, where: Any, after: After) -> Epilogue:
     return Epilogue(Matrix(y, y.stride(0)), bias=bias, residual=rows)
 
 
-def factors(a: Tensor, b: Tensor, dtype: torch.dtype, codes: int = 1) -> tuple[Tensor, Tensor, Size]:
+def factors(a: Tensor, b: Tensor, types: tuple[torch.dtype, ...], codes: int = 1) -> tuple[Tensor, Tensor, Size]:
     """Both with neighbours along K side by side, and their sizes; `codes` is how many a byte of b holds.
 
     Raises UsageError for types, shapes and devices that do not fit.
     """
-    if a.ndim != 2 or b.ndim != 2 or a.dtype != dtype or b.dtype != dtype or a.shape[1] != codes * b.shape[1]:
-        name = str(dtype).removeprefix("torch.")
+    typed = a.dtype in types and b.dtype in types
+    if a.ndim != 2 or b.ndim != 2 or not typed or a.shape[1] != codes * b.shape[1]:
+        name = " or ".join(str(dtype).removeprefix("torch.") for dtype in types)
         raise UsageError(f"a is {words(a)} and b {words(b)} (allowed: {name} [M, K] and [N, K])")
     where = device.target().device
     if a.device != b.device or a.device.type != where:
@@ -210,6 +242,13 @@ def one_or_per_row(name: str, x: Tensor, rows: int, dtype: torch.dtype, where: A
         wanted = f"{str(dtype).removeprefix('torch.')} [] or [{rows}, 1] on {where}"
         raise UsageError(f"{name} is {words(x)} on {x.device} (allowed: {wanted})")
     return x.reshape(-1).contiguous()
+
+
+def per_group(name: str, x: Tensor, rows: int, groups: int, dtype: torch.dtype, where: Any) -> Tensor:
+    """A number for each of `rows` and groups, [rows, groups], from one for each as that, for each row, or for all."""
+    if tuple(x.shape) == (rows, groups) and x.dtype == dtype and x.device == where:
+        return x.contiguous()
+    return one_or_per_row(name, x, rows, dtype, where)[:, None].expand(rows, groups).contiguous()
 
 
 def step(scale: Tensor | None) -> int:

@@ -48,9 +48,10 @@ def mmq_reference(x: F32, layout: MmqLayout, padded: int, ids: npt.NDArray[np.in
     """x float32 [samples, channels, rows, K] -> uint8 [samples, channels, padded / 128, rows, 144].
 
     A block is 16 bytes of scales and sums, then 128 codes s8: q = round(x * (127 / amax)), halves away from zero, and
-    d = amax / 127. D4: four f32 d, one for 32 values. DS4: four pairs of f16, d and the sum of the 32 values before
-    rounding. D2S6: f16 d for each 64 values, then f16 sums of 16 values each, of the first 96. Sums add neighbours,
-    then neighbouring sums. K is padded with zeros; `ids` names the rows to take.
+    d = 1 / (127 / amax), as llama.cpp divides: an ulp off amax / 127 at places. D4: four f32 d, one for 32 values. DS4:
+    four pairs of f16, d and the sum of the 32 values before rounding. D2S6: f16 d for each 64 values, then f16 sums of
+    16 values each, of the first 96. Sums add neighbours, then neighbouring sums. K is padded with zeros; `ids` names
+    the rows to take.
     """
     x = x if ids is None else x[:, :, ids]
     samples, channels, rows, k = x.shape
@@ -63,7 +64,8 @@ def mmq_reference(x: F32, layout: MmqLayout, padded: int, ids: npt.NDArray[np.in
     scaled = groups * inverse
     whole = np.trunc(scaled)
     codes = (whole + np.sign(scaled) * (np.abs(scaled - whole) >= 0.5)).astype(np.int8).reshape(x.shape)
-    d = largest[..., 0] / np.float32(127)
+    with np.errstate(divide="ignore"):
+        d = np.where(largest > 0, np.float32(1) / inverse, np.float32(0))[..., 0]
     head: AnyArray
     if layout == "D4":
         head = d

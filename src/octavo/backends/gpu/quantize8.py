@@ -14,6 +14,7 @@ Fp8 = Literal["e4m3", "e5m2"]
 
 BLOCK = 128
 FP8_TYPES: dict[Fp8, torch.dtype] = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+FP8_NAMES = {dtype: name for name, dtype in FP8_TYPES.items()}
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from octavo import ops
 from octavo.backends.cores import cores
-from octavo.bench.gemm import limits, stored
+from octavo.bench.gemm import limits, products, stored
 from octavo.bench.gemm.limits import Limit
-from octavo.bench.gemm.subject import Calls, GemmSubject
+from octavo.bench.gemm.products import PRODUCTS
+from octavo.bench.gemm.subject import Calls, GemmSubject, How
 from octavo.bench.ops import COLD_BYTES, MOST_COPIES
+from octavo.bench.others import Watch, misleading
 from octavo.errors import UsageError
-from octavo.formats.spec import F32, AnyArray
+from octavo.formats.spec import F32
 from octavo.ops import definition
-from octavo.ops.place import to_torch
-from octavo.ops.w4a8 import W4A8Weight
 
 OWN_BOUND = 1e-3
 """The bound of a kernel's own error: that of a product against the exact one of the same quantized operands."""
@@ -40,84 +40,122 @@ SECONDS, ROUNDS = 1.0, 100
 MOST = 1 << 31
 """Values of an operand or of the result, at most: 8 GiB of float32."""
 
-Operand = AnyArray | W4A8Weight
+MOST_INTERPRETED, MOST_STORED_INTERPRETED = 1 << 25, 1 << 19
+"""M x N x K that Triton's interpreter multiplies in seconds, of the functions of `ops` and of stored formats."""
 
 
-@dataclass(frozen=True)
-class Product:
-    """A product of `octavo.ops`: how both operands are quantized, and what multiplies them.
-
-    bound     of the error against the product of the floats (rel_L2)
-    product   name of the function, in `octavo.ops` and in its definition
-    quantize  activations and weights, to its arguments: codes of both, and scales of tokens before those of channels
-    multiple  what K has to be a multiple of
-    """
-
-    bound: float
-    product: str
-    quantize: Callable[[F32, F32], tuple[Operand, ...]]
-    multiple: int = 1
-
-
-def _int8(x: F32, w: F32) -> tuple[Operand, ...]:
-    (a, scale_a), (b, scale_b) = ops.quantize_int8(x, "token"), ops.quantize_int8(w, "channel")
-    return a, b, scale_a, scale_b
-
-
-def _w4a8(group: Any, x: F32, w: F32) -> tuple[Operand, ...]:
-    a, scale_a = ops.quantize_int8(x, "token")
-    return a, ops.quantize_w4a8(w, group), scale_a
-
-
-def _fp8(by: tuple[Any, Any], x: F32, w: F32) -> tuple[Operand, ...]:
-    (a, scale_a), (b, scale_b) = ops.quantize_fp8(x, by[0]), ops.quantize_fp8(w, by[1])
-    return a, b, scale_a, scale_b
-
-
-PRODUCTS = {
-    "int8": Product(0.03, "int8_gemm", _int8),
-    "w4a8": Product(0.2, "w4a8_gemm", partial(_w4a8, None), 128),
-    "w4a8-g128": Product(0.15, "w4a8_gemm", partial(_w4a8, 128), 128),
-    "fp8": Product(0.05, "fp8_gemm", partial(_fp8, ("token", "channel"))),
-    "fp8-blocks": Product(0.05, "fp8_gemm", partial(_fp8, (128, "block")), 128),
-}
-
-
-def bench_gemm(m: int, n: int, k: int, scheme: str, device: str) -> dict[str, Any]:
+def bench_gemm(m: int, n: int, k: int, scheme: str, device: str, how: How | None = None) -> dict[str, Any]:
     """Check and time a product [m, k] x [n, k] of Gaussian values on "cpu" or "gpu".
 
     `scheme` is a name in PRODUCTS, or a stored format's in lower or upper case. Returns
-    rel_l2, max_abs_err  against the float32 product
+    rel_l2, max_abs_err  against the float32 product, with all that follows its sums
     bound                of rel_l2; None where results are too few to judge
     own_error            rel_L2 against the exact product of the same operands
     own_bound            of own_error
     passed               whether errors are within their bounds
-    seconds, gops        the median of a call
-    share_of_limit       what the machine could do, in `limit`
-    library, library_seconds, ratio
+    seconds, gops        the median of a call; of Triton's interpreter the seconds of one, and None
+    share_of_limit       what the machine could do, in `limit`, measured before and after; the most counts
+    libraries            products of libraries: name, seconds, ratio; on the CPU float32 BLAS, on a GPU float16 and, of
+                         int8 and fp8, the vendor's; none beside the interpreter
+    others_cpu           the share of the CPU that other programs took, or None
+    withheld             why ratios and the share say nothing, or None
 
-    Raises UsageError for schemes and sizes that there is no product of, BackendError where the device is missing.
+    Raises UsageError for schemes, sizes and options that there is no product of, BackendError where the device is
+    missing.
     """
-    scheme = scheme.lower()
-    x, w = drawn(m, n, k, _whole(scheme))
-    subject = subject_of(scheme, x, w, device)
+    scheme, how = scheme.lower(), how or How()
+    interpreted = device == "gpu" and _interpreted()
+    if interpreted:
+        _require_small(m * n * k, scheme)
+    x, w = drawn(m, n, k, _whole(scheme), how.seed)
+    subject = subject_of(scheme, x, w, device, how)
+    start = time.perf_counter()
     checked = errors(subject, x, w)
+    asked = {
+        "m": m, "n": n, "k": k, "scheme": scheme, "device": "Triton's interpreter" if interpreted else device,
+        "scale_a": how.scale_a, "fp8": "-".join(how.kinds) if scheme.startswith("fp8") else None, "bias": how.bias,
+        "activation": how.activation, "residual": how.residual, "seed": how.seed, **checked,
+    }  # fmt: skip
+    if interpreted:
+        seconds = time.perf_counter() - start
+        nothing = {"others_cpu": None, "withheld": "the interpreter's time is no GPU's"}
+        return {**asked, "seconds": seconds, "gops": None, **share(None, seconds), "libraries": [], **nothing}
+    return {**asked, **_timed(subject, x, w, scheme, device)}
+
+
+def products_of(m: int, n: int, k: int, scheme: str, how: How) -> dict[str, Callable[[], object]]:
+    """A call on the GPU of a product of Gaussian values, and of each of the libraries' beside it, by name."""
+    x, w = drawn(m, n, k, _whole(scheme), how.seed)
+    subject = subject_of(scheme, x, w, "gpu", how)
+    beside = library_calls(scheme, x, w, subject.operands, "gpu")
+    return {scheme: subject.calls(1)[0], **{name: calls[0] for name, calls in beside.items()}}
+
+
+def count_gemm(m: int, n: int, k: int, scheme: str, device: str, how: How | None = None) -> dict[str, Any]:
+    """What an NVIDIA GPU's counters say of a product and of the libraries' beside it: m, n, k, scheme, and `kernels`,
+    rows of `counters.by_product`.
+
+    Raises what `bench_gemm` raises, and BackendError without a GPU, without `ncu` or the right to read counters.
+    """
+    from octavo.bench.counters import by_product, read_counters
+
+    scheme, how = scheme.lower(), how or How()
+    if device != "gpu" or _interpreted():
+        raise UsageError("--counters are those of an NVIDIA GPU (allowed: --device gpu, without TRITON_INTERPRET)")
+    names = list(products_of(m, n, k, scheme, how))
+    found = read_counters({"gemm": {"m": m, "n": n, "k": k, "scheme": scheme, "how": asdict(how)}})
+    return {"m": m, "n": n, "k": k, "scheme": scheme, "kernels": by_product(found, names)}
+
+
+def _timed(subject: GemmSubject, x: F32, w: F32, scheme: str, device: str) -> dict[str, Any]:
+    """How fast a product is, beside the limit and the libraries'."""
+    m, n, k = len(x), len(w), x.shape[1]
+    operations, threads = 2 * m * n * k, cores() if device == "cpu" else 0
+
+    def limit() -> Limit | None:
+        return limits.limit(operations, subject.bytes, threads, scheme)
+
+    watch, before = Watch([os.getpid()]), limit()
     seconds = median_seconds(subject.calls(copies_of(m, subject.weight_bytes)), device)
-    library, calls = library_calls(scheme, x, w, subject.operands, device)
-    library_seconds = median_seconds(calls, device)
-    operations = 2 * m * n * k
-    limit = limits.limit(operations, subject.bytes, cores() if device == "cpu" else 0, scheme)
+    after = limit()
+    best = min((each for each in (before, after) if each), key=lambda each: each.seconds, default=None)
+    libraries = []
+    for name, calls in library_calls(scheme, x, w, subject.operands, device).items():
+        theirs = median_seconds(calls, device)
+        libraries.append({"name": name, "seconds": theirs, "ratio": theirs / seconds})
+    others, reached = watch.others(), share(best, seconds)
     return {
-        "m": m, "n": n, "k": k, "scheme": scheme, "device": device, **checked, "seconds": seconds,
-        "gops": operations / seconds / 1e9, **share(limit, seconds), "library": library,
-        "library_seconds": library_seconds, "ratio": library_seconds / seconds,
+        "seconds": seconds, "gops": operations / seconds / 1e9, **reached, "libraries": libraries,
+        "others_cpu": others, "withheld": misleading(others, reached["share_of_limit"]),
     }  # fmt: skip
 
 
-def subject_of(scheme: str, x: F32, w: F32, device: str) -> GemmSubject:
+def _interpreted() -> bool:
+    from octavo.backends.gpu.device import interpreted, target
+
+    target()  # raises where there is neither a GPU nor an interpreter
+    return interpreted()
+
+
+def _require_small(size: int, scheme: str) -> None:
+    """Raise UsageError for a product that Triton's interpreter would take minutes for."""
+    most = MOST_STORED_INTERPRETED if scheme in stored.STORED else MOST_INTERPRETED
+    if size > most:
+        raise UsageError(
+            f"M x N x K is {size:,} with scheme {scheme} in Triton's interpreter, as TRITON_INTERPRET=1 says (allowed:"
+            f" up to {most:,}, or a GPU)"
+        )
+
+
+def subject_of(scheme: str, x: F32, w: F32, device: str, how: How | None = None) -> GemmSubject:
     """The product of x and w in a scheme, on "cpu" or "gpu"."""
+    how = how or How()
     fmt = stored.STORED.get(scheme)
-    return stored.subject(fmt, x, w, device) if fmt else _subject(PRODUCTS[scheme], x, w, device)
+    if fmt:
+        stored.require_plain(scheme, how)
+        return stored.subject(fmt, x, w, device)
+    products.require(scheme, x.shape[1], how)
+    return products.subject(scheme, x, w, device, how)
 
 
 def _whole(scheme: str) -> int:
@@ -129,41 +167,22 @@ def _whole(scheme: str) -> int:
     return PRODUCTS[scheme].multiple
 
 
-def drawn(m: int, n: int, k: int, whole: int = 1) -> tuple[F32, F32]:
+def drawn(m: int, n: int, k: int, whole: int = 1, seed: int = 0) -> tuple[F32, F32]:
     """Gaussian activations [m, k] and weights [n, k]. Raises UsageError unless K is a multiple of `whole`."""
     if min(m, n, k) < 1 or k % whole or max(m * n, m * k, n * k) > MOST:
         multiple = f", K a multiple of {whole}" if whole > 1 else ""
         raise UsageError(f"a product of {m} x {n} x {k} (allowed: from 1 on, up to 2^31 values of a matrix{multiple})")
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     return rng.standard_normal((m, k), np.float32), rng.standard_normal((n, k), np.float32)
-
-
-def _subject(how: Product, x: F32, w: F32, device: str) -> GemmSubject:
-    """A product of `octavo.ops`."""
-    operands = how.quantize(x, w)
-    place = _on_gpu if device == "gpu" else _on_cpu
-    function, define = getattr(ops, how.product), getattr(definition, how.product)
-    placed = tuple(place(o) for o in operands)
-    a, weight, scale_a, *rest = operands
-    assert not isinstance(a, W4A8Weight)
-    assert not isinstance(scale_a, W4A8Weight)
-
-    def calls(copies: int) -> Calls:
-        weights = [placed[1], *(place(weight, copy=True) for _ in range(copies - 1))]
-        return [partial(function, placed[0], each, *placed[2:]) for each in weights]
-
-    nbytes = sum(int(o.nbytes) for o in operands) + 4 * len(x) * len(w)
-    return GemmSubject(
-        how.bound, lambda: np.asarray(_host(function(*placed))),
-        lambda rows: np.asarray(define(a[rows], weight, scale_a[rows], *rest)), calls, placed, int(weight.nbytes),
-        nbytes,
-    )  # fmt: skip
 
 
 def errors(subject: GemmSubject, x: F32, w: F32) -> dict[str, Any]:
     """How far results are from the product of the floats, and from what they should be, and whether that is allowed."""
     rows = np.linspace(0, len(x) - 1, min(len(x), CHECKED_ROWS)).astype(np.intp)
-    floats, got = x[rows] @ w.T, subject.run()[rows]
+    one, nothing = np.ones((), np.float32), {"bias": None, "activation": None, "residual": None}
+    after = {**nothing, **products.rows_of(subject.after, rows)}
+    floats = definition.epilogue(x[rows] @ w.T, one, one, **after, out_dtype="f32")
+    got = subject.run()[rows]
     error, own = _rel_l2(got, floats), _rel_l2(got, subject.exact(rows))
     bound = subject.bound if len(w) >= OUTPUTS and len(x) * len(w) >= JUDGED else None
     return {
@@ -187,38 +206,21 @@ def share(limit: Limit | None, seconds: float) -> dict[str, Any]:
     return {"share_of_limit": limit.seconds / seconds, "limit": limit.name}
 
 
-def _on_cpu(operand: Operand, copy: bool = False) -> Operand:
-    if not copy:
-        return operand
-    if isinstance(operand, W4A8Weight):
-        groups = operand.group_scale
-        return W4A8Weight(operand.packed.copy(), operand.channel_scale, None if groups is None else groups.copy())
-    return operand.copy()
-
-
-def _on_gpu(operand: Operand, copy: bool = False) -> Any:
-    from octavo.backends.gpu.device import target
-
-    where = target().device
-    return operand.to(where) if isinstance(operand, W4A8Weight) else to_torch(operand).to(where, copy=copy)
-
-
-def _host(y: Any) -> Any:
-    return y if isinstance(y, np.ndarray) else y.cpu().numpy()
-
-
 def copies_of(tokens: int, nbytes: int) -> int:
     """How many copies of a weight take turns."""
     return min(MOST_COPIES, -(-COLD_BYTES // nbytes)) if tokens <= COPIES_MAX_TOKENS else 1
 
 
-def library_calls(scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: str) -> tuple[str, Calls]:
-    """The library's product next to which a scheme's is set, by name, and calls of it over copies of the weights."""
+def library_calls(scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: str) -> dict[str, Calls]:
+    """The products next to which a scheme's is set, by name: calls of each over copies of the weights.
+
+    They are of the floats alone, without what follows the sums. No BLAS of a CPU has a float16 product.
+    """
     copies = copies_of(len(x), w.nbytes)
     if device == "cpu":
         out = np.empty((len(x), len(w)), np.float32)
         all_weights = [w, *(w.copy() for _ in range(min(copies, 8) - 1))]
-        return "float32 BLAS", [partial(np.matmul, x, each.T, out=out) for each in all_weights]
+        return {"float32 BLAS": [partial(np.matmul, x, each.T, out=out) for each in all_weights]}
     from octavo.bench.gemm import library
 
     return library.calls(scheme, x, w, placed, copies)

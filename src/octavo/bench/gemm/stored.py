@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.bench.cases import WEIGHTS, Built, executor
-from octavo.bench.gemm.subject import Calls, GemmSubject
+from octavo.bench.gemm.subject import Calls, GemmSubject, How
+from octavo.errors import UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.activation import activation
 from octavo.formats.spec import F32
@@ -32,6 +34,15 @@ def bound(fmt: BlockFormat) -> float:
     weight has less than 2^-bits of error on normal weights, and these formats have up to twice that.
     """
     return max(BOUNDS[fmt.bits], 2.1 * 2**-fmt.bits_per_weight)
+
+
+def require_plain(scheme: str, how: How) -> None:
+    """Raise UsageError for what a model's product does not have."""
+    if replace(how, seed=0) != How():
+        raise UsageError(
+            f"scheme {scheme} is a model's product, with activations as the backend makes them and nothing after the"
+            " sums (allowed with it: --seed)"
+        )
 
 
 def subject(fmt: BlockFormat, x: F32, w: F32, device: str) -> GemmSubject:

@@ -40,14 +40,12 @@ def operand(x, KIND: tl.constexpr, OPERANDS: tl.constexpr):
 @triton.jit
 def fp8_gemm_kernel(
     a, b, strides, size, blocks, end, split_k, shape: tl.constexpr, config: tl.constexpr,
-    KIND: tl.constexpr, OPERANDS: tl.constexpr, KEPT: tl.constexpr,
+    fp8: tl.constexpr,
 ):  # fmt: skip
     """A program computes a tile of block_m x block_n from a part of K.
 
     blocks    a BlockScales, or None where the epilogue has the scales; block_k divides 128, and block_n too
-    KIND      "e4m3" or "e5m2"
-    OPERANDS  what `operand` makes of them
-    KEPT      values of K that the tensor cores add up, a multiple of block_k; 0: all
+    fp8       an Fp8Config; its `kept` is a multiple of block_k
 
     Partial sums are float32. Other arguments are those of `gemm_int8`.
     """
@@ -55,6 +53,7 @@ def fp8_gemm_kernel(
     BN: tl.constexpr = shape.block_n
     BK: tl.constexpr = shape.block_k
     SPLIT_K: tl.constexpr = shape.split_k
+    KEPT: tl.constexpr = fp8.kept
     tiles = tl.cdiv(size.m, BM) * tl.cdiv(size.n, BN)
     tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
     row, column = tile_of(tile, tl.cdiv(size.m, BM), tl.cdiv(size.n, BN), shape.group_m)
@@ -64,11 +63,11 @@ def fp8_gemm_kernel(
     part = acc
     for i in tl.range(first, end_step, num_stages=shape.stages):
         left = load_tile(a, row * BM, i * BK, size.m, size.k, strides.a, BM, BK, config.tma, config.even)  # [BM, BK]
-        left = operand(left, KIND, OPERANDS)
+        left = operand(left, fp8.kind_a, fp8.operands)
         right = load_tile(
             b, column * BN, i * BK, size.n, size.k, strides.b, BN, BK, config.tma, config.even
         )  # [BN, BK]
-        right = operand(right, KIND, OPERANDS)
+        right = operand(right, fp8.kind_b, fp8.operands)
         if blocks is not None:
             block = i * BK // 128
             at = blocks.a + (row * BM + token).to(tl.int64) * blocks.blocks + block

@@ -50,6 +50,43 @@ def int8_gemm_kernel(a, b, strides, size, end, split_k, shape: tl.constexpr, con
 
 
 @triton.jit
+def int8_groups_kernel(a, b, strides, size, groups, end, split_k, shape: tl.constexpr, config: tl.constexpr):
+    """`int8_gemm_kernel` with scales, and zero points or none, of groups of K: a GroupFactors; block_k divides a group.
+
+    The sum of a step is exact, and scaled; sums of steps, and partial ones, are float32.
+    """
+    BM: tl.constexpr = shape.block_m
+    BN: tl.constexpr = shape.block_n
+    BK: tl.constexpr = shape.block_k
+    SPLIT_K: tl.constexpr = shape.split_k
+    tiles = tl.cdiv(size.m, BM) * tl.cdiv(size.n, BN)
+    tile, split = tl.program_id(0) % tiles, tl.program_id(0) // tiles
+    row, column = tile_of(tile, tl.cdiv(size.m, BM), tl.cdiv(size.n, BN), shape.group_m)
+    first, end_step = steps_of(split, size.k, BK, SPLIT_K)
+    token, channel = row * BM + tl.arange(0, BM), column * BN + tl.arange(0, BN)
+    of_token, of_channel = token.to(tl.int64) * groups.groups, channel.to(tl.int64) * groups.groups
+    acc = tl.zeros((BM, BN), tl.float32)
+    for i in tl.range(first, end_step, num_stages=shape.stages):
+        left = load_tile(a, row * BM, i * BK, size.m, size.k, strides.a, BM, BK, config.tma, True)  # [BM, BK]
+        right = load_tile(b, column * BN, i * BK, size.n, size.k, strides.b, BN, BK, config.tma, True)  # [BN, BK]
+        group = i * BK // groups.width
+        scale_a = tl.load(groups.a + of_token + group, mask=token < size.m, other=0.0)  # [BM]
+        scale_b = tl.load(groups.b + of_channel + group, mask=channel < size.n, other=0.0)  # [BN]
+        part = tl.dot(left, right.T, out_dtype=tl.int32)  # [BM, BK] @ [BK, BN]
+        if groups.zero is not None:
+            zero = tl.load(groups.zero + of_token + group, mask=token < size.m, other=0)  # [BM]
+            part -= zero[:, None] * tl.sum(right.to(tl.int32), 1)[None, :]
+            scale_a = tl.where((zero >= -128) & (zero <= 127), scale_a, float("nan"))
+        acc += part.to(tl.float32) * scale_a[:, None] * scale_b[None, :]  # [BM, BN]
+    last = True
+    total = acc
+    if SPLIT_K > 1:
+        last, total = sum_splits(acc, split_k, tile, split, BM, BN, SPLIT_K, False)
+    if last:
+        finish(total, end, size, row * BM, column * BN, config, False)
+
+
+@triton.jit
 def row_sums_kernel(b, sums, k, stride, B: tl.constexpr):
     """sums int32 [N]: of each row of int8 b [N, K]."""
     row = tl.program_id(0).to(tl.int64)

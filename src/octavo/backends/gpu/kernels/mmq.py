@@ -49,7 +49,7 @@ def quantize_mmq_kernel(x, ids, out, k, rows, channels, LAYOUT: tl.constexpr):
     code = nearest(value * inverse[:, None])
     place = (tl.program_id(2).to(tl.int64) * tl.num_programs(1) + block) * rows + row
     tl.store(out.codes + place * 144 + 16 + inside, code.to(tl.int8))
-    scale = tl.div_rn(largest, 127.0)
+    scale = tl.where(largest > 0, tl.div_rn(1.0, tl.where(largest > 0, inverse, 1.0)), 0.0)
     each = tl.arange(0, N)
     if LAYOUT == "D4":
         tl.store(out.floats + place * 36 + each, scale)
