@@ -173,10 +173,10 @@ def test_a_full_context_shows_the_text_and_fails(octavo: Run, alphabet: str) -> 
         (["-"], b"", "there is no prompt"),
         (["--json"], b"", "there is no prompt"),
         ([], b"ok\xff", "standard input is not UTF-8 at byte 2"),
-        (["hi", "--ctx", "0"], b"", "--ctx is 0 (allowed: 1 or more)"),
+        (["hi", "--ctx", "-2"], b"", "--ctx is -2 (allowed: 1 or more)"),
         (["hi", "--ctx", "9999"], b"", "the model was made for 512 tokens"),
         (["hi", "--ctx", "20"], b"", "the prompt of 21 tokens does not fit the context of 20"),
-        (["hi", "--gpu-layers", "-1"], b"", "--gpu-layers is -1 (allowed: 0 or more, all, auto)"),
+        (["hi", "--gpu-layers", "-3"], b"", "--gpu-layers is -3 (allowed: 0 or more, all, auto)"),
         (["hi", "--gpu-layers", "2x"], b"", "--gpu-layers is '2x' (allowed: 0 or more, all, auto)"),
         (
             ["hi", "-ngl", "2", "--device", "cpu"],
@@ -185,11 +185,11 @@ def test_a_full_context_shows_the_text_and_fails(octavo: Run, alphabet: str) -> 
         ),
         (["hi", "--temp", "-1"], b"", "--temp is -1.0"),
         (["hi", "--temp", "nan"], b"", "--temp is nan"),
-        (["hi", "--top-k", "-1"], b"", "--top-k is -1"),
+        (["hi", "--top-k", "-2"], b"", "--top-k is -2"),
         (["hi", "--top-p", "0"], b"", "--top-p is 0"),
         (["hi", "--min-p", "2"], b"", "--min-p is 2"),
-        (["hi", "--seed", "-1"], b"", "--seed is -1"),
-        (["hi", "--threads", "0"], b"", "--threads is 0"),
+        (["hi", "--seed", "-2"], b"", "--seed is -2"),
+        (["hi", "--threads", "-2"], b"", "--threads is -2"),
         (["hi", "--raw", "--system", "s"], b"", "a system message needs a chat template"),
         (["\udcff"], b"", "lone surrogate"),
     ],
@@ -200,7 +200,7 @@ def test_wrong_options(octavo: Run, alphabet: str, arguments: list[str], stdin: 
     assert got.out == ""
 
 
-@pytest.mark.parametrize("option", [["--temp", "hot"], ["--device", "tpu"], ["-n", "-1"], ["--no-such"]])
+@pytest.mark.parametrize("option", [["--temp", "hot"], ["--device", "tpu"], ["-n", "-3"], ["--no-such"]])
 def test_options_that_are_no_options(octavo: Run, alphabet: str, option: list[str]) -> None:
     got = octavo("run", alphabet, "hi", *option)
     assert (got.status, got.out) == (2, "")

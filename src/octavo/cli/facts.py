@@ -59,7 +59,7 @@ def facts(
     if hparams is not None:
         from octavo.runtime.context import DEFAULT_CONTEXT
 
-        n_ctx = min(hparams.n_ctx_most, DEFAULT_CONTEXT) if n_ctx is None else n_ctx
+        n_ctx = min(hparams.n_ctx_most, DEFAULT_CONTEXT) if n_ctx is None else n_ctx or hparams.n_ctx_most
         found |= {
             "context_length": hparams.n_ctx_train, "longest_context": hparams.n_ctx_most,
             "layers": hparams.n_layer, "width": hparams.n_embd,

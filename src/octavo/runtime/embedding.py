@@ -17,7 +17,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import choice
 from octavo.runtime.batch import Feed
-from octavo.runtime.context import default_context
+from octavo.runtime.context import context_of
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.kv_cache import Sequence as Tokens
 from octavo.runtime.placement import GpuLayers
@@ -62,7 +62,7 @@ def embedding_engine(
     strict: bool = False,
 ) -> Engine:  # fmt: skip
     """An engine whose steps give vectors of tokens; a text is in one step, which has room for several."""
-    n_ctx = default_context(model) if n_ctx is None else n_ctx
+    n_ctx = context_of(model, n_ctx)
     step = max(n_ctx, STEP)
     config = EngineConfig(
         n_ctx=n_ctx, n_batch=step, n_outputs=step, max_sequences=SEQUENCES, cache_type="f32", strict=strict,

@@ -39,7 +39,7 @@ from octavo.runtime.buckets import (
 )
 from octavo.runtime.cache_type import require_heads
 from octavo.runtime.candidates import DRAWN, LOGITS
-from octavo.runtime.context import default_context, require_context
+from octavo.runtime.context import context_of, require_context
 from octavo.runtime.draws import DrawsThere
 from octavo.runtime.engine_config import EngineConfig, Speculate, usual_speculation
 from octavo.runtime.kv_cache import PagePool, Sequence
@@ -72,7 +72,7 @@ class Engine:
     ) -> None:
         self.model, self.backends = model, tuple(backends)
         self.config = config or EngineConfig()
-        self.n_ctx = default_context(model) if self.config.n_ctx is None else self.config.n_ctx
+        self.n_ctx = context_of(model, self.config.n_ctx)
         self._require_config()
         self.lock = FairLock()
         self._max_pages = pages_for(self.n_ctx)
