@@ -128,7 +128,7 @@ def test_settings(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> 
         "max_tokens is 2 (set).\n", "seed is 7 (set).\n", "ab\n", "temperature is 0.0 (set).\n",
         "temperature is 0.8 (default).\n", "top_k is 20 (the model's).\n",
     ]  # fmt: skip
-    assert "seed            7 (set)\n" in got[7]
+    assert "seed              7 (set)\n" in got[7]
     assert calls[0][1] == {
         "temperature": 0.0, "max_tokens": 2, "seed": 7, "system": None, "think": None, "raw": False,
     }  # fmt: skip

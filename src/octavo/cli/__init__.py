@@ -25,6 +25,7 @@ from octavo.cli import (
     report,
     run,
     serve,
+    warm,
 )
 from octavo.cli.grouped import grouped
 from octavo.cli.options import in_plain_words, worded
@@ -79,6 +80,7 @@ app.command("rank")(rank.rank)
 app.command("pull")(pull.pull)
 app.command("list")(pull.list_models)
 app.command("rm")(pull.remove)
+app.command("warm")(grouped(warm.warm))
 app.command("inspect")(inspect.inspect)
 app.command("profile")(grouped(profile.profile))
 app.command("quantize")(grouped(quantize.quantize))

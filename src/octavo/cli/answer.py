@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from octavo.cli.plain import to_json
 from octavo.cli.screen import Screen
 from octavo.errors import OctavoError
 from octavo.jit.clock import compile_seconds
+from octavo.progress import shown
 
 if TYPE_CHECKING:
     from octavo.runtime import GenerateOptions, Generation, Model
@@ -67,12 +68,21 @@ def begun(model: Model, tokens: list[int], options: GenerateOptions, *, raw: boo
     return model.generate(tokens, raw=raw, **rest)
 
 
+def pieces(generation: Generation) -> Iterator[str]:
+    """A reply's pieces; from the first one on nothing is drawn over what stands on the terminal."""
+    found = iter(generation)
+    for first in found:
+        yield first
+        with shown(lambda *_: None):
+            yield from found
+
+
 def answer_text(model: Model, prompt: str, raw: bool, options: GenerateOptions, loading: Loading, stats: bool) -> None:
     """Print a reply as it comes, and with `stats` its speeds on stderr."""
     tokens = encoded(model, prompt, options, raw=raw)
     generation, screen = begun(model, tokens, options, raw=raw), screen_for(model, tokens)
     try:
-        for piece in generation:
+        for piece in pieces(generation):
             screen.show(piece)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None

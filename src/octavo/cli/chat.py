@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Unpack
 
-from octavo.cli.answer import begun, encoded, larger_context, speeds
+from octavo.cli.answer import begun, encoded, larger_context, pieces, speeds
 from octavo.cli.conversation import Dialogue
 from octavo.cli.facts import headline
 from octavo.cli.line import paths
@@ -147,7 +147,7 @@ class Chat:
     def _reply(self, prompt: list[int], generation: Generation) -> None:
         screen = self._screen(self._model, prompt)
         try:
-            for piece in generation:
+            for piece in pieces(generation):
                 screen.show(piece)
         except KeyboardInterrupt:
             generation.close()

@@ -13,6 +13,7 @@ from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.cli.prompt import piped_lines
 from octavo.errors import UsageError
+from octavo.progress import on_terminal
 
 if TYPE_CHECKING:
     from octavo.formats.spec import F32
@@ -57,10 +58,10 @@ def embed(
     if output is not None:
         require_target(output)
     found = texts or piped_lines()
-    with load(
-        local(model, offline), device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers),
-        lora=adapters(lora, offline),
-    ) as loaded:  # fmt: skip
+    path, chosen = local(model, offline), adapters(lora, offline)
+    with on_terminal():
+        loaded = load(path, device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers), lora=chosen)
+    with loaded:
         if output is not None:
             require_apart(output, {MODEL: model_files(loaded.file.path, loaded.file.files)})
         if pooling == "none":

@@ -11,6 +11,7 @@ from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Where
 from octavo.cli.prompt import whole_prompt
 from octavo.errors import ContextFullError, UsageError
+from octavo.progress import on_terminal
 
 if TYPE_CHECKING:
     from octavo.runtime import GenerateOptions
@@ -145,7 +146,9 @@ def run(
     options = _options(reply, sampling)
     path = local(model, offline)
     start, compiled = clock(), compile_seconds()
-    with load(path, n_ctx=ctx, cache_type=where.kv, attention=where.attention, **where.given(offline)) as loaded:
+    with on_terminal():
+        loaded = load(path, n_ctx=ctx, cache_type=where.kv, attention=where.attention, **where.given(offline))
+    with loaded:
         loaded.require_generation()
         if reply.chat_template is not None:
             loaded.use_template(reply.chat_template)

@@ -109,7 +109,7 @@ class Embedder:
         pooling = pooling or self.pooling
         if pooling is None:
             if is_reranker(file := self.engine.model.file):
-                problem = f"{file.path} is a reranker, which scores documents (allowed: octavo rank, or a pooling)"
+                problem = f"{file.path} is a reranker, which scores documents: `octavo rank` runs it, or name a pooling"
                 raise UsageError(problem, argument="pooling")
             problem = f"{self.engine.model.file.path} does not say how vectors of tokens become one of a text"
             raise UsageError(f"{problem} (allowed: pooling mean, cls or last)", argument="pooling")

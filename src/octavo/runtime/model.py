@@ -237,7 +237,7 @@ class Model:
     def require_generation(self) -> None:
         """Raise UsageError unless the model generates text."""
         if self.engine.config.embeds:
-            raise UsageError(f"{self.name} is an embedding model, which generates no text (allowed: octavo embed)")
+            raise UsageError(f"{self.name} is an embedding model, which generates no text: `octavo embed` runs it")
 
     def logits(self, tokens: Sequence[int]) -> F32:
         """Logits after each of `tokens`: float32 [n, n_vocab]."""
