@@ -247,3 +247,13 @@ def test_memory_of_a_model_is_free_when_nobody_has_it(alphabet_path: str) -> Non
         assert engine() is None
     finally:
         gc.enable()
+
+
+def test_what_is_said_of_a_list_of_texts_a_role_and_a_closed_model(alphabet_path: str) -> None:
+    with octavo.load(alphabet_path, device="reference") as model:
+        with pytest.raises(UsageError, match=r"'Hi' is no token id .*generate_many takes several texts"):
+            model.generate(["Hi", "there"])  # type: ignore[list-item]
+        with pytest.raises(UsageError, match=r"has the role 'usr' \(allowed: system, "):
+            model.generate([{"role": "usr", "content": "Hi"}])
+    with pytest.raises(UsageError, match="is closed"):
+        model.generate("Hi")

@@ -24,7 +24,7 @@ HELP = """\
 /save FILE         write the conversation to a file
 /load FILE         go on with a conversation that was saved
 /stats             print speeds after each reply, or stop doing so
-/bye               leave (or Ctrl-D)
+/bye               leave (or /exit, /quit, Ctrl-D)
 Ctrl-C stops a reply. Three double quotes start and end a message of several lines; pasted lines are one message.
 """
 GREETING = "/help lists what you can do here; /bye leaves.\n"
@@ -70,6 +70,8 @@ class Chat:
     def loop(self) -> None:
         """Talk until /bye or the end of input."""
         self._write(f"{headline(self._model)}\n{GREETING}")
+        if self._model.template is None:
+            self._write("The model has no chat template: it goes on with your text, and knows no conversation.\n")
         while True:
             try:
                 line = self._read_message()
@@ -164,6 +166,8 @@ class Chat:
         self._write("The conversation is forgotten.\n")
 
     def _set_system(self, text: str) -> None:
+        if text and self._raw:
+            raise UsageError("a system message needs a chat template, which is not used here")
         self._talk.system = text or None
         self._talk.messages.clear()
         self._write("The system message is set.\n" if text else "The system message is removed.\n")

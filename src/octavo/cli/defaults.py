@@ -22,7 +22,7 @@ class Defaults:
 
     temp: Annotated[
         float | None,
-        typer.Option("--temp", "--temperature", help="0 is greedy (default: the model's own, or 1).",
+        typer.Option("--temp", "--temperature", help="0 is greedy (default: the model's own, or 0.8).",
                      rich_help_panel=USUAL),
     ] = None  # fmt: skip
     top_k: Annotated[

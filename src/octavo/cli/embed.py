@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -35,7 +36,8 @@ def embed(
     ] = None,
     raw: Annotated[bool, typer.Option("--no-normalize", help="Leave vectors as long as they are.")] = False,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write a .npy file, float32 [texts, d].")
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write a .npy file, float32, a row a text."),
     ] = None,
     ctx: Annotated[int | None, typer.Option("--ctx-size", "-c", help="Tokens that a text may have.")] = None,
     device: Device = "auto",
@@ -70,6 +72,7 @@ def embed(
             vectors = loaded.embed(found, pooling=pooling, normalize=not raw)
     if output is not None:
         _save(output, vectors)
+        print(f"octavo: {output}: {len(vectors)} rows of {vectors.shape[1]} numbers", file=sys.stderr)
     if as_json:
         print(to_json({"model": model, "texts": len(found), "embeddings": [v.tolist() for v in vectors]}))
     elif output is None and (pooling == "none" or len(found) == 1):

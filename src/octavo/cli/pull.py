@@ -129,7 +129,6 @@ def _list(name: HubName, offline: bool, as_json: bool) -> None:
 
 
 def _summary(pulled: Pulled) -> str:
-
     what = f"{pulled.name.repo}, {pulled.variant.label}, {size(pulled.variant.nbytes)}"
     if not pulled.downloaded:
         return f"{what}: was here"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -16,9 +17,12 @@ from octavo.progress import on_terminal
 if TYPE_CHECKING:
     from octavo.runtime import GenerateOptions
 
+log = logging.getLogger("octavo")
 SAMPLING = "Sampling"
 OUTPUT = "Output"
 WHERE = "Where and with what"
+OF_BASE_MODELS = 512
+"""Most tokens of a reply of a model without a chat template, which seldom ends one."""
 
 
 @dataclass
@@ -135,6 +139,7 @@ def run(
     `git diff | octavo run model.gguf "Review this:"` asks about what is piped in.
     """
     from octavo.cli.answer import Loading, answer_json, answer_text, larger_context, screen_for, write
+    from octavo.cli.facts import headline
     from octavo.jit.clock import clock, compile_seconds
     from octavo.runtime import load
 
@@ -152,6 +157,8 @@ def run(
         loaded.require_generation()
         if reply.chat_template is not None:
             loaded.use_template(reply.chat_template)
+        if reply.max_tokens is None and "tokenizer.chat_template" not in loaded.file.metadata:
+            options["max_tokens"] = OF_BASE_MODELS
         if text is None:
             from octavo.cli.chat import Chat
             from octavo.cli.line import read_line, typed_lines
@@ -161,9 +168,11 @@ def run(
                 chat.loop()
             return
         loading = Loading(clock() - start, compiled)
+        log.info("%s; loaded in %.2f s", headline(loaded), loading.seconds)
+        log.info("sampling: %s", {**loaded.sampling_defaults(), **options} or "the defaults")
         try:
             answer = answer_json if output.as_json else answer_text
-            answer(loaded, text, reply.raw, options, loading, output.stats)
+            answer(loaded, text, reply.raw, options, loading, output.stats or log.isEnabledFor(logging.INFO))
         except ContextFullError as error:
             raise ContextFullError(f"{error}; {larger_context(loaded)}") from None
 
