@@ -68,3 +68,12 @@ def test_ci_runs_the_oldest_and_the_newest() -> None:
     (versions,) = re.findall(r"for version in (.*); do", (ROOT / ".ci" / "tritons").read_text())
     tritons = sorted(map(Version, PAIRS.values()))
     assert versions.split() == [str(tritons[0]), str(tritons[-1])]
+
+
+def test_the_package_itself_serves_and_constrains() -> None:
+    from octavo.cli.serve import NEEDED
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    base = {Requirement(one).name.replace("-", "_") for one in project["dependencies"]}
+    assert {*NEEDED, "httptools", "uvloop"} <= base
+    assert {"gpu", "report", "serve", "test"} <= project["optional-dependencies"].keys()

@@ -1,4 +1,5 @@
-"""Writes docs/formats.md from the format table, and into CONTRIBUTING.md how long each architecture's file is.
+"""Writes docs/formats.md from the format table, into CONTRIBUTING.md how long each architecture's file is, and into
+docs/run.md the names of options.
 
 `--check` writes nothing and exits with 1 where a page is stale.
 """
@@ -12,12 +13,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from octavo.backends.gpu.quantize import MMQ_LAYOUTS
+from octavo.cli.names import ANSWERED, OF_OTHERS, OF_SERVE, OPTIONS, Option
 from octavo.formats import FORMATS, BlockFormat
 from octavo.formats.activation import ACTIVATIONS, ROW
 from octavo.formats.rare import RARE, REMOVED
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, GUIDE = ROOT / "docs" / "formats.md", ROOT / "CONTRIBUTING.md"
+PAGE, GUIDE, RUN = ROOT / "docs" / "formats.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "run.md"
 COUNTS = re.compile(r"^\| ([a-z0-9_, -]+) \| [0-9, ]+ \|", re.MULTILINE)
 """A row of CONTRIBUTING's table of architectures: their names, and the lines of their files."""
 
@@ -279,12 +281,47 @@ def _lines(architecture: str) -> str:
     return str(len(path.read_text(encoding="utf-8").splitlines()))
 
 
+PROGRAMS = {
+    "llama.cpp": "llama_cpp", "Ollama": "ollama", "vLLM": "vllm", "Hugging Face": "hugging_face", "Python": "python",
+}  # fmt: skip
+
+
+def _names(option: Option) -> list[str]:
+    """An option's names here and elsewhere, the cells of a row."""
+    value = f" {option.value}".rstrip().replace("|", "/")
+    here = ", ".join(f"`{name}`" for name in option.own)
+    here = here.removesuffix("`") + f"{value}`" + "".join(f", `{name}`" for name in option.also.split())
+    return [here, *(", ".join(f"`{name}`" for name in getattr(option, field).split()) for field in PROGRAMS.values())]
+
+
+def names_of_options() -> str:
+    """What docs/run.md says of the names of options."""
+    head = ["option", *PROGRAMS]
+    answered = (
+        [", ".join(f"`{name}`" for name in names.split()), answer.replace("{}", "octavo run")]
+        for names, answer in ANSWERED.items()
+    )
+    parts = [
+        _table(head, map(_names, OPTIONS)), ["", "Those of `octavo serve`, then those of other commands:", ""],
+        _table(head, map(_names, (*OF_SERVE, *OF_OTHERS))), ["", "These mean nothing here, and are answered:", ""],
+        _table(["typed", "answer"], answered),
+    ]  # fmt: skip
+    return "\n".join(line for part in parts for line in part)
+
+
+def run_page() -> str:
+    """docs/run.md with the names that options have now, between two marks."""
+    text = RUN.read_text(encoding="utf-8")
+    made = f"<!-- options:start -->\n{names_of_options()}\n<!-- options:end -->"
+    return re.sub("<!-- options:start -->.*<!-- options:end -->", lambda _: made, text, flags=re.DOTALL)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 1 where `--check` finds a page stale, 0 otherwise."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 where a page is stale")
     check, status = parser.parse_args(arguments).check, 0
-    for path, made in ((PAGE, page()), (GUIDE, guide())):
+    for path, made in ((PAGE, page()), (GUIDE, guide()), (RUN, run_page())):
         if not check:
             path.write_text(made, encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != made:

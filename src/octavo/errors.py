@@ -15,8 +15,8 @@ from octavo.sizes import size
 
 INSTALL_GPU = "pip install '.[gpu]' in Octavo's folder"
 INSTALL_REPORT = "pip install '.[report]' in Octavo's folder"
-INSTALL_SERVE = "pip install '.[serve]' in Octavo's folder"
-"""How the optional parts are installed, as errors say it."""
+INSTALL_BASE = "pip install . in Octavo's folder"
+"""How the optional parts are installed, and what belongs to the package itself, as errors say it."""
 
 
 def import_failure(package: str, error: Exception, install: str) -> str:

@@ -72,7 +72,7 @@ def main() -> None:
         built = case.build()
         plan = executor(built, [CpuBackend(threads=1)]).plan(built.steps[0][1])
         calls: Any = [call for _, call in plan.calls]
-        text += "".join(k.kernel._library.get_asm_str() for program in calls for k in program.calls)
+        text += "".join(k.kernel.compiled._library.get_asm_str() for program in calls for k in program.calls)
     dots = re.findall(r"(v?pdpbusd|v?pmaddwd|v?pmaddubsw)\b[^\n]*%(.)mm", text)
     print(json.dumps({
         "level": host.level(), "dots": sorted({f"{name} {register}mm" for name, register in dots}),

@@ -120,14 +120,15 @@ def test_settings(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> 
     )
     assert dict(line.split(None, 1) for line in got[0].splitlines()) == {
         "temperature": "0.0 (set)", "top_k": "20 (the model's)", "top_p": "0.95", "min_p": "0.05",
-        "repeat_penalty": "1.0", "repeat_last_n": "64", "seed": "random", "max_tokens": "until the model ends",
+        "repeat_penalty": "1.0", "repeat_last_n": "64", "presence_penalty": "0.0",
+        "frequency_penalty": "0.0", "seed": "random", "max_tokens": "until the model ends",
         "think": "as the template has it",
     }  # fmt: skip
     assert got[1:7] == [
         "max_tokens is 2 (set).\n", "seed is 7 (set).\n", "ab\n", "temperature is 0.0 (set).\n",
         "temperature is 0.8 (default).\n", "top_k is 20 (the model's).\n",
     ]  # fmt: skip
-    assert "seed            7 (set)\n" in got[7]
+    assert "seed              7 (set)\n" in got[7]
     assert calls[0][1] == {
         "temperature": 0.0, "max_tokens": 2, "seed": 7, "system": None, "think": None, "raw": False,
     }  # fmt: skip
@@ -191,8 +192,8 @@ def test_completion(model: Model, tmp_path: Path) -> None:
         ("/set temperature hot", "temperature can't be 'hot' (allowed: a number, default)"),
         ("/set temperature nan", "temperature is nan (allowed: 0 to 100)"),
         ("/set top_k 1.5", "top_k can't be '1.5'"),
-        ("/set max_tokens -1", "max_tokens can't be -1"),
-        ("/set seed -1", "seed is -1"),
+        ("/set max_tokens -3", "max_tokens can't be -3"),
+        ("/set seed -2", "seed is -2"),
         ("\ud800", "lone surrogate"),
         ("/save", "/save needs a file's name"),
         ("/save /nowhere/talk.json", "/nowhere/talk.json: can't be written: No such file"),

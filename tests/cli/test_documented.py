@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from octavo.cli import app
-from octavo.cli.options import one_name
+from octavo.cli.spelling import Names
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]
@@ -32,27 +32,25 @@ def commands(page: Path) -> Iterator[str]:
                     yield found[1]
 
 
-def names_of(command: Any) -> set[str]:
-    return {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help", "-h"}
-
-
 def unknown(text: str) -> list[str]:
     """Options, or the subcommand, that `octavo` does not have."""
     words, command = shlex.split(text), get_command(app)
-    known = names_of(command)
     while words:
         below = getattr(command, "commands", {})
         if words[0] in below:
             command = below[words.pop(0)]
-            known = names_of(command)
-        elif below and words[0] in known:
+        elif below and words[0] in names_of(command):
             words.pop(0)
         else:
             break
     if getattr(command, "commands", None) and words:
         return words[:1]
     given = [word.partition("=")[0] for word in words if OPTION.match(word)]
-    return [name for name in given if name not in known and f"--{one_name(name.removeprefix('--'))}" not in known]
+    return [name for name in given if name not in names_of(command)]
+
+
+def names_of(command: Any) -> Names:
+    return Names("octavo", command.get_params(command.make_context(None, [], resilient_parsing=True)))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

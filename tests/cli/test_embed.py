@@ -49,9 +49,13 @@ def test_vectors_as_json_and_in_a_file(embed: Run, tmp_path: Path) -> None:
 
 def test_lines_end_with_newlines_alone(embed: Run, tmp_path: Path) -> None:
     target = tmp_path / "v.npy"
-    assert embed("-o", str(target), stdin="a\u2028b\x0cc\r\nthe software\n\n".encode()).err == ""
+    said = f"octavo: {target}: 2 rows of 128 numbers\n"
+    assert embed("-o", str(target), stdin="a\u2028b\x0cc\r\nthe software\n\n".encode()).err == said
     assert len(np.load(target)) == 2
-    assert embed("-o", str(target), stdin=b"a\n\nb\n").err == "octavo: WARNING: 1 of 3 lines are empty and left out\n"
+    assert (
+        embed("-o", str(target), stdin=b"a\n\nb\n").err
+        == f"octavo: WARNING: 1 of 3 lines are empty and left out\n{said}"
+    )
 
 
 def test_one_text(embed: Run) -> None:

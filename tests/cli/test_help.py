@@ -53,7 +53,7 @@ def test_every_command_with_a_model_takes_the_same_options() -> None:
     from typer.main import get_command
 
     from octavo.cli import app
-    from octavo.cli.options import OF_SERVE, OPTIONS
+    from octavo.cli.names import OF_SERVE, OPTIONS
 
     commands: dict[str, Any] = dict(get_command(app).commands)  # type: ignore[attr-defined]
     commands |= {f"eval {name}": command for name, command in commands["eval"].commands.items()}
@@ -62,8 +62,8 @@ def test_every_command_with_a_model_takes_the_same_options() -> None:
         assert {"--gpu-layers", "--cache-type", "--threads", "-t", "--device"} <= names[name], name
     for name in ("run", "inspect", "imatrix", "report", "eval ppl", "eval kl"):
         assert {"--ctx-size", "-c"} <= names[name], name
-    assert {option for options in OPTIONS.values() for option in options[:1]} <= names["run"]
-    assert {option for options in OF_SERVE.values() for option in options} <= names["serve"]
+    assert {option.name for option in OPTIONS} <= names["run"]
+    assert {name for option in OF_SERVE for name in option.own} <= names["serve"]
 
 
 def test_the_version(octavo: Run) -> None:

@@ -37,7 +37,9 @@ def test_plain(octavo: Run, alphabet: str) -> None:
         "vocabulary": f"{tiny.N_VOCAB} tokens", "chat template": "yes", "runs here": "yes",
         "size": f"{nbytes / 1e6:.1f} MB in 25 tensors, 32.00 bits per weight", "memory": facts["memory"],
     }  # fmt: skip
-    assert facts["memory"].endswith("at --ctx-size 512: 1.3 MB of weights, 131.1 kB of keys and values")
+    assert facts["memory"].endswith(
+        "at --ctx-size 512: 1.3 MB of weights, 131.1 kB of keys and values, about 200.0 MB of Python and workspaces"
+    )
     assert f"F32 25 {n:,} {nbytes / 1e6:.1f} MB 100.0% 32" in lines
 
 

@@ -107,7 +107,7 @@ def test_again(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
     (["Q4_K_M", "--output-tensor-type", "Q4"], "'Q4' (allowed: F32"),
     (["Q4_K_M", "--imatrix", "/nowhere/i.gguf"], "/nowhere/i.gguf"),
     (["Q2_K_S"], "importance"),
-    (["Q4_K_M", "--threads", "0"], "threads"),
+    (["Q4_K_M", "--threads", "-5"], "threads"),
 ])  # fmt: skip
 def test_errors_are_one_line(octavo: Run, src: str, dst: str, arguments: list[str], says: str) -> None:
     assert says in octavo("quantize", src, dst, *arguments).error()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.cli.screen import DIM, PLAIN, Screen
+from octavo.cli.screen import DIM, PLAIN, Screen, Wrapped
 
 
 def shown(*pieces: str, **options: bool) -> str:
@@ -32,3 +32,13 @@ def test_thinking_is_dim(cut: int) -> None:
 def test_a_prompt_that_opens_the_thinking() -> None:
     assert shown("so", "</think>", "4", thinking=True) == f"{DIM}so</think>{PLAIN}4"
     assert shown("so", thinking=True) == f"{DIM}so{PLAIN}", "a terminal is left as it was"
+
+
+def test_lines_end_between_words() -> None:
+    shown: list[str] = []
+    wrapped = Wrapped(shown.append, 12)
+    for piece in ("craft", "ing, o", "r any", " other\nline", " of twelve-and-more", " \u6f22\u5b57"):
+        wrapped(piece)
+    assert shown[-1] == "\u6f22\u5b57", "writing without blanks is shown at once"
+    wrapped.flush()
+    assert "".join(shown) == "crafting, or \nany other\nline of twelve-and-more \n\u6f22\u5b57"

@@ -84,7 +84,7 @@ def test_what_the_engine_refuses(octavo: Run, arguments: tuple[str, ...], told: 
     [
         (["--temp", "-1"], "--temp is -1.0 (allowed: 0 to 100)"),
         (["--presence-penalty", "3"], "--presence-penalty is 3.0 (allowed: -2 to 2)"),
-        (["--top-k", "-2"], "--top-k is -2 (allowed: 0 or more)"),
+        (["--top-k", "-2"], "--top-k is -2 (allowed: -1 or more)"),
         (["--seed", "-2"], "--seed is -2 (allowed: -1 to "),
         (["--predict", "0"], "is 0 (allowed: 1 or more, -1)"),
         (["--chat-template-kwargs", "{"], "--chat-template-kwargs is no JSON"),

@@ -1,4 +1,5 @@
-"""docs/formats.md is what the table says now, and its example runs; CONTRIBUTING.md counts what the files have."""
+"""docs/formats.md is what the table says now, and its example runs; CONTRIBUTING.md counts what the files have,
+and docs/run.md has the names of options."""
 
 import importlib.util
 from pathlib import Path
@@ -46,6 +47,16 @@ def test_lines_of_architectures_are_counted(tool, tmp_path, monkeypatch, capsys)
     assert tool.main([]) == tool.main(["--check"]) == 0
     expected = f"# A\n\n| gpt-oss, gpt-oss | {lines}, {lines} | registry (3) |\n"
     assert tool.GUIDE.read_text(encoding="utf-8") == expected
+
+
+def test_names_of_options_are_in_the_page_on_running(tool, tmp_path, monkeypatch, capsys):
+    assert "`--max-new-tokens`" in tool.RUN.read_text(encoding="utf-8")
+    monkeypatch.setattr(tool, "RUN", tmp_path / "run.md")
+    tool.RUN.write_text("a\n<!-- options:start -->\nold\n<!-- options:end -->\nb\n", encoding="utf-8")
+    assert tool.main(["--check"]) == 1
+    assert "run.md is stale" in capsys.readouterr().err
+    assert tool.main([]) == tool.main(["--check"]) == 0
+    assert tool.RUN.read_text(encoding="utf-8").startswith("a\n<!-- options:start -->\n| option |")
 
 
 def test_every_format_has_its_line_its_layout_and_its_note(tool):

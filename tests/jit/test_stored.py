@@ -44,7 +44,7 @@ def answers() -> bool:
     out = np.zeros(1, np.float32)
     KernelCall(kernel, 1, out=out).run()
     assert out[0] == 42
-    return bool(kernel.cache_hits)
+    return bool(kernel.compiled.cache_hits)
 
 
 @pytest.fixture
@@ -207,7 +207,7 @@ def test_a_compilation_that_fails_leaves_no_lock(folder: Path) -> None:
 
     for _ in range(2):
         with pytest.raises(Exception, match="no_such_thing"):
-            kernels(OUT)(wrong_kernel)()
+            _ = kernels(OUT)(wrong_kernel)().address
         assert not list(folder.iterdir())
 
 

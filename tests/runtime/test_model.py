@@ -63,7 +63,7 @@ def test_logits_take_any_sequence_of_integers(random_model: Model) -> None:
         ([{"role": "user", "content": "x"}], {"raw": True}, "messages need a chat template"),
         ([{"role": "user"}], {}, r"\{'role': 'user'\} is no message"),
         ([{"role": "user", "content": None}], {}, "is no message"),
-        ("x", {"max_tokens": -1}, "max_tokens is -1"),
+        ("x", {"max_tokens": -3}, "max_tokens is -3"),
         ("x", {"temperature": -1.0}, "temperature is -1"),
         ("x", {"top_p": 0.0}, "top_p is 0"),
         (None, {}, r"prompt is None \(allowed: a text, a list of messages, or a list of token ids\)"),
@@ -78,8 +78,8 @@ def test_logits_take_any_sequence_of_integers(random_model: Model) -> None:
         ("x", {"max_tokens": 1.5}, r"max_tokens is 1\.5 \(allowed: an integer, 0 or more\)"),
         ("x", {"max_tokens": True}, "max_tokens is True"),
         ("x", {"seed": "a"}, "seed is 'a'"),
-        ("x", {"seed": 1.5}, r"seed is 1\.5 \(allowed: an integer, 0 to 2\^64 - 1\)"),
-        ("x", {"top_k": 2.5}, r"top_k is 2\.5 \(allowed: an integer, 0 or more\)"),
+        ("x", {"seed": 1.5}, r"seed is 1\.5 \(allowed: an integer, -1 to 2\^64 - 1\)"),
+        ("x", {"top_k": 2.5}, r"top_k is 2\.5 \(allowed: an integer, -1 or more\)"),
         ("x", {"temperature": "hot"}, r"temperature is 'hot' \(allowed: a number, 0 to 100\)"),
         ("x", {"temperature": 10**400}, "temperature is 1000"),
         ("x", {"stop": 5}, r"stop is 5 \(allowed: a text, or a list of them\)"),
@@ -95,6 +95,17 @@ def test_wrong_prompts_and_options(alphabet: Model, prompt: Any, options: dict[s
         list(alphabet.generate(prompt, **options))
     assert caught.value.argument in (None, "prompt", *options)
     assert "".join(alphabet.generate("hi", temperature=0)) == ALPHABET, "the model is free again"
+
+
+@pytest.mark.parametrize("most", [-1, -2])
+def test_as_many_tokens_as_fit(alphabet: Model, most: int) -> None:
+    assert alphabet.generate("hi", temperature=0, max_tokens=most).text == ALPHABET
+    assert alphabet.generate("hi", temperature=0, max_tokens=most, ignore_eos=True).finish_reason is None
+
+
+def test_a_context_of_0_is_the_models_own(alphabet_path: str) -> None:
+    with octavo.load(alphabet_path, device="reference", n_ctx=0) as model:
+        assert model.n_ctx == model.engine.model.hparams.n_ctx_train
 
 
 def test_a_lone_surrogate_is_refused(alphabet: Model) -> None:
@@ -174,7 +185,7 @@ def test_wrong_recommendations_name_the_file_and_key(
     [
         ({"device": "tpu"}, UsageError, "device is 'tpu'"),
         ({"threads": 0}, UsageError, "threads is 0"),
-        ({"n_ctx": 0}, UsageError, "n_ctx is 0"),
+        ({"n_ctx": -1}, UsageError, "n_ctx is -1"),
         ({"n_ctx": "x"}, UsageError, r"n_ctx is 'x' \(allowed: an integer, 1 or more\)"),
         ({"n_ctx": True}, UsageError, "n_ctx is True"),
         ({"threads": 1.5}, UsageError, r"threads is 1\.5"),
@@ -236,3 +247,13 @@ def test_memory_of_a_model_is_free_when_nobody_has_it(alphabet_path: str) -> Non
         assert engine() is None
     finally:
         gc.enable()
+
+
+def test_what_is_said_of_a_list_of_texts_a_role_and_a_closed_model(alphabet_path: str) -> None:
+    with octavo.load(alphabet_path, device="reference") as model:
+        with pytest.raises(UsageError, match=r"'Hi' is no token id .*generate_many takes several texts"):
+            model.generate(["Hi", "there"])  # type: ignore[list-item]
+        with pytest.raises(UsageError, match=r"has the role 'usr' \(allowed: system, "):
+            model.generate([{"role": "usr", "content": "Hi"}])
+    with pytest.raises(UsageError, match="is closed"):
+        model.generate("Hi")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,16 +168,33 @@ def test_last_true(most: int, limit: int) -> None:
 
 @pytest.mark.parametrize(
     ("device", "given", "asked", "layers"),
-    [("auto", None, "auto", "auto"), ("gpu", None, "gpu", "all"), ("cpu", None, "cpu", "all"),
-     ("auto", 5, "gpu", 5), ("auto", "all", "gpu", "all"), ("auto", "auto", "auto", "auto"),
+    [("auto", None, "gpu", "auto"), ("gpu", None, "gpu", "all"), ("cpu", None, "cpu", "all"),
+     ("auto", 5, "gpu", 5), ("auto", "all", "gpu", "all"), ("auto", "auto", "gpu", "auto"),
+     ("auto", -1, "gpu", "auto"), ("cpu", -1, "cpu", "all"),
      ("gpu", "auto", "gpu", "auto"),
      ("auto", 0, "cpu", "all"), ("gpu", 0, "cpu", "all"), ("reference", 0, "reference", "all")],
 )  # fmt: skip
 def test_which_device_a_number_of_layers_asks_for(
     monkeypatch: pytest.MonkeyPatch, device: str, given: object, asked: str, layers: object
 ) -> None:
-    monkeypatch.setattr("octavo.runtime.placement.select", lambda device, threads, **_: [device])
-    assert backends_for(device, None, given) == ([asked], layers)  # type: ignore[arg-type]
+    """Where there is one."""
+
+    def select(device: str, threads: object, **more: object) -> list[Any]:
+        return [SimpleNamespace(name="gpu" if device == "auto" else device)]
+
+    monkeypatch.setattr("octavo.runtime.placement.select", select)
+    (backend,), found = backends_for(device, None, given)  # type: ignore[arg-type]
+    assert (backend.name, found) == (asked, layers)
+
+
+@pytest.mark.parametrize("given", [99, "all"])
+def test_layers_for_a_gpu_run_on_the_cpu_where_there_is_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, given: Any
+) -> None:
+    monkeypatch.setattr("octavo.backends._gpu_usable", lambda: False)
+    backends, layers = backends_for("auto", None, given)
+    assert ([backend.name for backend in backends], layers) == (["cpu", "reference"], "all")
+    assert f"gpu_layers is {given}, and no GPU can be used here: all layers run on the CPU" in caplog.text
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])

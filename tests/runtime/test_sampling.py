@@ -222,21 +222,21 @@ def test_what_is_out_is_never_drawn() -> None:
         ("temperature", -0.1, "0 to 100"),
         ("temperature", math.nan, "0 to 100"),
         ("temperature", INF, "0 to 100"),
-        ("top_k", -1, "0 or more"),
+        ("top_k", -2, "-1 or more"),
         ("top_p", 0, "over 0, up to 1"),
         ("top_p", 1.01, "0 to 1"),
         ("min_p", -0.5, "0 to 1"),
         ("min_p", 2, "0 to 1"),
         ("repeat_penalty", 0, "0.001 to 100"),
-        ("repeat_last_n", -1, "0 or more"),
+        ("repeat_last_n", -2, "-1 or more"),
         ("presence_penalty", 2.1, "-2 to 2"),
         ("frequency_penalty", math.nan, "-2 to 2"),
         ("min_tokens", -1, "0 or more"),
         ("ignore_eos", 1, "True or False"),
         ("logit_bias", 5, "a number for each of some tokens"),
         ("stop_token_ids", 5, "a list of tokens"),
-        ("seed", -1, "0 to 2^64"),
-        ("seed", 1 << 64, "0 to 2^64"),
+        ("seed", -2, "-1 to 2^64"),
+        ("seed", 1 << 64, "-1 to 2^64"),
     ],
 )
 def test_out_of_range(name: str, value: float, allowed: str) -> None:
@@ -244,6 +244,12 @@ def test_out_of_range(name: str, value: float, allowed: str) -> None:
         SamplingParams(**{name: value})  # type: ignore[arg-type]
     assert str(caught.value).startswith(f"{name} is {value}")
     assert allowed in str(caught.value)
+
+
+def test_numbers_of_other_programs_for_all_and_any() -> None:
+    found = SamplingParams(top_k=-1, repeat_last_n=-1, seed=-1)
+    assert (found.top_k, found.seed) == (0, None)
+    assert found.repeat_last_n > 1 << 30
 
 
 @pytest.mark.parametrize("n", [1, 5, 63, 64, 65, 1000, 9000])

@@ -180,6 +180,13 @@ def test_another_content_type(server: Server) -> None:
     assert status == 415
 
 
+def test_curl_needs_no_header_but_a_page_does(server: Server) -> None:
+    """`curl -d` says that any body is a form. A page could send one without asking, and has an Origin."""
+    curl = {"Content-Type": "application/x-www-form-urlencoded"}
+    assert server.send("POST", CHAT, {"messages": ASK, "max_tokens": 1}, curl)[0] == 200
+    assert server.refused(CHAT, {"messages": ASK}, Origin="http://127.0.0.1", **curl)[0] in (403, 415)
+
+
 def test_unknown_paths_and_methods(server: Server) -> None:
     status, _, body = server.send("GET", "/v1/nothing")
     assert (status, json.loads(body)["error"]["type"]) == (404, "not_found_error")

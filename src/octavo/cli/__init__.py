@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from octavo.cli import (
     bench,
@@ -26,11 +25,13 @@ from octavo.cli import (
     report,
     run,
     serve,
+    warm,
 )
 from octavo.cli.grouped import grouped
-from octavo.cli.options import in_plain_words, one_name, worded
+from octavo.cli.options import in_plain_words, worded
 from octavo.cli.output import OutputError, drop_output, open_closed_streams, output_told_apart
 from octavo.cli.signals import ending_in_order
+from octavo.cli.spelling import App, Commands
 from octavo.errors import OctavoError, UsageError
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # what Typer raises for a command line that it can't read
@@ -45,7 +46,7 @@ class _Log(logging.Handler):
             print(f"octavo: {level}{self.format(record)}", file=sys.stderr)
 
 
-class _Commands(TyperGroup):
+class _Commands(Commands):
     """Typer takes any EOFError for Ctrl-C, and any broken pipe for standard output's; they are errors here.
 
     So are others of the system that nothing has told of better.
@@ -64,13 +65,13 @@ class _Commands(TyperGroup):
             raise OctavoError(f"{name}: {error.strerror or error}") from error
 
 
-app = typer.Typer(
+app = App(
     cls=_Commands,
     name="octavo",
     help="Run, quantize and measure low-bit language models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": one_name},
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(grouped(run.run))
 app.command("serve")(grouped(serve.serve))
@@ -79,6 +80,7 @@ app.command("rank")(rank.rank)
 app.command("pull")(pull.pull)
 app.command("list")(pull.list_models)
 app.command("rm")(pull.remove)
+app.command("warm")(grouped(warm.warm))
 app.command("inspect")(inspect.inspect)
 app.command("profile")(grouped(profile.profile))
 app.command("quantize")(grouped(quantize.quantize))

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from octavo.cli.plain import to_json
-from octavo.cli.screen import Screen
-from octavo.errors import OctavoError
+from octavo.cli.screen import Screen, Wrapped
+from octavo.errors import ContextFullError, OctavoError
 from octavo.jit.clock import compile_seconds
+from octavo.progress import shown
 
 if TYPE_CHECKING:
     from octavo.runtime import GenerateOptions, Generation, Model
 
+log = logging.getLogger("octavo")
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
 
@@ -32,7 +36,9 @@ def screen_for(model: Model, prompt: Sequence[int]) -> Screen:
     """Where the reply to a prompt is written: standard output, with care if that is a terminal."""
     thinking = model.tokenizer.decode(prompt[-8:]).rstrip().endswith("<think>")
     plain = bool(os.environ.get("NO_COLOR")) or os.environ.get("TERM") == "dumb"
-    return Screen(write, terminal=sys.stdout.isatty(), dim=not plain, thinking=thinking)
+    terminal = sys.stdout.isatty()
+    shown_by = Wrapped(write, shutil.get_terminal_size().columns) if terminal else write
+    return Screen(shown_by, terminal=terminal, dim=not plain, thinking=thinking)
 
 
 def larger_context(model: Model) -> str:
@@ -67,15 +73,28 @@ def begun(model: Model, tokens: list[int], options: GenerateOptions, *, raw: boo
     return model.generate(tokens, raw=raw, **rest)
 
 
+def pieces(generation: Generation) -> Iterator[str]:
+    """A reply's pieces; from the first one on nothing is drawn over what stands on the terminal."""
+    found = iter(generation)
+    for first in found:
+        yield first
+        with shown(lambda *_: None):
+            yield from found
+
+
 def answer_text(model: Model, prompt: str, raw: bool, options: GenerateOptions, loading: Loading, stats: bool) -> None:
     """Print a reply as it comes, and with `stats` its speeds on stderr."""
     tokens = encoded(model, prompt, options, raw=raw)
     generation, screen = begun(model, tokens, options, raw=raw), screen_for(model, tokens)
     try:
-        for piece in generation:
+        for piece in pieces(generation):
             screen.show(piece)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+    except ContextFullError as error:
+        if not generation.tokens:
+            raise
+        log.warning("%s; %s", error, larger_context(model))
     finally:
         screen.end()
         if generation.text_so_far and not generation.text_so_far.endswith("\n"):
@@ -85,15 +104,17 @@ def answer_text(model: Model, prompt: str, raw: bool, options: GenerateOptions, 
 
 
 def answer_json(model: Model, prompt: str, raw: bool, options: GenerateOptions, loading: Loading, stats: bool) -> None:
-    """Print a reply as one JSON object when it is complete; of a full context also what there is, before the error."""
+    """Print a reply as one JSON object when it is complete, or when the context is full."""
     generation = begun(model, encoded(model, prompt, options, raw=raw), options, raw=raw)
     failure: OctavoError | None = None
     try:
         for _ in generation:
             pass
+    except ContextFullError as error:
+        failure = None if generation.tokens else error
     except OctavoError as error:
         failure = error
-    if failure is None or generation.finish_reason == "context":
+    if failure is None:
         print(to_json(as_object(model, generation, loading)))
     if stats:
         print(speeds(generation, loading), file=sys.stderr)

@@ -18,6 +18,7 @@ from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Device, Threads, Where, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.cli.progress import Bar
+from octavo.cli.spelling import App, Commands
 from octavo.errors import UsageError
 from octavo.sizes import size
 
@@ -25,7 +26,7 @@ SHAPES = (
     "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-30b-a3b, qwen3.5-9b, lfm2-1.2b, granite-4.0-h-micro, "
     "mamba2-2.7b, mamba-2.8b, rwkv7-1.5b, llama3-8b, gemma3-4b, gpt-oss-20b or deepseek-v2-lite."
 )
-app = typer.Typer(help="Measure speed.", no_args_is_help=True)
+app = App(cls=Commands, help="Measure speed.", no_args_is_help=True)
 app.command("gemm")(grouped(gemm))
 app.command("serve")(grouped(serve))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Unpack
 
-from octavo.cli.answer import begun, encoded, larger_context, speeds
+from octavo.cli.answer import begun, encoded, larger_context, pieces, speeds
 from octavo.cli.conversation import Dialogue
 from octavo.cli.facts import headline
 from octavo.cli.line import paths
@@ -24,7 +24,7 @@ HELP = """\
 /save FILE         write the conversation to a file
 /load FILE         go on with a conversation that was saved
 /stats             print speeds after each reply, or stop doing so
-/bye               leave (or Ctrl-D)
+/bye               leave (or /exit, /quit, Ctrl-D)
 Ctrl-C stops a reply. Three double quotes start and end a message of several lines; pasted lines are one message.
 """
 GREETING = "/help lists what you can do here; /bye leaves.\n"
@@ -70,6 +70,8 @@ class Chat:
     def loop(self) -> None:
         """Talk until /bye or the end of input."""
         self._write(f"{headline(self._model)}\n{GREETING}")
+        if self._model.template is None:
+            self._write("The model has no chat template: it goes on with your text, and knows no conversation.\n")
         while True:
             try:
                 line = self._read_message()
@@ -147,7 +149,7 @@ class Chat:
     def _reply(self, prompt: list[int], generation: Generation) -> None:
         screen = self._screen(self._model, prompt)
         try:
-            for piece in generation:
+            for piece in pieces(generation):
                 screen.show(piece)
         except KeyboardInterrupt:
             generation.close()
@@ -164,6 +166,8 @@ class Chat:
         self._write("The conversation is forgotten.\n")
 
     def _set_system(self, text: str) -> None:
+        if text and self._raw:
+            raise UsageError("a system message needs a chat template, which is not used here")
         self._talk.system = text or None
         self._talk.messages.clear()
         self._write("The system message is set.\n" if text else "The system message is removed.\n")
@@ -172,7 +176,7 @@ class Chat:
         name, _, value = text.partition(" ")
         if not name:
             for setting, shown, origin in self._settings.rows():
-                self._write(f"{setting:<16}{shown}{'' if origin == 'default' else f' ({origin})'}\n")
+                self._write(f"{setting:<18}{shown}{'' if origin == 'default' else f' ({origin})'}\n")
             return
         if value.strip():
             before = self._settings.options

@@ -22,7 +22,7 @@ class Defaults:
 
     temp: Annotated[
         float | None,
-        typer.Option("--temp", "--temperature", help="0 is greedy (default: the model's own, or 1).",
+        typer.Option("--temp", "--temperature", help="0 is greedy (default: the model's own, or 0.8).",
                      rich_help_panel=USUAL),
     ] = None  # fmt: skip
     top_k: Annotated[
@@ -95,9 +95,7 @@ class Defaults:
         names = ("top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty")
         every = {"temperature": self.temp, **{name: getattr(self, name) for name in names}}
         found = {name: value for name, value in every.items() if value is not None}
-        plain: dict[str, Any] = {name: 0 if value == -1 and name in ("top_k", "repeat_last_n") else value
-                                 for name, value in found.items()}  # fmt: skip
-        SamplingParams(**plain)  # raises for a value out of range
+        SamplingParams(**found)  # raises for a value out of range
         return found
 
     def _seed(self) -> int:

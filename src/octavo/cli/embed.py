@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -13,6 +14,7 @@ from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.cli.prompt import piped_lines
 from octavo.errors import UsageError
+from octavo.progress import on_terminal
 
 if TYPE_CHECKING:
     from octavo.formats.spec import F32
@@ -34,7 +36,8 @@ def embed(
     ] = None,
     raw: Annotated[bool, typer.Option("--no-normalize", help="Leave vectors as long as they are.")] = False,
     output: Annotated[
-        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write a .npy file, float32 [texts, d].")
+        str | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write a .npy file, float32, a row a text."),
     ] = None,
     ctx: Annotated[int | None, typer.Option("--ctx-size", "-c", help="Tokens that a text may have.")] = None,
     device: Device = "auto",
@@ -57,10 +60,10 @@ def embed(
     if output is not None:
         require_target(output)
     found = texts or piped_lines()
-    with load(
-        local(model, offline), device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers),
-        lora=adapters(lora, offline),
-    ) as loaded:  # fmt: skip
+    path, chosen = local(model, offline), adapters(lora, offline)
+    with on_terminal():
+        loaded = load(path, device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers), lora=chosen)
+    with loaded:
         if output is not None:
             require_apart(output, {MODEL: model_files(loaded.file.path, loaded.file.files)})
         if pooling == "none":
@@ -69,6 +72,7 @@ def embed(
             vectors = loaded.embed(found, pooling=pooling, normalize=not raw)
     if output is not None:
         _save(output, vectors)
+        print(f"octavo: {output}: {len(vectors)} rows of {vectors.shape[1]} numbers", file=sys.stderr)
     if as_json:
         print(to_json({"model": model, "texts": len(found), "embeddings": [v.tolist() for v in vectors]}))
     elif output is None and (pooling == "none" or len(found) == 1):

@@ -14,6 +14,7 @@ from octavo.cli.grouped import grouped
 from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import CacheName, Context, Where
 from octavo.cli.plain import printable, to_json
+from octavo.cli.spelling import App, Commands
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from octavo.evals.kl import Divergence
     from octavo.evals.stats import Estimate, Spread
 
-app = typer.Typer(help="Measure how good a model is.", no_args_is_help=True)
+app = App(cls=Commands, help="Measure how good a model is.", no_args_is_help=True)
 
 TextFile = Annotated[
     str,

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from octavo.runtime import Engine, Model
 
 
+PROCESS = 200_000_000
+"""Bytes of Python, of the libraries that a model runs with, and of what steps compute in; large models take more."""
+
+
 def name_of(file: GGUFFile) -> str:
     """The name in the model's metadata, or else the file's."""
     from octavo.io.hub.cache import shown_name
@@ -59,7 +63,7 @@ def facts(
     if hparams is not None:
         from octavo.runtime.context import DEFAULT_CONTEXT
 
-        n_ctx = min(hparams.n_ctx_most, DEFAULT_CONTEXT) if n_ctx is None else n_ctx
+        n_ctx = min(hparams.n_ctx_most, DEFAULT_CONTEXT) if n_ctx is None else n_ctx or hparams.n_ctx_most
         found |= {
             "context_length": hparams.n_ctx_train, "longest_context": hparams.n_ctx_most,
             "layers": hparams.n_layer, "width": hparams.n_embd,
@@ -68,20 +72,35 @@ def facts(
             "memory": {
                 "ctx_size": n_ctx, "weights": weight_bytes(file, hparams.n_layer),
                 "cache": cache_bytes(hparams, n_ctx, cache_type), "states": state_bytes(hparams),
+                "process": PROCESS,
             },
         }  # fmt: skip
     template, other = _template(file)
     problem = problem or other or _why_not_here(file, n_ctx, cache_type, device)
-    return found | {"template": template, "runs": problem is None, "why_not": problem}
+    command = None if problem else _command(file)
+    return found | {"template": template, "runs": problem is None, "why_not": problem, "command": command}
+
+
+def _command(file: GGUFFile) -> str:
+    """The command that a model is for."""
+    from octavo.models import read_model
+    from octavo.runtime.embedding import is_embedding_model
+
+    if not is_embedding_model(read_model(file)):
+        return "run"
+    return "rank" if file.metadata.get(f"{file.metadata.get('general.architecture')}.pooling_type") == 4 else "embed"
 
 
 def engine(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str) -> Engine:
     """The engine that `run` would have, with no weight loaded."""
     from octavo.models import read_model
     from octavo.runtime import Engine, EngineConfig
+    from octavo.runtime.embedding import embedding_engine, is_embedding_model
     from octavo.runtime.placement import backends_for
 
     backends, layers = backends_for(device)
+    if is_embedding_model(read_model(file)):
+        return embedding_engine(read_model(file), backends, n_ctx=n_ctx, gpu_layers=layers)
     return Engine(read_model(file), backends, EngineConfig(n_ctx=n_ctx, cache_type=cache_type, gpu_layers=layers))
 
 
@@ -171,7 +190,7 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
         experts = f", {found['experts_used']} of {found['experts']} experts a token" if found["experts"] else ""
         memory, longest = found["memory"], found["longest_context"]
         windowed = "" if longest == found["context_length"] else f", of which {longest:,} can be used here"
-        total = memory["weights"] + memory["cache"] + memory["states"]
+        total = sum(memory[part] for part in ("weights", "cache", "states", "process"))
         states = f", {size(memory['states'])} of states" if memory["states"] else ""
         shown |= {
             "context": f"{found['context_length']:,} tokens{windowed}",
@@ -179,12 +198,14 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
             "heads": f"{found['heads']}, {found['key_heads']} of keys and values" if found["heads"] else "none",
             "vocabulary": f"{found['vocabulary']:,} tokens",
             "memory": f"{size(total)} at --ctx-size {memory['ctx_size']}: {size(memory['weights'])} of weights, "
-            f"{size(memory['cache'])} of keys and values{states}",
+            f"{size(memory['cache'])} of keys and values{states}, about {size(memory['process'])} of Python and "
+            "workspaces",
         }
     template = found["template"]
     offers = "" if not template else f" ({', '.join(template)})"
     shown["chat template"] = "none" if template is None else f"yes{offers}"
-    shown["runs here"] = "yes" if found["runs"] else f"no: {printable(found['why_not'])}"
+    runs = "yes" if found.get("command") in (None, "run") else f"yes, with octavo {found['command']}"
+    shown["runs here"] = runs if found["runs"] else f"no: {printable(found['why_not'])}"
     return shown
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from octavo.cli.lora import adapters
+from octavo.cli.spelling import option_of, plain
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -79,48 +80,6 @@ class Where(Place):
     kv: Kv = "f16"
 
 
-OTHER_NAMES = {
-    "ctx": "ctx-size", "context": "ctx-size", "n-ctx": "ctx-size", "kv": "cache-type", "cache-type-k": "cache-type",
-    "n-gpu-layers": "gpu-layers", "n-predict": "max-tokens", "predict": "max-tokens", "system-prompt": "system",
-    "outtype": "type", "preset": "type", "cuda": "gpu", "rocm": "gpu", "hip": "gpu",
-}  # fmt: skip
-"""Names of options and values that earlier releases, llama.cpp or torch have, and what they are called here."""
-
-OPTIONS = {
-    "n_ctx": ("--ctx-size", "-c", "--ctx", "--context", "--n-ctx"),
-    "cache_type": ("--cache-type", "-ctk", "--kv", "--cache-type-k"),
-    "attention": ("--attention",),
-    "gpu_layers": ("--gpu-layers", "-ngl", "--n-gpu-layers"),
-    "threads": ("--threads", "-t"),
-    "device": ("--device",),
-    "max_tokens": ("--max-tokens", "-n", "--n-predict", "--predict"),
-    "temperature": ("--temp", "--temperature"),
-    "seed": ("--seed", "-s"),
-    "stop": ("--stop",),
-    "system": ("--system", "-sys", "--system-prompt"),
-    **{name: (f"--{name.replace('_', '-')}",) for name in
-       ("top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n")},
-    "think": ("--think", "--no-think"),
-    "lora": ("--lora",),
-}  # fmt: skip
-"""The options that Python's arguments are on the command line, the usual name first."""
-OF_SERVE = {
-    **{name: (f"--{name.replace('_', '-')}",) for name in
-       ("kv_memory", "itl_target", "speculate", "deterministic", "embeddings", "presence_penalty", "frequency_penalty",
-        "reasoning", "chat_template_kwargs")},
-    "max_sequences": ("--max-sequences", "-np"),
-}  # fmt: skip
-"""Those that only `serve` has."""
-OF_EVALS = {"context": OPTIONS["n_ctx"], "chunks": ("--chunks",)}
-"""Those of windows of a text."""
-
-
-def one_name(name: str) -> str:
-    """What an option or one of a few words is called here: `--max_tokens` and `--n-predict` are `--max-tokens`."""
-    name = re.sub("_(?=[a-z])", "-", name)  # q8_0 is a value, and stays
-    return OTHER_NAMES.get(name, name)
-
-
 _PYDANTIC = {
     r"Value error, ": "",
     r"Input should be a valid number, unable to parse string as a number": "not a number",
@@ -141,11 +100,11 @@ def in_plain_words(message: str) -> str:
 def worded(error: UsageError, arguments: Sequence[str]) -> str:
     """An error's text with the option as the user typed it in `arguments`, instead of Python's name for it."""
     text = str(error)
-    names = {**OPTIONS, **OF_SERVE, **OF_EVALS}.get(error.argument or "")
-    if names is None or not text.startswith(error.argument or ""):
+    row = option_of(error.argument or "")
+    if row is None or not text.startswith(error.argument or ""):
         return text
-    given = {argument.partition("=")[0].replace("_", "-") for argument in arguments if argument.startswith("-")}
-    option = next((name for name in names if name in given), names[0])
+    given = {plain(argument.partition("=")[0]) for argument in arguments if argument.startswith("-")}
+    option = next((name for name in (*row.own, *row.others()) if name in given), row.name)
     return option + text.removeprefix(error.argument or "")
 
 

@@ -92,7 +92,7 @@ def remove(
     what = f"{', '.join(removal.models)} ({size(removal.nbytes)})"
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(f"{what} is not removed: nobody can be asked here (allowed: --yes)")
+            raise UsageError(f"{what} is not removed: nobody can be asked here, and --yes is not given")
         if not typer.confirm(f"Remove {what}?", err=True):
             raise typer.Exit(1)
     removal.strategy.execute()
@@ -129,7 +129,6 @@ def _list(name: HubName, offline: bool, as_json: bool) -> None:
 
 
 def _summary(pulled: Pulled) -> str:
-
     what = f"{pulled.name.repo}, {pulled.variant.label}, {size(pulled.variant.nbytes)}"
     if not pulled.downloaded:
         return f"{what}: was here"

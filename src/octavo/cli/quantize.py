@@ -172,7 +172,7 @@ def _quantize_gguf(
 
     if os.path.isdir(src):
         raise UsageError(
-            f"{src} is a folder (allowed: a GGUF file, as `octavo convert` makes of one; folders with --scheme)"
+            f"{src} is a folder: `octavo convert` makes a GGUF file of one, and --scheme quantizes folders"
         )
     with notes_told(), Bar() as bar:
         more = options | {"choices": choices, "method": method.made(dst, options["threads"], bar)}

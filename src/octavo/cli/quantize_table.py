@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from math import prod
 
@@ -40,6 +41,12 @@ def show(report: Report) -> None:
         f"{printable(report.target)} {what} {kind}: {size(report.nbytes)}, from"
         f" {size(report.source_bytes)}{layout}; {report.bits_per_weight:.2f} bits per weight"
     )
+
+    if report.nbytes >= report.source_bytes:
+        print(
+            f"octavo: that is no smaller than {printable(report.source)}: the preset saves nothing here",
+            file=sys.stderr,
+        )
 
 
 def _types(report: Report) -> str:

@@ -12,6 +12,7 @@ from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.cli.prompt import piped_lines
+from octavo.progress import on_terminal
 
 
 def rank(
@@ -32,10 +33,10 @@ def rank(
     from octavo.runtime import load
 
     found = documents or piped_lines()
-    with load(
-        local(model, offline), device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers),
-        lora=adapters(lora, offline),
-    ) as loaded:  # fmt: skip
+    path, chosen = local(model, offline), adapters(lora, offline)
+    with on_terminal():
+        loaded = load(path, device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers), lora=chosen)
+    with loaded:
         scores = loaded.rank(query, found).tolist()
     order = sorted(range(len(found)), key=lambda i: -scores[i])
     if as_json:

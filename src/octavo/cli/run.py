@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -11,13 +12,17 @@ from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Where
 from octavo.cli.prompt import whole_prompt
 from octavo.errors import ContextFullError, UsageError
+from octavo.progress import on_terminal
 
 if TYPE_CHECKING:
     from octavo.runtime import GenerateOptions
 
+log = logging.getLogger("octavo")
 SAMPLING = "Sampling"
 OUTPUT = "Output"
 WHERE = "Where and with what"
+OF_BASE_MODELS = 512
+"""Most tokens of a reply of a model without a chat template, which seldom ends one."""
 
 
 @dataclass
@@ -25,8 +30,13 @@ class ReplyOptions:
     """What the reply is to, and how long it may get."""
 
     system: Annotated[str | None, typer.Option("--system", "-sys", help="The system message.")] = None
-    max_tokens: Annotated[int | None, typer.Option("--max-tokens", "-n", min=0, help="Most tokens to make.")] = None
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", "-n", help="Most tokens to make; -1: all that fit.")
+    ] = None
     stop: Annotated[list[str] | None, typer.Option(help="Text that ends the reply; more than one is fine.")] = None
+    ignore_eos: Annotated[
+        bool, typer.Option("--ignore-eos", help="Go on where the model ends: up to --max-tokens, or as many as fit.")
+    ] = False
     think: Annotated[
         bool | None,
         typer.Option("--think/--no-think", help="Whether to think first (default: as the model's template has it)."),
@@ -57,7 +67,7 @@ class Sampling:
         ),
     ] = None
     top_k: Annotated[
-        int | None, typer.Option(help="Only the k most likely; 0: all (default: 40).", rich_help_panel=SAMPLING)
+        int | None, typer.Option(help="Only the k most likely; 0 or -1: all (default: 40).", rich_help_panel=SAMPLING)
     ] = None
     top_p: Annotated[
         float | None,
@@ -75,11 +85,20 @@ class Sampling:
         float | None, typer.Option(help="Over 1: recent tokens get less likely (default: 1).", rich_help_panel=SAMPLING)
     ] = None
     repeat_last_n: Annotated[
-        int | None, typer.Option(help="How many tokens are recent (default: 64).", rich_help_panel=SAMPLING)
+        int | None,
+        typer.Option(help="How many tokens are recent; -1: all (default: 64).", rich_help_panel=SAMPLING),
+    ] = None
+    presence_penalty: Annotated[
+        float | None,
+        typer.Option(help="Taken from the logits of tokens that the reply has (default: 0).", rich_help_panel=SAMPLING),
+    ] = None
+    frequency_penalty: Annotated[
+        float | None,
+        typer.Option(help="Taken from them for each time that it has them (default: 0).", rich_help_panel=SAMPLING),
     ] = None
     seed: Annotated[
         int | None,
-        typer.Option("--seed", "-s", help="The same seed gives the same reply.", rich_help_panel=SAMPLING),
+        typer.Option("--seed", "-s", help="The same seed, the same reply; -1: any.", rich_help_panel=SAMPLING),
     ] = None  # fmt: skip
 
 
@@ -96,7 +115,7 @@ class OutputOptions:
 def run(
     model: ModelName,
     prompt: Annotated[
-        str | None,
+        list[str] | None,
         typer.Argument(metavar="[PROMPT]", help="What to ask; what is piped in is appended (`-`: nothing but that). "
                        "Without any of it: a conversation."),
     ] = None,
@@ -120,10 +139,11 @@ def run(
     `git diff | octavo run model.gguf "Review this:"` asks about what is piped in.
     """
     from octavo.cli.answer import Loading, answer_json, answer_text, larger_context, screen_for, write
+    from octavo.cli.facts import headline
     from octavo.jit.clock import clock, compile_seconds
     from octavo.runtime import load
 
-    text = whole_prompt(prompt, prompt_file)
+    text = whole_prompt(" ".join(prompt) if prompt else None, prompt_file)
     if text is None and output.as_json:
         raise UsageError("--json needs a prompt")
     if reply.raw and reply.chat_template is not None:
@@ -131,10 +151,14 @@ def run(
     options = _options(reply, sampling)
     path = local(model, offline)
     start, compiled = clock(), compile_seconds()
-    with load(path, n_ctx=ctx, cache_type=where.kv, attention=where.attention, **where.given(offline)) as loaded:
+    with on_terminal():
+        loaded = load(path, n_ctx=ctx, cache_type=where.kv, attention=where.attention, **where.given(offline))
+    with loaded:
         loaded.require_generation()
         if reply.chat_template is not None:
             loaded.use_template(reply.chat_template)
+        if reply.max_tokens is None and "tokenizer.chat_template" not in loaded.file.metadata:
+            options["max_tokens"] = OF_BASE_MODELS
         if text is None:
             from octavo.cli.chat import Chat
             from octavo.cli.line import read_line, typed_lines
@@ -144,9 +168,11 @@ def run(
                 chat.loop()
             return
         loading = Loading(clock() - start, compiled)
+        log.info("%s; loaded in %.2f s", headline(loaded), loading.seconds)
+        log.info("sampling: %s", {**loaded.sampling_defaults(), **options} or "the defaults")
         try:
             answer = answer_json if output.as_json else answer_text
-            answer(loaded, text, reply.raw, options, loading, output.stats)
+            answer(loaded, text, reply.raw, options, loading, output.stats or log.isEnabledFor(logging.INFO))
         except ContextFullError as error:
             raise ContextFullError(f"{error}; {larger_context(loaded)}") from None
 
@@ -154,9 +180,11 @@ def run(
 def _options(reply: ReplyOptions, sampling: Sampling) -> GenerateOptions:
     """Those that were given, by the names that `generate` has for them."""
     from octavo.cli.grammar import grammar_option
+    from octavo.runtime.options import ENDLESS
 
-    given = vars(sampling) | {"max_tokens": reply.max_tokens, "stop": reply.stop, "system": reply.system,
-                              "think": reply.think}  # fmt: skip
+    most = None if reply.max_tokens in ENDLESS else reply.max_tokens
+    given = vars(sampling) | {"max_tokens": most, "stop": reply.stop, "system": reply.system,
+                              "think": reply.think, "ignore_eos": reply.ignore_eos or None}  # fmt: skip
     given["grammar"] = grammar_option(reply.json_schema, reply.grammar)
     given["temperature"] = given.pop("temp")
     return cast("GenerateOptions", {name: value for name, value in given.items() if value is not None})

@@ -15,7 +15,7 @@ from octavo.cli.defaults import Defaults
 from octavo.cli.lora import adapters
 from octavo.cli.models import ModelName, Offline, local
 from octavo.cli.options import Where, gpu_layers
-from octavo.errors import INSTALL_SERVE, OctavoError, UsageError
+from octavo.errors import INSTALL_BASE, OctavoError, UsageError
 
 if TYPE_CHECKING:
     from octavo.runtime.lora import Chosen
@@ -167,7 +167,7 @@ def serve(
 
     for name in NEEDED:
         if find_spec(name) is None:
-            raise OctavoError(f"serving needs {name}, which is not installed (allowed: {INSTALL_SERVE})")
+            raise OctavoError(f"serving needs {name}: {name} is not installed ({INSTALL_BASE})")
 
     launched = launch()
     with closing(launched):

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from octavo.errors import UsageError
 from octavo.runtime import GenerateOptions, SamplingParams
+from octavo.runtime.options import ENDLESS
 
 
 def _switch(text: str) -> bool:
@@ -17,6 +18,7 @@ def _switch(text: str) -> bool:
 KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "temperature": (float, "a number"), "top_k": (int, "an integer"), "top_p": (float, "a number"),
     "min_p": (float, "a number"), "repeat_penalty": (float, "a number"), "repeat_last_n": (int, "an integer"),
+    "presence_penalty": (float, "a number"), "frequency_penalty": (float, "a number"),
     "seed": (int, "an integer"), "max_tokens": (int, "an integer"), "think": (_switch, "on, off"),
 }  # fmt: skip
 """How a setting is read, and what that takes."""
@@ -74,8 +76,10 @@ def _read(name: str, text: str) -> Any:
         value = read(text)
     except (ValueError, KeyError):
         raise UsageError(f"{name} can't be {text!r} (allowed: {allowed}, {DEFAULT})") from None
+    if name == "max_tokens" and value in ENDLESS:
+        return None
     if name == "max_tokens" and value < 0:
-        raise UsageError(f"max_tokens can't be {value} (allowed: 0 or more)")
+        raise UsageError(f"max_tokens can't be {value} (allowed: 0 or more, -1)")
     if name not in ("max_tokens", "think"):
         SamplingParams(**{name: value})  # raises for a value out of range
     return value

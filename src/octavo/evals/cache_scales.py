@@ -44,7 +44,7 @@ def require_scales(spec: ModelSpec, path: str | os.PathLike[str], *, only_center
     if isinstance(spec.file, CheckpointFile):
         if only_centers:
             problem = "is a checkpoint, which has no words for centers"
-            raise UsageError(f"{spec.file.path} {problem} (allowed: a GGUF file, as octavo convert makes one of it)")
+            raise UsageError(f"{spec.file.path} {problem}: `octavo convert` makes a GGUF file of it")
         require_folder(spec, spec.file, path)
 
 

@@ -19,14 +19,17 @@ CONTEXT = 512
 
 
 def context_for(context: int | None, *models: str | os.PathLike[str]) -> int:
-    """Tokens of a window for models ("demo", or paths) that read the same text: `context`, or the default for all."""
-    if context is not None:
+    """Tokens of a window for models ("demo", or paths) that read the same text: `context`, or the default for all.
+
+    A `context` of 0 is as long as all of them can have it.
+    """
+    if context:
         return context
-    most = CONTEXT
+    found = []
     for path in models:
         with open_model_file(resolve(path)) as file:
-            most = min(most, read_model(file).hparams.n_ctx_most)
-    return most
+            found.append(read_model(file).hparams.n_ctx_most)
+    return min(found if context == 0 else [CONTEXT, *found])
 
 
 def open_subject(

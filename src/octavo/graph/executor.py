@@ -21,6 +21,8 @@ from octavo.graph.ops import IN_PLACE, VIEWS
 from octavo.graph.plan import Begun, Fed, Packed, Plan, Steps, Watch
 from octavo.graph.protocol import AsyncBackend, Backend, Call
 from octavo.graph.schedule import Schedule
+from octavo.progress import tell
+from octavo.sizes import size
 
 PLANS_KEPT, CAPTURED_KEPT = 32, 192
 """Plans for different sizes of steps that an executor keeps, and where a backend is an AsyncBackend."""
@@ -70,7 +72,9 @@ class Executor:
         """Load each leaf on each backend that reads it, if it is not `loaded`; bytes of a step's inputs by backend."""
         input_bytes = [0] * len(self.backends)
         by_tensor: dict[tuple[int, int], Any] = {}
-        for leaf, where in self._leaf_uses():
+        uses = self._leaf_uses()
+        done, total = 0, sum({(w, id(leaf.tensor)): _stored(leaf) for leaf, w in uses if leaf.op == "weight"}.values())
+        for leaf, where in uses:
             key = where, id(leaf)
             if key in self._leaves:
                 continue
@@ -80,6 +84,8 @@ class Executor:
             elif leaf.op == "weight":
                 tensor = where, id(leaf.tensor)
                 if tensor not in by_tensor:
+                    tell(f"reading and packing weights: {size(done)} of {size(total)}", done, total)
+                    done += _stored(leaf)
                     by_tensor[tensor] = backend.load(leaf.tensor, joined=id(leaf.tensor) in self._joined)
                 self._leaves[key] = by_tensor[tensor]
             elif leaf.op == "cache":
@@ -184,8 +190,8 @@ class Executor:
 
     def copy_page(self, target: int, source: int, rows: str = "rows") -> None:
         """Copy a page of all caches that have so many `rows` over another one."""
-        for (where, _), (size, cache) in self._caches.items():
-            if size == rows:
+        for (where, _), (count, cache) in self._caches.items():
+            if count == rows:
                 self.backends[where].copy_page(cache, target, source)
 
     def host_caches(self, rows: str = "rows") -> list[AnyArray]:
@@ -298,6 +304,12 @@ class Executor:
         buffer = self.schedule.buffers[id(node)]
         backend = self.backends[buffer.backend]
         return backend.view(self._memory[buffer.backend], buffer.offset, bind(node.shape, sizes), node.dtype)
+
+
+def _stored(weight: Node) -> int:
+    """Bytes of a weight in its file."""
+    tensor = weight.tensor
+    return math.prod(tensor.shape[:-1]) * tensor.format.row_bytes(tensor.shape[-1])
 
 
 def _read(backend: Backend, values: Sequence[Any], i: int) -> AnyArray:

@@ -32,42 +32,77 @@ _ONE = RLock()
 
 
 def kernels(record: Record) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a factory return kernels compiled as void(arguments, task); equal constants give the same one.
+    """Make a factory return kernels, void(arguments, task); equal constants give the same one.
 
     The arguments are a `record`, whose fields the kernel's function reads by their names.
     """
     return partial(_factory_of_kernels, record)
 
 
-def _factory_of_kernels(record: Record, factory: Callable[..., Callable[[Any, int], None]]) -> Callable[..., Any]:
-    made: dict[tuple[Any, ...], Any] = {}
+class Kernel:
+    """A kernel of a factory, which is compiled, or read from disk, when its address is first wanted.
 
-    def make(*constants: Any) -> Any:
-        found = made.get(constants)
-        if found is None:
+    record    of its arguments
+    factory   that makes its Python function of `constants`
+    """
+
+    def __init__(self, record: Record, factory: Callable[..., Any], constants: tuple[Any, ...]) -> None:
+        self.record, self.factory, self.constants = record, factory, constants
+        self._compiled: Any = None
+        self._asked: Any = None
+
+    @property
+    def address(self) -> int:
+        return int(self.compiled.address)
+
+    @property
+    def compiled(self) -> Any:
+        """Numba's function in C's way."""
+        if self._compiled is None:
             with _ONE:  # threads that want the same kernel wait for the one that makes it
-                found = made.get(constants)
-                if found is None:
-                    found = made[constants] = compiled_of(*constants)
-        return found
+                if self._compiled is None:
+                    self._compiled = self._made()
+        return self._compiled
 
-    def compiled_of(*constants: Any) -> Any:
-        key = _key(factory, constants)
-        function = _named(factory(*constants), key)
-        signature = ((record.type, types.intp), types.void)
+    @property
+    def is_there(self) -> bool:
+        """Whether it needs no compiling: it is compiled, or a file on disk has it."""
+        if self._compiled is not None:
+            return True
+        self._asked = function = self._unmade()
+        return bool(function._cache.has(function._sig, function._targetdescr.target_context.codegen()))
+
+    @property
+    def _signature(self) -> Any:
+        return (self.record.type, types.intp), types.void
+
+    def _unmade(self) -> Any:
+        key = _key(self.factory, self.constants)
+        function = _named(self.factory(*self.constants), key)
         pipeline: Any = KernelCompiler
         options = {"error_model": "numpy", "fastmath": FAST}
-        compiled: Any = CFunc(function, signature, locals={}, options=options, pipeline_class=pipeline)
-        compiled.record = record
-        compiled._cache = store = _store(function, key)
+        compiled: Any = CFunc(function, self._signature, locals={}, options=options, pipeline_class=pipeline)
+        compiled._cache = _store(function, key)
+        return compiled
+
+    def _made(self) -> Any:
+        compiled, self._asked = self._asked or self._unmade(), None
         start = time.perf_counter()
         try:
             compiled.compile()
         finally:
-            store.release()
+            compiled._cache.release()
         if not compiled._cache_hits:
-            show_progress(factory.__name__, time.perf_counter() - start)
+            show_progress(self.factory.__name__, time.perf_counter() - start)
         return compiled
+
+
+def _factory_of_kernels(record: Record, factory: Callable[..., Callable[[Any, int], None]]) -> Callable[..., Kernel]:
+    made: dict[tuple[Any, ...], Kernel] = {}
+
+    def make(*constants: Any) -> Kernel:
+        found = made.get(constants)
+        return made.setdefault(constants, Kernel(record, factory, constants)) if found is None else found
 
     make.__doc__, make.__name__ = factory.__doc__, factory.__name__
     return make

@@ -12,10 +12,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
-from octavo.errors import BackendError, import_failure
+from octavo.errors import INSTALL_BASE, BackendError, import_failure
 from octavo.jit import clock
 from octavo.jit.cache import kept
 from octavo.jit.clock import compile_seconds, spent
+from octavo.progress import Line, tell
 
 log = logging.getLogger("octavo")
 
@@ -32,7 +33,7 @@ def prepare() -> None:
         import llvmlite.binding
         import numba
     except (ImportError, OSError) as error:  # OSError: llvmlite's library can't be loaded, or there is no memory for it
-        raise BackendError(f"device cpu: {import_failure('numba', error, 'pip install numba')}") from None
+        raise BackendError(f"device cpu: {import_failure('numba', error, INSTALL_BASE)}") from None
     llvmlite.binding.set_option("octavo", "-addr-sink-using-gep=false")
     config: Any = numba.config
     config.THREADING_LAYER = layer()
@@ -75,10 +76,24 @@ def turn() -> AbstractContextManager[object]:
 
 
 class _Progress:
-    """How many kernels were compiled since the last line was ended, and whether it was said without a terminal."""
+    """How many kernels were compiled since the last line was ended, of how many, and whether that was said."""
 
     compiled = 0
+    total = 0
     said = False
+    line = Line()
+
+
+def expect(count: int) -> None:
+    """Say of how many kernels those are that are to be compiled now."""
+    _Progress.total = _Progress.compiled + count
+
+
+def made_elsewhere(count: int) -> None:
+    """Count kernels that other processes have compiled."""
+    if count:
+        _Progress.compiled += count
+        _show()
 
 
 def show_progress(kernel: str, seconds: float) -> None:
@@ -86,20 +101,23 @@ def show_progress(kernel: str, seconds: float) -> None:
     _Progress.compiled += 1
     spent(seconds)
     log.info("compiled %s in %.2f s", kernel, seconds)
-    if not sys.stderr.isatty():
-        if not _Progress.said and compile_seconds() > clock.NOTICE_S:
-            _Progress.said = True
-            told = ", which are kept for the next time" if kept() else ""
-            print(f"octavo: compiling kernels for this CPU{told}", file=sys.stderr)
-    else:
-        once = " (once)" if kept() else ""
-        sys.stderr.write(f"\rCompiling kernels for this CPU{once}: {_Progress.compiled} ")
-        sys.stderr.flush()
+    _show()
+
+
+def _show() -> None:
+    done, total = _Progress.compiled, max(_Progress.total, _Progress.compiled)
+    what = f"compiling kernels for this CPU{' (once)' if kept() else ''}: {done} of {total}"
+    if tell(what, done, total):
+        return
+    if sys.stderr.isatty():
+        _Progress.line.show(what, done, total)
+    elif not _Progress.said and compile_seconds() > clock.NOTICE_S:
+        _Progress.said = True
+        told = ", which are kept for the next time" if kept() else ""
+        print(f"octavo: compiling kernels for this CPU{told}", file=sys.stderr)
 
 
 def end_progress() -> None:
     """End the progress line, if there is one."""
-    if _Progress.compiled and sys.stderr.isatty():
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
-    _Progress.compiled = 0
+    _Progress.line.clear()
+    _Progress.compiled = _Progress.total = 0

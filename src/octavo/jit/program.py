@@ -13,12 +13,20 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from octavo.formats.spec import AnyArray
 from octavo.jit.prepare import turn
+from octavo.jit.record import addresses
+
+if TYPE_CHECKING:
+    from octavo.jit.compile import Kernel
+
+    Given = int | float | AnyArray | Kernel | "KernelCall"
+
+PLAIN = int, float, np.ndarray, np.generic
 
 LINE = 64  # bytes of a cache line
 COUNTERS = 2 * LINE  # a call counts tasks taken and tasks done, each on a line of its own
@@ -44,15 +52,41 @@ class KernelCall:
     """A kernel with its arguments bound by name. An array is bound by its address, and lives as long as the call.
 
     `keep` is what else must live so long; `overlaps` says that the next call does not need what this one makes, and may
-    start before it is done. Raises TypeError for an argument that the kernel's record has not, or that is not given.
+    start before it is done. An argument that is a kernel, or a call, is its address, set before the first run. Raises
+    TypeError for an argument that the kernel's record has not, or that is not given.
     """
 
     def __init__(
-        self, kernel: Any, tasks: int, keep: Sequence[Any] = (), /, **arguments: int | float | AnyArray
+        self,
+        kernel: Kernel,
+        tasks: int,
+        keep: Sequence[Any] = (),
+        /,
+        **arguments: int | float | AnyArray | Kernel | KernelCall,
     ) -> None:
         self.kernel, self.tasks, self.overlaps = kernel, tasks, False
-        self.args: AnyArray = kernel.record.new(**arguments)
+        self.others: dict[str, Any] = {n: value for n, value in arguments.items() if not isinstance(value, PLAIN)}
+        given: dict[str, Any] = {**arguments, **dict.fromkeys(self.others, 0)}
+        self.args: AnyArray = kernel.record.new(**given)
         self._keep = keep, arguments
+
+    def other_kernels(self) -> Iterator[Kernel]:
+        """Those that its arguments are addresses of."""
+        for other in self.others.values():
+            if isinstance(other, KernelCall):
+                yield other.kernel
+                yield from other.other_kernels()
+            else:
+                yield other
+
+    @property
+    def address(self) -> int:
+        """Of the kernel, whose arguments are complete from then on."""
+        if self.others:
+            given = self._keep[1] | {name: other.address for name, other in self.others.items()}
+            self.kernel.record.fill(self.args, addresses(given))
+            self.others = {}
+        return self.kernel.address
 
     def fill(self, arguments: Mapping[str, int | float]) -> None:
         """Set all arguments anew, for the next run; the caller keeps what they are addresses of."""
@@ -62,7 +96,7 @@ class KernelCall:
         """Run in this thread alone, and without the interpreter's lock."""
         from octavo.jit.driver import run_tasks
 
-        run_tasks(self.kernel.address, self.args.ctypes.data, self.tasks)
+        run_tasks(self.address, self.args.ctypes.data, self.tasks)
 
 
 class Program:
@@ -76,9 +110,13 @@ class Program:
         self._run, self._threads, self.calls = run_program, threads, tuple(calls)
         self._system_threads = min(threads, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
         self._set_threads, self._turn = numba.set_num_threads, turn()
+        self._table: AnyArray | None = None
+
+    def make_ready(self) -> None:
+        """Compile all kernels, unless that is done; the first run does it too."""
         self._table = np.array(list(self._rows()), np.int64).reshape(-1, 5)
         self._first_row = self._table.ctypes.data  # an address takes no array's type to look up
-        self._counters = np.zeros((len(calls) + 1) * COUNTERS // 8, np.int64)
+        self._counters = np.zeros((len(self.calls) + 1) * COUNTERS // 8, np.int64)
         self._first_counter = self._counters.ctypes.data + -self._counters.ctypes.data % LINE
 
     def _rows(self) -> Iterator[tuple[int, ...]]:
@@ -86,11 +124,13 @@ class Program:
         for i, c in enumerate(self.calls):
             waits = not c.overlaps or i == len(self.calls) - 1
             grain = max(1, c.tasks // (self._threads * SHARES))
-            yield c.kernel.address, c.args.ctypes.data, c.tasks, grain, first if waits else -1
+            yield c.address, c.args.ctypes.data, c.tasks, grain, first if waits else -1
             if waits:
                 first = i + 1
 
     def __call__(self) -> None:
+        if self._table is None:
+            self.make_ready()
         if _Forked.alone:
             for call in self.calls:
                 call.run()

@@ -29,6 +29,11 @@ from octavo.formats.spec import AnyArray
 _CODES = {"i8": "q", "f4": "f"}
 
 
+def addresses(values: Mapping[str, Any]) -> dict[str, int | float]:
+    """Values as a record takes them: of arrays, where they begin."""
+    return {n: v.ctypes.data if isinstance(v, np.ndarray) else v for n, v in values.items()}
+
+
 class Record:
     """Named fields, each an int64 or a float32, as C lays them out."""
 
@@ -43,7 +48,7 @@ class Record:
     def new(self, **values: int | float | AnyArray) -> AnyArray:
         """A record in memory of its own; of arrays their addresses are in it. Raises TypeError as `fill` does."""
         made = self.empty()
-        self.fill(made, {n: v.ctypes.data if isinstance(v, np.ndarray) else v for n, v in values.items()})
+        self.fill(made, addresses(values))
         return made
 
     def empty(self) -> AnyArray:

@@ -72,6 +72,11 @@ class FunctionStore:
         finally:
             self.release()
 
+    def has(self, signature: Any, codegen: Any) -> bool:
+        """Whether there is a file of the compiled function, whole or not."""
+        path = self._path(signature, codegen)
+        return path is not None and path.exists()
+
     def release(self) -> None:
         """Let others compile the function, if this process was to."""
         if self._lock is not None:

@@ -20,6 +20,11 @@ def default_context(model: ModelSpec) -> int:
     return min(most, hp.n_ctx_most)
 
 
+def context_of(model: ModelSpec, n_ctx: int | None) -> int:
+    """The context that was asked for: None is the default, 0 as long as the model can have it here."""
+    return default_context(model) if n_ctx is None else n_ctx or model.hparams.n_ctx_most
+
+
 def require_context(model: ModelSpec, n_ctx: int) -> None:
     """Raises UsageError for a context that is longer than the model can have here."""
     hp, most = model.hparams, model.hparams.n_ctx_most

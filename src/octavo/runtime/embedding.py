@@ -17,7 +17,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import choice
 from octavo.runtime.batch import Feed
-from octavo.runtime.context import default_context
+from octavo.runtime.context import context_of
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.runtime.engine_thread import Pieces
 from octavo.runtime.kv_cache import Sequence as Tokens
@@ -63,7 +63,7 @@ def embedding_engine(
     strict: bool = False,
 ) -> Engine:  # fmt: skip
     """An engine whose steps give vectors of tokens; a text is in one step, which has room for several."""
-    n_ctx = default_context(model) if n_ctx is None else n_ctx
+    n_ctx = context_of(model, n_ctx)
     step = max(n_ctx, STEP)
     config = EngineConfig(
         n_ctx=n_ctx, n_batch=step, n_outputs=step, max_sequences=SEQUENCES, cache_type="f32", strict=strict,
@@ -111,7 +111,7 @@ class Embedder:
         pooling = pooling or self.pooling
         if pooling is None:
             if is_reranker(file := self.engine.model.file):
-                problem = f"{file.path} is a reranker, which scores documents (allowed: octavo rank, or a pooling)"
+                problem = f"{file.path} is a reranker, which scores documents: `octavo rank` runs it, or name a pooling"
                 raise UsageError(problem, argument="pooling")
             problem = f"{self.engine.model.file.path} does not say how vectors of tokens become one of a text"
             raise UsageError(f"{problem} (allowed: pooling mean, cls or last)", argument="pooling")

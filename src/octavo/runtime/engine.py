@@ -31,7 +31,7 @@ from octavo.runtime.batch import Feed, make_batch
 from octavo.runtime.buckets import Made, Scratch, Size, all_sizes, chunk_sizes, filled, size_of, thrown_away
 from octavo.runtime.cache_type import require_heads
 from octavo.runtime.candidates import DRAWN, LOGITS
-from octavo.runtime.context import default_context, require_context
+from octavo.runtime.context import context_of, require_context
 from octavo.runtime.draws import DrawsThere
 from octavo.runtime.engine_config import EngineConfig, Speculate, usual_speculation
 from octavo.runtime.engine_thread import EngineThread, Pieces
@@ -64,7 +64,7 @@ class Engine:
     ) -> None:
         self.model, self.backends = model, tuple(backends)
         self.config = config or EngineConfig()
-        self.n_ctx = default_context(model) if self.config.n_ctx is None else self.config.n_ctx
+        self.n_ctx = context_of(model, self.config.n_ctx)
         self._require_config()
         self.thread = EngineThread()
         finalize(self, self.thread.end).atexit = False

@@ -17,7 +17,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from octavo.errors import INSTALL_SERVE, GrammarError, HostMemoryError, OctavoError, UsageError, import_failure
+from octavo.errors import INSTALL_BASE, GrammarError, HostMemoryError, OctavoError, UsageError, import_failure
 from octavo.jit.clock import clock
 from octavo.runtime.grammar_host import Host
 from octavo.runtime.grammar_workers import Worker
@@ -379,5 +379,5 @@ def _require_llguidance() -> None:
     try:
         import llguidance
     except ImportError as error:
-        raise UsageError(f"grammars need llguidance: {import_failure('llguidance', error, INSTALL_SERVE)}") from None
+        raise UsageError(f"grammars need llguidance: {import_failure('llguidance', error, INSTALL_BASE)}") from None
     del llguidance

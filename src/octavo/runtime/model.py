@@ -40,6 +40,7 @@ class Model:
     def __init__(self, file: GGUFFile, engine: Engine, tokenizer: Tokenizer, lora: Chosen = ()) -> None:
         self.file, self.engine, self.tokenizer, self.lora = file, engine, tokenizer, lora
         self._conversation: Conversation | None = None
+        self._closed = False
 
     def __repr__(self) -> str:
         infos = self.file.tensors.values()
@@ -235,9 +236,11 @@ class Model:
         return Embedder(self.engine, self.tokenizer)
 
     def require_generation(self) -> None:
-        """Raise UsageError unless the model generates text."""
+        """Raise UsageError unless the model generates text, and is open."""
+        if self._closed:
+            raise UsageError(f"{self.name} is closed: octavo.load opens it again")
         if self.engine.config.embeds:
-            raise UsageError(f"{self.name} is an embedding model, which generates no text (allowed: octavo embed)")
+            raise UsageError(f"{self.name} is an embedding model, which generates no text: `octavo embed` runs it")
 
     def logits(self, tokens: Sequence[int]) -> F32:
         """Logits after each of `tokens`: float32 [n, n_vocab]."""
@@ -249,7 +252,8 @@ class Model:
         return recommended(self.file)
 
     def close(self) -> None:
-        """Close the model's file."""
+        """Close the model's file. From then on it answers nothing new."""
+        self._closed = True
         self.file.close()
 
     def __enter__(self) -> Self:

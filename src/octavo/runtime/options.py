@@ -41,6 +41,8 @@ class GenerateOptions(SamplingOptions, total=False):
     grammar: Grammar | None
 
 
+ENDLESS = (-1, -2)
+"""Of `max_tokens`: as many as the context holds. llama.cpp and Ollama have two such numbers."""
 NAMES = ("raw", *GenerateOptions.__annotations__)
 
 SAMPLING_KEYS = {
@@ -74,7 +76,7 @@ def settings(function: str, file: GGUFFile, **options: Unpack[GenerateOptions]) 
     given = {name: value for name, value in options.items() if name in fields}
     return Settings(
         SamplingParams(**cast(dict[str, Any], {**recommended(file), **given})),
-        None if most is None else integer("max_tokens", most, 0),
+        None if most in (None, *ENDLESS) else integer("max_tokens", most, 0),
         tuple(texts("stop", options.get("stop"))),
     )
 

@@ -24,7 +24,7 @@ from octavo.runtime.candidates import finder, with_candidates
 log = logging.getLogger("octavo")
 
 GpuLayers = int | Literal["all", "auto"]
-"""How many of the last layers are on the first backend: a number (more than there are: all), all, or what fits."""
+"""How many of the last layers are on the first backend: a number (more than there are: all), all, or what fits (-1)."""
 
 GIB = 1 << 30
 
@@ -39,11 +39,13 @@ def backends_for(
 ) -> tuple[list[Backend], GpuLayers]:
     """The backends for a device, and how many layers the first is to have.
 
-    Without `gpu_layers` that is all of them, but on a GPU that "auto" found what fits. 0 layers need no GPU, and a
-    number of them does: "auto" means "gpu" then. `deterministic` and `attention` are as of `octavo.backends.select`.
-    Raises what that raises, and UsageError for layers on a device that is no GPU.
+    Without `gpu_layers` that is all of them, but on a GPU that "auto" found what fits. 0 layers need no GPU. Where
+    "auto" finds none, others than 0 run on the CPU, which a warning tells of. `deterministic` and `attention` are as of
+    `octavo.backends.select`. Raises what that raises, and UsageError for layers on a device that is no GPU.
     """
     device = one_name(device)
+    if gpu_layers == -1:
+        gpu_layers = None if device in ("cpu", "reference") else "auto"
     if gpu_layers is None:
         return select(
             device, threads, deterministic=deterministic, attention=attention
@@ -54,11 +56,11 @@ def backends_for(
         raise UsageError(problem, argument="gpu_layers")
     if gpu_layers == 0 and device in ("auto", "gpu"):
         device = "cpu"
-    elif gpu_layers != "auto" and device == "auto":
-        device = "gpu"
-    return select(
-        device, threads, deterministic=deterministic, attention=attention
-    ), gpu_layers if gpu_layers != 0 else "all"
+    found = select(device, threads, deterministic=deterministic, attention=attention)
+    if gpu_layers not in (0, "auto") and found[0].name == "cpu":
+        log.warning("gpu_layers is %s, and no GPU can be used here: all layers run on the CPU", gpu_layers)
+        return found, "all"
+    return found, gpu_layers if gpu_layers != 0 else "all"
 
 
 def checked(gpu_layers: GpuLayers) -> GpuLayers:

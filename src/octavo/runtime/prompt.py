@@ -52,6 +52,9 @@ def encode_prompt(
     return tokenizer.encode(prompt) if isinstance(prompt, str) else token_ids(parts)
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipython")
+
+
 def token_ids(values: Iterable[int]) -> list[int]:
     """Token ids, of any integer type, as a list. Raises UsageError for what is no integer."""
     ids = []
@@ -61,7 +64,9 @@ def token_ids(values: Iterable[int]) -> list[int]:
                 raise TypeError
             ids.append(operator.index(value))
         except TypeError:
-            raise UsageError(f"{value!r} is no token id (allowed: integers)") from None
+            hint = "; generate_many takes several texts, and tokenizer.encode makes ids of one"
+            told = f"{value!r} is no token id (allowed: integers)"
+            raise UsageError(told + (hint if isinstance(value, str) else "")) from None
     return ids
 
 
@@ -80,6 +85,8 @@ def _encode_messages(
     for m in parts:
         if not isinstance(m, Mapping) or not all(isinstance(m.get(k), str) for k in ("role", "content")):
             raise UsageError(f"{m!r} is no message (allowed: a role and a content, both text)")
+        if m["role"] not in ROLES and m["role"] not in template.source:
+            raise UsageError(f"a message has the role {m['role']!r} (allowed: {', '.join(ROLES)})")
     messages = [dict(m) for m in parts]
     if system:
         messages = [{"role": "system", "content": system}, *messages]

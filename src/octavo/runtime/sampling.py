@@ -38,6 +38,8 @@ Sampler = Callable[[F32, Sequence[int]], int]
 """logits [n_vocab], tokens so far -> token."""
 
 NOTHING_LEFT = "no token is left to choose from: the settings leave out all that the grammar allows"
+WHOLE = (1 << 31) - 1
+"""Of `repeat_last_n`: more tokens than any context has."""
 BLOCK = 64  # logits of which `largest` first looks at the maximum only
 
 
@@ -46,17 +48,18 @@ class SamplingParams:
     """How to choose tokens.
 
     temperature        logits are divided by it; 0 takes the most likely token (greedy)
-    top_k              only the k most likely (0: all)
+    top_k              only the k most likely (0 or -1: all)
     top_p              only the most likely that together have this probability (1: all)
     min_p              only those at least this likely, relative to the most likely (0: all)
-    repeat_penalty     logits of the last `repeat_last_n` tokens are divided by it if positive, else multiplied (1: off)
+    repeat_penalty     logits of the last `repeat_last_n` tokens (-1: of all) are divided by it if positive, else
+                       multiplied (1: off)
     presence_penalty   taken from the logit of each token that the reply has
     frequency_penalty  taken from it as often as the reply has the token
     logit_bias         added to the logits of these tokens; one with -100 is never chosen
     min_tokens         of a reply before it may end
     ignore_eos         never choose a token that ends a reply
     stop_token_ids     tokens that end a reply, besides the model's own
-    seed               of the random numbers; None for a fresh one
+    seed               of the random numbers; None or -1 for a fresh one
     """
 
     temperature: float = 0.8
@@ -79,8 +82,8 @@ class SamplingParams:
             ("presence_penalty", -2, 2), ("frequency_penalty", -2, 2),
         ):  # fmt: skip
             number(name, getattr(self, name), low, high)
-        for name in ("top_k", "repeat_last_n", "min_tokens"):
-            integer(name, getattr(self, name), 0)
+        for name, low in (("top_k", -1), ("repeat_last_n", -1), ("min_tokens", 0)):
+            integer(name, getattr(self, name), low)
         flag("ignore_eos", self.ignore_eos)
         if not isinstance(self.logit_bias, Mapping):
             raise wrong("logit_bias", self.logit_bias, "a number for each of some tokens")
@@ -94,7 +97,10 @@ class SamplingParams:
         if self.top_p == 0:
             raise wrong("top_p", self.top_p, "over 0, up to 1")
         if self.seed is not None:
-            integer("seed", self.seed, 0, (1 << 64) - 1)
+            integer("seed", self.seed, -1, (1 << 64) - 1)
+        for name, other in (("top_k", 0), ("repeat_last_n", WHOLE), ("seed", None)):
+            if getattr(self, name) == -1:
+                object.__setattr__(self, name, other)
 
 
 def top_k(k: int) -> Filter:

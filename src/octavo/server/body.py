@@ -34,6 +34,8 @@ MOST_PARTS = 1 << 17
 """Keys, lists and objects of a body; 16,384 messages have half as many."""
 T = TypeVar("T", bound=BaseModel)
 CLOSE = {"Connection": "close"}
+OF_CURL = "application/x-www-form-urlencoded"
+"""What `curl -d` says of any body. A page of another site could say so too, but it has an Origin."""
 
 
 class Bodies:
@@ -87,7 +89,7 @@ class Sharing:
 async def read(request: Request, limits: Limits) -> bytearray:
     """A body. Raises ApiError for one that is too large, too slow or of another type than JSON."""
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    if kind != "application/json" and (kind != OF_CURL or "origin" in request.headers):
         raise ApiError(415, f"the content type is {kind!r} (allowed: application/json)", headers=CLOSE)
     length = request.headers.get("content-length", "0")
     if int(length) > limits.body if length.isdigit() else True:

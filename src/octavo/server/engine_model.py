@@ -7,7 +7,8 @@ from octavo.huggingface import open_model_file
 from octavo.io.memory import room
 from octavo.io.named import resolve
 from octavo.models import ModelSpec, read_model
-from octavo.runtime.context import default_context
+from octavo.progress import on_terminal
+from octavo.runtime.context import context_of
 from octavo.runtime.embedding import is_embedding_model
 from octavo.runtime.engine_config import EngineConfig, usual_speculation
 from octavo.runtime.kv_cache import page_bytes
@@ -34,14 +35,15 @@ def load_model(options: EngineOptions) -> Model:
         n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, kv_memory=kv_memory,
         max_sequences=options.max_sequences, speculate=options.speculate or usual_speculation(backends[0]),
     )  # fmt: skip
-    return model_of(file, backends, config, options.lora)
+    with on_terminal():
+        return model_of(file, backends, config, options.lora)
 
 
 def usual_kv_memory(options: EngineOptions, spec: ModelSpec, backend: Backend) -> int | None:
     """Bytes of the cache: for all contexts whole, or a share of the memory that is free; None: not known."""
     graph = spec.graph(cache_type=options.cache_type)
     of_page = page_bytes(graph)
-    whole = of_page * pages_for(options.n_ctx or default_context(spec)) * options.max_sequences
+    whole = of_page * pages_for(context_of(spec, options.n_ctx)) * options.max_sequences
     share = _share(spec, backend)
     return None if share is None else max(min(whole, share), of_page) or None
 

@@ -14,8 +14,6 @@ from octavo.server.schema import Sampling
 from octavo.server.service import Service, random_seed
 from octavo.server.tool_use import ToolUse
 
-USUAL_TEMPERATURE = 1.0
-"""OpenAI's, where neither the request nor the model's file has one."""
 SAMPLERS: Mapping[str, Mapping[str, float]] = {
     "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
     "top_k": {"top_k": 0}, "top_p": {"top_p": 1.0}, "min_p": {"min_p": 0.0}, "temperature": {"temperature": 1.0},
@@ -85,7 +83,7 @@ def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float
     given = {name: value for name in FIELDS if (value := getattr(body, name)) is not None}
     if body.repetition_penalty is not None:
         given.setdefault("repeat_penalty", body.repetition_penalty)
-    given = {"temperature": USUAL_TEMPERATURE, **service.recommended, **service.options.sampling, **given}
+    given = {**service.recommended, **service.options.sampling, **given}
     if "top_k" in given:
         given["top_k"] = max(given["top_k"], 0)
     if given.get("repeat_last_n") == -1:

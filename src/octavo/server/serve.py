@@ -139,7 +139,8 @@ def bind(host: str, port: int) -> socket.socket:
             sock.listen(BACKLOG)
             failing.pop_all()
     except OSError as error:
-        raise UsageError(f"host {host} and port {port} can't be listened on: {error.strerror or error}") from None
+        why = f"{error.strerror or error} (--port takes another, 0 any that is free)"
+        raise UsageError(f"host {host} and port {port} can't be listened on: {why}") from None
     return sock
 
 

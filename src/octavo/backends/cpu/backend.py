@@ -21,7 +21,8 @@ from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, kept_bytes
 from octavo.graph.ops import VIEWS
-from octavo.jit.prepare import end_progress, prepare
+from octavo.jit.prepare import prepare
+from octavo.jit.together import compile_together
 
 if TYPE_CHECKING:
     from octavo.jit.program import KernelCall, Program
@@ -175,6 +176,7 @@ class CpuBinder:
     def finish(self) -> list[Program]:
         from octavo.jit.program import Program
 
-        end_progress()
         calls, self._calls = self._calls, []
+        wanted = [call.kernel for call in calls]
+        compile_together([*wanted, *(k for call in calls for k in call.other_kernels())], self._backend.threads)
         return [Program(calls, self._backend.threads)]

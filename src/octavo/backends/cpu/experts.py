@@ -48,7 +48,7 @@ def _one_by_one(weight: Weight, x: AnyArray, ids: AnyArray, sharing: int, out: A
     product = _expert_product(weight, source, of_token, out)
     call = KernelCall(
         experts.mul_mat_id_kernel(), ids.size * tiles, (weight, source, out),
-        kernel=kernel.address, product=product, ids=ids, sharing=sharing,
+        kernel=kernel, product=product, ids=ids, sharing=sharing,
         expert_bytes=weight.data[0].nbytes, tiles=tiles,
     )  # fmt: skip
     return [*calls, call]
@@ -128,6 +128,6 @@ def _quantize_sorted(rows: AnyArray, codes: AnyArray, starts: AnyArray, codes_st
     )  # fmt: skip
     return KernelCall(
         experts.quantize_sorted_kernel(tile), (len(starts) - 1) * chunks, (rows, codes),
-        kernel=kernel.address, quantize=record, starts=starts,
+        kernel=kernel, quantize=record, starts=starts,
         x_stride=stride(rows), codes_stride=codes_stride, chunks=chunks,
     )  # fmt: skip

@@ -52,5 +52,5 @@ def _tile_call(
         weights=weight.data, **shape,
         x=address(x) + first * shape["x_stride"], y=address(y) + first * stride(y), y_stride=stride(y), tiles=tiles,
         terms=added, term_count=len(terms),
-        tail=tail.kernel.address if tail else 0, tail_arguments=tail.args if tail else 0,
+        tail=tail or 0, tail_arguments=tail.args if tail else 0,
     )  # fmt: skip

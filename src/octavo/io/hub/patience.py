@@ -42,7 +42,8 @@ class Patience:
         """Wait 1, 2, 4, ... seconds, or as many as the server `asked` for. Raises HubError where it is no use."""
         self._failed += 1
         if self._failed >= self._tries:
-            raise HubError(f"{problem}; given up after {self._tries} tries: the same command goes on later")
+            advice = "the same command goes on later, and --offline takes what is on this machine"
+            raise HubError(f"{problem}; given up after {self._tries} tries: {advice}")
         if asked is not None and asked > LONGEST_S:
             raise HubError(f"{problem}, and asks to wait {asked:,.0f} seconds: the same command goes on then")
         seconds = float(2 ** (self._failed - 1)) if asked is None else asked

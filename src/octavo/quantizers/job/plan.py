@@ -91,7 +91,7 @@ def require_sources(job: Job, allow_requantize: bool) -> None:
         label = f"{job.source.path}: tensor {shown(tensor.name)} is {tensor.type_name}"
         if tensor.type_name.startswith("I") and tensor.type_name[1:].isdigit():
             raise UsageError(f"{label}, integers (allowed: floats, or a quantized type)")
-        if not allow_requantize:
+        if not allow_requantize and not job.types[tensor.name].is_float:
             raise UsageError(
                 f"{label}, and quantizing it again loses more; --allow-requantize (allow_requantize=True) does it"
             )

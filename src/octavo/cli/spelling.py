@@ -1,0 +1,228 @@
+"""Command lines as people type them who come from other programs: what they are here, by the tables of `names`."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import re
+import shlex
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from octavo.cli.names import ANSWERED, COMMANDS, MEANT, MODELS, OF_OTHERS, OF_SERVE, OPTIONS, PROMPTS, VALUES, Option
+from octavo.errors import UsageError
+
+ROWS = (*OPTIONS, *OF_SERVE, *OF_OTHERS)
+ANSWERS = {name: answer for names, answer in ANSWERED.items() for name in names.split()}
+VERBOSE = ("-v", "--verbose")
+OF_VALUES = ("-ctv", "--cache-type-v")
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+NEAR = 0.8
+"""How alike an option is to the one that is suggested, as difflib counts it."""
+
+
+def plain(name: str) -> str:
+    """An option's name with dashes alone: `--max-tokens` for `--max_tokens`."""
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+class Names:
+    """The options of a command by all of their names: `path` is the command as it is typed, with "octavo".
+
+    `wanted` is told of a `-v`, which stands before commands.
+    """
+
+    def __init__(self, path: str, parameters: Sequence[Any], wanted: Callable[[], None] = lambda: None) -> None:
+        self._path, self._wanted = path, wanted
+        self._own = {name: p for p in parameters for name in (*p.opts, *p.secondary_opts) if name.startswith("-")}
+        self._other = {other: row.name for row in reversed(ROWS) if row.name in self._own for other in row.others()}
+        self._other = {name: here for name, here in self._other.items() if name not in self._own}
+
+    def __contains__(self, name: str) -> bool:
+        name = plain(name)
+        return name in self._own or name in self._other or self._read(name) is not None or name in OF_VALUES
+
+    def here(self, words: Sequence[str]) -> list[str]:
+        """A command line in the names of this command. Raises UsageError for an option that it has under no name."""
+        require_arguments(self._path, [word for word in words if word not in self._own], words)
+        rest, made, of_values = deque(words), list[str](), list[str]()
+        while rest:
+            word = rest.popleft()
+            if word == "--":
+                return [*made, word, *rest]
+            if not re.match(r"--?[a-zA-Z?]", word):
+                made.append(word)
+                continue
+            name, sign, value = word.partition("=")
+            if sign:
+                rest.appendleft(value)
+            name = plain(name)
+            if name in OF_VALUES and "--cache-type" in self._own:
+                of_values.append(self._value(name, rest))
+            elif name == "--lora-scaled" and "--lora" in self._own:
+                made += ["--lora", self._scaled(rest)]
+            elif name not in self._own and (kinds := self._read(name)) is not None:
+                made += self._valued(name, kinds, self._value(name, rest))
+            else:
+                made += self._option(name, bool(sign), rest)
+        self._require_one_type(made, of_values)
+        return made
+
+    def _option(self, typed: str, has_value: bool, rest: deque[str]) -> list[str]:
+        """An option of the command, with its values, which are taken from what follows."""
+        name = typed
+        if name not in self._own:
+            name = self._other.get(name, name)
+        parameter = self._own.get(name)
+        if parameter is None:
+            return self._others(name, rest)
+        if getattr(parameter, "is_flag", False):
+            return [self._flag(parameter, name, rest.popleft())] if has_value else [name]
+        meant = next((MEANT[opt] for opt in parameter.opts if opt in MEANT), {})
+        values = [self._value(typed, rest) for _ in range(parameter.nargs)]
+        if len(values) == 1 and values[0].lower() in meant:
+            return meant[values[0].lower()].split()
+        return [name, *values]
+
+    def _others(self, name: str, rest: deque[str]) -> list[str]:
+        """What is no option under this name: a short one with its number, flags in one word, or a mistake."""
+        if name in VERBOSE:
+            self._wanted()
+            return []
+        short, tail = name[:2], name[2:]
+        if not name.startswith("--") and tail:
+            parameter = self._own.get(short)
+            if parameter is not None and re.match(r"-?\d", tail):
+                rest.appendleft(tail)
+                return self._option(short, False, rest)
+            if all(getattr(self._own.get(f"-{letter}"), "is_flag", False) for letter in name[1:]):
+                return [f"-{letter}" for letter in name[1:]]
+        raise unknown(name, self._path, [*self._own, *self._other])
+
+    def _flag(self, parameter: Any, name: str, value: str) -> str:
+        """A flag that is given as `--flag=true` or `--flag=false`."""
+        sides = {"true": name, "false": next(iter(parameter.secondary_opts), "")}
+        if value.lower() not in sides or not sides[value.lower()]:
+            raise UsageError(f"{name} takes no value, and has {value!r}")
+        return sides[value.lower()]
+
+    def _read(self, name: str) -> dict[str, str] | None:
+        """What values of such an option stand for in this command."""
+        for kinds in VALUES.get(name, ()):
+            if all(words.split()[0] in self._own for words in kinds.values() if words):
+                return dict(kinds)
+        return None
+
+    def _valued(self, name: str, kinds: dict[str, str], value: str) -> list[str]:
+        if value not in kinds:
+            raise UsageError(f"{name} is {value!r} (allowed: {', '.join(kinds)})")
+        return kinds[value].split()
+
+    def _value(self, name: str, rest: deque[str]) -> str:
+        if not rest:
+            raise UsageError(f"Option {name!r} requires an argument.")
+        return rest.popleft()
+
+    def _scaled(self, rest: deque[str]) -> str:
+        """llama.cpp's two forms of an adapter with a scale: `FILE SCALE`, and `FILE:SCALE`."""
+        path = self._value("--lora-scaled", rest)
+        number = re.compile(r"-?\d*\.?\d+")
+        if rest and number.fullmatch(rest[0]):
+            return f"{path}={rest.popleft()}"
+        file, sign, scale = path.rpartition(":")
+        return f"{file}={scale}" if sign and number.fullmatch(scale) else path
+
+    def _require_one_type(self, made: Sequence[str], of_values: Sequence[str]) -> None:
+        """Keys and values have one type here. Raises UsageError for another one of values."""
+        names = ("--cache-type", *self._own["--cache-type"].opts) if of_values else ()
+        keys = [made[i + 1] for i, word in enumerate(made[:-1]) if word in names] or ["f16"]
+        for kind in of_values:
+            if kind != keys[-1]:
+                raise UsageError(
+                    f"keys are {keys[-1]} and values {kind} (allowed: one type, as in --cache-type {kind})"
+                )
+
+
+def require_arguments(path: str, strange: Sequence[str], words: Sequence[str]) -> None:
+    """Raises UsageError for a model or a prompt behind an option, with the command line in which it is an argument.
+
+    `strange` are those of the words that the command has no option for.
+    """
+    rest, found = list(words), dict[str, str]()
+    first = next((word for word in strange if word in (*MODELS, *PROMPTS)), None)
+    for kind, names in (("model", MODELS), ("prompt", PROMPTS)):
+        place = next((i for i, word in enumerate(rest[:-1]) if word in names and word in strange), None)
+        if place is not None:
+            _, found[kind] = rest.pop(place), rest.pop(place)
+    if first is not None and found:
+        after = 0 if "model" in found else 1
+        made = [*rest[:after], *found.values(), *rest[after:]]
+        raise UsageError(f"no option {first} here: write `{path} {shlex.join(made)}`")
+
+
+def unknown(name: str, command: str, names: Sequence[str]) -> UsageError:
+    """The error of an option that is not there: what to write instead, or which one is nearly the same."""
+    if name in ANSWERS:
+        return UsageError(f"no option {name} here: {ANSWERS[name].format(command)}")
+    near = difflib.get_close_matches(name, names, 1, NEAR)
+    return UsageError(f"No such option: {name}" + (f" (did you mean {near[0]}?)" if near else ""))
+
+
+class Command(TyperCommand):
+    """A command that takes options by others' names too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            args = Names(ctx.command_path, self.get_params(ctx), say_more).here(args)
+        return super().parse_args(ctx, args)
+
+
+class Commands(TyperGroup):
+    """Commands; what others call one is answered by the one here."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            known = {name for p in self.get_params(ctx) for name in (*p.opts, *p.secondary_opts)}
+            if self.name == "octavo" and args and args[0] in (*MODELS, *PROMPTS):
+                require_arguments("octavo run", args, args)
+            for word in args:
+                if not word.startswith("-") or plain(word.partition("=")[0]) in ("--help", "-h"):
+                    break
+                if (name := plain(word.partition("=")[0])) not in known:
+                    raise _before(name, known, self.name or "octavo")
+        return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0] if args else ""
+        if self.name == "octavo" and name in COMMANDS and name not in self.commands:
+            raise UsageError(f"No such command '{name}': {COMMANDS[name]} is what there is")
+        return super().resolve_command(ctx, args)
+
+
+def _before(name: str, known: set[str], group: str) -> UsageError:
+    """The error of an option that stands before the command."""
+    if name not in ANSWERS and any(name in (*row.own, *row.others()) for row in ROWS):
+        return UsageError(f"{name} stands before a command (allowed: behind one, as in `octavo run MODEL {name} ...`)")
+    return unknown(name, "octavo run" if group == "octavo" else f"octavo {group} COMMAND", sorted(known))
+
+
+def say_more() -> None:
+    """As `octavo -v` does: also say what is chosen and why."""
+    logging.getLogger("octavo").setLevel(logging.INFO)
+
+
+class App(typer.Typer):
+    """Typer, whose commands are those of this file."""
+
+    def command(self, name: str | None = None, **more: Any) -> Callable[[Decorated], Decorated]:
+        return super().command(name, cls=Command, **more)
+
+
+def option_of(argument: str) -> Option | None:
+    """The row of an argument's name in Python."""
+    names = ((row, f"{row.python} {row.name[2:]}".replace("-", "_")) for row in ROWS)
+    return next((row for row, words in names if argument and re.search(rf"\b{argument}\b", words)), None)
