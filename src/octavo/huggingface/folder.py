@@ -9,11 +9,13 @@ from typing import Any
 
 from octavo.huggingface import world_vocab
 from octavo.huggingface.config import CLASSES, find_class, in_usual_words, read_hyperparams, read_keys
+from octavo.huggingface.ends import GENERATION, end_keys, listed_ends
 from octavo.huggingface.orders import Moved
 from octavo.huggingface.rope import rope_tensors
 from octavo.huggingface.sentence import read_sentence
 from octavo.huggingface.specials import chat_templates, special_tokens
 from octavo.huggingface.tensors import gguf_tensors, layer_numbers
+from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.huggingface.vocab import open_tokenizer, vocabulary
 from octavo.huggingface.wrapper import log_others, text_name, text_part, wrapper_of
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType
@@ -75,11 +77,18 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
         **numbers,
         **words,
         **_token_types(tensors),
-        **special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"]),
+        **_special(checkpoint, tokenizer, words),
         **chat_templates(checkpoint),
-        **(world_vocab.ENDS if words["tokenizer.ggml.model"] == world_vocab.MODEL else {}),
     }
     return Folder(checkpoint, config, hp, metadata, tensors, moved)
+
+
+def _special(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, words: dict[str, Any]) -> dict[str, Any]:
+    """The keys of tokens that have a role, and of those that end a reply."""
+    roles = special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"])
+    if words["tokenizer.ggml.model"] == world_vocab.MODEL:
+        return roles | world_vocab.ENDS
+    return roles | end_keys(listed_ends(checkpoint, len(words["tokenizer.ggml.tokens"])), words | roles)
 
 
 def _size_label(tensors: tuple[LazyTensor, ...], experts: int) -> str:
@@ -99,7 +108,7 @@ def _token_types(tensors: tuple[LazyTensor, ...]) -> dict[str, Any]:
 
 def _sampling(checkpoint: Checkpoint) -> dict[str, Any]:
     """What generation_config.json recommends; values that are no numbers are left out."""
-    config = checkpoint.json("generation_config.json") or {}
+    config = checkpoint.json(GENERATION) or {}
     keys: dict[str, Any] = {}
     for name, end in SAMPLING.items():
         value = config.get(name)

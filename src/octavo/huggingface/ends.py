@@ -1,0 +1,62 @@
+"""Which tokens end a reply, as a folder says it: one id or a list of them, in several files."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+
+from octavo.errors import TokenizerError
+from octavo.io.safetensors import Checkpoint
+from octavo.text.fields import Fields
+from octavo.text.specials import ENDS, find_specials
+from octavo.text.vocab import read_vocab
+
+GENERATION, KEY = "generation_config.json", "eos_token_id"
+EOS, EOT, EOM = (f"tokenizer.ggml.{role}_token_id" for role in ("eos", "eot", "eom"))
+_log = logging.getLogger(__name__)
+
+
+def listed_ends(checkpoint: Checkpoint, n_vocab: int) -> list[int]:
+    """The ids that generation_config.json and config.json say end a reply, in their order.
+
+    One id of config.json counts where generation_config.json has none, as in transformers; a list always does. Raises
+    TokenizerError for what is neither an id nor a list of them; ids that no token has are left out with a warning.
+    """
+    said = _ids(checkpoint, GENERATION, (checkpoint.json(GENERATION) or {}).get(KEY))
+    text = checkpoint.config.get("text_config")
+    for config in (checkpoint.config, text if isinstance(text, dict) else {}):
+        found = config.get(KEY)
+        if isinstance(found, list) or not said:
+            said += _ids(checkpoint, "config.json", found)
+    ends = list(dict.fromkeys(said))
+    for token in (i for i in ends if not 0 <= i < n_vocab):
+        _log.warning("%s: token %d ends a reply and is not in the vocabulary; left out", checkpoint.folder, token)
+    return [i for i in ends if 0 <= i < n_vocab]
+
+
+def _ids(checkpoint: Checkpoint, file: str, value: Any) -> list[int]:
+    ids = value if isinstance(value, list) else [] if value is None else [value]
+    if any(type(i) is not int for i in ids):
+        allowed = "the id of a token, or a list of them"
+        raise TokenizerError(f"is {str(value)[:80]}", file=checkpoint.path(file), field=KEY, allowed=allowed)
+    return ids
+
+
+def end_keys(ends: list[int], keys: dict[str, Any]) -> dict[str, Any]:
+    """What GGUF says of `ends`, beside the `keys` of a vocabulary and its roles.
+
+    llama.cpp has a key for one end of a text, of a turn and of a message each, and knows others by their texts; those
+    that are left go there. Ollama reads all of them, in a list.
+    """
+    if not ends:
+        return {}
+    added = {} if EOS in keys else {EOS: ends[0]}
+    fields = Fields(keys | added)
+    found = find_specials(fields, read_vocab(fields), {})
+    rest = [i for i in ends if i not in found.stop_ids]
+    is_free = EOT not in keys and found.roles.get("eot", found.roles["eos"]) == found.roles["eos"]
+    free = [*([EOT] if is_free and len(rest) > 1 else []), *([EOM] if "eom" not in found.roles else [])]
+    added |= dict(zip(free, rest, strict=False))
+    return added | ({ENDS: np.array(ends, np.int32)} if ends != [found.roles["eos"]] else {})
