@@ -60,16 +60,31 @@ def test_each_id_of_a_list_ends_a_reply(
         assert sorted(generation_config(gguf)["eos_token_id"]) == sorted(ids)
 
 
+def stops(folder: Path) -> frozenset[int]:
+    return Tokenizer.from_metadata(read_folder(folder).metadata).stop_ids
+
+
 def test_what_generation_config_says_comes_before_one_id_of_config(tmp_path: Path) -> None:
     """As in transformers, which reads config.json's only where there is no generation_config.json."""
-    ids = saved(tmp_path, GLM4, "generation_config.json")
-    folders.edit(tmp_path, "config.json", eos_token_id=65)
-    assert 65 not in Tokenizer.from_metadata(read_folder(tmp_path).metadata).stop_ids
+    ids = saved(tmp_path, MANY, "generation_config.json")
+    folders.write(tmp_path, "generation_config.json", {"eos_token_id": ids[1]})
+    folders.edit(tmp_path, "config.json", eos_token_id=ids[2])
+    assert ids[1] in stops(tmp_path)
+    assert ids[2] not in stops(tmp_path)
     folders.edit(tmp_path, "config.json", eos_token_id=None, text_config={"eos_token_id": [65]})
-    assert {65, *ids} <= Tokenizer.from_metadata(read_folder(tmp_path).metadata).stop_ids
+    assert {65, ids[1]} <= stops(tmp_path)
     (tmp_path / "generation_config.json").unlink()
-    folders.edit(tmp_path, "config.json", eos_token_id=66, text_config=None)
-    assert 66 in Tokenizer.from_metadata(read_folder(tmp_path).metadata).stop_ids
+    folders.edit(tmp_path, "config.json", eos_token_id=ids[2], text_config=None)
+    assert ids[2] in stops(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_an_ordinary_token_ends_nothing_where_the_tokenizer_names_another(tmp_path: Path, file: str) -> None:
+    """Configurations of transformers say 2 where nobody said anything."""
+    saved(tmp_path, GLM4, file, 2)
+    assert 2 not in stops(tmp_path)
+    folders.edit(tmp_path, "tokenizer_config.json", eos_token=None)
+    assert 2 in stops(tmp_path)
 
 
 def test_an_end_that_no_token_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,25 +12,32 @@ from octavo.errors import TokenizerError
 from octavo.io.safetensors import Checkpoint
 from octavo.text.fields import Fields
 from octavo.text.specials import ENDS, find_specials
-from octavo.text.vocab import read_vocab
+from octavo.text.vocab import TOKENS, TYPES, TokenKind, read_vocab
 
 GENERATION, KEY = "generation_config.json", "eos_token_id"
 EOS, EOT, EOM = (f"tokenizer.ggml.{role}_token_id" for role in ("eos", "eot", "eom"))
 _log = logging.getLogger(__name__)
 
 
-def listed_ends(checkpoint: Checkpoint, n_vocab: int) -> list[int]:
-    """The ids that generation_config.json and config.json say end a reply, in their order.
+def listed_ends(checkpoint: Checkpoint, keys: Mapping[str, Any]) -> list[int]:
+    """The ids that generation_config.json and config.json say end a reply, in their order; `keys` of the vocabulary.
 
-    One id of config.json counts where generation_config.json has none, as in transformers; a list always does. Raises
-    TokenizerError for what is neither an id nor a list of them; ids that no token has are left out with a warning.
+    A list always counts. One id of config.json does where generation_config.json has none, as in transformers, and any
+    single one only if it is no ordinary token, unless nothing else names an end: configurations of transformers have
+    2 where nobody said anything. Raises TokenizerError for what is neither an id nor a list of them; ids that no token
+    has are left out with a warning.
     """
-    said = _ids(checkpoint, GENERATION, (checkpoint.json(GENERATION) or {}).get(KEY))
+    n_vocab, types = len(keys[TOKENS]), keys[TYPES]
+    said: list[int] = []
     text = checkpoint.config.get("text_config")
-    for config in (checkpoint.config, text if isinstance(text, dict) else {}):
+    places = [(GENERATION, checkpoint.json(GENERATION) or {}), ("config.json", checkpoint.config)]
+    for file, config in (*places, ("config.json", text if isinstance(text, dict) else {})):
         found = config.get(KEY)
-        if isinstance(found, list) or not said:
-            said += _ids(checkpoint, "config.json", found)
+        ids = _ids(checkpoint, file, found)
+        if isinstance(found, list):
+            said += ids
+        elif not said:
+            said += [i for i in ids if EOS not in keys or not (0 <= i < n_vocab and types[i] == TokenKind.NORMAL)]
     ends = list(dict.fromkeys(said))
     for token in (i for i in ends if not 0 <= i < n_vocab):
         _log.warning("%s: token %d ends a reply and is not in the vocabulary; left out", checkpoint.folder, token)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.huggingface import world_vocab
+from octavo.huggingface.added import added_beside, flag_keys
 from octavo.huggingface.config import CLASSES, find_class, in_usual_words, read_hyperparams, read_keys
 from octavo.huggingface.ends import GENERATION, end_keys, listed_ends
 from octavo.huggingface.orders import Moved
@@ -68,16 +69,18 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     words = vocabulary(checkpoint, tokenizer, hp.n_vocab, architecture.vocabulary)
     if named is not None:
         log_others(checkpoint)
+    name = {"general.name": shown_name(checkpoint.folder) or "model"}
     metadata = {
         "general.type": "model",
         **_sampling(checkpoint),
-        "general.name": shown_name(checkpoint.folder) or "model",
+        **name,
         "general.size_label": _size_label(tensors, hp.n_expert),
         **{f"{hp.arch}.{field}": value for field, value in keys.items()},
         **numbers,
         **words,
         **_token_types(tensors),
         **_special(checkpoint, tokenizer, words),
+        **_flags(checkpoint, tokenizer, words, {**name, "general.architecture": hp.arch}),
         **chat_templates(checkpoint),
     }
     return Folder(checkpoint, config, hp, metadata, tensors, moved)
@@ -88,7 +91,16 @@ def _special(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, words: dic
     roles = special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"])
     if words["tokenizer.ggml.model"] == world_vocab.MODEL:
         return roles | world_vocab.ENDS
-    return roles | end_keys(listed_ends(checkpoint, len(words["tokenizer.ggml.tokens"])), words | roles)
+    return roles | end_keys(listed_ends(checkpoint, words | roles), words | roles)
+
+
+def _flags(
+    checkpoint: Checkpoint, tokenizer: TokenizerJson | None, words: dict[str, Any], named: dict[str, Any]
+) -> dict[str, Any]:
+    """The keys of what belongs to added tokens."""
+    if tokenizer is None:
+        return flag_keys(added_beside(checkpoint, {}, {}), words, named, str)
+    return flag_keys(tokenizer.added, words, named, tokenizer.normalized)
 
 
 def _size_label(tensors: tuple[LazyTensor, ...], experts: int) -> str:
