@@ -24,6 +24,7 @@ from octavo.io.hub.cache import shown_name
 from octavo.io.safetensors import Checkpoint
 from octavo.models.config import Config
 from octavo.models.hparams import Hyperparams
+from octavo.text.tokenizer import MOST
 
 SAMPLING = {
     "temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "penalty_repeat",
@@ -78,6 +79,8 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
         **{f"{hp.arch}.{field}": value for field, value in keys.items()},
         **numbers,
         **words,
+        **sentence.words,
+        **({MOST: min(sentence.words[MOST], hp.n_ctx_most)} if MOST in sentence.words else {}),
         **_token_types(tensors),
         **_special(checkpoint, tokenizer, words),
         **_flags(checkpoint, tokenizer, words, {**name, "general.architecture": hp.arch}),

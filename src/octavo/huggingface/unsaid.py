@@ -8,7 +8,7 @@ from typing import Any
 from octavo.text.added import flags_by_name, token_flags
 from octavo.text.fields import Fields
 from octavo.text.specials import ENDS, find_specials
-from octavo.text.tokenizer import AROUND
+from octavo.text.tokenizer import AROUND, LOWER, MOST
 from octavo.text.vocab import TOKENS, read_vocab
 
 MOST_NAMED = 8
@@ -31,6 +31,11 @@ def unsaid(metadata: Mapping[str, Any]) -> Iterator[str]:
     for key, where in AROUND.items():
         if key in metadata:
             yield f"does not put {_names(metadata, metadata[key].tolist())} {where} a text"
+    context = next((size for key, size in metadata.items() if key.endswith(".context_length")), 0)
+    if metadata.get(MOST, context) < context:
+        yield f"takes all of a text for its vector, not its first {metadata[MOST]} tokens"
+    if metadata.get(LOWER):
+        yield "does not put texts into lower case"
     fields = Fields(metadata)
     vocab = read_vocab(fields)
     known = flags_by_name(fields, vocab)
