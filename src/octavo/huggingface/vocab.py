@@ -15,6 +15,7 @@ from octavo.huggingface.added import AddedToken, added_beside
 from octavo.huggingface.piece_vocab import unigram_keys, word_piece_keys
 from octavo.huggingface.pretokenizer import PROBE, find_pre_tokenizer
 from octavo.huggingface.sentencepiece import Piece, read_sentencepiece
+from octavo.huggingface.steps import check_steps
 from octavo.huggingface.tiktoken import is_ranks, merges_of, read_ranks, text_of
 from octavo.huggingface.token_lines import END, breaks, read_token_lines
 from octavo.huggingface.tokenizer_json import TokenizerJson
@@ -84,6 +85,7 @@ def vocabulary(
     else:
         keys = _from_merges(tokenizer, n_vocab)
     _compare(tokenizer, keys)
+    check_steps(tokenizer)
     return keys
 
 
