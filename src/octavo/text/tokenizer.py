@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ from octavo.text.vocab import TokenKind, read_vocab
 if TYPE_CHECKING:
     from octavo.io.gguf import GGUFFile
 
+_log = logging.getLogger("octavo")
 _SPECIAL = TokenKind.CONTROL | TokenKind.UNKNOWN
 _MATCHED_BITS, _SPECIAL_BITS, _NORMAL_BITS = int(MATCHED), int(_SPECIAL), int(TokenKind.NORMAL)
 """As plain integers, whose `&` takes a tenth of the time of a flag's."""
@@ -124,7 +126,14 @@ class Tokenizer:
             else:
                 out += self._encoder.encode(" " + piece if prefix else piece)
             prefix = self._puts_space and isinstance(piece, int) and piece not in partition.joined
-        return [*out, *self._last] if add_special else out
+        if not add_special:
+            return out
+        out += self._last
+        for name, place, ids in (("BOS", "begins", out[:2]), ("EOS", "ends", out[:-3:-1])):
+            added = self.add_bos if name == "BOS" else self.add_eos
+            if added and len(ids) == 2 and ids[0] == ids[1] == (self.bos_id if name == "BOS" else self.eos_id):
+                _log.warning("the model wants %s added, and the text itself %s with it: it is there twice", name, place)
+        return out
 
     def cut(self, ids: list[int], most: int) -> list[int]:
         """The first ids of a text, `most` with those behind it."""
