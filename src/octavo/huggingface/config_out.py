@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.errors import ModelError
 from octavo.huggingface.ends import EOM, EOS, EOT, KEY
-from octavo.huggingface.folder import SAMPLING
+from octavo.huggingface.generation import SAMPLING
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec
 from octavo.models.rope import Rope

@@ -10,7 +10,8 @@ from typing import Any
 from octavo.huggingface import world_vocab
 from octavo.huggingface.added import added_beside, flag_keys
 from octavo.huggingface.config import CLASSES, find_class, in_usual_words, read_hyperparams, read_keys
-from octavo.huggingface.ends import GENERATION, end_keys, listed_ends
+from octavo.huggingface.ends import end_keys, listed_ends
+from octavo.huggingface.generation import sampling_keys
 from octavo.huggingface.orders import Moved
 from octavo.huggingface.rope import rope_tensors
 from octavo.huggingface.sentence import read_sentence
@@ -19,17 +20,13 @@ from octavo.huggingface.tensors import gguf_tensors, layer_numbers
 from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.huggingface.vocab import open_tokenizer, vocabulary
 from octavo.huggingface.wrapper import log_others, text_name, text_part, wrapper_of
-from octavo.io.gguf import LazyTensor, TypedValue, ValueType
+from octavo.io.gguf import LazyTensor
 from octavo.io.hub.cache import shown_name
 from octavo.io.safetensors import Checkpoint
 from octavo.models.config import Config
 from octavo.models.hparams import Hyperparams
 from octavo.text.tokenizer import MOST
 
-SAMPLING = {
-    "temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "penalty_repeat",
-}  # fmt: skip
-"""Values of generation_config.json that a model recommends, and the ends of their keys under `general.sampling.`."""
 RECORD = "octavo_calibration.json"
 """What `octavo quantize --method` writes beside a checkpoint's weights, of what it did to them."""
 
@@ -73,7 +70,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     name = {"general.name": shown_name(checkpoint.folder) or "model"}
     metadata = {
         "general.type": "model",
-        **_sampling(checkpoint),
+        **sampling_keys(checkpoint),
         **name,
         "general.size_label": _size_label(tensors, hp.n_expert),
         **{f"{hp.arch}.{field}": value for field, value in keys.items()},
@@ -119,16 +116,3 @@ def _token_types(tensors: tuple[LazyTensor, ...]) -> dict[str, Any]:
     """How many kinds of tokens there are vectors for, which llama.cpp wants to know."""
     count = next((t.shape[0] for t in tensors if t.name == "token_types.weight"), None)
     return {} if count is None else {"tokenizer.ggml.token_type_count": count}
-
-
-def _sampling(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What generation_config.json recommends; values that are no numbers are left out."""
-    config = checkpoint.json(GENERATION) or {}
-    keys: dict[str, Any] = {}
-    for name, end in SAMPLING.items():
-        value = config.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            continue
-        kind = ValueType.I32 if name == "top_k" else ValueType.F32
-        keys[f"general.sampling.{end}"] = TypedValue(kind, int(value) if name == "top_k" else float(value))
-    return keys
