@@ -24,6 +24,7 @@ from octavo.huggingface.adapter import adapter_files
 from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.table import layout_name
+from octavo.huggingface.unsaid import unsaid
 from octavo.io.apart import model_files
 from octavo.io.foreign import HEAD, foreign
 from octavo.io.gguf import LazyTensor
@@ -154,6 +155,8 @@ def _readable(folder: StrPath) -> Folder:
     if MERGES in found.metadata and not found.metadata[MERGES]:
         allowed = "some, as no GGUF file is read without; `octavo run` takes the folder as it is"
         raise TokenizerError("has no merges", file=found.checkpoint.folder, field="tokenizer.json", allowed=allowed)
+    for difference in unsaid(found.metadata):
+        log.warning("%s: with the GGUF file llama.cpp %s; Octavo does", found.checkpoint.folder, difference)
     return found
 
 

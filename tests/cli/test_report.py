@@ -92,7 +92,7 @@ def test_a_scheme_that_a_model_can_not_have_is_refused_before_anything_is_run(
     monkeypatch.setattr("octavo.evals.report.quality.open_subject", None)
     options = ("--schemes", "w4a16-g128", "--text", text, "-c", "64", *REFERENCE)
     done = octavo("report", models[0], *options, "-o", out)
-    assert "a row of 264 values (allowed: multiples of 128)" in done.err.splitlines()[-1]
+    assert "a row of 264 values (allowed: multiples of 128; schemes of such rows: " in done.err.splitlines()[-1]
 
 
 def test_the_demo_has_a_text(octavo: Run, out: str, monkeypatch: pytest.MonkeyPatch) -> None:

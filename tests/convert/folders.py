@@ -22,7 +22,9 @@ TEMPLATE = "{% for m in messages %}<|im_start|>{{ m.content }}{% endfor %}"
 VOCAB, SPM_VOCAB = 320, 512
 
 
-def byte_level(pre: str = "qwen2", *, bos: bool = False) -> tokenizers.Tokenizer:
+def byte_level(
+    pre: str = "qwen2", *, bos: bool = False, specials: list[str] | list[AddedToken] = SPECIALS
+) -> tokenizers.Tokenizer:
     """A byte-level BPE of 300 tokens and three special ones, cutting words as the row `pre` says."""
     row = PRE_TOKENIZERS[pre]
     tokenizer = tokenizers.Tokenizer(models.BPE(ignore_merges=row.ignore_merges))
@@ -32,7 +34,7 @@ def byte_level(pre: str = "qwen2", *, bos: bool = False) -> tokenizers.Tokenizer
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=300, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator(TEXT, trainer)
-    tokenizer.add_special_tokens(SPECIALS)
+    tokenizer.add_special_tokens(specials)
     tokenizer.add_tokens(["user defined"])
     if bos:
         first = [("<|begin|>", tokenizer.token_to_id("<|begin|>"))]

@@ -20,7 +20,7 @@ from octavo.models import read_model
 from octavo.runtime.engine import Engine, EngineConfig
 from octavo.text import Tokenizer
 from tests.convert import folders
-from tests.models.checkpoints import CASES, Case
+from tests.models.checkpoints import CASES, Case, scaled
 from tests.sampling import some
 
 TOKENS = np.random.default_rng(7).integers(0, folders.VOCAB, 90).tolist()
@@ -165,6 +165,18 @@ def test_yarn_and_linear_rope_are_said(tmp_path: Path) -> None:
             arch = file.metadata["general.architecture"]
             assert file.metadata[f"{arch}.rope.scaling.type"] == kind
             assert ("rope_freqs.weight" in file.tensors) is False
+
+
+@pytest.mark.parametrize("more", [
+    {"attention_factor": 1.5}, {"mscale": 1.0, "mscale_all_dim": 0.5}, {"mscale": 0.7}, {"attention_factor": 1.0},
+])  # fmt: skip
+@pytest.mark.parametrize("config", ["Qwen2Config", "Olmo2Config", "LlamaConfig"])
+def test_yarn_of_another_strength(tmp_path: Path, config: str, more: dict[str, float]) -> None:
+    arch = config.removesuffix("Config").lower()
+    rope = scaled("yarn", factor=4.0, original_max_position_embeddings=64, **more)
+    model = folders.save(tmp_path / "hf", Case(arch, config, rope))
+    convert_checkpoint(tmp_path / "hf", tmp_path / "out.gguf", "F32")
+    assert error(logits(tmp_path / "out.gguf"), wanted(model)) < 1e-4
 
 
 def test_rope_scaling_of_older_configs(tmp_path: Path) -> None:

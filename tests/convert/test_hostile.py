@@ -109,11 +109,11 @@ def test_rope_that_can_not_be_said(folder: Callable[[str], Path]) -> None:
     refused(path, ModelError, "high_freq_factor", "over low_freq_factor")
 
 
-def test_yarn_of_another_strength(folder: Callable[[str], Path]) -> None:
+def test_yarn_of_another_ramp(folder: Callable[[str], Path]) -> None:
     path = folder("qwen2-yarn")
     rope = json.loads((path / "config.json").read_text())["rope_parameters"]
-    edit(path, "config.json", rope_parameters=rope | {"attention_factor": 1.5})
-    refused(path, ModelError, "attention_factor", "1.5")
+    edit(path, "config.json", rope_parameters=rope | {"truncate": False})
+    refused(path, ModelError, "truncate", "False")
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model-00001-of-00002.bin", "consolidated.00.pth"])

@@ -25,9 +25,7 @@ ERNIE = {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 64}
 REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("Olmo3", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, ["sliding_attention", "yarn"]),
     ("Olmo3", {"layer_types": ["full_attention"]}, ["layer_types", "2 of"]),
-    ("Olmo2", {"rope_parameters": {**YARN, "attention_factor": 1.5}}, ["attention_factor", "1.5"]),
     ("Olmo2", {"rope_parameters": {**YARN, "attention_factor": "1"}}, ["attention_factor", "1"]),
-    ("Olmo2", {"rope_parameters": {**YARN, "mscale": 1.0}}, ["mscale", "1.0", "none"]),
     ("Olmo2", {"rope_parameters": {**YARN, "truncate": False}}, ["truncate", "False"]),
     ("Granite", {"logits_scaling": 0}, ["logits_scaling", "over 0"]),
     ("GraniteMoe", {"num_experts_per_tok": 5}, ["num_experts_per_tok", "1 to 4"]),

@@ -196,7 +196,7 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("deci", {"attention.head_count": [2, 2, 0, 0]}, "head_count: has 4 values"),
     ("deci", {"feed_forward_length": [256, 512, 256, 256, 0]}, "tensor blk.3.ffn_norm.weight: is missing"),
     ("bailingmoe", {"leading_dense_block_count": 1}, "leading_dense_block_count: is 1"),
-    ("bailingmoe", {"attention.sinks": 4}, "sinks: is a key that Octavo does not compute bailingmoe with"),
+    ("bailingmoe", {"attention.q_lora_rank": 4}, "q_lora_rank: is a key that Octavo does not compute bailingmoe with"),
     ("mpt", {"attention.max_alibi_bias": 0.0}, "max_alibi_bias: is 0, and there is no tensor position_embd.weight"),
     ("mpt", {"attention.clamp_kqv": -1.0}, "clamp_kqv: -1.0 is out of range"),
     ("bloom", {"attention.max_alibi_bias": -8.0}, "max_alibi_bias: -8.0 is out of range"),
@@ -227,7 +227,11 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("plm", {"attention.kv_lora_rank": 47}, "kv_lora_rank: 47 does not fit"),
     ("jais", {"attention.scale": 0.5}, "attention.scale: is 0.5"),
     ("refact", {"attention.max_alibi_bias": 4.0}, "max_alibi_bias: is 4.0"),
-    ("chatglm", {"rope.ratio": 50.0}, "chatglm.rope.ratio: is a key that Octavo does not compute chatglm with"),
+    (
+        "chatglm",
+        {"rope.freq_base_swa": 50.0},
+        "chatglm.rope.freq_base_swa: is a key that Octavo does not compute chatglm with",
+    ),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from itertools import product
@@ -22,6 +23,7 @@ from tests.models.embedding_checkpoints import KINDS, SIZES, Saved, save
 from tests.models.table import in_format
 from tests.models.tiny_checkpoints import wide
 from tests.sampling import slow
+from tests.server.running import running_model
 
 TEXTS = ["a", "The software is provided as is.", "copyright " * 9, "Permission, é, and more of it than that", "to"]
 
@@ -118,6 +120,75 @@ def test_what_is_refused(bert: Path, file: str, change: dict[str, object], messa
     folders.edit(path.parent, path.name, **change)
     with pytest.raises(OctavoError, match=message):
         octavo.load(bert, device="reference")
+
+
+@pytest.mark.parametrize(("file", "change", "message"), [
+    ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length over 0"),
+    ("sentence_bert_config.json", {"do_lower_case": "no"}, "do_lower_case true or false"),
+    ("sentence_bert_config.json", {"query_length": 32}, "query_length is 32 .allowed: None"),
+    ("sentence_bert_config.json", {"max_length": 32}, "has a key 'max_length'"),
+    ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task is fill-mask"),
+    ("1_Pooling/config.json", {"weights": 3}, "has a key 'weights'"),
+    ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type is SparseEncoder"),
+    ("config_sentence_transformers.json", {"truncate_dim": 64}, "truncate_dim is 64"),
+])  # fmt: skip
+def test_keys_of_modules_that_are_refused(bert: Path, file: str, change: dict[str, object], message: str) -> None:
+    path = bert / file
+    found = json.loads(path.read_text()) if path.exists() else {}
+    folders.write(path.parent, path.name, found | change)
+    with pytest.raises(FileError, match=message):
+        octavo.load(bert, device="reference")
+
+
+def test_a_longer_text_is_cut_as_sentence_transformers_does(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folders.write(bert, "sentence_bert_config.json", {"max_seq_length": 12, "do_lower_case": False})
+    convert_checkpoint(bert, bert / "m.gguf", "F32")
+    assert "llama.cpp takes all of a text for its vector, not its first 12 tokens" in caplog.text
+    long = "permission is hereby granted to any person " * 3
+    for path in (bert, bert / "m.gguf"):
+        caplog.clear()
+        with octavo.load(path, device="reference") as model:
+            ids = model.tokenizer.encode(long)
+            got = model.embed([long, "to"])
+            assert "1 of 2 texts have more than 12 tokens" in caplog.text
+            want = model.embedder.embed_tokens([ids[:11] + ids[-1:]], None, normalize=True)
+            np.testing.assert_allclose(got[0], want[0], atol=1e-6)
+            assert len(model.embed_tokens(long)[0]) == 12
+            with running_model(model, embeddings=True) as server:
+                answer = server.post("/v1/embeddings", input=[long, "word " * 4000])
+                assert answer["usage"]["prompt_tokens"] == 24
+                np.testing.assert_allclose(answer["data"][0]["embedding"], got[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(("config", "tokenizer", "most"), [
+    ({}, {"model_max_length": 64}, 64),
+    ({"max_seq_length": None}, {"model_max_length": 10**30}, 256),
+    ({"max_seq_length": 9999}, {}, 256),
+])  # fmt: skip
+def test_how_long_texts_are_where_no_file_says(
+    bert: Path, config: dict[str, object], tokenizer: dict[str, object], most: int
+) -> None:
+    folders.write(bert, "sentence_bert_config.json", config)
+    folders.edit(bert, "tokenizer_config.json", **tokenizer)
+    with octavo.load(bert, device="reference") as model:
+        assert model.tokenizer.most_tokens == most
+
+
+def test_texts_in_lower_case(tmp_path: Path) -> None:
+    save(tmp_path, KINDS["xlm-roberta"])
+    with octavo.load(tmp_path, device="reference") as model:
+        want = model.embed(["software as is"])
+        assert np.abs(model.embed(["Software AS is"]) - want).max() > 1e-3
+    folders.write(tmp_path, "sentence_bert_config.json", {"do_lower_case": True})
+    with octavo.load(tmp_path, device="reference") as model:
+        np.testing.assert_array_equal(model.embed(["Software AS is"]), want)
+
+
+def test_a_prompt_that_a_folder_puts_before_texts_is_named(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = {"prompts": {"query": "query: "}, "default_prompt_name": "query", "similarity_fn_name": "cosine"}
+    folders.write(bert, "config_sentence_transformers.json", settings)
+    with octavo.load(bert, device="reference"):
+        assert "default_prompt_name: the model wants 'query: ' before each text" in caplog.text
 
 
 def test_jina_embeddings_3_as_it_is_published(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -88,7 +88,7 @@ def test_held_back_text_comes_at_the_end(alphabet: Model) -> None:
 
 def test_half_a_character_is_never_shown(alphabet: Model) -> None:
     generation = scripted(alphabet, [*"aé€".encode(), "€".encode()[0]], max_tokens=7)
-    assert list(generation) == ["a", "é", "€", "\N{REPLACEMENT CHARACTER}"]
+    assert list(generation) == ["a", "é", "€"]
 
 
 def test_a_full_context_raises_after_the_text(alphabet_path: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from octavo.runtime.reply import Reply
+from octavo.server.detail import Detail
 from octavo.text import Tokenizer
 from tests.text.vocabularies import BYTE_TO_CHAR, CONTROL, UNUSED, byte_level, spm
 
@@ -27,6 +30,29 @@ def test_what_is_left_becomes_the_replacement_character() -> None:
     assert [stream.push(i) for i in ids_of("😀".encode()[:3])] == ["", "", ""]
     assert stream.flush() == "\ufffd"
     assert stream.push(ids_of(b"a")[0]) == "a"
+
+
+def test_a_character_of_what_is_cut_is_left_out() -> None:
+    stream = BYTES.stream()
+    assert [stream.push(i) for i in ids_of("a😀".encode()[:3])] == ["a", "", ""]
+    assert stream.flush(cut=True) == ""
+    reply = Reply(BYTES, max_tokens=3)
+    assert "".join(map(reply.add, ids_of("a😀".encode()[:3]))) == reply.text == "a"
+    detail = Detail(BYTES)
+    deltas = detail.push(ids_of("a😀".encode()[:3])) + detail.finish(cut=True)
+    assert "".join(delta.content for delta in deltas) == "a"
+
+
+def test_tokens_that_stand_twice_around_a_text_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    keys = byte_level([], special={"<s>": CONTROL, "</s>": CONTROL})
+    keys |= {f"tokenizer.ggml.{role}_token_id": 256 + i for i, role in enumerate(("bos", "eos"))}
+    words = Tokenizer.from_metadata(keys | {f"tokenizer.ggml.add_{role}_token": True for role in ("bos", "eos")})
+    words.encode("a")
+    assert not caplog.text
+    assert words.encode("<s>a")[:2] == [256, 256]
+    assert "the model wants BOS added, and the text itself begins with it: it is there twice" in caplog.text
+    words.encode("a</s>")
+    assert "the model wants EOS added, and the text itself ends with it: it is there twice" in caplog.text
 
 
 def test_bytes_that_are_no_text() -> None:

@@ -38,6 +38,8 @@ EXPRESSIONS = {
     "{{ '%s=%03d' % ('x', 7) }}": "x=007",
     "{{ '{}-{:>4}'.format('x', 7) }}": "x-   7",
     "{{ 'a\\nb'|indent(2) }}": "a\n  b",
+    "{{ [1, 2.5]|sum }} {{ [{'n': 2}, {'n': 3}]|sum('n', 1) }} {{ [[1], [2]]|sum(start=[]) }}": "3.5 6 [1, 2]",
+    "{{ 'one two three'|wordwrap(7) }}": "one two\nthree",
     "{{ messages|selectattr('role', 'equalto', 'user')|map(attribute='content')|list }}": "['Hi']",
     "{{ messages|map(attribute='role')|unique|join }}": "user",
     "{{ {'b': 1, 'a': 2}|dictsort }}": "[('a', 2), ('b', 1)]",

@@ -108,6 +108,8 @@ SIZE = [
     "{{ range(50000)|join(d='b' * 100000) }}",
     "{{ 'a\nb'|indent(10**9) }}",
     "{{ [1]|tojson(indent=10**9) }}",
+    "{{ ([ns.s] * 30)|sum(start='')|length }}{{ ([ns.s] * 30)|sum(start='')|length }}",
+    "{{ ns.s|wordwrap(1, true, ns.s) }}",
     "{% set ns = namespace(s=['a'] * 30) %}{% for i in range(900) %}{% set ns.s = [ns.s] %}{% endfor %}"
     "{{ ([ns.s] * 30)|tojson(indent=16) }}",
     "{{ ('a' * 900000).split('a') }}",

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import ModelError
-from octavo.huggingface.folder import SAMPLING
+from octavo.huggingface.ends import EOM, EOS, EOT, KEY
+from octavo.huggingface.generation import SAMPLING
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec
 from octavo.models.rope import Rope
+from octavo.text.specials import ENDS
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}
 
@@ -56,9 +58,13 @@ def config_json(model: ModelSpec) -> dict[str, Any]:
 
 
 def generation_config(file: GGUFFile) -> dict[str, Any]:
-    """generation_config.json: the sampling that the file recommends; empty where it recommends none."""
+    """generation_config.json: the sampling that the file recommends, and its ends of a reply if there are several."""
     keys = {name: f"general.sampling.{end}" for name, end in SAMPLING.items()}
-    return {name: _short(file.metadata[key]) for name, key in keys.items() if key in file.metadata}
+    found = {name: _short(file.metadata[key]) for name, key in keys.items() if key in file.metadata}
+    named = [file.metadata.get_int(key, None) for key in (EOS, EOT, EOM)]
+    listed = file.metadata.get_ints(ENDS, None)
+    ends = dict.fromkeys([*(i for i in named if i is not None), *([] if listed is None else listed.tolist())])
+    return found | ({KEY: list(ends)} if len(ends) > 1 else {})
 
 
 def _biases(file: GGUFFile, n_layer: int, words: Mapping[str, tuple[str, ...]]) -> dict[str, bool]:

@@ -8,24 +8,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.huggingface import world_vocab
+from octavo.huggingface.added import added_beside, flag_keys
 from octavo.huggingface.config import CLASSES, find_class, in_usual_words, read_hyperparams, read_keys
+from octavo.huggingface.ends import end_keys, listed_ends
+from octavo.huggingface.generation import sampling_keys
 from octavo.huggingface.orders import Moved
 from octavo.huggingface.rope import rope_tensors
 from octavo.huggingface.sentence import read_sentence
 from octavo.huggingface.specials import chat_templates, special_tokens
 from octavo.huggingface.tensors import gguf_tensors, layer_numbers
+from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.huggingface.vocab import open_tokenizer, vocabulary
 from octavo.huggingface.wrapper import log_others, text_name, text_part, wrapper_of
-from octavo.io.gguf import LazyTensor, TypedValue, ValueType
+from octavo.io.gguf import LazyTensor
 from octavo.io.hub.cache import shown_name
 from octavo.io.safetensors import Checkpoint
 from octavo.models.config import Config
 from octavo.models.hparams import Hyperparams
+from octavo.text.tokenizer import MOST
 
-SAMPLING = {
-    "temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "penalty_repeat",
-}  # fmt: skip
-"""Values of generation_config.json that a model recommends, and the ends of their keys under `general.sampling.`."""
 RECORD = "octavo_calibration.json"
 """What `octavo quantize --method` writes beside a checkpoint's weights, of what it did to them."""
 
@@ -66,20 +67,40 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     words = vocabulary(checkpoint, tokenizer, hp.n_vocab, architecture.vocabulary)
     if named is not None:
         log_others(checkpoint)
+    name = {"general.name": shown_name(checkpoint.folder) or "model"}
     metadata = {
         "general.type": "model",
-        **_sampling(checkpoint),
-        "general.name": shown_name(checkpoint.folder) or "model",
+        **sampling_keys(checkpoint),
+        **name,
         "general.size_label": _size_label(tensors, hp.n_expert),
         **{f"{hp.arch}.{field}": value for field, value in keys.items()},
         **numbers,
         **words,
+        **sentence.words,
+        **({MOST: min(sentence.words[MOST], hp.n_ctx_most)} if MOST in sentence.words else {}),
         **_token_types(tensors),
-        **special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"]),
+        **_special(checkpoint, tokenizer, words),
+        **_flags(checkpoint, tokenizer, words, {**name, "general.architecture": hp.arch}),
         **chat_templates(checkpoint),
-        **(world_vocab.ENDS if words["tokenizer.ggml.model"] == world_vocab.MODEL else {}),
     }
     return Folder(checkpoint, config, hp, metadata, tensors, moved)
+
+
+def _special(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, words: dict[str, Any]) -> dict[str, Any]:
+    """The keys of tokens that have a role, and of those that end a reply."""
+    roles = special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"])
+    if words["tokenizer.ggml.model"] == world_vocab.MODEL:
+        return roles | world_vocab.ENDS
+    return roles | end_keys(listed_ends(checkpoint, words | roles), words | roles)
+
+
+def _flags(
+    checkpoint: Checkpoint, tokenizer: TokenizerJson | None, words: dict[str, Any], named: dict[str, Any]
+) -> dict[str, Any]:
+    """The keys of what belongs to added tokens."""
+    if tokenizer is None:
+        return flag_keys(added_beside(checkpoint, {}, {}), words, named, str)
+    return flag_keys(tokenizer.added, words, named, tokenizer.normalized)
 
 
 def _size_label(tensors: tuple[LazyTensor, ...], experts: int) -> str:
@@ -95,16 +116,3 @@ def _token_types(tensors: tuple[LazyTensor, ...]) -> dict[str, Any]:
     """How many kinds of tokens there are vectors for, which llama.cpp wants to know."""
     count = next((t.shape[0] for t in tensors if t.name == "token_types.weight"), None)
     return {} if count is None else {"tokenizer.ggml.token_type_count": count}
-
-
-def _sampling(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What generation_config.json recommends; values that are no numbers are left out."""
-    config = checkpoint.json("generation_config.json") or {}
-    keys: dict[str, Any] = {}
-    for name, end in SAMPLING.items():
-        value = config.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            continue
-        kind = ValueType.I32 if name == "top_k" else ValueType.F32
-        keys[f"general.sampling.{end}"] = TypedValue(kind, int(value) if name == "top_k" else float(value))
-    return keys

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from octavo.huggingface.tokenizer_json import AddedToken, TokenizerJson
+from octavo.huggingface.added import AddedToken
+from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.text.wordpiece import INSIDE, LONGEST_WORD, from_bert
 
 Listed = list[tuple[str, AddedToken | None]]

@@ -18,7 +18,6 @@ ORIGINAL = "original_max_position_embeddings"
 LENGTHS = ("long", "short")
 UNTURNED = 1e30
 """What llama.cpp's converter divides frequencies by of pairs that stay as they are."""
-_UNSAID = ("attention_factor", "mscale", "mscale_all_dim", "truncate")
 
 
 def rope_kind(config: Config, architecture: Architecture[Any]) -> str:
@@ -40,7 +39,8 @@ def rope_keys(config: Config, architecture: Architecture[Any]) -> Keys:
     if kind in ("linear", "yarn"):
         keys |= {"scaling.type": kind, "scaling.factor": config.real("factor", of=found)}
     if kind == "yarn":
-        _refuse_strength(config, found, architecture)
+        if (strength := _yarn_strength(config, found, architecture)) != 1:
+            keys["scaling.attn_factor"] = strength
         keys["scaling.original_context_length"] = original_context(config)
         keys |= {f"scaling.yarn_{k}": config.real(k, of=found) for k in ("beta_fast", "beta_slow") if found.get(k)}
     if kind == "longrope":
@@ -49,20 +49,23 @@ def rope_keys(config: Config, architecture: Architecture[Any]) -> Keys:
     return {f"rope.{key}": value for key, value in keys.items()}
 
 
-def _refuse_strength(config: Config, found: Mapping[str, Any], architecture: Architecture[Any]) -> None:
-    """Raises ModelError where values are not turned as strongly as yarn, or an architecture's own, says."""
-    has_mscale = LOG_MULTIPLIER in architecture.keys
-    usual = {
-        "attention_factor": 1 + 0.1 * math.log(max(1.0, config.real("factor", of=found))),
-        "truncate": architecture.whole_pairs,
-    }
-    for key in _UNSAID:
-        value = found.get(key)
-        if value is None or (has_mscale and key.startswith("mscale")):
-            continue
-        fits = key in usual and isinstance(value, int | float) and math.isclose(value, usual[key], rel_tol=1e-5)
-        if not fits:
-            raise config.error(key, f"is {brief(value)}", "none, which is yarn's own")
+def _yarn_strength(config: Config, found: Mapping[str, Any], architecture: Architecture[Any]) -> float:
+    """How much stronger values are turned than yarn does it by itself, 1 + 0.1 log(factor), as transformers has it.
+
+    Raises ModelError for a ramp that begins and ends otherwise than the architecture's.
+    """
+    if (truncate := found.get("truncate")) not in (None, architecture.whole_pairs):
+        raise config.error("truncate", f"is {brief(truncate)}", "none, which is yarn's own")
+    stretch = math.log(max(1.0, config.real("factor", of=found)))
+    usual = wanted = 1 + 0.1 * stretch
+    if found.get("attention_factor") is not None:
+        wanted = config.real("attention_factor", of=found)
+    elif found.get("mscale") and found.get("mscale_all_dim") and LOG_MULTIPLIER not in architecture.keys:
+        turned, scores = (1 + 0.1 * config.real(key, of=found) * stretch for key in ("mscale", "mscale_all_dim"))
+        wanted = turned / scores
+    if LOG_MULTIPLIER in architecture.keys and not math.isclose(wanted, usual, rel_tol=1e-5):
+        raise config.error("attention_factor", f"is {wanted:g}", "none, which is yarn's own")
+    return 1.0 if math.isclose(wanted, usual, rel_tol=1e-5) else wanted / usual
 
 
 def original_context(config: Config) -> int:

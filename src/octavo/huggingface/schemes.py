@@ -77,10 +77,12 @@ class CheckpointScheme:
 
     def format(self, k: int) -> BlockFormat:
         """The format of rows of `k` values. Raises QuantFormatError for rows that it can't hold."""
+        if k % self.multiple or not k:
+            others = [scheme.name for scheme in CHECKPOINT_SCHEMES.values() if k and k % scheme.multiple == 0]
+            hint = f"; schemes of such rows: {', '.join(others)}" if others else ""
+            raise QuantFormatError(f"{self.name}: a row of {k} values (allowed: multiples of {self.multiple}{hint})")
         if self.row in _CHANNEL:
             return channel_format(self.row, k)
-        if k % self.multiple or not k:
-            raise QuantFormatError(f"{self.name}: a row of {k} values (allowed: multiples of {self.multiple})")
         return float8_format(GROUP) if self.square else row_named(self.row)
 
     def groups(self, k: int) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,39 +16,82 @@ from octavo.io.regular import read_bytes
 from octavo.io.safetensors import Checkpoint
 from octavo.io.safetensors.json_file import parse_object
 from octavo.models.config import Config, Keys
+from octavo.models.hparams import LIMITS
+from octavo.text.tokenizer import LOWER, MOST
 
-FILE = "modules.json"
+log = logging.getLogger("octavo")
+
+FILE, SETTINGS = "modules.json", "config_sentence_transformers.json"
+TRANSFORMER = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""Names of the file of the module that is the model itself, of older versions too."""
 MAX_BYTES = 1 << 20
 MODES = {"mean_tokens": 1, "mean": 1, "cls_token": 2, "cls": 2, "lasttoken": 3}
 """Numbers of GGUF's `pooling_type`, by what Pooling's configuration calls them."""
+OTHER_MODES = ("max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens")
 IDENTITY = "torch.nn.modules.linear.Identity"
 KNOWN = "Transformer, Pooling, Dense, Normalize"
 PROJECTIONS = (2, 3)
 """Numbers of the projections that GGUF has names for."""
 
+HARMLESS = {
+    FILE: {"idx", "name"},
+    "Transformer": {"unpad_inputs", "tokenizer_args", "tokenizer_name_or_path"},
+    "Pooling": {"word_embedding_dimension", "embedding_dimension", "include_prompt"},
+    "Dense": {"in_features", "out_features"},
+    "Normalize": set(),
+    SETTINGS: {"__version__", "similarity_fn_name", "prompts"},
+}
+"""Keys that change no vector of a text, by file or kind of module."""
+READ: dict[str, dict[str, tuple[Any, ...]]] = {
+    FILE: {"type": (), "path": (), "kwargs": (None, [], {})},
+    "Transformer": {
+        "max_seq_length": (), "do_lower_case": (), "transformer_task": (None, "feature-extraction"),
+        "module_output_name": (None, "token_embeddings"), "modality_config": (), "processing_kwargs": (None, {}),
+        "query_length": (None,), "document_length": (None,), "query_expansion": (None,), "model_args": (None, {}),
+        "config_args": (None, {}),
+    },
+    "Pooling": {
+        "pooling_mode": (), **{f"pooling_mode_{mode}": () for mode in (*MODES, *OTHER_MODES)},
+    },
+    "Dense": {
+        "bias": (False,), "activation_function": (IDENTITY,), "use_residual": (None, False),
+        "module_input_name": (None, "sentence_embedding"), "module_output_name": (None, "sentence_embedding"),
+    },
+    "Normalize": {"p": (2, 2.0), "dim": (1, -1), "eps": ()},
+    SETTINGS: {"default_prompt_name": (), "model_type": (None, "SentenceTransformer"), "truncate_dim": (None,)},
+}  # fmt: skip
+"""Keys that are read, by file or kind of module, and the values that they may have; none for any."""
+
 
 @dataclass(frozen=True)
 class Sentence:
-    """Fields of metadata, and tensors by GGUF name."""
+    """Fields of metadata, those of the tokenizer with their whole keys, and tensors by GGUF name."""
 
     keys: Keys = field(default_factory=dict)
+    words: dict[str, Any] = field(default_factory=dict)
     tensors: dict[str, LazyTensor] = field(default_factory=dict)
 
 
 def read_sentence(checkpoint: Checkpoint) -> Sentence:
     """The modules that a folder lists; nothing where it lists none.
 
-    Raises FileError for a module that is not known, and one whose configuration has no computation here.
+    Raises FileError for a module or a key that is not known, and for one that asks for what has no computation here.
     """
     path = checkpoint.path(FILE)
     if not os.path.exists(path):
         return Sentence()
     modules = parse_object(b'{"modules": ' + read_bytes(path, MAX_BYTES) + b"}", path)["modules"]
     keys: Keys = {}
+    words: dict[str, Any] = {}
     tensors: dict[str, LazyTensor] = {}
     for kind, place in _listed(path, modules):
         folder = checkpoint.path(place)
-        if kind == "Pooling":
+        if kind == "Transformer":
+            words = _words(checkpoint, folder)
+        elif kind == "Pooling":
             keys["pooling_type"] = _pooling(os.path.join(folder, "config.json"))
         elif kind == "Dense":
             number = len(tensors) + PROJECTIONS[0]
@@ -55,9 +100,53 @@ def read_sentence(checkpoint: Checkpoint) -> Sentence:
             weight = _projection(folder)
             keys |= {f"dense_{number}_feat_{end}": n for end, n in zip(("out", "in"), weight.shape, strict=True)}
             tensors[f"dense_{number}.weight"] = weight
-        elif kind not in ("Transformer", "Normalize"):
+        elif kind == "Normalize":
+            _values(os.path.join(folder, "config.json"), kind)
+        else:
             raise FileError(f"lists a module {kind[:60]!r}", file=path, allowed=KNOWN)
-    return Sentence(keys, tensors)
+    _settings(checkpoint.path(SETTINGS))
+    return Sentence(keys, words, tensors)
+
+
+def _words(checkpoint: Checkpoint, folder: str) -> dict[str, Any]:
+    """Keys of how much of a text counts, and of its case; the tokenizer's own length where no file says."""
+    path = next((p for name in TRANSFORMER if os.path.exists(p := os.path.join(folder, name))), "")
+    values = _values(path, "Transformer") if path else {}
+    lower, most = values.get("do_lower_case", False), values.get("max_seq_length")
+    if type(lower) is not bool or (most is not None and (type(most) is not int or most < 1)):
+        allowed = "do_lower_case true or false, max_seq_length over 0"
+        raise FileError(f"says {str(values)[:80]}", file=path, allowed=allowed)
+    own = (checkpoint.json("tokenizer_config.json") or {}).get("model_max_length") if most is None else most
+    counts = type(own) is int and 0 < own <= LIMITS["context_length"]
+    return {MOST: own if counts else LIMITS["context_length"], **({LOWER: True} if lower else {})}
+
+
+def _settings(path: str) -> None:
+    values = _values(path, SETTINGS)
+    if (name := values.get("default_prompt_name")) is not None:
+        prompts = values.get("prompts")
+        prompt = prompts.get(name) if isinstance(prompts, dict) else None
+        if prompt:
+            log.warning("%s: default_prompt_name: the model wants %r before each text, which is for you to put there",
+                        path, str(prompt)[:200])  # fmt: skip
+
+
+def _values(path: str, kind: str) -> dict[str, Any]:
+    """A file's values; none where it is missing. Raises FileError for a key or a value that has no meaning here."""
+    values = parse_object(read_bytes(path, MAX_BYTES), path) if os.path.exists(path) else {}
+    _check(values, kind, path)
+    return values
+
+
+def _check(values: Mapping[str, Any], kind: str, path: str) -> None:
+    for key, value in values.items():
+        if key in HARMLESS[kind]:
+            continue
+        if key not in READ[kind]:
+            known = ", ".join(sorted({*READ[kind], *HARMLESS[kind]}))
+            raise FileError(f"has a key {key[:60]!r}", file=path, allowed=known)
+        if (allowed := READ[kind][key]) and value not in allowed:
+            raise FileError(f"{key} is {str(value)[:80]}", file=path, allowed=" or ".join(map(str, allowed)))
 
 
 def _listed(path: str, modules: Any) -> list[tuple[str, str]]:
@@ -67,12 +156,14 @@ def _listed(path: str, modules: Any) -> list[tuple[str, str]]:
         kind, place = (entry.get(k) for k in ("type", "path")) if isinstance(entry, dict) else (None, None)
         if not (isinstance(kind, str) and isinstance(place, str) and re.fullmatch(r"[0-9A-Za-z_-]*", place)):
             raise FileError(f"lists {str(entry)[:80]}", file=path, allowed="modules, each with type and path")
+        _check(entry or {}, FILE, path)
         found.append((kind.rpartition(".")[2], place))
     return found
 
 
 def _pooling(path: str) -> int:
     values = parse_object(read_bytes(path, MAX_BYTES), path)
+    _check(values, "Pooling", path)
     named = [k.removeprefix("pooling_mode_") for k, v in values.items() if k.startswith("pooling_mode_") and v is True]
     if isinstance(values.get("pooling_mode"), str):
         named = [values["pooling_mode"]]
@@ -85,8 +176,7 @@ def _projection(folder: str) -> LazyTensor:
     """The matrix [out, in] of a Dense module."""
     checkpoint = Checkpoint.open(folder)
     path = checkpoint.path("config.json")
-    if checkpoint.config.get("bias") is True or (checkpoint.config.get("activation_function", IDENTITY) != IDENTITY):
-        raise FileError("has a bias or an activation", file=path, allowed=f"bias false, {IDENTITY}")
+    _check(checkpoint.config, "Dense", path)
     stored = stored_tensors(checkpoint, Config(checkpoint.config, path), lambda name: False)
     if set(stored) != {"linear.weight"} or len(stored["linear.weight"].shape) != 2:
         raise FileError(f"holds {', '.join(stored)[:80]}", file=folder, allowed="linear.weight [out, in]")

@@ -6,10 +6,14 @@ import os
 import re
 from typing import Any
 
+import numpy as np
+
 from octavo.errors import TemplateError, TokenizerError
+from octavo.huggingface.added import roles as roles_said
 from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.io.regular import read_text
 from octavo.io.safetensors import Checkpoint
+from octavo.text.tokenizer import BEGIN, END
 
 ROLES = {"bos": "bos", "eos": "eos", "unk": "unknown", "pad": "padding", "sep": "seperator", "mask": "mask"}
 """Roles by what configurations and GGUF's keys call them."""
@@ -26,7 +30,7 @@ def special_tokens(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, toke
 
     Raises TokenizerError for a role that names an id outside the vocabulary.
     """
-    config, ids = checkpoint.json(CONFIG) or {}, {text: i for i, text in enumerate(tokens)}
+    config, ids = roles_said(checkpoint), {text: i for i, text in enumerate(tokens)}
     if tokenizer is not None and tokenizer.kind == "WordPiece":
         config = {**BERT, **config, "bos_token": config.get("cls_token", "[CLS]")}
     keys: dict[str, Any] = {}
@@ -35,10 +39,15 @@ def special_tokens(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, toke
         token = _token_of(checkpoint, config, role, ids, len(tokens))
         if token is not None:
             roles[role] = keys[f"tokenizer.ggml.{name}_token_id"] = token
-    for role, found in zip(("bos", "eos"), _ends(tokenizer, config), strict=True):
+    for (role, key), found in zip((("bos", BEGIN), ("eos", END)), _around(tokenizer, config), strict=True):
         flag = config.get(f"add_{role}_token")
-        if found is not None or isinstance(flag, bool):
-            keys[f"tokenizer.ggml.add_{role}_token"] = found == roles.get(role) if found is not None else flag
+        if found is None and not isinstance(flag, bool):
+            continue
+        if found and len(found) == 1 and role not in roles:
+            roles[role] = keys[f"tokenizer.ggml.{role}_token_id"] = found[0]
+        keys[f"tokenizer.ggml.add_{role}_token"] = flag if found is None else found == [roles.get(role)]
+        if found and found != [roles.get(role)]:
+            keys[key] = np.array(found, np.int32)
     if tokenizer is not None and keys.get("tokenizer.ggml.add_eos_token"):
         keys["tokenizer.ggml.add_sep_token"] = _separates(tokenizer)
     return keys
@@ -60,8 +69,8 @@ def _token_of(checkpoint: Checkpoint, config: dict[str, Any], role: str, ids: di
     return number
 
 
-def _ends(tokenizer: TokenizerJson | None, config: dict[str, Any]) -> tuple[int | None, int | None]:
-    """The ids that tokenizer.json puts before and after a text, -1 for none.
+def _around(tokenizer: TokenizerJson | None, config: dict[str, Any]) -> tuple[list[int] | None, list[int] | None]:
+    """The ids that tokenizer.json puts before and after a text.
 
     None where another file says: there is no tokenizer.json, or it leaves that to a flag of the configuration.
     """
@@ -71,8 +80,7 @@ def _ends(tokenizer: TokenizerJson | None, config: dict[str, Any]) -> tuple[int 
         return None, None
     plain, full = (tokenizer.encode("a", special=added) for added in (False, True))
     before = next((i for i in range(len(full)) if full[i : i + len(plain)] == plain), 0)
-    after = before + len(plain)
-    return (full[0] if before else -1), (full[after] if after < len(full) else -1)
+    return full[:before], full[before + len(plain) :]
 
 
 def _separates(tokenizer: TokenizerJson) -> bool:

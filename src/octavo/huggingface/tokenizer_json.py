@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from octavo.errors import TokenizerError
+from octavo.huggingface.added import AddedToken, read_added
 from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
 from octavo.io.regular import read_bytes
 from octavo.io.safetensors.json_file import MAX_BYTES, parse_object
@@ -18,15 +19,6 @@ from octavo.text.vocab import SPACE
 
 FILE = "tokenizer.json"
 KINDS = ("BPE", "WordPiece", "Unigram")
-
-
-@dataclass(frozen=True)
-class AddedToken:
-    """A token that text is cut at before anything else; `special`: one that no plain text gives."""
-
-    id: int
-    text: str
-    special: bool
 
 
 class TokenizerJson:
@@ -71,6 +63,16 @@ class TokenizerJson:
             twice = next(text for text, i in self.ids.items() if texts[i] != text)
             raise self.error("model.vocab", f"{twice!r} and {texts[self.ids[twice]]!r} have one id", "an id each")
         return texts
+
+    def add(self, tokens: Mapping[int, AddedToken]) -> None:
+        """Take the added tokens from elsewhere."""
+        self.added = dict(tokens)
+        self.ids |= {token.text: i for i, token in tokens.items()}
+
+    def normalized(self, text: str) -> str:
+        """What the normalizer makes of a text."""
+        normalizer = self._engine.normalizer
+        return text if normalizer is None else str(normalizer.normalize_str(text))
 
     def encode(self, text: str, *, special: bool = False) -> list[int]:
         """The ids that the tokenizer gives to `text`, `special`: with those around it. Raises TokenizerError."""
@@ -138,9 +140,7 @@ class TokenizerJson:
         return found or []
 
     def _added(self, entry: Any) -> AddedToken:
-        if not (isinstance(entry, dict) and isinstance(entry.get("content"), str) and self._is_id(entry.get("id"))):
-            raise self.error("added_tokens", f"holds {str(entry)[:80]}", "objects with id and content")
-        return AddedToken(entry["id"], entry["content"], entry.get("special") is True)
+        return read_added(entry, entry.get("id") if isinstance(entry, dict) else None, self.file, "added_tokens")
 
     def _merge(self, rank: int, pair: Any) -> tuple[str, str]:
         parts = pair.split(" ") if isinstance(pair, str) else pair

@@ -9,9 +9,11 @@ from octavo.errors import TokenizerError
 from octavo.huggingface.vocab import CONTROL, UNKNOWN, USER_DEFINED
 from octavo.io.gguf import GGUFFile
 from octavo.text import Tokenizer
+from octavo.text.added import token_flags
 from octavo.text.bpe import NFC, word_splitter
+from octavo.text.fields import Fields
 from octavo.text.pretokenize import PRE_TOKENIZERS
-from octavo.text.vocab import SPACE
+from octavo.text.vocab import SPACE, read_vocab
 
 MERGES, SCORES, TYPES, TEMPLATE = (
     "tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.chat_template",
@@ -92,11 +94,13 @@ def _add_tokens(engine: Any, file: GGUFFile, tokenizer: Tokenizer) -> None:
     """Tokens that text is cut at before anything else; those that are in the vocabulary keep their ids."""
     from tokenizers import AddedToken
 
-    kinds = file.metadata.get_ints(TYPES, None)
+    kinds, fields = file.metadata.get_ints(TYPES, None), Fields(file.metadata, file.path)
+    flags = token_flags(fields, read_vocab(fields))
     for i, kind in enumerate([] if kinds is None else kinds.tolist()):
         if kind in (CONTROL, UNKNOWN, USER_DEFINED):
             special = kind != USER_DEFINED
-            token = AddedToken(tokenizer.texts[i], special=special, normalized=False)
+            said = {flag: i in ids for flag, ids in flags.items()}
+            token = AddedToken(tokenizer.texts[i], special=special, **said)
             (engine.add_special_tokens if special else engine.add_tokens)([token])
 
 

@@ -11,13 +11,14 @@ import numpy as np
 
 from octavo.errors import TokenizerError
 from octavo.huggingface import sentencepiece, token_lines, tokenizer_json, world_vocab
+from octavo.huggingface.added import AddedToken, added_beside
 from octavo.huggingface.piece_vocab import unigram_keys, word_piece_keys
 from octavo.huggingface.pretokenizer import PROBE, find_pre_tokenizer
 from octavo.huggingface.sentencepiece import Piece, read_sentencepiece
+from octavo.huggingface.steps import check_steps
 from octavo.huggingface.tiktoken import is_ranks, merges_of, read_ranks, text_of
 from octavo.huggingface.token_lines import END, breaks, read_token_lines
-from octavo.huggingface.tokenizer_json import AddedToken, TokenizerJson
-from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
+from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.io.safetensors import Checkpoint
 from octavo.models.architecture import Vocabulary
 from octavo.text import Tokenizer
@@ -34,13 +35,17 @@ _log = logging.getLogger(__name__)
 
 
 def open_tokenizer(checkpoint: Checkpoint, own: Vocabulary | None = None) -> TokenizerJson | None:
-    """The checkpoint's tokenizer.json; None where it has tokenizer.model only, or a file of its class's `own`.
+    """The checkpoint's tokenizer.json, with what files beside it add to it.
+
+    None where it has tokenizer.model only, or a file of its class's `own`.
 
     Raises TokenizerError for none of them.
     """
     path = checkpoint.path(tokenizer_json.FILE)
     if os.path.exists(path):
-        return TokenizerJson.open(path)
+        tokenizer = TokenizerJson.open(path)
+        tokenizer.add(added_beside(checkpoint, tokenizer.added, tokenizer.ids))
+        return tokenizer
     others = dict.fromkeys((sentencepiece.FILE, *((own.file,) if own else ())))
     if any(os.path.exists(checkpoint.path(name)) for name in others):
         return None
@@ -63,9 +68,9 @@ def vocabulary(
     if tokenizer is None and own and own.file == world_vocab.FILE:
         return _from_world(checkpoint, n_vocab)
     if tokenizer is None and own and os.path.exists(ranks := checkpoint.path(own.file)) and is_ranks(ranks):
-        return _from_ranks(ranks, _configured(checkpoint), n_vocab, own)
+        return _from_ranks(ranks, added_beside(checkpoint, {}, {}), n_vocab, own)
     if tokenizer is None:
-        return _from_sentencepiece(model, _configured(checkpoint), n_vocab, own.behind if own else ())
+        return _from_sentencepiece(model, added_beside(checkpoint, {}, {}), n_vocab, own.behind if own else ())
     if tokenizer.kind == "WordPiece":
         keys = word_piece_keys(tokenizer, _tokens(tokenizer, n_vocab), _added_type)
     elif tokenizer.kind == "Unigram":
@@ -80,6 +85,7 @@ def vocabulary(
     else:
         keys = _from_merges(tokenizer, n_vocab)
     _compare(tokenizer, keys)
+    check_steps(tokenizer)
     return keys
 
 
@@ -158,7 +164,7 @@ def _from_lines(checkpoint: Checkpoint, n_vocab: int, own: Vocabulary) -> dict[s
 def _from_world(checkpoint: Checkpoint, n_vocab: int) -> dict[str, Any]:
     """Keys of RWKV World. Texts that a configuration adds and that are tokens already are these."""
     path, ended = checkpoint.path(world_vocab.FILE), world_vocab.END
-    tokens, added = world_vocab.read_world(path), _configured(checkpoint)
+    tokens, added = world_vocab.read_world(path), added_beside(checkpoint, {}, {})
     if (most := max(tokens) + 1) > n_vocab:
         raise _too_many(path, most, n_vocab)
     known = set(tokens.values())
@@ -240,21 +246,6 @@ def _added_type(token: AddedToken) -> int:
 def _added_piece(token: AddedToken) -> Piece:
     kind = _added_type(token)
     return Piece(token.text if kind == CONTROL else token.text.replace(SPACE, " "), ADDED_SCORE, kind)
-
-
-def _configured(checkpoint: Checkpoint) -> dict[int, AddedToken]:
-    """The added tokens that tokenizer_config.json lists."""
-    config = checkpoint.json("tokenizer_config.json") or {}
-    listed = config.get("added_tokens_decoder")
-    found = {}
-    for key, entry in (listed if isinstance(listed, dict) else {}).items():
-        known = isinstance(entry, dict) and isinstance(entry.get("content"), str)
-        if not (known and re.fullmatch("[0-9]{1,7}", key) and int(key) <= MAX_TOKENS):
-            file, field = checkpoint.path("tokenizer_config.json"), "added_tokens_decoder"
-            allowed = f"ids, 0 to {MAX_TOKENS}, and objects with content"
-            raise TokenizerError(f"has {key[:40]!r}", file=file, field=field, allowed=allowed)
-        found[int(key)] = AddedToken(int(key), entry["content"], entry.get("special") is True)
-    return found
 
 
 def _too_many(file: str, tokens: int, n_vocab: int) -> TokenizerError:

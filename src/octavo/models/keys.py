@@ -1,12 +1,18 @@
 """Metadata under an architecture's own prefix: what is computed with, what changes nothing, and that there is no more.
 
-A key that is not in these tables may change what a model computes, so a file that has one is refused by its name.
+A key that is not in these tables may change what a model computes, so a file that has one is refused by its name,
+unless llama.cpp doesn't read it either.
 """
 
 from __future__ import annotations
 
+import logging
+from functools import cache
+
 from octavo.errors import ModelError, shown
 from octavo.io.gguf.metadata import Metadata
+
+_log = logging.getLogger("octavo")
 
 SHARED = frozenset(
     """block_count context_length embedding_length feed_forward_length expert_count expert_used_count
@@ -60,17 +66,34 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 def check_keys(metadata: Metadata, path: str, arch: str, own: frozenset[str]) -> None:
     """Raises ModelError for a key under `<arch>.` that would change what is computed, or might.
 
+    A key that llama.cpp doesn't read either is named in a warning.
+
     own  fields that the architecture reads beside the shared ones
     """
     for key in metadata:
         field = key.removeprefix(f"{arch}.")
         if field == key or field in SHARED or field in own or field in UNUSED:
             continue
+        if field not in NEUTRAL and field not in _fields_of_others():
+            _log.warning("%s: %s is a key that neither Octavo nor llama.cpp reads", path, shown(key)[1:-1])
+            continue
         if field not in NEUTRAL:
             raise ModelError(f"is a key that Octavo does not compute {arch} with", file=path, field=key)
         if not _neutral(metadata, key, NEUTRAL[field]):
             problem = f"is {_value_text(metadata, key)}, which Octavo does not compute {arch} with"
             raise ModelError(problem, file=path, field=key, allowed=" or ".join(map(str, NEUTRAL[field])))
+
+
+@cache
+def _fields_of_others() -> frozenset[str]:
+    """The fields that llama.cpp knows, as the gguf package lists them, and those that architectures here read."""
+    from gguf.constants import Keys
+
+    from octavo.models.registry import ARCHITECTURES
+
+    named = (value for group in vars(Keys).values() if isinstance(group, type) for value in vars(group).values())
+    fields = (v.removeprefix("{arch}.") for v in named if isinstance(v, str) and v.startswith("{arch}."))
+    return frozenset(fields).union(*(architecture.keys for architecture in ARCHITECTURES.values()))
 
 
 def _neutral(metadata: Metadata, key: str, allowed: tuple[object, ...]) -> bool:

@@ -24,6 +24,7 @@ from octavo.runtime.kv_cache import Sequence as Tokens
 from octavo.runtime.placement import GpuLayers
 from octavo.runtime.vectors import VectorSteps, whole
 from octavo.text import Tokenizer
+from octavo.text.sentences import encode_texts
 
 Pooling = Literal["mean", "cls", "last"]
 """The vector of a text: the mean of its tokens', that of the first, or that of the last."""
@@ -125,7 +126,7 @@ class Embedder:
         return self.vectors_of(self._encoded(texts))
 
     def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self.tokenizer.encode(text, parse_special=False) for text in texts]
+        return encode_texts(self.tokenizer, texts)
 
     def vectors_of(
         self, tokens: Sequence[list[int]], seconds: Sequence[int] = (), *, kept: Callable[[F32], F32] = whole

@@ -60,7 +60,7 @@ class Reply:
     def end(self, reason: FinishReason) -> str:
         """End the reply: the text that was held back until now."""
         self.finish_reason = reason
-        shown, stopped = self._stops.push(self._stream.flush())
+        shown, stopped = self._stops.push(self._stream.flush(cut=reason != "stop"))
         shown = shown if stopped else shown + self._stops.flush()
         self.text_so_far += shown
         return shown

@@ -65,7 +65,7 @@ class Detail:
 
     def finish(self, *, cut: bool = False) -> list[Delta]:
         """What was held back, when no more tokens come; `cut`: the model would have gone on."""
-        deltas = self._shown(self._stream.flush())
+        deltas = self._shown(self._stream.flush(cut=cut))
         return deltas if self.stopped is not None else deltas + self._parsed(self._stops.flush()) + self._last(cut)
 
     def _shown(self, text: str) -> list[Delta]:

@@ -23,6 +23,7 @@ from octavo.server.stream import to_json
 from octavo.server.text_schema import CompletionRequest, EmbeddingRequest
 from octavo.server.threads import in_thread_if_long, size_of
 from octavo.server.work import Work, require_whole
+from octavo.text.sentences import encode_texts
 
 TOGETHER = 32
 """Texts that the engine is asked for at a time; others may come in between."""
@@ -97,11 +98,12 @@ def _texts(service: Service, given: object) -> list[list[int]]:
     parts: list[Any] = given if isinstance(given, list) else [given]
     if parts and isinstance(parts[0], int):
         parts = [parts]
-    for part in parts:
-        if isinstance(part, str):
+    written = [part for part in parts if isinstance(part, str)]
+    if service.tokenizer.most_tokens is None:
+        for part in written:
             service.require_short(part, "input")
-    encode = service.tokenizer.encode
-    texts = [encode(part, parse_special=False) if isinstance(part, str) else part for part in parts]
+    encoded = iter(encode_texts(service.tokenizer, written))
+    texts = [next(encoded) if isinstance(part, str) else part for part in parts]
     for text in texts:
         service.require_fitting(text, "input", reply=False)
     return texts

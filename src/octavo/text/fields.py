@@ -72,8 +72,13 @@ class Fields:
             raise self._wrong_type(key, value, "an array of texts")
         return list(value)
 
-    def numbers(self, key: str, count: int, kinds: str) -> npt.NDArray[Any] | None:
-        """The array of `count` numbers at `key`, None where it is absent; `kinds` are NumPy kind letters ("if")."""
+    def integers(self, key: str) -> list[int]:
+        """The array of integers at `key`, empty where it is absent."""
+        found = self.numbers(key, None, "iu")
+        return [] if found is None else [int(i) for i in found.tolist()]
+
+    def numbers(self, key: str, count: int | None, kinds: str) -> npt.NDArray[Any] | None:
+        """The array of `count` numbers at `key`, or of any, None where it is absent; `kinds`: NumPy's, as "if"."""
         value = self._metadata.get(key)
         if value is None:
             return None
@@ -85,7 +90,7 @@ class Fields:
             raise self._wrong_type(key, value, "an array of numbers") from None
         if array.ndim != 1 or (array.size and array.dtype.kind not in kinds):
             raise self._wrong_type(key, value, "an array of " + ("integers" if "f" not in kinds else "numbers"))
-        if array.size != count:
+        if count is not None and array.size != count:
             raise self.fault(key, f"has {array.size} values for {count} tokens", "one a token")
         return array
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from octavo.text.fields import Fields
 from octavo.text.vocab import TokenKind, Vocab
 
+ENDS = "tokenizer.ggml.eos_token_ids"
+"""All ids that end a reply. Ollama's converter writes the key, and Octavo's; llama.cpp doesn't read it."""
 _log = logging.getLogger(__name__)
 
 # Role: its metadata keys under "tokenizer.ggml." (the later one wins), then the texts that such tokens are known by.
@@ -101,7 +103,7 @@ def find_specials(fields: Fields, vocab: Vocab, defaults: dict[str, int]) -> Spe
         if role not in roles and found is not None:
             roles[role] = found
             vocab.kinds[found] |= TokenKind.CONTROL
-    stop_ids = _find_stop_ids(vocab, roles)
+    stop_ids = _find_stop_ids(vocab, roles) | _listed(fields, len(vocab))
     looks = (i for i in vocab.of_kind(TokenKind.USER_DEFINED) if _LOOKS_CONTROL.fullmatch(vocab.texts[i]))
     return Specials(roles, stop_ids, stop_ids | {*vocab.of_kind(TokenKind.CONTROL | TokenKind.UNKNOWN), *looks})
 
@@ -115,6 +117,15 @@ def _read_id(fields: Fields, key: str, role: str, n_vocab: int) -> int | None:
         raise fault
     _log.warning("%s; left out", fault)
     return None
+
+
+def _listed(fields: Fields, n_vocab: int) -> frozenset[int]:
+    """The ids of the list, if there is one."""
+    ids = fields.integers(ENDS)
+    wrong = next((i for i in ids if not 0 <= i < n_vocab), None)
+    if wrong is not None:
+        raise fields.fault(ENDS, f"token {wrong} is not in the vocabulary", f"0 to {n_vocab - 1}")
+    return frozenset(ids)
 
 
 def _find_stop_ids(vocab: Vocab, roles: dict[str, int]) -> frozenset[int]:

@@ -27,6 +27,11 @@ class TokenStream:
             data = data.removeprefix(b" ")
         return self._decoder.decode(data)
 
-    def flush(self) -> str:
-        """The text of what was held back; the stream then begins anew."""
+    def flush(self, *, cut: bool = False) -> str:
+        """The text of what was held back; the stream then begins anew.
+
+        cut  more would have come: a character that is not whole is left out
+        """
+        if cut:
+            self._decoder.reset()
         return self._decoder.decode(b"", final=True)

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from octavo.errors import TemplateError, TokenizerError
+from octavo.text.added import MATCHED, added_tokens
 from octavo.text.fields import Fields
 from octavo.text.marks import Guard, Marks
-from octavo.text.partition import Partition, SpecialToken
-from octavo.text.schemes import PRE, TokenizerScheme, find_scheme
+from octavo.text.partition import Partition
+from octavo.text.schemes import TokenizerScheme, find_scheme
 from octavo.text.specials import find_specials
 from octavo.text.stream import TokenStream
 from octavo.text.template import ChatTemplate, find_template, read_templates
-from octavo.text.vocab import TokenKind, Vocab, read_vocab
+from octavo.text.vocab import TokenKind, read_vocab
 
 if TYPE_CHECKING:
     from octavo.io.gguf import GGUFFile
 
-_MATCHED = TokenKind.CONTROL | TokenKind.UNKNOWN | TokenKind.USER_DEFINED
+_log = logging.getLogger("octavo")
 _SPECIAL = TokenKind.CONTROL | TokenKind.UNKNOWN
-_MATCHED_BITS, _SPECIAL_BITS, _NORMAL_BITS = int(_MATCHED), int(_SPECIAL), int(TokenKind.NORMAL)
+_MATCHED_BITS, _SPECIAL_BITS, _NORMAL_BITS = int(MATCHED), int(_SPECIAL), int(TokenKind.NORMAL)
 """As plain integers, whose `&` takes a tenth of the time of a flag's."""
-_MASK_STRIPS = ("jina-v2-de", "jina-v2-es", "jina-v2-code")
+
+MOST, LOWER = "tokenizer.ggml.text_max_length", "tokenizer.ggml.text_lowercase"
+"""Keys of the most tokens of a text whose vector is wanted, and of whether it is in lower case. Octavo writes them."""
+BEGIN, END = "tokenizer.ggml.text_begin_ids", "tokenizer.ggml.text_end_ids"
+AROUND = {BEGIN: "before", END: "behind"}
+"""Keys of ids around a text that are not BOS and EOS alone. Octavo writes them; llama.cpp has none for it."""
 
 
 class Tokenizer:
@@ -31,7 +38,8 @@ class Tokenizer:
 
     Attributes: `model` and `pre` (what the file calls its tokenizer), `n_vocab`, `texts` (of the tokens by id, as the
     file writes them), `bos_id`, `eos_id`, `eot_id`, `eom_id`, `pad_id`, `unk_id` (None where there is none), `stop_ids`
-    (ids that end a generation), `add_bos`, `add_eos` (what `encode` adds), `add_space_prefix`.
+    (ids that end a generation), `add_bos`, `add_eos` (what `encode` adds), `add_space_prefix`,
+    `most_tokens` and `lowers` (of texts whose vectors are wanted: how many tokens count, and whether in lower case).
     """
 
     def __init__(self, fields: Fields) -> None:
@@ -48,14 +56,17 @@ class Tokenizer:
         self.add_bos = wants_bos and self.bos_id is not None
         self.add_eos = _flag(fields, "add_eos_token", scheme.add_eos) and self.eos_id is not None
         self.add_space_prefix = _flag(fields, "add_space_prefix", scheme.add_space_prefix)
-        self._first, self._last = _ends(fields, scheme, specials.roles, self.add_bos, self.add_eos)
+        self._first, self._last = _ends(fields, scheme, specials.roles, self.n_vocab, (self.add_bos, self.add_eos))
         separates = scheme.last is None and _flag(fields, "add_sep_token", True)
         sep = specials.roles.get("sep")
+        self.most_tokens, self.lowers = fields.integer(MOST), bool(fields.flag(LOWER))
         self._between = [] if not separates else self._last if sep is None else [sep]
         self._puts_space = self.add_space_prefix and not scheme.spaces
         encoder, self._to_bytes = scheme.encoder(fields, vocab), scheme.to_bytes
         self._known_bytes: dict[int, bytes] = {}
-        self._split_special, self._split_plain = _partitions(fields, vocab, specials.guarded)
+        added = added_tokens(fields, vocab, specials.guarded)
+        self._split_special = Partition(added)
+        self._split_plain = Partition(t for t in added if not vocab.kinds[t.id] & _SPECIAL)
         self._encoder = encoder.beside(self._split_special.longest)
         self._guard = Guard([vocab.texts[i] for i in specials.guarded])
 
@@ -108,13 +119,26 @@ class Tokenizer:
         self._check_text(text)
         out = [*self._first] if add_special else []
         prefix = self._puts_space and not continued
-        for piece in (self._split_special if parse_special else self._split_plain).split(text, foreign):
+        partition = self._split_special if parse_special else self._split_plain
+        for piece in partition.split(text, foreign):
             if isinstance(piece, int):
                 out.append(piece)
             else:
                 out += self._encoder.encode(" " + piece if prefix else piece)
-            prefix = self._puts_space and isinstance(piece, int)
-        return [*out, *self._last] if add_special else out
+            prefix = self._puts_space and isinstance(piece, int) and piece not in partition.joined
+        if not add_special:
+            return out
+        out += self._last
+        for name, place, ids in (("BOS", "begins", out[:2]), ("EOS", "ends", out[:-3:-1])):
+            added = self.add_bos if name == "BOS" else self.add_eos
+            if added and len(ids) == 2 and ids[0] == ids[1] == (self.bos_id if name == "BOS" else self.eos_id):
+                _log.warning("the model wants %s added, and the text itself %s with it: it is there twice", name, place)
+        return out
+
+    def cut(self, ids: list[int], most: int) -> list[int]:
+        """The first ids of a text, `most` with those behind it."""
+        last = self._last
+        return ids if len(ids) <= most else [*ids[: max(0, most - len(last))], *last]
 
     def least_tokens(self, text: str) -> int:
         """Tokens that `encode` gives for a text at least, which its length tells at once; 0 where nothing is known."""
@@ -258,28 +282,19 @@ def _flag(fields: Fields, name: str, default: bool) -> bool:
 
 
 def _ends(
-    fields: Fields, scheme: TokenizerScheme, roles: dict[str, int], add_bos: bool, add_eos: bool
+    fields: Fields, scheme: TokenizerScheme, roles: dict[str, int], n_vocab: int, adds: tuple[bool, bool]
 ) -> tuple[list[int], list[int]]:
-    """The ids that go before and after a text. Raises TokenizerError where the scheme wants one that is missing."""
+    """The ids that go before and after a text; `adds`: whether BOS and EOS do.
+
+    Raises TokenizerError where the scheme wants one that is missing.
+    """
     if scheme.last is not None:
         for role, key in (("bos", "bos_token_id"), (scheme.last, "seperator_token_id")):
             if role not in roles:
                 raise fields.fault(f"tokenizer.ggml.{key}", "missing", "the id of a token")
         return [roles["bos"]], [roles[scheme.last]]
-    return [roles["bos"]] if add_bos else [], [roles["eos"]] if add_eos else []
-
-
-def _partitions(fields: Fields, vocab: Vocab, guarded: Collection[int]) -> tuple[Partition, Partition]:
-    """What cuts text at all special tokens, and at those only that count in plain text too."""
-    # Files don't say which tokens strip the white space around them; these models' do.
-    model, pre, arch = ((fields.text(k) or "").lower() for k in ("general.name", PRE, "general.architecture"))
-    strips = any(name in model for name in ("phi-3", "phi3"))
-    keeps = ("<unk>", "<s>", "<|endoftext|>")
-    masks = {"<mask>"} if arch == "nomic-bert-moe" or any(name in pre for name in _MASK_STRIPS) else set()
-    masks |= {"[MASK]"} if "modern-bert" in model else set()
-    tokens = [
-        SpecialToken(i, text, lstrip=text in masks, rstrip=strips and text not in keeps, guarded=i in guarded)
-        for i in vocab.of_kind(_MATCHED)
-        for text in [vocab.texts[i]]
-    ]
-    return Partition(tokens), Partition(t for t in tokens if not vocab.kinds[t.id] & _SPECIAL)
+    first, last = ([roles[role]] if added else [] for role, added in zip(("bos", "eos"), adds, strict=True))
+    for key in AROUND:
+        if any(not 0 <= i < n_vocab for i in fields.integers(key)):
+            raise fields.fault(key, "lists a token that is not in the vocabulary", f"0 to {n_vocab - 1}")
+    return fields.integers(BEGIN) or first, fields.integers(END) or last

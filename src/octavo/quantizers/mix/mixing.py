@@ -6,6 +6,7 @@ The rules are those of llama.cpp (src/llama-quant.cpp), for architectures that i
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from octavo.expressions import compiled
 from octavo.formats import BlockFormat, by_name
 from octavo.graph.names import split_layer
 from octavo.quantizers.encoding.encoder import ENCODABLE
-from octavo.quantizers.mix.presets import EIGHT_EXPERTS, FALLBACKS, Place, Preset
+from octavo.quantizers.mix.presets import EIGHT_EXPERTS, FALLBACKS, Place, Preset, find_preset
 
 _log = logging.getLogger(__name__)
 
@@ -130,8 +131,29 @@ def choose_types(
     types = {name: mixer.type_of(name, shapes[name]) for name in wanted if not is_kept(name, shapes[name], choices)}
     if mixer.unfit:
         first = ", ".join(mixer.unfit[:3]) + (", ..." if len(mixer.unfit) > 3 else "")
-        _log.warning("rows of %d of %d tensors are not whole blocks: %s", len(mixer.unfit), len(shapes), first)
+        smaller = "" if preset.name in PLAIN else _smaller(shapes, facts, types, has_imatrix)
+        _log.warning(
+            "rows of %d of %d tensors are not whole blocks: %s%s", len(mixer.unfit), len(shapes), first, smaller
+        )
     return types
+
+
+PLAIN = ("Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
+"""Presets whose blocks are of 32 values, the largest first."""
+
+
+def _smaller(shapes: Mapping[str, tuple[int, ...]], facts: Facts, types: dict[str, BlockFormat], imatrix: bool) -> str:
+    """The best of the plain presets that takes fewer bytes than these types, in words; nothing where none does."""
+    size = _bytes(shapes, types)
+    for name in PLAIN:
+        plain = _Mixer(shapes, facts, find_preset(name), Choices(), imatrix)
+        if _bytes(shapes, {tensor: plain.type_of(tensor, shapes[tensor]) for tensor in types}) < size:
+            return f"; {name} makes a smaller file"
+    return ""
+
+
+def _bytes(shapes: Mapping[str, tuple[int, ...]], types: Mapping[str, BlockFormat]) -> int:
+    return sum(fmt.row_bytes(shapes[name][-1]) * math.prod(shapes[name][:-1]) for name, fmt in types.items())
 
 
 class _Mixer:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
 from typing import Any, cast
 
-from jinja2 import pass_eval_context
-from jinja2.filters import FILTERS
+from jinja2 import Environment, pass_environment, pass_eval_context
+from jinja2.filters import FILTERS, make_attrgetter
 from jinja2.tests import TESTS
 from markupsafe import escape
 
-from octavo.text.sandbox.budget import current, refuse
+from octavo.text.sandbox.budget import check_int, current, refuse
 from octavo.text.sandbox.methods import call_method, charge_replace
 from octavo.text.sandbox.operators import percent_format, printed
 
@@ -50,8 +50,10 @@ def make_filters() -> dict[str, Function]:
         "replace": _replace,
         "reverse": _reverse,
         "round": _round,
+        "sum": _sum,
         "tojson": _to_json,
         "trim": _trim,
+        "wordwrap": _wordwrap,
     }
     return {**bounded, **{name: _bounded(function, _as_it_is) for name, function in own.items()}}
 
@@ -181,6 +183,30 @@ def _list(value: Any) -> list[Any]:
     if isinstance(value, str | list | tuple | dict | range):
         current.get().charge(0, elements=len(value))
     return list(value)
+
+
+@pass_environment
+def _sum(environment: Environment, value: Any, attribute: str | int | None = None, start: Any = 0) -> Any:
+    items, total = _list(value), start
+    if attribute is not None:
+        items = list(map(make_attrgetter(environment, attribute), items))
+    for item in items:
+        if isinstance(total, str | list | tuple):
+            current.get().charge(len(total), elements=len(total))
+        total = total + item
+        if isinstance(total, int):
+            check_int(total.bit_length())
+    return total
+
+
+@pass_environment
+def _wordwrap(
+    environment: Environment, value: Any, width: int = 79, break_long_words: bool = True,
+    wrapstring: Any = None, break_on_hyphens: bool = True,
+) -> str:  # fmt: skip
+    text, between = printed(value), "\n" if wrapstring is None else printed(wrapstring)
+    current.get().charge(len(text) * (1 + len(between)))
+    return str(_FILTERS["wordwrap"](environment, text, width, break_long_words, between, break_on_hyphens))
 
 
 def _replace(value: Any, old: Any, new: Any, count: int | None = None) -> str:
