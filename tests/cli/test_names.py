@@ -115,6 +115,28 @@ def test_what_is_said_instead(octavo: Run, typed: str, said: str) -> None:
     assert said in octavo("run", *typed.split()).error()
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("-m a.gguf -p hi -ngl 99 -fa on -tb 2 -c 0 --jinja --no_mmap --device cpu",
+         "octavo run a.gguf hi -ngl 99 -c 0 --device cpu`, without -fa, -tb, --jinja and --no-mmap, which it does not"),
+        ("-hf a/b -fa --numa=distribute --rope-scale 0.5 --device cpu",
+         "write `octavo run a/b --device cpu`, without -fa, --numa and --rope-scale, which it does not need"),
+        ("-m a.gguf --jinja hi --device cpu", "write `octavo run a.gguf hi --device cpu`, without --jinja, which"),
+        ("-m a.gguf -md b.gguf --device cpu", "write `octavo run a.gguf -md b.gguf --device cpu`\n"),
+        ("m hi -fa auto -tb 2 --jinja -c 8", "all scores: leave it out (-tb and --jinja too)\n"),
+        ("m -tb 2 -tb 2", "replies alike: leave it out\n"), ("m --jinja -- -fa", "always Jinja: leave it out\n"),
+    ],
+)  # fmt: skip
+def test_what_can_be_left_out_is_said_once(octavo: Run, typed: str, said: str) -> None:
+    assert said in octavo("run", *typed.split()).error() + "\n"
+
+
+def test_a_command_without_a_model(octavo: Run) -> None:
+    for command in (("bench", "gemm", "-m", "64"), ("list", "-m", "a.gguf"), ("bench", "gemm", "8", "-p", "8")):
+        assert "No such option: -" in octavo(*command).error()
+
+
 def test_a_model_before_the_command(octavo: Run) -> None:
     assert "write `octavo run a.gguf hi`" in octavo("-m", "a.gguf", "-p", "hi").error()
     assert "write `octavo run a/b`" in octavo("-hf", "a/b").error()
@@ -123,7 +145,7 @@ def test_a_model_before_the_command(octavo: Run) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_others_commands_are_answered(octavo: Run, name: str) -> None:
-    assert f"{COMMANDS[name]} is what there is" in octavo(name, "x").error()
+    assert f"No such command '{name}': there is {COMMANDS[name]}" in octavo(name, "x").error()
 
 
 @pytest.mark.parametrize("name", VERBOSE)

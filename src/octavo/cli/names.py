@@ -209,12 +209,15 @@ ANSWERED = {
 MODELS, PROMPTS = ("-m", "--model", "--model-path", "-hf", "-hfr", "--hf-repo"), ("-p", "--prompt")
 """Of these, those with what is an argument here."""
 
+MODEL_ARGUMENTS = ("model", "name", "src", "folder", "server")
+"""What a command's first argument is called in Python where it is a model."""
+
 COMMANDS = {
     "version": "octavo --version", "chat": "octavo run MODEL", "generate": "octavo run MODEL PROMPT",
     "complete": "octavo run MODEL PROMPT --raw", "show": "octavo inspect MODEL", "ls": "octavo list",
-    "create": "octavo quantize, or octavo convert", "download": "octavo pull ORG/REPO:QUANT", "delete": "octavo rm",
+    "create": "octavo quantize, and octavo convert", "download": "octavo pull ORG/REPO:QUANT", "delete": "octavo rm",
     "server": "octavo serve MODEL", "perplexity": "octavo eval ppl MODEL TEXT", "help": "octavo --help",
-    "ps": "GET /v1/models of a server: octavo serve has one model", "stop": "Ctrl-C in octavo serve",
+    "ps": "GET /v1/models of a server, which has one model", "stop": "Ctrl-C in octavo serve",
     "cp": "octavo serve MODEL --alias NAME", "push": "hf upload, which comes with huggingface-hub",
     "embedding": "octavo embed MODEL TEXTS", "rerank": "octavo rank MODEL QUERY DOCUMENTS", "ppl": "octavo eval ppl",
 }  # fmt: skip

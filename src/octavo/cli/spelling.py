@@ -13,11 +13,29 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from octavo.cli.names import ANSWERED, COMMANDS, MEANT, MODELS, OF_OTHERS, OF_SERVE, OPTIONS, PROMPTS, VALUES, Option
+from octavo.cli.names import (
+    ANSWERED,
+    COMMANDS,
+    MEANT,
+    MODEL_ARGUMENTS,
+    MODELS,
+    OF_OTHERS,
+    OF_SERVE,
+    OPTIONS,
+    PROMPTS,
+    VALUES,
+    Option,
+)
 from octavo.errors import UsageError
 
 ROWS = (*OPTIONS, *OF_SERVE, *OF_OTHERS)
 ANSWERS = {name: answer for names, answer in ANSWERED.items() for name in names.split()}
+IDLE = frozenset(name for name, answer in ANSWERS.items() if "leave it out" in answer)
+"""Options without which a line does the same."""
+
+SETTING = re.compile(r"\d[\d.e+-]*|on|off|auto|true|false|none|linear|yarn|distribute|isolate|numactl", re.IGNORECASE)
+"""What is a value behind one of these."""
+
 VERBOSE = ("-v", "--verbose")
 OF_VALUES = ("-ctv", "--cache-type-v")
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
@@ -41,6 +59,7 @@ class Names:
         self._own = {name: p for p in parameters for name in (*p.opts, *p.secondary_opts) if name.startswith("-")}
         self._other = {other: row.name for row in reversed(ROWS) if row.name in self._own for other in row.others()}
         self._other = {name: here for name, here in self._other.items() if name not in self._own}
+        self._model = any(p.name in MODEL_ARGUMENTS for p in parameters)
 
     def __contains__(self, name: str) -> bool:
         name = plain(name)
@@ -48,7 +67,8 @@ class Names:
 
     def here(self, words: Sequence[str]) -> list[str]:
         """A command line in the names of this command. Raises UsageError for an option that it has under no name."""
-        require_arguments(self._path, [word for word in words if word not in self._own], words)
+        if self._model:
+            require_arguments(self._path, [word for word in words if _name(word) not in self._own], words)
         rest, made, of_values = deque(words), list[str](), list[str]()
         while rest:
             word = rest.popleft()
@@ -101,7 +121,10 @@ class Names:
                 return self._option(short, False, rest)
             if all(getattr(self._own.get(f"-{letter}"), "is_flag", False) for letter in name[1:]):
                 return [f"-{letter}" for letter in name[1:]]
-        raise unknown(name, self._path, [*self._own, *self._other])
+        known = [*self._own, *self._other]
+        if name in (*MODELS, *PROMPTS) and not self._model:
+            raise UsageError(f"No such option: {name}")
+        raise unknown(name, self._path, known, [word for word in rest if _name(word) not in known])
 
     def _flag(self, parameter: Any, name: str, value: str) -> str:
         """A flag that is given as `--flag=true` or `--flag=false`."""
@@ -160,14 +183,46 @@ def require_arguments(path: str, strange: Sequence[str], words: Sequence[str]) -
             _, found[kind] = rest.pop(place), rest.pop(place)
     if first is not None and found:
         after = 0 if "model" in found else 1
+        rest, idle = without_idle(rest, strange)
         made = [*rest[:after], *found.values(), *rest[after:]]
-        raise UsageError(f"no option {first} here: write `{path} {shlex.join(made)}`")
+        more = f", without {_listed(idle)}, which it does not need" if idle else ""
+        raise UsageError(f"no option {first} here: write `{path} {shlex.join(made)}`{more}")
 
 
-def unknown(name: str, command: str, names: Sequence[str]) -> UsageError:
-    """The error of an option that is not there: what to write instead, or which one is nearly the same."""
+def without_idle(words: Sequence[str], strange: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A command line without those of the words `strange` that it needs not, and what these are."""
+    rest, kept, idle = deque(words), list[str](), list[str]()
+    while rest:
+        word = rest.popleft()
+        if word == "--":
+            return [*kept, word, *rest], idle
+        if _name(word) not in IDLE or word not in strange:
+            kept.append(word)
+            continue
+        idle.append(_name(word))
+        if rest and "=" not in word and SETTING.fullmatch(rest[0]):
+            rest.popleft()
+    return kept, idle
+
+
+def _name(word: str) -> str:
+    return plain(word.partition("=")[0])
+
+
+def _listed(names: Sequence[str]) -> str:
+    *others, last = dict.fromkeys(names)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def unknown(name: str, command: str, names: Sequence[str], strange: Sequence[str] = ()) -> UsageError:
+    """The error of an option that is not there: what to write instead, or which one is nearly the same.
+
+    `strange` are words after it that the command has no option for.
+    """
     if name in ANSWERS:
-        return UsageError(f"no option {name} here: {ANSWERS[name].format(command)}")
+        idle = [other for other in without_idle(strange, strange)[1] if other != name] if name in IDLE else []
+        too = f" ({_listed(idle)} too)" if idle else ""
+        return UsageError(f"no option {name} here: {ANSWERS[name].format(command)}{too}")
     near = difflib.get_close_matches(name, names, 1, NEAR)
     return UsageError(f"No such option: {name}" + (f" (did you mean {near[0]}?)" if near else ""))
 
@@ -199,7 +254,7 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0] if args else ""
         if self.name == "octavo" and name in COMMANDS and name not in self.commands:
-            raise UsageError(f"No such command '{name}': {COMMANDS[name]} is what there is")
+            raise UsageError(f"No such command '{name}': there is {COMMANDS[name]}")
         return super().resolve_command(ctx, args)
 
 
