@@ -81,6 +81,7 @@ def test_numbers_are_those_of_the_bytes(octavo: Run, path: str) -> None:
 
 
 def test_what_has_no_scales_or_is_not_there(octavo: Run, path: str) -> None:
+    assert "--scales TENSOR" in octavo("inspect", path).out.splitlines()[-1]
     lines = octavo("inspect", path, "--scales", "norm.weight").out.splitlines()
     assert lines[1:] == ["A tensor of plain numbers has no scales."]
     error = octavo("inspect", path, "--scales", "q4k.weight").error()

@@ -9,7 +9,7 @@ from octavo.cli.facts import lines
 from octavo.cli.plain import printable
 from octavo.sizes import size
 
-MORE = "--metadata, --tensors, --graph and --check show more."
+MORE = "--metadata, --tensors, --scales TENSOR, --graph and --check show more."
 
 
 def show(report: dict[str, Any]) -> None:

@@ -115,7 +115,7 @@ class Embedder:
                 problem = f"{file.path} is a reranker, which scores documents: `octavo rank` runs it, or name a pooling"
                 raise UsageError(problem, argument="pooling")
             problem = f"{self.engine.model.file.path} does not say how vectors of tokens become one of a text"
-            raise UsageError(f"{problem} (allowed: pooling mean, cls or last)", argument="pooling")
+            raise UsageError(f"{problem} (needed: --pooling, or pooling=: mean, cls or last)", argument="pooling")
         return pooling
 
     def token_vectors(self, texts: Sequence[str]) -> list[F32]:
