@@ -102,3 +102,10 @@ def _helps(command: Any) -> Iterator[str]:
     yield command.help or ""
     for below in getattr(command, "commands", {}).values():
         yield from _helps(below)
+
+
+@pytest.mark.parametrize("group", [(), ("eval",), ("bench",)])
+def test_a_missing_command_is_said_with_where_to_look(octavo: Run, group: tuple[str, ...]) -> None:
+    result = octavo(*group)
+    assert result.status == 2
+    assert f"`{' '.join(('octavo', *group))} --help` lists them" in result.err

@@ -132,7 +132,8 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):  # the second before Typer has begun, which makes it the first
         sys.exit(130)
     except _UsageError as error:
-        _fail(in_plain_words(error.format_message()) or "a command is missing; `octavo --help` lists them")
+        group = error.ctx.command_path if error.ctx else "octavo"
+        _fail(in_plain_words(error.format_message()) or f"a command is missing; `{group} --help` lists them")
     except MemoryError as error:
         _fail(f"out of memory: {error}" if str(error) else "out of memory")
     except OutputError as error:
