@@ -126,7 +126,7 @@ def test_wrong_steps(make_engine: MakeEngine) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"n_ctx": 0}, "ctx is 0"),
+        ({"n_ctx": -1}, "ctx is -1"),
         ({"n_ctx": 513}, r"ctx is 513, but the model was made for 512 tokens"),
         ({"n_batch": 0}, "n_batch is 0"),
         ({"max_sequences": -1}, "max_sequences is -1"),
