@@ -120,9 +120,13 @@ def test_what_is_no_schema_is_for_the_compiler_to_refuse() -> None:
 
 
 def test_one_of_several_that_a_closed_one_would_not_tell_apart_stays_open() -> None:
-    """A key alone would be valid for the first one, too, so that a reply might be valid for both."""
-    with pytest.raises(GrammarError, match="oneOf"):
-        takes({"oneOf": [A, obj("b", b=INT)]}, {"b": 1})
+    """A key alone would be valid for the first one, too, so that a reply might be valid for both.
+
+    And so would both keys, where what stands beside names one that the other schema then may have.
+    """
+    for schema in ({"oneOf": [A, obj("b", b=INT)]}, {**A, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}):
+        with pytest.raises(GrammarError, match="oneOf"):
+            takes(schema, {"b": 1})
 
 
 def some_schemas() -> st.SearchStrategy[Any]:

@@ -85,7 +85,7 @@ class _Closing:
         """The same where a value is valid for one of several schemas: each has the keys of what stands beside, too."""
         beside = {name: value for name, value in schema.items() if name != key}
         held = [*others, *(one for one in self._parts(beside) if SAYS & one.keys())]
-        if key == "oneOf" and not self._are_apart(schema[key]):
+        if key == "oneOf" and not self._are_apart(schema[key], {name for one in held for name in _named(one)}):
             return dict(self._left_open(schema))
         rest: dict[str, Any] = self._left_open(beside) if held else self._inner(beside)
         return {**rest, key: [self._closed(one, held) for one in schema[key]]}
@@ -156,11 +156,14 @@ class _Closing:
             return None
         return [*names]
 
-    def _are_apart(self, several: Sequence[Any]) -> bool:
-        """Whether a value that is valid for one of several closed schemas is not for another as it stands."""
+    def _are_apart(self, several: Sequence[Any], beside: Set[str]) -> bool:
+        """Whether a value that is valid for one of several closed schemas is not for another as it stands.
+
+        beside  keys that are named for all of them
+        """
         if len(several) > MOST_BRANCHES:
             return False
-        found = [_Branch.of([*self._parts(one)]) for one in several]
+        found = [_Branch.of([*self._parts(one)], beside) for one in several]
         return all(a is b or a.excludes(b) for a in found for b in found)
 
 
@@ -173,12 +176,12 @@ class _Branch:
     required: Mapping[str, Set[str]]
 
     @classmethod
-    def of(cls, parts: Sequence[Schema]) -> _Branch:
+    def of(cls, parts: Sequence[Schema], beside: Set[str]) -> _Branch:
         required = {name: frozenset[str]() for one in parts for name in _texts(one.get("required"))}
         for one in parts:
             required |= {name: _values(part) for name, part in _object(one, "properties").items() if name in required}
         types = next((_types(one["type"]) for one in parts if "type" in one), frozenset[str]())
-        return cls(types, {name for one in parts for name in _named(one)}, required)
+        return cls(types, {*beside, *(name for one in parts for name in _named(one))}, required)
 
     def excludes(self, other: _Branch) -> bool:
         """Whether values of the other one, if it is closed, are none of this one."""
