@@ -11,21 +11,16 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from math import inf, nextafter
 from typing import Any
 
-from octavo.errors import GrammarError
 from octavo.runtime.schema import referred
+from octavo.runtime.schema_values import bounded, never_null, require_exact
 
 Schema = Mapping[str, Any]
 
 MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 INNER = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties"})
 """Keywords with schemas of other values, by name or not. What others have, as `default` and `enum`, stays as it is."""
-BOUNDS = {"minimum": inf, "exclusiveMinimum": inf, "maximum": -inf, "exclusiveMaximum": -inf}
-"""Keywords of bounds, and towards what they can be moved with no other value allowed."""
-EXACT, LARGEST = 1 << 53, (1 << 63) - 1024
-"""llguidance reads whole numbers as doubles, which hold all of them up to the first, and counts to the second."""
 WORDS = frozenset({"title", "description", "default", "examples", "$comment"})
 SAYS = frozenset({"properties", "required", "patternProperties", "additionalProperties", "minProperties"})
 """Keywords that one value's keys depend on."""
@@ -106,17 +101,18 @@ class _Closing:
 
     def _inner(self, schema: Schema) -> dict[str, Any]:
         """A schema with closed ones for the values within, and without words that hold a value to nothing."""
-        found = {key: value for key, value in schema.items() if key not in WORDS}
+        found = bounded({key: value for key, value in schema.items() if key not in WORDS})
         for key, value in found.items():
             if key in MAPS and isinstance(value, Mapping):
-                found[key] = {name: self._closed(one, ()) for name, one in value.items()}
+                named = never_null if key == "patternProperties" else str
+                found[key] = {named(name): self._closed(one, ()) for name, one in value.items()}
             elif key in INNER:
                 several = isinstance(value, list)
                 found[key] = [self._closed(one, ()) for one in value] if several else self._closed(value, ())
-            elif key in BOUNDS:
-                found[key] = _representable(value, BOUNDS[key])
+            elif key == "pattern" and isinstance(value, str):
+                found[key] = never_null(value)
             elif key in ("const", "enum"):
-                _require_exact(key, value)
+                require_exact(key, value)
         return found
 
     def _referred(self, ref: str) -> Any:
@@ -192,29 +188,6 @@ class _Branch:
             name not in other.names or (values and theirs.get(name) and not values & theirs[name])
             for name, values in self.required.items()
         )
-
-
-def _representable(bound: Any, towards: float) -> Any:
-    """A bound as a whole number that a double holds: the next one `towards`, where it holds not the bound itself."""
-    if not isinstance(bound, int) or abs(bound) <= EXACT:
-        return bound
-    near = float(bound)
-    if int(near) != bound and (int(near) < bound) == (towards > 0):
-        near = nextafter(near, towards)
-    return max(int(near), -LARGEST) if towards > 0 else min(int(near), LARGEST)
-
-
-def _require_exact(key: str, value: Any) -> None:
-    """Raise GrammarError for a value with a whole number that a reply would have another one for."""
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, list):
-            left += one
-        elif isinstance(one, Mapping):
-            left += one.values()
-        elif isinstance(one, int) and abs(one) > EXACT:
-            raise GrammarError(f"{key} of the JSON schema has {one} (allowed: whole numbers up to 2**53, or texts)")
 
 
 def _list(schema: Schema, key: str) -> list[Any]:
