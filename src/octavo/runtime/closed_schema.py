@@ -11,9 +11,10 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
-from octavo.runtime.schema import referred
+from octavo.runtime.schema import path_of, referred
 from octavo.runtime.schema_values import bounded, never_null, require_exact
 
 Schema = Mapping[str, Any]
@@ -21,6 +22,7 @@ Schema = Mapping[str, Any]
 MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 INNER = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties"})
 """Keywords with schemas of other values, by name or not. What others have, as `default` and `enum`, stays as it is."""
+PARTS = MAPS | INNER | {"allOf", "anyOf", "oneOf"}
 WORDS = frozenset({"title", "description", "default", "examples", "$comment"})
 SAYS = frozenset({"properties", "required", "patternProperties", "additionalProperties", "minProperties"})
 """Keywords that one value's keys depend on."""
@@ -34,25 +36,30 @@ def closed(schema: Schema) -> dict[str, Any]:
     """A schema of the same values, but that objects have no keys that it does not name, where it names some.
 
     Titles, descriptions and the like, which hold a value to nothing, are left out. It has new definitions at its
-    root where a part is referred to as one of several that hold together.
+    root where a part is referred to as one of several that hold together, or lies where no definitions do, as those of
+    OpenAPI's `components`.
     """
     return _Closing(schema).whole()
 
 
 class _Closing:
-    """open  references to schemas that hold together with others, which name the keys, by their new definition"""
+    """made  new definitions by what they are of: a reference, and whether it holds together with others"""
 
     def __init__(self, root: Schema) -> None:
         self._root, self._targets = root, dict[str, Any]()
-        self._open = dict[str, str]()
+        self._made = dict[tuple[str, bool], str]()
+        taken = _object(root, "$defs")
+        self._names_left = (name for n in count() if (name := f"new-{n}") not in taken)
 
     def whole(self) -> dict[str, Any]:
         found: dict[str, Any] = self._closed(self._root, ())
-        made = dict[str, Any]()
-        while left := self._open.keys() - made.keys():
-            made.update({ref: self._left_open(self._referred(ref)) for ref in left})
+        made = dict[tuple[str, bool], Any]()
+        while left := self._made.keys() - made.keys():
+            for ref, held in left:
+                target = self._referred(ref)
+                made[ref, held] = self._left_open(target) if held else self._closed(target, ())
         if made:
-            found["$defs"] = {**_object(found, "$defs"), **{self._open[ref]: one for ref, one in made.items()}}
+            found["$defs"] = {**_object(found, "$defs"), **{self._made[key]: one for key, one in made.items()}}
         return found
 
     def _closed(self, schema: Any, others: Sequence[Schema]) -> Any:
@@ -95,9 +102,14 @@ class _Closing:
                 found[key] = [self._left_open(one) for one in several]
         ref = schema.get("$ref")
         if isinstance(ref, str) and isinstance(self._referred(ref), Mapping):
-            name = self._open.setdefault(ref, f"of several {len(self._open)}")
-            found["$ref"] = f"#/$defs/{name.replace(' ', '%20')}"
+            found["$ref"] = self._defined(ref, held=True)
         return found
+
+    def _defined(self, ref: str, *, held: bool) -> str:
+        """A reference to the new definition of what `ref` refers to."""
+        if (ref, held) not in self._made:
+            self._made[ref, held] = next(self._names_left)
+        return f"#/$defs/{self._made[ref, held]}"
 
     def _inner(self, schema: Schema) -> dict[str, Any]:
         """A schema with closed ones for the values within, and without words that hold a value to nothing."""
@@ -113,7 +125,18 @@ class _Closing:
                 found[key] = never_null(value)
             elif key in ("const", "enum"):
                 require_exact(key, value)
+            elif key == "$ref" and isinstance(value, str) and self._is_elsewhere(value):
+                found[key] = self._defined(value, held=False)
         return found
+
+    def _is_elsewhere(self, ref: str) -> bool:
+        """Whether a reference is to a schema that is none of the definitions, nor a part of others."""
+        path = deque(path_of(ref) or ())
+        while path and path[0] in PARTS:
+            by_name = path.popleft() in MAPS
+            if path and (by_name or path[0].isdecimal()):
+                path.popleft()
+        return bool(path) and isinstance(self._referred(ref), Mapping)
 
     def _referred(self, ref: str) -> Any:
         if ref not in self._targets:
