@@ -148,3 +148,19 @@ print(os.waitpid(child, 0)[1], said() == text)
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
 def test_a_forked_process_has_a_thread_of_its_own() -> None:
     assert printed(FORKS) == (0, ["0 True"], [])
+
+
+def test_a_forked_process_is_not_in_the_step_of_another_thread() -> None:
+    thread = EngineThread()
+
+    def steps() -> None:
+        with thread.lock:
+            thread.in_step = True
+            thread.forked()
+
+    steps()
+    assert thread.in_step, "the thread that forked is in it"
+    thread.in_step = True
+    thread.forked()
+    assert thread.run(lambda: 7) == 7
+    thread.end()

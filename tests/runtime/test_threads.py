@@ -18,7 +18,7 @@ import octavo
 from octavo.errors import UsageError
 from octavo.jit import prepare
 from octavo.runtime import Model, conversation
-from octavo.runtime.request import Output
+from octavo.runtime.request import Output, Request
 from tests.limits import HANG_S
 from tests.runtime.tiny import ALPHABET, END
 
@@ -281,3 +281,33 @@ def test_logits_take_pages_that_a_reply_holds_and_the_reply_goes_on(alphabet_pat
         assert next(generation) == "a"
         assert model.logits(list(range(64))).shape[0] == 64
         assert generation.text == ALPHABET
+
+
+@pytest.mark.parametrize("use", ["generate", "several", "logits", "embed"])
+def test_what_a_step_calls_is_refused_the_model(alphabet_path: str, use: str) -> None:
+    """As a sampler or a finalizer. It used to take the tokens of other replies, or what their logits lie in."""
+    uses: dict[str, Callable[[], Any]] = {
+        "generate": lambda: model.generate("hi", **GREEDY).text,
+        "several": lambda: model.generate_many(["hi"], **GREEDY),
+        "logits": lambda: model.logits([1, 2]),
+        "embed": lambda: model.embed("hi", pooling="mean"),
+    }
+    refused = []
+
+    def sampler(logits: Any, tokens: Any) -> int:
+        with pytest.raises(UsageError, match="in the middle of its own step") as found:
+            uses[use]()
+        refused.append(found)
+        return int(logits.argmax())
+
+    with octavo.load(alphabet_path, device="reference", n_ctx=64, max_sequences=2) as model:
+        requests = [Request([ord("w")], sampler), Request([ord("a")], sampler)]
+        for request in requests:
+            model.core.add(request)
+        model.engine.thread.run(lambda: [*model.core.step(), *model.core.step()])
+        assert [bytes(request.tokens) for request in requests] == [b"wxy", b"abc"]
+        assert len(refused) == 4
+        for request in requests:
+            model.core.cancel(request)
+        assert model.generate("hi", **GREEDY).text == ALPHABET
+        assert (model.engine.pool.held, model.core.scheduler.idle) == (0, True)

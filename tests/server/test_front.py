@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.runtime import Model, grammar_workers
+from octavo.runtime import Model, grammar_host
 from octavo.runtime.grammar import Grammar, Grammars
 from octavo.runtime.sampling import SamplingParams
 from octavo.server.fake import FakeClient
@@ -217,5 +217,5 @@ def test_grammars_are_ready_when_the_model_is(model: Model, monkeypatch: pytest.
     client = Loading(prepared)
     with running(client, model) as server:
         assert client.in_time
-        monkeypatch.setattr(grammar_workers, "_started", None)  # it is there, and has read the vocabulary or does so
+        monkeypatch.setattr(grammar_host, "_started", None)  # it is there, and has read the vocabulary or does so
         assert server.service.grammars.constraint(Grammar.regex("[0-9]+"))

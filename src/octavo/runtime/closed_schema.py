@@ -11,21 +11,18 @@ import json
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from math import inf, nextafter
+from itertools import count
 from typing import Any
 
-from octavo.errors import GrammarError
-from octavo.runtime.schema import referred
+from octavo.runtime.schema import path_of, referred
+from octavo.runtime.schema_values import bounded, never_null, require_exact
 
 Schema = Mapping[str, Any]
 
 MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions"})
 INNER = frozenset({"items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties"})
 """Keywords with schemas of other values, by name or not. What others have, as `default` and `enum`, stays as it is."""
-BOUNDS = {"minimum": inf, "exclusiveMinimum": inf, "maximum": -inf, "exclusiveMaximum": -inf}
-"""Keywords of bounds, and towards what they can be moved with no other value allowed."""
-EXACT, LARGEST = 1 << 53, (1 << 63) - 1024
-"""llguidance reads whole numbers as doubles, which hold all of them up to the first, and counts to the second."""
+PARTS = MAPS | INNER | {"allOf", "anyOf", "oneOf"}
 WORDS = frozenset({"title", "description", "default", "examples", "$comment"})
 SAYS = frozenset({"properties", "required", "patternProperties", "additionalProperties", "minProperties"})
 """Keywords that one value's keys depend on."""
@@ -39,25 +36,30 @@ def closed(schema: Schema) -> dict[str, Any]:
     """A schema of the same values, but that objects have no keys that it does not name, where it names some.
 
     Titles, descriptions and the like, which hold a value to nothing, are left out. It has new definitions at its
-    root where a part is referred to as one of several that hold together.
+    root where a part is referred to as one of several that hold together, or lies where no definitions do, as those of
+    OpenAPI's `components`.
     """
     return _Closing(schema).whole()
 
 
 class _Closing:
-    """open  references to schemas that hold together with others, which name the keys, by their new definition"""
+    """made  new definitions by what they are of: a reference, and whether it holds together with others"""
 
     def __init__(self, root: Schema) -> None:
         self._root, self._targets = root, dict[str, Any]()
-        self._open = dict[str, str]()
+        self._made = dict[tuple[str, bool], str]()
+        taken = _object(root, "$defs")
+        self._names_left = (name for n in count() if (name := f"new-{n}") not in taken)
 
     def whole(self) -> dict[str, Any]:
         found: dict[str, Any] = self._closed(self._root, ())
-        made = dict[str, Any]()
-        while left := self._open.keys() - made.keys():
-            made.update({ref: self._left_open(self._referred(ref)) for ref in left})
+        made = dict[tuple[str, bool], Any]()
+        while left := self._made.keys() - made.keys():
+            for ref, held in left:
+                target = self._referred(ref)
+                made[ref, held] = self._left_open(target) if held else self._closed(target, ())
         if made:
-            found["$defs"] = {**_object(found, "$defs"), **{self._open[ref]: one for ref, one in made.items()}}
+            found["$defs"] = {**_object(found, "$defs"), **{self._made[key]: one for key, one in made.items()}}
         return found
 
     def _closed(self, schema: Any, others: Sequence[Schema]) -> Any:
@@ -85,7 +87,7 @@ class _Closing:
         """The same where a value is valid for one of several schemas: each has the keys of what stands beside, too."""
         beside = {name: value for name, value in schema.items() if name != key}
         held = [*others, *(one for one in self._parts(beside) if SAYS & one.keys())]
-        if key == "oneOf" and not self._are_apart(schema[key]):
+        if key == "oneOf" and not self._are_apart(schema[key], {name for one in held for name in _named(one)}):
             return dict(self._left_open(schema))
         rest: dict[str, Any] = self._left_open(beside) if held else self._inner(beside)
         return {**rest, key: [self._closed(one, held) for one in schema[key]]}
@@ -100,24 +102,41 @@ class _Closing:
                 found[key] = [self._left_open(one) for one in several]
         ref = schema.get("$ref")
         if isinstance(ref, str) and isinstance(self._referred(ref), Mapping):
-            name = self._open.setdefault(ref, f"of several {len(self._open)}")
-            found["$ref"] = f"#/$defs/{name.replace(' ', '%20')}"
+            found["$ref"] = self._defined(ref, held=True)
         return found
+
+    def _defined(self, ref: str, *, held: bool) -> str:
+        """A reference to the new definition of what `ref` refers to."""
+        if (ref, held) not in self._made:
+            self._made[ref, held] = next(self._names_left)
+        return f"#/$defs/{self._made[ref, held]}"
 
     def _inner(self, schema: Schema) -> dict[str, Any]:
         """A schema with closed ones for the values within, and without words that hold a value to nothing."""
-        found = {key: value for key, value in schema.items() if key not in WORDS}
+        found = bounded({key: value for key, value in schema.items() if key not in WORDS})
         for key, value in found.items():
             if key in MAPS and isinstance(value, Mapping):
-                found[key] = {name: self._closed(one, ()) for name, one in value.items()}
+                named = never_null if key == "patternProperties" else str
+                found[key] = {named(name): self._closed(one, ()) for name, one in value.items()}
             elif key in INNER:
                 several = isinstance(value, list)
                 found[key] = [self._closed(one, ()) for one in value] if several else self._closed(value, ())
-            elif key in BOUNDS:
-                found[key] = _representable(value, BOUNDS[key])
+            elif key == "pattern" and isinstance(value, str):
+                found[key] = never_null(value)
             elif key in ("const", "enum"):
-                _require_exact(key, value)
+                require_exact(key, value)
+            elif key == "$ref" and isinstance(value, str) and self._is_elsewhere(value):
+                found[key] = self._defined(value, held=False)
         return found
+
+    def _is_elsewhere(self, ref: str) -> bool:
+        """Whether a reference is to a schema that is none of the definitions, nor a part of others."""
+        path = deque(path_of(ref) or ())
+        while path and path[0] in PARTS:
+            by_name = path.popleft() in MAPS
+            if path and (by_name or path[0].isdecimal()):
+                path.popleft()
+        return bool(path) and isinstance(self._referred(ref), Mapping)
 
     def _referred(self, ref: str) -> Any:
         if ref not in self._targets:
@@ -156,11 +175,14 @@ class _Closing:
             return None
         return [*names]
 
-    def _are_apart(self, several: Sequence[Any]) -> bool:
-        """Whether a value that is valid for one of several closed schemas is not for another as it stands."""
+    def _are_apart(self, several: Sequence[Any], beside: Set[str]) -> bool:
+        """Whether a value that is valid for one of several closed schemas is not for another as it stands.
+
+        beside  keys that are named for all of them
+        """
         if len(several) > MOST_BRANCHES:
             return False
-        found = [_Branch.of([*self._parts(one)]) for one in several]
+        found = [_Branch.of([*self._parts(one)], beside) for one in several]
         return all(a is b or a.excludes(b) for a in found for b in found)
 
 
@@ -173,12 +195,12 @@ class _Branch:
     required: Mapping[str, Set[str]]
 
     @classmethod
-    def of(cls, parts: Sequence[Schema]) -> _Branch:
+    def of(cls, parts: Sequence[Schema], beside: Set[str]) -> _Branch:
         required = {name: frozenset[str]() for one in parts for name in _texts(one.get("required"))}
         for one in parts:
             required |= {name: _values(part) for name, part in _object(one, "properties").items() if name in required}
         types = next((_types(one["type"]) for one in parts if "type" in one), frozenset[str]())
-        return cls(types, {name for one in parts for name in _named(one)}, required)
+        return cls(types, {*beside, *(name for one in parts for name in _named(one))}, required)
 
     def excludes(self, other: _Branch) -> bool:
         """Whether values of the other one, if it is closed, are none of this one."""
@@ -189,29 +211,6 @@ class _Branch:
             name not in other.names or (values and theirs.get(name) and not values & theirs[name])
             for name, values in self.required.items()
         )
-
-
-def _representable(bound: Any, towards: float) -> Any:
-    """A bound as a whole number that a double holds: the next one `towards`, where it holds not the bound itself."""
-    if not isinstance(bound, int) or abs(bound) <= EXACT:
-        return bound
-    near = float(bound)
-    if int(near) != bound and (int(near) < bound) == (towards > 0):
-        near = nextafter(near, towards)
-    return max(int(near), -LARGEST) if towards > 0 else min(int(near), LARGEST)
-
-
-def _require_exact(key: str, value: Any) -> None:
-    """Raise GrammarError for a value with a whole number that a reply would have another one for."""
-    left = [value]
-    while left:
-        one = left.pop()
-        if isinstance(one, list):
-            left += one
-        elif isinstance(one, Mapping):
-            left += one.values()
-        elif isinstance(one, int) and abs(one) > EXACT:
-            raise GrammarError(f"{key} of the JSON schema has {one} (allowed: whole numbers up to 2**53, or texts)")
 
 
 def _list(schema: Schema, key: str) -> list[Any]:

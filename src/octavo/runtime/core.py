@@ -56,7 +56,6 @@ class EngineCore:
         """Makes sizes of steps, as long as there are such to come."""
         self._under_way: UnderWay | None = None
         self._last = 0.0
-        self._in_step = False
         self._pages_ahead: PagesAhead | None = None
         self._counts: Counter[str] = Counter()
         self._sizes: Counter[tuple[int, int, int]] = Counter()
@@ -123,10 +122,14 @@ class EngineCore:
         """Compute a step, unless there is nothing to do: the tokens that were chosen, and which requests ended.
 
         prompts  the step may take tokens of prompts
+
+        Raises UsageError in the middle of another step.
         """
         with self.engine.lock:
-            self._in_step, start = True, clock()
+            self.engine.thread.require_idle()
+            start = clock()
             try:
+                self.engine.thread.in_step = True
                 outputs = self._step(prompts)
                 self._touch_ahead(clock() - start)
                 return outputs
@@ -135,7 +138,7 @@ class EngineCore:
                 self.scheduler.go_back()
                 raise
             finally:
-                self._in_step = False
+                self.engine.thread.in_step = False
 
     def _step(self, prompts: bool) -> list[Output]:
         """What a step brings. It is one that began ahead of time and is read now, or verifies drafts, or is plain.
@@ -191,7 +194,7 @@ class EngineCore:
         """Give pages back that nobody is about to use: `sequence` is short of them."""
         self.scheduler.forget()
         for request in list(self.scheduler.running):
-            if request.sequence is not sequence and (request.paused if self._in_step else request.yields):
+            if request.sequence is not sequence and (request.paused if self.engine.thread.in_step else request.yields):
                 self.scheduler.give_way(request)
 
     def _commit_drafts(self, speculator: Speculator, plan: StepPlan, drafts: Drafts) -> list[Output] | None:

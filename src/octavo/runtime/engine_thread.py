@@ -13,6 +13,7 @@ from threading import Lock, RLock, Thread, get_ident, main_thread
 from typing import Any, TypeVar
 from weakref import WeakSet
 
+from octavo.errors import UsageError
 from octavo.runtime.forked import tell_when_forked
 
 NAME = "octavo"
@@ -58,13 +59,14 @@ class _Call:
 class EngineThread:
     """Does what is asked for in the order in which it came, in a thread that begins with the first of it.
 
-    lock  of who has the engine: this thread while it does a piece, or one that computes by itself
+    lock     of who has the engine: this thread while it does a piece, or one that computes by itself
+    in_step  requests are in a step, in the middle of which nothing else is computed
 
     It refers to no engine, whose end is to `end` it. A process that is forked has a thread of its own.
     """
 
     def __init__(self) -> None:
-        self.lock = RLock()
+        self.lock, self.in_step = RLock(), False
         self._calls, self._serving = SimpleQueue[_Call | None](), Lock()
         self._closed = False
         _threads.add(self)
@@ -81,6 +83,7 @@ class EngineThread:
         """
         if self._computes_here():
             with self.lock:
+                self.require_idle()
                 return _finished(pieces)
         call = _Call(pieces, alone=alone)
         try:
@@ -97,6 +100,11 @@ class EngineThread:
             raise error
         finally:
             del error  # whose traceback refers to this frame
+
+    def require_idle(self) -> None:
+        """Raise UsageError in the middle of a step, as of a sampler or a finalizer that is called there."""
+        if self.in_step:
+            raise UsageError("a model is used by what is called in the middle of its own step")
 
     def _computes_here(self) -> bool:
         """Whether this thread is to compute: it has the lock, or there is no other one. That is made otherwise."""
@@ -142,7 +150,7 @@ class EngineThread:
     def forked(self) -> None:
         self._calls, self._serving = SimpleQueue(), Lock()
         if not self.lock._is_owned():  # type: ignore[attr-defined]
-            self.lock = RLock()
+            self.lock, self.in_step = RLock(), False
 
 
 def _whole(work: Callable[[], T]) -> Pieces[T]:

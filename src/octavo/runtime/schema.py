@@ -165,11 +165,10 @@ def _needs(schema: dict[str, Any], root: Any) -> Iterator[list[Any]]:
 
 def referred(ref: str, root: Any) -> Any:
     """What a reference within the schema refers to; True, which any value is valid for, where that is not known."""
-    if not ref.startswith("#"):
+    if (path := path_of(ref)) is None:
         return True
     found = root
-    for part in unquote(ref[1:]).split("/")[1:]:
-        key = part.replace("~1", "/").replace("~0", "~")
+    for key in path:
         if isinstance(found, dict) and key in found:
             found = found[key]
         elif isinstance(found, list) and key.isdecimal() and int(key) < len(found):
@@ -177,6 +176,12 @@ def referred(ref: str, root: Any) -> Any:
         else:
             return True
     return found
+
+
+def path_of(ref: str) -> list[str] | None:
+    """The keys that a reference goes through, from the root; None for one by another name."""
+    place, *parts = unquote(ref).split("/")
+    return [part.replace("~1", "/").replace("~0", "~") for part in parts] if place == "#" else None
 
 
 def without_reference(schema: Mapping[str, Any], root: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
