@@ -93,6 +93,17 @@ def test_again(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
     assert "allow_requantize" in octavo("quantize", dst, again, "Q4_0").error()
     assert octavo("quantize", dst, again, "Q4_0", "--allow-requantize").status == 0
     assert types(again)["blk.0.attn_v.weight"] == "Q4_0"
+    for kind in ("F16", "F32"):
+        assert octavo("quantize", dst, again, kind).status == 0, "floats lose nothing, so nobody has to allow it"
+        assert types(again)["blk.0.attn_v.weight"] == kind
+
+
+def test_a_preset_that_saves_nothing(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
+    octavo("quantize", src, dst, "Q4_0", "--pure")
+    got = octavo("quantize", dst, str(tmp_path / "again.gguf"), "Q5_K_M", "--allow-requantize")
+    assert got.status == 0
+    assert f"that is no smaller than {dst}: the preset saves nothing here" in got.err
+    assert "saves nothing" not in octavo("quantize", src, dst, "Q4_0").err
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
