@@ -131,11 +131,15 @@ class _Handler(BaseHTTPRequestHandler):
             (search,) = parse_qs(url.query).get("search", [""])
             self._json([{"id": name} for name in self.hub.repositories if search.casefold() in name.casefold()])
         elif api := _API.fullmatch(url.path):
-            self._repository(api[1], unquote(api[2] or "main"), api[3] is not None)
+            self._repository(self._spelled(api[1]), unquote(api[2] or "main"), api[3] is not None)
         elif resolve := _RESOLVE.fullmatch(url.path):
             self._resolve(resolve[1], unquote(resolve[2]), unquote(resolve[3]), fault)
         else:
             self._send(404, b"", {})
+
+    def _spelled(self, name: str) -> str:
+        """The name of a repository as it was made; capitals make no difference."""
+        return next((known for known in self.hub.repositories if known.casefold() == name.casefold()), name)
 
     def _found(self, name: str, revision: str) -> Repository | None:
         """The repository; None after it was answered that there is none such."""

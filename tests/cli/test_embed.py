@@ -47,6 +47,14 @@ def test_vectors_as_json_and_in_a_file(embed: Run, tmp_path: Path) -> None:
     assert np.shape(each)[1] > 2
 
 
+def test_inspect_names_the_command(octavo: Run, bert: str) -> None:
+    got = octavo("inspect", bert)
+    assert got.status == 0
+    assert "yes, with octavo embed" in got.out
+    found = json.loads(octavo("inspect", bert, "--json").out)["facts"]
+    assert (found["runs"], found["command"]) == (True, "embed")
+
+
 def test_lines_end_with_newlines_alone(embed: Run, tmp_path: Path) -> None:
     target = tmp_path / "v.npy"
     said = f"octavo: {target}: 2 rows of 128 numbers\n"

@@ -133,3 +133,14 @@ def test_retrieval_needs_a_model_for_it(octavo: Run, models: tuple[str, str]) ->
     refused = octavo("eval", "retrieval", models[0], "-c", "64", *REFERENCE)
     assert refused.status == 2
     assert "no token <key 0>" in refused.err
+    assert "no token <key 0>" in octavo("eval", "retrieval", models[0], *REFERENCE).error(), "512 tokens, not 8192"
+
+
+def test_the_floor_of_the_cache_is_named(
+    octavo: Run, models: tuple[str, str], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = ("eval", "cache", models[0], text, "--types", "f16,int8", *SMALL)
+    assert "floor" not in octavo(*asked).out, "activations are floats"
+    monkeypatch.setattr("octavo.cli.evaluate_cache.NOISE", 0.0)
+    lines = octavo(*asked).out.splitlines()
+    assert lines[-1].startswith(f"floor {lines[1].split()[1]}, that of f16: ")

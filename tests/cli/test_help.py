@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,16 @@ def test_defaults_are_told(octavo: Run, command: tuple[str, ...], monkeypatch: p
     monkeypatch.setenv("COLUMNS", "300")
     shown = octavo(*command, "--help").out
     assert [said for said in SAID[command] if said not in shown] == []
+
+
+@pytest.mark.parametrize("command", [["run"], ["serve"], ["quantize"], ["eval", "kl"], ["rank"], []], ids=" ".join)
+def test_values_have_no_names_of_pythons(octavo: Run, command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = octavo(*command, "--help").out
+    assert re.findall(r"<(?:str|int|float|bool|list)\b[^>]*>|\{[a-z]\w*\}", shown) == []
+    if command == ["run"]:
+        assert re.search(r"--max-tokens +-n +N +Most tokens", shown)
+        assert re.search(r"--device +auto\|cpu\|gpu\|reference +Where", shown)
 
 
 def test_a_terminal_without_a_size(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ def test_graph(octavo: Run, alphabet: str) -> None:
     lines = octavo("inspect", alphabet, "--graph", "--ctx", "64").out.splitlines()
     assert any(line.startswith("split 0 on reference, ") for line in lines)
     assert any("= attention(" in line and "blk.1.attn" in line for line in lines)
-    assert " splits, " in lines[-1]
+    assert " split, " in lines[-1]
     assert lines[-1].endswith("bytes of memory")
 
 

@@ -198,6 +198,19 @@ def test_what_a_repository_has(octavo: Run, hub: Hub, model: bytes) -> None:
     assert not hub.asked("/cdn/")
 
 
+def test_capitals_make_no_difference(octavo: Run, hub: Hub, model: bytes) -> None:
+    """Nor do they at the hub, which answers with the name as it has it."""
+    path = octavo("pull", "ORG/Alphabet-gguf").out
+    assert "models--org--alphabet-GGUF" in path
+    asked = len(hub.requests)
+    for name in (NAME, "Org/alphabet-ggUF:q4_k_m"):
+        assert octavo("run", name, "a", "--temp", "0", "--raw").out.startswith("bcdef")
+    assert octavo("pull", "org/alphabet-gguf", "--offline").out == path
+    assert len(hub.requests) == asked, "what is there is asked for no more"
+    assert octavo("rm", "ORG/ALPHABET-GGUF", "--yes").status == 0
+    assert not os.path.exists(path.rstrip("\n"))
+
+
 def test_nobody_is_asked_in_a_pipe(octavo: Run, model: bytes) -> None:
     assert octavo("pull", f"{NAME}:Q5_0").error() == (
         "octavo: error: org/alphabet-GGUF has no Q5_0 (there are: Q4_K_M (1.3 MB), Q8_0 (1.3 MB))"
@@ -234,6 +247,7 @@ def test_rm_asks_at_a_terminal(octavo: Run, model: bytes, monkeypatch: pytest.Mo
     ("arguments", "said"),
     [
         (["pull", "qwen3"], "'qwen3' is no name of the hub (allowed: ORG/REPO, ORG/REPO:QUANT, each with @REVISION)"),
+        (["pull", "qwen3:4b"], "GGUF files of that name: https://huggingface.co/models?library=gguf&search=qwen3"),
         (["rm", "../x", "--yes"], "'../x' is no name of the hub"),
         (["pull", "a/b@v1", "--revision", "v2"], "--revision is 'v2', and the name says @v1"),
         (["rm", "a/b", "--yes"], "a/b is not in the cache"),

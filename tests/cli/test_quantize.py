@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,18 +34,45 @@ def types(path: str) -> dict[str, str]:
         return {name: info.type_name for name, info in file.tensors.items()}
 
 
-def test_a_row_for_each_tensor(octavo: Run, src: str, dst: str) -> None:
+def test_rows_of_tensors(octavo: Run, src: str, dst: str) -> None:
+    """Those of several blocks share one where they were treated alike."""
     got = octavo("quantize", src, dst, "Q4_K_M")
     assert (got.status, got.err) == (0, "")
     lines = [line.split() for line in got.out.splitlines()]
     stored = types(dst)
-    rows = {line[0]: line for line in lines if line and line[0] in stored}
-    assert list(rows) == list(stored)
-    assert rows["blk.2.attn_v.weight"][1:8] == ["64", "x", "256", "F16", "Q6_K", "13.4", "kB"]
-    assert rows["blk.2.attn_v.weight"][8].endswith("%")
+    end = next(i for i, line in enumerate(lines) if line[0] == "relative")
+    rows = {line[0]: line for line in lines[1:end]}
+    names = [name for row in rows for name in each(row)]
+    assert sorted(names) == sorted(stored)
+    (row,) = [line for name, line in rows.items() if "blk.2.attn_v.weight" in each(name)]
+    assert row[1:6] == ["64", "x", "256", "F16", "Q6_K"]
+    assert row[8].endswith("%")
     assert rows["output_norm.weight"][1:] == ["256", "F32", "1.0", "kB"]
     assert f"{dst} is Q4_K_M: " in got.out
     assert "bits per weight" in got.out
+    assert re.fullmatch(rf"done in [\d.]+ s; next: octavo run {re.escape(dst)}", got.out.splitlines()[-1])
+
+
+def test_presets_and_their_sizes(octavo: Run, src: str, dst: str) -> None:
+    found = json.loads(octavo("quantize", src, "--list", "--json").out)["presets"]
+    sizes = {row["preset"]: row["bytes"] for row in found}
+    assert list(sizes.values()) == sorted(sizes.values(), reverse=True)
+    assert {"F16", "Q8_0", "Q4_K_M", "IQ2_XS"} <= set(sizes)
+    assert {row["preset"] for row in found if row["needs_imatrix"]} >= {"IQ2_XS", "IQ1_S", "Q2_K_S"}
+    assert json.loads(octavo("quantize", src, dst, "Q4_K_M", "--dry-run", "--json").out)["bytes"] == sizes["Q4_K_M"]
+    shown = octavo("quantize", src, "--list")
+    assert (shown.status, shown.err, len(shown.out.splitlines())) == (0, "", len(found) + 2)
+    assert "octavo quantize SRC --list" in octavo("quantize", src).error()
+    assert "no such file" in octavo("quantize", "/nowhere.gguf", "--list").error()
+
+
+def each(row: str) -> list[str]:
+    """The names of tensors that share a row: `blk.0-1,3.attn_v.weight`."""
+    found = re.fullmatch(r"blk\.([\d,-]+)\.(.*)", row)
+    if found is None:
+        return [row]
+    runs = [part.split("-") for part in found[1].split(",")]
+    return [f"blk.{i}.{found[2]}" for run in runs for i in range(int(run[0]), int(run[-1]) + 1)]
 
 
 def test_json(octavo: Run, src: str, dst: str) -> None:
@@ -83,7 +111,7 @@ def test_importance(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
     made.save(path)
     got = octavo("quantize", src, dst, "Q4_0", "--imatrix", path)
     (starred,) = [line for line in got.out.splitlines() if "%*" in line]
-    assert starred.split()[0] == "blk.0.attn_v.weight"
+    assert starred.split()[0] == "blk.0.attn_v.weight", "the others have no importance"
     assert "* weighted by importance" in got.out
 
 
@@ -93,6 +121,17 @@ def test_again(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
     assert "allow_requantize" in octavo("quantize", dst, again, "Q4_0").error()
     assert octavo("quantize", dst, again, "Q4_0", "--allow-requantize").status == 0
     assert types(again)["blk.0.attn_v.weight"] == "Q4_0"
+    for kind in ("F16", "F32"):
+        assert octavo("quantize", dst, again, kind).status == 0, "floats lose nothing, so nobody has to allow it"
+        assert types(again)["blk.0.attn_v.weight"] == kind
+
+
+def test_a_preset_that_saves_nothing(octavo: Run, src: str, dst: str, tmp_path: Path) -> None:
+    octavo("quantize", src, dst, "Q4_0", "--pure")
+    got = octavo("quantize", dst, str(tmp_path / "again.gguf"), "Q5_K_M", "--allow-requantize")
+    assert got.status == 0
+    assert f"that is no smaller than {dst}: the preset saves nothing here" in got.err
+    assert "saves nothing" not in octavo("quantize", src, dst, "Q4_0").err
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
@@ -139,7 +178,7 @@ def test_a_size(octavo: Run, src: str, dst: str, arguments: list[str], bits: flo
     assert (got.status, got.err) == (0, "")
     kinds = types(dst)
     assert (kinds["output.weight"], kinds["blk.0.attn_v.weight"]) == ("F16", "Q8_0")
-    *_, what, expected, left = got.out.splitlines()
+    *_, what, expected, left, _ = got.out.splitlines()
     assert f"{dst} is fitted to " in what
     assert "expected relative squared error of the output: 0.0" in expected
     assert "--text TEXT measures" in expected

@@ -79,7 +79,7 @@ def test_options_that_do_not_go_with_a_scheme(octavo: Run, tmp_path: Path, more:
 def test_a_folder_without_a_scheme(octavo: Run, tmp_path: Path) -> None:
     error = octavo("quantize", str(tmp_path), str(tmp_path / "out.gguf"), "Q4_K_M").error()
     assert f"{tmp_path} is a folder: `octavo convert` makes a GGUF file" in error
-    assert "folders with --scheme" in error
+    assert "--scheme quantizes folders" in error
 
 
 def test_a_scheme_that_there_is_none_of(octavo: Run, tmp_path: Path) -> None:

@@ -160,6 +160,17 @@ def test_a_full_context_is_no_error(octavo: Run, alphabet: str) -> None:
     assert (got.status, answer["text"], answer["finish_reason"]) == (0, ALPHABET[:9], "context")
 
 
+@pytest.mark.parametrize("behind", [True, False])
+def test_v_says_where_how_and_how_fast(octavo: Run, alphabet: str, behind: bool) -> None:
+    words = ["run", alphabet, "hi", *GREEDY]
+    got = octavo(*words, "-v") if behind else octavo("-v", *words)
+    assert (got.status, got.out) == (0, ALPHABET + "\n")
+    assert "; loaded in " in got.err
+    assert "sampling: {" in got.err
+    assert "'temperature': 0.0" in got.err
+    assert " tok/s" in got.err
+
+
 def test_a_model_without_a_template_stops_somewhere(octavo: Run, tmp_path: Path) -> None:
     keys = {"qwen3.context_length": 1024, "tokenizer.chat_template": None}
     path = tiny.write(tmp_path / "base.gguf", weights=tiny.alphabet(endless=True), keys=keys)

@@ -24,15 +24,21 @@ def test_text() -> None:
     lines, _ = shown()
     assert lines == [
         "split 0 on fast, 3 nodes",
-        "  %0    = mul_mat(a.weight<F32>, x) : f32[tokensx32] @0 +1,024  # a",
-        "  %1    = reshape(%0) : f32[tokensx2x16] in %0  # heads",
-        "  %2    = soft_max(%1) : f32[tokensx2x16] @1,024 +1,024",
+        "  %0    = mul_mat(a.weight<F32>, x) : f32[tokens x 32] @0 +1,024  # a",
+        "  %1    = reshape(%0) : f32[tokens x 2 x 16] in %0  # heads",
+        "  %2    = soft_max(%1) : f32[tokens x 2 x 16] @1,024 +1,024",
         "split 1 on slow, 2 nodes",
-        "  %3    = copy(%2) : f32[tokensx2x16] @0 +1,024",
-        "  %4    = soft_cap(%3) : f32[tokensx2x16] @1,024 +1,024",
+        "  %3    = copy(%2) : f32[tokens x 2 x 16] @0 +1,024",
+        "  %4    = soft_cap(%3) : f32[tokens x 2 x 16] @1,024 +1,024",
         "5 nodes, 2 splits, 4 buffers: 4,096 bytes of values in 4,096 bytes of memory",
         "fallback: soft_cap runs on slow, not on fast: no soft_cap here",
     ]
+
+
+def test_one_split_is_one() -> None:
+    graph = Graph.of(apply("soft_max", apply("mul_mat", w(K, K, name="a.weight"), given())))
+    backends = [Limited("slow")]
+    assert list(text(schedule(graph, backends, LIMITS), backends))[-1].startswith("2 nodes, 1 split, ")
 
 
 def test_rows() -> None:

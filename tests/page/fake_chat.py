@@ -55,6 +55,8 @@ HOSTILE = """\
 `<svg onload=window.hacked=1>` | <iframe src="javascript:window.hacked=1">
 """
 
+USUAL = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0}
+
 
 @dataclass
 class Chat:
@@ -118,8 +120,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/":
             self.send(200, *page())
         elif not self.refused():
-            assert self.path == "/v1/models"
-            self.answer(200, {"data": [{"id": "demo-model", "meta": {"n_ctx": 4096}}]})
+            found = {
+                "/v1/models": {"data": [{"id": "demo-model", "meta": {"n_ctx": 4096}}]},
+                "/props": {"default_generation_settings": {"params": USUAL}},
+            }
+            self.answer(200, found[self.path])
 
     def do_POST(self) -> None:
         assert self.path == "/v1/chat/completions"

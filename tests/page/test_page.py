@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import octavo
-from tests.page.fake_chat import Chat, serving
+from tests.page.fake_chat import USUAL, Chat, serving
 from tests.server.running import running_model
 
 pytestmark = pytest.mark.browser
@@ -229,6 +229,12 @@ def test_the_end_of_a_reply_scrolls_nowhere(user: User) -> None:
     assert user.page.evaluate("document.getElementById('scroll').scrollTop") == 0
 
 
+def test_settings_show_what_is_in_force(user: User) -> None:
+    user.page.wait_for_selector("[name=top_k][placeholder='20']", state="attached")
+    shown = {name: user.page.get_attribute(f"[name={name}]", "placeholder") for name in USUAL}
+    assert shown == {name: str(value) for name, value in USUAL.items()}
+
+
 def test_settings_go_with_requests(user: User) -> None:
     user.page.click("#settings")
     for name, value in {"system": "Be brief.", "temperature": "0.5", "top_k": "7", "seed": "0"}.items():
@@ -388,6 +394,7 @@ def test_with_the_server_itself(browser: Any) -> None:
         user.page.click("#key >> text=Continue")
         user.page.wait_for_selector("text=demo")
         user.page.click("#settings")
+        assert user.page.get_attribute("[name=temperature]", "placeholder") == "0.8"
         user.page.fill("[name=temperature]", "0")
         user.page.click("#options >> text=Save")
         user.say("What is 12 * 7?")

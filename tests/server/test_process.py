@@ -364,6 +364,8 @@ def test_a_model_that_can_not_be_loaded(model: Model, tmp_path: Path) -> None:
 
 COMMAND = [sys.executable, "-m", "octavo", "serve", "demo", "--port", "0", "--threads", "1", "-np", "4"]
 
+ENDED = "octavo: demo is served no more\n"
+
 
 class Command:
     """`octavo serve demo`, from its start until it answers."""
@@ -387,8 +389,10 @@ def metrics(server: Server) -> str:
     return server.send("GET", "/metrics")[2].decode()
 
 
-def children(pid: int) -> list[int]:
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+def engines(pid: int) -> list[int]:
+    """The processes that compute for a server, not those that compile grammars."""
+    found = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [one for one in found if b"octavo.server.worker" in Path(f"/proc/{one}/cmdline").read_bytes()]
 
 
 def test_signals_that_end_a_server_but_for_one_that_is_ignored() -> None:
@@ -408,7 +412,7 @@ def test_a_signal_lets_replies_end(number: signal.Signals) -> None:
     command = Command()
     with talking(command.server, {**LONG, "n": 2}) as reader:
         data = reader.chunk()
-        (child,) = children(command.process.pid)
+        (child,) = engines(command.process.pid)
         os.kill(child, number)
         command.process.send_signal(number)
         until(lambda: command.server.send("GET", "/health")[0] == 503)
@@ -444,13 +448,13 @@ def test_an_end_that_does_not_wait(second: bool) -> None:
         else:
             assert (status, headers["retry-after"]) == (529 if path == "/v1/messages" else 503, "30")
             assert json.loads(body)["error"]["message"] == "The server is about to end"
-    assert re.fullmatch(r"octavo: WARNING: \d+ replies are cut off\n", command.said)
+    assert re.fullmatch(rf"octavo: WARNING: \d+ replies are cut off\n{ENDED}", command.said)
 
 
 @pytest.mark.slow
 def test_an_engine_whose_front_is_killed_ends() -> None:
     command = Command()
-    (child,) = children(command.process.pid)
+    (child,) = engines(command.process.pid)
     command.process.kill()
     command.end()
     until(lambda: not Path(f"/proc/{child}").exists())
@@ -469,7 +473,8 @@ def test_what_is_said_of_tls_and_of_requests() -> None:
         assert json.loads(response.read())["tokens_predicted"] == 3
     command.process.send_signal(signal.SIGTERM)
     assert command.end() == 0
-    (line,) = command.said.splitlines()
+    line, ended = command.said.splitlines(keepends=True)
+    assert ended == ENDED
     told = (
         r"octavo: \S+ request id=mine method=POST path=/completion status=200 model=demo prompt=\d+ cached=0 reply=3 "
     )

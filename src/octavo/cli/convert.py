@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import monotonic
 from typing import Annotated
 
 import typer
@@ -44,7 +45,7 @@ def convert(
     """
     from octavo.convert import convert_checkpoint
 
-    folder = local(folder, offline)
+    started, folder = monotonic(), local(folder, offline)
     with Bar() as bar:
         report = convert_checkpoint(
             folder,
@@ -57,4 +58,4 @@ def convert(
             threads=threads,
             progress=bar.show,
         )
-    show(report, as_json)
+    show(report, as_json, started=started)

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from octavo.evals.saturation import Saturation
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+LONG = 8192
+"""Tokens of a row of the retrieval task, unless somebody says how many or the model can't have so many."""
+NOISE = 1e-5
+"""Nats that a cache in f16 costs by its own rounding: models whose activations stay floats are far below it."""
 
 
 def cache(
@@ -79,7 +83,10 @@ def cache(
 
 def retrieval(
     model: ModelName,
-    context: Annotated[int, typer.Option("--ctx-size", "-c", help="Tokens of a row.")] = 8192,
+    context: Annotated[
+        int | None,
+        typer.Option("--ctx-size", "-c", help="Tokens of a row (default: 8192, or what the model can have)."),
+    ] = None,
     rows: Annotated[int, typer.Option(help="Rows of keys, values and questions.")] = 8,
     seed: Annotated[int, typer.Option("--seed", "-s", help="Says which rows.")] = 0,
     *,
@@ -90,10 +97,12 @@ def retrieval(
     """Ask a model made for it for values in a long context: `octavo eval retrieval made.gguf --cache-type int8`."""
     from octavo.cli.progress import Bar
     from octavo.evals.retrieval import retrieve
-    from octavo.evals.subject import open_subject
+    from octavo.evals.subject import context_for, open_subject
 
     kinds: Any = {"cache_type": where.kv, "attention": where.attention}
-    with open_subject(local(model, offline), context, **kinds, **where.given(offline)) as loaded, Bar() as bar:
+    path = local(model, offline)
+    context = context_for(context, path, usual=LONG)
+    with open_subject(path, context, **kinds, **where.given(offline)) as loaded, Bar() as bar:
 
         def show(done: int, total: int, share: float) -> None:
             bar.show(f"row {done} of {total}: {share:.2%} right", done, total)
@@ -122,6 +131,12 @@ def _show(found: dict[str, tuple[Divergence, list[Saturation]]]) -> None:
         for name, (kl, cut) in found.items()
     ]
     print_columns(("type", "KL", "+-", "same top token", "cut off"), rows, ("KL", "+-", "same top token", "cut off"))
+    floor = found["f16"][0].kl.value if "f16" in found else 0.0
+    if floor > NOISE:
+        print(
+            f"floor {floor:.3g}, that of f16: products of 8 bits round activations, and the least change of a cache "
+            "rounds some of them otherwise; a type costs what it is over that"
+        )
     for name, (_, cut) in found.items():
         for part in cut:
             if part.cut_off:

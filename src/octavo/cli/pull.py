@@ -62,7 +62,7 @@ def pull(
 
 
 def list_models(as_json: AsJson = False) -> None:
-    """List the hub's models that are on this machine."""
+    """List the hub's models that are on this machine. Files that came another way are not looked for."""
     from octavo.io.hub.inventory import cache_folder, installed
 
     found = installed()
@@ -70,7 +70,10 @@ def list_models(as_json: AsJson = False) -> None:
         print(to_json({"cache": cache_folder(), "models": [_row(model) for model in found]}))
         return
     if not found:
-        print(f"No models in {printable(cache_folder())}; `octavo pull ORG/REPO` downloads one.", file=sys.stderr)
+        print(
+            f"No models in {printable(cache_folder())}, the hub's cache; `octavo pull ORG/REPO` downloads one. Models "
+            "elsewhere are run by their paths.", file=sys.stderr,
+        )  # fmt: skip
         return
     rows = [
         (printable(model.name), model.quantization or "interrupted", size(model.nbytes),
@@ -102,10 +105,13 @@ def remove(
 def _name(text: str, revision: str | None) -> HubName:
     """The hub's name in an argument. Raises UsageError for anything else."""
     from octavo.io.hub.name import parse
+    from octavo.io.missing import search_for
 
     name = parse(text)
     if name is None:
-        raise UsageError(f"{text!r} is no name of the hub (allowed: ORG/REPO, ORG/REPO:QUANT, each with @REVISION)")
+        search = search_for(text)
+        allowed = "(allowed: ORG/REPO, ORG/REPO:QUANT, each with @REVISION)"
+        raise UsageError(f"{text!r} is no name of the hub {allowed}{f'; {search}' if search else ''}")
     if revision is not None and name.revision not in (None, revision):
         raise UsageError(f"--revision is {revision!r}, and the name says @{name.revision} (allowed: one of them)")
     return name if revision is None else replace(name, revision=revision)

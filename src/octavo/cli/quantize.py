@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 from dataclasses import asdict, dataclass, replace
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -106,6 +108,12 @@ class SizeOptions:
         typer.Option("--text", metavar="TEXT", rich_help_panel=SIZE,
                      help="Measure what each tensor's errors cost on this file, or `demo` (default: an estimate)."),
     ] = None  # fmt: skip
+    listed: Annotated[
+        bool,
+        typer.Option(
+            "--list", rich_help_panel=SIZE, help="Write nothing; list the presets, and the sizes of SRC in them."
+        ),
+    ] = False
 
 
 def quantize(
@@ -117,11 +125,11 @@ def quantize(
         ),
     ],
     dst: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="DST", help="The file to write; it is replaced when all is done. With --scheme a new folder."
         ),
-    ],
+    ] = None,
     preset: Annotated[
         str | None, typer.Argument(metavar="PRESET", help="Q4_K_M, Q8_0, ...: llama-quantize's names.")
     ] = None,
@@ -145,7 +153,14 @@ def quantize(
     With --scheme the result is a checkpoint folder: `octavo quantize model-f16.gguf model-int8 --scheme int8-w8a8`.
     With --method weights are chosen by what a text shows: `--method gptq --calibration notes.txt`.
     """
-    choices = types.choices()
+    if size.listed:
+        from octavo.cli.quantize_presets import show_presets
+
+        show_presets(local(src, offline), as_json)
+        return
+    if dst is None:
+        raise UsageError("Missing argument 'DST': `octavo quantize SRC --list` has the presets and their sizes")
+    started, choices = monotonic(), types.choices()
     options: dict[str, Any] = {"allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads}
     if scheme.scheme is not None:
         scheme.refuse({
@@ -160,7 +175,7 @@ def quantize(
         scheme.refuse_alone()
         target = _target(preset, size, types.pure)
         report, fitted = _quantize_gguf(local(src, offline), dst, target, size.text, method, choices, options)
-    show(report, as_json, fitted)
+    show(report, as_json, fitted, started)
 
 
 def _quantize_gguf(
@@ -230,8 +245,8 @@ def tensor_types(given: list[str]) -> tuple[tuple[str, str], ...]:
     return tuple(pairs)
 
 
-def show(report: Report, as_json: bool, fitted: Fitted | None = None) -> None:
-    """Print what became of the tensors: one JSON object, or a table and a line or two."""
+def show(report: Report, as_json: bool, fitted: Fitted | None = None, started: float | None = None) -> None:
+    """Print what became of the tensors: one JSON object, or a table and a few lines; `started` is when it began."""
     if as_json:
         totals: dict[str, Any] = {
             "source_bytes": report.source_bytes, "bytes": report.nbytes, "bits_per_weight": report.bits_per_weight,
@@ -247,6 +262,8 @@ def show(report: Report, as_json: bool, fitted: Fitted | None = None) -> None:
     show_table(report)
     if fitted is not None:
         _show_fit(fitted)
+    if started is not None and not report.dry_run:
+        print(f"done in {monotonic() - started:.1f} s; next: octavo run {shlex.quote(printable(report.target))}")
 
 
 def _show_fit(fitted: Fitted) -> None:

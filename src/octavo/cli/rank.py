@@ -17,7 +17,7 @@ from octavo.progress import on_terminal
 
 def rank(
     model: ModelName,
-    query: Annotated[str, typer.Argument(help="What the documents are to answer.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the documents are to answer.")],
     documents: Annotated[
         list[str] | None, typer.Argument(metavar="DOCUMENTS", help="Texts; without any, the lines of standard input.")
     ] = None,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("octavo")
 SAMPLING = "Sampling"
 OUTPUT = "Output"
-WHERE = "Where and with what"
 OF_BASE_MODELS = 512
 """Most tokens of a reply of a model without a chat template, which seldom ends one."""
 
@@ -127,8 +126,7 @@ def run(
     sampling: Sampling,
     ctx: Annotated[
         int | None,
-        typer.Option("--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).",
-                     rich_help_panel=WHERE),
+        typer.Option("--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096)."),
     ] = None,
     where: Where,
     offline: Offline = False,

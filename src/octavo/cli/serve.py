@@ -289,3 +289,4 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
         logging.getLogger("octavo.requests").setLevel(logging.INFO)
     with closing(sock), open_model_file(engine.path) as file:
         run(serve(ProcessClient(engine, launched, step_timeout=step_timeout), file, options, sock, told))
+    print(f"octavo: {options.name} is served no more", file=sys.stderr)

@@ -7,7 +7,7 @@ import logging
 import re
 import shlex
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import typer
@@ -38,6 +38,8 @@ SETTING = re.compile(r"\d[\d.e+-]*|on|off|auto|true|false|none|linear|yarn|distr
 
 VERBOSE = ("-v", "--verbose")
 OF_VALUES = ("-ctv", "--cache-type-v")
+KINDS = {"str": "TEXT", "int": "N", "float": "NUMBER", "bool": ""}
+"""What help calls values, by Python's types."""
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 NEAR = 0.8
 """How alike an option is to the one that is suggested, as difflib counts it."""
@@ -227,8 +229,26 @@ def unknown(name: str, command: str, names: Sequence[str], strange: Sequence[str
     return UsageError(f"No such option: {name}" + (f" (did you mean {near[0]}?)" if near else ""))
 
 
+def in_words(parameters: Sequence[Any]) -> list[Any]:
+    """Parameters whose help says TEXT, N and NUMBER for values, where Typer has the names of Python's types."""
+    for parameter in parameters:
+        shown = getattr(parameter, "display_type", None)  # not in every release, nor needed there
+        if shown is not None and "display_type" not in vars(parameter):
+            names = {} if parameter.param_type_name == "argument" else KINDS
+            parameter.display_type = lambda ctx, shown=shown, names=names: _in_words(shown(ctx), names)
+    return list(parameters)
+
+
+def _in_words(shown: str, names: Mapping[str, str]) -> str:
+    kind = re.sub(r"list\[(.*)\]", r"\1", shown.strip("<>")).removesuffix(" range")
+    return names.get(kind, "" if kind in KINDS else kind)
+
+
 class Command(TyperCommand):
     """A command that takes options by others' names too."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return in_words(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:
@@ -238,6 +258,9 @@ class Command(TyperCommand):
 
 class Commands(TyperGroup):
     """Commands; what others call one is answered by the one here."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return in_words(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not ctx.resilient_parsing:

@@ -18,8 +18,9 @@ CONTEXT = 512
 """Tokens of a window, unless somebody says how many or the model was made for fewer."""
 
 
-def context_for(context: int | None, *models: str | os.PathLike[str]) -> int:
-    """Tokens of a window for models ("demo", or paths) that read the same text: `context`, or the default for all.
+def context_for(context: int | None, *models: str | os.PathLike[str], usual: int = CONTEXT) -> int:
+    """Tokens of a window for models ("demo", or paths) that read the same text: `context`, or as many as is usual,
+    where all of them can have it.
 
     A `context` of 0 is as long as all of them can have it.
     """
@@ -29,7 +30,7 @@ def context_for(context: int | None, *models: str | os.PathLike[str]) -> int:
     for path in models:
         with open_model_file(resolve(path)) as file:
             found.append(read_model(file).hparams.n_ctx_most)
-    return min(found if context == 0 else [CONTEXT, *found])
+    return min(found if context == 0 else [usual, *found])
 
 
 def open_subject(

@@ -50,13 +50,14 @@ def text(schedule: Schedule, backends: Sequence[Backend]) -> Iterator[str]:
             nodes = len(schedule.splits[split].nodes)
             yield f"split {split} on {row['backend']}, {nodes} nodes"
         place = f"in {row['lies_in']}" if "lies_in" in row else f"@{row['offset']:,} +{row['nbytes']:,}"
-        shape = "x".join(str(d) for d in row["shape"])
+        shape = " x ".join(str(d) for d in row["shape"])
         name = f"  # {row['name']}" if row["name"] else ""
         yield f"  %{row['number']:<4} = {row['op']}({', '.join(row['inputs'])}) : {row['dtype']}[{shape}] {place}{name}"
         count += 1
     total = sum(b.nbytes for b in schedule.buffers.values())
+    splits = f"{len(schedule.splits)} split{'' if len(schedule.splits) == 1 else 's'}"
     yield (
-        f"{count} nodes, {len(schedule.splits)} splits, {len(schedule.buffers)} buffers: {total:,} bytes of values in "
+        f"{count} nodes, {splits}, {len(schedule.buffers)} buffers: {total:,} bytes of values in "
         f"{sum(schedule.memory):,} bytes of memory"
     )
     yield from (f"fallback: {reason}" for reason in schedule.fallbacks)

@@ -41,11 +41,16 @@ def advice(name: str) -> str:
         return f"download it: `curl -LO '{name}'`"
     if name.endswith((".gguf", ".safetensors", "/")) or name.startswith((".", "/", "~")):
         return ""
+    search = search_for(name)
+    return f"the hub's names have two parts, as in `octavo pull ORG/REPO`; {search}" if search else ""
+
+
+def search_for(name: str) -> str:
+    """Where the hub lists models of a name such as Ollama has; "" for what is no such name."""
     found = _OLLAMA.fullmatch(name)
-    if found:
-        search = f"https://huggingface.co/models?library=gguf&search={found[1]}"
-        return f"the hub's names have two parts, as in `octavo pull ORG/REPO`; GGUF files of that name: {search}"
-    return ""
+    if found is None or name.endswith(".gguf"):
+        return ""
+    return f"GGUF files of that name: https://huggingface.co/models?library=gguf&search={found[1]}"
 
 
 def _close(name: str) -> str:

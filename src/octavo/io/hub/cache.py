@@ -24,10 +24,15 @@ _SNAPSHOT = re.compile(r"models--(.+)[/\\]snapshots[/\\][0-9a-f]{40}")
 
 
 def folder_of(repo: str) -> str:
-    """The folder of a repository, there or not."""
+    """The folder of a repository, there or not. One that is there under other capitals is meant: so has it the hub."""
     from huggingface_hub import constants
 
-    return os.path.join(constants.HF_HUB_CACHE, f"models--{repo.replace('/', '--')}")
+    cache, name = constants.HF_HUB_CACHE, f"models--{repo.replace('/', '--')}"
+    if not os.path.isdir(os.path.join(cache, name)):
+        with suppress(OSError):
+            alike = sorted(entry for entry in os.listdir(cache) if entry.casefold() == name.casefold())
+            name = alike[0] if alike else name
+    return os.path.join(cache, name)
 
 
 @dataclass(frozen=True)

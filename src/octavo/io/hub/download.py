@@ -72,7 +72,8 @@ def pull(
     def is_refused(status: int, header: Header) -> None:
         refused(api, name, status, header, patience)
 
-    folder = cache.folder_of(name.repo)
+    same = listing.repo.casefold() == name.repo.casefold()  # not of a repository that was renamed
+    folder = cache.folder_of(listing.repo if same else name.repo)
     try:
         missing = _missing(folder, listing, chosen)
         _require_room(folder, missing)

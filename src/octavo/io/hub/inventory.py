@@ -105,7 +105,8 @@ def remove(name: HubName) -> Removal:
     """
     found = _scan()
     repos = {repo.repo_id: repo for repo in found.repos if repo.repo_type == "model"} if found else {}
-    repo = repos.get(name.repo)
+    alike = {repo_id.casefold(): repo for repo_id, repo in repos.items()}
+    repo = repos.get(name.repo) or alike.get(name.repo.casefold())
     if found is None or repo is None:
         close = get_close_matches(name.repo, list(repos), n=1)
         raise HubError(f"{name.repo} is not in the cache{f'; did you mean {close[0]}?' if close else ''}")
