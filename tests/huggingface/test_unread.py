@@ -38,6 +38,8 @@ def _lines(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     ("config.json", {"hidden_shift": 2.5, "logit_cap": "x", "my_note": "", "my_flag": False, "initializer_range": 1,
                      "vision_depth": 3, "use_cache": True, "torch_dtype": "bfloat16"}, "hidden_shift 2.5, logit_cap x"),
     ("config.json", {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}, ""),
+    ("config.json", {"unsloth_version": "2025.1", "rope_theta": 10000.0, "rope_scaling": {"rope_type": "default"},
+                     "is_llama_config": True, "transformers.js_config": {"dtype": "q4"}}, ""),
     ("config.json", {"num_local_experts": 8, "norm_topk_prob": True}, ""),  # Qwen3 has none
     ("config.json", {"temperature": 0.3, "num_beams": 4}, "temperature 0.3, num_beams 4"),
     ("tokenizer_config.json", {"cut_words": True, "padding_side": "left", "image_token": "<i>"}, "cut_words True"),

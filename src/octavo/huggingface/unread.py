@@ -20,6 +20,7 @@ CONFIG_HARMLESS = (
     # What and where the model is.
     "architectures", "model_type", "transformers_version", "auto_map", "_name_or_path", "name_or_path", "_commit_hash",
     "torch_dtype", "dtype", "tokenizer_class", "processor_class", "bf16", "fp16", "fp32", "use_bfloat16", "init_device",
+    "unsloth_*", "transformers.js_config", "is_llama_config",
     # Its labels, heads for other tasks, and what an answer holds.
     "id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params", "output_*",
     "return_dict*", "summary_*", "classifier_*", "sparse_pred*", "is_encoder_decoder", "keys_to_ignore_at_inference",
@@ -38,7 +39,7 @@ CONFIG_HARMLESS = (
     "num_nextn_predict_layers", "intermediate_size", "*_intermediate_size", "expand", "qk_head_dim", "kv_channels",
     "num_attention_heads", "num_key_value_heads", "time_step_rank", "padded_vocab_size", "vocab_size_per_layer_input",
     # How long texts were, or what is done with longer ones.
-    "max_position_embeddings", "seq_length", "model_max_length", "max_sequence_length", "max_window_layers",
+    "max_position_embeddings", "n_ctx", "seq_length", "model_max_length", "max_sequence_length", "max_window_layers",
     "use_dynamic_ntk", "use_logn_attn",
     # Said by another key, too.
     "original_max_position_embeddings", "initial_context_length", "experts_per_token", "_sliding_window_pattern",
@@ -51,10 +52,13 @@ CONFIG_HARMLESS = (
 """Keys of config.json that say nothing of which numbers come; * stands for anything."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **generation.NEUTRAL, "temperature": (1,), "top_k": (50,), "top_p": (1,), "repetition_penalty": (1,),
-    "decoder_sparse_step": (1,),
+    "decoder_sparse_step": (1,), "topk_method": ("noaux_tc",),
 }  # fmt: skip
 """Keys that change nothing with these values, which older files have in config.json."""
 BESIDE = {
+    "rope_parameters": ("rope_scaling", "rope_theta"),
+    "quantization": ("quantization_config",),
+    "sliding_window": ("sliding_window_size",),
     "use_sliding_window": ("sliding_window", "max_window_layers", "layer_types"),
     "layer_types": ("full_attn_idxs", "sliding_window_pattern"),
     "sliding_window_layout": ("sliding_window_size",),
@@ -82,6 +86,7 @@ TOKENIZER_READ = (
     *(f"{role}_token" for role in ROLES),
 )  # fmt: skip
 TOKENIZER_HARMLESS = (
+    "unsloth_*",
     "tokenizer_class", "processor_class", "auto_map", "name_or_path", "model_input_names", "is_local",
     "local_files_only", "backend", "tokenizer_file", "vocab_file", "merges_file", "special_tokens_map_file",
     "model_specific_special_tokens", "fix_mistral_regex", "legacy", "use_fast", "from_slow", "trust_remote_code",
