@@ -50,7 +50,8 @@ def in_usual_words(config: Config) -> Config:
     architecture = CLASSES[find_class(config)]
     aliases = architecture.key_aliases
     values = {aliases[key]: value for key, value in config.values.items() if key in aliases}
-    return architecture.usual_config(Config({**config.values, **values}, config.file) if values else config)
+    config.read.update(aliases)
+    return architecture.usual_config(config.replaced({**config.values, **values}) if values else config)
 
 
 def read_keys(config: Config) -> Keys:

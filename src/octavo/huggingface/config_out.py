@@ -61,6 +61,7 @@ def generation_config(file: GGUFFile) -> dict[str, Any]:
     """generation_config.json: the sampling that the file recommends, and its ends of a reply if there are several."""
     keys = {name: f"general.sampling.{end}" for name, end in SAMPLING.items()}
     found = {name: _short(file.metadata[key]) for name, key in keys.items() if key in file.metadata}
+    found |= {"do_sample": False} if found.get("temperature") == 0 else {}
     named = [file.metadata.get_int(key, None) for key in (EOS, EOT, EOM)]
     listed = file.metadata.get_ints(ENDS, None)
     ends = dict.fromkeys([*(i for i in named if i is not None), *([] if listed is None else listed.tolist())])

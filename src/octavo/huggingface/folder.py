@@ -18,6 +18,7 @@ from octavo.huggingface.sentence import read_sentence
 from octavo.huggingface.specials import chat_templates, special_tokens
 from octavo.huggingface.tensors import gguf_tensors, layer_numbers
 from octavo.huggingface.tokenizer_json import TokenizerJson
+from octavo.huggingface.unread import log_unread_keys
 from octavo.huggingface.vocab import open_tokenizer, vocabulary
 from octavo.huggingface.wrapper import log_others, text_name, text_part, wrapper_of
 from octavo.io.gguf import LazyTensor
@@ -67,6 +68,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     words = vocabulary(checkpoint, tokenizer, hp.n_vocab, architecture.vocabulary)
     if named is not None:
         log_others(checkpoint)
+    log_unread_keys(checkpoint, whole, config, experts=hp.n_expert > 0)
     name = {"general.name": shown_name(checkpoint.folder) or "model"}
     metadata = {
         "general.type": "model",

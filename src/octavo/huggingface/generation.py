@@ -16,10 +16,10 @@ SAMPLING = {
     "temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "penalty_repeat",
 }  # fmt: skip
 """Values that a model recommends, and the ends of their keys under `general.sampling.`."""
-READ = frozenset({*SAMPLING, KEY})
+READ = frozenset({*SAMPLING, KEY, "do_sample"})
 HARMLESS = frozenset(
-    """_from_model_config transformers_version bos_token_id pad_token_id decoder_start_token_id do_sample use_cache
-    max_length max_new_tokens cache_implementation return_dict_in_generate output_scores output_attentions
+    """_from_model_config transformers_version bos_token_id pad_token_id decoder_start_token_id use_cache
+    max_length cache_implementation return_dict_in_generate output_scores output_attentions
     output_hidden_states output_logits trust_remote_code chat_format max_window_size max_context_size
     num_return_sequences assistant_confidence_threshold num_assistant_tokens num_assistant_tokens_schedule
     is_assistant""".split()
@@ -39,12 +39,14 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 def sampling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
     """What generation_config.json recommends; values that are no numbers are left out, and so is what has no key here.
 
-    A warning names the latter.
+    A warning names the latter. `do_sample` false is temperature 0, whatever the temperature beside it: transformers
+    takes the most likely token then.
     """
     config = checkpoint.json(GENERATION) or {}
+    values = config | ({"temperature": 0.0} if config.get("do_sample") is False else {})
     keys: dict[str, Any] = {}
     for name, end in SAMPLING.items():
-        value = config.get(name)
+        value = values.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             continue
         kind = ValueType.I32 if name == "top_k" else ValueType.F32

@@ -89,7 +89,7 @@ def text_part(checkpoint: Checkpoint, config: Config) -> Config:
     }  # fmt: skip
     values = {**wrapper.defaults, **outer, **text, "architectures": [wrapper.texts[str(kind)]]}
     values["tie_word_embeddings"] = _is_tied(checkpoint, [config.values, text])
-    return Config(values, config.file)
+    return config.replaced(values)
 
 
 def _is_tied(checkpoint: Checkpoint, said: Sequence[Mapping[str, Any]]) -> bool | None:

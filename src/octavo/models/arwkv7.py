@@ -68,7 +68,7 @@ def _all_layers(config: Config, listed: object) -> bool:
 def usual_config(config: Config) -> Config:
     """config.json with a word for the rows of the norm of heads, if there is one."""
     rows = {NORMED: 1} if config.flag(NORM, True) else {}
-    return Config({**config.values, **rows}, config.file)
+    return config.replaced({**config.values, **rows})
 
 
 def remade(name: str, tensor: LazyTensor, hp: Rwkv7) -> LazyTensor:

@@ -13,11 +13,47 @@ Keys = dict[str, Any]
 """Fields under a GGUF file's `<arch>.`, and their values."""
 
 
-class Config:
-    """The values of config.json; each error names the file, the key and what is allowed."""
+class _Values(dict[str, Any]):
+    """Values that say which of their keys were asked for; a copy with ** asks for none."""
 
-    def __init__(self, values: Mapping[str, Any], file: str) -> None:
-        self.values, self.file = values, file
+    def __init__(self, values: Mapping[str, Any], read: set[str]) -> None:
+        super().__init__(values)
+        self._read = read
+
+    def __getitem__(self, key: str) -> Any:
+        self._read.add(key)
+        return super().__getitem__(key)
+
+    def __contains__(self, key: object) -> bool:
+        self._read.add(str(key))
+        return super().__contains__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._read.add(key)
+        return super().get(key, default)
+
+
+class Config:
+    """The values of config.json; each error names the file, the key and what is allowed.
+
+    read  the keys that were asked for so far, of this and of what was made of it by `replaced`
+    """
+
+    def __init__(self, values: Mapping[str, Any], file: str, read: set[str] | None = None) -> None:
+        self.read = set[str]() if read is None else read
+        self.values: Mapping[str, Any] = _Values(values, self.read)
+        self.file = file
+
+    def replaced(self, values: Mapping[str, Any]) -> Config:
+        """The same file with other values; what has another value there, or none, was read."""
+        for key, value in self.values.items():
+            if values.get(key, ...) is not value:
+                self.read.add(key)
+        return Config(values, self.file, self.read)
+
+    def copy(self) -> dict[str, Any]:
+        """The values, to change some of; what is asked of them was read."""
+        return _Values(self.values, self.read)
 
     def error(self, key: str, problem: str, allowed: str | None = None) -> ModelError:
         return ModelError(problem, file=self.file, field=key, allowed=allowed)

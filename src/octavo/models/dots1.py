@@ -29,7 +29,7 @@ def build(g: GraphBuilder, hp: Routed, w: Weights) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for layers with a window."""
-    if window_of_some(Config({"use_sliding_window": True, **config.values}, config.file)):
+    if window_of_some(config.replaced({"use_sliding_window": True, **config.values})):
         raise config.error("sliding_window", "is that of some layers", "full_attention in all")
     return routed.config_keys(config, SIGMOID, normalized=False) | routed.group_keys(config)
 

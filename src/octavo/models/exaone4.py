@@ -52,7 +52,7 @@ def config_keys(config: Config) -> Keys:
         period = len(pattern)
         if config.values.get("layer_types") is None and pattern != "L" * (period - 1) + "G":
             raise config.error("sliding_window_pattern", f"is {brief(pattern)}", "L and at last G, or layer_types")
-        config = Config({**config.values, "sliding_window_pattern": period}, config.file)
+        config = config.replaced({**config.values, "sliding_window_pattern": period})
     keys = layer_window_keys(config, PERIOD)
     if not keys:
         raise config.error("sliding_window", "is not null, though layer_types has none", "null")

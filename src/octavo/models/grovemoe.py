@@ -80,7 +80,7 @@ def feed_forward(g: GraphBuilder, hp: GroveMoe, b: Weights, h: Node) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for windows, and for dense layers between those of experts."""
-    config.only_flags({"use_sliding_window": False})
+    config.only_flags({"use_sliding_window": False, "norm_topk_prob": True})
     return qwen3moe.expert_layer_keys(config) | PUBLISHED
 
 

@@ -35,7 +35,7 @@ def build(g: GraphBuilder, hp: Routed, w: Weights) -> Node:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for layers that differ, for several experts for all tokens, and for dense first layers."""
-    one = Config({**config.values, **{key: _of_all(config, key) for key in LISTS if key in config.values}}, config.file)
+    one = config.replaced({**config.values, **{key: _of_all(config, key) for key in LISTS if key in config.values}})
     one.only({"num_shared_expert": 1, "moe_layer_num_skipped": 0})
     experts, width = one.size("num_experts", LIMITS["expert_count"]), LIMITS["expert_feed_forward_length"]
     dense = one.size("intermediate_size", width)

@@ -1,4 +1,5 @@
-"""Metadata under an architecture's own prefix: what is computed with, what changes nothing, and that there is no more.
+"""Metadata under an architecture's own prefix: what is computed with, what changes nothing, and that there is no more;
+and under `general.` and `tokenizer.`, where what is not in these tables is named in a warning.
 
 A key that is not in these tables may change what a model computes, so a file that has one is refused by its name,
 unless llama.cpp doesn't read it either.
@@ -7,12 +8,16 @@ unless llama.cpp doesn't read it either.
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Callable
+from fnmatch import translate
 from functools import cache
 
 from octavo.errors import ModelError, shown
 from octavo.io.gguf.metadata import Metadata
 
 _log = logging.getLogger("octavo")
+MOST_NAMED = 16
 
 SHARED = frozenset(
     """block_count context_length embedding_length feed_forward_length expert_count expert_used_count
@@ -63,25 +68,83 @@ NEUTRAL: dict[str, tuple[object, ...]] = {
 """Change nothing with these values, and have no computation here with others."""
 
 
+READ = (
+    "general.architecture", "general.type", "general.name", "general.alignment",
+    *(f"general.sampling.{end}" for end in ("temp", "top_k", "top_p", "min_p", "penalty_repeat", "penalty_last_n")),
+    "tokenizer.chat_template", "tokenizer.chat_template.*", "tokenizer.chat_templates",
+    *(f"tokenizer.ggml.{end}" for end in (
+        "model", "pre", "tokens", "token_type", "scores", "merges", "precompiled_charsmap", "add_space_prefix",
+        "remove_extra_whitespaces", "add_bos_token", "add_eos_token", "add_sep_token", "normalizer.lowercase",
+        "normalizer.strip_accents", "normalizer.nfc", "bos_token_id", "eos_token_id", "eos_token_ids",
+        "unknown_token_id", "padding_token_id", "seperator_token_id", "mask_token_id", "eot_token_id", "eom_token_id",
+        *(f"fim_{part}_token_id" for part in ("pre", "suf", "mid", "pad", "rep", "sep")),
+        *(f"{part}_token_id" for part in ("prefix", "suffix", "middle")),
+        "text_begin_ids", "text_end_ids", "text_lowercase", "text_max_length",
+        *(f"added_tokens.{flag}" for flag in ("lstrip", "rstrip", "single_word", "normalized")),
+    )),
+)  # fmt: skip
+"""Keys of `general.` and `tokenizer.` that say what is computed, or of what; * stands for anything."""
+HARMLESS = (
+    *(f"general.{end}" for end in (
+        "author", "base_model.*", "basename", "dataset.*", "datasets", "description", "doi", "file_type", "finetune",
+        "languages", "license", "license.*", "organization", "parameter_count", "quantization_version", "quantized_by",
+        "repo_url", "size_label", "source.*", "tags", "url", "uuid", "version", "sampling.xtc_threshold",
+        "sampling.mirostat_eta", "sampling.mirostat_tau",
+    )),
+    "tokenizer.ggml.token_type_count", "tokenizer.ggml.cls_token_id", "tokenizer.huggingface.json",
+    "tokenizer.rwkv.world",
+)  # fmt: skip
+"""Keys there that change nothing: who made a model and how, and what other keys say too."""
+OFF = {"general.sampling.mirostat": (0,), "general.sampling.xtc_probability": (0,)}
+"""Keys there that change nothing with these values."""
+
+
+def is_in(known: tuple[str, ...]) -> Callable[[str], bool]:
+    """Whether a key is one of these, of which those with a * are patterns."""
+    plain, patterns = {key for key in known if "*" not in key}, [translate(key) for key in known if "*" in key]
+    pattern = re.compile("|".join(patterns or ["(?!)"]))
+    return lambda key: key in plain or pattern.match(key) is not None
+
+
+def log_unread(file: str, left: list[str]) -> None:
+    """One warning that names the first of what nothing reads; none where there is nothing."""
+    if left:
+        more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
+        _log.warning("%s: nothing here reads %s%s", file, ", ".join(left[:MOST_NAMED]), more)
+
+
+def _unread(metadata: Metadata) -> list[str]:
+    """The keys of `general.` and `tokenizer.` that are in no table."""
+    known = is_in((*READ, *HARMLESS))
+    return [
+        key for key in metadata
+        if key.startswith(("general.", "tokenizer.")) and not known(key)
+        and not (key in OFF and _neutral(metadata, key, OFF[key]))
+    ]  # fmt: skip
+
+
 def check_keys(metadata: Metadata, path: str, arch: str, own: frozenset[str]) -> None:
     """Raises ModelError for a key under `<arch>.` that would change what is computed, or might.
 
-    A key that llama.cpp doesn't read either is named in a warning.
+    Keys that llama.cpp doesn't read either are named in a warning, with those of `general.` and `tokenizer.` that
+    nothing reads.
 
     own  fields that the architecture reads beside the shared ones
     """
+    unread: list[str] = []
     for key in metadata:
         field = key.removeprefix(f"{arch}.")
         if field == key or field in SHARED or field in own or field in UNUSED:
             continue
         if field not in NEUTRAL and field not in _fields_of_others():
-            _log.warning("%s: %s is a key that neither Octavo nor llama.cpp reads", path, shown(key)[1:-1])
+            unread.append(key)
             continue
         if field not in NEUTRAL:
             raise ModelError(f"is a key that Octavo does not compute {arch} with", file=path, field=key)
         if not _neutral(metadata, key, NEUTRAL[field]):
             problem = f"is {_value_text(metadata, key)}, which Octavo does not compute {arch} with"
             raise ModelError(problem, file=path, field=key, allowed=" or ".join(map(str, NEUTRAL[field])))
+    log_unread(path, [shown(key)[1:-1] for key in (*unread, *_unread(metadata))])
 
 
 @cache

@@ -149,7 +149,7 @@ def usual_config(config: Config) -> Config:
     own = _own(config)
     if unknown := [key for key in own if key not in WORDS and key not in LISTS]:
         raise config.error(f"linear_attn_config.{unknown[0]}", "is not computed with", ", ".join((*WORDS, *LISTS)))
-    return Config({**config.values, **{WORDS[key]: value for key, value in own.items() if key in WORDS}}, config.file)
+    return config.replaced({**config.values, **{WORDS[key]: value for key, value in own.items() if key in WORDS}})
 
 
 def _own(config: Config) -> dict[str, object]:

@@ -146,7 +146,7 @@ def _in_words_of_transformers(config: Config) -> Config:
     """The same where the authors' lists of zeros and ones are lists of names."""
     kinds = (("hybrid_layer_pattern", "layer_types", ("full_attention", "sliding_attention")),
              ("moe_layer_freq", "mlp_layer_types", ("dense", "sparse")))  # fmt: skip
-    values = dict(config.values)
+    values = config.copy()
     for theirs, word, of in kinds:
         flags = values.pop(theirs, None)
         if flags is None:
@@ -154,7 +154,7 @@ def _in_words_of_transformers(config: Config) -> Config:
         if not isinstance(flags, list) or not all(flag in (0, 1) for flag in flags):
             raise config.error(theirs, f"is {brief(flags)}", "0 or 1 for each layer")
         values[word] = [of[flag] for flag in flags]
-    return Config(values, config.file)
+    return config.replaced(values)
 
 
 def _rope_keys(config: Config, head: int) -> Keys:

@@ -61,7 +61,7 @@ def config_keys(config: Config) -> Keys:
         "v_head_dim": max(1, width // heads),
     }  # fmt: skip
     said = {word: value for word, value in config.values.items() if value is not None}
-    return latent.config_keys(Config(usual | said, config.file))
+    return latent.config_keys(config.replaced(usual | said))
 
 
 ARCH = Architecture(

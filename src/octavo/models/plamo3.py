@@ -110,7 +110,7 @@ def config_keys(config: Config) -> Keys:
 
 def usual_config(config: Config) -> Config:
     """config.json in the usual words: windows of older files, SwiGLU, and a rope that is stretched."""
-    values = dict(config.values)
+    values = config.copy()
     if isinstance(listed := values.get("sliding_window"), list):
         values |= _windows(config, listed)
     if values.get("sliding_window") is None:
@@ -126,7 +126,7 @@ def usual_config(config: Config) -> Config:
             "rope_type": "yarn", "rope_theta": values["rope_theta"], "factor": factor, "truncate": False,
             "original_max_position_embeddings": values.get("initial_context_length"),
         }  # fmt: skip
-    return Config(values, config.file)
+    return config.replaced(values)
 
 
 def _windows(config: Config, listed: list[Any]) -> dict[str, Any]:

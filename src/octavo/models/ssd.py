@@ -147,7 +147,7 @@ def with_head_size(config: Config, words: dict[str, str], width: int) -> Config:
     size = config.size(word, MOST) if config.values.get(word) not in (None, "auto") else width // heads
     if heads * size != width:
         raise config.error(word, f"does not make {width} numbers of {heads} heads", str(width // heads))
-    return Config({**config.values, word: size}, config.file)
+    return config.replaced({**config.values, word: size})
 
 
 def _refuse_limits(config: Config, word: str) -> None:

@@ -144,7 +144,7 @@ def _gated(g: GraphBuilder, limit: float) -> Callable[[Node, Node], Node]:
 
 def usual_config(config: Config) -> Config:
     """config.json where what the authors say by lists of all layers is said as transformers does."""
-    values, n = dict(config.values), config.size("num_hidden_layers", LIMITS["block_count"])
+    values, n = config.copy(), config.size("num_hidden_layers", LIMITS["block_count"])
     kinds = _list(config, "layer_types", ["full_attention"] * n)
     values |= {"layer_types": kinds[:n], "mtp_layer_types": values.get("mtp_layer_types") or kinds[n:]}
     if (listed := values.pop("moe_layers_enum", None)) is not None:
@@ -163,7 +163,7 @@ def usual_config(config: Config) -> Config:
         if isinstance(scaled := values.pop("rope_scaling", None), dict) and "full_attention" in found:
             found["full_attention"] |= scaled
         values["rope_parameters"] = found
-    return Config(values, config.file)
+    return config.replaced(values)
 
 
 def _list(config: Config, word: str, usual: list[Any]) -> list[Any]:

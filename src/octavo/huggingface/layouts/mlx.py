@@ -26,6 +26,10 @@ MODES = {"affine": (None, None), "mxfp4": (4, 32), "nvfp4": (4, 16), "mxfp8": (8
 """Bits and group of each mode; those of the affine one are settings."""
 
 
+USED = ("mode", "bits", "group_size")
+OF_THE_WRITER = ("quant_method",)
+
+
 @dataclass(frozen=True)
 class _Said:
     mode: str
@@ -44,10 +48,10 @@ class Mlx:
                 self._own[key] = None
             elif isinstance(value, dict):
                 own = settings.part(key)
-                own.only(("mode", "bits", "group_size"))
+                own.only(USED)
                 self._own[key] = _read_arguments(own, settings.values)
-            elif key not in ("mode", "bits", "group_size", "quant_method"):
-                settings.only(("mode", "bits", "group_size", "quant_method"))
+            elif key not in USED:
+                settings.only(USED, OF_THE_WRITER)
 
     def read(self, module: Module) -> list[LazyTensor]:
         if "scales" not in module:

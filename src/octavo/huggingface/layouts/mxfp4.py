@@ -15,6 +15,7 @@ from octavo.huggingface.layouts.module import Module, as_experts
 from octavo.huggingface.layouts.settings import Settings
 from octavo.io.gguf import LazyTensor
 
+USED, OF_THE_WRITER = ("quant_method", "modules_to_not_convert"), ("dequantize",)
 BLOCKS, SCALES = "_blocks", "_scales"
 
 
@@ -22,7 +23,7 @@ class Mxfp4:
     """The layout."""
 
     def __init__(self, settings: Settings) -> None:
-        settings.only(("quant_method", "modules_to_not_convert"), ("dequantize",))
+        settings.only(USED, OF_THE_WRITER)
         settings.strings("modules_to_not_convert")
 
     def read(self, module: Module) -> list[LazyTensor]:
