@@ -74,7 +74,7 @@ def test_keys_of_gguf_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFi
     known = {"general.license.name": "x", "general.source.url": "x", "tokenizer.chat_template.tools": "x",
              "general.base_model.0.name": "x", "split.mine": 1, "general.sampling.xtc_probability": 0.0}  # fmt: skip
     with GGUFFile.open(tiny.write(tmp_path / "m.gguf", keys=known | mine)) as file:
-        read_model(file)
+        assert read_model(file).hparams == read_model(file).hparams
     (line,) = [r.getMessage() for r in caplog.records if SAID in r.getMessage()]
     assert sorted(line.partition(f"{SAID} ")[2].split(", ")) == sorted(mine)
 

@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import Callable
 from fnmatch import translate
-from functools import cache
+from functools import cache, lru_cache
 
 from octavo.errors import ModelError, shown
 from octavo.io.gguf.metadata import Metadata
@@ -110,7 +110,13 @@ def log_unread(file: str, left: list[str]) -> None:
     """One warning that names the first of what nothing reads; none where there is nothing."""
     if left:
         more = f" and {len(left) - MOST_NAMED} more" if len(left) > MOST_NAMED else ""
-        _log.warning("%s: nothing here reads %s%s", file, ", ".join(left[:MOST_NAMED]), more)
+        _warn_once(f"{file}: nothing here reads {', '.join(left[:MOST_NAMED])}{more}")
+
+
+@lru_cache(maxsize=256)
+def _warn_once(text: str) -> None:
+    """A command reads the model of a file several times."""
+    _log.warning("%s", text)
 
 
 def _unread(metadata: Metadata) -> list[str]:
