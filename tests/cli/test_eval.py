@@ -84,7 +84,7 @@ def test_misses(octavo: Run, models: tuple[str, str]) -> None:
         (("eval", "ppl", "none.gguf", "TEXT"), "none.gguf"),
         (("eval", "ppl", "MODEL", "TEXT", "-c", "3"), "error: -c is 3 (allowed: 4 or more)"),
         (("eval", "ppl", "MODEL", "TEXT", "-c", "513"), "513"),
-        (("eval", "ppl", "MODEL", "TEXT", "-c", "512", "--chunks", "-1"), "chunks is -1"),
+        (("eval", "ppl", "MODEL", "TEXT", "-c", "512", "--chunks", "-2"), "--chunks is -2"),
         (("eval", "kl", "MODEL", "TEXT"), "--base"),
         (("eval", "kl", "MODEL", "TEXT", "--base", "MODEL", "--answers"), "--answers is for the text `demo`"),
         (("eval", "kl", "MODEL", "TEXT", "--base", "demo", "-c", "64"), "models of one vocabulary"),

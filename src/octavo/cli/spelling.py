@@ -301,6 +301,7 @@ class App(typer.Typer):
 
 
 def option_of(argument: str) -> Option | None:
-    """The row of an argument's name in Python."""
+    """The row of an argument's name in Python, where that of windows of a text is `context`."""
+    argument = "n_ctx" if argument == "context" else argument
     names = ((row, f"{row.python} {row.name[2:]}".replace("-", "_")) for row in ROWS)
     return next((row for row, words in names if argument and re.search(rf"\b{argument}\b", words)), None)
