@@ -79,7 +79,7 @@ def test_products_and_float16_beside_them_are_counted(monkeypatch: pytest.Monkey
                    (1, "cutlass_int8", ["1,000", *["100"] * 7, "20", "30", "88"]),
                    (2, "gemm_f16", ["4,000", *["100"] * 7, "25", "90", "40"]))  # fmt: skip
     calls = {"int8": lambda: said.append("int8"), "cuBLASLt int8": list, "cuBLASLt float16": lambda: said.append("f16")}
-    monkeypatch.setattr(measure, "_interpreted", lambda: False)
+    monkeypatch.setattr(measure, "is_interpreted", lambda: False)
     monkeypatch.setattr(measure, "products_of", lambda *given: said.append(given) or calls)
     monkeypatch.setattr(counters, "read_counters", lambda step: said.append(step) or parse(text.splitlines()))
     asked = ["bench", "gemm", "32", "64", "128", "--device", "gpu", "--counters", "--bias", "--seed", "3"]

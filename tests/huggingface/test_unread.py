@@ -63,6 +63,7 @@ def test_names_are_shown_without_control_characters(tmp_path: Path, caplog: pyte
     assert _lines(tmp_path, caplog)[0].isprintable()
 
 
+@pytest.mark.slow
 def test_folders_of_all_kinds_say_nothing_that_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name, case in TABLE.items():
         save_only(tmp_path / name, case)

@@ -254,9 +254,9 @@ def test_a_gated_repository(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_names_that_are_not_there(hub: Hub, repository: Repository) -> None:
     with pytest.raises(
-        HubError, match=r"has no Org/m-gguf, or it is private and no token is set; did you mean org/m-GGUF\?"
+        HubError, match=r"has no org/m, or it is private and no token is set; did you mean org/m-GGUF\?"
     ):
-        pull(HubName("Org/m-gguf"))
+        pull(HubName("org/m"))
     with pytest.raises(HubError, match=r"org/m-GGUF has no revision v9 \(there are: main\)"):
         pull(HubName(NAME.repo, None, "v9"))
 

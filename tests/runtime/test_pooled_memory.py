@@ -5,7 +5,8 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ class _Shared(VectorSteps):
 
     def __init__(self) -> None:
         self._sizes: dict[int, list[int]] = {}
+        self.engine: Any = SimpleNamespace(pool=SimpleNamespace(release=lambda sequence: None))
 
     def _parts(self, texts, waiting, held, room):  # type: ignore[no-untyped-def]
         chosen = waiting[-4:]
@@ -47,9 +49,6 @@ class _Shared(VectorSteps):
 
     def _step(self, feeds: list[Feed]) -> list[F32]:
         return np.split(np.ones((TOKENS * len(feeds), WIDTH), np.float32), len(feeds))
-
-    def _release(self, sequence: object) -> None:
-        pass
 
 
 class _Sharing(_Alone):

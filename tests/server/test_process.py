@@ -31,7 +31,7 @@ from octavo.server import supervise
 from octavo.server.channel import Channel, ChannelError, frame
 from octavo.server.client import EngineDiedError
 from octavo.server.fake import INFO
-from octavo.server.launch import STDIN, launch
+from octavo.server.launch import ENDING, STDIN, launch
 from octavo.server.messages import Add, Ping, Pong, Ready, encode, to_engine
 from octavo.server.options import EngineOptions
 from octavo.server.serve import _ending
@@ -396,13 +396,15 @@ def engines(pid: int) -> list[int]:
 
 
 def test_signals_that_end_a_server_but_for_one_that_is_ignored() -> None:
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
+    before = {n: signal.signal(n, signal.SIG_DFL) for name in ENDING if (n := getattr(signal, name, None))}
     try:
+        found = set(_ending())
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as under nohup
         ignoring = set(_ending())
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        assert set(_ending()) - ignoring == {signal.SIGHUP}
     finally:
-        signal.signal(signal.SIGHUP, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    assert found - ignoring == {signal.SIGHUP}
     assert {signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1} <= ignoring
 
 

@@ -14,13 +14,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
-from octavo.errors import BackendError
+from octavo.errors import BackendError, UsageError
 from octavo.graph.builder import CacheType
 from octavo.graph.node import Attention, Graph, Node
 from octavo.graph.plan import Plan
+
+if TYPE_CHECKING:
+    from octavo.bench.gemm.subject import How
 
 METRICS = {
     "nanoseconds": "gpu__time_duration.sum",
@@ -203,6 +206,23 @@ def run_step(model: str, new: int, depth: int, kv: CacheType, attention: Attenti
         engine = ready_engine(file, "gpu", new, depth, kv, attention=attention)
         with ready_step(engine, new, depth) as (plan, _):
             run_calls(plan, engine.graph)
+
+
+def count_gemm(m: int, n: int, k: int, scheme: str, device: str, how: How | None = None) -> dict[str, Any]:
+    """What an NVIDIA GPU's counters say of a product and of the libraries' beside it: m, n, k, scheme, and `kernels`,
+    rows of `by_product`.
+
+    Raises what `bench_gemm` raises, and BackendError without a GPU, without `ncu` or the right to read counters.
+    """
+    from octavo.bench.gemm.measure import is_interpreted, products_of
+    from octavo.bench.gemm.subject import How as Plain
+
+    scheme, how = scheme.lower(), how or Plain()
+    if device != "gpu" or is_interpreted():
+        raise UsageError("--counters are those of an NVIDIA GPU (allowed: --device gpu, without TRITON_INTERPRET)")
+    names = list(products_of(m, n, k, scheme, how))
+    found = read_counters({"gemm": {"m": m, "n": n, "k": k, "scheme": scheme, "how": asdict(how)}})
+    return {"m": m, "n": n, "k": k, "scheme": scheme, "kernels": by_product(found, names)}
 
 
 def run_gemm(m: int, n: int, k: int, scheme: str, how: Mapping[str, Any]) -> None:

@@ -74,7 +74,8 @@ as no BLAS there has float16; on a GPU float16, and the vendor's of 8 bits.
 from the exact product of the same quantized numbers.
     """
     from octavo.backends.gpu.device import unusable
-    from octavo.bench.gemm.measure import bench_gemm, count_gemm
+    from octavo.bench.counters import count_gemm
+    from octavo.bench.gemm.measure import bench_gemm
 
     where = ("gpu" if unusable() is None else "cpu") if device == "auto" else device
     if counters:

@@ -15,7 +15,7 @@ from octavo.io.gguf.metadata import Metadata
 from octavo.models.cache_scales import static_scales
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import HyperparamReader, Hyperparams
-from octavo.models.keys import check_keys
+from octavo.models.keys import READ_BY_SOME, check_keys
 from octavo.models.names import OUTER
 from octavo.models.weights import Tensors, Weights
 
@@ -161,6 +161,9 @@ class Architecture(Generic[H]):
     unwritten_classes: tuple[str, ...] = ()
     biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     config_values: Callable[[H], Mapping[str, Any]] = lambda hp: {}
+
+    def __post_init__(self) -> None:
+        READ_BY_SOME.update(self.keys)
 
     def plain_name(self, name: str) -> str:
         """The name of a checkpoint's tensor without what it may begin with."""

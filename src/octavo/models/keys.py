@@ -19,6 +19,8 @@ from octavo.io.gguf.metadata import Metadata
 _log = logging.getLogger("octavo")
 MOST_NAMED = 16
 
+READ_BY_SOME: set[str] = set()
+"""Fields that an architecture here reads beside the shared ones: each adds its own."""
 SHARED = frozenset(
     """block_count context_length embedding_length feed_forward_length expert_count expert_used_count
     expert_feed_forward_length attention.head_count attention.head_count_kv attention.key_length attention.value_length
@@ -142,7 +144,7 @@ def check_keys(metadata: Metadata, path: str, arch: str, own: frozenset[str]) ->
         field = key.removeprefix(f"{arch}.")
         if field == key or field in SHARED or field in own or field in UNUSED:
             continue
-        if field not in NEUTRAL and field not in _fields_of_others():
+        if field not in NEUTRAL and field not in READ_BY_SOME and field not in _fields_of_llama_cpp():
             unread.append(key)
             continue
         if field not in NEUTRAL:
@@ -154,15 +156,12 @@ def check_keys(metadata: Metadata, path: str, arch: str, own: frozenset[str]) ->
 
 
 @cache
-def _fields_of_others() -> frozenset[str]:
-    """The fields that llama.cpp knows, as the gguf package lists them, and those that architectures here read."""
+def _fields_of_llama_cpp() -> frozenset[str]:
+    """The fields that llama.cpp knows, as the gguf package lists them."""
     from gguf.constants import Keys
 
-    from octavo.models.registry import ARCHITECTURES
-
     named = (value for group in vars(Keys).values() if isinstance(group, type) for value in vars(group).values())
-    fields = (v.removeprefix("{arch}.") for v in named if isinstance(v, str) and v.startswith("{arch}."))
-    return frozenset(fields).union(*(architecture.keys for architecture in ARCHITECTURES.values()))
+    return frozenset(v.removeprefix("{arch}.") for v in named if isinstance(v, str) and v.startswith("{arch}."))
 
 
 def _neutral(metadata: Metadata, key: str, allowed: tuple[object, ...]) -> bool:

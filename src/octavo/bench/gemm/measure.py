@@ -7,7 +7,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -64,7 +63,7 @@ def bench_gemm(m: int, n: int, k: int, scheme: str, device: str, how: How | None
     missing.
     """
     scheme, how = scheme.lower(), how or How()
-    interpreted = device == "gpu" and _interpreted()
+    interpreted = device == "gpu" and is_interpreted()
     if interpreted:
         _require_small(m * n * k, scheme)
     x, w = drawn(m, n, k, _whole(scheme), how.seed)
@@ -91,22 +90,6 @@ def products_of(m: int, n: int, k: int, scheme: str, how: How) -> dict[str, Call
     return {scheme: subject.calls(1)[0], **{name: calls[0] for name, calls in beside.items()}}
 
 
-def count_gemm(m: int, n: int, k: int, scheme: str, device: str, how: How | None = None) -> dict[str, Any]:
-    """What an NVIDIA GPU's counters say of a product and of the libraries' beside it: m, n, k, scheme, and `kernels`,
-    rows of `counters.by_product`.
-
-    Raises what `bench_gemm` raises, and BackendError without a GPU, without `ncu` or the right to read counters.
-    """
-    from octavo.bench.counters import by_product, read_counters
-
-    scheme, how = scheme.lower(), how or How()
-    if device != "gpu" or _interpreted():
-        raise UsageError("--counters are those of an NVIDIA GPU (allowed: --device gpu, without TRITON_INTERPRET)")
-    names = list(products_of(m, n, k, scheme, how))
-    found = read_counters({"gemm": {"m": m, "n": n, "k": k, "scheme": scheme, "how": asdict(how)}})
-    return {"m": m, "n": n, "k": k, "scheme": scheme, "kernels": by_product(found, names)}
-
-
 def _timed(subject: GemmSubject, x: F32, w: F32, scheme: str, device: str) -> dict[str, Any]:
     """How fast a product is, beside the limit and the libraries'."""
     m, n, k = len(x), len(w), x.shape[1]
@@ -130,7 +113,7 @@ def _timed(subject: GemmSubject, x: F32, w: F32, scheme: str, device: str) -> di
     }  # fmt: skip
 
 
-def _interpreted() -> bool:
+def is_interpreted() -> bool:
     from octavo.backends.gpu.device import interpreted, target
 
     target()  # raises where there is neither a GPU nor an interpreter
