@@ -41,7 +41,7 @@ def takes(use: ToolUse, text: str) -> bool:
 
 
 @pytest.mark.parametrize("form", [GENERIC, XML], ids=lambda form: form.name)
-@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("choice", ["auto", pytest.param("required", marks=pytest.mark.slow)])
 def test_calls_of_one_of_800_tools(form: ToolFormat, choice: Any) -> None:
     use = ToolUse(form, [Tool(f"tool_{i}", parameters(i)) for i in range(800)], choice, several=False)
 

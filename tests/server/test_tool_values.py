@@ -18,6 +18,7 @@ from octavo.server.tool_grammar import tools_grammar
 from octavo.server.tool_parameters import Tool
 from octavo.server.tool_use import ToolUse
 from tests.runtime.grammar_walk import allowed_tokens
+from tests.sampling import slow, some
 from tests.server.calls import PLAIN, called, read
 from tests.server.test_detail import Result
 
@@ -144,8 +145,9 @@ LITERALS: list[tuple[dict[str, Any], str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("choice", ["required", "auto"])
+@pytest.mark.parametrize(
+    ("choice", "strict"), some([("required", True), ("required", False), ("auto", True), ("auto", False)], 1)
+)
 def test_lists_and_objects_of_python(choice: Literal["required", "auto"], strict: bool) -> None:
     """Seed-OSS's template writes those of earlier calls as Python does, and its models do so, too."""
     (form,) = (form for form in FORMATS if form.literals)
@@ -210,7 +212,7 @@ OPTIONAL: list[tuple[dict[str, Any], str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("choice", ["required", "auto"])
+@pytest.mark.parametrize("choice", ["required", slow("auto")])
 def test_strict_values_between_marks_that_may_be_null(choice: Literal["required", "auto"]) -> None:
     """Fields of pydantic's models, optional ones and those of other models; strict tools with such were refused."""
     (form,) = (form for form in FORMATS if form.mark)
@@ -257,8 +259,8 @@ def test_words_of_python_that_a_schema_does_not_allow() -> None:
             written(form, schema, {"a": text})
 
 
-@pytest.mark.parametrize("form", [form for form in FORMATS if form.tight], ids=lambda form: form.name)
-@pytest.mark.parametrize("choice", ["required", "auto"])
+@pytest.mark.parametrize("form", some((form for form in FORMATS if form.tight), 2), ids=lambda form: form.name)
+@pytest.mark.parametrize("choice", [slow("required"), "auto"])
 def test_line_ends_that_some_models_do_not_write(form: ToolFormat, choice: Literal["required", "auto"]) -> None:
     """GLM-4.5 and 4.6 end lines around tags, later ones do not; each of them may write calls as it was trained to."""
     shapes: list[dict[str, Any]] = [
@@ -362,8 +364,8 @@ def test_any_optional_parameters_may_be_left_out(name: str) -> None:
     for required in ([], ["b"]):
         schema = {"type": "object", "properties": {key: {"type": "integer"} for key in keys}, "required": required}
         for n in range(len(keys) + 1):
-            for some in combinations([key for key in keys if key not in required], n):
-                given = {key: i for i, key in enumerate((*required, *some))}
+            for chosen in combinations([key for key in keys if key not in required], n):
+                given = {key: i for i, key in enumerate((*required, *chosen))}
                 assert written(form, schema, {key: str(value) for key, value in given.items()}) == given
                 if form.mark:  # an object within a value
                     inside = {"type": "object", "properties": {"o": schema, "p": schema}}
