@@ -92,7 +92,7 @@ def test_scales_of_groups() -> None:
     wanted = ("_64_zero:1:sm_90", "_128:512:sm_90", "_64:512:sm_80", "_64:512:sm_100", "_32:512:gfx942",
               "_64:512:gfx1100")  # fmt: skip
     for row in rows_of("ahead_of_time_gemm", [f"int8_groups{case}" for case in wanted]):
-        assert any(re.search(r"\.s8\.s8$|v_w?mf?ma_i32_", i) for i in row["instructions"]), row
+        assert any(re.search(r"\.s8\.s8$|kind::i8$|v_w?mf?ma_i32_", i) for i in row["instructions"]), row
         assert not row["spills"], row
 
 
