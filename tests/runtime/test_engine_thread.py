@@ -98,7 +98,13 @@ def test_a_model_that_is_dropped_ends_its_thread(alphabet_path: str) -> None:
 
 def printed(script: str) -> tuple[int, list[str], list[str]]:
     """The status of a process of its own, and what it prints, but for the word on kernels."""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=HANG_S, check=False)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
     told = [line for line in done.stderr.splitlines() if "compiling kernels" not in line]
     return done.returncode, done.stdout.splitlines(), told
 
