@@ -201,14 +201,3 @@ def sums_to_f32(ty, sums, begin, zero, columns):
         return to_float(b, b.sub(total, b.mul(zero, load_at(b, a[3], V_I32))))
 
     return f32x16(*[types.intp] * 4), gen
-
-
-@intrinsic
-def floats_of_sums(ty, sums):
-    """n vectors of 16 integers as floats."""
-    block = Block(f32x16, sums.n)
-
-    def gen(c, b, s, a):
-        return block.of(b, (to_float(b, b.extract_value(a[0], t)) for t in range(block.n)))
-
-    return block(sums), gen

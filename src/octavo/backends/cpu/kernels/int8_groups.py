@@ -17,7 +17,8 @@ from octavo.jit.simd import (
     sum_lanes,
     zeros,
 )
-from octavo.jit.simd.integers import INT8, dot_row, floats_of_sums, load_sums
+from octavo.jit.simd.integers import INT8, dot_row, load_sums
+from octavo.jit.simd.pairs import to_floats
 
 ROWS = 16
 """Rows of the weight that a task multiplies with all tokens."""
@@ -47,7 +48,7 @@ def int8_groups_kernel(n: int) -> Any:
                     for _step in range(steps):
                         dots = dot_row(dots, w, w, x, a.x_stride, kind)
                         w, x = w + 64, x + 64
-                    scaled = scale_block(floats_of_sums(dots), x_scales + 4 * group, groups * 4)
+                    scaled = scale_block(to_floats(dots), x_scales + 4 * group, groups * 4)
                     acc = fma_blocks(acc, scaled, splat(f32_pointer(w_scales)[group]))  # n x [16]
                     begins += room
                 store_block(sums, 64, acc)
