@@ -15,15 +15,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from octavo.bench.gemm.subject import How
 from octavo.errors import BackendError, UsageError
 from octavo.graph.builder import CacheType
 from octavo.graph.node import Attention, Graph, Node
 from octavo.graph.plan import Plan
-
-if TYPE_CHECKING:
-    from octavo.bench.gemm.subject import How
 
 METRICS = {
     "nanoseconds": "gpu__time_duration.sum",
@@ -215,9 +213,8 @@ def count_gemm(m: int, n: int, k: int, scheme: str, device: str, how: How | None
     Raises what `bench_gemm` raises, and BackendError without a GPU, without `ncu` or the right to read counters.
     """
     from octavo.bench.gemm.measure import is_interpreted, products_of
-    from octavo.bench.gemm.subject import How as Plain
 
-    scheme, how = scheme.lower(), how or Plain()
+    scheme, how = scheme.lower(), how or How()
     if device != "gpu" or is_interpreted():
         raise UsageError("--counters are those of an NVIDIA GPU (allowed: --device gpu, without TRITON_INTERPRET)")
     names = list(products_of(m, n, k, scheme, how))
@@ -228,7 +225,6 @@ def count_gemm(m: int, n: int, k: int, scheme: str, device: str, how: How | None
 def run_gemm(m: int, n: int, k: int, scheme: str, how: Mapping[str, Any]) -> None:
     """Make a call of a product on the GPU, number 0, and of the libraries' beside it, in their order."""
     from octavo.bench.gemm.measure import products_of
-    from octavo.bench.gemm.subject import How
 
     given = How(**{**how, "kinds": tuple(how["kinds"])})  # a list in JSON
     _in_ranges(list(enumerate(products_of(m, n, k, scheme, given).values())))
