@@ -147,11 +147,14 @@ CONTENT = '{"max_tokens": 1, "messages": [{"role": "user", "content": ['
      "input.0.content.0: Input should be an object"),
 ])  # fmt: skip
 def test_of_many_faults_one_is_found(front: Server, path: str, begin: str, part: str, end: str, message: str) -> None:
-    start = time.process_time()
-    status, error = front.refused(path, (begin + part * 500_000 + end).encode())
-    assert time.process_time() - start < 6  # a second by itself; what else this process does counts too
-    assert status == 400
-    assert error["message"].startswith(message)
+    took = list[float]()
+    while len(took) < 3 and (not took or took[-1] >= 2):  # what else this process does counts too
+        start = time.process_time()
+        status, error = front.refused(path, (begin + part * 500_000 + end).encode())
+        took.append(time.process_time() - start)
+        assert status == 400
+        assert error["message"].startswith(message)
+    assert min(took) < 2
 
 
 def test_keys_are_counted_before_their_values_are_looked_at(front: Server) -> None:
