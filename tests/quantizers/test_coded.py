@@ -19,7 +19,10 @@ from octavo.ops import export_qqq, quantize_w4a8
 from octavo.quantizers import quantize_checkpoint
 from tests.runtime import tiny
 
-BITS = {"w4a16-g128": 4.125, "w4a16": 4.125, "w8a16": 8.125, "fp8-block": 8.01, "mxfp4a16": 4.25, "nvfp4a16": 4.501}
+BITS = {
+    "w4a16-g128": 4.125, "w4a16-g64": 4.25, "w4a16-g32": 4.5, "w4a16": 4.125, "w8a16": 8.125, "fp8-block": 8.01,
+    "mxfp4a16": 4.25, "nvfp4a16": 4.501,
+}  # fmt: skip
 """Of a weight [256, 256] in the file, scales included."""
 
 
@@ -91,7 +94,10 @@ def test_the_kernels_own_words_are_those_of_the_operators(source: Path, tmp_path
 
 
 def test_layouts_and_schemes_that_do_not_go_together(source: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"layout awq does not hold w4a8 \(allowed: w4a16-g128 there; layout compress"):
+    with pytest.raises(
+        UsageError,
+        match=r"layout awq does not hold w4a8 \(allowed: w4a16-g128, w4a16-g64, w4a16-g32 there; layout compress",
+    ):
         quantize_checkpoint(source, tmp_path / "out", "w4a8", layout="awq")
     with pytest.raises(UsageError, match=r"layout 'marlin' \(allowed: compressed-tensors, gptq, awq, qqq"):
         quantize_checkpoint(source, tmp_path / "out", "w4a8", layout="marlin")

@@ -25,8 +25,8 @@ class SchemeOptions:
     scheme: Annotated[
         str | None,
         typer.Option("--scheme", metavar="SCHEME", rich_help_panel=SCHEME,
-                     help="int8-w8a8, w4a8, w4a8-g128, fp8, w4a16-g128, w4a16, w8a16, fp8-block, mxfp4a16 or nvfp4a16,"
-                          " as safetensors."),
+                     help="int8-w8a8, w4a8, w4a8-g128, fp8, w4a16-g128, w4a16-g64, w4a16-g32, w4a16, w8a16, fp8-block,"
+                          " mxfp4a16 or nvfp4a16, as safetensors."),
     ] = None  # fmt: skip
     rotate: Annotated[
         bool,

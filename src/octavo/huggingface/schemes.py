@@ -101,6 +101,8 @@ CHECKPOINT_SCHEMES = {
         CheckpointScheme("w4a8-g128", "INT4_G128", "int", 4, "group", GROUP, True, _PACK, multiple=GROUP),
         CheckpointScheme("fp8", "FP8", "float", 8, "channel", None, True, _FLOAT),
         CheckpointScheme("w4a16-g128", "GROUP4_128_F16", "int", 4, "group", GROUP, False, _PACK, "F16", GROUP),
+        CheckpointScheme("w4a16-g64", "GROUP4_64_F16", "int", 4, "group", 64, False, _PACK, "F16", 64),
+        CheckpointScheme("w4a16-g32", "GROUP4_32_F16", "int", 4, "group", 32, False, _PACK, "F16", 32),
         CheckpointScheme("w4a16", "INT4", "int", 4, "channel", None, False, _PACK, multiple=GROUP),
         CheckpointScheme("w8a16", "INT8", "int", 8, "channel", None, False, ("pack-quantized",), multiple=32),
         CheckpointScheme("fp8-block", "FP8_128", "float", 8, "block", GROUP, True, _FLOAT, multiple=GROUP),

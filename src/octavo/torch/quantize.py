@@ -34,7 +34,7 @@ def quantize_(
     """Replace every nn.Linear within a module by a QuantLinear of a scheme, and return the module.
 
     scheme  one of SCHEMES: "int8-w8a8", "w4a8", "w4a8-g128", "fp8": activations rounded by token; "w4a16-g128",
-            "w4a16", "w8a16", "fp8-block", "mxfp4a16", "nvfp4a16": weights alone
+            "w4a16-g64", "w4a16-g32", "w4a16", "w8a16", "fp8-block", "mxfp4a16", "nvfp4a16": weights alone
     skip    layers that stay: patterns of their whole names ("lm_head", "*.gate"), or a function of name and layer that
             says so; of itself, heads. A string is one pattern
     method  "rtn": weights rounded to nearest; "gptq": errors of a row make up for each other, over what the layer is

@@ -68,8 +68,8 @@ WRITERS = {
     writer.name: writer
     for writer in (
         _writer("compressed-tensors", _rows(*CHECKPOINT_SCHEMES), 1, compressed),
-        _writer("gptq", _rows("w4a16-g128", "w4a16", "w8a16"), 8, gptq),
-        _writer("awq", {"w4a16-g128": "GROUP4_128_Z_F16"}, 8, awq),
+        _writer("gptq", _rows("w4a16-g128", "w4a16-g64", "w4a16-g32", "w4a16", "w8a16"), 8, gptq),
+        _writer("awq", {f"w4a16-g{group}": f"GROUP4_{group}_Z_F16" for group in (128, 64, 32)}, 8, awq),
         _writer("qqq", _rows("w4a8", "w4a8-g128"), 64, qqq),
     )
 }
