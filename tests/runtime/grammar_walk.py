@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from functools import cache
 from random import Random
 
 import numpy as np
 
+from octavo.runtime.grammar import Grammars
 from octavo.runtime.request import Constraint
 from octavo.text import Tokenizer
 
 CLOSING = b'"}]'
+
+
+@cache
+def grammars_of(tokenizer: Tokenizer) -> Grammars:
+    """The grammars of a tokenizer, whose process is started once."""
+    return Grammars(tokenizer)
 
 
 def walk(constraint: Constraint, tokenizer: Tokenizer, rng: Random, most: int = 600) -> list[int] | None:

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from octavo.runtime import grammar
-from octavo.runtime.grammar import Grammar, Grammars
+from octavo.runtime.grammar import Grammar
 from octavo.runtime.thinking import MARKERS
 from octavo.server import chat
 from octavo.server.detail import Detail
@@ -20,7 +20,7 @@ from octavo.server.tool_formats import ToolFormat
 from octavo.server.tool_parameters import Tool
 from octavo.server.tool_use import ToolUse
 from octavo.text import Tokenizer
-from tests.runtime.grammar_walk import allowed_tokens, walk
+from tests.runtime.grammar_walk import allowed_tokens, grammars_of, walk
 from tests.server.running import Server
 from tests.server.test_detail import Result
 from tests.text.vocabularies import CONTROL, byte_level
@@ -58,7 +58,7 @@ def require_valid(calls: list[tuple[str, str]]) -> None:
 def called(form: ToolFormat, tool: Tool) -> tuple[str, str]:
     """The call of a reply that has to be one, by a model that knows nothing."""
     use = ToolUse(form, [tool], "required", several=False)
-    walked = (walk(Grammars(PLAIN).constraint(use.grammar(PLAIN)), PLAIN, Random(i), 900) for i in range(20))
+    walked = (walk(grammars_of(PLAIN).constraint(use.grammar(PLAIN)), PLAIN, Random(i), 900) for i in range(20))
     tokens = next(tokens for tokens in walked if tokens is not None)
     thinking = MARKERS[-1] if form.thinks[0] else None
     detail, found = Detail(PLAIN, (), thinking, use.parser(), use.call_id()), Result()
@@ -79,7 +79,7 @@ def read(
     use = ToolUse(form, [Tool("f", schema, strict)], choice, several=False)
     call = form.call.replace("NAME", "f").replace("NUMBER", "0").replace("ARGUMENTS", arguments)
     tokens = PLAIN.encode(call.join(form.around), add_special=False)
-    constraint = Grammars(PLAIN).constraint(use.grammar(PLAIN))
+    constraint = grammars_of(PLAIN).constraint(use.grammar(PLAIN))
     for i, token in enumerate(tokens):
         assert token in allowed_tokens(constraint, PLAIN), PLAIN.decode(tokens[:i])
         constraint.accept(token)

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from octavo.runtime.grammar import Grammars
 from octavo.server import chat
 from octavo.server.tool_formats import FORMATS, GENERIC, ToolFormat
 from octavo.server.tool_parameters import Tool
 from octavo.server.tool_use import ToolUse
-from tests.runtime.grammar_walk import allowed_tokens
+from tests.runtime.grammar_walk import allowed_tokens, grammars_of
 from tests.server.calls import ENDLESS, PLAIN
 from tests.server.running import Server
 
@@ -32,7 +31,7 @@ def functions(n: int, more: int = 4) -> list[dict[str, Any]]:
 
 def takes(use: ToolUse, text: str) -> bool:
     """Whether a reply of the tools may begin with a text."""
-    constraint = Grammars(PLAIN).constraint(use.grammar(PLAIN))
+    constraint = grammars_of(PLAIN).constraint(use.grammar(PLAIN))
     for token in PLAIN.encode(text, add_special=False):
         if token not in allowed_tokens(constraint, PLAIN):
             return False

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 
-from octavo.runtime.grammar import Grammar, Grammars
+from octavo.runtime.grammar import Grammar
 from octavo.runtime.request import Constraint
 from octavo.runtime.thinking import MARKERS, Thinking
 from octavo.server.detail import Detail
@@ -19,7 +19,7 @@ from octavo.server.tool_grammar import or_json, tools_grammar
 from octavo.server.tool_parameters import ANYTHING, Tool
 from octavo.server.tool_use import ToolUse
 from octavo.text import Tokenizer
-from tests.runtime.grammar_walk import allowed_tokens, walk
+from tests.runtime.grammar_walk import allowed_tokens, grammars_of, walk
 from tests.sampling import some
 from tests.server.calls import KNOWN, PLAIN, called, read, require_valid
 from tests.server.test_detail import Result
@@ -39,7 +39,7 @@ OF_EACH_MARKER = [*IN_FORMATS[: len(FORMATS) + 1], *some(IN_FORMATS[len(FORMATS)
 @pytest.mark.parametrize(("form", "tokenizer"), OF_EACH_MARKER, ids=lambda p: getattr(p, "name", ""))
 def test_a_reply_that_has_to_be_a_call_is_one(form: ToolFormat, tokenizer: Tokenizer) -> None:
     """In each format, by a model that knows nothing, with markers that are text or tokens."""
-    grammars, use = Grammars(tokenizer), ToolUse(form, KNOWN, "required")
+    grammars, use = grammars_of(tokenizer), ToolUse(form, KNOWN, "required")
     ended = 0
     for seed in range(12):
         grammar = use.grammar(tokenizer)
@@ -63,7 +63,7 @@ def test_a_call_that_a_reply_opens_is_one(form: ToolFormat, tokenizer: Tokenizer
     use, ended = ToolUse(form, KNOWN, "auto", several=False), 0
     grammar = use.grammar(tokenizer)
     for seed in range(12):
-        constraint = Grammars(tokenizer).constraint(grammar)
+        constraint = grammars_of(tokenizer).constraint(grammar)
         begun = tokenizer.encode(f"Let me see: <tool {{1}}\n{form.opens[0]}", add_special=False)
         for token in begun:
             assert token in allowed_tokens(constraint, tokenizer)
@@ -100,7 +100,7 @@ def test_values_in_values_between_marks() -> None:
     for seed in range(12):
         grammar = use.grammar(PLAIN)
         assert grammar is not None
-        tokens = walk(Grammars(PLAIN).constraint(grammar), PLAIN, Random(seed), 450)
+        tokens = walk(grammars_of(PLAIN).constraint(grammar), PLAIN, Random(seed), 450)
         if tokens is not None:
             detail, found = Detail(PLAIN, (), None, use.parser(), use.call_id()), Result()
             found.take([*detail.push([t for t in tokens if t not in PLAIN.stop_ids]), *detail.finish()])
@@ -177,7 +177,7 @@ def test_a_text_between_marks_that_are_tokens() -> None:
     tokenizer = Tokenizer.from_metadata(byte_level([], special={**SPECIAL, form.mark: CONTROL}, eos_token_id=256))
     use = ToolUse(form, [Tool("f", {"properties": {"a": {"type": "string"}}, "required": ["a"]})], "required")
     for value in VALUES:
-        constraint = Grammars(tokenizer).constraint(use.grammar(tokenizer))
+        constraint = grammars_of(tokenizer).constraint(use.grammar(tokenizer))
         begin, end = form.call.replace("NAME", "f").split("ARGUMENTS")
         for token in tokenizer.encode(f"{begin}a:{form.mark}{value}{form.mark}{end}", add_special=False):
             assert token in allowed_tokens(constraint, tokenizer)
@@ -207,7 +207,7 @@ def test_a_call_without_a_marker(name: str, begun: str) -> None:
     (form,) = (f for f in FORMATS if f.name == name)
     grammar = ToolUse(form, KNOWN, "auto").grammar(PLAIN)
     for text, free in ((begun, False), (begun[:5], True), (f"See {begun}", True), (begun.replace("wea", "x"), True)):
-        constraint = Grammars(PLAIN).constraint(grammar)
+        constraint = grammars_of(PLAIN).constraint(grammar)
         for token in PLAIN.encode(text, add_special=False):
             constraint.accept(token)
         assert (PLAIN.stop_ids <= allowed_tokens(constraint, PLAIN)) == free
@@ -216,7 +216,7 @@ def test_a_call_without_a_marker(name: str, begun: str) -> None:
 def test_calls_after_thinking() -> None:
     """What stands in thinking is held to nothing."""
     grammar = ToolUse(GENERIC, KNOWN, "auto").grammar(PLAIN)
-    constraint = Grammars(PLAIN).constraint(grammar, Thinking("<think>", "</think>", begun=True))
+    constraint = grammars_of(PLAIN).constraint(grammar, Thinking("<think>", "</think>", begun=True))
     for token in PLAIN.encode("<tool_call>x</think>\n<tool_call>", add_special=False):
         constraint.accept(token)
     assert {PLAIN.texts[i] for i in allowed_tokens(constraint, PLAIN)} == {"Ċ"}
@@ -251,7 +251,7 @@ def test_a_call_that_has_to_be_after_thinking(name: str, named: bool, tokenizer:
     replies += [(replace(thinking, ended=True), f"{gap}{call}", "") for gap in gaps]
     for state, text, thought in replies:
         tokens = tokenizer.encode(text, add_special=False, parse_special=True)
-        constraint = Grammars(tokenizer).constraint(use.grammar(tokenizer), state)
+        constraint = grammars_of(tokenizer).constraint(use.grammar(tokenizer), state)
         for i, token in enumerate(tokens):
             assert token in allowed_tokens(constraint, tokenizer), tokenizer.decode(tokens[: i + 1])
             constraint.accept(token)
@@ -265,12 +265,12 @@ def test_a_named_call_is_one_call() -> None:
     grammar = tools_grammar(
         GENERIC, [Tool("now", {"type": "object", "additionalProperties": False})], PLAIN, several=False
     )
-    tokens = walk(Grammars(PLAIN).constraint(grammar), PLAIN, Random(1))
+    tokens = walk(grammars_of(PLAIN).constraint(grammar), PLAIN, Random(1))
     assert tokens is not None
     assert "".join(PLAIN.decode(tokens).split()) == '<tool_call>{"name":"now","arguments":{}}</tool_call>'
 
 
 def test_calls_or_json() -> None:
     grammar = or_json(tools_grammar(GENERIC, KNOWN, PLAIN, several=True), Grammar.json_schema({"enum": ["x"]}))
-    found = {walked[0] for i in range(20) if (walked := walk(Grammars(PLAIN).constraint(grammar), PLAIN, Random(i)))}
+    found = {walked[0] for i in range(20) if (walked := walk(grammars_of(PLAIN).constraint(grammar), PLAIN, Random(i)))}
     assert {PLAIN.texts[i] for i in found} == {'"', "<"}

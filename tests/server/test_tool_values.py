@@ -10,14 +10,13 @@ import jsonschema
 import pytest
 
 from octavo.errors import GrammarError
-from octavo.runtime.grammar import Grammars
 from octavo.server.detail import Detail
 from octavo.server.plain_values import MOST_SCHEMAS, value_of
 from octavo.server.tool_formats import FORMATS, ToolFormat
 from octavo.server.tool_grammar import tools_grammar
 from octavo.server.tool_parameters import Tool
 from octavo.server.tool_use import ToolUse
-from tests.runtime.grammar_walk import allowed_tokens
+from tests.runtime.grammar_walk import allowed_tokens, grammars_of
 from tests.sampling import slow, some
 from tests.server.calls import PLAIN, called, read
 from tests.server.test_detail import Result
@@ -283,7 +282,7 @@ def calls_of(form: ToolFormat, schema: dict[str, Any], text: str, choice: Any) -
     """Calls of a reply, all of which a grammar of the schema allows."""
     use = ToolUse(form, [Tool("f", schema)], choice)
     tokens = PLAIN.encode(text, add_special=False)
-    constraint = Grammars(PLAIN).constraint(use.grammar(PLAIN))
+    constraint = grammars_of(PLAIN).constraint(use.grammar(PLAIN))
     for i, token in enumerate(tokens):
         assert token in allowed_tokens(constraint, PLAIN), PLAIN.decode(tokens[:i])
         constraint.accept(token)
@@ -378,7 +377,7 @@ def test_parameters_of_calls_that_none_is_twice_in(name: str) -> None:
     (form,) = (form for form in FORMATS if form.name == name)
     schema = {"type": "object", "properties": {key: {"type": "integer"} for key in "abc"}}
     begin, _ = form.call.replace("NAME", "f").split("ARGUMENTS")
-    constraint = Grammars(PLAIN).constraint(ToolUse(form, [Tool("f", schema)], "required").grammar(PLAIN))
+    constraint = grammars_of(PLAIN).constraint(ToolUse(form, [Tool("f", schema)], "required").grammar(PLAIN))
     one = form.parameter.replace("KEY", "b").replace("VALUE", "1")
     for token in PLAIN.encode(f"{form.around[0]}{begin}{one}{form.comma}", add_special=False):
         assert token in allowed_tokens(constraint, PLAIN)
@@ -394,4 +393,4 @@ def test_many_optional_parameters() -> None:
         for n in (20, 200)
     )
     assert len(many.text) < 12 * len(few.text)
-    Grammars(PLAIN).constraint(many)
+    grammars_of(PLAIN).constraint(many)
