@@ -76,7 +76,8 @@ def test_five_hundred_tools_are_held(server: Server, monkeypatch: pytest.MonkeyP
     assert "argument_19_3" in texts[1]
 
 
-@pytest.mark.parametrize("choice", ["auto", pytest.param("required", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("choice", ["auto", "required"])
 def test_more_than_a_grammar_can_hold(server: Server, monkeypatch: pytest.MonkeyPatch, choice: str) -> None:
     monkeypatch.setattr(chat, "encode_chat", lambda *_: [1, 2, 3])
     body = {"messages": ASK, "tools": functions(300, 100), "tool_choice": choice, "max_tokens": 1}
