@@ -15,14 +15,12 @@ from octavo.bench.cases import CASES, OpCase, compare, run
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
+from tests.backends.layout_classes import FIRST
 
-ROWS = {"Q4_K", "Q6_K", "Q5_1", "Q8_0", "IQ4_NL", "F16"}
-"""Formats whose rows are read by default: they differ in bits, groups, levels of scales, minima, tables or how scales
-are stored."""
 TILES = {"Q4_K", "Q8_0", "F16"}
 """Formats that run by default with numbers of tokens whose kernels differ in the size of a tile only."""
-ONCE = {"Q6_K": (8, 9), "Q5_1": (8,), "Q4_0": (8,), "IQ4_NL": (8,), "IQ3_S": (8,), "BF16": (9,), "F32": (9,)}
-"""Other formats that run by default, with a kernel or two: with these numbers of tokens."""
+ONCE = {"Q6_K": 8, "Q5_1": 8, "IQ4_NL": 8}
+"""Formats that also run with a number of tokens whose kernel differs."""
 
 
 def is_slow(case: OpCase) -> bool:
@@ -31,11 +29,12 @@ def is_slow(case: OpCase) -> bool:
     if shape.get("n") == 2880 or case.past == (4095,):
         return True
     if case.op == "get_rows":
-        return case.formats[0] not in ROWS
+        return case.formats[0] not in (FIRST if case.tokens == 9 else TILES)
     if case.op in ("mul_mat", "mul_mat_id"):
         if case.formats[0] in TILES:
             return case.op == "mul_mat" and case.tokens in (3, 4, 6, 7)
-        return case.op == "mul_mat_id" or case.tokens not in ONCE.get(case.formats[0], ())
+        once = {ONCE.get(case.formats[0]), 9 if case.formats[0] in FIRST and shape["k"] in (256, 264) else None}
+        return case.op == "mul_mat_id" or case.tokens not in once
     if case.op == "mul_mat_concat":
         return case.tokens == 2
     if case.op == "rope":

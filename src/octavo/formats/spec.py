@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from octavo.errors import QuantFormatError
 from octavo.formats.grid import Grid
 
 U8 = npt.NDArray[np.uint8]
@@ -156,6 +157,15 @@ class BlockFormat:
     folds: bool = False
     activation: str = "q8_1"
     note: str = ""
+
+    def __post_init__(self) -> None:
+        """Raises QuantFormatError for a row that contradicts itself."""
+        for inner, outer in (("group", "super"), ("super", "block")):
+            few, many = getattr(self, inner), getattr(self, outer)
+            if few < 1 or many % few:
+                raise QuantFormatError(f"{self.name}: a {outer} of {many} values does not hold whole {inner}s of {few}")
+        if self.table is not None and len(self.table) != 1 << self.bits:
+            raise QuantFormatError(f"{self.name}: a table of {len(self.table)} values for codes of {self.bits} bits")
 
     @cached_property
     def block_bytes(self) -> int:

@@ -9,24 +9,26 @@ import pytest
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import CASES, OpCase, compare, run
-from octavo.formats import FORMATS
+from octavo.formats import by_name
+from tests.backends.layout_classes import FIRST
 
-KERNELS = {("Q4_K", 1), ("Q4_K", 5), ("Q4_K", 9), ("Q6_K", 1), ("Q6_K", 9)}
-"""Formats and numbers of tokens that run a kernel each: matvec, mmq_mma, mmq_dot."""
-SELDOM = {f.name for f in FORMATS if f.grid or f.bits == 2} - {"Q2_K", "TQ2_0", "IQ2_XS"}
-"""Formats like others that run always."""
+KERNELS = {("Q4_K", 5), ("Q4_K", 9), ("Q6_K", 9)}
+"""Formats and numbers of tokens that run a kernel each beside matvec and mmq_mma: those of more tokens."""
 
 
 def _kind(case: OpCase) -> tuple[Any, ...] | None:
     """What a case stands for among those run always; None for one that is too slow for that."""
     if case.tokens > 33 or sum(case.past) > 130 or case.shape.get("n", 0) > 512 or case.shape.get("k", 0) > 4096:
         return None
-    if SELDOM.intersection(case.formats) or case.shape.get("heads", 0) > 16:
+    if case.shape.get("heads", 0) > 16:
         return None
     if case.op == "mul_mat":
-        small = case.shape["n"] == 16 or case.shape["k"] == 264
-        alone = (case.formats[0], case.tokens) in KERNELS
-        return (case.formats, case.tokens if alone else 0, case.shape["k"] == 264) if small else None
+        if case.shape["n"] != 16 and case.shape["k"] != 264:
+            return None
+        runs = case.formats[0] in FIRST or by_name(case.formats[0]).is_float
+        if not (runs and case.tokens in (1, 8)) and (case.formats[0], case.tokens) not in KERNELS:
+            return None
+        return case.formats, case.tokens, case.shape["k"] == 264
     if case.op == "mul_mat_id":
         if case.shape["n"] != 50 or case.formats[0] not in ("Q4_K", "F16"):
             return None

@@ -161,6 +161,8 @@ def _scale_place(name: str, at: int | AnyArray, row_bytes: int, nbytes: int, fli
 
 
 NONE = np.zeros(1, np.uint8)
+BITS = (2, 3, 4, 5, 6, 8)
+TABLE = 16  # values of a table that a byte shuffle looks up; larger ones are looked up here, and stored as 8 bits
 
 
 def _parts(experts: int, n: int, k: int) -> Iterator[tuple[int, slice]]:
@@ -206,7 +208,9 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind, compact: bool) -> Layout:
     two_level = fmt.super != fmt.group
     if two_level and (fmt.group not in (16, 32) or fmt.super % STEP):
         raise QuantFormatError(f"{fmt.name}: no CPU layout for groups of {fmt.group} in {fmt.super}")
-    keeps_table = fmt.table is not None and host.has_byte_shuffle()
+    if fmt.bits not in BITS and not fmt.base3:
+        raise QuantFormatError(f"{fmt.name}: no CPU layout for codes of {fmt.bits} bits")
+    keeps_table = fmt.table is not None and len(fmt.table) <= TABLE and host.has_byte_shuffle()
     points = points_of(fmt.grid, fmt.group) if keeps_table and fmt.grid and not _as_codes(fmt.grid, compact) else None
     table, step = (fmt.table, fmt.step) if points or not keeps_table else _smallest_table(fmt)
     return Layout(

@@ -49,6 +49,8 @@ from octavo.errors import QuantFormatError
 from octavo.formats.spec import BlockFormat
 
 TILE = 128  # values of K that padding rounds to
+UNIT = 256  # values of K that `mmq_mma` takes at once, whose scales have one d
+TABLE = 16  # values of a table, which kernels look up as four words of bytes
 HALF = 64
 FEW_ROWS = 4096
 IN_ORDER = (*range(8), *range(15, 7, -1))
@@ -207,8 +209,10 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind, *, as_codes: bool = False) -> 
         return Layout(2, fmt.group, fmt.super, kept, False, 0, False, fmt.offset, None, fmt.step, digits=True)
     group = min(_group(fmt), HALF // 2) if scale == "exponent" else _group(fmt)  # whole words of a tile's scales
     two_level = fmt.super > fmt.group
-    if fmt.is_float or group not in (16, 32, 64) or fmt.group % group or (two_level and fmt.super % TILE):
+    if fmt.is_float or group not in (16, 32, 64) or fmt.group % group or (two_level and fmt.super % UNIT):
         raise QuantFormatError(f"{fmt.name}: no GPU layout for groups of {fmt.group} in {fmt.super}")
+    if fmt.table is not None and len(fmt.table) > TABLE:
+        raise QuantFormatError(f"{fmt.name}: no GPU layout for a table of {len(fmt.table)} values")
     if two_level and scale != "f16":
         raise QuantFormatError(f"{fmt.name}: no GPU layout for two levels of scales over {scale}")
     if fmt.grid is not None and as_codes:
