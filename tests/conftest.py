@@ -32,6 +32,15 @@ sys.dont_write_bytecode = False
 gc.disable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the first test of each file that runs by default as one of `smoke`."""
+    seen = set[Path]()
+    for item in items:
+        if item.path not in seen and not {"slow", "browser"} & {mark.name for mark in item.iter_markers()}:
+            seen.add(item.path)
+            item.add_marker("smoke")
+
+
 def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()

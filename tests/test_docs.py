@@ -16,7 +16,7 @@ import pytest
 from octavo.runtime import Model
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 OF_THE_READER = re.compile(r"[\"'][^\"'\n]*\.(?:gguf|txt|raw|html|safetensors)[\"']|gpu|https?://|/path/|Qwen/|folder")
 """What a snippet names that is not there: a file, a GPU, a network."""

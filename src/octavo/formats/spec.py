@@ -164,7 +164,7 @@ class BlockFormat:
             few, many = getattr(self, inner), getattr(self, outer)
             if few < 1 or many % few:
                 raise QuantFormatError(f"{self.name}: a {outer} of {many} values does not hold whole {inner}s of {few}")
-        if self.table is not None and len(self.table) != 1 << self.bits:
+        if self.table is not None and not 1 << self.bits - 1 < len(self.table) <= 1 << self.bits:
             raise QuantFormatError(f"{self.name}: a table of {len(self.table)} values for codes of {self.bits} bits")
 
     @cached_property
