@@ -39,6 +39,7 @@ class GenerateOptions(SamplingOptions, total=False):
     max_tokens: int | None
     stop: str | Sequence[str] | None
     grammar: Grammar | None
+    logprobs: int | None
 
 
 ENDLESS = (-1, -2)
