@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from asyncio import to_thread
 from collections.abc import AsyncIterator, Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -102,6 +101,8 @@ class Generation(Reply):
 
     async def __aiter__(self) -> AsyncIterator[str]:
         """Pieces, each waited for in a thread of asyncio's own, so that its loop goes on meanwhile."""
+        from asyncio import to_thread
+
         try:
             while (piece := await to_thread(next, self, None)) is not None:
                 yield piece
