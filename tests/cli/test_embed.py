@@ -73,7 +73,7 @@ def test_one_text(embed: Run) -> None:
 def test_what_is_refused(embed: Run, octavo: Run, bert: str) -> None:
     assert "there are no texts" in embed(stdin=b"\n").error()
     assert "--output takes a vector for each text" in embed("a", "-o", "x.npy", "--pooling", "none").error()
-    assert "is an embedding model, which generates no text" in octavo("run", bert, "hi").error()
+    assert "is an embedding model, which generates no text: `octavo embed`" in octavo("run", bert, "hi").error()
     said = octavo("embed", "demo", "a", "--device", "reference").error()
     assert said.endswith("one of a text (needed: --pooling, or pooling=: mean, cls or last)")
     said = octavo("rank", "demo", "a", "b", "--device", "reference").error()
@@ -91,3 +91,12 @@ def test_ranks(octavo: Run, tmp_path: Path) -> None:
     assert [f"{entry['score']:.4f}" for entry in results] == [line.split()[0] for line in lines[1:]]
     assert results[0]["score"] >= results[1]["score"]
     assert "is a reranker" in octavo("embed", str(tmp_path), "a", "--device", "reference").error()
+
+
+@pytest.mark.parametrize("command", [["run", "hi"], ["eval ppl", "demo"], ["imatrix", "demo", "-o", "x"]], ids=str)
+def test_a_model_of_another_kind_is_refused_before_it_is_loaded(
+    octavo: Run, bert: str, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.runtime.engine.Engine.load", lambda engine: pytest.fail("weights are read"))
+    name, *rest = command
+    assert "is an embedding model" in octavo(*name.split(), bert, *rest).error()

@@ -14,7 +14,7 @@ import typer
 from octavo.cli.defaults import Defaults
 from octavo.cli.lora import adapters
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Where, gpu_layers
+from octavo.cli.options import PLACE, Where, gpu_layers
 from octavo.errors import INSTALL_BASE, OctavoError, UsageError
 
 if TYPE_CHECKING:
@@ -152,7 +152,10 @@ def serve(
     *,
     reached: Reached,
     ctx: Annotated[
-        int | None, typer.Option("--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).")
+        int | None,
+        typer.Option(
+            "--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).", rich_help_panel=PLACE
+        ),
     ] = None,
     usual: Defaults,
     where: Where,

@@ -14,7 +14,7 @@ from octavo.io.hub.cache import shown_name
 from octavo.runtime.arguments import flag, integer, require_known, wrong
 from octavo.runtime.conversation import Conversation
 from octavo.runtime.core import EngineCore
-from octavo.runtime.embedding import Embedder, Pooling
+from octavo.runtime.embedding import Embedder, Pooling, require_generating
 from octavo.runtime.engine import Engine
 from octavo.runtime.generation import Generation
 from octavo.runtime.grammar import Grammar, Grammars
@@ -96,7 +96,8 @@ class Model:
         prompt      a question (put in the model's chat template unless `raw`), messages, or token ids
         system      the system message that goes before a question
         think       whether the model is to think first, where its template leaves that open (`enable_thinking`)
-        max_tokens  where to stop at the latest (default: when the model ends its reply)
+        max_tokens  where to stop at the latest; None: where the context ends (default: that, or 512 of a model without
+                    a chat template, which seldom ends its reply)
         stop        text that ends the reply: a string, or several
         grammar     what the reply may be, see `octavo.Grammar`; it begins where thinking ends
         logprobs    how likely each token was, in `logprobs` of the reply, and so many of the likeliest in its place
@@ -270,14 +271,18 @@ class Model:
     @cached_property
     def embedder(self) -> Embedder:
         """What gives vectors of texts; one that generates makes a graph for it over its weights and its cache."""
+        self._require_open()
         return Embedder(self.engine, self.tokenizer)
 
     def require_generation(self) -> None:
         """Raise UsageError unless the model generates text, and is open."""
+        self._require_open()
+        if self.engine.config.embeds:
+            require_generating(self.engine.model)
+
+    def _require_open(self) -> None:
         if self._closed:
             raise UsageError(f"{self.name} is closed: octavo.load opens it again")
-        if self.engine.config.embeds:
-            raise UsageError(f"{self.name} is an embedding model, which generates no text: `octavo embed` runs it")
 
     def logits(self, tokens: Sequence[int]) -> F32:
         """Logits after each of `tokens`: float32 [n, n_vocab]."""
