@@ -100,3 +100,12 @@ def test_a_model_of_another_kind_is_refused_before_it_is_loaded(
     monkeypatch.setattr("octavo.runtime.engine.Engine.load", lambda engine: pytest.fail("weights are read"))
     name, *rest = command
     assert "is an embedding model" in octavo(*name.split(), bert, *rest).error()
+
+
+def test_a_quantized_folder_pools_as_the_one_that_it_was_made_from(octavo: Run, bert: str, tmp_path: Path) -> None:
+    made, file = str(tmp_path / "w8"), str(tmp_path / "f16.gguf")
+    for target, command in ((made, ("quantize", bert, made, "--scheme", "int8-w8a8")), (file, ("convert", bert, file))):
+        assert octavo(*command).out.splitlines()[-1].endswith(f"next: octavo embed {target}")
+        assert octavo("embed", target, "a cat", "a kitten", "--device", "reference").status == 0
+    for name in ("modules.json", "1_Pooling/config.json"):
+        assert (Path(made) / name).read_bytes() == (Path(bert) / name).read_bytes()

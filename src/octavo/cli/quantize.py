@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from octavo.cli.plain import printable, to_json
 from octavo.cli.progress import Bar
 from octavo.cli.quantize_method import MethodOptions
 from octavo.cli.quantize_scheme import SchemeOptions
-from octavo.errors import UsageError
+from octavo.errors import OctavoError, UsageError
 
 if TYPE_CHECKING:
     from octavo.quantizers.fit import Fitted
@@ -263,7 +264,18 @@ def show(report: Report, as_json: bool, fitted: Fitted | None = None, started: f
     if fitted is not None:
         _show_fit(fitted)
     if started is not None and not report.dry_run:
-        print(f"done in {monotonic() - started:.1f} s; next: octavo run {shlex.quote(printable(report.target))}")
+        print(f"done in {monotonic() - started:.1f} s; next: octavo {_command(report.target)}")
+
+
+def _command(path: str) -> str:
+    """The command that runs what was written."""
+    from octavo.cli.facts import command_for
+    from octavo.huggingface import open_model_file
+
+    name = "run"
+    with suppress(OctavoError), open_model_file(path) as file:  # models that nothing here runs are quantized too
+        name = command_for(file)
+    return f"{name} {shlex.quote(printable(path))}"
 
 
 def _show_fit(fitted: Fitted) -> None:

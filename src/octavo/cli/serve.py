@@ -275,6 +275,9 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
     from contextlib import closing
 
     from octavo.huggingface import open_model_file
+    from octavo.models import read_model
+    from octavo.runtime.embedding import is_embedding_model
+    from octavo.runtime.options import OF_BASE_MODELS, usual_limit
     from octavo.server.serve import bind, run, serve
     from octavo.server.supervise import ProcessClient
 
@@ -291,5 +294,10 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
     if options.log_requests:
         logging.getLogger("octavo.requests").setLevel(logging.INFO)
     with closing(sock), open_model_file(engine.path) as file:
+        if options.template_text is None and usual_limit(file) is not None and not is_embedding_model(read_model(file)):
+            logging.getLogger("octavo").warning(
+                "%s has no chat template: messages are written as ChatML has them, and replies end after %d tokens "
+                "unless a request or -n says otherwise", options.name, OF_BASE_MODELS,
+            )  # fmt: skip
         run(serve(ProcessClient(engine, launched, step_timeout=step_timeout), file, options, sock, told))
     print(f"octavo: {options.name} is served no more", file=sys.stderr)

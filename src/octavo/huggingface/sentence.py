@@ -81,13 +81,13 @@ def read_sentence(checkpoint: Checkpoint) -> Sentence:
     Raises FileError for a module or a key that is not known, and for one that asks for what has no computation here.
     """
     path = checkpoint.path(FILE)
-    if not os.path.exists(path):
-        return Sentence()
-    modules = parse_object(b'{"modules": ' + read_bytes(path, MAX_BYTES) + b"}", path)["modules"]
+    modules = _modules(path)
     keys: Keys = {}
     words: dict[str, Any] = {}
     tensors: dict[str, LazyTensor] = {}
-    for kind, place in _listed(path, modules):
+    if not modules:
+        return Sentence()
+    for kind, place in modules:
         folder = checkpoint.path(place)
         if kind == "Transformer":
             words = _words(checkpoint, folder)
@@ -106,6 +106,13 @@ def read_sentence(checkpoint: Checkpoint) -> Sentence:
             raise FileError(f"lists a module {kind[:60]!r}", file=path, allowed=KNOWN)
     _settings(checkpoint.path(SETTINGS))
     return Sentence(keys, words, tensors)
+
+
+def sentence_files(checkpoint: Checkpoint) -> list[str]:
+    """Names of the files of a folder that say so, but for weights; none where it lists no modules."""
+    places = [os.path.join(place, "config.json") for _, place in _modules(checkpoint.path(FILE)) if place]
+    names = [FILE, SETTINGS, *TRANSFORMER, *places] if places else []
+    return [name for name in names if os.path.isfile(checkpoint.path(name))]
 
 
 def _words(checkpoint: Checkpoint, folder: str) -> dict[str, Any]:
@@ -149,8 +156,12 @@ def _check(values: Mapping[str, Any], kind: str, path: str) -> None:
             raise FileError(f"{key} is {str(value)[:80]}", file=path, allowed=" or ".join(map(str, allowed)))
 
 
-def _listed(path: str, modules: Any) -> list[tuple[str, str]]:
-    """Kind and folder of each module. Raises FileError for what is no list of them, or lies elsewhere."""
+def _modules(path: str) -> list[tuple[str, str]]:
+    """Kind and folder of each module that a file lists; none where it is missing. Raises FileError for what is no list
+    of them, or lies elsewhere."""
+    if not os.path.exists(path):
+        return []
+    modules = parse_object(b'{"modules": ' + read_bytes(path, MAX_BYTES) + b"}", path)["modules"]
     found = []
     for entry in modules if isinstance(modules, list) else [None]:
         kind, place = (entry.get(k) for k in ("type", "path")) if isinstance(entry, dict) else (None, None)

@@ -22,6 +22,7 @@ from octavo.huggingface.config_out import config_json, generation_config
 from octavo.huggingface.folder import read_folder
 from octavo.huggingface.kv_out import cache_scales, cache_scheme
 from octavo.huggingface.schemes import KEY, checkpoint_scheme
+from octavo.huggingface.sentence import sentence_files
 from octavo.huggingface.specials import MORE_TEMPLATES, named_templates
 from octavo.huggingface.tokenizer_out import tokenizer_files
 from octavo.huggingface.writers import find_writer
@@ -230,10 +231,9 @@ def _write_others(folder: str, file: GGUFFile, made: dict[str, dict[str, Any]]) 
     if isinstance(file, CheckpointFile):
         checkpoint = file.folder.checkpoint
         templates = [os.path.join(MORE_TEMPLATES, name) for name in named_templates(checkpoint.folder)]
-        if templates:
-            os.mkdir(os.path.join(folder, MORE_TEMPLATES))
-        for name in (*CARRIED, *templates):
+        for name in (*CARRIED, *templates, *sentence_files(checkpoint)):
             if os.path.isfile(checkpoint.path(name)):
+                os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
                 shutil.copyfile(checkpoint.path(name), os.path.join(folder, name))
     for name, values in made.items():
         with open(os.path.join(folder, name), "w", encoding="utf-8") as out:
