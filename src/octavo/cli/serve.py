@@ -80,7 +80,8 @@ class Reached:
         bool, typer.Option("--log-requests", help="A line of each request on standard error.", rich_help_panel=REACHED)
     ] = False
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name that this machine is asked by.", rich_help_panel=REACHED)
+        list[str] | None,
+        typer.Option(help="A host name that requests may use.", rich_help_panel=REACHED),
     ] = None
 
 
