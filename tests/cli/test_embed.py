@@ -102,6 +102,16 @@ def test_a_model_of_another_kind_is_refused_before_it_is_loaded(
     assert "is an embedding model" in octavo(*name.split(), bert, *rest).error()
 
 
+def test_a_folder_made_from_a_gguf_file_pools_as_that(octavo: Run, tmp_path: Path) -> None:
+    save(tmp_path / "hf", KINDS["qwen3"])
+    file, made = str(tmp_path / "f16.gguf"), str(tmp_path / "w8")
+    assert octavo("convert", str(tmp_path / "hf"), file).status == 0
+    assert octavo("quantize", file, made, "--scheme", "int8-w8a8").out.endswith(f"next: octavo embed {made}\n")
+    texts = ("a cat", "the software", "--json", "--device", "reference")
+    want, got = (json.loads(octavo("embed", path, *texts).out)["embeddings"] for path in (file, made))
+    assert np.sum(np.multiply(want, got), axis=1) == pytest.approx(1, abs=1e-2), "the last token, as in the file"
+
+
 def test_a_quantized_folder_pools_as_the_one_that_it_was_made_from(octavo: Run, bert: str, tmp_path: Path) -> None:
     made, file = str(tmp_path / "w8"), str(tmp_path / "f16.gguf")
     for target, command in ((made, ("quantize", bert, made, "--scheme", "int8-w8a8")), (file, ("convert", bert, file))):

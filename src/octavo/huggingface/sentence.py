@@ -11,7 +11,7 @@ from typing import Any
 
 from octavo.errors import FileError
 from octavo.huggingface.layouts.stored import stored_tensors
-from octavo.io.gguf import LazyTensor
+from octavo.io.gguf import GGUFFile, LazyTensor
 from octavo.io.regular import read_bytes
 from octavo.io.safetensors import Checkpoint
 from octavo.io.safetensors.json_file import parse_object
@@ -113,6 +113,26 @@ def sentence_files(checkpoint: Checkpoint) -> list[str]:
     places = [os.path.join(place, "config.json") for _, place in _modules(checkpoint.path(FILE)) if place]
     names = [FILE, SETTINGS, *TRANSFORMER, *places] if places else []
     return [name for name in names if os.path.isfile(checkpoint.path(name))]
+
+
+def sentence_out(file: GGUFFile) -> dict[str, Any]:
+    """What such a folder says of a GGUF file's model, as files by name; none where it does not say how to pool."""
+    arch = file.metadata.get_str("general.architecture")
+    number = file.metadata.get_int(f"{arch}.pooling_type", default=0)
+    mode = next((name for name, n in MODES.items() if n == number), None)
+    if mode is None:
+        return {}
+    width = file.metadata.get_int(f"{arch}.embedding_length")
+    words = {"max_seq_length": file.metadata.get(MOST), "do_lower_case": file.metadata.get(LOWER)}
+    places = {"Transformer": "", "Pooling": "1_Pooling"}
+    return {
+        FILE: [
+            {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{kind}"}
+            for i, (kind, place) in enumerate(places.items())
+        ],
+        TRANSFORMER[0]: {name: value for name, value in words.items() if value is not None},
+        "1_Pooling/config.json": {"word_embedding_dimension": width, f"pooling_mode_{mode}": True},
+    }
 
 
 def _words(checkpoint: Checkpoint, folder: str) -> dict[str, Any]:
