@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -203,6 +204,7 @@ def main() -> None:
         first = time.perf_counter() - begun
         core.warm_up()
         warm_up = time.perf_counter() - begun
+        gc.freeze()  # as the process of a server's engine does
         steps = used_mib(model.engine) - loaded
         print(f"answers after {first:.1f} s, ready after {warm_up:.1f} s, steps take {steps} MiB", flush=True)
         apart = Apart(model.engine)

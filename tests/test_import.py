@@ -104,9 +104,19 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     TopologicalSorter(found).prepare()  # CycleError names the modules
 
 
-@pytest.mark.parametrize("package", ["", ".evals", ".evals.report", ".huggingface", ".ops", ".quantizers"])
+PACKAGES = ["", ".evals", ".evals.report", ".huggingface", ".io.hub", ".ops", ".quantizers", ".runtime"]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
 def test_all_public_names_are_there(package: str) -> None:
+    """Each is what type checkers take it for."""
     module = import_module(f"octavo{package}")
     assert all(getattr(module, name) is not None for name in module.__all__)
+    assert module.__file__ is not None
+    for home, names in re.findall(
+        r"^ *from (octavo\S+) import (.+)$", Path(module.__file__).read_text("utf-8"), re.MULTILINE
+    ):
+        for name in names.split(", "):
+            assert getattr(module, name) is getattr(import_module(home), name)
     with pytest.raises(AttributeError, match=f"module 'octavo{package}' has no attribute 'nothing'"):
         module.nothing  # noqa: B018

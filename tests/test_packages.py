@@ -11,6 +11,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from octavo.backends.gpu import device
+from octavo.cli import _documentation
 
 ROOT = Path(__file__).parents[1]
 PAIRS = {
@@ -77,3 +78,9 @@ def test_the_package_itself_serves_and_constrains() -> None:
     base = {Requirement(one).name.replace("-", "_") for one in project["dependencies"]}
     assert {*NEEDED, "httptools", "uvloop"} <= base
     assert {"gpu", "report", "serve", "test"} <= project["optional-dependencies"].keys()
+
+
+def test_the_package_brings_its_documentation() -> None:
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert wheel["shared-data"]["docs"] == "share/doc/octavo/docs"
+    assert _documentation() == f"Documentation: {ROOT / 'docs'}"

@@ -26,7 +26,10 @@ _MODULES = (
     "bench", "errors", "evals", "formats", "huggingface", "io", "ops", "quantizers", "runtime", "text", "torch",
 )  # fmt: skip
 
-__getattr__ = names_from(__name__, _MODULES)
+__getattr__ = names_from(__name__, {
+    "octavo.runtime": ["Generation", "Grammar", "Model", "SamplingParams", "load"],
+    "octavo.text": ["ChatTemplate", "Tokenizer"],
+}, _MODULES)  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -122,7 +122,7 @@ def test_settings(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> 
         "temperature": "0.0 (set)", "top_k": "20 (the model's)", "top_p": "0.95", "min_p": "0.05",
         "repeat_penalty": "1.0", "repeat_last_n": "64", "presence_penalty": "0.0",
         "frequency_penalty": "0.0", "seed": "random", "max_tokens": "until the model ends",
-        "think": "as the template has it",
+        "stop": "none", "think": "as the template has it",
     }  # fmt: skip
     assert got[1:7] == [
         "max_tokens is 2 (set).\n", "seed is 7 (set).\n", "ab\n", "temperature is 0.0 (set).\n",
@@ -132,6 +132,51 @@ def test_settings(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> 
     assert calls[0][1] == {
         "temperature": 0.0, "max_tokens": 2, "seed": 7, "system": None, "think": None, "raw": False,
     }  # fmt: skip
+
+
+def test_texts_that_end_replies(talk: Talk) -> None:
+    shown = talk('/set stop "f g" c', "one", "/set stop default", "/set stop 'a", '/set stop_strings "a\\nb"', "two")
+    assert shown[:5] == [
+        "stop is 'f g' 'c' (set).\n", "ab\n", "stop is none (default).\n",
+        "octavo: error: stop can't be \"'a\" (allowed: texts, in quotation marks, default)\n",
+        "stop is 'a\\nb' (set).\n",
+    ]  # fmt: skip
+
+
+def test_the_context_is_told_and_where_it_is_set(talk: Talk) -> None:
+    said = "the context has 512 tokens from the start on; the model was made for no more"
+    for line in ("/set ctx", "/set num_ctx 4096", "/set --ctx-size 8"):
+        assert said in talk(line)[0]
+
+
+def test_a_reply_is_made_again(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = seen(model, monkeypatch)
+    shown = talk("/regenerate", "one", "two", "/set max_tokens 2", "/regenerate", "three")
+    assert "there is no reply yet that could be made again" in shown[0]
+    assert shown[4] == "ab\n"
+    asked = [user("one"), REPLY, user("two")]
+    assert [prompt for prompt, _ in calls[1:3]] == [asked, asked]
+    assert calls[3][0] == [*asked, {"role": "assistant", "content": "ab"}, user("three")]
+
+
+def test_a_reply_stays_where_no_other_comes(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = seen(model, monkeypatch)
+    talk("one", "/set max_tokens 0", "/regenerate", "/set max_tokens default", "two")
+    assert calls[-1][0] == [user("one"), REPLY, user("two")]
+
+
+def test_every_way_to_leave_is_told(talk: Talk) -> None:
+    assert talk("/exit", "one") == talk("/quit", "one") == [""]
+    assert "/stats, /regenerate, /bye, /exit, /quit)" in talk("/hlp")[0]
+
+
+def test_a_model_without_a_template_has_a_limit_that_can_be_lifted(tmp_path: Path) -> None:
+    path = tiny.write(tmp_path / "base.gguf", weights=tiny.alphabet(), keys={"tokenizer.chat_template": None})
+    lines = iter(["/set max_tokens", "/set max_tokens -1", None])
+    shown: list[str] = []
+    with octavo.load(path, device="reference") as model:
+        Chat(model, lambda prompt: next(lines), shown.append).loop()
+    assert shown[-3:-1] == ["max_tokens is 512 (the model's).\n", "max_tokens is until the model ends (set).\n"]
 
 
 def test_thinking_is_a_choice_where_the_template_has_it(tmp_path: Path) -> None:
@@ -211,7 +256,7 @@ def test_what_is_wrong_is_said_and_changes_nothing(talk: Talk, line: str, messag
 def test_help_names_every_command(talk: Talk) -> None:
     text = talk("/help")[0]
     assert re.findall(r"^/\w+", text, re.MULTILINE) == [
-        "/help", "/clear", "/system", "/set", "/set", "/show", "/save", "/load", "/stats", "/bye",
+        "/help", "/clear", "/system", "/set", "/set", "/regenerate", "/show", "/save", "/load", "/stats", "/bye",
     ]  # fmt: skip
 
 

@@ -73,7 +73,7 @@ def test_one_text(embed: Run) -> None:
 def test_what_is_refused(embed: Run, octavo: Run, bert: str) -> None:
     assert "there are no texts" in embed(stdin=b"\n").error()
     assert "--output takes a vector for each text" in embed("a", "-o", "x.npy", "--pooling", "none").error()
-    assert "is an embedding model, which generates no text" in octavo("run", bert, "hi").error()
+    assert "is an embedding model, which generates no text: `octavo embed`" in octavo("run", bert, "hi").error()
     said = octavo("embed", "demo", "a", "--device", "reference").error()
     assert said.endswith("one of a text (needed: --pooling, or pooling=: mean, cls or last)")
     said = octavo("rank", "demo", "a", "b", "--device", "reference").error()
@@ -91,3 +91,31 @@ def test_ranks(octavo: Run, tmp_path: Path) -> None:
     assert [f"{entry['score']:.4f}" for entry in results] == [line.split()[0] for line in lines[1:]]
     assert results[0]["score"] >= results[1]["score"]
     assert "is a reranker" in octavo("embed", str(tmp_path), "a", "--device", "reference").error()
+
+
+@pytest.mark.parametrize("command", [["run", "hi"], ["eval ppl", "demo"], ["imatrix", "demo", "-o", "x"]], ids=str)
+def test_a_model_of_another_kind_is_refused_before_it_is_loaded(
+    octavo: Run, bert: str, command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.runtime.engine.Engine.load", lambda engine: pytest.fail("weights are read"))
+    name, *rest = command
+    assert "is an embedding model" in octavo(*name.split(), bert, *rest).error()
+
+
+def test_a_folder_made_from_a_gguf_file_pools_as_that(octavo: Run, tmp_path: Path) -> None:
+    save(tmp_path / "hf", KINDS["qwen3"])
+    file, made = str(tmp_path / "f16.gguf"), str(tmp_path / "w8")
+    assert octavo("convert", str(tmp_path / "hf"), file).status == 0
+    assert octavo("quantize", file, made, "--scheme", "int8-w8a8").out.endswith(f"next: octavo embed {made}\n")
+    texts = ("a cat", "the software", "--json", "--device", "reference")
+    want, got = (json.loads(octavo("embed", path, *texts).out)["embeddings"] for path in (file, made))
+    assert np.sum(np.multiply(want, got), axis=1) == pytest.approx(1, abs=1e-2), "the last token, as in the file"
+
+
+def test_a_quantized_folder_pools_as_the_one_that_it_was_made_from(octavo: Run, bert: str, tmp_path: Path) -> None:
+    made, file = str(tmp_path / "w8"), str(tmp_path / "f16.gguf")
+    for target, command in ((made, ("quantize", bert, made, "--scheme", "int8-w8a8")), (file, ("convert", bert, file))):
+        assert octavo(*command).out.splitlines()[-1].endswith(f"next: octavo embed {target}")
+        assert octavo("embed", target, "a cat", "a kitten", "--device", "reference").status == 0
+    for name in ("modules.json", "1_Pooling/config.json"):
+        assert (Path(made) / name).read_bytes() == (Path(bert) / name).read_bytes()

@@ -37,6 +37,20 @@ def test_values_have_no_names_of_pythons(octavo: Run, command: list[str], monkey
         assert re.search(r"--device +auto\|cpu\|gpu\|reference +Where", shown)
 
 
+@pytest.mark.parametrize("command", ["run", "serve", "embed", "rank"])
+def test_options_stand_where_they_belong(octavo: Run, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    panels = dict(re.findall(r"╭─ ([A-Z].*?) ─+╮\n(.*?)\n╰", octavo(command, "--help").out, re.DOTALL))
+    place = re.findall(r"│ (--[a-z-]+)", panels["Where and with what"])
+    assert {"--ctx-size", "--device", "--gpu-layers", "--threads", "--lora"} <= set(place)
+    assert "--device" not in panels["Options"]
+
+
+def test_an_argument_that_may_be_left_out_has_brackets_once(octavo: Run) -> None:
+    assert "[PROMPT]..." in octavo("run", "--help").out
+    assert "[[" not in octavo("run", "--help").out + octavo("warm", "--help").out
+
+
 def test_a_terminal_without_a_size(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "0")
     assert "Download a model" in octavo("pull", "--help").out

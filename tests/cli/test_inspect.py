@@ -35,11 +35,11 @@ def test_plain(octavo: Run, alphabet: str) -> None:
         "file": alphabet, "architecture": "qwen3", "parameters": f"316K ({n:,})", "file type": "F32",
         "context": "512 tokens", "layers": f"2 of width {tiny.N_EMBD}", "heads": "4, 2 of keys and values",
         "vocabulary": f"{tiny.N_VOCAB} tokens", "chat template": "yes", "runs here": "yes",
-        "size": f"{nbytes / 1e6:.1f} MB in 25 tensors, 32.00 bits per weight", "memory": facts["memory"],
+        "size": f"{Path(alphabet).stat().st_size / 1e6:.1f} MB, of which {nbytes / 1e6:.1f} MB in 25 tensors, "
+        "32.00 bits per weight", "memory": facts["memory"],
     }  # fmt: skip
-    assert facts["memory"].endswith(
-        "at --ctx-size 512: 1.3 MB of weights, 131.1 kB of keys and values, about 200.0 MB of Python and workspaces"
-    )
+    kinds = "1.3 MB of weights, 131.1 kB of keys and values, about 190.1 MB of Python, tokenizer and workspaces"
+    assert facts["memory"].endswith(f"at --ctx-size 512: {kinds}")
     assert f"F32 25 {n:,} {nbytes / 1e6:.1f} MB 100.0% 32" in lines
 
 
@@ -93,7 +93,8 @@ def test_json(octavo: Run, alphabet: str) -> None:
     assert (got.status, got.err) == (0, "")
     report = json.loads(got.out)
     assert report.keys() == {
-        "path", "files", "version", "alignment", "tensor_count", "parameters", "bytes", "bits_per_weight", "types",
+        "path", "files", "version", "alignment", "tensor_count", "parameters", "bytes", "file_bytes",
+        "bits_per_weight", "types",
         "metadata", "tensors", "graph", "non_finite", "facts",
     }  # fmt: skip
     assert report["path"] == alphabet
@@ -178,7 +179,7 @@ def test_a_vocabulary_alone_is_shown_but_makes_no_graph(octavo: Run, tmp_path: P
     path = tiny.write(tmp_path / "vocab.gguf", weights={})
     got = octavo("inspect", path)
     assert got.status == 0
-    assert "size 0 B in 0 tensors" in squeezed(got.out)
+    assert f"size {Path(path).stat().st_size / 1e3:.1f} kB, of which 0 B in 0 tensors" in squeezed(got.out)
     assert json.loads(octavo("inspect", path, "--json", "--tensors").out)["tensors"] == []
     assert "token_embd.weight" in octavo("inspect", path, "--graph").error()
 

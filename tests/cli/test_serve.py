@@ -11,6 +11,7 @@ from octavo.cli import serve
 from octavo.cli.serve import nbytes
 from octavo.errors import UsageError
 from tests.cli.conftest import Run
+from tests.runtime import tiny
 from tests.server.test_tls import CERT, FILES, KEY
 
 
@@ -132,3 +133,13 @@ def test_defaults_as_a_server_has_them(tmp_path: Path) -> None:
 def test_files_that_no_server_can_show(cert: str | None, key: str | None, said: str, octavo: Run) -> None:
     given = [*(["--ssl-cert-file", cert] if cert else []), *(["--ssl-key-file", key] if key else [])]
     assert said in octavo("serve", "demo", "--port", "0", *given).error()
+
+
+@pytest.mark.parametrize("template", [None, "{{ messages[0].content }}"])
+def test_a_model_without_a_chat_template_is_told_of(
+    octavo: Run, tmp_path: Path, template: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.server.serve.run", lambda serving: serving.close())
+    path = tiny.write(tmp_path / "base.gguf", weights=tiny.alphabet(), keys={"tokenizer.chat_template": template})
+    said = "base has no chat template: messages are written as ChatML has them, and replies end after 512 tokens"
+    assert (said in octavo("serve", path, "--port", "0").err) is (template is None)

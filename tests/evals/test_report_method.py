@@ -14,7 +14,7 @@ import pytest
 
 from octavo.errors import ModelError
 from octavo.evals import calibrate
-from octavo.evals.report import measure, method, method_pictures
+from octavo.evals.report import Findings, measure, method, method_pictures, render
 from octavo.evals.report.method_pictures import Pair
 from octavo.evals.schemes import SchemeMethod
 from octavo.huggingface import open_model_file
@@ -53,7 +53,7 @@ def record(run: tuple[Path, Report]) -> Record:
 def page(run: tuple[Path, Report]) -> Page:
     with pytest.MonkeyPatch.context() as patch:
         leave_out_pictures(patch)
-        return Page(method.calibration(measure(run[0] / "made")))
+        return Page(render(Findings(measure(run[0] / "made"), [])))
 
 
 def test_a_record_is_what_the_run_reported(run: tuple[Path, Report], record: Record) -> None:
@@ -110,11 +110,12 @@ def test_the_page_has_the_numbers_of_the_record(record: Record, page: Page) -> N
     (fold,) = [s for s in record.scales if s.fold == "blk.0.attn_norm"]
     assert float(peaks[shared]) == pytest.approx(fold.channels.peak if fold.channels else 0, rel=1e-2)
     assert "auto</code> for int8-w8a8, over 2 windows of the text text.txt: 64 tokens" in page.page
-    assert page.page.count("<svg></svg>") == 3
+    section = page.page.partition('<section id="calibration"')[2].partition("</section>")[0]
+    assert section.count("<svg></svg>") == 3
 
 
 def test_a_model_that_no_method_made_has_no_such_section(run: tuple[Path, Report]) -> None:
-    assert method.calibration(measure(run[0] / "src.gguf")) == ""
+    assert method.calibration(measure(run[0] / "src.gguf")) is None
 
 
 def test_lines_are_of_layers_alone() -> None:

@@ -199,6 +199,7 @@ def test_without_a_base(base: str, found: Findings, kind: str, monkeypatch: pyte
     if kind == "estimated":
         shown = got.column("Every tensor, in the order of the file", "error")
         assert shown["output_norm.weight"] == "–"
+        assert "With --base errors are measured.</p>" in got.page, "what is said of them is not cut"
 
 
 def write(path: Path, tensors: Mapping[str, np.ndarray], **keys: Any) -> Path:
@@ -247,7 +248,7 @@ def test_bad_values_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     weights = small.weights()
     weights["blk.0.attn_v.weight"][3, 5] = np.nan
     model = measure(small.write(tmp_path / "bad.gguf", weights))
-    assert "&#x27;blk.0.attn_v.weight&#x27; (1 values)" in render(Findings(model, advise(model)))
+    assert "&#39;blk.0.attn_v.weight&#39; (1 values)" in render(Findings(model, advise(model)))
 
 
 def test_nothing_to_show(tmp_path: Path) -> None:

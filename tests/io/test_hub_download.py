@@ -123,6 +123,13 @@ def test_an_interrupted_download_goes_on(hub: Hub, repository: Repository, monke
     assert hub.asked("/cdn/")[-1]["range"] == f"bytes={row.nbytes}-"
 
 
+@pytest.mark.parametrize("path", ["/api/models/", "/cdn/"])
+def test_a_server_that_redirects_for_ever(hub: Hub, repository: Repository, waits: list[float], path: str) -> None:
+    hub.faults += [Fault(path, 302, {"Location": path}) for _ in range(200)]
+    with pytest.raises(HubError, match=r"Exceeded maximum allowed redirects.*given up after \d tries"):
+        pull(NAME)
+
+
 def test_a_server_without_ranges(hub: Hub, repository: Repository, waits: list[float]) -> None:
     hub.faults += [Fault("/cdn/", cut=100_000), Fault("/cdn/", whole=True)]
     assert Path(pulled().path).read_bytes() == DATA

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.errors import ContextFullError, NonFiniteError
+from octavo.errors import ContextFullError, NonFiniteError, UsageError
 from octavo.runtime import Generation, Model
 from octavo.runtime.conversation import Conversation
 from octavo.runtime.core import EngineCore
@@ -222,3 +223,45 @@ def _compare_reused(model: Model) -> None:
     want = engine.logits([*prompt[:70], 3, 4])[-1]
     known = model.tokenizer.n_vocab
     np.testing.assert_allclose(seen[1][:known], want[:known], rtol=0, atol=1e-4)
+
+
+def test_chat_replies_to_messages_and_its_message_goes_on(alphabet: Model) -> None:
+    messages = [{"role": "user", "content": "hi"}]
+    reply = alphabet.chat(messages, max_tokens=3, **GREEDY)
+    assert reply.message == {"role": "assistant", "content": "abc"}
+    assert messages == [{"role": "user", "content": "hi"}]
+    messages += [reply.message, {"role": "user", "content": "more"}]
+    assert alphabet.chat(messages, **GREEDY).text == alphabet.generate(messages, **GREEDY).text
+
+
+@pytest.mark.parametrize(("messages", "options", "said"), [
+    ("hi", {}, r"messages is 'hi' \(allowed: a list of messages"),
+    ([], {}, r"messages is \[\] \(allowed: one message or more\)"),
+    ([1, 2], {}, "1 is no message"),
+    ([{"role": "user", "content": "hi"}], {"raw": True}, "raw is no argument of chat"),
+    ([{"role": "user", "content": "hi"}], {"top_logprobs": 1}, r"no argument of chat: did you mean logprobs\?"),
+])  # fmt: skip
+def test_chat_takes_messages_alone(alphabet: Model, messages: object, options: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        alphabet.chat(messages, **options)  # type: ignore[arg-type]
+
+
+def test_tasks_read_replies_side_by_side(alphabet_path: str) -> None:
+    with octavo.load(alphabet_path, device="reference", n_ctx=64, max_sequences=2) as model:
+
+        async def read(token: int) -> str:
+            return "".join([piece async for piece in model.generate([token], **GREEDY)])
+
+        async def both() -> list[str]:
+            return await asyncio.gather(read(ord("w")), read(ord("v")))
+
+        assert asyncio.run(both()) == ["xyz", "wxyz"]
+
+        async def leave() -> Generation:
+            reply = model.generate([ord("a")], **GREEDY)
+            async for _ in reply:
+                break
+            return reply
+
+        assert asyncio.run(leave()).finish_reason == "interrupted"
+        assert model.generate([ord("w")], **GREEDY).text == "xyz"

@@ -47,6 +47,13 @@ def read_side_by_side(model: Model) -> list[str]:
     return [next(first) + next(second), first.text, second.text]
 
 
+def streamed(model: Model) -> list[str]:
+    texts = ["", "", ""]
+    for i, piece in model.stream_many([PROMPT, OTHER, "hi"], **ANSWER):
+        texts[i] += piece
+    return texts
+
+
 USES: dict[str, Callable[[Model], Any]] = {
     "generate": lambda m: m.generate(PROMPT, **ANSWER).text,
     "stream": read_in_a_loop,
@@ -54,6 +61,7 @@ USES: dict[str, Callable[[Model], Any]] = {
     "chat": lambda m: m.generate([{"role": "user", "content": "hi"}], **ANSWER).text,
     "grammar": lambda m: m.generate("hi", grammar=octavo.Grammar.regex("ab|cd"), **ANSWER).text,
     "several": lambda m: [reply.text for reply in m.generate_many([PROMPT, OTHER, "hi"], **ANSWER)],
+    "several, as they come": streamed,
     "logits": lambda m: m.logits(PROMPT[:9]).tobytes(),
     "embed": lambda m: m.embed(["a text", "another"], pooling="mean").tobytes(),
     "tokens": lambda m: [rows.tobytes() for rows in m.embed_tokens(["a text", "another"])],

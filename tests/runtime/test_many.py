@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import octavo
@@ -104,3 +105,69 @@ def test_pages_of_a_conversation_are_there_for_others(alphabet_path: str) -> Non
             assert model.generate([ord("y")], **GREEDY).text == "z"
             assert model.engine.pool.held == 0
         assert steps[1] <= steps[0], "all of them run at the same time, again"
+
+
+def test_pieces_come_with_their_places_as_they_are_made(model: Model) -> None:
+    prompts = [[ord("w")], [ord("u")], [ord("z")]]
+    stream = model.stream_many(prompts, **GREEDY)
+    assert [reply.text for reply in stream.replies] == ["", "", ""], "nothing is computed before it is asked for"
+    pieces = list(stream)
+    assert {i: "".join(text for at, text in pieces if at == i) for i in range(3)} == {0: "xyz", 1: "vwxyz", 2: ""}
+    assert [(r.text, r.finish_reason) for r in stream.replies] == [("xyz", "stop"), ("vwxyz", "stop"), ("", "stop")]
+    assert [r.tokens for r in stream.replies] == [r.tokens for r in model.generate_many(prompts, **GREEDY)]
+    order = [at for at, _ in pieces]
+    assert (order[:2] == [0, 1]) is (model.engine.config.max_sequences > 1), "as many at a time as there is room for"
+    assert model.core.stats().held == 0
+
+
+def test_a_stream_ends_its_replies_when_it_is_left(model: Model) -> None:
+    stream = model.stream_many([[ord("a")], [ord("b")], [1]], max_tokens=0, **GREEDY)
+    assert list(stream) == []
+    stream = model.stream_many([[ord("a")], [ord("b")], [1]], **GREEDY)
+    at, text = next(stream)
+    other = model.generate([ord("w")], **GREEDY)
+    assert (at, text, other.text) == (0, "b", "xyz"), "others may have steps between"
+    stream.close()
+    assert [reply.finish_reason for reply in stream.replies] == ["interrupted"] * 3
+    assert model.generate_many([[ord("w")]], **GREEDY)[0].text == "xyz"
+    stats = model.core.stats()
+    assert (stats.held, stats.running, stats.waiting) == (0, 0, 0)
+    with pytest.raises(UsageError, match="temp is no argument of stream_many"):
+        model.stream_many(["a"], temp=1)  # type: ignore[call-arg]
+
+
+def test_steps_of_others_bring_a_stream_tokens_too(alphabet_path: str) -> None:
+    with octavo.load(alphabet_path, device="reference", n_ctx=64, max_sequences=3) as model:
+        stream = model.stream_many([[ord("s")], [ord("t")]], logprobs=1, **GREEDY)
+        next(stream)
+        model._talk.step()
+        assert model.generate_many([[ord("w")]], **GREEDY)[0].text == "xyz"
+        assert "".join(text for at, text in stream if at == 1) == "uvwxyz"
+        assert [len(reply.logprobs) for reply in stream.replies] == [8, 7]
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_how_likely_tokens_were_is_the_same_alone_and_beside_others(model: Model, n: int) -> None:
+    prompts: Any = [[ord("w")], [ord("x")]]
+    alone = [model.generate(prompt, logprobs=n, **GREEDY) for prompt in prompts]
+    assert [reply.text for reply in alone] == ["xyz", "yz"]
+    for reply, prompt in zip(alone, prompts, strict=True):
+        assert len(reply.logprobs) == len(reply.tokens), "an end token has one too"
+        logits = model.logits([*prompt, *reply.tokens[:-1]]).astype(float)
+        rows = (
+            logits
+            - np.log(np.exp(logits - logits.max(1, keepdims=True)).sum(1, keepdims=True))
+            - logits.max(1, keepdims=True)
+        )
+        for row, token, found in zip(rows, reply.tokens, reply.logprobs, strict=True):
+            assert found.token == pytest.approx(row[token], abs=1e-4)
+            assert [p for _, p in found.likely] == pytest.approx(-np.sort(-row)[:n], abs=1e-4)
+    stream = model.stream_many(prompts, logprobs=n, **GREEDY)
+    list(stream)
+    for replies in (model.generate_many(prompts, logprobs=n, **GREEDY), stream.replies):
+        assert [[p.token for p in r.logprobs] for r in replies] == [
+            pytest.approx([p.token for p in r.logprobs], abs=1e-5) for r in alone
+        ]
+    assert model.generate(prompts[0], **GREEDY).logprobs == []
+    with pytest.raises(UsageError, match=r"logprobs is -1 \(allowed: 0 to 259\)"):
+        model.generate("x", logprobs=-1)

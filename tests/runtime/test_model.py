@@ -257,3 +257,15 @@ def test_what_is_said_of_a_list_of_texts_a_role_and_a_closed_model(alphabet_path
             model.generate([{"role": "usr", "content": "Hi"}])
     with pytest.raises(UsageError, match="is closed"):
         model.generate("Hi")
+    with pytest.raises(UsageError, match="is closed"):
+        model.embed("Hi", pooling="mean")
+
+
+def test_a_model_without_a_template_ends_replies_after_512_tokens(tmp_path: Path) -> None:
+    keys = {"tokenizer.chat_template": None, "qwen3.context_length": 1024}
+    path = tiny.write(tmp_path / "base.gguf", weights=tiny.alphabet(endless=True), keys=keys)
+    with octavo.load(path, device="reference", max_sequences=2) as model:
+        reply = model.generate("a", temperature=0)
+        assert (len(reply.text), reply.finish_reason) == (512, "length")
+        assert [len(r.tokens) for r in model.generate_many(["a", "b"], temperature=0)] == [512, 512]
+        assert len(model.generate_many(["a"], temperature=0, max_tokens=None)[0].tokens) > 900

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import octavo
 from octavo.errors import TemplateError, UsageError
 from octavo.runtime import Model
 from octavo.server.fake import FakeClient
@@ -14,6 +16,7 @@ from octavo.server.messages import Add
 from octavo.server.options import ServerOptions
 from octavo.server.service import Service
 from octavo.text import ChatTemplate
+from tests.runtime import tiny
 from tests.server.running import Server, running
 from tests.server.test_front import MESSAGES, ROUTES
 
@@ -163,6 +166,21 @@ def test_control_tokens_in_variables_are_text(model: Model) -> None:
     with running(fake, model, template_text=PLAIN + "{{ x }}") as server:
         add = asked(server, fake, "/v1/chat/completions", chat_template_kwargs={"x": model.tokenizer.texts[end]})
     assert end not in add.prompt
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 512), ({"max_tokens": -1}, None), ({"max_tokens": 9}, 9),
+                                               ({"template_text": PLAIN}, None)])  # fmt: skip
+def test_replies_of_a_model_without_a_chat_template_have_a_limit(
+    tmp_path: Path, options: dict[str, Any], most: int | None
+) -> None:
+    path = tiny.write(tmp_path / "base.gguf", weights=tiny.alphabet(), keys={"tokenizer.chat_template": None})
+    fake = FakeClient([16])
+    with octavo.load(path, device="reference") as model, running(fake, model, **options) as server:
+        for route in ("/v1/chat/completions", "/completion"):
+            assert asked(server, fake, route).max_tokens == most
+        if not options:
+            assert asked(server, fake, "/v1/completions").max_tokens == 16
+            assert server.get("/props")["default_generation_settings"]["params"]["n_predict"] == 512
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import typer
@@ -65,10 +66,18 @@ class _Commands(Commands):
             raise OctavoError(f"{name}: {error.strerror or error}") from error
 
 
+def _documentation() -> str:
+    """Where the pages of docs are: in the repository that this runs from, or where the package's wheel puts them."""
+    above = Path(__file__).parents  # cli, octavo, src; or octavo, site-packages, python3, lib, the prefix
+    folders = [folder / "docs" for folder in (*above[3:4], *(up / "share/doc/octavo" for up in above[4:6]))]
+    return next((f"Documentation: {folder}" for folder in folders if folder.is_dir()), "")
+
+
 app = App(
     cls=_Commands,
     name="octavo",
     help="Run, quantize and measure low-bit language models.",
+    epilog=_documentation(),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

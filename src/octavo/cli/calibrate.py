@@ -38,7 +38,7 @@ class Drawn:
         int | None,
         typer.Option("--ctx-size", "-c", help="Tokens of a sample (default: 2048, or the model's if it has fewer)."),
     ] = None
-    seed: Annotated[int, typer.Option("--seed", "-s", help="Says which samples.")] = 0
+    seed: Annotated[int, typer.Option("--seed", "-s", help="The same seed, the same samples.")] = 0
 
 
 @dataclass
@@ -77,7 +77,7 @@ def calibrate(
     written: Written,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Run samples of a text and keep what products are given: `octavo calibrate model.gguf wiki.txt -o s.safetensors`.
+    """Keep statistics of activations over a text: `octavo calibrate model.gguf wiki.txt -o s.safetensors`.
 
     Stopped or killed, the same command with --resume goes on, and gives the same file.
     """

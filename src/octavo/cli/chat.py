@@ -10,16 +10,18 @@ from octavo.cli.conversation import Dialogue
 from octavo.cli.facts import headline
 from octavo.cli.line import paths
 from octavo.cli.screen import Screen, harmless
-from octavo.cli.settings import KINDS, ChatSettings, known
+from octavo.cli.settings import KINDS, ChatSettings, known, plain
 from octavo.errors import ContextFullError, OctavoError, UsageError
 from octavo.runtime import GenerateOptions, Generation, Model
+from octavo.runtime.options import usual_limit
 
 HELP = """\
 /help              this list
 /clear             forget the conversation (/reset too)
 /system [TEXT]     set the system message (without TEXT: remove it) and forget the conversation
-/set               show what counts for replies: temperature, max_tokens, think, ...
+/set               show what counts for replies: temperature, max_tokens, stop, think, ...
 /set NAME [VALUE]  show or set one of them; the value `default` takes back what was set
+/regenerate        make the last reply again
 /show              the model, the system message, and how full the context is
 /save FILE         write the conversation to a file
 /load FILE         go on with a conversation that was saved
@@ -27,7 +29,14 @@ HELP = """\
 /bye               leave (or /exit, /quit, Ctrl-D)
 Ctrl-C stops a reply. Three double quotes start and end a message of several lines; pasted lines are one message.
 """
+LEAVING = ("/bye", "/exit", "/quit")
 GREETING = "/help lists what you can do here; /bye leaves.\n"
+
+
+def _limit(model: Model) -> dict[str, int]:
+    most = usual_limit(model.file)
+    return {} if most is None else {"max_tokens": most}
+
 
 Show = Callable[[Model, list[int]], Screen]
 
@@ -53,7 +62,7 @@ class Chat:
         self._raw, self._stats = raw or model.template is None, stats
         self._screen = screen or (lambda model, tokens: Screen(write, terminal=False))
         self._talk = Dialogue(options.pop("system", None))
-        self._settings = ChatSettings(options, dict(model.sampling_defaults()))
+        self._settings = ChatSettings(options, {**model.sampling_defaults(), **_limit(model)})
         self._commands: dict[str, Callable[[str], None]] = {
             "/help": lambda _: write(HELP),
             "/?": lambda _: write(HELP),
@@ -65,6 +74,7 @@ class Chat:
             "/save": self._save,
             "/load": self._load,
             "/stats": lambda _: self._toggle_stats(),
+            "/regenerate": lambda _: self._regenerate(),
         }
 
     def loop(self) -> None:
@@ -81,7 +91,7 @@ class Chat:
             if line is None:
                 self._write("\n")
                 return
-            if line.strip() in ("/bye", "/exit", "/quit"):
+            if line.strip() in LEAVING:
                 return
             try:
                 self._handle(line)
@@ -94,7 +104,7 @@ class Chat:
         if not line.startswith("/"):
             return []
         if not space:
-            return [name + " " for name in (*self._commands, "/bye") if name.startswith(line) and name != "/?"]
+            return [name + " " for name in (*self._commands, *LEAVING) if name.startswith(line) and name != "/?"]
         if command == "/set" and " " not in rest:
             return [f"/set {name} " for name in KINDS if name.startswith(rest)]
         return [f"{command} {path}" for path in paths(rest)] if command in ("/save", "/load") else []
@@ -116,7 +126,7 @@ class Chat:
         if name in self._commands:
             self._commands[name](rest.strip())
         elif name.startswith("/") and name[1:].isalpha():
-            raise UsageError(f"no command {name} (allowed: {', '.join(self._commands)}, /bye)")
+            raise UsageError(f"no command {name} (allowed: {', '.join([*self._commands, *LEAVING])})")
         elif line.strip():
             self._ask(line)
 
@@ -130,6 +140,20 @@ class Chat:
         finally:
             if self._talk.messages and self._talk.messages[-1]["role"] == "user":
                 self._talk.messages.pop()  # no reply came of it
+
+    def _regenerate(self) -> None:
+        """Ask the last question again; the reply that it had stays where no other one comes of that."""
+        messages = self._talk.messages
+        if [m["role"] for m in messages[-2:]] != ["user", "assistant"]:
+            raise UsageError("there is no reply yet that could be made again")
+        question, reply = messages[-2:]
+        del messages[-2:]
+        last = messages[-1] if messages else None
+        try:
+            self._ask(question["content"])
+        finally:
+            if (messages[-1] if messages else None) is last:
+                messages += [question, reply]
 
     @property
     def _options(self) -> GenerateOptions:
@@ -178,6 +202,11 @@ class Chat:
             for setting, shown, origin in self._settings.rows():
                 self._write(f"{setting:<18}{shown}{'' if origin == 'default' else f' ({origin})'}\n")
             return
+        if plain(name) == "n_ctx":
+            raise UsageError(
+                f"the context has {self._model.n_ctx} tokens from the start on; {larger_context(self._model)} (/save "
+                "and /load keep the conversation)"
+            )
         if value.strip():
             before = self._settings.options
             self._settings.change(name, value.strip())

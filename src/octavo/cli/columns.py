@@ -27,15 +27,27 @@ def print_columns(headings: Sequence[str], rows: Iterable[Sequence[str]], number
     print("\n".join(columns(headings, rows, numbers)))
 
 
+def kernel_name(name: str, most: int = 60) -> str:
+    """A kernel's name as C++ has it, without its result and its arguments, and cut if those of templates are long."""
+    name, depth = name.removeprefix("void ").replace("(anonymous namespace)::", ""), 0
+    for i, character in enumerate(name):
+        depth += (character == "<") - (character == ">")
+        if character == "(" and not depth:
+            name = name[:i]
+            break
+    return name if len(name) <= most else f"{name[: most - 3]}..."
+
+
 def show_counters(rows: Iterable[Mapping[str, Any]], *names: str) -> None:
     """The table of a GPU's counters: what names a row, and `bench.counters.measures` of it."""
     numbers = ("launches", "us", "DRAM MB", "of f16", "L1 MB", "of DRAM", "occupancy", "tensor", "integer", "matrix")
     cells = []
     for row in rows:
+        named = {**row, "kernel": kernel_name(row["kernel"])}
         of_f16 = f"{row['dram_bytes'] / row['f16_bytes']:.2f}" if row.get("f16_bytes") else ""
         shares = ("" if row[n] is None else f"{row[n]:.1%}" for n in ("dram_share", "occupancy", "tensor_share"))
         cells.append((
-            *(printable(row[name]) for name in names), str(row["launches"]), f"{row['seconds'] * 1e6:.1f}",
+            *(printable(named[name]) for name in names), str(row["launches"]), f"{row['seconds'] * 1e6:.1f}",
             f"{row['dram_bytes'] / 1e6:.2f}", of_f16, f"{row['l1_bytes'] / 1e6:.2f}", *shares,
             f"{row['integer']:.1%}", f"{row['matrix']:.1%}",
         ))  # fmt: skip

@@ -61,7 +61,7 @@ class Defaults:
     max_tokens: Annotated[
         int | None,
         typer.Option("--max-tokens", "-n", help="Of a reply; -1: to the end of the context (default: 16 of "
-                     "/v1/completions, else -1).", rich_help_panel=USUAL),
+                     "/v1/completions, 512 of a model without a chat template, else -1).", rich_help_panel=USUAL),
     ] = None  # fmt: skip
     reasoning: Annotated[
         Literal["auto", "on", "off"],

@@ -10,7 +10,7 @@ import typer
 from octavo.cli.columns import print_columns
 from octavo.cli.lora import adapters
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers
+from octavo.cli.options import PLACE, Device, Layers, Lora, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.cli.prompt import piped_lines
 from octavo.errors import UsageError
@@ -39,7 +39,9 @@ def embed(
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write a .npy file, float32, a row a text."),
     ] = None,
-    ctx: Annotated[int | None, typer.Option("--ctx-size", "-c", help="Tokens that a text may have.")] = None,
+    ctx: Annotated[
+        int | None, typer.Option("--ctx-size", "-c", help="Tokens that a text may have.", rich_help_panel=PLACE)
+    ] = None,
     device: Device = "auto",
     layers: Layers = None,
     threads: Threads = None,

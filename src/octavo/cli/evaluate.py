@@ -28,7 +28,7 @@ TextFile = Annotated[
     str,
     typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),
 ]
-Chunks = Annotated[int | None, typer.Option(help="Most windows to run (default: the whole text).")]
+Chunks = Annotated[int | None, typer.Option(help="At most so many windows (default: the whole text).")]
 ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Take text such as <|im_end|> for control tokens.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -73,7 +73,7 @@ def kl(
     model: ModelName,
     text: TextFile,
     base: Annotated[str, typer.Option("--base", metavar="MODEL", help="The model to compare with, as it was before.")],
-    answers: Annotated[bool, typer.Option("--answers", help="Of the demo text, score the answers only.")] = False,
+    answers: Annotated[bool, typer.Option("--answers", help="Score only the answers in the demo text.")] = False,
     context: Context = None,
     chunks: Chunks = None,
     parse_special: ParseSpecial = False,

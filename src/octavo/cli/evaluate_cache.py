@@ -32,7 +32,7 @@ def cache(
         str, typer.Option(help="Types of the cache, with commas between them.")
     ] = "f16,q8_0,int8,fp8,int4",
     context: Context = None,
-    chunks: Annotated[int | None, typer.Option(help="Most windows to run (default: the whole text).")] = None,
+    chunks: Annotated[int | None, typer.Option(help="At most so many windows (default: the whole text).")] = None,
     *,
     place: Place,
     offline: Offline = False,
@@ -88,7 +88,7 @@ def retrieval(
         typer.Option("--ctx-size", "-c", help="Tokens of a row (default: 8192, or what the model can have)."),
     ] = None,
     rows: Annotated[int, typer.Option(help="Rows of keys, values and questions.")] = 8,
-    seed: Annotated[int, typer.Option("--seed", "-s", help="Says which rows.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", "-s", help="The same seed, the same rows.")] = 0,
     *,
     where: Where,
     offline: Offline = False,

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from octavo.runtime import Engine, Model
 
 
-PROCESS = 200_000_000
-"""Bytes of Python, of the libraries that a model runs with, and of what steps compute in; large models take more."""
+PROCESS, TOKEN = 190_000_000, 450
+"""Bytes of Python, of the libraries that a model runs with, and of what steps compute in; large models take more. And
+of the tokenizer, for each token."""
 
 
 def name_of(file: GGUFFile) -> str:
@@ -72,16 +73,16 @@ def facts(
             "memory": {
                 "ctx_size": n_ctx, "weights": weight_bytes(file, hparams.n_layer),
                 "cache": cache_bytes(hparams, n_ctx, cache_type), "states": state_bytes(hparams),
-                "process": PROCESS,
+                "process": PROCESS + TOKEN * hparams.n_vocab,
             },
         }  # fmt: skip
     template, other = _template(file)
     problem = problem or other or _why_not_here(file, n_ctx, cache_type, device)
-    command = None if problem else _command(file)
+    command = None if problem else command_for(file)
     return found | {"template": template, "runs": problem is None, "why_not": problem, "command": command}
 
 
-def _command(file: GGUFFile) -> str:
+def command_for(file: GGUFFile) -> str:
     """The command that a model is for."""
     from octavo.models import read_model
     from octavo.runtime.embedding import is_embedding_model
@@ -198,8 +199,8 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
             "heads": f"{found['heads']}, {found['key_heads']} of keys and values" if found["heads"] else "none",
             "vocabulary": f"{found['vocabulary']:,} tokens",
             "memory": f"{size(total)} at --ctx-size {memory['ctx_size']}: {size(memory['weights'])} of weights, "
-            f"{size(memory['cache'])} of keys and values{states}, about {size(memory['process'])} of Python and "
-            "workspaces",
+            f"{size(memory['cache'])} of keys and values{states}, about {size(memory['process'])} of Python, "
+            "tokenizer and workspaces",
         }
     template = found["template"]
     offers = "" if not template else f" ({', '.join(template)})"

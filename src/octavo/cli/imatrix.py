@@ -24,7 +24,7 @@ def imatrix(
         str, typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions.")
     ],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The importance matrix, a GGUF file.")],
-    chunks: Annotated[int | None, typer.Option(help="Most windows to run (default: the whole text).")] = None,
+    chunks: Annotated[int | None, typer.Option(help="At most so many windows (default: the whole text).")] = None,
     context: Context = None,
     save_every: Annotated[int, typer.Option(help="Save after so many windows.")] = 10,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew: don't go on from FILE.")] = False,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Kv
+from octavo.cli.options import PLACE, Kv
 from octavo.cli.plain import brief, few, to_json
 from octavo.errors import NonFiniteError, UsageError
 
@@ -30,11 +31,17 @@ def inspect(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     device: Annotated[
-        Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="The device that it is to run on.")
+        Literal["auto", "cpu", "gpu", "reference"],
+        typer.Option(help="The device that it is to run on.", rich_help_panel=PLACE),
     ] = "auto",
     ctx: Annotated[
         int | None,
-        typer.Option("--ctx-size", "-c", help="Tokens of context for memory and the graph (default: as `run` has it)."),
+        typer.Option(
+            "--ctx-size",
+            "-c",
+            help="Tokens of context for memory and the graph (default: as `run` has it).",
+            rich_help_panel=PLACE,
+        ),
     ] = None,
     kv: Kv = "f16",
     offline: Offline = False,
@@ -119,6 +126,7 @@ def summarize(file: GGUFFile) -> dict[str, Any]:
         "tensor_count": len(file.tensors),
         "parameters": parameters,
         "bytes": file.nbytes,
+        "file_bytes": sum(os.path.getsize(path) for path in file.files),
         "bits_per_weight": 8 * file.nbytes / parameters if parameters else None,
         "types": sorted(types.values(), key=lambda row: -row["bytes"]),
         "metadata": {key: brief(file.metadata[key]) for key in file.metadata},

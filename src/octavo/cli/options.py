@@ -19,18 +19,26 @@ from octavo.errors import UsageError
 if TYPE_CHECKING:
     from octavo.runtime.placement import GpuLayers
 
+PLACE = "Where and with what"
 Device = Annotated[
-    Literal["auto", "cpu", "gpu", "reference"], typer.Option(help="Where to run; auto: the GPU if there is one.")
+    Literal["auto", "cpu", "gpu", "reference"],
+    typer.Option(help="Where to run; auto: the GPU if there is one.", rich_help_panel=PLACE),
 ]
-Threads = Annotated[int | None, typer.Option("--threads", "-t", help="Threads to use (default: all cores).")]
+Threads = Annotated[
+    int | None, typer.Option("--threads", "-t", help="Threads to use (default: all cores).", rich_help_panel=PLACE)
+]
 CacheName = Literal["f16", "f32", "q8_0", "int8", "fp8", "int4"]
 Kv = Annotated[
     CacheName,
-    typer.Option("--cache-type", "-ctk", help="How keys and values are kept."),
+    typer.Option("--cache-type", "-ctk", help="How keys and values are kept.", rich_help_panel=PLACE),
 ]
 AttentionName = Annotated[
     Literal["exact", "int8", "fp8"],
-    typer.Option("--attention", help="What attention of prompts multiplies: numbers of 8 bits need an H100 or H200."),
+    typer.Option(
+        "--attention",
+        help="Numbers that attention multiplies in prompts; int8 and fp8 need an H100 or H200.",
+        rich_help_panel=PLACE,
+    ),
 ]
 Context = Annotated[
     int | None,
@@ -42,6 +50,7 @@ Layers = Annotated[
         "--gpu-layers", "-ngl", metavar="N|all|auto",
         help="The last N layers run on the GPU, the others on the CPU; auto: as many as fit (default: with --device "
         "auto what fits, with gpu all).",
+        rich_help_panel=PLACE,
     ),
 ]  # fmt: skip
 
@@ -50,6 +59,7 @@ Lora = Annotated[
     typer.Option(
         metavar="ADAPTER[=SCALE]",
         help="A LoRA adapter for the model: a GGUF file, a PEFT folder or ORG/REPO of the hub; more than one is fine.",
+        rich_help_panel=PLACE,
     ),
 ]
 

@@ -88,7 +88,10 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove a model of the hub from this machine: `octavo rm Qwen/Qwen3-0.6B-GGUF:Q8_0`; without a QUANT all there."""
+    """Remove a model of the hub from this machine: `octavo rm Qwen/Qwen3-0.6B-GGUF:Q8_0`.
+
+    Without a QUANT all of the repository is removed.
+    """
     from octavo.io.hub.inventory import remove as prepare
 
     removal = prepare(_name(name, None))

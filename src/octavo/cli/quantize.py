@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,7 +17,7 @@ from octavo.cli.plain import printable, to_json
 from octavo.cli.progress import Bar
 from octavo.cli.quantize_method import MethodOptions
 from octavo.cli.quantize_scheme import SchemeOptions
-from octavo.errors import UsageError
+from octavo.errors import OctavoError, UsageError
 
 if TYPE_CHECKING:
     from octavo.quantizers.fit import Fitted
@@ -197,16 +198,22 @@ def _quantize_gguf(
         return fitted.report, fitted
 
 
+NO_PRESET = (
+    "no preset is given: `octavo quantize SRC DST Q4_K_M` has one, `octavo quantize SRC --list` lists them, and "
+    "--target-bpw, --target-size or --scheme will do too"
+)
+
+
 def _target(preset: str | None, size: SizeOptions, pure: bool) -> str | Target:
     """The preset or the size that is wished for. Raises UsageError for what does not go together."""
     bits = size.target_bpw
     wishes = (("PRESET", preset), ("--target-bpw", bits), ("--target-size", size.target_size))
     given = [name for name, value in wishes if value]
-    allowed = "(allowed: one of PRESET, as Q4_K_M, --target-bpw, --target-size and --scheme)"
+    allowed = "(allowed: one of a PRESET such as Q4_K_M, --target-bpw, --target-size and --scheme)"
     if bits is not None and not bits > 0:
         raise UsageError(f"--target-bpw is {bits:g} (allowed: above 0)")
     if len(given) != 1:
-        raise UsageError(f"{' and '.join(given)} together {allowed}" if given else f"no preset is given {allowed}")
+        raise UsageError(f"{' and '.join(given)} together {allowed}" if given else NO_PRESET)
     if preset is not None:
         if size.text is not None:
             raise UsageError(f"--text is for --target-bpw and --target-size, not for a PRESET ({preset})")
@@ -263,7 +270,18 @@ def show(report: Report, as_json: bool, fitted: Fitted | None = None, started: f
     if fitted is not None:
         _show_fit(fitted)
     if started is not None and not report.dry_run:
-        print(f"done in {monotonic() - started:.1f} s; next: octavo run {shlex.quote(printable(report.target))}")
+        print(f"done in {monotonic() - started:.1f} s; next: octavo {_command(report.target)}")
+
+
+def _command(path: str) -> str:
+    """The command that runs what was written."""
+    from octavo.cli.facts import command_for
+    from octavo.huggingface import open_model_file
+
+    name = "run"
+    with suppress(OctavoError), open_model_file(path) as file:  # models that nothing here runs are quantized too
+        name = command_for(file)
+    return f"{name} {shlex.quote(printable(path))}"
 
 
 def _show_fit(fitted: Fitted) -> None:

@@ -9,7 +9,7 @@ import typer
 from octavo.cli.columns import print_columns
 from octavo.cli.lora import adapters
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers
+from octavo.cli.options import PLACE, Device, Layers, Lora, Threads, gpu_layers
 from octavo.cli.plain import printable, to_json
 from octavo.cli.prompt import piped_lines
 from octavo.progress import on_terminal
@@ -21,7 +21,9 @@ def rank(
     documents: Annotated[
         list[str] | None, typer.Argument(metavar="DOCUMENTS", help="Texts; without any, the lines of standard input.")
     ] = None,
-    ctx: Annotated[int | None, typer.Option("--ctx-size", "-c", help="Tokens of a query and a document.")] = None,
+    ctx: Annotated[
+        int | None, typer.Option("--ctx-size", "-c", help="Tokens of a query and a document.", rich_help_panel=PLACE)
+    ] = None,
     device: Device = "auto",
     layers: Layers = None,
     threads: Threads = None,

@@ -39,7 +39,9 @@ class Compared:
     calibration: Annotated[
         str | None,
         typer.Option(
-            "--calibration", metavar="TEXT", help="The text that methods go by, a file (text or .jsonl) or `demo`."
+            "--calibration",
+            metavar="TEXT",
+            help="A text to calibrate with: a file (text or .jsonl) or `demo`.",
         ),
     ] = None
 

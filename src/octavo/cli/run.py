@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Where
+from octavo.cli.options import PLACE, Where
 from octavo.cli.prompt import whole_prompt
 from octavo.errors import ContextFullError, UsageError
 from octavo.progress import on_terminal
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("octavo")
 SAMPLING = "Sampling"
 OUTPUT = "Output"
-OF_BASE_MODELS = 512
-"""Most tokens of a reply of a model without a chat template, which seldom ends one."""
 
 
 @dataclass
@@ -115,7 +113,7 @@ def run(
     model: ModelName,
     prompt: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PROMPT]", help="What to ask; what is piped in is appended (`-`: nothing but that). "
+        typer.Argument(metavar="PROMPT", help="What to ask; what is piped in is appended (`-`: nothing but that). "
                        "Without any of it: a conversation."),
     ] = None,
     prompt_file: Annotated[
@@ -126,7 +124,9 @@ def run(
     sampling: Sampling,
     ctx: Annotated[
         int | None,
-        typer.Option("--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096)."),
+        typer.Option(
+            "--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).", rich_help_panel=PLACE
+        ),
     ] = None,
     where: Where,
     offline: Offline = False,
@@ -140,6 +140,7 @@ def run(
     from octavo.cli.facts import headline
     from octavo.jit.clock import clock, compile_seconds
     from octavo.runtime import load
+    from octavo.runtime.loading import open_generating
 
     text = whole_prompt(" ".join(prompt) if prompt else None, prompt_file)
     if text is None and output.as_json:
@@ -150,13 +151,12 @@ def run(
     path = local(model, offline)
     start, compiled = clock(), compile_seconds()
     with on_terminal():
-        loaded = load(path, n_ctx=ctx, cache_type=where.kv, attention=where.attention, **where.given(offline))
+        loaded = load(
+            open_generating(path), n_ctx=ctx, cache_type=where.kv, attention=where.attention, **where.given(offline)
+        )
     with loaded:
-        loaded.require_generation()
         if reply.chat_template is not None:
             loaded.use_template(reply.chat_template)
-        if reply.max_tokens is None and "tokenizer.chat_template" not in loaded.file.metadata:
-            options["max_tokens"] = OF_BASE_MODELS
         if text is None:
             from octavo.cli.chat import Chat
             from octavo.cli.line import read_line, typed_lines
@@ -180,9 +180,9 @@ def _options(reply: ReplyOptions, sampling: Sampling) -> GenerateOptions:
     from octavo.cli.grammar import grammar_option
     from octavo.runtime.options import ENDLESS
 
-    most = None if reply.max_tokens in ENDLESS else reply.max_tokens
-    given = vars(sampling) | {"max_tokens": most, "stop": reply.stop, "system": reply.system,
+    given = vars(sampling) | {"max_tokens": reply.max_tokens, "stop": reply.stop, "system": reply.system,
                               "think": reply.think, "ignore_eos": reply.ignore_eos or None}  # fmt: skip
     given["grammar"] = grammar_option(reply.json_schema, reply.grammar)
     given["temperature"] = given.pop("temp")
-    return cast("GenerateOptions", {name: value for name, value in given.items() if value is not None})
+    options = {name: value for name, value in given.items() if value is not None}
+    return cast("GenerateOptions", options | ({"max_tokens": None} if reply.max_tokens in ENDLESS else {}))

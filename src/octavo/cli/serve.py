@@ -14,7 +14,7 @@ import typer
 from octavo.cli.defaults import Defaults
 from octavo.cli.lora import adapters
 from octavo.cli.models import ModelName, Offline, local
-from octavo.cli.options import Where, gpu_layers
+from octavo.cli.options import PLACE, Where, gpu_layers
 from octavo.errors import INSTALL_BASE, OctavoError, UsageError
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class Reached:
         bool, typer.Option("--log-requests", help="A line of each request on standard error.", rich_help_panel=REACHED)
     ] = False
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name that this machine is asked by.", rich_help_panel=REACHED)
+        list[str] | None,
+        typer.Option(help="A host name that requests may use.", rich_help_panel=REACHED),
     ] = None
 
 
@@ -152,7 +153,10 @@ def serve(
     *,
     reached: Reached,
     ctx: Annotated[
-        int | None, typer.Option("--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).")
+        int | None,
+        typer.Option(
+            "--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).", rich_help_panel=PLACE
+        ),
     ] = None,
     usual: Defaults,
     where: Where,
@@ -272,6 +276,9 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
     from contextlib import closing
 
     from octavo.huggingface import open_model_file
+    from octavo.models import read_model
+    from octavo.runtime.embedding import is_embedding_model
+    from octavo.runtime.options import OF_BASE_MODELS, usual_limit
     from octavo.server.serve import bind, run, serve
     from octavo.server.supervise import ProcessClient
 
@@ -288,5 +295,10 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
     if options.log_requests:
         logging.getLogger("octavo.requests").setLevel(logging.INFO)
     with closing(sock), open_model_file(engine.path) as file:
+        if options.template_text is None and usual_limit(file) is not None and not is_embedding_model(read_model(file)):
+            logging.getLogger("octavo").warning(
+                "%s has no chat template: messages are written as ChatML has them, and replies end after %d tokens "
+                "unless a request or -n says otherwise", options.name, OF_BASE_MODELS,
+            )  # fmt: skip
         run(serve(ProcessClient(engine, launched, step_timeout=step_timeout), file, options, sock, told))
     print(f"octavo: {options.name} is served no more", file=sys.stderr)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any, cast
 
 from octavo.errors import UsageError
 from octavo.runtime import GenerateOptions, SamplingParams
+from octavo.runtime.arguments import KNOWN_AS
 from octavo.runtime.options import ENDLESS
 
 
@@ -15,17 +17,22 @@ def _switch(text: str) -> bool:
     return {"on": True, "yes": True, "true": True, "off": False, "no": False, "false": False}[text.lower()]
 
 
+def _texts(text: str) -> list[str]:
+    r"""Words, or texts in quotation marks; `\\n` is a line end."""
+    return [word.replace("\\n", "\n") for word in shlex.split(text)]
+
+
 KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "temperature": (float, "a number"), "top_k": (int, "an integer"), "top_p": (float, "a number"),
     "min_p": (float, "a number"), "repeat_penalty": (float, "a number"), "repeat_last_n": (int, "an integer"),
     "presence_penalty": (float, "a number"), "frequency_penalty": (float, "a number"),
-    "seed": (int, "an integer"), "max_tokens": (int, "an integer"), "think": (_switch, "on, off"),
+    "seed": (int, "an integer"), "max_tokens": (int, "an integer"), "stop": (_texts, "texts, in quotation marks"),
+    "think": (_switch, "on, off"),
 }  # fmt: skip
 """How a setting is read, and what that takes."""
 
-OTHER_NAMES = {"temp": "temperature", "n_predict": "max_tokens", "num_predict": "max_tokens"}
 DEFAULT = "default"
-UNSET = {"seed": "random", "max_tokens": "until the model ends", "think": "as the template has it"}
+UNSET = {"seed": "random", "max_tokens": "until the model ends", "stop": "none", "think": "as the template has it"}
 
 
 class ChatSettings:
@@ -61,13 +68,17 @@ class ChatSettings:
         self.options = cast(GenerateOptions, options)
 
 
+def plain(name: str) -> str:
+    """A setting's name as Python has it, of one that is typed as an option."""
+    name = name.lower().lstrip("-").replace("-", "_")
+    return KNOWN_AS.get(name, name)
+
+
 def known(name: str) -> str:
     """The setting that a name stands for. Raises UsageError for none."""
-    plain = name.lower().lstrip("-").replace("-", "_")
-    plain = OTHER_NAMES.get(plain, plain)
-    if plain not in KINDS:
+    if plain(name) not in KINDS:
         raise UsageError(f"no setting {name!r} (allowed: {', '.join(KINDS)})")
-    return plain
+    return plain(name)
 
 
 def _read(name: str, text: str) -> Any:
@@ -80,7 +91,7 @@ def _read(name: str, text: str) -> Any:
         return None
     if name == "max_tokens" and value < 0:
         raise UsageError(f"max_tokens can't be {value} (allowed: 0 or more, -1)")
-    if name not in ("max_tokens", "think"):
+    if name not in ("max_tokens", "stop", "think"):
         SamplingParams(**{name: value})  # raises for a value out of range
     return value
 
@@ -88,4 +99,6 @@ def _read(name: str, text: str) -> Any:
 def _as_text(name: str, value: Any) -> str:
     if value is None:
         return UNSET[name]
+    if isinstance(value, list):
+        return " ".join(map(repr, value))
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else f"{value}"

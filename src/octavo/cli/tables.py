@@ -19,7 +19,7 @@ def show(report: dict[str, Any]) -> None:
     shown = {
         "file": report["path"] + (f" and {len(report['files']) - 1} more" if len(report["files"]) > 1 else ""),
         **lines(report["facts"]),
-        "size": f"{size(report['bytes'])} in {report['tensor_count']} tensors"
+        "size": f"{size(report['file_bytes'])}, of which {size(report['bytes'])} in {report['tensor_count']} tensors"
         + (f", {bpw:.2f} bits per weight" if bpw else ""),
         "layout": f"GGUF version {report['version']}" if report["version"] else "safetensors",
     }

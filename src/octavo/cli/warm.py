@@ -25,7 +25,7 @@ PROMPT, REPLIES, REPLY = 600, 4, 12
 def warm(
     model: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL]", help="A model, as of `octavo run`; without one what most models take."),
+        typer.Argument(metavar="MODEL", help="A model, as of `octavo run`; without one what most models take."),
     ] = None,
     *,
     where: Where,

@@ -36,4 +36,12 @@ __all__ = [
     "read_text",
 ]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(__name__, {
+    "octavo.evals.activations": ["collect_imatrix"],
+    "octavo.evals.calibration": ["calibrate"],
+    "octavo.evals.kl": ["Divergence", "divergence"],
+    "octavo.evals.likelihood": ["Perplexity", "perplexity"],
+    "octavo.evals.schemes": ["SchemeMethod"],
+    "octavo.evals.stats": ["Estimate"],
+    "octavo.evals.texts": ["Text", "demo_text", "read_text"],
+})  # fmt: skip

@@ -10,6 +10,7 @@ from octavo.graph.node import Attention
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime import EngineConfig, Model, open_model, resolve
+from octavo.runtime.loading import open_generating
 from octavo.runtime.lora import Lora, chosen, located
 from octavo.runtime.placement import GpuLayers, backends_for
 
@@ -50,8 +51,9 @@ def open_subject(
     The other arguments and what is raised are as of `octavo.load`.
     """
     backends, layers = backends_for(device, threads, gpu_layers, attention=attention)
-    with open_model_file(resolve(path)) as file:
-        n_vocab = read_model(file).hparams.n_vocab
+    adapters = located(chosen(lora))
+    file = open_generating(path)
+    n_vocab = read_model(file).hparams.n_vocab
     context = max(context, LEAST_CONTEXT)  # `windows` tells of one that is too small
     config = EngineConfig(
         n_ctx=context,
@@ -61,6 +63,4 @@ def open_subject(
         fuse=fuse,
         gpu_layers=layers,
     )
-    model = open_model(path, backends, config, located(chosen(lora)))
-    model.require_generation()
-    return model
+    return open_model(file, backends, config, adapters)

@@ -18,4 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SCHEMES", "CheckpointFile", "Scheme", "open_model_file"]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(__name__, {
+    "octavo.formats.rows": ["SCHEMES", "Scheme"],
+    "octavo.huggingface.file": ["CheckpointFile"],
+    "octavo.huggingface.model_file": ["open_model_file"],
+})  # fmt: skip

@@ -19,12 +19,12 @@ SAMPLING = {
 READ = frozenset({*SAMPLING, KEY, "do_sample"})
 HARMLESS = frozenset(
     """_from_model_config transformers_version bos_token_id pad_token_id decoder_start_token_id use_cache
-    max_length cache_implementation return_dict_in_generate output_scores output_attentions
+    max_length max_new_tokens cache_implementation return_dict_in_generate output_scores output_attentions
     output_hidden_states output_logits trust_remote_code chat_format max_window_size max_context_size
     num_return_sequences assistant_confidence_threshold num_assistant_tokens num_assistant_tokens_schedule
     is_assistant""".split()
 )
-"""Keys that say nothing of which tokens come."""
+"""Keys that say nothing of which tokens come; how many may is for who asks to say."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "num_beams": (None, 1), "typical_p": (None, 1), "epsilon_cutoff": (None, 0), "eta_cutoff": (None, 0),
     "diversity_penalty": (None, 0), "length_penalty": (None, 1), "no_repeat_ngram_size": (None, 0),

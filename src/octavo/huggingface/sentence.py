@@ -11,7 +11,7 @@ from typing import Any
 
 from octavo.errors import FileError
 from octavo.huggingface.layouts.stored import stored_tensors
-from octavo.io.gguf import LazyTensor
+from octavo.io.gguf import GGUFFile, LazyTensor
 from octavo.io.regular import read_bytes
 from octavo.io.safetensors import Checkpoint
 from octavo.io.safetensors.json_file import parse_object
@@ -81,13 +81,13 @@ def read_sentence(checkpoint: Checkpoint) -> Sentence:
     Raises FileError for a module or a key that is not known, and for one that asks for what has no computation here.
     """
     path = checkpoint.path(FILE)
-    if not os.path.exists(path):
-        return Sentence()
-    modules = parse_object(b'{"modules": ' + read_bytes(path, MAX_BYTES) + b"}", path)["modules"]
+    modules = _modules(path)
     keys: Keys = {}
     words: dict[str, Any] = {}
     tensors: dict[str, LazyTensor] = {}
-    for kind, place in _listed(path, modules):
+    if not modules:
+        return Sentence()
+    for kind, place in modules:
         folder = checkpoint.path(place)
         if kind == "Transformer":
             words = _words(checkpoint, folder)
@@ -106,6 +106,33 @@ def read_sentence(checkpoint: Checkpoint) -> Sentence:
             raise FileError(f"lists a module {kind[:60]!r}", file=path, allowed=KNOWN)
     _settings(checkpoint.path(SETTINGS))
     return Sentence(keys, words, tensors)
+
+
+def sentence_files(checkpoint: Checkpoint) -> list[str]:
+    """Names of the files of a folder that say so, but for weights; none where it lists no modules."""
+    places = [os.path.join(place, "config.json") for _, place in _modules(checkpoint.path(FILE)) if place]
+    names = [FILE, SETTINGS, *TRANSFORMER, *places] if places else []
+    return [name for name in names if os.path.isfile(checkpoint.path(name))]
+
+
+def sentence_out(file: GGUFFile) -> dict[str, Any]:
+    """What such a folder says of a GGUF file's model, as files by name; none where it does not say how to pool."""
+    arch = file.metadata.get_str("general.architecture")
+    number = file.metadata.get_int(f"{arch}.pooling_type", default=0)
+    mode = next((name for name, n in MODES.items() if n == number), None)
+    if mode is None:
+        return {}
+    width = file.metadata.get_int(f"{arch}.embedding_length")
+    words = {"max_seq_length": file.metadata.get(MOST), "do_lower_case": file.metadata.get(LOWER)}
+    places = {"Transformer": "", "Pooling": "1_Pooling"}
+    return {
+        FILE: [
+            {"idx": i, "name": str(i), "path": place, "type": f"sentence_transformers.models.{kind}"}
+            for i, (kind, place) in enumerate(places.items())
+        ],
+        TRANSFORMER[0]: {name: value for name, value in words.items() if value is not None},
+        "1_Pooling/config.json": {"word_embedding_dimension": width, f"pooling_mode_{mode}": True},
+    }
 
 
 def _words(checkpoint: Checkpoint, folder: str) -> dict[str, Any]:
@@ -149,8 +176,12 @@ def _check(values: Mapping[str, Any], kind: str, path: str) -> None:
             raise FileError(f"{key} is {str(value)[:80]}", file=path, allowed=" or ".join(map(str, allowed)))
 
 
-def _listed(path: str, modules: Any) -> list[tuple[str, str]]:
-    """Kind and folder of each module. Raises FileError for what is no list of them, or lies elsewhere."""
+def _modules(path: str) -> list[tuple[str, str]]:
+    """Kind and folder of each module that a file lists; none where it is missing. Raises FileError for what is no list
+    of them, or lies elsewhere."""
+    if not os.path.exists(path):
+        return []
+    modules = parse_object(b'{"modules": ' + read_bytes(path, MAX_BYTES) + b"}", path)["modules"]
     found = []
     for entry in modules if isinstance(modules, list) else [None]:
         kind, place = (entry.get(k) for k in ("type", "path")) if isinstance(entry, dict) else (None, None)

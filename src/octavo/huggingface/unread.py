@@ -47,7 +47,7 @@ CONFIG_HARMLESS = (
     # Tokens, which the tokenizer's files and `eos_token_id` say, and parts of other kinds.
     "*_token_id", "*_token_ids", "*_token_index", "im_*_id", "vision_*", "audio_*", "image_*", "video_*", "mm_*",
     "projector_*", "multimodal_projector_*", "spatial_merge_size", "text_config",
-    *generation.HARMLESS, "do_sample", "max_new_tokens",
+    *generation.HARMLESS, "do_sample",
 )  # fmt: skip
 """Keys of config.json that say nothing of which numbers come; * stands for anything."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {

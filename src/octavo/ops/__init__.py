@@ -38,4 +38,10 @@ __all__ = [
     "w4a8_gemm",
 ]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(__name__, {
+    "octavo.ops.products": ["fp8_gemm", "int8_gemm", "w4a8_gemm"],
+    "octavo.ops.qqq": ["export_qqq", "import_qqq"],
+    "octavo.ops.quantize": ["mmq_layout", "quantize_fp8", "quantize_int8", "quantize_mmq_q8_1", "quantize_q8_1"],
+    "octavo.ops.w4a8": ["W4A8Weight", "quantize_w4a8"],
+    "octavo.ops.weight_only": ["dequantize", "matmul"],
+})  # fmt: skip

@@ -44,4 +44,14 @@ __all__ = [
     "quantize_zero_point",
 ]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(__name__, {
+    "octavo.quantizers.arrays": ["SymmetricInt8", "ZeroPointUint8", "quantize_symmetric", "quantize_zero_point"],
+    "octavo.quantizers.checkpoint": ["quantize_checkpoint"],
+    "octavo.quantizers.compensation": ["Compensated", "compensate"],
+    "octavo.quantizers.encoding.encoder": ["ENCODABLE", "encode"],
+    "octavo.quantizers.fit": ["Target", "quantize_to_size"],
+    "octavo.quantizers.job.quantize": ["quantize_file"],
+    "octavo.quantizers.job.report": ["Report"],
+    "octavo.quantizers.mix.mixing": ["Choices"],
+    "octavo.quantizers.mix.presets": ["PRESETS", "Preset"],
+})  # fmt: skip

@@ -22,6 +22,7 @@ from octavo.huggingface.config_out import config_json, generation_config
 from octavo.huggingface.folder import read_folder
 from octavo.huggingface.kv_out import cache_scales, cache_scheme
 from octavo.huggingface.schemes import KEY, checkpoint_scheme
+from octavo.huggingface.sentence import sentence_files, sentence_out
 from octavo.huggingface.specials import MORE_TEMPLATES, named_templates
 from octavo.huggingface.tokenizer_out import tokenizer_files
 from octavo.huggingface.writers import find_writer
@@ -217,25 +218,25 @@ def _untied(config: dict[str, Any]) -> dict[str, Any]:
     return config | {"tie_word_embeddings": False} | inner
 
 
-def _tokenizer(file: GGUFFile) -> dict[str, dict[str, Any]]:
+def _tokenizer(file: GGUFFile) -> dict[str, Any]:
     """Files that a checkpoint needs and a GGUF file has as metadata, by name; none for a checkpoint."""
     if isinstance(file, CheckpointFile):
         return {}
     sampling = generation_config(file)
-    return tokenizer_files(file) | ({"generation_config.json": sampling} if sampling else {})
+    return tokenizer_files(file) | sentence_out(file) | ({"generation_config.json": sampling} if sampling else {})
 
 
-def _write_others(folder: str, file: GGUFFile, made: dict[str, dict[str, Any]]) -> None:
+def _write_others(folder: str, file: GGUFFile, made: dict[str, Any]) -> None:
     """The files that were made, and those that a checkpoint has beside its weights."""
     if isinstance(file, CheckpointFile):
         checkpoint = file.folder.checkpoint
         templates = [os.path.join(MORE_TEMPLATES, name) for name in named_templates(checkpoint.folder)]
-        if templates:
-            os.mkdir(os.path.join(folder, MORE_TEMPLATES))
-        for name in (*CARRIED, *templates):
+        for name in (*CARRIED, *templates, *sentence_files(checkpoint)):
             if os.path.isfile(checkpoint.path(name)):
+                os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
                 shutil.copyfile(checkpoint.path(name), os.path.join(folder, name))
     for name, values in made.items():
+        os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
         with open(os.path.join(folder, name), "w", encoding="utf-8") as out:
             json.dump(values, out, indent=2, ensure_ascii=False)
             out.write("\n")

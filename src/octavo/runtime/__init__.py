@@ -34,4 +34,14 @@ __all__ = [
     "resolve",
 ]
 
-__getattr__ = names_from(__name__)
+__getattr__ = names_from(__name__, {
+    "octavo.io.named": ["resolve"],
+    "octavo.runtime.engine": ["Engine", "EngineConfig"],
+    "octavo.runtime.generation": ["Generation"],
+    "octavo.runtime.grammar": ["Grammar"],
+    "octavo.runtime.loading": ["load", "open_model"],
+    "octavo.runtime.model": ["Model"],
+    "octavo.runtime.options": ["GenerateOptions"],
+    "octavo.runtime.reply": ["Reply"],
+    "octavo.runtime.sampling": ["SamplingParams"],
+})  # fmt: skip

@@ -24,7 +24,8 @@ from octavo.runtime.candidates import BEST, CANDIDATES, CHANGED, LOGITS, MAX_CAN
 from octavo.runtime.draws import draw
 from octavo.runtime.engine import Engine
 from octavo.runtime.logit_changes import LogitChanges
-from octavo.runtime.request import Constraint, LogProbs, Request, masked
+from octavo.runtime.reply import LogProbs
+from octavo.runtime.request import Constraint, Request, masked
 from octavo.runtime.sampling import NOTHING_LEFT, ChainSampler, largest_first
 
 

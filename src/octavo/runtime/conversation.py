@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import get_ident
 
@@ -16,7 +17,8 @@ PATIENCE = 1.0
 
 @dataclass(eq=False)
 class Asked:
-    """Which thread asked for a token of a request last, until when, and whether it still waits for it."""
+    """Which thread asked for a token last, until when, and whether it still waits for it: of a request, or of several
+    that are read together."""
 
     thread: int = 0
     last: float = 0.0
@@ -59,13 +61,36 @@ class Conversation:
             asked.waits, asked.last = False, time.monotonic()
         return len(request.tokens) >= length
 
-    def _step_for(self, request: Request, asked: Asked, length: int) -> None:
-        if len(request.tokens) >= length or request.over:  # a step for another thread has brought it
+    def ask_any(self, requests: Iterable[Request], asked: Asked, there: Callable[[], bool]) -> None:
+        """Compute until `there`, in steps that have the next tokens of all of these requests, as far as there is room.
+
+        Raises what `EngineCore.add` and `EngineCore.step` raise.
+        """
+        try:
+            asked.thread, asked.waits = get_ident(), True
+            while not there():
+                self.core.engine.thread.run(lambda: self._step_for_all(requests, asked, there))
+        finally:
+            asked.waits, asked.last = False, time.monotonic()
+
+    def _step_for_all(self, requests: Iterable[Request], asked: Asked, there: Callable[[], bool]) -> None:
+        if there():
             return
+        for request in requests:
+            if not request.over:
+                self._take(request, asked)
+        self.step(asked)
+
+    def _take(self, request: Request, asked: Asked) -> None:
         if request not in self._asked:
             request.yields = True
             self.core.add(request)
             self._asked[request] = asked
+
+    def _step_for(self, request: Request, asked: Asked, length: int) -> None:
+        if len(request.tokens) >= length or request.over:  # a step for another thread has brought it
+            return
+        self._take(request, asked)
         self.step(asked)
 
     def step(self, asker: Asked | None = None) -> list[Output]:
@@ -81,7 +106,11 @@ class Conversation:
         idle, scheduler = [r for r in self._asked if r.paused and r.state is State.RUNNING], self.core.scheduler
         while idle and scheduler.wanting and len(scheduler.running) >= scheduler.max_running:
             scheduler.give_way(idle.pop())
-        return self.core.step()
+        outputs = self.core.step()
+        for output in outputs:
+            if output.logprobs is not None:
+                output.request.found.append(output.logprobs)
+        return outputs
 
     def leave(self, request: Request) -> None:
         """Ask no more. This waits for no step, so that any thread may call it at any time."""

@@ -14,6 +14,7 @@ from octavo.formats.spec import F32
 from octavo.graph.node import PAGE_SIZE
 from octavo.graph.protocol import Backend
 from octavo.io.gguf import GGUFFile
+from octavo.io.hub.cache import shown_name
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import choice
 from octavo.runtime.batch import Feed
@@ -57,6 +58,14 @@ def _pooling_type(file: GGUFFile) -> str:
 def is_embedding_model(model: ModelSpec) -> bool:
     """Whether a model is made to give embeddings: its graph has no logits, or its file says how to pool."""
     return _pooling_type(model.file) != "none" or model.architecture.encoder
+
+
+def require_generating(model: ModelSpec) -> None:
+    """Raise UsageError for a model that is made to give embeddings, or scores."""
+    if is_embedding_model(model):
+        command = "rank" if is_reranker(model.file) else "embed"
+        name = shown_name(model.file.path).removesuffix(".gguf")
+        raise UsageError(f"{name} is an embedding model, which generates no text: `octavo {command}` runs it")
 
 
 def embedding_engine(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -51,6 +51,7 @@ class Generation(Reply):
     text           the whole reply: what is missing is generated first
     text_so_far    all pieces so far
     tokens         ids generated so far, an end token included
+    logprobs       how likely each of them was, where `logprobs` asked for that
     finish_reason  why it ended; None before that
     timings        counts and seconds so far
 
@@ -70,12 +71,13 @@ class Generation(Reply):
         stop_ids: Collection[int] = (),
         constraint: Constraint | None = None,
         goes_on: bool = False,
+        logprobs: int | None = None,
     ) -> None:
         super().__init__(tokenizer, stop, max_tokens, stop_ids, prompt if goes_on else ())
         self.timings = Timings(prompt_tokens=len(prompt))
         most = max_tokens or (None if max_tokens is None else 1)  # of 0 tokens, the prompt is looked at
-        ends = frozenset(self._stop_ids)
-        self._conversation, self._request = conversation, Request(prompt, sampler, most, ends, constraint=constraint)
+        self._conversation = conversation
+        self._request = Request(prompt, sampler, most, self.stop_ids, constraint=constraint, logprobs=logprobs)
         self._pieces = self._run()
         self._failure: OctavoError | None = None
         finalize(self, conversation.leave, self._request).atexit = False
@@ -96,6 +98,16 @@ class Generation(Reply):
         except BaseException:  # a loop was left early, or interrupted
             self.close()
             raise
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        """Pieces, each waited for in a thread of asyncio's own, so that its loop goes on meanwhile."""
+        from asyncio import to_thread
+
+        try:
+            while (piece := await to_thread(next, self, None)) is not None:
+                yield piece
+        finally:
+            self.close()
 
     def __next__(self) -> str:
         try:
@@ -145,7 +157,8 @@ class Generation(Reply):
                 start = clock()
             if wants_none or (not has_one and request.cancelled):
                 return
-            shown = self.add(request.tokens[len(request.prompt) + n - 1]) if has_one else ""
+            found = request.found[n - 1 : n]
+            shown = self.add(request.tokens[len(request.prompt) + n - 1], *found) if has_one else ""
             if self.finish_reason is None and request.finish_reason is not None and request.n_chosen <= n:
                 shown += self.end(request.finish_reason)
             self._count(start)

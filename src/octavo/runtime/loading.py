@@ -15,7 +15,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.named import resolve
 from octavo.models import ModelSpec, read_model
 from octavo.runtime.arguments import choice, flag, require_known
-from octavo.runtime.embedding import embedding_engine, is_embedding_model
+from octavo.runtime.embedding import embedding_engine, is_embedding_model, require_generating
 from octavo.runtime.engine import Engine, EngineConfig, Speculate, usual_speculation
 from octavo.runtime.lora import Chosen, Lora, chosen, located, with_adapters
 from octavo.runtime.model import Model
@@ -27,7 +27,7 @@ LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layer
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | GGUFFile,
     *,
     device: str = "auto",
     n_ctx: int | None = None,
@@ -45,7 +45,8 @@ def load(
 ) -> Model:
     """Load a model: a GGUF file, or a checkpoint folder of safetensors, quantized or not.
 
-    path           of the file or folder, or "demo" for the model that comes with Octavo
+    path           of the file or folder, or "demo" for the model that comes with Octavo; or a file that is open, which
+                   the model closes
     device         "auto" (the GPU if there is one, else the CPU), "cpu", "gpu" (or "cuda") or "reference"
     n_ctx          tokens that a conversation may hold (default: what the model was made for, at most 4096)
     threads        that products use (default: all cores)
@@ -87,11 +88,23 @@ def load(
     return open_model(path, backends, config, adapters)
 
 
+def open_generating(path: str | os.PathLike[str]) -> GGUFFile:
+    """Open the file of a model that generates text, or "demo". Raises UsageError for one that does not."""
+    file = open_model_file(resolve(path))
+    try:
+        require_generating(read_model(file))
+        return file
+    except BaseException:
+        file.close()
+        raise
+
+
 def open_model(
-    path: str | os.PathLike[str], backends: Sequence[Backend], config: EngineConfig, lora: Chosen = ()
+    path: str | os.PathLike[str] | GGUFFile, backends: Sequence[Backend], config: EngineConfig, lora: Chosen = ()
 ) -> Model:
     """Load a model, or "demo", with adapters into an engine of this configuration; see `load`."""
-    return model_of(open_model_file(resolve(path)), backends, config, lora)
+    file = path if isinstance(path, GGUFFile) else open_model_file(resolve(path))
+    return model_of(file, backends, config, lora)
 
 
 def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig, lora: Chosen = ()) -> Model:

@@ -11,17 +11,17 @@ from octavo.errors import ContextFullError, UsageError
 from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
 from octavo.io.hub.cache import shown_name
-from octavo.runtime.arguments import flag, integer, wrong
+from octavo.runtime.arguments import flag, integer, require_known, wrong
 from octavo.runtime.conversation import Conversation
 from octavo.runtime.core import EngineCore
-from octavo.runtime.embedding import Embedder, Pooling
+from octavo.runtime.embedding import Embedder, Pooling, require_generating
 from octavo.runtime.engine import Engine
 from octavo.runtime.generation import Generation
 from octavo.runtime.grammar import Grammar, Grammars
 from octavo.runtime.lora import Chosen
-from octavo.runtime.many import Row, fill
+from octavo.runtime.many import Row, Stream, fill
 from octavo.runtime.options import GenerateOptions, SamplingOptions, recommended, settings
-from octavo.runtime.prompt import Prompt, encode_prompt, token_ids
+from octavo.runtime.prompt import Message, Prompt, encode_prompt, token_ids
 from octavo.runtime.ranking import Ranker
 from octavo.runtime.reply import Reply
 from octavo.runtime.request import Constraint
@@ -96,9 +96,11 @@ class Model:
         prompt      a question (put in the model's chat template unless `raw`), messages, or token ids
         system      the system message that goes before a question
         think       whether the model is to think first, where its template leaves that open (`enable_thinking`)
-        max_tokens  where to stop at the latest (default: when the model ends its reply)
+        max_tokens  where to stop at the latest; None: where the context ends (default: that, or 512 of a model without
+                    a chat template, which seldom ends its reply)
         stop        text that ends the reply: a string, or several
         grammar     what the reply may be, see `octavo.Grammar`; it begins where thinking ends
+        logprobs    how likely each token was, in `logprobs` of the reply, and so many of the likeliest in its place
         sampling    fields of SamplingParams
 
         What the prompt shares with earlier ones is not computed again. Replies that several threads read share steps,
@@ -114,8 +116,24 @@ class Model:
         return Generation(
             self._talk, tokens, tokenizer=self.tokenizer, sampler=sampler, constraint=constraint,
             stop=chosen.stop, max_tokens=chosen.max_tokens, stop_ids=chosen.sampling.stop_token_ids,
-            goes_on=self._goes_on(prompt, raw),
+            goes_on=self._goes_on(prompt, raw), logprobs=self._logprobs(options),
         )  # fmt: skip
+
+    def chat(self, messages: Sequence[Message], **options: Unpack[GenerateOptions]) -> Generation:
+        """Generate the reply to the messages of a conversation; options are those of `generate`.
+
+        `message` of what this returns goes behind them, for the next turn. Raises UsageError for what are no messages,
+        and for a model without a chat template.
+        """
+        if isinstance(messages, str) or not isinstance(messages, Iterable):
+            raise wrong("messages", messages, 'a list of messages, as [{"role": "user", "content": "Hi"}]')
+        given = list(messages)
+        if not given:
+            raise wrong("messages", given, "one message or more")
+        if not isinstance(given[0], Mapping):
+            raise UsageError(f"{given[0]!r} is no message (allowed: a role and a content, both text)")
+        require_known("chat", options, tuple(GenerateOptions.__annotations__))
+        return self.generate(given, **options)
 
     def generate_many(
         self, prompts: Iterable[Prompt], *, raw: bool = False, **options: Unpack[GenerateOptions]
@@ -127,11 +145,27 @@ class Model:
         made. Raises UsageError for arguments that are wrong, and ContextFullError for a prompt that does not fit,
         before anything is computed.
         """
+        rows = self._rows("generate_many", prompts, raw, options)
+        fill(self._talk, rows)
+        return [row.reply for row in rows]
+
+    def stream_many(
+        self, prompts: Iterable[Prompt], *, raw: bool = False, **options: Unpack[GenerateOptions]
+    ) -> Stream:
+        """Pieces of the replies to several prompts as they come, in pairs: the prompt's place, from 0, and a text.
+
+        `replies` of what this returns are the replies, which grow meanwhile. All else is as with `generate_many`, but
+        that other threads may have steps between.
+        """
+        return Stream(self._talk, self._rows("stream_many", prompts, raw, options))
+
+    def _rows(self, function: str, prompts: Iterable[Prompt], raw: bool, options: GenerateOptions) -> list[Row]:
+        """What several prompts are computed from. Raises UsageError and ContextFullError."""
         flag("raw", raw)
         self.require_generation()
         if isinstance(prompts, str | Mapping) or not isinstance(prompts, Iterable):
             raise wrong("prompts", prompts, "a list of prompts")
-        chosen = settings("generate_many", self.file, **options)
+        chosen = settings(function, self.file, **options)
         rows = []
         for i, prompt in enumerate(prompts):
             tokens = self.encode_prompt(prompt, system=options.get("system"), raw=raw, think=options.get("think"))
@@ -140,9 +174,13 @@ class Model:
             after = tokens if self._goes_on(prompt, raw) else ()
             reply = Reply(self.tokenizer, chosen.stop, chosen.max_tokens, chosen.sampling.stop_token_ids, after)
             sampler, constraint = self._sampler(chosen.sampling, len(tokens)), self._constraint(tokens, raw, options)
-            rows.append(Row(tokens, sampler, reply, constraint))
-        fill(self._talk, rows)
-        return [row.reply for row in rows]
+            rows.append(Row(tokens, sampler, reply, constraint, self._logprobs(options)))
+        return rows
+
+    def _logprobs(self, options: GenerateOptions) -> int | None:
+        """How many of the likeliest tokens are wanted beside each. Raises UsageError for more than there are."""
+        most = options.get("logprobs")
+        return None if most is None else integer("logprobs", most, 0, self.tokenizer.n_vocab)
 
     def _goes_on(self, prompt: Prompt, raw: bool) -> bool:
         """Whether a reply's text goes on in the prompt's, which no template is put around."""
@@ -233,14 +271,18 @@ class Model:
     @cached_property
     def embedder(self) -> Embedder:
         """What gives vectors of texts; one that generates makes a graph for it over its weights and its cache."""
+        self._require_open()
         return Embedder(self.engine, self.tokenizer)
 
     def require_generation(self) -> None:
         """Raise UsageError unless the model generates text, and is open."""
+        self._require_open()
+        if self.engine.config.embeds:
+            require_generating(self.engine.model)
+
+    def _require_open(self) -> None:
         if self._closed:
             raise UsageError(f"{self.name} is closed: octavo.load opens it again")
-        if self.engine.config.embeds:
-            raise UsageError(f"{self.name} is an embedding model, which generates no text: `octavo embed` runs it")
 
     def logits(self, tokens: Sequence[int]) -> F32:
         """Logits after each of `tokens`: float32 [n, n_vocab]."""

@@ -39,10 +39,13 @@ class GenerateOptions(SamplingOptions, total=False):
     max_tokens: int | None
     stop: str | Sequence[str] | None
     grammar: Grammar | None
+    logprobs: int | None
 
 
 ENDLESS = (-1, -2)
 """Of `max_tokens`: as many as the context holds. llama.cpp and Ollama have two such numbers."""
+OF_BASE_MODELS = 512
+"""Most tokens of a reply, unless somebody says how many, of a model without a chat template, which seldom ends one."""
 NAMES = ("raw", *GenerateOptions.__annotations__)
 
 SAMPLING_KEYS = {
@@ -71,7 +74,7 @@ def settings(function: str, file: GGUFFile, **options: Unpack[GenerateOptions]) 
     Raises UsageError for what is wrong with one, or if there is none of its name.
     """
     require_known(function, options, NAMES)
-    most = options.get("max_tokens")
+    most = options.get("max_tokens", usual_limit(file))
     fields = {f.name for f in dataclasses.fields(SamplingParams)}
     given = {name: value for name, value in options.items() if name in fields}
     return Settings(
@@ -79,6 +82,11 @@ def settings(function: str, file: GGUFFile, **options: Unpack[GenerateOptions]) 
         None if most in (None, *ENDLESS) else integer("max_tokens", most, 0),
         tuple(texts("stop", options.get("stop"))),
     )
+
+
+def usual_limit(file: GGUFFile) -> int | None:
+    """The most tokens of a reply where nobody says how many; None for as many as fit."""
+    return None if "tokenizer.chat_template" in file.metadata else OF_BASE_MODELS
 
 
 def recommended(file: GGUFFile) -> SamplingOptions:

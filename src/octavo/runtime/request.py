@@ -13,7 +13,7 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.runtime.counts import Text
 from octavo.runtime.kv_cache import Sequence
 from octavo.runtime.lookup import Lookup
-from octavo.runtime.reply import FinishReason
+from octavo.runtime.reply import FinishReason, LogProbs
 from octavo.runtime.sampling import ChainSampler, Sampler
 
 
@@ -104,6 +104,7 @@ class Request:
     failure     what went wrong, of one that ended with "error"
     cached      tokens of the prompt that were in the cache when it was admitted
     passed      times that a shorter prompt went first
+    found       of a Conversation's requests: what came of `logprobs`, token by token
     lookup      what drafts of its tokens are made from
     paused      whether it is left out of steps for now
     yields      whether it gives way between steps to whoever is short of pages
@@ -135,6 +136,7 @@ class Request:
     cached: int = field(default=0, init=False)
     passed: int = field(default=0, init=False)
     arrival: int = field(default=0, init=False)
+    found: list[LogProbs] = field(default_factory=list, init=False)
     lookup: Lookup = field(default_factory=Lookup, init=False)
     paused: bool = field(default=False, init=False)
     yields: bool = field(default=False, init=False)
@@ -203,20 +205,6 @@ class Request:
     def chosen(self) -> Seq[int]:
         """Tokens chosen so far."""
         return self.tokens[len(self.prompt) :]
-
-
-@dataclass(frozen=True, slots=True)
-class LogProbs:
-    """How likely a token was, of all tokens and before any setting of the sampler, and which were likeliest.
-
-    Of a request that wants it so after sampling: of those that were left to draw from.
-
-    token   ln of the chosen token's probability
-    likely  tokens, the likeliest first, with theirs
-    """
-
-    token: float
-    likely: tuple[tuple[int, float], ...]
 
 
 @dataclass(slots=True)

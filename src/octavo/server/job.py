@@ -118,7 +118,7 @@ def seed_of(service: Service, body: Sampling) -> int:
 
 def most_tokens(service: Service, *given: int | None) -> int | None:
     """The most tokens of a reply: the first number that is given, or else the server's; None for no limit, as -1."""
-    found = next((most for most in given if most is not None), service.options.max_tokens)
+    found = next((most for most in given if most is not None), service.limit)
     return None if found is None or found < 0 else found
 
 

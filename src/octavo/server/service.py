@@ -18,7 +18,7 @@ from octavo.errors import HostMemoryError
 from octavo.io.gguf import GGUFFile
 from octavo.runtime.grammar import Grammars
 from octavo.runtime.grammar_process import SLOW_NICE
-from octavo.runtime.options import recommended
+from octavo.runtime.options import recommended, usual_limit
 from octavo.server.body import Bodies
 from octavo.server.client import EngineClient
 from octavo.server.errors import ApiError, PromptTooLongError, bad, ending, unavailable
@@ -46,6 +46,7 @@ class Service:
     template       what writes messages
     tool_template  what does where a request has tools, if that is another
     variables      of these where a request sets none
+    limit          of a reply's tokens where a request asks for no number; None or -1 for none
     """
 
     def __init__(self, client: EngineClient, file: GGUFFile, tokenizer: Tokenizer, options: ServerOptions) -> None:
@@ -63,6 +64,9 @@ class Service:
         self.grammars = Grammars(tokenizer, SLOW_NICE)
         self._grammar_threads = ThreadPoolExecutor(GRAMMAR_THREADS, "grammar")
         self.recommended = recommended(file)
+        self.limit = options.max_tokens
+        if self.limit is None and options.template_text is None:
+            self.limit = usual_limit(file)
         self.created = int(time.time())
         self.fingerprint = f"octavo-{__version__}"
         self.draining = False

@@ -108,9 +108,17 @@ class EngineLoop:
         pause: float | None = 0.0
         while self._take_messages(pause):
             self._turned = clock()
-            pause = None if self.core is None else self.core.go_on_warming()
+            pause = self._go_on_warming()
             with self.model.engine.lock:  # steps are computed here
                 self._turn()
+
+    def _go_on_warming(self) -> float | None:
+        """Make a little more ready, which stays: seconds after which there may be more to do, None for never."""
+        if self.core is None or self.core.warming is None:
+            return None
+        pause = self.core.go_on_warming()
+        keep()
+        return pause
 
     def _turn(self) -> None:
         """A step, if there is something to do, and a piece of other work after every second one."""
@@ -290,8 +298,13 @@ def make_loop(options: EngineOptions, send: Callable[[ToFront], None]) -> Engine
     target = usual if options.itl_target is None else options.itl_target
     loop = EngineLoop(model, send, itl_target=target, embeddings=options.embeddings)
     loop.warm_up()
-    gc.freeze()  # what is there now stays, and later searches for garbage leave it out
+    keep()
     return loop
+
+
+def keep() -> None:
+    """Leave what is there now out of later searches for garbage, which hold all replies up; it is to stay."""
+    gc.freeze()
 
 
 def main() -> None:

@@ -129,7 +129,7 @@ def case_of(name: str, tokens: int, target: str) -> Case:
 
 def _groups(group: int, zero: bool, tokens: int, target: str) -> Case:
     """The product of int8 codes with scales, and zero points or none, of groups of K."""
-    chosen = shape_of("int8", tokens, N, K, target, 132)
+    chosen = shape_of("int8_groups", tokens, N, K, target, 132)
     s = replace(chosen, block_k=min(chosen.block_k, group))
     tma, types = target in ("sm_90", "sm_100"), _types("fp8_blocks")
     types["groups"] = GroupFactors("*fp32", "*fp32", "*i32" if zero else None, "i32", "i32")

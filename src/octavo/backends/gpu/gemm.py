@@ -127,7 +127,7 @@ def int8_gemm(
 def _int8_groups(a: Tensor, b: Tensor, size: Size, groups: GroupFactors, end: Epilogue, after: After) -> None:
     """`int8_gemm` with scales of groups, in steps of values of one group each."""
     arch, tma = device.target().arch, _tma(a, b)
-    chosen = after.get("shape") or shape_of("int8", *size, arch, device.multiprocessors())
+    chosen = after.get("shape") or shape_of("int8_groups", *size, arch, device.multiprocessors())
     depth = min(chosen.block_k, groups.width & -groups.width)
     s = replace(chosen, block_k=depth, persistent=False)
     split_k = _split_k(s, size, torch.float32, a.device, after.get("workspace"))

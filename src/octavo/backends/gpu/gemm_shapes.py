@@ -7,7 +7,7 @@ from typing import Literal
 
 from octavo.backends.gpu.arguments import Constant
 
-Scheme = Literal["int8", "w4a8", "w4a8_g128", "fp8", "fp8_fast", "fp8_blocks"]
+Scheme = Literal["int8", "int8_groups", "w4a8", "w4a8_g128", "fp8", "fp8_fast", "fp8_blocks"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
         (ANY, 1 << 22, GemmShape(128, 128, 128, stages=5)),
         (ANY, ANY, GemmShape(256, 128, 128)),
     ),
+    "int8_groups": (
+        (16, ANY, GemmShape(16, 128, 128, warps=4)),
+        (32, ANY, GemmShape(32, 128, 128, warps=4)),
+        (ANY, ANY, GemmShape(64, 128, 128, warps=4)),
+    ),
     "w4a8": (
         (8, ANY, GemmShape(8, 64, 256, stages=8, warps=4)),
         (16, ANY, GemmShape(16, 64, 256, stages=8, warps=4)),
@@ -108,7 +113,8 @@ def shape_of(
     packed = scheme.startswith("w4a8")
     if arch == "interpreter":
         return GemmShape(16, 32, 128, split_k=1, warps=4)
-    if hopper or (scheme.startswith("fp8") and arch.startswith(("sm_90", "sm_10"))):
+    triton = scheme == "int8_groups" and arch == "sm_90"
+    if hopper or triton or (scheme.startswith("fp8") and arch.startswith(("sm_90", "sm_10"))):
         shape = next(s for tokens, size, s in H100[scheme] if m <= tokens and m * n <= size)
     else:
         shape = _elsewhere(packed, m, arch)

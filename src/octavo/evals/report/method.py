@@ -1,4 +1,4 @@
-"""The page's section on a method's run, from the record that the model keeps of it."""
+"""What the page's section shows on a method's run, from the record that the model keeps of it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from octavo.evals.report import method_pictures
+from octavo.evals.report.cells import Table, number, percent
 from octavo.evals.report.findings import ModelFindings
-from octavo.evals.report.markup import NOTHING, Html, details, number, paragraph, percent, picture, section, table
-from octavo.evals.report.markup import text as safe
 from octavo.evals.report.method_pictures import Pair
 from octavo.evals.report.names import in_flow, place
+from octavo.evals.report.sections import Parts
 from octavo.quantizers.calibration.outliers import Channels
 from octavo.quantizers.job.prepared import Scaled
 from octavo.quantizers.job.record import Record, WeightRecord
@@ -31,117 +31,92 @@ class Input(NamedTuple):
     before: Channels | None
 
 
-def calibration(model: ModelFindings) -> Html:
+def calibration(model: ModelFindings) -> Parts | None:
     """What a method made of the model: errors before and after, scales, and channels that stand out."""
     record = model.record
     if record is None:
-        return NOTHING
-    parts = [paragraph(_about(record)), *_errors(record), *_scales(record), *_channels(record)]
-    return section("calibration", "What the method did", *parts)
+        return None
+    return {
+        "about": record.about,
+        "target": record.target,
+        "errors": _errors(record),
+        "scales": _scales(record),
+        "channels": _channels(record),
+    }
 
 
-def _about(record: Record) -> Html:
-    about = record.about
-    turned = " of the turned model" if about.rotate else ""
-    caches = f" Caches of {safe(about.kv)} have scales of what they held." if about.kv else ""
-    return Html(
-        f"Weights were made by <code>{safe(about.method)}</code> for {safe(record.target)}, over {about.samples:,}"
-        f" windows of the text {safe(about.text)}{turned}: {about.tokens:,} tokens, whose SHA-256 begins with"
-        f" <code>{safe(about.sha256[:16])}</code>.{caches} This is what that run recorded in the model."
-    )
-
-
-def _errors(record: Record) -> list[Html]:
+def _errors(record: Record) -> Parts | None:
     """Errors of products by layer and kind, and what was chosen for each weight."""
     by_kind = weights_by_kind(record)
     if not by_kind:
-        return []
+        return None
     rows = []
     for kind, found in by_kind.items():
         before, after = (root_mean(getattr(w, end) for w in found) for end in ("before", "error"))
         chosen = Counter(w.how for w in found)
         rows.append(
-            [safe(kind), Html(str(len(found))), percent(before), percent(after), _ratio(after, before),
-             safe(", ".join(f"{how} {count}" for how, count in chosen.most_common()))]
+            [kind, str(len(found)), percent(before), percent(after), _ratio(after, before),
+             ", ".join(f"{how} {count}" for how, count in chosen.most_common())]
         )  # fmt: skip
-    about = (
-        "Errors are of what products give over the calibration text: the root of the squared difference from the"
-        " original's over the squared outputs. <em>Nearest</em> is the same weight by the encoder alone, given the same"
-        " inputs."
-    )
     lines = _lines(by_kind)
-    caption = "Errors of products by layer. Dashed: with nearest codes. Line: as the method made them."
-    return [
-        paragraph(Html(about)),
-        picture(method_pictures.errors_picture(lines), Html(caption)) if lines else NOTHING,
-        table("Errors of products by kind of weight", ["kind", "weights", "nearest", "as made", "ratio", "chosen"],
-              rows, numbers=(1, 2, 3, 4)),
-        details(f"What was chosen for {len(record.weights):,} weights", _choices(record.weights)),
-    ]  # fmt: skip
+    headings = ["kind", "weights", "nearest", "as made", "ratio", "chosen"]
+    return {
+        "picture": method_pictures.errors_picture(lines) if lines else None,
+        "kinds": Table("Errors of products by kind of weight", headings, rows, numbers=(1, 2, 3, 4)),
+        "weights": len(record.weights),
+        "choices": _choices(record.weights),
+    }
 
 
-def _choices(weights: Sequence[WeightRecord]) -> Html:
+def _choices(weights: Sequence[WeightRecord]) -> Table:
     ways = list(dict.fromkeys(way for w in weights for way in w.tried if way != "nearest"))
     rows = [
-        [safe(w.name), safe(w.how), percent(w.before), percent(w.error), _ratio(w.error, w.before),
+        [w.name, w.how, percent(w.before), percent(w.error), _ratio(w.error, w.before),
          *(percent(w.tried.get(way)) for way in ways)]
         for w in weights
     ]  # fmt: skip
     headings = ["weight", "chosen", "nearest", "as made", "ratio", *(f"by {way}" for way in ways)]
-    return table("What was chosen, and what each way errs", headings, rows, numbers=range(2, len(headings)))
+    return Table("What was chosen, and what each way errs", headings, rows, numbers=range(2, len(headings)))
 
 
-def _scales(record: Record) -> list[Html]:
+def _scales(record: Record) -> Parts | None:
     """The scales of channels that were chosen, and what they gain."""
     if not record.scales:
-        return []
+        return None
     rows = [
-        [safe(s.fold), safe(_way(s)), Html("–") if s.setting is None else number(s.setting, 3), number(s.before, 3),
+        [s.fold, _way(s), "–" if s.setting is None else number(s.setting, 3), number(s.before, 3),
          number(s.after, 3), _ratio(s.after, s.before), number(s.least, 3), number(s.largest, 3)]
         for s in record.scales
     ]  # fmt: skip
     taken = Counter(map(_way, record.scales))
-    about = (
-        "Channels between two parts of the model were divided by scales in one and multiplied in the other. Chosen"
-        " were "
-        + ", ".join(f"{safe(way)} {count} times" for way, count in taken.most_common())
-        + ". Errors are mean squares of what the rounded products that read the channels err, without scales and with"
-        " them."
-    )
     headings = ["channels", "chosen", "setting", "error without", "error with", "ratio", "least scale", "largest scale"]
-    found = table("Scales of channels", headings, rows, numbers=range(2, 8))
-    parts = [paragraph(Html(about)), details(f"Scales of {len(rows):,} folds", found)]
-    if spans := scales_by_kind(record):
-        caption = "Scales by layer, from the least to the largest. Dotted: 1, which changes nothing."
-        parts.insert(1, picture(method_pictures.spans_picture(spans), Html(caption)))
-    return parts
+    spans = scales_by_kind(record)
+    return {
+        "taken": ", ".join(f"{way} {count} times" for way, count in taken.most_common()),
+        "picture": method_pictures.spans_picture(spans) if spans else None,
+        "folds": len(rows),
+        "table": Table("Scales of channels", headings, rows, numbers=range(2, 8)),
+    }
 
 
-def _channels(record: Record) -> list[Html]:
+def _channels(record: Record) -> Parts | None:
     """Channels of inputs that stand out from the others."""
     inputs = inputs_of(record)
     if not inputs:
-        return []
+        return None
     worst = sorted(inputs, key=lambda i: -max(i.channels.peak, i.before.peak if i.before else 0.0))[:MOST_INPUTS]
     rows = [
-        [safe(", ".join(i.names)), Html(f"{i.channels.size:,}"), _times(i.before), _times(i.channels),
-         safe(_named(i.before or i.channels))]
+        [", ".join(i.names), f"{i.channels.size:,}", _times(i.before), _times(i.channels),
+         _named(i.before or i.channels)]
         for i in worst
     ]  # fmt: skip
-    about = (
-        "A channel that is much larger than the others costs them precision where activations are rounded, and weights"
-        " that read it matter more. A peak is the largest magnitude of any channel over that of the median channel, on"
-        " the calibration text."
-    )
-    lines, caption = _peaks(inputs), "Peaks of inputs by layer."
-    if any(i.before for i in inputs):
-        caption += " Dashed: before channels were scaled. Line: as they are."
+    lines = _peaks(inputs)
     headings = ["input of", "channels", "peak before", "peak", "largest channels"]
-    return [
-        paragraph(Html(about)),
-        picture(method_pictures.peaks_picture(lines), Html(caption)) if lines else NOTHING,
-        table("Inputs whose channels stand out most", headings, rows, numbers=(1, 2, 3)),
-    ]
+    return {
+        "picture": method_pictures.peaks_picture(lines) if lines else None,
+        "scaled": any(i.before for i in inputs),
+        "table": Table("Inputs whose channels stand out most", headings, rows, numbers=(1, 2, 3)),
+    }
 
 
 def weights_by_kind(record: Record) -> dict[str, list[WeightRecord]]:
@@ -208,12 +183,12 @@ def _way(scaled: Scaled) -> str:
     return "ones" if scaled.setting is None else scaled.how
 
 
-def _ratio(after: float, before: float) -> Html:
-    return Html(f"{after / before:.2f}") if before else Html("–")
+def _ratio(after: float, before: float) -> str:
+    return f"{after / before:.2f}" if before else "–"
 
 
-def _times(channels: Channels | None) -> Html:
-    return Html("–") if channels is None else Html(f"{channels.peak:#.3g}")
+def _times(channels: Channels | None) -> str:
+    return "–" if channels is None else f"{channels.peak:#.3g}"
 
 
 def _named(channels: Channels) -> str:

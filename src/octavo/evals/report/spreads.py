@@ -1,4 +1,4 @@
-"""The page's sections on how weights, codes and scales lie, and the table of all tensors."""
+"""What the page's sections show on how weights, codes and scales lie, and the table of all tensors."""
 
 from __future__ import annotations
 
@@ -8,25 +8,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from octavo.evals.report import pictures
+from octavo.evals.report.cells import Table, number, percent, size
 from octavo.evals.report.findings import I64, ModelFindings, Steps, TensorFindings, by_kind
-from octavo.evals.report.markup import (
-    NOTHING,
-    Html,
-    details,
-    number,
-    paragraph,
-    percent,
-    picture,
-    section,
-    size,
-    table,
-    text,
-)
+from octavo.evals.report.sections import Parts
 
 MOST_PANELS = 12
 
 
-def weights(model: ModelFindings) -> Html:
+def weights(model: ModelFindings) -> Parts | None:
     """How weights of each kind of tensor are spread, as histograms and as a table."""
     members_of = _largest(by_kind(model.matrices))
     counts = {kind: _sum(t.weights.counts for t in members) for kind, members in members_of.items()}
@@ -36,8 +25,8 @@ def weights(model: ModelFindings) -> Html:
         seen = sum(int(t.weights.counts.sum()) + t.weights.outside for t in members)
         rms = [t.weights.rms for t in members]
         rows.append(
-            [text(kind), Html(f"{seen:,}"), number(min(rms)), number(max(rms)),
-             number(_ratio(peak.weights.largest, peak.weights.rms), 3), text(peak.name),
+            [kind, f"{seen:,}", number(min(rms)), number(max(rms)),
+             number(_ratio(peak.weights.largest, peak.weights.rms), 3), peak.name,
              percent(sum(t.weights.outside for t in members) / max(1, seen), 3)]
         )  # fmt: skip
     headings = [
@@ -49,15 +38,15 @@ def weights(model: ModelFindings) -> Html:
         "which is in",
         "beyond 8 rms",
     ]
-    shown = [table("Weights by kind of tensor", headings, rows, numbers=(1, 2, 3, 4, 6))]
-    if counts:
-        caption = "Weights over the root mean square (rms) of their tensor, all layers together. Dashed: normal."
-        shown.insert(0, picture(pictures.weights_picture(counts), Html(caption)))
-    about = "From samples of rows. Long tails cost precision: the scale of a group has to reach its largest weight."
-    return section("weights", "Weights", paragraph(Html(about)), *shown) if rows else NOTHING
+    if not rows:
+        return None
+    return {
+        "picture": pictures.weights_picture(counts),
+        "table": Table("Weights by kind of tensor", headings, rows, numbers=(1, 2, 3, 4, 6)),
+    }
 
 
-def codes(model: ModelFindings) -> Html:
+def codes(model: ModelFindings) -> Parts | None:
     """How often each code of a type is used, and how many bits codes carry."""
     by_type: dict[str, list[I64]] = {}
     for t in model.tensors:
@@ -65,25 +54,25 @@ def codes(model: ModelFindings) -> Html:
             by_type.setdefault(t.type, []).append(t.codes)
     counts = {kind: _sum(found) for kind, found in list(by_type.items())[:MOST_PANELS]}
     if not counts:
-        return NOTHING
+        return None
     rows = [
-        [text(kind), Html(str(len(found))), number(pictures.entropy(found)), number(math.log2(len(found))),
-         Html(str(int((found == 0).sum()))), percent(float(found[0]) / found.sum(), 3),
+        [kind, str(len(found)), number(pictures.entropy(found)), number(math.log2(len(found))),
+         str(int((found == 0).sum())), percent(float(found[0]) / found.sum(), 3),
          percent(float(found[-1]) / found.sum(), 3)]
         for kind, found in counts.items()
     ]  # fmt: skip
     headings = ["type", "codes", "entropy, bits", "of", "never used", "lowest code", "highest code"]
-    caption = "How often each code is used, all tensors of a type together. Dotted: every code used equally often."
-    about = "Entropy is the number of bits that a code carries on average, by itself. The other bits are unused."
-    return section("codes", "Codes", paragraph(Html(about)), picture(pictures.codes_picture(counts), Html(caption)),
-                   table("Codes by type", headings, rows, numbers=(1, 2, 3, 4, 5, 6)))  # fmt: skip
+    return {
+        "picture": pictures.codes_picture(counts),
+        "table": Table("Codes by type", headings, rows, numbers=(1, 2, 3, 4, 5, 6)),
+    }
 
 
-def scales(model: ModelFindings) -> Html:
+def scales(model: ModelFindings) -> Parts | None:
     """The steps between codes, layer by layer and by kind of tensor."""
     known = [t for t in model.tensors if t.steps is not None]
     if not known:
-        return NOTHING
+        return None
     members_of = _largest(by_kind([t for t in known if t.place.layer is not None]))
     layers: dict[str, dict[int, Steps]] = {}
     for kind, members in members_of.items():
@@ -93,38 +82,29 @@ def scales(model: ModelFindings) -> Html:
         steps = [t.steps for t in members if t.steps is not None]
         medians = [s.median for s in steps]
         rows.append(
-            [text(kind), number(min(s.low for s in steps)), number(min(medians)), number(max(medians)),
+            [kind, number(min(s.low for s in steps)), number(min(medians)), number(max(medians)),
              number(max(s.high for s in steps)), percent(max(s.zeros for s in steps), 3)]
         )  # fmt: skip
     headings = ["kind", "least 5 %", "least median", "largest median", "largest 95 %", "most groups at 0"]
-    shown = [table("Steps by kind of tensor", headings, rows, numbers=(1, 2, 3, 4, 5))]
-    if layers:
-        caption = (
-            "The line is the median of a layer's groups; nine of ten groups lie in the band. The step jumps where the"
-            " type changes from layer to layer."
-        )
-        shown.insert(0, picture(pictures.scales_picture(layers), Html(caption)))
-    about = (
-        "The step is the distance between neighbouring codes of a group: its scale. Rounding changes a weight by at"
-        " most half a step."
-    )
-    return section("scales", "Scales", paragraph(Html(about)), *shown)
+    return {
+        "picture": pictures.scales_picture(layers) if layers else None,
+        "table": Table("Steps by kind of tensor", headings, rows, numbers=(1, 2, 3, 4, 5)),
+    }
 
 
-def tensors(model: ModelFindings) -> Html:
-    """A row for every tensor, folded away until it is asked for."""
+def tensors(model: ModelFindings) -> Table:
+    """A row for every tensor."""
     rows = [
-        [text(t.name), Html(" × ".join(map(str, t.shape))), text(t.type), text(t.base_type or "–"), size(t.nbytes),
+        [t.name, " × ".join(map(str, t.shape)), t.type, t.base_type or "–", size(t.nbytes),
          number(t.bits), percent(t.error), number(t.weights.rms),
-         number(pictures.entropy(t.codes)) if t.codes is not None else Html("–"),
-         number(t.steps.median) if t.steps else Html("–")]
+         number(pictures.entropy(t.codes)) if t.codes is not None else "–",
+         number(t.steps.median) if t.steps else "–"]
         for t in model.tensors
     ]  # fmt: skip
     headings = ["tensor", "shape", "type", "in the base", "size", "bits per weight",
                 f"error as {model.trial}" if model.trial else "error", "rms", "entropy, bits",
                 "median step"]  # fmt: skip
-    shown = table("Every tensor, in the order of the file", headings, rows, numbers=(4, 5, 6, 7, 8, 9))
-    return section("tensors", "All tensors", details(f"{len(rows):,} tensors", shown))
+    return Table("Every tensor, in the order of the file", headings, rows, numbers=(4, 5, 6, 7, 8, 9))
 
 
 def _largest(kinds: dict[str, list[TensorFindings]]) -> dict[str, list[TensorFindings]]:

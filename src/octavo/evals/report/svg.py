@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from octavo.errors import INSTALL_REPORT, UsageError, import_failure
-from octavo.evals.report.markup import text as safe
+from octavo.evals.report.cells import text as safe
 
 INK, MUTED, GRID, ACCENT, SECOND = "#010101", "#020202", "#030303", "#040404", "#050505"
 PAGE = {

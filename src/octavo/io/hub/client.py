@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ssl
 import sys
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,9 +29,3 @@ def http_library() -> Any:
     from huggingface_hub import get_session
 
     return sys.modules[type(get_session()).__module__.partition(".")[0]]
-
-
-@cache
-def tls() -> ssl.SSLContext:
-    """How servers are to prove who they are, as the client has it."""
-    return http_library().create_ssl_context()  # type: ignore[no-any-return]

@@ -7,21 +7,26 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from octavo.errors import FileError, HubError
 from octavo.io.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from octavo.io.hub import cache
-from octavo.io.hub.client import LIBRARY, client, tls
-from octavo.io.hub.fetch import Origin, fetch
+from octavo.io.hub.client import LIBRARY, client
+from octavo.io.hub.fetch import fetch
 from octavo.io.hub.listing import Listing, list_repository
 from octavo.io.hub.name import HubName
-from octavo.io.hub.patience import Header, Patience, Show, nobody
+from octavo.io.hub.patience import Patience, Show, nobody
 from octavo.io.hub.refusal import refused
 from octavo.io.hub.variants import Chooser, RepoFile, Variant, choose, variants
 from octavo.sizes import size
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 log = logging.getLogger("octavo")
 NEWS = {"news": True}
@@ -68,10 +73,6 @@ def pull(
     if not found and any(entry.name == ADAPTER_CONFIG for entry in listing.entries):
         raise HubError(f"{name.repo} is an adapter without {ADAPTER_WEIGHTS} (pickles are not downloaded)")
     chosen = chooser(name, found, free)
-
-    def is_refused(status: int, header: Header) -> None:
-        refused(api, name, status, header, patience)
-
     same = listing.repo.casefold() == name.repo.casefold()  # not of a repository that was renamed
     folder = cache.folder_of(listing.repo if same else name.repo)
     try:
@@ -79,9 +80,7 @@ def pull(
         _require_room(folder, missing)
         if missing and show is nobody:
             log.warning("downloading %s: %s of %s", name, chosen.label, size(chosen.nbytes), extra=NEWS)
-        downloaded = _fetch_all(
-            _source(api.endpoint, listing, is_refused), folder, listing, chosen, name, patience, show
-        )
+        downloaded = _fetch_all(api, folder, listing, chosen, name, patience, show)
     except OSError as error:
         raise FileError(f"can't be written: {error.strerror}", file=error.filename or folder) from None
     path = chosen.path(os.path.join(folder, "snapshots", listing.commit))
@@ -116,30 +115,22 @@ def _require_room(folder: str, missing: Sequence[RepoFile]) -> None:
         raise HubError(f"{size(needed)} are to be downloaded, but the disk of {place} has {size(free)} free")
 
 
-def _source(endpoint: str, listing: Listing, is_refused: Callable[[int, Header], None]) -> Origin:
-    """Where the files of a repository come from, at the commit that was listed."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-    def url(name: str) -> str:
-        return f"{endpoint}/{listing.repo}/resolve/{listing.commit}/{quote(name)}"
-
-    headers = build_hf_headers(**LIBRARY)
-    return Origin(url, headers, tls(), constants.HF_HUB_DOWNLOAD_TIMEOUT, is_refused)
-
-
 def _fetch_all(
-    source: Origin, folder: str, listing: Listing, chosen: Variant, name: HubName, patience: Patience, show: Show
+    api: HfApi, folder: str, listing: Listing, chosen: Variant, name: HubName, patience: Patience, show: Show
 ) -> int:
     """Bring each file of the model that is not there; each is in the snapshot as soon as all of it is there."""
-    revision = name.revision or "main"
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    revision, headers = name.revision or "main", build_hf_headers(**LIBRARY)
     cache.add(folder, listing.commit, revision)
     progress, downloaded = Progress(chosen.nbytes, show), 0
     patience.show = progress.show
+    is_refused = partial(refused, api, name, patience=patience)
     for entry in chosen.files:
         if not cache.is_there(folder, listing.commit, entry):
+            url = f"{api.endpoint}/{listing.repo}/resolve/{listing.commit}/{quote(entry.name)}"
             blob = cache.blob_of(folder, entry)
-            downloaded += fetch(source, entry, blob, blob + cache.PARTIAL, patience, progress.show)
+            downloaded += fetch(url, headers, entry, blob, blob + cache.PARTIAL, is_refused, patience, progress.show)
         cache.add(folder, listing.commit, revision, entry)
         progress.next(entry)
     return downloaded

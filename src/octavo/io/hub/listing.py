@@ -42,8 +42,8 @@ def list_repository(api: HfApi, name: HubName, patience: Patience) -> Listing:
             patience.refresh()
             break
         except HfHubHTTPError as error:
-            refused(api, name, error.response.status_code, error.response.headers.get, patience)
-        except http_library().TransportError as error:
+            refused(api, name, error.response, patience)
+        except http_library().RequestError as error:
             connecting.wait(f"{host(api)} can't be reached: {error or type(error).__name__}")
         except (ValueError, KeyError, TypeError) as error:
             raise HubError(f"{host(api)} does not answer as a hub does: {error}") from None

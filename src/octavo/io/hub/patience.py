@@ -14,9 +14,6 @@ log = logging.getLogger("octavo")
 Show = Callable[[str, int, int | None], None]
 """Told what goes on, how many bytes of how many are there."""
 
-Header = Callable[[str], str | None]
-"""An answer's header of that name, in any case of letters; None without one."""
-
 TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 """What servers answer that may answer otherwise later."""
 TRIES = 5
