@@ -159,7 +159,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "tokenizer_config.json": {"added_tokens_decoder": {
         "300": entry("<|endoftext|>", special=True), "301": entry("<|im_start|>", special=True, rstrip=True),
         "302": entry("<|im_end|>", special=True, lstrip=True, rstrip=True), "307": entry("<new>", single_word=True)}},
-    "special_tokens_map.json": {"additional_special_tokens": ["<extra>"], "eos_token": "<|im_start|>"},
+    "special_tokens_map.json": {"additional_special_tokens": ["<extra>"], "eos_token": "<|im_start|>",
+                                "mask_token": {"content": "tion", "lstrip": True, "rstrip": True}},
     "added_tokens.json": {"<|im_start|>": 301, "<new>": 307},
 }  # fmt: skip
 
@@ -173,9 +174,16 @@ def test_what_files_beside_tokenizer_json_say(tmp_path: Path, file: str) -> None
     folders.write(tmp_path, file, found | BESIDE[file])
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ours = Tokenizer.from_metadata(keys_of(tmp_path, 308))
-    for text in [*texts(tokenizer), "then <extra><new> and <new>, <new>x", "x <|im_end|>\n y"]:
+    for text in [*texts(tokenizer), "then <extra><new> and <new>, <new>x", "x <|im_end|>\n y", "a  tion of notions"]:
         assert ours.encode(text) == theirs.encode(text), text
     assert ours.texts[ours.eos_id or 0] == theirs.eos_token
+
+
+def test_an_object_of_a_special_token_is_read(tmp_path: Path) -> None:
+    saved(tmp_path, qwen())
+    folders.write(tmp_path, "special_tokens_map.json", {"mask_token": {"content": "tion", "shift": 1}})
+    with pytest.raises(TokenizerError, match=r"special_tokens_map.json.*mask_token: 'tion' has 'shift'"):
+        keys_of(tmp_path, 308)
 
 
 def keys_of(folder: Path, n_vocab: int) -> dict[str, Any]:
