@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from octavo.huggingface.specials import special_tokens
 from octavo.huggingface.vocab import open_tokenizer, vocabulary
 from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
+from octavo.text.added import FLAGS
 from tests.convert import folders
 from tests.models.checkpoints import Case
+from tests.models.tiny_checkpoints import TABLE
 
 Made = tuple[tokenizers.Tokenizer, dict[str, Any]]
 
@@ -143,6 +146,40 @@ def test_ids_are_those_of_transformers(tmp_path: Path, name: str) -> None:
     convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf")
     for ours in (from_folder(tmp_path / "hf"), Tokenizer.from_gguf(tmp_path / "m.gguf")):
         for text in texts(MADE[name]()[0]):
+            assert ours.encode(text) == theirs.encode(text), text
+            assert ours.encode(text, add_special=False) == theirs.encode(text, add_special_tokens=False), text
+
+
+PUBLISHED = {
+    "glm4": ("glm4", "PreTrainedTokenizerFast", ["<|endoftext|>", "<|user|>", "<|assistant|>"]),
+    "llama3": ("llama", "PreTrainedTokenizerFast", ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]),
+    "phi3": ("phi3", "LlamaTokenizer", ["<|endoftext|>", "<|end|>", "<|assistant|>"]),
+    "qwen": ("qwen3", "Qwen2Tokenizer", ["<|im_end|>", "<|endoftext|>"]),
+    "gemma": ("gemma3", "GemmaTokenizer", ["</s>", "<end_of_turn>"]),
+}
+"""Models whose folders have such a tokenizer: the class that they name, and what ends their replies."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_folders_as_they_are_published(tmp_path: Path, name: str) -> None:
+    """With the model's own kind and class of tokenizer, flags in tokenizer_config.json too, and a list of ends."""
+    (tokenizer, own), (kind, cls, ends) = MADE[name](), PUBLISHED[name]
+    added = {
+        str(i): {"content": token.content, "special": token.special, **{flag: getattr(token, flag) for flag in FLAGS}}
+        for i, token in tokenizer.get_added_tokens_decoder().items()
+    }
+    case = TABLE[kind]
+    case = replace(case, options={**case.options, "vocab_size": tokenizer.get_vocab_size(), "pad_token_id": 0})
+    config = own | {"tokenizer_class": cls, "added_tokens_decoder": added, "clean_up_tokenization_spaces": False}
+    folders.save(tmp_path / "hf", case, tokenizer=tokenizer, config=config)
+    ids = [tokenizer.token_to_id(text) for text in ends]
+    folders.write(tmp_path / "hf", "generation_config.json", {"eos_token_id": ids})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf")
+    for ours in (from_folder(tmp_path / "hf"), Tokenizer.from_gguf(tmp_path / "m.gguf")):
+        assert {*ids} <= ours.stop_ids
+        assert ours.texts[ours.eos_id or 0] == theirs.eos_token
+        for text in texts(tokenizer):
             assert ours.encode(text) == theirs.encode(text), text
             assert ours.encode(text, add_special=False) == theirs.encode(text, add_special_tokens=False), text
 
