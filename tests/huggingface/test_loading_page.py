@@ -41,6 +41,7 @@ METHODS = {
     "gptq": (gptq.USED, (*writer_keys.GPTQ, *writer_keys.AUTO_ROUND)),
     "mlx": (mlx.USED, mlx.OF_THE_WRITER),
     "modelopt": (modelopt.USED, modelopt.OF_THE_WRITER),
+    "its scheme of the cache": (modelopt.CACHE, ()),
     "mxfp4": (mxfp4.USED, mxfp4.OF_THE_WRITER),
     "qqq": (qqq.USED, qqq.OF_THE_WRITER),
 }
