@@ -77,11 +77,11 @@ def facts(
         }  # fmt: skip
     template, other = _template(file)
     problem = problem or other or _why_not_here(file, n_ctx, cache_type, device)
-    command = None if problem else _command(file)
+    command = None if problem else command_for(file)
     return found | {"template": template, "runs": problem is None, "why_not": problem, "command": command}
 
 
-def _command(file: GGUFFile) -> str:
+def command_for(file: GGUFFile) -> str:
     """The command that a model is for."""
     from octavo.models import read_model
     from octavo.runtime.embedding import is_embedding_model

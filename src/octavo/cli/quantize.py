@@ -16,7 +16,7 @@ from octavo.cli.plain import printable, to_json
 from octavo.cli.progress import Bar
 from octavo.cli.quantize_method import MethodOptions
 from octavo.cli.quantize_scheme import SchemeOptions
-from octavo.errors import UsageError
+from octavo.errors import OctavoError, UsageError
 
 if TYPE_CHECKING:
     from octavo.quantizers.fit import Fitted
@@ -263,7 +263,20 @@ def show(report: Report, as_json: bool, fitted: Fitted | None = None, started: f
     if fitted is not None:
         _show_fit(fitted)
     if started is not None and not report.dry_run:
-        print(f"done in {monotonic() - started:.1f} s; next: octavo run {shlex.quote(printable(report.target))}")
+        next_one = f"octavo {_command(report.target)} {shlex.quote(printable(report.target))}"
+        print(f"done in {monotonic() - started:.1f} s; next: {next_one}")
+
+
+def _command(path: str) -> str:
+    """The command that a model is for; `run` where nothing here runs it."""
+    from octavo.cli.facts import command_for
+    from octavo.huggingface import open_model_file
+
+    try:
+        with open_model_file(path) as file:
+            return command_for(file)
+    except OctavoError:
+        return "run"
 
 
 def _show_fit(fitted: Fitted) -> None:
