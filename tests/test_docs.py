@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from octavo.formats.activation import ACTIVATIONS
 from octavo.runtime import Model
 
 ROOT = Path(__file__).parent.parent
@@ -117,6 +118,13 @@ def test_names_of_llama_cpp_lead_to_files_and_commands() -> None:
         assert re.search(r"\.py`|`octavo|`(?:tl|gl)\.|`num_warps`|`PDL`", row[1]), row
     there = " ".join(row[0] for row in rows)
     assert [word for word in KNOWN if word not in there] == []
+
+
+def test_formats_of_activations_that_a_page_names_are_there() -> None:
+    text = (ROOT / "docs" / "formats.md").read_text("utf-8").partition("## Formats of activations")[2]
+    named = set(re.findall(r"`(\w+_(?:token|static|mmq))`", text))
+    assert named <= {activation.name for activation in ACTIVATIONS}
+    assert named
 
 
 LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")

@@ -85,8 +85,9 @@ GPU activations are planes of codes, scales and sums from the start.
 
 No. Each tensor has a type of its own. F32, F16 and BF16 are plain numbers, as norms and biases are in nearly all
 files. Every quantized type has scales in its blocks: a half float, a power of two (MXFP4) or a byte (NVFP4), and
-K-quants and most of IQ a small integer for each group besides. `octavo inspect MODEL --tensors` lists types; `unpack`
-above gives the scales of one tensor: `d`, `sc`, `dmin` and `m`.
+K-quants and most of IQ a small integer for each group besides. `octavo inspect MODEL --tensors` lists types, and
+`octavo inspect MODEL --scales TENSOR` shows the scales of one tensor; `unpack` above gives them: `d`, `sc`, `dmin` and
+`m`.
 
 ### Must weights be dequantized to compute?
 
@@ -98,7 +99,7 @@ come once a group:
 CPU kernels and those of a GPU for few tokens compute that, by instructions which multiply int8 (`dp4a`, `mma.sync`,
 VNNI). Values are made where it is faster or asked for: on a GPU with many tokens, where codes become float16 in
 registers and tensor cores multiply these ([Products](gpu.md#products)), and in `octavo.ops.matmul`, which leaves
-activations floats.
+activations floats, on a GPU or with more than 64 tokens.
 
 ### How codes of less than a byte lie in bytes
 
@@ -152,9 +153,9 @@ column of the first table). That is so on the CPU and on a GPU, which takes f16 
 the reference backend computes in f32. Sums are kept for weights with an offset or a minimum, because `sum((q - z) *
 x) = sum(q * x) - z * sum(x)`.
 
-Two of them are functions' alone, and no product reads them: `q8_1_mmq` is [llama.cpp's](#mmqs-blocks), and
-`uint8_token` is what `octavo.quantizers.quantize_zero_point` makes. Activations with a zero point are multiplied by
-`octavo.ops.int8_gemm` (`zero_a`), in no scheme of a model.
+One of them is a function's alone, and no product reads it: `q8_1_mmq`, which is [llama.cpp's](#mmqs-blocks). None has
+zero points: `octavo.quantizers.quantize_zero_point` makes such codes of arrays, and `octavo.ops.int8_gemm` (`zero_a`)
+multiplies activations that have them, in no scheme of a model.
 """
 
 MMQ_INTRO = """\

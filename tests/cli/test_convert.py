@@ -10,6 +10,7 @@ import pytest
 from octavo.io.gguf import GGUFFile
 from tests.cli.conftest import Run
 from tests.convert import folders
+from tests.models import embedding_checkpoints
 from tests.models.checkpoints import CASES
 
 
@@ -57,3 +58,11 @@ def test_a_target_that_is_the_name_of_a_folder(octavo: Run, tmp_path: Path) -> N
         got = octavo("quantize", "demo", target, "Q8_0")
         assert "folder" in got.error()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_embedding_model_goes_on_with_embed(octavo: Run, tmp_path: Path) -> None:
+    embedding_checkpoints.save(tmp_path, embedding_checkpoints.KINDS["bert"])
+    out = str(tmp_path / "m.gguf")
+    assert octavo("convert", str(tmp_path), out, "--type", "F16").out.splitlines()[-1].endswith(f"octavo embed {out}")
+    done = octavo("quantize", str(tmp_path), str(tmp_path / "int8"), "--scheme", "int8-w8a8").out.splitlines()[-1]
+    assert done.endswith(f"octavo embed {tmp_path / 'int8'}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,10 @@ from octavo.huggingface.specials import special_tokens
 from octavo.huggingface.vocab import open_tokenizer, vocabulary
 from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
+from octavo.text.added import FLAGS
 from tests.convert import folders
 from tests.models.checkpoints import Case
+from tests.models.tiny_checkpoints import TABLE
 
 Made = tuple[tokenizers.Tokenizer, dict[str, Any]]
 
@@ -147,6 +150,40 @@ def test_ids_are_those_of_transformers(tmp_path: Path, name: str) -> None:
             assert ours.encode(text, add_special=False) == theirs.encode(text, add_special_tokens=False), text
 
 
+PUBLISHED = {
+    "glm4": ("glm4", "PreTrainedTokenizerFast", ["<|endoftext|>", "<|user|>", "<|assistant|>"]),
+    "llama3": ("llama", "PreTrainedTokenizerFast", ["<|end_of_text|>", "<|eom_id|>", "<|eot_id|>"]),
+    "phi3": ("phi3", "LlamaTokenizer", ["<|endoftext|>", "<|end|>", "<|assistant|>"]),
+    "qwen": ("qwen3", "Qwen2Tokenizer", ["<|im_end|>", "<|endoftext|>"]),
+    "gemma": ("gemma3", "GemmaTokenizer", ["</s>", "<end_of_turn>"]),
+}
+"""Models whose folders have such a tokenizer: the class that they name, and what ends their replies."""
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_folders_as_they_are_published(tmp_path: Path, name: str) -> None:
+    """With the model's own kind and class of tokenizer, flags in tokenizer_config.json too, and a list of ends."""
+    (tokenizer, own), (kind, cls, ends) = MADE[name](), PUBLISHED[name]
+    added = {
+        str(i): {"content": token.content, "special": token.special, **{flag: getattr(token, flag) for flag in FLAGS}}
+        for i, token in tokenizer.get_added_tokens_decoder().items()
+    }
+    case = TABLE[kind]
+    case = replace(case, options={**case.options, "vocab_size": tokenizer.get_vocab_size(), "pad_token_id": 0})
+    config = own | {"tokenizer_class": cls, "added_tokens_decoder": added, "clean_up_tokenization_spaces": False}
+    folders.save(tmp_path / "hf", case, tokenizer=tokenizer, config=config)
+    ids = [tokenizer.token_to_id(text) for text in ends]
+    folders.write(tmp_path / "hf", "generation_config.json", {"eos_token_id": ids})
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    convert_checkpoint(tmp_path / "hf", tmp_path / "m.gguf")
+    for ours in (from_folder(tmp_path / "hf"), Tokenizer.from_gguf(tmp_path / "m.gguf")):
+        assert {*ids} <= ours.stop_ids
+        assert ours.texts[ours.eos_id or 0] == theirs.eos_token
+        for text in texts(tokenizer):
+            assert ours.encode(text) == theirs.encode(text), text
+            assert ours.encode(text, add_special=False) == theirs.encode(text, add_special_tokens=False), text
+
+
 def from_folder(folder: Path) -> Tokenizer:
     return Tokenizer.from_metadata(read_folder(folder).metadata)
 
@@ -159,7 +196,8 @@ BESIDE: dict[str, dict[str, Any]] = {
     "tokenizer_config.json": {"added_tokens_decoder": {
         "300": entry("<|endoftext|>", special=True), "301": entry("<|im_start|>", special=True, rstrip=True),
         "302": entry("<|im_end|>", special=True, lstrip=True, rstrip=True), "307": entry("<new>", single_word=True)}},
-    "special_tokens_map.json": {"additional_special_tokens": ["<extra>"], "eos_token": "<|im_start|>"},
+    "special_tokens_map.json": {"additional_special_tokens": ["<extra>"], "eos_token": "<|im_start|>",
+                                "mask_token": {"content": "tion", "lstrip": True, "rstrip": True}},
     "added_tokens.json": {"<|im_start|>": 301, "<new>": 307},
 }  # fmt: skip
 
@@ -173,9 +211,16 @@ def test_what_files_beside_tokenizer_json_say(tmp_path: Path, file: str) -> None
     folders.write(tmp_path, file, found | BESIDE[file])
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     ours = Tokenizer.from_metadata(keys_of(tmp_path, 308))
-    for text in [*texts(tokenizer), "then <extra><new> and <new>, <new>x", "x <|im_end|>\n y"]:
+    for text in [*texts(tokenizer), "then <extra><new> and <new>, <new>x", "x <|im_end|>\n y", "a  tion of notions"]:
         assert ours.encode(text) == theirs.encode(text), text
     assert ours.texts[ours.eos_id or 0] == theirs.eos_token
+
+
+def test_an_object_of_a_special_token_is_read(tmp_path: Path) -> None:
+    saved(tmp_path, qwen())
+    folders.write(tmp_path, "special_tokens_map.json", {"mask_token": {"content": "tion", "shift": 1}})
+    with pytest.raises(TokenizerError, match=r"special_tokens_map.json.*mask_token: 'tion' has 'shift'"):
+        keys_of(tmp_path, 308)
 
 
 def keys_of(folder: Path, n_vocab: int) -> dict[str, Any]:

@@ -93,14 +93,31 @@ def test_scales_of_caches_that_do_not_fit(tmp_path: Path, scales: dict[str, list
         read_model(file).graph(cache_type="int8")
 
 
-@pytest.mark.parametrize("key", ["kv_cache_quant_algo", "kv_cache_scheme"])
-def test_scales_of_caches_of_4_bits_are_left_out(tmp_path: Path, key: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("key", "value"), [
+    ("kv_cache_quant_algo", "NVFP4"), ("kv_cache_scheme", "NVFP4"),
+    ("kv_cache_scheme", {"num_bits": 4, "type": "float", "dynamic": False, "group_size": 16}),
+])  # fmt: skip
+def test_scales_of_caches_of_4_bits_are_left_out(
+    tmp_path: Path, key: str, value: object, caplog: pytest.LogCaptureFixture
+) -> None:
     layout = PUBLISHED["modelopt-nvfp4"]
-    save(tmp_path, {**layout.config, key: "NVFP4"}, layout.tensors)
+    save(tmp_path, {**layout.config, key: value}, layout.tensors)
     add_scales(tmp_path, {"k_proj.k_scale": [0.25], "v_proj.v_scale": [0.125]})
     with open_model_file(tmp_path) as file:
         assert static_scales(file, read_model(file).hparams, "fp8") == {}
     assert "caches of NVFP4 are not known here" in caplog.text
+
+
+@pytest.mark.parametrize(("scheme", "says"), [
+    ({"num_bits": 8, "warp": 3}, "kv_cache_scheme.warp: is 3, which is not known here"),
+    ({"num_bits": 6}, "kv_cache_scheme.num_bits: is 6 .allowed: 4 or 8"),
+    ({"num_bits": 8, "group_size": 16}, "kv_cache_scheme.group_size: is 16 .allowed: null"),
+])  # fmt: skip
+def test_schemes_of_caches_that_are_refused(tmp_path: Path, scheme: dict[str, object], says: str) -> None:
+    layout = PUBLISHED["modelopt-nvfp4"]
+    save(tmp_path, {**layout.config, "kv_cache_scheme": scheme}, layout.tensors)
+    with pytest.raises(ModelError, match=says):
+        open_model_file(tmp_path)
 
 
 def test_scales_of_1_say_nothing(tmp_path: Path) -> None:

@@ -36,19 +36,23 @@ METHODS = {
     "bitnet": (bitnet.USED, bitnet.OF_THE_WRITER),
     "compressed-tensors": (compressed.KEYS, ()),
     "its groups": (compressed.GROUP_KEYS, ()),
-    "their weights": (compressed.WEIGHT_KEYS, ()),
+    "their weights": (compressed.ARGUMENTS, ()),
     "fp8": (fp8.USED, fp8.OF_THE_WRITER),
     "gptq": (gptq.USED, (*writer_keys.GPTQ, *writer_keys.AUTO_ROUND)),
     "mlx": (mlx.USED, mlx.OF_THE_WRITER),
     "modelopt": (modelopt.USED, modelopt.OF_THE_WRITER),
+    "its scheme of the cache": (modelopt.CACHE, ()),
     "mxfp4": (mxfp4.USED, mxfp4.OF_THE_WRITER),
     "qqq": (qqq.USED, qqq.OF_THE_WRITER),
 }
 """What is read, and what changes nothing, by the page's rows."""
+OBJECTS = {"rope_parameters", "rope_scaling", "attn_config", "ffn_config", "block_configs"}
+"""Objects of config.json that the page names as examples."""
 ROWS: dict[str, set[str]] = {
     "config.json": {
         *unread.CONFIG_HARMLESS, *unread.NEUTRAL, *unread.OF_EXPERTS, *unread.BESIDE, *chain(*unread.BESIDE.values()),
     } - generation.HARMLESS - generation.NEUTRAL.keys() - {"temperature", "top_k", "top_p", "repetition_penalty"},
+    "its objects": {*unread.HARMLESS_INSIDE, *unread.BESIDE_INSIDE, *chain(*unread.BESIDE_INSIDE.values()), *OBJECTS},
     "tokenizer_config.json": {*unread.TOKENIZER_READ, *unread.TOKENIZER_HARMLESS},
     "generation_config.json": {*generation.READ, *generation.HARMLESS, *generation.NEUTRAL},
     "tokenizer.json": {*steps.TOP},

@@ -20,10 +20,18 @@ LATENT = {
     "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_shared_experts": 1,
     "kv_lora_rank": 64, "qk_rope_head_dim": 16,
 }  # fmt: skip
+LOCAL = {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0}}}
 CHUNKS = {"num_experts_per_tok": 1, "attention_chunk_size": 64, "intermediate_size_mlp": 64}
 ERNIE = {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 64}
 REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("Olmo3", {"rope_parameters": {"sliding_attention": {"rope_type": "yarn"}}}, ["sliding_attention", "yarn"]),
+    ("Gemma3", LOCAL, ["sliding_attention", "linear", "default"]),
+    ("Gemma3n", {**LOCAL, "sliding_window": 8}, ["sliding_attention", "linear", "default"]),
+    ("MiMoV2Flash", {**LOCAL, **LATENT, "sliding_window": 8}, ["sliding_attention", "linear", "default"]),
+    ("Llama", {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}}, ["partial_rotary_factor", "0.5"]),
+    ("Qwen3", {"rope_parameters": {"rope_theta": 1e4}, "rope_scaling": YARN}, ["rope_scaling", "the same, or one"]),
+    ("Qwen3", {"rope_parameters": YARN, "rope_scaling": {**YARN, "factor": 2.0}}, ["rope_scaling", "the same, or one"]),
+    ("Qwen3", {"rope_parameters": {**YARN, "partial_rotary_factor": 0.25}}, ["partial_rotary_factor", "0.25"]),
     ("Olmo3", {"layer_types": ["full_attention"]}, ["layer_types", "2 of"]),
     ("Olmo2", {"rope_parameters": {**YARN, "attention_factor": "1"}}, ["attention_factor", "1"]),
     ("Olmo2", {"rope_parameters": {**YARN, "truncate": False}}, ["truncate", "False"]),

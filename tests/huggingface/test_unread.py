@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from gguf.constants import Keys
 
+from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import keys, read_model
 from octavo.runtime.options import recommended
 from tests.convert import folders
+from tests.models import embedding_checkpoints
 from tests.models.checkpoints import CASES
 from tests.models.table import save_only
 from tests.models.tiny_checkpoints import TABLE
@@ -40,6 +42,17 @@ def _lines(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     ("config.json", {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}, ""),
     ("config.json", {"unsloth_version": "2025.1", "rope_theta": 10000.0, "rope_scaling": {"rope_type": "default"},
                      "is_llama_config": True, "transformers.js_config": {"dtype": "q4"}}, ""),
+    ("config.json", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "ramp": 3, "cut": None}},
+     "rope_parameters.ramp 3"),
+    ("config.json", {"rope_parameters": None, "rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 4}},
+     "rope_scaling.beta_fast 4"),
+    ("config.json", {"rope_parameters": None, "rope_scaling": {
+        "rope_type": "yarn", "factor": 2.0, "attention_factor": 1.5, "mscale": 1.0,
+        "original_max_position_embeddings": 64}}, ""),
+    ("config.json", {"rope_scaling": {"type": "default"}, "rope_parameters": {"rope_type": "default"}}, ""),
+    ("config.json", {"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": {
+        "rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, ""),
+    ("config.json", {"vision_config": {"depth": 3}, "quantization_config": None}, ""),
     ("config.json", {"num_local_experts": 8, "norm_topk_prob": True}, ""),  # Qwen3 has none
     ("config.json", {"temperature": 0.3, "num_beams": 4}, "temperature 0.3, num_beams 4"),
     ("tokenizer_config.json", {"cut_words": True, "padding_side": "left", "image_token": "<i>"}, "cut_words True"),
@@ -55,6 +68,49 @@ def test_what_nothing_reads_is_named_once(
     lines = _lines(tmp_path, caplog)
     assert len(lines) == bool(named)
     assert not named or (lines[0].endswith(named) and file in lines[0])
+
+
+@pytest.mark.parametrize(("name", "values", "named"), [
+    ("mpt", {"attn_config": {"attn_uses_sequence_id": True, "attn_impl": "torch"}},
+     "attn_config.attn_uses_sequence_id True"),
+    ("dbrx", {"ffn_config": {"ffn_hidden_size": 256, "moe_num_experts": 6, "moe_top_k": 2, "moe_bias_rate": 0.1}},
+     "ffn_config.moe_bias_rate 0.1"),
+    ("plamo3", {"my_note": 3}, "my_note 3"),  # whose configuration is read in other words
+    ("step35", {"my_note": 3}, "my_note 3"),
+])  # fmt: skip
+def test_objects_of_other_kinds(
+    name: str, values: dict[str, Any], named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_only(tmp_path, TABLE[name])
+    _with(tmp_path, "config.json", values)
+    (line,) = _lines(tmp_path, caplog)
+    assert line.endswith(f"{SAID} {named}")
+
+
+SCALED = {"full_attention": {"rope_type": "default", "rope_theta": 1e4}, "sliding_attention": {
+    "rope_type": "linear", "rope_theta": 1e4, "factor": 8.0}}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "values", "problem"), [
+    ("plamo3", {"rope_parameters": SCALED}, "sliding_attention: has rope_type 'linear' .allowed: default"),
+    ("mistral4", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.9}},
+     r"partial_rotary_factor: is 0.9 .allowed: 0\.4"),
+    ("step35", {"per_layer_config": {"1": {"num_attention_heads": 9}}}, "per_layer_config: is "),
+])  # fmt: skip
+def test_parts_of_objects_that_are_refused(name: str, values: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    save_only(tmp_path, TABLE[name])
+    old = json.loads((tmp_path / "config.json").read_text())
+    inner = {"text_config": old["text_config"] | values} if "text_config" in old else values
+    _with(tmp_path, "config.json", inner)
+    with pytest.raises(ModelError, match=problem):
+        open_model_file(tmp_path)
+
+
+def test_a_scaled_rope_of_modern_berts_windows(tmp_path: Path) -> None:
+    embedding_checkpoints.save(tmp_path, embedding_checkpoints.KINDS["modern-bert"])
+    _with(tmp_path, "config.json", {"rope_parameters": SCALED})
+    with pytest.raises(ModelError, match="sliding_attention: has rope_type 'linear'"):
+        open_model_file(tmp_path)
 
 
 def test_names_are_shown_without_control_characters(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

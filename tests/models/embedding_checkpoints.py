@@ -149,7 +149,10 @@ def save(folder: Path, kind: Kind) -> Saved:
         modules.append((f"{i}_Dense", "Dense"))
         dense.append(torch.randn(out, width) / 9)
         (folder / f"{i}_Dense").mkdir()
-        write(folder / f"{i}_Dense", "config.json", {"in_features": width, "out_features": out, "bias": False})
+        write(folder / f"{i}_Dense", "config.json", {
+            "in_features": width, "out_features": out, "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        })  # fmt: skip
         save_file({"linear.weight": dense[-1]}, folder / f"{i}_Dense" / "model.safetensors")
     modules.append(("9_Normalize", "Normalize"))
     write(folder, "modules.json", [

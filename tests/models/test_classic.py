@@ -302,6 +302,7 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("plm", {"q_lora_rank": 8}, "q_lora_rank: is '8'"),
     ("plm", {"hidden_act": "silu"}, "hidden_act: is 'silu'"),
     ("jais", {"alibi_scaling": {"factor": 2.0}}, "alibi_scaling: is "),
+    ("jais", {"alibi_scaling": {"type": "dynamic", "train_seq_len": 64}}, "alibi_scaling: is "),
     ("jais", {"position_embedding_type": "learned"}, "position_embedding_type: is 'learned'"),
     ("chatglm-first", {"rmsnorm": False}, "rmsnorm: is false"),
     ("chatglm-first", {"quantization_bit": 4}, "quantization_bit: is '4'"),

@@ -128,6 +128,10 @@ def test_what_is_refused(bert: Path, file: str, change: dict[str, object], messa
     ("sentence_bert_config.json", {"query_length": 32}, "query_length is 32 .allowed: None"),
     ("sentence_bert_config.json", {"max_length": 32}, "has a key 'max_length'"),
     ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task is fill-mask"),
+    ("sentence_bert_config.json", {"modality_config": {"text": {"method": "get_text_features"}}}, "modality_config"),
+    ("sentence_bert_config.json", {"modality_config": {"image": {}}}, "modality_config has text None"),
+    ("sentence_bert_config.json", {"modality_config": 3}, "modality_config is 3 .allowed: an object"),
+    ("sentence_bert_config.json", {"tokenizer_args": {"do_lower_case": True}}, "tokenizer_args has 'do_lower_case'"),
     ("1_Pooling/config.json", {"weights": 3}, "has a key 'weights'"),
     ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type is SparseEncoder"),
     ("config_sentence_transformers.json", {"truncate_dim": 64}, "truncate_dim is 64"),
@@ -182,6 +186,35 @@ def test_texts_in_lower_case(tmp_path: Path) -> None:
     folders.write(tmp_path, "sentence_bert_config.json", {"do_lower_case": True})
     with octavo.load(tmp_path, device="reference") as model:
         np.testing.assert_array_equal(model.embed(["Software AS is"]), want)
+
+
+def test_newer_files_of_modules(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As sentence-transformers 5 saves them; a pooling that leaves prompts out is named."""
+    with octavo.load(bert, device="reference") as model:
+        want = model.embed(["to"])
+    text = {"method": "forward", "method_output_name": "last_hidden_state"}
+    folders.write(bert, "sentence_bert_config.json", {
+        "transformer_task": "feature-extraction", "modality_config": {"text": text}, "processing_kwargs": {},
+        "module_output_name": "token_embeddings", "unpad_inputs": None, "tokenizer_args": {"padding_side": "left"},
+    })  # fmt: skip
+    (bert / "9_Normalize").mkdir()
+    ends = {f"module_{end}_name": "sentence_embedding" for end in ("input", "output")}
+    folders.write(bert / "9_Normalize", "config.json", ends)
+    folders.edit(bert / "1_Pooling", "config.json", include_prompt=False)
+    with octavo.load(bert, device="reference") as model:
+        np.testing.assert_array_equal(model.embed(["to"]), want)
+    assert "include_prompt: what a prompt before a text gives counts" in caplog.text
+    folders.write(bert / "9_Normalize", "config.json", ends | {"module_input_name": "token_embeddings"})
+    with pytest.raises(FileError, match="module_input_name is token_embeddings"):
+        octavo.load(bert, device="reference")
+
+
+def test_a_projection_that_goes_on_with_tanh(tmp_path: Path) -> None:
+    """Which a file means that does not say."""
+    save(tmp_path, KINDS["gemma-embedding"])
+    folders.edit(tmp_path / "2_Dense", "config.json", activation_function=None)
+    with pytest.raises(FileError, match=r"activation_function is None .allowed: torch.nn.modules.linear.Identity"):
+        octavo.load(tmp_path, device="reference")
 
 
 def test_a_prompt_that_a_folder_puts_before_texts_is_named(bert: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -147,7 +147,7 @@ WORDS: dict[str, tuple[dict[str, Any], str]] = {
     "no ropes": ({"rope_parameters": None}, "rope_parameters: is 'None'"),
     "a scaled rope": ({"rope_parameters": {
         "full_attention": {"rope_type": "proportional", "rope_theta": 1e6},
-        "sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2}}}, "rope_parameters: is \"{"),
+        "sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2}}}, "has rope_type 'linear'"),
     "layers unlike": ({"per_layer_config": {"2": {"head_dim": 128}, "5": {"head_dim": 64}}}, "per_layer_config: is"),
     "other words": ({"per_layer_config": {str(i): {"sliding_window": 3} for i in (2, 5)}}, "per_layer_config: is"),
 }  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -270,18 +269,20 @@ def show(report: Report, as_json: bool, fitted: Fitted | None = None, started: f
     if fitted is not None:
         _show_fit(fitted)
     if started is not None and not report.dry_run:
-        print(f"done in {monotonic() - started:.1f} s; next: octavo {_command(report.target)}")
+        next_one = f"octavo {_command(report.target)} {shlex.quote(printable(report.target))}"
+        print(f"done in {monotonic() - started:.1f} s; next: {next_one}")
 
 
 def _command(path: str) -> str:
-    """The command that runs what was written."""
+    """The command that a model is for; `run` where nothing here runs it."""
     from octavo.cli.facts import command_for
     from octavo.huggingface import open_model_file
 
-    name = "run"
-    with suppress(OctavoError), open_model_file(path) as file:  # models that nothing here runs are quantized too
-        name = command_for(file)
-    return f"{name} {shlex.quote(printable(path))}"
+    try:
+        with open_model_file(path) as file:
+            return command_for(file)
+    except OctavoError:
+        return "run"
 
 
 def _show_fit(fitted: Fitted) -> None:

@@ -51,7 +51,7 @@ def show(report: Report) -> None:
         f"{printable(report.target)} {what} {kind}: {size(report.nbytes)} of tensors, from"
         f" {size(report.source_bytes)}{layout}; {report.bits_per_weight:.2f} bits per weight"
     )
-    if report.nbytes >= report.source_bytes:
+    if report.nbytes >= report.source_bytes and report.preset not in (*FLOATS, "COPY"):
         print(
             f"octavo: that is no smaller than {printable(report.source)}: the preset saves nothing here",
             file=sys.stderr,

@@ -7,7 +7,7 @@ special_tokens_map.json and added_tokens.json count. Tokens that these call spec
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,10 +82,13 @@ def added_beside(
             found[number] = replace(token, id=number)
     texts = {token.text for token in found.values()}
     further = set(_further(roles(checkpoint)))
-    for text in _special_texts(checkpoint, config):
-        number = ids.get(text, 1 + max((*ids.values(), *found), default=0))
+    for key, entry in _special_entries(roles(checkpoint)):
+        number = ids.get(text := _text(entry), 1 + max((*ids.values(), *found), default=0))
+        flags = entry if isinstance(entry, dict) else {"content": text}
+        file = checkpoint.path(_file_of(config, entry))
+        said = read_added({**flags, "special": True}, min(number, MAX_TOKENS), file, key)
         if text not in texts and (text in ids or (ids and text in further)):
-            found[number] = AddedToken(number, text, True)
+            found[number] = replace(said, id=number)
             texts.add(text)
     return found
 
@@ -97,7 +100,7 @@ def _decoder(checkpoint: Checkpoint, listed: Mapping[str, Any]) -> Iterator[Adde
 
 
 def _older(checkpoint: Checkpoint, config: Mapping[str, Any]) -> Iterator[AddedToken]:
-    special = set(_special_texts(checkpoint, config))
+    special = {_text(entry) for _, entry in _special_entries(roles(checkpoint))}
     for text, number in (checkpoint.json(OLDER) or {}).items():
         yield replace(
             read_added({"content": text}, number, checkpoint.path(OLDER), text[:40]),
@@ -111,22 +114,33 @@ def roles(checkpoint: Checkpoint) -> dict[str, Any]:
     return config if "added_tokens_decoder" in config else config | (checkpoint.json(MAP) or {})
 
 
-def _special_texts(checkpoint: Checkpoint, config: Mapping[str, Any]) -> list[str]:
-    """Texts of the tokens that have a role, and of further special ones."""
-    said = roles(checkpoint)
-    entries = [said.get(f"{role}_token") for role in ROLES]
-    return [*_texts(entries), *_further(said)]
+def _file_of(config: Mapping[str, Any], entry: Any) -> str:
+    """Which file says something of a special token."""
+    return CONFIG if "added_tokens_decoder" in config or entry in config.values() else MAP
+
+
+def _special_entries(said: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The tokens that have a role, by its key, and further special ones: texts, or objects with one."""
+    entries = [(f"{role}_token", said.get(f"{role}_token")) for role in ROLES]
+    return [(key, entry) for key, entry in (*entries, *_further_entries(said)) if _text(entry)]
 
 
 def _further(said: Mapping[str, Any]) -> list[str]:
-    """Those that have no role; transformers puts those that it does not know behind the vocabulary."""
-    lists = [more for name in MORE if isinstance(more := said.get(name), dict | list)]
-    return _texts([e for more in lists for e in (more.values() if isinstance(more, dict) else more)])
+    """Texts of those that have no role; transformers puts those that it does not know behind the vocabulary."""
+    return [text for _, entry in _further_entries(said) if (text := _text(entry))]
 
 
-def _texts(entries: Iterable[Any]) -> list[str]:
-    texts = (entry.get("content") if isinstance(entry, dict) else entry for entry in entries)
-    return [text for text in texts if isinstance(text, str) and text]
+def _further_entries(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name in MORE:
+        more = said.get(name)
+        for entry in more.values() if isinstance(more, dict) else more if isinstance(more, list) else ():
+            yield name, entry
+
+
+def _text(entry: Any) -> str:
+    """A token's text, empty where there is none."""
+    text = entry.get("content") if isinstance(entry, dict) else entry
+    return text if isinstance(text, str) else ""
 
 
 def flag_keys(

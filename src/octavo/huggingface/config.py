@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.huggingface.rope import rope_keys
+from octavo.huggingface.rope import rope_keys, rope_kind
 from octavo.huggingface.wrapper import WRAPPERS
 from octavo.io.gguf import PlainMetadata
 from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
 from octavo.models import ARCHITECTURES, Architecture, Hyperparams
-from octavo.models.config import Config, Keys, brief
+from octavo.models.config import Config, Keys, brief, rope_parameters
 from octavo.models.hparams import LIMITS
 from octavo.models.refusal import unknown
 
@@ -120,6 +120,9 @@ def _refuse(config: Config, architecture: Architecture[Any], own: Keys) -> None:
     for key in ("hidden_act", "hidden_activation"):
         if key not in own and (found := config.values.get(key)) not in (None, architecture.activation):
             raise config.error(key, f"is {brief(found)}", architecture.activation)
-    part = config.values.get("partial_rotary_factor", 1.0)
-    if "rope.dimension_count" not in own and part not in (None, 1, 1.0):
-        raise config.error("partial_rotary_factor", f"is {brief(part)}", "1")
+    parts = [config.values.get("partial_rotary_factor")]
+    if rope_kind(config, architecture) != "proportional":
+        parts.append(rope_parameters(config).get("partial_rotary_factor"))
+    for part in parts:
+        if "rope.dimension_count" not in own and part not in (None, 1, 1.0):
+            raise config.error("partial_rotary_factor", f"is {brief(part)}", "1")

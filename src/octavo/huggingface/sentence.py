@@ -38,8 +38,8 @@ PROJECTIONS = (2, 3)
 
 HARMLESS = {
     FILE: {"idx", "name"},
-    "Transformer": {"unpad_inputs", "tokenizer_args", "tokenizer_name_or_path"},
-    "Pooling": {"word_embedding_dimension", "embedding_dimension", "include_prompt"},
+    "Transformer": {"unpad_inputs", "tokenizer_name_or_path"},
+    "Pooling": {"word_embedding_dimension", "embedding_dimension"},
     "Dense": {"in_features", "out_features"},
     "Normalize": set(),
     SETTINGS: {"__version__", "similarity_fn_name", "prompts"},
@@ -51,19 +51,26 @@ READ: dict[str, dict[str, tuple[Any, ...]]] = {
         "max_seq_length": (), "do_lower_case": (), "transformer_task": (None, "feature-extraction"),
         "module_output_name": (None, "token_embeddings"), "modality_config": (), "processing_kwargs": (None, {}),
         "query_length": (None,), "document_length": (None,), "query_expansion": (None,), "model_args": (None, {}),
-        "config_args": (None, {}),
+        "config_args": (None, {}), "tokenizer_args": (),
     },
     "Pooling": {
-        "pooling_mode": (), **{f"pooling_mode_{mode}": () for mode in (*MODES, *OTHER_MODES)},
+        "pooling_mode": (), "include_prompt": (), **{f"pooling_mode_{mode}": () for mode in (*MODES, *OTHER_MODES)},
     },
     "Dense": {
         "bias": (False,), "activation_function": (IDENTITY,), "use_residual": (None, False),
         "module_input_name": (None, "sentence_embedding"), "module_output_name": (None, "sentence_embedding"),
     },
-    "Normalize": {"p": (2, 2.0), "dim": (1, -1), "eps": ()},
+    "Normalize": {
+        "p": (2, 2.0), "dim": (1, -1), "eps": (), "module_input_name": (None, "sentence_embedding"),
+        "module_output_name": (None, "sentence_embedding"),
+    },
     SETTINGS: {"default_prompt_name": (), "model_type": (None, "SentenceTransformer"), "truncate_dim": (None,)},
 }  # fmt: skip
 """Keys that are read, by file or kind of module, and the values that they may have; none for any."""
+TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+"""What `modality_config` may say of texts; what it says of others does nothing here."""
+TOKENIZER_ARGS = {"padding_side", "use_fast", "trust_remote_code", "fix_mistral_regex"}
+"""Keys of `tokenizer_args` that change no token of a text."""
 
 
 @dataclass(frozen=True)
@@ -139,6 +146,11 @@ def _words(checkpoint: Checkpoint, folder: str) -> dict[str, Any]:
     """Keys of how much of a text counts, and of its case; the tokenizer's own length where no file says."""
     path = next((p for name in TRANSFORMER if os.path.exists(p := os.path.join(folder, name))), "")
     values = _values(path, "Transformer") if path else {}
+    text = (_object(values, "modality_config", path) or {"text": TEXT}).get("text")
+    if text != TEXT:
+        raise FileError(f"modality_config has text {str(text)[:80]}", file=path, allowed=str(TEXT))
+    if further := sorted(_object(values, "tokenizer_args", path).keys() - TOKENIZER_ARGS):
+        raise FileError(f"tokenizer_args has {further[0][:60]!r}", file=path, allowed=", ".join(sorted(TOKENIZER_ARGS)))
     lower, most = values.get("do_lower_case", False), values.get("max_seq_length")
     if type(lower) is not bool or (most is not None and (type(most) is not int or most < 1)):
         allowed = "do_lower_case true or false, max_seq_length over 0"
@@ -163,6 +175,14 @@ def _values(path: str, kind: str) -> dict[str, Any]:
     values = parse_object(read_bytes(path, MAX_BYTES), path) if os.path.exists(path) else {}
     _check(values, kind, path)
     return values
+
+
+def _object(values: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
+    """An object at a key; null and absent are empty ones."""
+    found = values.get(key) or {}
+    if not isinstance(found, dict):
+        raise FileError(f"{key} is {str(found)[:80]}", file=path, allowed="an object")
+    return found
 
 
 def _check(values: Mapping[str, Any], kind: str, path: str) -> None:
@@ -195,6 +215,8 @@ def _modules(path: str) -> list[tuple[str, str]]:
 def _pooling(path: str) -> int:
     values = parse_object(read_bytes(path, MAX_BYTES), path)
     _check(values, "Pooling", path)
+    if values.get("include_prompt") is False:
+        log.warning("%s: include_prompt: what a prompt before a text gives counts in its vector here", path)
     named = [k.removeprefix("pooling_mode_") for k, v in values.items() if k.startswith("pooling_mode_") and v is True]
     if isinstance(values.get("pooling_mode"), str):
         named = [values["pooling_mode"]]
@@ -207,7 +229,7 @@ def _projection(folder: str) -> LazyTensor:
     """The matrix [out, in] of a Dense module."""
     checkpoint = Checkpoint.open(folder)
     path = checkpoint.path("config.json")
-    _check(checkpoint.config, "Dense", path)
+    _check({"activation_function": None, **checkpoint.config}, "Dense", path)
     stored = stored_tensors(checkpoint, Config(checkpoint.config, path), lambda name: False)
     if set(stored) != {"linear.weight"} or len(stored["linear.weight"].shape) != 2:
         raise FileError(f"holds {', '.join(stored)[:80]}", file=folder, allowed="linear.weight [out, in]")

@@ -5,7 +5,7 @@ What config.json's architecture asks for is seen as it is read (`Config.read`): 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from octavo.errors import shown
@@ -13,7 +13,7 @@ from octavo.huggingface import generation
 from octavo.huggingface.added import CONFIG as TOKENIZER
 from octavo.huggingface.added import MAP, MORE, ROLES
 from octavo.io.safetensors import Checkpoint
-from octavo.models.config import Config
+from octavo.models.config import Config, Unread, unread_inside
 from octavo.models.keys import is_in, log_unread
 
 CONFIG_HARMLESS = (
@@ -52,7 +52,7 @@ CONFIG_HARMLESS = (
 """Keys of config.json that say nothing of which numbers come; * stands for anything."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **generation.NEUTRAL, "temperature": (1,), "top_k": (50,), "top_p": (1,), "repetition_penalty": (1,),
-    "decoder_sparse_step": (1,), "topk_method": ("noaux_tc",),
+    "partial_rotary_factor": (1,), "decoder_sparse_step": (1,), "topk_method": ("noaux_tc",),
 }  # fmt: skip
 """Keys that change nothing with these values, which older files have in config.json."""
 BESIDE = {
@@ -70,6 +70,13 @@ BESIDE = {
     "mlp_layer_types": ("first_k_dense_replace", "moe_layer_freq"),
 }
 """Keys that say nothing, or nothing more, where the first one was asked for."""
+HARMLESS_INSIDE = ("mrope_interleaved", "attn_impl", "moe_jitter_eps", "hidden_size")
+"""Keys of objects in config.json that say nothing, beside those that say nothing anywhere."""
+BESIDE_INSIDE = {
+    "attention_factor": ("factor", "mscale", "mscale_all_dim"),
+    "alpha": ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"),
+}
+"""Keys of the rope's objects that say nothing more where the first one is there."""
 OF_EXPERTS = (
     "*expert*",
     "moe_*",
@@ -109,10 +116,26 @@ def log_unread_keys(checkpoint: Checkpoint, whole: Config, config: Config, *, ex
     read = config.read.union(*(also for key, also in BESIDE.items() if key in config.read))
     text = whole.values.get("text_config")
     values = {**whole.values, **(text if isinstance(text, dict) else {})}
-    values = {key: value for key, value in values.items() if key not in read and not _is_neutral(key, value)}
-    _log(whole.file, values, CONFIG_HARMLESS if experts else (*CONFIG_HARMLESS, *OF_EXPERTS))
+    known = is_in(CONFIG_HARMLESS if experts else (*CONFIG_HARMLESS, *OF_EXPERTS))
+    left = {key: value for key, value in values.items() if not known(key) and not _is_neutral(key, value)}
+    said = {key: value for key, value in left.items() if key not in read}
+    for key in left.keys() - said.keys():
+        said |= {found.place: found.value for found in unread_inside(left[key])
+                 if not known(found.key) and not _says_nothing(found, config.read)}  # fmt: skip
+    _log(whole.file, said, ())
     for name in (TOKENIZER, MAP):
         _log(checkpoint.path(name), checkpoint.json(name) or {}, (*TOKENIZER_READ, *TOKENIZER_HARMLESS))
+
+
+def _says_nothing(found: Unread, read: Collection[str]) -> bool:
+    """Whether a key inside an object changes nothing, or is said by another one."""
+    other = found.place.removeprefix("text_config.").removeprefix("rope_scaling.")
+    return (
+        is_in(HARMLESS_INSIDE)(found.key)
+        or _is_neutral(found.key, found.value)
+        or any(found.key in also for key, also in BESIDE_INSIDE.items() if key in found.beside)
+        or any(f"{place}.{other}" in read for place in ("rope_parameters", "rope_parameters.full_attention"))
+    )
 
 
 def _is_neutral(key: str, value: Any) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
+from typing import Any, NamedTuple
 
 from octavo.errors import ModelError, shown
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, NEXTN, RMS_EPS, Hyperparams
@@ -14,23 +14,87 @@ Keys = dict[str, Any]
 
 
 class _Values(dict[str, Any]):
-    """Values that say which of their keys were asked for; a copy with ** asks for none."""
+    """Values that say which of their keys were asked for; a copy with ** asks for none.
 
-    def __init__(self, values: Mapping[str, Any], read: set[str]) -> None:
-        super().__init__(values)
-        self._read = read
+    place  what the names of keys begin with where this is a part of an object
+    """
+
+    def __init__(self, values: Mapping[str, Any], read: set[str], place: str = "") -> None:
+        super().__init__({key: _watched(value, read, place + key) for key, value in {**values}.items()})
+        self.read, self.place = read, place
 
     def __getitem__(self, key: str) -> Any:
-        self._read.add(key)
+        self.read.add(self.place + key)
         return super().__getitem__(key)
 
     def __contains__(self, key: object) -> bool:
-        self._read.add(str(key))
+        self.read.add(f"{self.place}{key}")
         return super().__contains__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        self._read.add(key)
+        self.read.add(self.place + key)
         return super().get(key, default)
+
+
+class Unread(NamedTuple):
+    """A key that nothing asked for, with its place and alone; `beside`: the keys of its object."""
+
+    place: str
+    key: str
+    value: Any
+    beside: Collection[str]
+
+
+class Part(_Values):
+    """An object in config.json; all of it is read by what goes through it, or compares it with another."""
+
+    def unread(self) -> Iterator[Unread]:
+        """The keys that were not asked for, of objects in it too."""
+        for key, value in super().items():
+            if self.place + key not in self.read:
+                yield Unread(self.place + key, key, value, self.keys())
+            else:
+                yield from unread_inside(value)
+
+    def items(self) -> ItemsView[str, Any]:  # type: ignore[override]
+        self._read_all()
+        return super().items()
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        self._read_all()
+        return super().values()
+
+    def __eq__(self, other: object) -> bool:
+        self._read_all()
+        return super().__eq__(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _read_all(self) -> None:
+        for key, value in super().items():
+            self.read.add(self.place + key)
+            for inner in value if isinstance(value, list) else [value]:
+                if isinstance(inner, Part):
+                    inner._read_all()
+
+
+def _watched(value: Any, read: set[str], place: str) -> Any:
+    """A value with the objects in it as Parts; those that are stay as they are."""
+    if isinstance(value, dict) and not isinstance(value, Part):
+        return Part(value, read, f"{place}.")
+    if isinstance(value, list) and any(isinstance(each, dict) and not isinstance(each, Part) for each in value):
+        return [_watched(each, read, f"{place}[{i}]") for i, each in enumerate(value)]
+    return value
+
+
+def unread_inside(value: Any) -> Iterator[Unread]:
+    """The keys that were not asked for, of an object or of those in a list."""
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, Part):
+            yield from each.unread()
 
 
 class Config:
@@ -41,15 +105,16 @@ class Config:
 
     def __init__(self, values: Mapping[str, Any], file: str, read: set[str] | None = None) -> None:
         self.read = set[str]() if read is None else read
-        self.values: Mapping[str, Any] = _Values(values, self.read)
+        self.values: Mapping[str, Any] = values if isinstance(values, Part) else _Values(values, self.read)
         self.file = file
 
     def replaced(self, values: Mapping[str, Any]) -> Config:
         """The same file with other values; what has another value there, or none, was read."""
+        new = {**values}
         for key, value in self.values.items():
-            if values.get(key, ...) is not value:
+            if new.get(key, ...) is not value:
                 self.read.add(key)
-        return Config(values, self.file, self.read)
+        return Config(new, self.file, self.read)
 
     def copy(self) -> dict[str, Any]:
         """The values, to change some of; what is asked of them was read."""
@@ -155,7 +220,7 @@ def rotary_keys(config: Config, default: float) -> Keys:
 def rope_parameters(config: Config) -> Mapping[str, Any]:
     """The rope's parameters: `rope_parameters`, or `rope_scaling` of older files.
 
-    Where layers with a window have their own, those of the others.
+    Where layers with a window have their own, those of the others. Raises ModelError where both are there and differ.
     """
     key = "rope_parameters" if config.values.get("rope_parameters") is not None else "rope_scaling"
     found = config.values.get(key)
@@ -165,4 +230,28 @@ def rope_parameters(config: Config) -> Mapping[str, Any]:
         return {}
     if not isinstance(found, dict):
         raise config.error(key, f"is {type(found).__name__}", "an object")
+    older = config.values.get("rope_scaling")
+    if key == "rope_parameters" and isinstance(older, dict) and not _says_again(config, older, found):
+        raise config.error(
+            "rope_scaling", f"is {brief(older)}, and rope_parameters another", "the same, or one of both"
+        )
     return found
+
+
+def _says_again(config: Config, older: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
+    """Whether all that `rope_scaling` says is said by `rope_parameters` or beside it."""
+    kinds = [each.get("rope_type", each.get("type", "default")) for each in (older, found)]
+    said = {**config.values, **found, "rope_type": kinds[1], "type": kinds[1]}
+    older = {**older, "rope_type": kinds[0]}
+    return all(value is None or said.get(key) == value for key, value in older.items() if key != "full_attention")
+
+
+def local_rope(config: Config) -> Mapping[str, Any] | None:
+    """The rope's parameters of layers with a window, where these have their own. Raises ModelError for a scaled one."""
+    found = config.values.get("rope_parameters")
+    local = found.get("sliding_attention") if isinstance(found, dict) else None
+    if not isinstance(local, dict):
+        return None
+    if (kind := local.get("rope_type", local.get("type", "default"))) != "default":
+        raise config.error("sliding_attention", f"has rope_type {brief(kind)}", "default")
+    return local

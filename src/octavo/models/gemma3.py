@@ -9,7 +9,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, brief
+from octavo.models.config import Config, Keys, brief, local_rope
 from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.rope import Rope
 from octavo.models.weights import Tensors, Weights, vector
@@ -78,12 +78,12 @@ def config_keys(config: Config) -> Keys:
 
 def rope_bases(config: Config) -> tuple[float, float]:
     """Of layers without a window and of those with one: by layers' kinds, or in older files side by side."""
-    found = config.values.get("rope_parameters")
-    bases = []
-    for kind, key, usual in (("full", "rope_theta", 1e6), ("sliding", "rope_local_base_freq", 1e4)):
-        part = found.get(f"{kind}_attention") if isinstance(found, dict) else None
-        bases.append(config.real("rope_theta", usual, of=part) if isinstance(part, dict) else config.real(key, usual))
-    return bases[0], bases[1]
+    found, local = config.values.get("rope_parameters"), local_rope(config)
+    full = found.get("full_attention") if isinstance(found, dict) else None
+    return (
+        config.real("rope_theta", 1e6, of=full if isinstance(full, dict) else None),
+        config.real("rope_local_base_freq", 1e4) if local is None else config.real("rope_theta", 1e4, of=local),
+    )
 
 
 ARCH = Architecture(

@@ -13,7 +13,7 @@ from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.models import layers, names, per_layer
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, brief, expert_keys
+from octavo.models.config import Config, Keys, brief, expert_keys, local_rope
 from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.rope import Rope
 from octavo.models.weights import Tensors, Weights, vector
@@ -207,8 +207,8 @@ def _without_window(config: Config, windowed: list[bool]) -> tuple[int, int]:
 def _local_base(config: Config) -> float:
     """The base of the rope of layers with a window. Raises ModelError where that is scaled."""
     found = config.values.get("rope_parameters")
-    local = found.get("sliding_attention") if isinstance(found, dict) and "full_attention" in found else None
-    if not isinstance(local, dict) or local.get("rope_type", "default") != "default":
+    local = local_rope(config)
+    if local is None or not isinstance(found, dict) or "full_attention" not in found:
         raise config.error("rope_parameters", f"is {brief(found)}", "full_attention, and sliding_attention unscaled")
     return config.real("rope_theta", 1e4, of=local)
 

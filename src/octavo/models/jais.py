@@ -79,8 +79,10 @@ def _context(config: Config) -> int:
     scaling = config.values.get("alibi_scaling")
     if scaling is None:
         return n
-    if not isinstance(scaling, dict) or scaling.get("factor") not in (None, 1, 1.0):
-        raise config.error("alibi_scaling", f"is {brief(scaling)}", "an object with train_seq_len, and no factor")
+    usual = {"type": (None, "linear"), "factor": (None, 1)}
+    if not isinstance(scaling, dict) or any(scaling.get(key) not in known for key, known in usual.items()):
+        allowed = "an object with train_seq_len, of type linear, and no factor"
+        raise config.error("alibi_scaling", f"is {brief(scaling)}", allowed)
     return min(n, Config(scaling, config.file).size("train_seq_len", LIMITS["context_length"]))
 
 

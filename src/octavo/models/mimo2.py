@@ -11,7 +11,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names, routed
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, brief, rope_parameters
+from octavo.models.config import Config, Keys, brief, local_rope, rope_parameters
 from octavo.models.hparams import LIMITS, NEXTN, HyperparamReader, read_shared
 from octavo.models.rope import Rope
 from octavo.models.routed import SIGMOID, Routed
@@ -159,14 +159,13 @@ def _in_words_of_transformers(config: Config) -> Config:
 
 def _rope_keys(config: Config, head: int) -> Keys:
     """The part of a head that turns, and how fast it does in layers with a window."""
-    found = config.values.get("rope_parameters")
-    local = found.get("sliding_attention") if isinstance(found, dict) else None
-    parts = [rope_parameters(config), local if isinstance(local, dict) else {}]
+    local = local_rope(config)
+    parts = [rope_parameters(config), local or {}]
     turned = {int(head * config.real("partial_rotary_factor", config.real("partial_rotary_factor", 0.334), of=part))
               for part in parts}  # fmt: skip
     if len(turned) > 1 or min(turned) > head:
         raise config.error("partial_rotary_factor", "differs from layer to layer", "one, up to 1")
-    base = config.real("rope_theta", of=local) if isinstance(local, dict) else config.real("swa_rope_theta", 10000.0)
+    base = config.real("rope_theta", of=local) if local is not None else config.real("swa_rope_theta", 10000.0)
     return {"rope.dimension_count": turned.pop(), LOCAL_BASE: base}
 
 

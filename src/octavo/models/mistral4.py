@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from octavo.models import deepseek2, latent, names, routed
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, rope_parameters
@@ -16,6 +18,10 @@ def config_keys(config: Config) -> Keys:
     config.only_flags({"rope_interleave": True})
     keys = deepseek2.attention_keys(config) | routed.config_keys(config, SOFTMAX, normalized=True)
     found = rope_parameters(config)
+    turned, kept = (config.size(f"qk_{part}_head_dim", LIMITS["attention.key_length"], 64) for part in ("rope", "nope"))
+    share = turned / (turned + kept)
+    if not math.isclose(part := config.real("partial_rotary_factor", share, of=found), share):
+        raise config.error("partial_rotary_factor", f"is {part:g}", f"{share:g}, as qk_rope_head_dim says")
     if found.get("llama_4_scaling_beta"):
         keys[TEMPERATURE] = config.real("llama_4_scaling_beta", of=found)
         word = "original_max_position_embeddings"

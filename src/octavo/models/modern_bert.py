@@ -8,7 +8,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import bert, layers
 from octavo.models.architecture import Architecture, RerankHead
-from octavo.models.config import Config, Keys, brief, layer_norm_keys
+from octavo.models.config import Config, Keys, brief, layer_norm_keys, local_rope
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared, refuse_causal
 from octavo.models.rope import Rope
 from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, with_scales
@@ -83,11 +83,11 @@ def config_keys(config: Config) -> Keys:
         raise config.error(ACTIVATION, f"is {brief(kind)}", " or ".join(ACTIVATIONS))
     keys = layer_norm_keys(config, "norm_eps") | {"attention.causal": False, ACTIVATION: kind}
     found = config.values.get("rope_parameters")
-    for field, kind, key, usual in (
-        ("freq_base", "full_attention", "global_rope_theta", 160000.0),
-        ("freq_base_swa", "sliding_attention", "local_rope_theta", 10000.0),
+    full = found.get("full_attention") if isinstance(found, dict) else None
+    for field, part, key, usual in (
+        ("freq_base", full, "global_rope_theta", 160000.0),
+        ("freq_base_swa", local_rope(config), "local_rope_theta", 10000.0),
     ):
-        part = found.get(kind) if isinstance(found, dict) else None
         of_kind = isinstance(part, dict) and "rope_theta" in part
         keys[f"rope.{field}"] = config.real("rope_theta", of=part) if of_kind else config.real(key, usual)
     return keys | _window_keys(config)

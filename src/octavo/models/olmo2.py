@@ -9,7 +9,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
+from octavo.models.config import Config, Keys, local_rope
 from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
 from octavo.models.rope import Rope
 from octavo.models.weights import Tensors, Weights, vector
@@ -58,12 +58,8 @@ def build(g: GraphBuilder, hp: Olmo2, w: Weights) -> Node:
 
 def olmo3(config: Config) -> Keys:
     """The windows. Raises ModelError for layers of a window whose rope is not that of the others, unstretched."""
-    found = config.values.get("rope_parameters")
-    local = found.get("sliding_attention") if isinstance(found, dict) else None
-    if not isinstance(local, dict):
+    if (local := local_rope(config)) is None:
         return layer_window_keys(config, PERIOD)
-    if (kind := local.get("rope_type", "default")) != "default":
-        raise config.error("sliding_attention", f"has rope_type {kind}", "default")
     return layer_window_keys(config, PERIOD) | {"rope.freq_base_swa": config.real("rope_theta", 10000.0, of=local)}
 
 

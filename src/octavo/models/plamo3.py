@@ -16,7 +16,7 @@ from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models import layers
 from octavo.models.architecture import Architecture, Vocabulary
-from octavo.models.config import Config, Keys, brief
+from octavo.models.config import Config, Keys, brief, local_rope
 from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.rope import Rope
 from octavo.models.states import of_values
@@ -119,8 +119,8 @@ def usual_config(config: Config) -> Config:
         values["hidden_activation"] = "silu"
     if values.get("rope_theta") is None:
         values["rope_theta"] = values.get("rope_global_theta", 150000.0)
-    if isinstance(found := values.get("rope_parameters"), dict) and isinstance(found.get("sliding_attention"), dict):
-        values["rope_local_theta"] = found["sliding_attention"].get("rope_theta", values.get("rope_local_theta"))
+    if (local := local_rope(config)) is not None:
+        values["rope_local_theta"] = local.get("rope_theta", values.get("rope_local_theta"))
     elif (factor := values.get("rope_scaling_factor")) not in (None, 1, 1.0):
         values["rope_parameters"] = {
             "rope_type": "yarn", "rope_theta": values["rope_theta"], "factor": factor, "truncate": False,

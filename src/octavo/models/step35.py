@@ -14,7 +14,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models import layers, names, routed
 from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, brief, nextn_keys
+from octavo.models.config import Config, Keys, brief, local_rope, nextn_keys
 from octavo.models.hparams import LIMITS, NEXTN, HyperparamReader, read_shared
 from octavo.models.rope import Rope
 from octavo.models.routed import SIGMOID, Routed
@@ -194,6 +194,9 @@ def config_keys(config: Config) -> Keys:
     last = [kind == "sliding_attention" for kind in _list(config, "mtp_layer_types", [])]
     last += [False] * guessing.get(NEXTN, 0)
     windowed = windowed_layers(config, 0) + last[: guessing.get(NEXTN, 0)]
+    local_layers = {str(i): {"num_attention_heads": local_heads} for i, here in enumerate(windowed[:n]) if here}
+    if (own := config.values.get("per_layer_config")) is not None and own != local_layers:
+        raise config.error("per_layer_config", f"is {brief(own)}", f"{local_heads} heads in the layers with a window")
     keys: Keys = {
         **routed.config_keys(config, SIGMOID, normalized=True), **guessing, **_rope_keys(config),
         routed.SHARED_WIDTH: config.size("share_expert_dim", LIMITS[routed.SHARED_WIDTH], 1280),
@@ -212,16 +215,14 @@ def config_keys(config: Config) -> Keys:
 
 def _rope_keys(config: Config) -> Keys:
     """The base of layers with a window. Raises ModelError where other parts of heads turn than files say."""
-    found, keys = config.values.get("rope_parameters"), dict[str, float]()
+    found, local = config.values.get("rope_parameters"), local_rope(config)
     for kind, part in (("full_attention", 0.5), ("sliding_attention", 1.0)):
         said = found.get(kind) if isinstance(found, dict) else None
         if not isinstance(said, dict):
             continue
         if (turned := said.get("partial_rotary_factor", 1.0)) != part:
             raise config.error("partial_rotary_factor", f"is {brief(turned)} of {kind}", f"{part:g}")
-        if kind == "sliding_attention":
-            keys[LOCAL_BASE] = config.real("rope_theta", of=said)
-    return keys
+    return {} if local is None else {LOCAL_BASE: config.real("rope_theta", of=local)}
 
 
 ARCH = Architecture(

@@ -25,10 +25,11 @@ KEYS = (
     "global_compression_ratio", "sparsity_config", "transform_config", "compression_ratio",
 )  # fmt: skip
 GROUP_KEYS = ("targets", "weights", "input_activations", "output_activations", "format")
-WEIGHT_KEYS = (
+ARGUMENTS = (
     "num_bits", "type", "symmetric", "strategy", "group_size", "block_structure", "dynamic", "actorder", "scale_dtype",
     "zp_dtype", "observer", "observer_kwargs", "scale_calculation",
 )  # fmt: skip
+"""Keys of weights, of activations, and of the cache."""
 STRATEGIES = {"int": ("channel", "group", "tensor"), "float": ("channel", "tensor", "block", "group", "tensor_group")}
 _INT8, _FP8 = {"num_bits": 8, "type": "int"}, {"num_bits": 8, "type": "float"}
 _TOKEN = {"strategy": "token", "dynamic": True}
@@ -149,7 +150,7 @@ def _group(groups: Settings, name: str, value: Any, top: Any) -> tuple[list[_Tar
 
 def _arguments(group: Settings, top: Any) -> Arguments:
     w = group.part("weights")
-    w.only(WEIGHT_KEYS)
+    w.only(ARGUMENTS)
     kind = w.one_of("type", ("int", "float"), "int")
     bits = w.one_of("num_bits", (8, 4, 3, 2, 5, 6, 7) if kind == "int" else (8, 4))
     w.one_of("dynamic", (False, None), False)
@@ -185,6 +186,7 @@ def _tokens(group: Settings, kind: str) -> Tokens:
     if group.values.get("input_activations") is None:
         return "floats"
     tokens = group.part("input_activations")
+    tokens.only(ARGUMENTS)
     of_floats = tokens.one_of("type", ("int", "float") if kind == "int" else ("float",)) == "float"
     if kind == "float" and tokens.values.get("num_bits") == 4:
         tokens.one_of("strategy", ("tensor_group", "group"))
@@ -201,7 +203,9 @@ def _tokens(group: Settings, kind: str) -> Tokens:
 def _require_cache_scheme(settings: Settings) -> None:
     if settings.values.get("kv_cache_scheme"):
         scheme = settings.part("kv_cache_scheme")
+        scheme.only(ARGUMENTS)
         scheme.one_of("num_bits", (8,))
+        scheme.one_of("symmetric", (True,), True)
         scheme.one_of("type", ("float", "int"), "float")
         scheme.one_of("strategy", ("tensor", "attn_head"))
         scheme.one_of("dynamic", (False,), False)

@@ -39,6 +39,8 @@ USED = (
     "kv_cache_scheme",
     "quantized_layers",
 )
+CACHE = ("num_bits", "type", "dynamic", "symmetric", "strategy", "group_size")
+"""Keys of `kv_cache_scheme`, where that is an object."""
 OF_THE_WRITER = ("producer", "config_groups", "has_zero_point", "pre_quant_scale", "version")
 
 
@@ -97,7 +99,18 @@ class ModelOpt:
 def has_cache_scales(settings: Settings) -> bool:
     """Whether scales of caches beside the weights are for 8 bits."""
     inner = settings.part("quantization") if "quantization" in settings.values else settings
-    return NVFP4 not in (inner.values.get("kv_cache_quant_algo"), inner.values.get("kv_cache_scheme"))
+    scheme = inner.values.get("kv_cache_scheme")
+    if isinstance(scheme, dict):
+        said = inner.part("kv_cache_scheme")
+        said.only(CACHE)
+        said.one_of("type", ("float",), "float")
+        said.one_of("dynamic", (False,), False)
+        said.one_of("symmetric", (True,), True)
+        scheme = {4: NVFP4, 8: "FP8"}[said.one_of("num_bits", (4, 8))]
+        if scheme != NVFP4:
+            said.one_of("strategy", ("tensor",), "tensor")
+            said.one_of("group_size", (None,), None)
+    return NVFP4 not in (inner.values.get("kv_cache_quant_algo"), scheme)
 
 
 def _algorithm(settings: Settings) -> str:
