@@ -1,4 +1,4 @@
-"""Writes the README's tables of speeds from bench/results/*.json; `--check` compares, and exits with 1 if it is stale.
+"""Writes docs/speed.md's tables from bench/results/*.json; `--check` compares, and exits with 1 if it is stale.
 
 The tables go between the lines `<!-- bench:start -->` and `<!-- bench:end -->`. Of results for the same machine,
 device, threads, KV cache and model the newest counts; of bench/gpu_models.py for the same card and model. What was
@@ -18,6 +18,7 @@ from typing import Any
 import marked
 
 RESULTS = Path(__file__).resolve().parent.parent / "bench" / "results"
+PAGE = marked.DOCS / "speed.md"
 BUSY = 0.2
 LEVELS = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx512f": "AVX-512", "avx2": "AVX2"}
 """CPU features by which kernels are chosen, the most first, and what they are called."""
@@ -146,7 +147,7 @@ def tables() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 1 where `--check` finds the tables stale or the marks are missing, 0 otherwise."""
-    return marked.main(arguments, __file__, __doc__, "bench", tables)
+    return marked.main(arguments, __file__, __doc__, PAGE, "bench", tables)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the README's table of the demo model quantized, from the newest bench/results/demo-presets-<date>.json.
+"""Writes docs/quantize.md's table of the demo model quantized, from the newest bench/results/demo-presets-<date>.json.
 
 The table goes between the lines `<!-- demo:start -->` and `<!-- demo:end -->`. `--check` compares, and exits with 1 if
 it is stale.
@@ -15,6 +15,7 @@ from typing import Any
 import marked
 
 RESULTS = Path(__file__).resolve().parent.parent / "bench" / "results"
+PAGE = marked.DOCS / "quantize.md"
 HEAD = "| preset | bits/weight | size | KL divergence | perplexity of answers | accuracy |"
 
 Row = dict[str, Any]
@@ -48,7 +49,7 @@ def newest() -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 1 where `--check` finds the table stale, or results or marks are missing; 0 otherwise."""
-    return marked.main(arguments, __file__, __doc__, "demo", newest)
+    return marked.main(arguments, __file__, __doc__, PAGE, "demo", newest)
 
 
 if __name__ == "__main__":

@@ -43,14 +43,14 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
 
 @pytest.fixture
 def load_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], ModuleType]:
-    """Gives tools/<name>.py with results of its own, and a README with a part between the marks that it is told."""
+    """Gives tools/<name>.py with results of its own, and a page with a part between the marks that it is told."""
     monkeypatch.syspath_prepend(str(ROOT / "tools"))
 
     def load(name: str, mark: str) -> ModuleType:
         module = import_module(name)
         monkeypatch.setattr(module, "RESULTS", tmp_path)
-        monkeypatch.setattr("marked.README", tmp_path / "README.md")
-        (tmp_path / "README.md").write_text(f"# Title\n<!-- {mark}:start -->\nold\n<!-- {mark}:end -->\nrest\n")
+        monkeypatch.setattr(module, "PAGE", tmp_path / "page.md")
+        (tmp_path / "page.md").write_text(f"# Title\n<!-- {mark}:start -->\nold\n<!-- {mark}:end -->\nrest\n")
         return module
 
     return load

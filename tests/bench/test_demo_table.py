@@ -1,4 +1,4 @@
-"""The README's table of the demo model quantized."""
+"""The page's table of the demo model quantized."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def row(name: str, bits: float, kl: float, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_readme_has_the_newest_rows(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_page_has_the_newest_rows(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool.main([]) == 1
     assert "run python bench/demo_presets.py" in capsys.readouterr().err
     rows = [row("Q4_K_M", 4.82, 0.00812), row("F16", 16, 0.0), row("--target-bpw 4.5, imatrix", 4.5, 0.005)]
@@ -34,7 +34,7 @@ def test_the_readme_has_the_newest_rows(tool: ModuleType, tmp_path: Path, capsys
     assert tool.main(["--check"]) == 1
     assert tool.main([]) == 0
     assert tool.main(["--check"]) == 0
-    text = (tmp_path / "README.md").read_text()
+    text = (tmp_path / "page.md").read_text()
     assert text.startswith("# Title\n<!-- demo:start -->\n| preset | ")
     assert text.endswith("\n<!-- demo:end -->\nrest\n")
     assert [line for line in text.splitlines() if line.startswith("|")][2:] == [
@@ -46,7 +46,7 @@ def test_the_readme_has_the_newest_rows(tool: ModuleType, tmp_path: Path, capsys
 
 def test_without_marks(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "demo-presets-2025-01-01.json").write_text(json.dumps({"rows": [row("Q4_0", 4.5, 1)]}))
-    (tmp_path / "README.md").write_text("# Title\n")
+    (tmp_path / "page.md").write_text("# Title\n")
     assert tool.main([]) == 1
     assert "<!-- demo:start -->" in capsys.readouterr().err
 

@@ -1,4 +1,4 @@
-"""Results as text, and the README's table from result files."""
+"""Results as text, and the table of a page from result files."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_the_readme_says_what_a_peer_did_without(tool: ModuleType, tmp_path: Pat
     assert "against llama.cpp 0.3 without flash attention; measured on" in tool.tables()
 
 
-def test_the_readme_has_the_newest_result_of_each_model(tool: ModuleType, tmp_path: Path) -> None:
+def test_the_page_has_the_newest_result_of_each_model(tool: ModuleType, tmp_path: Path) -> None:
     old = result(date="2025-01-01T00:00:00+00:00")
     old["tests"][1]["rates"]["octavo"]["median"] = 1.0
     small = copy.deepcopy(result())
@@ -121,7 +121,7 @@ def test_the_readme_has_the_newest_result_of_each_model(tool: ModuleType, tmp_pa
     assert tool.main(["--check"]) == 1
     assert tool.main([]) == 0
     assert tool.main(["--check"]) == 0
-    text = (tmp_path / "README.md").read_text()
+    text = (tmp_path / "page.md").read_text()
     assert text.startswith(
         "# Title\n<!-- bench:start -->\nSome CPU, 2 of 2 cores, cpu, KV f16; against llama.cpp 0.3 "
         "with flash attention; measured on 2025-01-31\n"
@@ -159,7 +159,7 @@ def test_the_readme_tells_cpus_of_one_name_and_days_apart(tool: ModuleType, tmp_
     ]
 
 
-def test_the_readme_has_the_newest_result_of_a_gpu(tool: ModuleType, tmp_path: Path) -> None:
+def test_the_page_has_the_newest_result_of_a_gpu(tool: ModuleType, tmp_path: Path) -> None:
     def measured(date: str, rate: float) -> dict[str, Any]:
         return {
             "date": date,
@@ -170,7 +170,7 @@ def test_the_readme_has_the_newest_result_of_a_gpu(tool: ModuleType, tmp_path: P
 
     write(tmp_path, measured("2025-01-02", 1234.5), measured("2025-01-01", 1.0), result())
     assert tool.main([]) == 0
-    text = (tmp_path / "README.md").read_text()
+    text = (tmp_path / "page.md").read_text()
     title = "Some GPU, gpu, KV f16; torch 2.11, Triton 3.6; measured on 2025-01-02; tokens a second"
     assert f"\n\n{title}\n\n| model | prefill 512 |" in text
     assert "| small | 1,234 | 1,234 | 1,234 | 1,234 | 1,234 |\n<!-- bench:end -->" in text
@@ -178,11 +178,11 @@ def test_the_readme_has_the_newest_result_of_a_gpu(tool: ModuleType, tmp_path: P
 
 def test_without_results_or_marks(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tool.main([]) == 0
-    assert tool.NONE_YET in (tmp_path / "README.md").read_text()
-    (tmp_path / "README.md").write_text("# Title\n")
+    assert tool.NONE_YET in (tmp_path / "page.md").read_text()
+    (tmp_path / "page.md").write_text("# Title\n")
     assert tool.main(["--check"]) == 1
     assert "needs a line <!-- bench:start -->" in capsys.readouterr().err
-    assert (tmp_path / "README.md").read_text() == "# Title\n"
+    assert (tmp_path / "page.md").read_text() == "# Title\n"
 
 
 def test_committed_results_can_be_read(tool: ModuleType) -> None:
