@@ -23,9 +23,9 @@ import torch
 
 import results_file
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.binders import BINDERS
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.values import Cache
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.values import Cache
+from octavo.backends.gpu.ops import BINDERS
 from octavo.bench import gpu, machine
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import PAGE_SIZE, Node

@@ -26,8 +26,9 @@ import torch
 import triton
 
 import results_file
-from octavo.backends.gpu import GpuBackend, gemm
-from octavo.backends.gpu.gemm_shapes import GemmShape, Scheme
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.matmul.w8a8 import gemm
+from octavo.backends.gpu.matmul.w8a8.shapes import GemmShape, Scheme
 from octavo.bench import gpu, machine
 
 COLD_BYTES = 250e6

@@ -25,9 +25,9 @@ import gpu_ops
 import gpu_steps
 import results_file
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.products import product
-from octavo.backends.gpu.weights import QuantWeight
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.matmul.launch import product
+from octavo.backends.gpu.weights.packed import QuantWeight
 from octavo.bench import gpu, machine
 from octavo.bench.synthetic import make
 

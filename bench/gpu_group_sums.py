@@ -24,14 +24,15 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 
 import gpu_gemm
 import results_file
-from octavo.backends.gpu import GpuBackend, gemm
-from octavo.backends.gpu.arguments import matrix
-from octavo.backends.gpu.gemm_arguments import Epilogue, GemmConfig, GroupScales, Size
-from octavo.backends.gpu.gemm_shapes import GemmShape
-from octavo.backends.gpu.gluon import tiles
-from octavo.backends.gpu.kernels.gemm_int8_hopper import fetch, ring_of, scale_pair, sums_layout
-from octavo.backends.gpu.kernels.gemm_w4a8 import unpacked
-from octavo.backends.gpu.kernels.hopper_tiles import finish, release, sum_splits, work_of
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.compile.gluon import tiles
+from octavo.backends.gpu.launch.arguments import matrix
+from octavo.backends.gpu.matmul.w8a8 import gemm
+from octavo.backends.gpu.matmul.w8a8.arguments import Epilogue, GemmConfig, GroupScales, Size
+from octavo.backends.gpu.matmul.w8a8.hopper_tiles import finish, release, sum_splits, work_of
+from octavo.backends.gpu.matmul.w8a8.int8_hopper_kernel import fetch, ring_of, scale_pair, sums_layout
+from octavo.backends.gpu.matmul.w8a8.shapes import GemmShape
+from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import unpacked
 from octavo.bench import gpu, machine
 
 N, K = 8192, 21504

@@ -25,14 +25,15 @@ import numpy as np
 import torch
 
 import results_file
-from octavo.backends.gpu import GpuBackend, dispatch
-from octavo.backends.gpu.binders import BINDERS
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.layout import as_codes
-from octavo.backends.gpu.load import load
-from octavo.backends.gpu.products import library_product, product
-from octavo.backends.gpu.values import Activation, Cache, activation_bytes
-from octavo.backends.gpu.weights import QuantWeight
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.values import Activation, Cache, activation_bytes
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.launch import library_product, product
+from octavo.backends.gpu.ops import BINDERS
+from octavo.backends.gpu.weights.layout import as_codes
+from octavo.backends.gpu.weights.load import load
+from octavo.backends.gpu.weights.packed import QuantWeight
 from octavo.bench import gpu, machine
 from octavo.bench.synthetic import random_matrix
 from octavo.formats.cache import CACHE_FORMATS

@@ -24,9 +24,9 @@ import torch
 import results_file
 from gpu_attention import TYPES, filled
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.binders import BINDERS
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.launch import Calls
+from octavo.backends.gpu.launch.call import Calls
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.ops import BINDERS
 from octavo.bench import gpu, machine
 from octavo.bench.subject import EngineSubject
 from octavo.bench.synthetic import make

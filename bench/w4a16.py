@@ -226,8 +226,8 @@ def _on_gpu(backend: Any, name: str, n: int, k: int) -> Timer:
     import torch
 
     import gpu_ops
-    from octavo.backends.gpu.context import Context
-    from octavo.backends.gpu.products import product
+    from octavo.backends.gpu.launch.context import Context
+    from octavo.backends.gpu.matmul.launch import product
 
     context, (weight, nbytes) = Context(backend.target), gpu_ops.matrix(backend, name, n, k)
     weights = gpu_ops.copies(weight, nbytes)

@@ -1,4 +1,4 @@
-"""A product as quantized inference has it: int8 codes, exact integer sums, one epilogue: `python examples/int8_product.py`."""
+"""A product as quantized inference has it: int8 codes, exact sums, one epilogue: `python examples/int8_product.py`."""
 
 import numpy as np
 

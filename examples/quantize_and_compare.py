@@ -19,4 +19,6 @@ with TemporaryDirectory() as folder, open_subject(source, 512) as base:
         quantize_file(source, file, preset)
         with open_subject(file, 512) as model:
             found = evals.divergence(model, base, read.tokens, chunks=4)
-        print(f"{preset:8} {file.stat().st_size / 1e6:8.1f} MB   divergence {found.kl.value:.5f} +- {found.kl.error:.5f}")
+        print(
+            f"{preset:8} {file.stat().st_size / 1e6:8.1f} MB   divergence {found.kl.value:.5f} +- {found.kl.error:.5f}"
+        )

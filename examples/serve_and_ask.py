@@ -1,4 +1,4 @@
-"""A server in a process of its own, asked as OpenAI's is, with the standard library: `python examples/serve_and_ask.py`."""
+"""A server in a process of its own, asked with the standard library: `python examples/serve_and_ask.py [MODEL]`."""
 
 import json
 import socket

@@ -17,5 +17,5 @@ QUESTIONS = ["12 * 7", "81 / 9", "9 - 4", "25 + 17"]
 
 with octavo.load(*sys.argv[1:2] or ["demo"], max_sequences=len(QUESTIONS)) as model:
     form = octavo.Grammar.json_schema(SCHEMA)
-    for question, reply in zip(QUESTIONS, model.generate_many(QUESTIONS, grammar=form, max_tokens=60)):
+    for question, reply in zip(QUESTIONS, model.generate_many(QUESTIONS, grammar=form, max_tokens=60), strict=True):
         print(question, json.loads(reply.text))

@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from octavo.backends.gpu import device
+from octavo.backends.gpu.device import torch_device
 from octavo.cli import _documentation
 
 ROOT = Path(__file__).parents[1]
@@ -48,8 +48,8 @@ def test_every_pair_may_be_installed(torch: str) -> None:
 @pytest.mark.parametrize("package", ["torch", "triton"])
 def test_bounds_are_those_of_the_backend(package: str) -> None:
     bounds = {bound.operator: Version(bound.version).release for bound in wanted("gpu")[package].specifier}
-    major, minor = device.NEWEST[package]
-    assert bounds == {">=": device.OLDEST[package], "<": (major, minor + 1)}
+    major, minor = torch_device.NEWEST[package]
+    assert bounds == {">=": torch_device.OLDEST[package], "<": (major, minor + 1)}
 
 
 @pytest.mark.parametrize("extra", ["gpu", "test"])

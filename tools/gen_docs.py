@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from octavo.backends.gpu.quantize import MMQ_LAYOUTS
+from octavo.backends.gpu.matmul.mmq.quantize import MMQ_LAYOUTS
 from octavo.cli.names import ANSWERED, OF_OTHERS, OF_SERVE, OPTIONS, Option
 from octavo.formats import FORMATS, BlockFormat
 from octavo.formats.activation import ACTIVATIONS, ROW

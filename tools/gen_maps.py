@@ -44,6 +44,7 @@ def compiled_texts(names: Sequence[str]) -> dict[str, str]:
         "print(json.dumps({name: text(name) for name in sys.argv[1:]}))\n"
     )
     env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    env["TRITON_ALWAYS_COMPILE"] = "1"  # what is kept on disk may name lines of files that have moved
     done = subprocess.run([sys.executable, "-c", code, *names], cwd=ROOT, env=env, stdout=subprocess.PIPE, check=True)
     found: dict[str, str] = json.loads(done.stdout)
     return found
@@ -69,7 +70,7 @@ def _quantizer(compiled: Any) -> str:
 
     from maps.accesses import noted, threads
     from maps.pictures import Panel, picture
-    from octavo.backends.gpu.quantize import quantize_mmq_q8_1
+    from octavo.backends.gpu.matmul.mmq.quantize import quantize_mmq_q8_1
 
     x, ids = torch.randn(1, 1, 3, 128), torch.tensor([2, 0], dtype=torch.int32)
     with noted() as accesses:
@@ -95,9 +96,9 @@ def _matvec(compiled: Any) -> str:
 
     from maps.accesses import noted, threads
     from maps.pictures import Panel, picture
-    from octavo.backends.gpu.arguments import for_triton, matrix
-    from octavo.backends.gpu.dispatch import MatvecShape
-    from octavo.backends.gpu.kernels.matvec import matvec_kernel
+    from octavo.backends.gpu.launch.arguments import for_triton, matrix
+    from octavo.backends.gpu.matmul.dispatch import MatvecShape
+    from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel
 
     weight, x, y = _weight(2), _tokens(1), torch.empty(1, 2)
     words = x._replace(codes=x.codes.view(torch.int32))
@@ -130,9 +131,9 @@ def _weight_only(compiled: Any) -> str:
 
     from maps.accesses import noted, threads
     from maps.pictures import Panel, picture
-    from octavo.backends.gpu.arguments import for_triton, matrix
-    from octavo.backends.gpu.dispatch import MatvecShape
-    from octavo.backends.gpu.kernels.weight_only import weight_only_kernel
+    from octavo.backends.gpu.launch.arguments import for_triton, matrix
+    from octavo.backends.gpu.matmul.dispatch import MatvecShape
+    from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
 
     weight, x, y = _weight(2), torch.zeros(2, K, dtype=torch.float16), torch.empty(2, 2)
     given = map(for_triton, (weight.planes(), matrix(x.view(torch.int32)), matrix(y)))
@@ -207,9 +208,9 @@ def _tensor_cores(compiled: Any) -> str:
 
     from maps.accesses import noted, threads
     from maps.pictures import Panel, picture
-    from octavo.backends.gpu.arguments import for_triton, matrix
-    from octavo.backends.gpu.dispatch import MmaShape
-    from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
+    from octavo.backends.gpu.launch.arguments import for_triton, matrix
+    from octavo.backends.gpu.matmul.dispatch import MmaShape
+    from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
 
     weight, x, y = _weight(32), _tokens(8), torch.empty(8, 32)
     shape = MmaShape(2, 1, 2, 1, 1, False)
@@ -231,7 +232,7 @@ def _tensor_cores(compiled: Any) -> str:
 def _weight(rows: int) -> Any:
     import numpy as np
 
-    from octavo.backends.gpu.load import load
+    from octavo.backends.gpu.weights.load import load
     from octavo.formats import by_name, quantize_reference
 
     values = np.random.default_rng(0).standard_normal((rows, K), np.float32)
@@ -241,8 +242,8 @@ def _weight(rows: int) -> Any:
 def _tokens(count: int) -> Any:
     import torch
 
-    from octavo.backends.gpu.dispatch import padded_tokens
-    from octavo.backends.gpu.values import q8_1, q8_1_bytes
+    from octavo.backends.gpu.launch.values import q8_1, q8_1_bytes
+    from octavo.backends.gpu.matmul.dispatch import padded_tokens
 
     stride = padded_tokens(count)
     return q8_1(torch.zeros(q8_1_bytes(count, K, stride), dtype=torch.uint8), count, K, stride)

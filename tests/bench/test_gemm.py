@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from octavo import ops
-from octavo.backends.gpu import device
+from octavo.backends.gpu.device import torch_device
 from octavo.bench import limits
 from octavo.bench.gemm import limits as gemm_limits
 from octavo.bench.gemm import measure, stored
@@ -168,7 +168,7 @@ def test_more_than_the_limit_has_no_ratio(octavo: Run, beside: dict[str, float])
 def test_the_interpreter_runs_the_kernels_of_the_gpu(
     octavo: Run, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not device.interpreted():
+    if not torch_device.interpreted():
         pytest.skip("kernels run on a GPU here")
     for name in ("int8_gemm", "w4a8_gemm", "fp8_gemm"):  # which NumPy's arrays go to, and tensors in the host's memory
         monkeypatch.setattr(ops, name, None, raising=False)
@@ -181,7 +181,7 @@ def test_the_interpreter_runs_the_kernels_of_the_gpu(
 
 
 def test_the_interpreter_refuses_what_takes_minutes(octavo: Run) -> None:
-    if not device.interpreted():
+    if not torch_device.interpreted():
         pytest.skip("kernels run on a GPU here")
     error = octavo("bench", "gemm", "--device", "gpu").error()
     assert "M x N x K is 268,435,456 with scheme int8 in Triton's interpreter" in error

@@ -293,11 +293,11 @@ def test_what_other_products_refuse() -> None:
 
 
 def test_tensors_on_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    from octavo.backends.gpu import device
+    from octavo.backends.gpu.device import torch_device
 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(device, "find_driver", lambda: None)
-    device.target.cache_clear()
+    monkeypatch.setattr(torch_device, "find_driver", lambda: None)
+    torch_device.target.cache_clear()
     a, b = (torch.ones(x.shape, dtype=torch.int8, device="meta") for x in (A, B))
     one = torch.ones((), device="meta")
     with pytest.raises(BackendError, match="device gpu: no GPU driver was found"):

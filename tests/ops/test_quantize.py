@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from octavo import ops
-from octavo.backends.gpu.quantize import MMQ_LAYOUTS, mmq_reference
+from octavo.backends.gpu.matmul.mmq.quantize import MMQ_LAYOUTS, mmq_reference
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import dequantize, quantize_reference
 from octavo.formats.table import FORMATS

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from octavo.backends.gpu import device
+from octavo.backends.gpu.device import torch_device
 from octavo.errors import BackendError
 from tests.limits import HANG_S
 
@@ -55,7 +55,7 @@ def test_forked_processes_compute_on_the_cpu() -> None:
 
 
 def test_a_forked_process_has_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device._Forked, "without_gpu", True)
-    device.target.cache_clear()
+    monkeypatch.setattr(torch_device._Forked, "without_gpu", True)
+    torch_device.target.cache_clear()
     with pytest.raises(BackendError, match=r"was forked from one that uses the GPU.*'spawn' or 'forkserver'"):
-        device.target()
+        torch_device.target()

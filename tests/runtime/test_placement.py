@@ -211,12 +211,12 @@ def test_no_layers_need_no_gpu(random_path: str) -> None:
 def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from octavo import backends
     from octavo.backends import gpu
-    from octavo.backends.gpu import device
+    from octavo.backends.gpu.device import torch_device
 
     monkeypatch.setattr(gpu, "GpuBackend", lambda *_: Limited("gpu"))
-    monkeypatch.setattr(device, "unusable", lambda: None)
+    monkeypatch.setattr(torch_device, "unusable", lambda: None)
     assert [b.name for b in backends.select("auto")] == ["gpu", "cpu"]
-    monkeypatch.setattr(device, "unusable", lambda: "device gpu: none")
+    monkeypatch.setattr(torch_device, "unusable", lambda: "device gpu: none")
     assert [b.name for b in backends.select("auto")] == ["cpu", "reference"]
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +71,15 @@ def _place() -> Place:
     while frame.f_back is not None:
         frame = frame.f_back
         path = Path(frame.f_code.co_filename)
-        if "kernels" in (path.parent.name, path.parent.parent.name):
+        if _has_kernels(path):
             lines.append(f"{path.name}:{frame.f_lineno}")
     return tuple(lines)
+
+
+@cache
+def _has_kernels(path: Path) -> bool:
+    """Whether a file of the GPU backend is compiled by Triton."""
+    return "gpu" in path.parts and "@triton.jit" in path.read_text(encoding="utf-8")
 
 
 def threads(accesses: Sequence[Access], tensor: torch.Tensor, compiled: Program) -> Ints:

@@ -55,7 +55,7 @@ def one_name(device: str) -> Device:
 
 
 def _gpu_usable() -> bool:
-    from octavo.backends.gpu.device import unusable
+    from octavo.backends.gpu.device.torch_device import unusable
 
     reason = unusable()
     if reason is not None:

@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import Any
 
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.driver import driver_version
-from octavo.backends.gpu.launch import Calls
-from octavo.backends.gpu.weights import FloatWeight, QuantWeight
+from octavo.backends.gpu.device.driver import driver_version
+from octavo.backends.gpu.launch.call import Calls
+from octavo.backends.gpu.weights.packed import FloatWeight, QuantWeight
 from octavo.formats import QTensor
 from octavo.graph.plan import Plan
 from octavo.graph.protocol import Backend
@@ -80,7 +80,7 @@ def read_limit(nbytes: int = READ_BYTES) -> float:
     """GB/s of the fastest of some ways to read memory that is in no cache."""
     import torch
 
-    from octavo.backends.gpu.kernels.limits import read_kernel
+    from octavo.backends.gpu.device.bandwidth import read_kernel
 
     x = torch.randint(-(2**31), 2**31 - 1, (nbytes // 4,), dtype=torch.int32, device="cuda")
     out = torch.zeros(x.numel(), dtype=torch.int32, device="cuda")

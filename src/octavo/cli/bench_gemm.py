@@ -73,7 +73,7 @@ as no BLAS there has float16; on a GPU float16, and the vendor's of 8 bits.
     Exit status 1 if the result is further from the product of the floats than the scheme allows, or further than 1e-3 \
 from the exact product of the same quantized numbers.
     """
-    from octavo.backends.gpu.device import unusable
+    from octavo.backends.gpu.device.torch_device import unusable
     from octavo.bench.counters import count_gemm
     from octavo.bench.gemm.measure import bench_gemm
 

@@ -95,7 +95,7 @@ def gpu_module(name: str) -> Any:
     """A module of the GPU backend. Raises BackendError where torch, Triton or a GPU is missing."""
     from importlib import import_module
 
-    from octavo.backends.gpu.device import target
+    from octavo.backends.gpu.device.torch_device import target
 
     target()
     return import_module(f"octavo.backends.gpu.{name}")

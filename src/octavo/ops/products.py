@@ -56,7 +56,7 @@ def int8_gemm(
     arguments = (rows.flat(a), b, rows.flat(scale_a), scale_b, rows.flat(zero_a), bias, rows.flat(residual))
     if gpu:
         x, w, scale_x, scale_w, zero_x, bias_, residual_ = arguments
-        y = gpu_module("gemm").int8_gemm(
+        y = gpu_module("matmul.w8a8.gemm").int8_gemm(
             x, w, scale_x, scale_w, zero_a=zero_x, bias=bias_, activation=activation, residual=residual_,
             out_dtype=kind,
         )  # fmt: skip
@@ -110,7 +110,7 @@ def w4a8_parts(
     arguments = (rows.flat(a), packed, rows.flat(scale_a), channel_scale, group_scale, bias, rows.flat(residual))
     if gpu:
         *parts, bias_, residual_ = arguments
-        y = gpu_module("gemm").w4a8_gemm(
+        y = gpu_module("matmul.w8a8.gemm").w4a8_gemm(
             *parts, bias=bias_, activation=activation, residual=residual_, out_dtype=kind
         )  # fmt: skip
         return cast("Array", rows.restored(y))
@@ -144,7 +144,7 @@ def fp8_gemm(
     arguments = (rows.flat(a), b, rows.flat(scale_a), scale_b, bias, rows.flat(residual))
     if gpu:
         *factors, bias_, residual_ = arguments
-        y = gpu_module("gemm").fp8_gemm(
+        y = gpu_module("matmul.w8a8.gemm").fp8_gemm(
             *factors, bias=bias_, activation=activation, residual=residual_, out_dtype=kind
         )  # fmt: skip
         return cast("Array", rows.restored(y))

@@ -48,7 +48,7 @@ def quantize_int8(x: Array, granularity: Granularity = "tensor", symmetric: bool
     if by == "block":
         raise UsageError("granularity 'block' of int8 (allowed: 'tensor', 'token', 'channel', or values of a group)")
     rows = Leading("x", x)
-    made = (gpu_module("gemm").quantize_int8 if gpu else _quantize_int8)(rows.flat(x), by, symmetric)
+    made = (gpu_module("matmul.w8a8.gemm").quantize_int8 if gpu else _quantize_int8)(rows.flat(x), by, symmetric)
     return tuple(cast("Array", rows.restored(like(x, part))) for part in made)
 
 
@@ -90,7 +90,7 @@ def quantize_fp8(
     by, gpu, rows = check.granularity(granularity), on_gpu(x), Leading("x", x)
     if by == "block" and x.ndim != 2:
         raise UsageError(f"granularity 'block' of x {list(x.shape)} (allowed: of two dimensions)")
-    made = (gpu_module("gemm").quantize_fp8 if gpu else _quantize_fp8)(rows.flat(x), cast("Fp8", kind), by)
+    made = (gpu_module("matmul.w8a8.gemm").quantize_fp8 if gpu else _quantize_fp8)(rows.flat(x), cast("Fp8", kind), by)
     codes, scale = (rows.restored(like(x, part)) for part in made)
     return codes, scale
 
@@ -118,11 +118,11 @@ def quantize_mmq_q8_1(
     x: Array, layout: Literal["D4", "DS4", "D2S6"], padded: int | None = None, ids: Array | None = None
 ) -> Array:
     """x float32 [samples, channels, rows, K] as uint8 [samples, channels, padded / 128, rows, 144]: llama.cpp's blocks
-    for products of many tokens. See `octavo.backends.gpu.quantize`, which defines and makes them."""
-    from octavo.backends.gpu import quantize as blocks
+    for products of many tokens. See `octavo.backends.gpu.matmul.mmq.quantize`, which defines and makes them."""
+    from octavo.backends.gpu.matmul.mmq import quantize as blocks
 
     if on_gpu(x, ids):
-        gpu_module("quantize")
+        gpu_module("matmul.mmq.quantize")
         return cast("Array", blocks.quantize_mmq_q8_1(x, layout, padded, ids))
     values, rows = to_numpy(x), to_numpy(ids)
     if layout not in get_args(blocks.MmqLayout):
@@ -143,7 +143,7 @@ def mmq_layout(weights: str) -> Literal["D4", "DS4", "D2S6"]:
 
     Raises UsageError for a type that it has no such product for.
     """
-    from octavo.backends.gpu import quantize as blocks
+    from octavo.backends.gpu.matmul.mmq import quantize as blocks
 
     return blocks.mmq_layout(weights)
 

@@ -34,7 +34,7 @@ def matmul(x: Array, weight: QTensor) -> Array:
     _require_stored(weight)
     gpu, rows = on_gpu(x), Leading("x", x)
     if gpu:
-        return cast("Array", rows.restored(gpu_module("weight_only").matmul_stored(rows.flat(x), weight)))
+        return cast("Array", rows.restored(gpu_module("matmul.w4a16.weight_only").matmul_stored(rows.flat(x), weight)))
     given = to_numpy(rows.flat(x))
     check.matrix("x", given, check.FLOATS)
     if len(weight.shape) != 2:
@@ -72,7 +72,7 @@ def dequantize(weight: QTensor, device: str | torch.device | None = None) -> F32
     import torch
 
     where = torch.device(device)
-    values = to_torch(decode(weight)) if _on_host(where) else gpu_module("weight_only").dequantize_stored(weight)
+    values = to_torch(decode(weight)) if _on_host(where) else gpu_module("matmul.w4a16.weight_only").dequantize_stored(weight)
     moved: torch.Tensor = values.to(where)
     return moved
 

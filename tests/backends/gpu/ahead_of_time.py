@@ -15,13 +15,16 @@ from typing import Any
 
 import triton
 
-from octavo.backends.gpu import attention_tiles, delta_tiles, dispatch, points_stream, scan_tiles
-from octavo.backends.gpu.arguments import PackedWeight, SplitK
-from octavo.backends.gpu.attention_arguments import AttentionShape
-from octavo.backends.gpu.experts import shape_of
-from octavo.backends.gpu.layout import Layout, layout_of, row_layout
-from octavo.backends.gpu.matvec_stream import shape_of as stream_shape_of
-from octavo.backends.gpu.state_arguments import DeltaShape, ScanShape
+from octavo.backends.gpu.attention import tiles
+from octavo.backends.gpu.attention.arguments import AttentionShape
+from octavo.backends.gpu.launch.arguments import PackedWeight, SplitK
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.experts.launch import shape_of
+from octavo.backends.gpu.matmul.matvec_persistent import codebook_launch as codebook_persistent
+from octavo.backends.gpu.matmul.matvec_persistent.launch import shape_of as stream_shape_of
+from octavo.backends.gpu.recurrent import gated_delta_tiles, mamba2_tiles
+from octavo.backends.gpu.recurrent.arguments import DeltaShape, ScanShape
+from octavo.backends.gpu.weights.layout import Layout, layout_of, row_layout
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time_attention import ATTENTION
 from tests.backends.gpu.ahead_of_time_case import TARGETS, Case, spills
@@ -72,7 +75,7 @@ def case_of(name: str, layout: str, target: str) -> Case:
         fixed["shape"] = stream_shape_of(_layout(layout), POINT_ROWS[name], LENGTHS[name], "sm_90")
         warps = fixed["shape"].rows
     if name.startswith("points_stream"):
-        fixed["shape"] = points_stream.shape_of(_layout(layout).grid, 28672, LENGTHS[name], "sm_90")
+        fixed["shape"] = codebook_persistent.shape_of(_layout(layout).grid, 28672, LENGTHS[name], "sm_90")
     if name == "mmq_dot" and gpu.backend == "hip":  # its tensor cores take 16 columns at least
         fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}
         kind = _layout(layout)
@@ -86,7 +89,7 @@ def case_of(name: str, layout: str, target: str) -> Case:
     if name.startswith(("score_scan", "selective_scan_chunks")):
         fixed["shape"], warps, stages = _scan(fixed["shape"], name, target)
     if name == "selective_scan":
-        fixed["shape"] = replace(fixed["shape"], block_v=scan_tiles.columns(fixed["shape"].keys, target))
+        fixed["shape"] = replace(fixed["shape"], block_v=mamba2_tiles.columns(fixed["shape"].keys, target))
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
     }
@@ -100,11 +103,11 @@ def _attention(shape: AttentionShape, name: str, target: str) -> tuple[Attention
     exact, decodes = "f32" in name, name.startswith("decode")
     if name.startswith("latent"):
         rows = 4096 if name.endswith(("_many", "_own")) else shape.group
-        tile = attention_tiles.latent(rows, target, exact, shape.kind)
+        tile = tiles.latent(rows, target, exact, shape.kind)
     elif decodes:
-        tile = attention_tiles.decode(shape.block_d, shape.group, target, exact, shape.kind)
+        tile = tiles.decode(shape.block_d, shape.group, target, exact, shape.kind)
     else:
-        tile = attention_tiles.prefill(shape.block_d, target, exact, shape.kind)
+        tile = tiles.prefill(shape.block_d, target, exact, shape.kind)
     ahead = tile.ahead or (decodes and target in ("sm_90", "sm_100"))
     shape = replace(
         shape, block_m=tile.block_m, block_n=tile.block_n, ahead=ahead, precision=tile.precision, part=tile.part
@@ -114,7 +117,7 @@ def _attention(shape: AttentionShape, name: str, target: str) -> tuple[Attention
 
 def _delta(shape: DeltaShape, name: str, target: str) -> tuple[DeltaShape, int, int]:
     """The shape, the warps and the stages that prompts go through the gated delta rule with."""
-    tile = delta_tiles.delta_tile(512, shape.keys, target)
+    tile = gated_delta_tiles.delta_tile(512, shape.keys, target)
     assert tile is not None
     warps, stages = (tile.solving_warps, 1) if name == "solve_delta" else (tile.warps, tile.stages)
     return replace(shape, block_v=tile.block_v, chunk=tile.chunk, part=tile.part), warps, stages
@@ -122,7 +125,7 @@ def _delta(shape: DeltaShape, name: str, target: str) -> tuple[DeltaShape, int, 
 
 def _scan(shape: ScanShape, name: str, target: str) -> tuple[ScanShape, int, int]:
     """The shape, the warps and the stages that prompts go through the selective scan with."""
-    tile = scan_tiles.scan_tile(512, shape.keys, target)
+    tile = mamba2_tiles.scan_tile(512, shape.keys, target)
     assert tile is not None
     warps, stages = (tile.scoring_warps, 1) if name == "score_scan" else (tile.warps, tile.stages)
     return replace(shape, block_v=tile.block_v, chunk=tile.chunk, part=tile.part), warps, stages

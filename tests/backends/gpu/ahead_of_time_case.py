@@ -13,7 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from octavo.backends.gpu.arguments import marked
+from octavo.backends.gpu.launch.arguments import marked
 
 TARGETS = {
     "sm_80": (GPUTarget("cuda", 80, 32), "ptx"),

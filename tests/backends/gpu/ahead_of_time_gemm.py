@@ -16,12 +16,26 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from octavo.backends.gpu import decode_mma, dispatch
-from octavo.backends.gpu.arguments import Matrix, Q8Activation, SplitK
-from octavo.backends.gpu.attention_arguments import JoinedAttention, PagedCache
-from octavo.backends.gpu.decode_mma import DecodeShape
-from octavo.backends.gpu.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
-from octavo.backends.gpu.gemm_arguments import (
+from octavo.backends.gpu.attention import (
+    cache_encode_kernel,
+    decode_mma_launch,
+    prefill_8bit_kernel,
+    prefill_hopper_kernel,
+)
+from octavo.backends.gpu.attention.arguments import JoinedAttention, PagedCache
+from octavo.backends.gpu.attention.decode_mma_kernel import decode_mma_kernel
+from octavo.backends.gpu.attention.decode_mma_launch import DecodeShape
+from octavo.backends.gpu.attention.prefill_8bit_launch import BLOCK, Codes, EightsShape
+from octavo.backends.gpu.attention.prefill_hopper_launch import PART, Factors, Items, PrefillShape
+from octavo.backends.gpu.compile.gluon import tile_layout
+from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, SplitK
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.experts.hopper_kernel import experts_hopper_kernel
+from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
+from octavo.backends.gpu.matmul.w4a16 import streamk_kernel, streamk_multicta_kernel
+from octavo.backends.gpu.matmul.w4a16.launch import tile_shapes
+from octavo.backends.gpu.matmul.w4a16.shapes import MixedShape
+from octavo.backends.gpu.matmul.w8a8.arguments import (
     BlockScales,
     Epilogue,
     EvenPart,
@@ -32,29 +46,15 @@ from octavo.backends.gpu.gemm_arguments import (
     Size,
     Strides,
 )
-from octavo.backends.gpu.gemm_shapes import Scheme, shape_of
-from octavo.backends.gpu.gluon import tile_layout
-from octavo.backends.gpu.kernels import (
-    attention_eights,
-    attention_encode,
-    attention_hopper,
-    gemm_mixed_even,
-    gemm_mixed_hopper,
-    gemm_mixed_stream,
-)
-from octavo.backends.gpu.kernels.attention_decode_mma import decode_mma_kernel
-from octavo.backends.gpu.kernels.experts_hopper import experts_hopper_kernel
-from octavo.backends.gpu.kernels.gemm_fp8 import fp8_gemm_kernel
-from octavo.backends.gpu.kernels.gemm_fp8_hopper import fp8_hopper_kernel
-from octavo.backends.gpu.kernels.gemm_int8 import int8_gemm_kernel, int8_groups_kernel, row_sums_kernel
-from octavo.backends.gpu.kernels.gemm_int8_hopper import int8_hopper_kernel, w4a8_hopper_kernel
-from octavo.backends.gpu.kernels.gemm_w4a8 import w4a8_gemm_kernel
-from octavo.backends.gpu.kernels.quantize8 import quantize8_kernel
-from octavo.backends.gpu.layout import Layout, layout_of
-from octavo.backends.gpu.mixed_gemm import tile_shapes
-from octavo.backends.gpu.mixed_shapes import MixedShape
-from octavo.backends.gpu.prefill_eights import BLOCK, Codes, EightsShape
-from octavo.backends.gpu.prefill_hopper import PART, Factors, Items, PrefillShape
+from octavo.backends.gpu.matmul.w8a8.fp8_hopper_kernel import fp8_hopper_kernel
+from octavo.backends.gpu.matmul.w8a8.fp8_kernel import fp8_gemm_kernel
+from octavo.backends.gpu.matmul.w8a8.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
+from octavo.backends.gpu.matmul.w8a8.int8_hopper_kernel import int8_hopper_kernel, w4a8_hopper_kernel
+from octavo.backends.gpu.matmul.w8a8.int8_kernel import int8_gemm_kernel, int8_groups_kernel, row_sums_kernel
+from octavo.backends.gpu.matmul.w8a8.quantize_kernel import quantize8_kernel
+from octavo.backends.gpu.matmul.w8a8.shapes import Scheme, shape_of
+from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import w4a8_gemm_kernel
+from octavo.backends.gpu.weights.layout import Layout, layout_of
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time_case import TARGETS, Case, said_of, spills
 
@@ -184,11 +184,11 @@ def _mixed(name: str, tokens: int) -> Case:
         "terms": (row, row), "y": row, "splits": SplitK("*fp32", "*i32"), "size": Size("i32", "i32", "i32"),
     }  # fmt: skip
     fixed = {"layout": layout, "shape": s, "PDL": True}
-    kernel: Any = gemm_mixed_hopper.mixed_hopper_kernel
+    kernel: Any = w4a16_hopper.mixed_hopper_kernel
     if isinstance(s, dispatch.StreamShape):
-        kernel = gemm_mixed_stream.mixed_stream_kernel
+        kernel = streamk_kernel.mixed_stream_kernel
     elif isinstance(s, dispatch.EvenShape):
-        kernel = gemm_mixed_even.mixed_even_kernel
+        kernel = streamk_multicta_kernel.mixed_even_kernel
     return _case("sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
@@ -202,7 +202,7 @@ def _pair(names: str, tokens: int) -> Case:
     part = EvenPart(Matrix("*fp32", "i32"), SplitK("*fp32", "*i32"), Size("i32", "i32", "i32"), "i32")
     types = one | {f"other_{name}": kind for name, kind in other.items()} | {"one": part, "other": part}
     fixed = {"pair": pair, "PDL": True}
-    kernel = gemm_mixed_even.mixed_even_pair_kernel
+    kernel = streamk_multicta_kernel.mixed_even_pair_kernel
     return _case("sm_90", kernel, fixed, types, pair.shape.warps, pair.shape.stages, GluonASTSource)
 
 
@@ -243,7 +243,7 @@ def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:
     types["factors"] = Factors("*fp32", "*fp32" if scales == "static" else None, "i32") if scales else None
     types |= {"pages": None} if kind else {}
     fixed = {"shape": PrefillShape(int(dim), 4, kind=kind, scales=scales), "PDL": True}
-    return _case("sm_90", attention_hopper.prefill_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
+    return _case("sm_90", prefill_hopper_kernel.prefill_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
 
 
 def _eights(dim: str, products: str) -> Case:
@@ -259,7 +259,7 @@ def _eights(dim: str, products: str) -> Case:
     types |= {"q": row, "out": row, "factors": "*fp32", "positions": "*i32", "starts": "*i32", "scale": "fp32",
               "items": Items("i32", "i32", "i32", "i32")}  # fmt: skip
     fixed = {"shape": s, "PDL": True}
-    return _case("sm_90", attention_eights.eights_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
+    return _case("sm_90", prefill_8bit_kernel.eights_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
 
 
 def _encode(cache: str, products: str) -> Case:
@@ -269,7 +269,7 @@ def _encode(cache: str, products: str) -> Case:
     types = {"cache": PagedCache(data, data, scales, scales, "i32", "*i32", "i32"), "positions": "*i32",
              "starts": "*i32", "codes": Codes("*i8", "*i8", "*fp32", "i32")}  # fmt: skip
     fixed = {"shape": EightsShape(128, 4, kind=kind, products=products), "PDL": True}
-    return _case("sm_90", attention_encode.encode_kernel, fixed, types, 8, 3)
+    return _case("sm_90", cache_encode_kernel.encode_kernel, fixed, types, 8, 3)
 
 
 def _decode(cache: str, sequences: int, target: str) -> Case:
@@ -282,7 +282,7 @@ def _decode(cache: str, sequences: int, target: str) -> Case:
     s = DecodeShape(
         128,
         4,
-        decode_mma.tokens(kind, target != "sm_80"),
+        decode_mma_launch.tokens(kind, target != "sm_80"),
         splits=splits,
         kind=kind,
         scales=scales,

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from octavo.backends.gpu.arguments import ExpertIds, Matrix, Q8Activation, StreamEnd, StreamToken
-from octavo.backends.gpu.dispatch import DotShape, MatvecShape, MmaShape
-from octavo.backends.gpu.experts import ExpertsShape
-from octavo.backends.gpu.kernels import activations, experts, gemm_mixed_hopper, mmq, token_codes
-from octavo.backends.gpu.kernels.dequantize import dequantize_kernel
-from octavo.backends.gpu.kernels.grid_matvec import grid_matvec_kernel
-from octavo.backends.gpu.kernels.matvec import matvec_kernel, matvec_pair_kernel
-from octavo.backends.gpu.kernels.matvec_float import float_matvec_kernel
-from octavo.backends.gpu.kernels.matvec_stream import matvec_stream_kernel
-from octavo.backends.gpu.kernels.mmq_dot import mmq_dot_kernel
-from octavo.backends.gpu.kernels.mmq_mma.kernel import mmq_mma_kernel
-from octavo.backends.gpu.kernels.points_stream import points_stream_kernel
-from octavo.backends.gpu.kernels.weight_only import weight_only_kernel
-from octavo.backends.gpu.matvec_stream import MatvecStreamShape
-from octavo.backends.gpu.quantize import MmqBlocks, SampledRows
+from octavo.backends.gpu.launch.arguments import ExpertIds, Matrix, Q8Activation, StreamEnd, StreamToken
+from octavo.backends.gpu.matmul import activations, activations_per_token
+from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
+from octavo.backends.gpu.matmul.dispatch import DotShape, MatvecShape, MmaShape
+from octavo.backends.gpu.matmul.experts import kernel as experts
+from octavo.backends.gpu.matmul.experts.launch import ExpertsShape
+from octavo.backends.gpu.matmul.matvec.codebook_kernel import grid_matvec_kernel
+from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
+from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
+from octavo.backends.gpu.matmul.matvec_persistent.codebook_kernel import points_stream_kernel
+from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_stream_kernel
+from octavo.backends.gpu.matmul.matvec_persistent.launch import MatvecStreamShape
+from octavo.backends.gpu.matmul.mmq import quantize_kernel
+from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
+from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
+from octavo.backends.gpu.matmul.mmq.quantize import MmqBlocks, SampledRows
+from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
+from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
 from tests.backends.gpu.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
 
 BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
@@ -74,15 +77,15 @@ PRODUCTS: Kernels = {
                 {"source": SOURCE, "out": None, "ordered": "*fp16", "k": "i32"}),
     "float": (activations.float_kernel, {"KIND": "swiglu", "B": 1024}, 4,
               {"source": SOURCE, "out": Matrix("*fp16", "i32"), "ordered": "*fp16", "k": "i32"}),
-    "token_int8": (token_codes.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
+    "token_int8": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
                    {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None}),
-    "token_fp8": (token_codes.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
+    "token_fp8": (activations_per_token.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
                   {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None}),
-    "token_int8_static": (token_codes.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
+    "token_int8_static": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
                           {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32"}),
-    "token_fp8_static": (token_codes.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
+    "token_fp8_static": (activations_per_token.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
                          {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32"}),
-    "mmq": (mmq.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
+    "mmq": (quantize_kernel.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
             {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
              "k": "i32"}),
     "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024}, 4, {"tiles": None}),
@@ -97,6 +100,6 @@ PRODUCTS: Kernels = {
                       {"w": "*bf16", "x": Matrix("*bf16", "i32"), "y": ROWS, "experts": "i32"}),
     "float_matvec": (float_matvec_kernel, {"BLOCK_N": 8, "BLOCK_K": 512}, 8,
                      {"w": "*fp16", "x": ROWS, "experts": None, "terms": (), "y": ROWS, "k": "i32"}),
-    "f16_scales": (gemm_mixed_hopper.scales_kernel, {"BLOCK_N": 64, "PAIRS": 16}, 4, {"out": "*i32"}),
-    "reorder": (gemm_mixed_hopper.reorder_kernel, {"B": 2048}, 4, {"out": "*fp16"}),
+    "f16_scales": (w4a16_hopper.scales_kernel, {"BLOCK_N": 64, "PAIRS": 16}, 4, {"out": "*i32"}),
+    "reorder": (w4a16_hopper.reorder_kernel, {"B": 2048}, 4, {"out": "*fp16"}),
 }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.gpu.arguments import Matrix, Q8Activation, Source
+from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, Source
 
 Kernels = dict[str, tuple[Any, dict[str, Any], int, dict[str, Any]]]
 """By name: a kernel, constants, warps, types that differ from NAMES."""

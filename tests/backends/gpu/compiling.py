@@ -22,12 +22,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from octavo.backends.gpu import compiled, compiling
-from octavo.backends.gpu.arguments import matrix
-from octavo.backends.gpu.device import Target
-from octavo.backends.gpu.kernels.elementwise import binary_kernel
-from octavo.backends.gpu.launch import Launch
-from octavo.backends.gpu.making import maker, prepare
+from octavo.backends.gpu.compile import cache as compiled
+from octavo.backends.gpu.compile import pool
+from octavo.backends.gpu.compile.warm_up import maker, prepare
+from octavo.backends.gpu.device.torch_device import Target
+from octavo.backends.gpu.launch.arguments import matrix
+from octavo.backends.gpu.launch.call import Launch
+from octavo.backends.gpu.pointwise.kernel import binary_kernel
 from octavo.jit import cache as kernel_cache
 from tests.backends.gpu.records import Scaled, Scaling, gluon_records_kernel, records_kernel
 
@@ -105,7 +106,7 @@ def launches(*ops: str) -> list[Launch]:
 
 def processes(start: Callable[..., None], rows: dict[str, dict[str, Any]]) -> None:
     """What happens where a process of its own compiles: one that works, one that ends, and none."""
-    many, python, begin, begun = compiling.MANY, sys.executable, compiling._start, []
+    many, python, begin, begun = pool.MANY, sys.executable, pool._start, []
 
     def noted() -> subprocess.Popen[bytes] | None:
         begun.append(begin())
@@ -114,15 +115,15 @@ def processes(start: Callable[..., None], rows: dict[str, dict[str, Any]]) -> No
     def ended() -> subprocess.Popen[bytes] | None:
         return subprocess.Popen([python, "-c", ""], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
-    compiling.MANY = 0
+    pool.MANY = 0
     for name, how in {"apart": noted, "ended": ended, "none": begin}.items():
         folder = compiled.folder()
         assert folder is not None
         shutil.rmtree(folder)
-        compiling._start = how
+        pool._start = how
         sys.executable = "/no/python" if name == "none" else python
         start(name, "records", "gluon")
-    compiling.MANY, sys.executable, compiling._start = many, python, begin
+    pool.MANY, sys.executable, pool._start = many, python, begin
     rows["apart"]["left"] = [process.poll() is None for process in begun if process is not None].count(True)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from triton.runtime import interpreter
 
-from octavo.backends.gpu import gluon
+from octavo.backends.gpu.compile import gluon
 
 if version("triton").startswith("3.6."):
     _patch = interpreter._patch_lang_tensor

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from octavo.backends.gpu import values
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.load import load
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.launch.call import values
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
 

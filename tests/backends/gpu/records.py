@@ -1,4 +1,4 @@
-"""A kernel, and one in Gluon, whose arguments are records: what `octavo.backends.gpu.arguments` says they may hold."""
+"""A kernel, and one in Gluon, whose arguments are records: what `gpu.launch.arguments` says they may hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import triton.language as tl
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from octavo.backends.gpu.arguments import Constant, Matrix
+from octavo.backends.gpu.launch.arguments import Constant, Matrix
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import triton.language as tl
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.cpu import binders as cpu_binders
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu import binders as gpu_binders
-from octavo.backends.gpu.context import Context
+from octavo.backends.gpu import ops as gpu_binders
+from octavo.backends.gpu.launch.context import Context
 from octavo.backends.reference import ReferenceBackend
 from octavo.backends.reference import ops as reference
 from octavo.bench.op_case import OpCase, compare, run

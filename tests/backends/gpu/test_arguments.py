@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from octavo.backends.gpu.arguments import matrix
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.launch.arguments import matrix
+from octavo.backends.gpu.launch.context import Context
 from tests.backends.gpu.records import Scaled, Scaling, records_kernel
 
 

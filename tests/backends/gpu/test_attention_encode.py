@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import memory, prefill_eights
-from octavo.backends.gpu.attention_arguments import PagedCache
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import INTERPRETER, target
-from octavo.backends.gpu.prefill_eights import BLOCK, EightsShape
+from octavo.backends.gpu.attention import prefill_8bit_launch
+from octavo.backends.gpu.attention.arguments import PagedCache
+from octavo.backends.gpu.attention.prefill_8bit_launch import BLOCK, EightsShape
+from octavo.backends.gpu.device.torch_device import INTERPRETER, memory, target
+from octavo.backends.gpu.launch.context import Context
 from octavo.errors import OctavoError, UsageError
 from octavo.graph.node import PAGE_SIZE, Node
 from octavo.graph.ops import apply
@@ -64,7 +64,7 @@ def test_codes(kind: str, scaling: str, products: Any) -> None:
     starts = torch.tensor([0, 50, 350, 350], dtype=torch.int32, device=where)
     k, v, *scales = (x.to(where) for x in parts)
     cache = PagedCache(k, v, *(scales or (None, None)), HEADS, pages.to(where), 5)
-    call, codes = prefill_eights.encode(c, cache, positions, starts, shape)
+    call, codes = prefill_8bit_launch.encode(c, cache, positions, starts, shape)
     assert codes.width == 384, "blocks of two pages are whole"
     codes.k.view(torch.int8).fill_(77)
     codes.v.view(torch.int8).fill_(77)
@@ -128,10 +128,10 @@ def test_what_codes_take_is_announced() -> None:
 
 
 def test_what_it_cannot_take_is_refused() -> None:
-    prefill_eights.require_served("int8", [])
-    prefill_eights.require_served("int8", [attention(), attention(window=64)])
+    prefill_8bit_launch.require_served("int8", [])
+    prefill_8bit_launch.require_served("int8", [attention(), attention(window=64)])
     for other in (attention("f32"), attention("int4"), attention(dim=96), attention(cap=30.0)):
         with pytest.raises(UsageError, match=r"attention is int8, which no layer .*allowed: exact"):
-            prefill_eights.require_served("int8", [other])
+            prefill_8bit_launch.require_served("int8", [other])
     with pytest.raises(OctavoError, match=r"attention fp8 on .*interpreter.*allowed: exact"):
-        prefill_eights.require("fp8", INTERPRETER, deterministic=False)
+        prefill_8bit_launch.require("fp8", INTERPRETER, deterministic=False)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import memory, prefill_hopper
-from octavo.backends.gpu.attention_arguments import PagedCache
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.prefill_hopper import PrefillShape
+from octavo.backends.gpu.attention import prefill_hopper_launch
+from octavo.backends.gpu.attention.arguments import PagedCache
+from octavo.backends.gpu.attention.prefill_hopper_launch import PrefillShape
+from octavo.backends.gpu.device.torch_device import memory, target
+from octavo.backends.gpu.launch.context import Context
 from octavo.graph.node import PAGE_SIZE, Node
 from octavo.graph.ops import apply
 
@@ -43,7 +43,7 @@ def by_position(scales: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("scaling", ["dynamic", "static"])
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 def test_halves_and_factors(kind: str, scaling: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prefill_hopper, "PROGRAMS", 4)
+    monkeypatch.setattr(prefill_hopper_launch, "PROGRAMS", 4)
     c, shape = Context(target()), PrefillShape(DIM, 2, kind=kind, scales=scaling)
     where = c.target.device
     (k, keys), (v, values) = drawn(kind), drawn(kind)
@@ -54,7 +54,7 @@ def test_halves_and_factors(kind: str, scaling: str, monkeypatch: pytest.MonkeyP
     starts = torch.tensor([0, 50, 350, 350], dtype=torch.int32, device=where)
     parts = (x.to(where) for x in (k, v, k_scales, v_scales))
     cache = PagedCache(*parts, HEADS, pages.to(where), 5)
-    call, halves, factors = prefill_hopper._unpack(c, cache, positions, starts, 0.3, shape)
+    call, halves, factors = prefill_hopper_launch._unpack(c, cache, positions, starts, 0.3, shape)
     assert halves.width == 6, "blocks of two pages are whole"
     written: list[Any] = [halves.k, halves.v] + ([factors.k] if scaling == "dynamic" else [])
     for x in written:
@@ -79,7 +79,7 @@ def test_halves_and_factors(kind: str, scaling: str, monkeypatch: pytest.MonkeyP
 
 def test_halves_of_q8_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are the nearest to code times scale, and zeros behind the last position."""
-    monkeypatch.setattr(prefill_hopper, "PROGRAMS", 4)
+    monkeypatch.setattr(prefill_hopper_launch, "PROGRAMS", 4)
     c, shape = Context(target()), PrefillShape(DIM, 2, kind="q8_0")
     where = c.target.device
     (k, keys), (v, values) = drawn("q8_0"), drawn("q8_0")
@@ -89,7 +89,7 @@ def test_halves_of_q8_0(monkeypatch: pytest.MonkeyPatch) -> None:
     positions = torch.cat([torch.arange(100, 150), torch.arange(300)]).int().to(where)
     starts = torch.tensor([0, 50, 350, 350], dtype=torch.int32, device=where)
     cache = PagedCache(*(x.to(where) for x in (k, v, k_scales, v_scales)), HEADS, pages.to(where), 5)
-    call, halves, factors = prefill_hopper._unpack(c, cache, positions, starts, 0.3, shape)
+    call, halves, factors = prefill_hopper_launch._unpack(c, cache, positions, starts, 0.3, shape)
     assert factors is None
     halves.k.fill_(torch.nan)
     halves.v.fill_(torch.nan)
@@ -118,7 +118,7 @@ def test_what_it_takes_is_announced() -> None:
 
     assert more("int8", 1, 512) == 512 * PAGE_SIZE * 8 * (4 * 128 + 8)
     assert more("fp8", 4, 511) == 4 * more("int8", 1, 512)
-    assert more("int8", 1000, 512) == prefill_hopper.MOST_BYTES // more("int8", 1, 512) * more("int8", 1, 512)
+    assert more("int8", 1000, 512) == prefill_hopper_launch.MOST_BYTES // more("int8", 1, 512) * more("int8", 1, 512)
     assert more("q8_0", 1, 512) == more("int8", 1, 512)
     assert [more("f16", 1, 512), more("int8", 1, 7), more("int8", 1, 512, tokens=100), more("int4", 1, 512)] == [0] * 4
     assert more("int8", 1, 512, "sm_100") == 0

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.kernels.limits import read_kernel
+from octavo.backends.gpu.device.bandwidth import read_kernel
 from octavo.bench import gpu
 from octavo.bench.cases import OpCase, executor
 from octavo.bench.limits import read_limit_of

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import device
-from octavo.backends.gpu.columns import BLOCK, ColumnGrid, LevelTable, take_columns
+from octavo.backends.gpu.calibration.gptq_columns import BLOCK, ColumnGrid, LevelTable, take_columns
+from octavo.backends.gpu.device import torch_device
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import BlockFormat, QTensor, channel_format, decode, quantize_reference, unpack
 from octavo.formats.group import row_named
@@ -21,7 +21,7 @@ from octavo.quantizers.encoding.tensors import TensorPlanes, decoded, encoder_of
 from tests.sampling import slow
 
 Array = np.ndarray[Any, Any]
-WHERE = device.target().device
+WHERE = torch_device.target().device
 K = 256
 ROWS = [
     "Q4_K", "GROUP4_128_F16", *map(slow, ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "NVFP4", "Q2_K",

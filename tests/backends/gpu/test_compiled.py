@@ -14,10 +14,11 @@ import pytest
 from triton.runtime import build
 
 from octavo.backends.cpu import CpuBackend
-from octavo.backends.gpu import compiled, launch
 from octavo.backends.gpu.backend import GpuBackend
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.launch import Launch
+from octavo.backends.gpu.compile import cache as compiled
+from octavo.backends.gpu.launch import call
+from octavo.backends.gpu.launch.call import Launch
+from octavo.backends.gpu.launch.context import Context
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 from octavo.runtime.loading import load
@@ -99,7 +100,7 @@ def test_loading_makes_all_launches_of_its_plan_ready(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(GpuBackend, "launches", noted)
     making = SimpleNamespace(finish=lambda: waited.append(True))
-    monkeypatch.setattr(launch, "Making", lambda launches: prepared.extend(launches) or making)
+    monkeypatch.setattr(call, "Making", lambda launches: prepared.extend(launches) or making)
     monkeypatch.setattr("octavo.backends.gpu.backend.interpreted", lambda: False)
     for name in ("supports", "load", "cache", "kernel_calls", "weight_bytes", "cache_bytes"):
         monkeypatch.setattr(CpuBackend, name, None)  # these import Numba

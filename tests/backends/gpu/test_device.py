@@ -15,14 +15,16 @@ from typing import Any
 import pytest
 import torch
 
-from octavo.backends.gpu import GpuBackend, device, driver
-from octavo.backends.gpu.driver import Card, Driver
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.device import torch_device
+from octavo.backends.gpu.device.driver import Card, Driver
+from octavo.backends.gpu.device.torch_device import driver
 from octavo.errors import BackendError, DeviceMemoryError
 
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "target", device.target.__wrapped__)
+    monkeypatch.setattr(torch_device, "target", torch_device.target.__wrapped__)
 
 
 def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,15 +33,15 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
             raise PackageNotFoundError(package)
         return "2.11.0+cu130"
 
-    monkeypatch.setattr(device, "version", version)
+    monkeypatch.setattr(torch_device, "version", version)
     with pytest.raises(BackendError, match=r"triton is not installed \(needed: 3.6 or later; pip install"):
-        device.require_packages()
+        torch_device.require_packages()
 
 
 def test_an_old_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "version", lambda package: "2.4.1")
+    monkeypatch.setattr(torch_device, "version", lambda package: "2.4.1")
     with pytest.raises(BackendError, match=r"torch is 2.4.1 \(needed: 2.11 or later"):
-        device.require_packages()
+        torch_device.require_packages()
 
 
 def test_garbage_is_collected_again_after_an_import_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,17 +51,17 @@ def test_garbage_is_collected_again_after_an_import_that_failed(monkeypatch: pyt
         collects.append(gc.isenabled())
         raise ImportError("libcudart.so")
 
-    monkeypatch.setattr(device.importlib, "import_module", fails)
+    monkeypatch.setattr(torch_device.importlib, "import_module", fails)
     with pytest.raises(BackendError, match="torch is installed, but can't be imported: libcudart"):
-        device.require_packages()
+        torch_device.require_packages()
     assert collects == [False]
     assert gc.isenabled()
 
 
 def test_a_package_newer_than_any_tried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(device, "version", {"torch": "2.15.1+cu130", "triton": "3.10.0"}.__getitem__)
+    monkeypatch.setattr(torch_device, "version", {"torch": "2.15.1+cu130", "triton": "3.10.0"}.__getitem__)
     with caplog.at_level(logging.INFO, "octavo"):
-        device.require_packages()
+        torch_device.require_packages()
     assert caplog.messages == ["device gpu: triton is 3.10.0, and kernels were tried with 3.9 at the latest"]
 
 
@@ -70,8 +72,8 @@ CARD = Card("GeForce", (8, 9))
 def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process whose kernels are compiled, on a machine with a card; torch finds none."""
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setattr(device, "interpreted", lambda: False)
-    monkeypatch.setattr(device, "find_driver", lambda: Driver("cuda", (13, 0), (CARD,)))
+    monkeypatch.setattr(torch_device, "interpreted", lambda: False)
+    monkeypatch.setattr(torch_device, "find_driver", lambda: Driver("cuda", (13, 0), (CARD,)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch, "__version__", "2.11.0")
     monkeypatch.setattr(torch.version, "cuda", "12.8")
@@ -85,54 +87,54 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("compiled")
 def test_no_gpu(monkeypatch: pytest.MonkeyPatch, driver: Driver | None, said: str) -> None:
     """It is said before torch is looked for."""
-    monkeypatch.setattr(device, "find_driver", lambda: driver)
-    monkeypatch.setattr(device, "require_packages", pytest.fail)
+    monkeypatch.setattr(torch_device, "find_driver", lambda: driver)
+    monkeypatch.setattr(torch_device, "require_packages", pytest.fail)
     with pytest.raises(BackendError, match=rf"^device gpu: {said} \(needed: an NVIDIA or AMD GPU .* --device cpu\)$"):
-        device.target()
+        torch_device.target()
 
 
 @pytest.mark.parametrize("found", [Card("GeForce", (7, 5)), CARD])
 @pytest.mark.usefixtures("compiled")
 def test_an_old_gpu(monkeypatch: pytest.MonkeyPatch, found: Card) -> None:
     """The driver says so, or torch does where it takes another card."""
-    monkeypatch.setattr(device, "find_driver", lambda: Driver("cuda", (13, 0), (found,)))
+    monkeypatch.setattr(torch_device, "find_driver", lambda: Driver("cuda", (13, 0), (found,)))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: CARD)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda number: (7, 5))
     with pytest.raises(BackendError, match=r"GeForce has compute capability 7.5 \(needed: 8.0 or later"):
-        device.target()
+        torch_device.target()
 
 
 @pytest.mark.usefixtures("compiled")
 def test_torch_for_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.version, "cuda", None)
     with pytest.raises(BackendError, match=r"torch 2.11.0 is built for the CPU: install one for CUDA or ROCm"):
-        device.target()
+        torch_device.target()
 
 
 @pytest.mark.usefixtures("compiled")
 def test_an_old_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "find_driver", lambda: Driver("cuda", (12, 4), (CARD,)))
+    monkeypatch.setattr(torch_device, "find_driver", lambda: Driver("cuda", (12, 4), (CARD,)))
     with pytest.raises(
         BackendError, match=r"the driver is too old: it runs CUDA 12.4, torch 2.11.0 needs 12.8: update"
     ):
-        device.target()
+        torch_device.target()
 
 
 @pytest.mark.usefixtures("compiled")
 def test_a_gpu_that_torch_does_not_find() -> None:
     with pytest.raises(BackendError, match=r"torch 2.11.0, built for CUDA 12.8, finds no GPU that it can use"):
-        device.target()
+        torch_device.target()
 
 
 @pytest.mark.usefixtures("compiled")
 def test_auto_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "finds no GPU" in (device.unusable() or "")
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None if name == "triton" else name)
-    monkeypatch.setattr(device, "target", pytest.fail)
-    assert device.unusable() == "device gpu: triton is not installed (pip install '.[gpu]' in Octavo's folder)"
-    monkeypatch.setattr(device, "find_driver", lambda: None)
-    assert "no GPU driver" in (device.unusable() or "")
+    assert "finds no GPU" in (torch_device.unusable() or "")
+    monkeypatch.setattr(torch_device.importlib.util, "find_spec", lambda name: None if name == "triton" else name)
+    monkeypatch.setattr(torch_device, "target", pytest.fail)
+    assert torch_device.unusable() == "device gpu: triton is not installed (pip install '.[gpu]' in Octavo's folder)"
+    monkeypatch.setattr(torch_device, "find_driver", lambda: None)
+    assert "no GPU driver" in (torch_device.unusable() or "")
 
 
 def test_auto_asks_the_driver_before_torch_is_imported() -> None:
@@ -216,7 +218,7 @@ def test_out_of_memory_says_what_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_programs_that_take_as_many_turns_each() -> None:
     """Not one turn more than with all multiprocessors, and not one program more than that takes."""
     for units in range(1, 300):
-        programs = device.even_programs(units, 132)
+        programs = torch_device.even_programs(units, 132)
         turns = -(-units // 132)
         assert programs <= 132
         assert -(-units // programs) == turns

@@ -8,11 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import GpuBackend, dispatch, experts, memory, mixed_gemm
-from octavo.backends.gpu.arguments import Source, matrix
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels.experts import gather_kernel, sort_kernel
-from octavo.backends.gpu.layout import layout_of
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.device.torch_device import memory
+from octavo.backends.gpu.launch.arguments import Source, matrix
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.experts import launch as experts
+from octavo.backends.gpu.matmul.experts.kernel import gather_kernel, sort_kernel
+from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
+from octavo.backends.gpu.weights.layout import layout_of
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
 from octavo.graph.node import Node
@@ -104,7 +108,7 @@ def test_when_sorting_pays(pairs: int, n_experts: int, kp: int, wanted: bool) ->
 def test_scales_and_sorted_rows_are_announced() -> None:
     """Where an expert has few pairs on average there are none."""
     context, tensor = Context(GpuBackend().target), random_matrix("w", by_name("Q4_K"), (4, 8, 512), NUMBERS)
-    made = mixed_gemm.f16_scales(context, GpuBackend().load(tensor))
+    made = w4a16.f16_scales(context, GpuBackend().load(tensor))
     assert made.shape == (16, 32)
     x, ids = (Node("input", (), ("tokens", *size), kind) for size, kind in (((512,), "f32"), ((2,), "i32")))
     product = apply("mul_mat_id", Node("weight", (), tensor.shape, "weight", {"tensor": tensor}), x, ids)

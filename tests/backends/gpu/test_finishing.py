@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import GpuBackend, finishing, matvec_stream
-from octavo.backends.gpu.arguments import StreamEnd, StreamToken
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.load import load
-from octavo.backends.gpu.matvec_stream import MatvecStreamShape, multiply
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.launch.arguments import StreamEnd, StreamToken
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.matmul import epilogue_fusion
+from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
+from octavo.backends.gpu.matmul.matvec_persistent.launch import MatvecStreamShape, multiply
+from octavo.backends.gpu.weights.load import load
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import synthetic
 from octavo.bench.synthetic import ModelShape, random_matrix
@@ -99,14 +101,14 @@ def test_products(name: str, ends: Any, normed: bool, shape: tuple[int, int, int
 @contextmanager
 def counted() -> Iterator[list[tuple[int, int]]]:
     """Calls of a run as they are bound, and those that are left."""
-    real, found = finishing.finished, list[tuple[int, int]]()
+    real, found = epilogue_fusion.finished, list[tuple[int, int]]()
 
-    def finished(c: Context, bound: Sequence[finishing.Bound], graph: Any) -> Any:
+    def finished(c: Context, bound: Sequence[epilogue_fusion.Bound], graph: Any) -> Any:
         calls = real(c, bound, graph)
         found.append((sum(len(b.calls) for b in bound), len(calls)))
         return calls
 
-    with patch.object(finishing, "finished", finished):
+    with patch.object(epilogue_fusion, "finished", finished):
         yield found
 
 
@@ -119,10 +121,10 @@ def test_model(tmp_path: Path) -> None:
     shape = ModelShape("llama", 1, 256, 256, 2, 1, 128, 66, False)
     with patch.dict(synthetic.SHAPES, {"tiny": shape}):
         synthetic.make("tiny", "Q8_0", tmp_path / "model.gguf")
-    some = matvec_stream.MatvecStreamShape(1, 8, 2)
+    some = matvec_persistent.MatvecStreamShape(1, 8, 2)
     with (
-        patch.object(finishing, "finishing", lambda *args: replace(some, ends=args[-1])),
-        patch.object(finishing, "shape_of", lambda *_: some),
+        patch.object(epilogue_fusion, "finishing", lambda *args: replace(some, ends=args[-1])),
+        patch.object(epilogue_fusion, "shape_of", lambda *_: some),
         counted() as found,
     ):
         ours = logits(tmp_path / "model.gguf", GpuBackend())

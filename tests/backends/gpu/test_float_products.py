@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import GpuBackend, products
-from octavo.backends.gpu.arguments import Matrix, Source
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.experts import Rows, float_product
-from octavo.backends.gpu.load import load
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.launch.arguments import Matrix, Source
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.matmul import launch as matmul
+from octavo.backends.gpu.matmul.experts.launch import Rows, float_product
+from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import Planes, QTensor, by_name, dequantize
 from octavo.formats import pack as planes_packed
@@ -46,7 +47,7 @@ def test_products(name: str, tokens: int) -> None:
     given = x if tokens == 1 else x.to(TYPES[name])
     term = torch.ones((tokens, 19), device=c.target.device)
     y = torch.full((tokens, 19), torch.nan, device=c.target.device)
-    for call in products.product(c, w, given, y, (term,)):
+    for call in matmul.product(c, w, given, y, (term,)):
         call()
     values = given.double().cpu().numpy()
     most = (np.abs(values) @ np.abs(exact).T) * 2.0**-20
@@ -57,18 +58,18 @@ def test_products(name: str, tokens: int) -> None:
 def test_activations_of_other_types_are_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of fp8 lie in memory as float16: two products of the same tokens round them once."""
     seen = list[tuple[torch.Tensor, torch.Tensor]]()
-    library = products.library_product
+    library = matmul.library_product
 
     def watched(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, **more: bool) -> None:
         seen.append((x, w))
         library(x, w, y, **more)
 
-    monkeypatch.setattr(products, "library_product", watched)
+    monkeypatch.setattr(matmul, "library_product", watched)
     c, x = Context(target()), torch.randn(3, 64, device=target().device)
     fmt, raw = float8_format(32), np.arange(5 * 64, dtype=np.uint8).reshape(5, 64) % 127
     stored = QTensor(fmt, (5, 64), planes_packed(Planes(raw, d=np.ones((5, 2), np.float32)), fmt))
     weights: list[Any] = [load(stored, x.device.type) for _ in range(2)]
-    calls = [products.product(c, w, x, torch.empty(3, 5, device=x.device), ()) for w in weights]
+    calls = [matmul.product(c, w, x, torch.empty(3, 5, device=x.device), ()) for w in weights]
     assert [len(of_one) for of_one in calls] == [2, 1]
     for call in (*calls[0], *calls[1]):
         call()

@@ -10,18 +10,19 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import device, gemm
-from octavo.backends.gpu.gemm import Workspace, fp8_gemm, int8_gemm, row_sums, w4a8_gemm
-from octavo.backends.gpu.gemm_shapes import H100, GemmShape, Scheme, shape_of
+from octavo.backends.gpu.device import torch_device
+from octavo.backends.gpu.matmul.w8a8 import gemm
+from octavo.backends.gpu.matmul.w8a8.gemm import Workspace, fp8_gemm, int8_gemm, row_sums, w4a8_gemm
+from octavo.backends.gpu.matmul.w8a8.shapes import H100, GemmShape, Scheme, shape_of
 from octavo.errors import UsageError
 from octavo.formats.rows import pack_int4
 from octavo.ops import definition
 from octavo.ops.w4a8 import W4A8Weight
 from tests.sampling import some
 
-WHERE = device.target().device
+WHERE = torch_device.target().device
 SMALL = GemmShape(16, 64, 128, split_k=1, warps=4)
-FP8 = 1e-5 if device.target().arch == "interpreter" else 2e-3
+FP8 = 1e-5 if torch_device.target().arch == "interpreter" else 2e-3
 """Of the largest sum: tensor cores may keep 14 bits of one."""
 SIZES = [(1, 1, 32), (1, 40, 256), (17, 33, 130), (32, 64, 384), (5, 70, 100)]
 rng = np.random.default_rng(5)
@@ -210,7 +211,7 @@ def test_fp8_blocks(size: tuple[int, int, int]) -> None:
 )  # fmt: skip
 def test_large_tiles_of_fp8(how: str, rows: int, kind: Any, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that compute capability 9.0 has a kernel of its own for, where a program takes more than one."""
-    monkeypatch.setattr(device, "multiprocessors", lambda: 2)
+    monkeypatch.setattr(torch_device, "multiprocessors", lambda: 2)
     m, n, k = 140, 272, 1296
     x, w = (rng.standard_normal((size, k)).astype(np.float32) for size in (m, n))
     granularity: Any = (128, "block") if how == "blocks" else ("token", "channel")
@@ -301,7 +302,7 @@ def test_results_go_where_the_caller_says() -> None:
 @pytest.mark.parametrize("zero", [None, 127])
 def test_sums_that_int32_does_not_hold(k: int, zero: int | None) -> None:
     """-128 by -128 131,072 times is 2^31; with a zero point each product is twice as large."""
-    shape = GemmShape(16, 16, 4096, split_k=1) if device.target().arch == "interpreter" else SMALL
+    shape = GemmShape(16, 16, 4096, split_k=1) if torch_device.target().arch == "interpreter" else SMALL
     a, b, one = np.full((2, k), -128, np.int8), np.full((3, k), -128, np.int8), np.ones((), np.float32)
     b[1] = 127
     zeros = None if zero is None else np.array(zero, np.int32)

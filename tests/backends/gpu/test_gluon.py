@@ -15,23 +15,29 @@ import pytest
 import torch
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
-from octavo.backends.gpu import compiled, decode_mma, device, dispatch, gemm, gluon
-from octavo.backends.gpu.attention import attend
-from octavo.backends.gpu.attention_arguments import PagedCache
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.kernels import gemm_mixed_even, gemm_mixed_hopper, gemm_mixed_stream
-from octavo.backends.gpu.layout import layout_of
-from octavo.backends.gpu.load import load
-from octavo.backends.gpu.making import prepare
-from octavo.backends.gpu.products import halves_product, product
-from octavo.backends.gpu.values import Activation, Cache
+from octavo.backends.gpu.attention import decode_mma_launch
+from octavo.backends.gpu.attention.arguments import PagedCache
+from octavo.backends.gpu.attention.launch import attend
+from octavo.backends.gpu.compile import cache as compiled
+from octavo.backends.gpu.compile import gluon
+from octavo.backends.gpu.compile.warm_up import prepare
+from octavo.backends.gpu.device import torch_device
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.values import Activation, Cache
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.launch import halves_product, product
+from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
+from octavo.backends.gpu.matmul.w4a16 import streamk_kernel, streamk_multicta_kernel
+from octavo.backends.gpu.matmul.w8a8 import gemm
+from octavo.backends.gpu.weights.layout import layout_of
+from octavo.backends.gpu.weights.load import load
 from octavo.formats import QTensor, by_name, dequantize
 from octavo.ops import definition
 from octavo.quantizers import encode
 
-pytestmark = pytest.mark.skipif(device.target().arch != "interpreter", reason="a card has its own architecture")
+pytestmark = pytest.mark.skipif(torch_device.target().arch != "interpreter", reason="a card has its own architecture")
 runtime = importlib.import_module("triton.runtime.driver")
-H100 = replace(device.target(), arch="sm_90")
+H100 = replace(torch_device.target(), arch="sm_90")
 rng = np.random.default_rng(7)
 
 
@@ -57,7 +63,7 @@ def _afresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process on an H100, in which nothing has failed yet."""
     monkeypatch.setattr(gluon, "_given_up", set())
     monkeypatch.setattr(gluon, "_said", set())
-    monkeypatch.setattr(device, "target", lambda: H100)
+    monkeypatch.setattr(torch_device, "target", lambda: H100)
 
 
 def does_not_compile() -> None:
@@ -155,7 +161,7 @@ def test_attention_that_does_not_compile(broken: Kernel) -> None:
     positions, starts = torch.arange(192, dtype=torch.int32), torch.tensor([0, 192], dtype=torch.int32)
     inputs = [q, *caches, positions, starts, torch.tensor([[1, 0, 2, *[0] * 5]], dtype=torch.int32)]
 
-    def attended(target: device.Target, **limits: Any) -> tuple[torch.Tensor, bool]:
+    def attended(target: torch_device.Target, **limits: Any) -> tuple[torch.Tensor, bool]:
         out = torch.full((192, 128), torch.nan)
         (call,) = attend(Context(target), inputs, {"scale": 0.125, **limits}, out)
         call()
@@ -187,11 +193,11 @@ def test_shapes_of_decoding(kind: str, sequences: int, pages: int, wanted: tuple
     table = torch.zeros(sequences, pages, dtype=torch.int32)
     cache = PagedCache(codes, codes, None, None, 8, table, pages)
     limits = {"kind": kind, "scales": "static"} if kind else {}
-    shape = decode_mma.shape_of(Context(H100), torch.zeros(sequences, 32, 128), cache, limits)
+    shape = decode_mma_launch.shape_of(Context(H100), torch.zeros(sequences, 32, 128), cache, limits)
     assert (shape and (shape.splits, shape.stages)) == wanted
     assert not shape or shape.least == (4 if not kind and pages < 256 else 1)
     if shape:
-        programs = 2 if shape.splits * sequences * 8 > decode_mma.PROGRAMS else 1
+        programs = 2 if shape.splits * sequences * 8 > decode_mma_launch.PROGRAMS else 1
         assert programs * shape.stages * shape.block_n * 256 * codes.element_size() <= 220 << 10
 
 
@@ -224,6 +230,6 @@ def test_a_fault_of_the_device_is_not_the_compilers(monkeypatch: pytest.MonkeyPa
 
 def test_kernels_are_there() -> None:
     assert all(map(gluon.usable, gluon.MODULES))
-    assert gluon.kernel("mixed") is gemm_mixed_hopper.mixed_hopper_kernel
-    assert gluon.kernel("mixed_stream") is gemm_mixed_stream.mixed_stream_kernel
-    assert gluon.kernel("mixed_even") is gemm_mixed_even.mixed_even_kernel
+    assert gluon.kernel("mixed") is w4a16_hopper.mixed_hopper_kernel
+    assert gluon.kernel("mixed_stream") is streamk_kernel.mixed_stream_kernel
+    assert gluon.kernel("mixed_even") is streamk_multicta_kernel.mixed_even_kernel

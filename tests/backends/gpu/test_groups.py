@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import values
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.load import load
-from octavo.backends.gpu.pack import pack, unpack
-from octavo.backends.gpu.products import product
-from octavo.backends.gpu.weight_only import dequantize_stored, matmul_stored
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.launch.call import values
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.matmul.launch import product
+from octavo.backends.gpu.matmul.w4a16.weight_only import dequantize_stored, matmul_stored
+from octavo.backends.gpu.weights.load import load
+from octavo.backends.gpu.weights.pack import pack, unpack
 from octavo.formats import Planes, QTensor, dequantize, group_format
 from octavo.formats import pack as planes_packed
 from octavo.formats.float8 import float8_format

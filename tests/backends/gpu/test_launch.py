@@ -10,9 +10,9 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import make_backend
 from triton.runtime.jit import native_specialize_impl
 
-from octavo.backends.gpu import launch
-from octavo.backends.gpu.arguments import matrix
-from octavo.backends.gpu.launch import _kind, share_l1
+from octavo.backends.gpu.launch import call
+from octavo.backends.gpu.launch.arguments import matrix
+from octavo.backends.gpu.launch.call import _kind, share_l1
 
 X = torch.zeros(8, 16)
 LARGE = torch.empty(1 << 31, dtype=torch.int8, device="meta")
@@ -48,7 +48,7 @@ def test_kernels_of_a_step_ask_for_one_division_of_the_l1(
     monkeypatch: pytest.MonkeyPatch, shared: tuple[int | None, ...], percent: int
 ) -> None:
     asked = []
-    monkeypatch.setattr(launch, "prefer_shared_memory", lambda kernels, percent: asked.append((list(kernels), percent)))
+    monkeypatch.setattr(call, "prefer_shared_memory", lambda kernels, percent: asked.append((list(kernels), percent)))
     share_l1([Loaded(i, n) for i, n in enumerate(shared)])  # type: ignore[misc]
     assert asked == [([i for i, n in enumerate(shared) if n is not None], percent)]
     share_l1([])

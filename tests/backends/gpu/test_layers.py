@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from octavo.backends.gpu.device import target
+from octavo.backends.gpu.device.torch_device import target
 from octavo.ops import place, products, quantize
 from octavo.torch import SCHEMES, QuantLinear, int8_gemm, quantize_, quantize_int8, stored
 from octavo.torch.schemes import product_of

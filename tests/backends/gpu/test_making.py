@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo.backends.gpu.making import Maker
+from octavo.backends.gpu.compile.warm_up import Maker
 
 
 class Kernel:

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import matvec_stream, values
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.kernels.matvec_stream import matvec_stream_kernel
-from octavo.backends.gpu.layout import layout_of
-from octavo.backends.gpu.load import load
-from octavo.backends.gpu.matvec_stream import MatvecStreamShape, finishing, multiply, shape_of
-from octavo.backends.gpu.products import product
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.launch.call import values
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.matmul.launch import product
+from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
+from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_stream_kernel
+from octavo.backends.gpu.matmul.matvec_persistent.launch import MatvecStreamShape, finishing, multiply, shape_of
+from octavo.backends.gpu.weights.layout import layout_of
+from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name
 from tests.backends.gpu.one_token import check_product_of_one_token
@@ -97,7 +98,7 @@ def test_rows_of_several_planes_and_of_tables() -> None:
 )  # fmt: skip
 def test_tables_whose_halves_have_signs(table: tuple[int, ...], taken: bool) -> None:
     """Magnitudes of each half are looked up apart, in seven bits."""
-    assert matvec_stream.has_signed_halves(table) == taken
+    assert matvec_persistent.has_signed_halves(table) == taken
 
 
 @pytest.mark.parametrize(
@@ -140,6 +141,6 @@ def test_what_is_finished() -> None:
             assert finishing(four, 8192, kp, "sm_90", ends) is None
             assert finishing(eight, 8192, kp, "gfx942", ends) is None
     assert finishing(eight, 128256, 4096, "sm_90", "rms_norm") is None
-    with patch.object(matvec_stream, "multiprocessors", lambda: 132):
+    with patch.object(matvec_persistent, "multiprocessors", lambda: 132):
         assert finishing(eight, 4096, 14336, "sm_90", "rms_norm") is not None
         assert finishing(eight, 3072, 8192, "sm_90", "rms_norm") is None

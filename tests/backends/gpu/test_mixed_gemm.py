@@ -10,17 +10,18 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import dispatch, memory, mixed_gemm
-from octavo.backends.gpu.arguments import Source, matrix
-from octavo.backends.gpu.binders.quantize import quantized
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.kernels import gemm_mixed_hopper
-from octavo.backends.gpu.layout import layout_of
-from octavo.backends.gpu.load import load
-from octavo.backends.gpu.mixed_shapes import EvenShape, stage_bytes
-from octavo.backends.gpu.values import Activation, activation_bytes
-from octavo.backends.gpu.weights import QuantWeight
+from octavo.backends.gpu.device.torch_device import memory, target
+from octavo.backends.gpu.launch.arguments import Source, matrix
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.values import Activation, activation_bytes
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
+from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
+from octavo.backends.gpu.matmul.w4a16.shapes import EvenShape, stage_bytes
+from octavo.backends.gpu.ops.quantize import quantized
+from octavo.backends.gpu.weights.layout import layout_of
+from octavo.backends.gpu.weights.load import load
+from octavo.backends.gpu.weights.packed import QuantWeight
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference, unpack
 from octavo.formats.group import row_named
 from octavo.graph.node import Node
@@ -51,7 +52,7 @@ def test_values_are_reordered_as_lanes_hold_them() -> None:
     c = Context(target())
     x = torch.arange(3 * 128, dtype=torch.float16, device=c.target.device)
     out = torch.zeros_like(x)
-    c.launch(gemm_mixed_hopper.reorder_kernel, (1,), x, out, x.numel(), B=512)()
+    c.launch(w4a16_hopper.reorder_kernel, (1,), x, out, x.numel(), B=512)()
     assert torch.equal(out, reordered(x))
 
 
@@ -127,7 +128,7 @@ def test_scales_of_groups(name: str) -> None:
     group = w.layout.group
     step = 1 + w.layout.has_min
     table = torch.zeros(256 // group * step, 8, dtype=torch.int32, device=c.target.device)
-    c.launch(gemm_mixed_hopper.scales_kernel, (1, 2), w.planes(), table, 5, 8, BLOCK_N=8, PAIRS=8)()
+    c.launch(w4a16_hopper.scales_kernel, (1, 2), w.planes(), table, 5, 8, BLOCK_N=8, PAIRS=8)()
     assert not table[:, 5:].any()
     planes = unpack(tensor)
     d, dmin = planes.d, planes.dmin
@@ -150,8 +151,8 @@ def test_scales_of_groups(name: str) -> None:
 def test_scales_are_made_once_and_announced() -> None:
     c, tensor = Context(target()), stored("Q4_K", 5, 512)
     w: Any = load(tensor, c.target.device)
-    made = mixed_gemm.f16_scales(c, w)
-    assert mixed_gemm.f16_scales(c, w) is made
+    made = w4a16.f16_scales(c, w)
+    assert w4a16.f16_scales(c, w) is made
     assert made.shape == (16, 8)
     x = Node("input", (), ("tokens", 512), "q8_1", name="x")
     product = apply("mul_mat", Node("weight", (), (5, 512), "weight", {"tensor": tensor}), x)
@@ -216,7 +217,7 @@ CASES.append(("Q4_0", 12, 70, 640))  # tiles of 256 values, of which the last ha
 def test_products(name: str, tokens: int, n: int, k: int) -> None:
     """Odd numbers of rows and tokens, K divided among programs; with and without terms. Interpreted, and on other
     cards, these are the library's products."""
-    from octavo.backends.gpu.products import halves_product
+    from octavo.backends.gpu.matmul.launch import halves_product
 
     c = Context(target())
     tensor = stored(name, n, k)
@@ -237,7 +238,7 @@ def test_products(name: str, tokens: int, n: int, k: int) -> None:
 @pytest.mark.parametrize(("tokens", "n", "others"), [(8, 130, 70), slow((16, 70, 40)), slow((29, 64, 70))])
 def test_two_products_of_a_launch(tokens: int, n: int, others: int) -> None:
     """By matrices of two layouts; where there is no such launch, by two."""
-    from octavo.backends.gpu.products import product, product_pair
+    from octavo.backends.gpu.matmul.launch import product, product_pair
 
     c, k = Context(target()), 768
     x = torch.randn(tokens, k, device=c.target.device)

@@ -10,8 +10,9 @@ import torch
 
 import octavo
 from octavo.backends import select
-from octavo.backends.gpu import GpuBackend, decode_mma, prefill_hopper
-from octavo.backends.gpu.prefill_eights import BEYOND
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.attention import decode_mma_launch, prefill_hopper_launch
+from octavo.backends.gpu.attention.prefill_8bit_launch import BEYOND
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import gpu
 from octavo.bench.cases import CASES, OpCase, compare, run
@@ -58,7 +59,7 @@ DECODING = [c for c in CASES if "attention" in c.op and c.tokens == len(c.past) 
 def test_single_tokens_by_the_kernel_of_gluon(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes the portable kernel otherwise, because there is little to read."""
     for name in ("FLOATS", "CODES"):
-        monkeypatch.setattr(decode_mma, name, 1)
+        monkeypatch.setattr(decode_mma_launch, name, 1)
     built = case.build()
     found = compare(case, run(built, [GpuBackend()]), run(built, [ReferenceBackend()]))
     assert found.ok, found
@@ -67,7 +68,7 @@ def test_single_tokens_by_the_kernel_of_gluon(case: OpCase, monkeypatch: pytest.
 PARTS = [
     c for c in CASES
     if c.op == "attention" and c.tokens > len(c.past) and c.shape["dim"] in (64, 128)
-    and c.shape.get("cache") in ("f16", *prefill_hopper.KINDS) and not {*c.shape} & {*BEYOND, "sinks", "shared"}
+    and c.shape.get("cache") in ("f16", *prefill_hopper_launch.KINDS) and not {*c.shape} & {*BEYOND, "sinks", "shared"}
 ]  # fmt: skip
 
 
@@ -76,7 +77,7 @@ PARTS = [
 def test_prompts_by_kernels_of_gluon(case: OpCase, attention: Attention, monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes the portable kernel otherwise, as there is little of it; 8-bit products come near what is exact."""
     for name in ("FEW_QUERIES", "FEW_PAGES"):
-        monkeypatch.setattr(prefill_hopper, name, 1)
+        monkeypatch.setattr(prefill_hopper_launch, name, 1)
     built = case.build()
     found = compare(case, run(built, [GpuBackend(attention=attention)]), run(built, [ReferenceBackend()]))
     if attention == "exact":

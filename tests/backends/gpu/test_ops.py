@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from octavo import ops
-from octavo.backends.gpu.device import target
+from octavo.backends.gpu.device.torch_device import target
 from octavo.bench.gemm import measure
 from octavo.ops import definition, place, products, quantize
 

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import GpuBackend, dispatch, products
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.values import Activation
-from octavo.backends.gpu.weights import QuantWeight
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.values import Activation
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul import launch as matmul
+from octavo.backends.gpu.weights.packed import QuantWeight
 from octavo.graph.protocol import Call
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
@@ -33,12 +35,12 @@ def plain_product(
     c: Context, shape: object, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
     otherwise: Callable[[], list[Call]],
 ) -> list[Call]:  # fmt: skip
-    halves, unpack = products.unpacked(c, w)
+    halves, unpack = matmul.unpacked(c, w)
     ordered: Any = x.ordered
 
     def multiply() -> None:
         values = ordered.unflatten(-1, (-1, 16))[..., NATURAL].flatten(-2)
-        products.library_product(values, halves, y)
+        matmul.library_product(values, halves, y)
         for term in terms:
             y.add_(term)
 
@@ -70,7 +72,7 @@ def test_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(dispatch, "ordered", lambda tokens, arch: tokens >= dispatch.ORDERED_MIN_TOKENS)
     monkeypatch.setattr(dispatch, "mixed_gemm", in_registers)
-    monkeypatch.setattr(products, "mixed_gemm", plain_product)
+    monkeypatch.setattr(matmul, "mixed_gemm", plain_product)
     for found, right in zip(logits(), expected, strict=True):
         assert np.square(found - right).mean() < 1e-3 * np.square(right).mean()
     assert {7, 34, 6} <= set(taken)

@@ -7,9 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 
-from octavo.backends.gpu.digit_pack import pack_digits, unpack_digits
-from octavo.backends.gpu.layout import Layout, layout_of
-from octavo.backends.gpu.pack import pack, unpack
+from octavo.backends.gpu.weights.layout import Layout, layout_of
+from octavo.backends.gpu.weights.pack import pack, unpack
+from octavo.backends.gpu.weights.pack_ternary import pack_digits, unpack_digits
 from octavo.bench.cases import WEIGHTS
 from octavo.errors import QuantFormatError
 from octavo.formats import FORMATS, Planes, QTensor, by_name, decode

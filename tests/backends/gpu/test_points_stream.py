@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.layout import layout_of
-from octavo.backends.gpu.points_stream import COPIES, PointsStreamShape, multiply, shape_of
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.matmul.matvec_persistent.codebook_launch import COPIES, PointsStreamShape, multiply, shape_of
+from octavo.backends.gpu.weights.layout import layout_of
 from octavo.formats import by_name
 from octavo.formats.group import row_named
 from tests.backends.gpu.one_token import check_product_of_one_token

@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import dispatch, values
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.kernels.matvec import matvec_pair_kernel
-from octavo.backends.gpu.layout import Layout, as_codes, layout_of
-from octavo.backends.gpu.load import load
-from octavo.backends.gpu.memory import weight_bytes
-from octavo.backends.gpu.products import product, product_pair
+from octavo.backends.gpu.device.memory import weight_bytes
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.launch.call import values
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.launch import product, product_pair
+from octavo.backends.gpu.matmul.matvec.kernel import matvec_pair_kernel
+from octavo.backends.gpu.weights.layout import Layout, as_codes, layout_of
+from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
 from tests.sampling import slow

@@ -9,12 +9,12 @@ import pytest
 import torch
 import triton
 
-from octavo.backends.gpu.arguments import Source, matrix
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.quantize import MmqLayout, mmq_reference, quantize_mmq_q8_1
-from octavo.backends.gpu.row_products import quantize_tokens
-from octavo.backends.gpu.values import TokenCodes, token_bytes
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.launch.arguments import Source, matrix
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.values import TokenCodes, token_bytes
+from octavo.backends.gpu.matmul.mmq.quantize import MmqLayout, mmq_reference, quantize_mmq_q8_1
+from octavo.backends.gpu.matmul.w8a8.row_scaled import quantize_tokens
 from octavo.errors import UsageError
 from octavo.formats.activation import activation
 from tests.sampling import slow

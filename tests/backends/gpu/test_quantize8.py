@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu import device
-from octavo.backends.gpu.quantize8 import quantize_fp8, quantize_int8
+from octavo.backends.gpu.device import torch_device
+from octavo.backends.gpu.matmul.w8a8.quantize import quantize_fp8, quantize_int8
 from octavo.errors import UsageError
 from octavo.ops import definition
 from tests.sampling import some
 
-WHERE = device.target().device
+WHERE = torch_device.target().device
 GRANULARITIES: list[Any] = ["tensor", "token", "channel", 4, 60]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.backends.gpu import GpuBackend, device
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.device import torch_device
 from tests.backends import row_products as rows
 
-SHORT = 1e-12 if device.target().arch == "interpreter" else 1e-6  # tensor cores may keep 14 bits of a sum of fp8
+SHORT = 1e-12 if torch_device.target().arch == "interpreter" else 1e-6  # tensor cores may keep 14 bits of a sum of fp8
 ROUNDED = 1e-5  # a norm in another order may move a value over half a step
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from octavo import ops
-from octavo.backends.gpu import weight_only as gpu
-from octavo.backends.gpu.device import target
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.matmul.w4a16 import weight_only as gpu
 from octavo.bench.gemm import measure
 from octavo.errors import QuantFormatError, UsageError
 from octavo.formats import FORMATS, QTensor, by_name, dequantize, quantize_reference

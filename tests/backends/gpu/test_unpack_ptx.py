@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.backends.gpu.kernels import halves
-from octavo.backends.gpu.kernels.gemm_mixed_hopper import unpack_ptx
+from octavo.backends.gpu.matmul.w4a16.hopper_kernel import unpack_ptx
+from octavo.backends.gpu.weights import decode_half
 from octavo.formats.scalars import e4m3_to_f32
 
 Words = dict[str, int]
@@ -102,7 +102,7 @@ def test_codes_become_floats(bits: int, signed: bool, has_min: bool, has_zero: b
 @pytest.mark.parametrize("name", ["INT8", "FP8", "INT4"])
 def test_codes_become_integers(name: str) -> None:
     """Four bytes, in the order of their values; e4m3 over 256, and of int4 the low bits before the high ones."""
-    ptx, registers = getattr(halves, f"HALVES_OF_{name}").value, 4 if name == "INT4" else 2
+    ptx, registers = getattr(decode_half, f"HALVES_OF_{name}").value, 4 if name == "INT4" else 2
     for first in range(0, 256, 4):
         codes = np.arange(first, first + 4, dtype=np.uint8)
         word = int(codes.view("<u4")[0])

@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 import torch
 
-from octavo.backends.gpu import GpuBackend, decode_mma, dispatch, gluon, launch
-from octavo.backends.gpu.attention import attend, quantizes
-from octavo.backends.gpu.attention_arguments import PagedCache
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.finishing import Bound
-from octavo.backends.gpu.load import load
-from octavo.backends.gpu.values import Activation, Cache, activation_bytes
-from octavo.backends.gpu.wanted import Narrowed, copies, wanted
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.attention import decode_mma_launch
+from octavo.backends.gpu.attention.arguments import PagedCache
+from octavo.backends.gpu.attention.launch import attend, quantizes
+from octavo.backends.gpu.compile import gluon
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.launch import call as launch
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.values import Activation, Cache, activation_bytes
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.activation_layouts import Narrowed, copies, wanted
+from octavo.backends.gpu.matmul.epilogue_fusion import Bound
+from octavo.backends.gpu.weights.load import load
 from octavo.graph.node import Graph, Node
 from octavo.runtime.batch import Feed
 from octavo.runtime.kv_cache import Sequence
@@ -84,7 +88,7 @@ def test_attention_is_told_whether_products_copy_weights(
     hopper = replace(target(), arch="sm_90")
     q, keys = torch.zeros(8, 4, 64), torch.zeros(64, 1, 64, dtype=torch.float16)
     cache = PagedCache(keys, keys, None, None, 1, torch.zeros(8, 4, dtype=torch.int32), 4)
-    shapes = [decode_mma.shape_of(Context(hopper, copies=told), q, cache, {}) for told in (True, False)]
+    shapes = [decode_mma_launch.shape_of(Context(hopper, copies=told), q, cache, {}) for told in (True, False)]
     assert [shape is None for shape in shapes] == [False, True]
 
 

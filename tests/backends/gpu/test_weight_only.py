@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu.context import Context
-from octavo.backends.gpu.device import target
-from octavo.backends.gpu.load import load
-from octavo.backends.gpu.weight_only import matmul
+from octavo.backends.gpu.device.torch_device import target
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.matmul.w4a16.weight_only import matmul
+from octavo.backends.gpu.weights.load import load
 from octavo.bench.cases import WEIGHTS
 from octavo.errors import UsageError
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference

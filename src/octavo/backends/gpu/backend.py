@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from octavo.backends.gpu.device import interpreted, target
+from octavo.backends.gpu.device.torch_device import interpreted, target
 from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
 from octavo.formats.cache import CACHE_FORMATS, CacheConstants
@@ -22,8 +22,8 @@ from octavo.graph.schedule import root
 if TYPE_CHECKING:
     import torch
 
-    from octavo.backends.gpu.context import Context
-    from octavo.backends.gpu.finishing import Bound
+    from octavo.backends.gpu.launch.context import Context
+    from octavo.backends.gpu.matmul.epilogue_fusion import Bound
 
 MOST_DIM = 512  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
@@ -56,13 +56,13 @@ class GpuBackend:
         self.target, self.deterministic, self.attention = target(), deterministic, attention
         import torch
 
-        from octavo.backends.gpu import binders
-        from octavo.backends.gpu.context import Context
+        from octavo.backends.gpu import ops as binders
+        from octavo.backends.gpu.launch.context import Context
 
         self._torch = torch
         self._binders = binders
         if attention != "exact":
-            from octavo.backends.gpu.prefill_eights import require
+            from octavo.backends.gpu.attention.prefill_8bit_launch import require
 
             require(attention, self.target, deterministic)
         self._context = Context(self.target, deterministic, attention)
@@ -88,12 +88,12 @@ class GpuBackend:
             return False, f"{len(node.inputs) - 2} terms added to a product (allowed: 2)"
         if node.quantizes and (node.op not in QUANTIZES or (node.op == "attention" and node.dtype in TOKEN_KINDS)):
             return False, f"no kernel for {node.op} to {node.dtype}"
-        from octavo.backends.gpu.load import supported
+        from octavo.backends.gpu.weights.load import supported
 
         if any(i.op == "weight" and i.tensor.format.per_row for i in node.inputs):
             if self.deterministic:
                 return False, "products of weights with a scale for each row have no order of sums that is kept"
-            from octavo.backends.gpu.row_products import supports
+            from octavo.backends.gpu.matmul.w8a8.row_scaled import supports
 
             return supports(node)
         for weight in (i for i in node.inputs if i.op == "weight" and len(i.shape) > 1):
@@ -111,11 +111,11 @@ class GpuBackend:
         return bool(node.inputs[0].tensor.format.is_float)
 
     def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
-        from octavo.backends.gpu.layout import as_codes
-        from octavo.backends.gpu.load import load, vector
+        from octavo.backends.gpu.weights.layout import as_codes
+        from octavo.backends.gpu.weights.load import load, vector
 
         if tensor.format.per_row:
-            from octavo.backends.gpu.row_weights import load_rows
+            from octavo.backends.gpu.weights.row_scaled import load_rows
 
             with self._enough_memory(f"tensor {tensor.name}"):
                 return load_rows(tensor, self.target.device)
@@ -127,11 +127,11 @@ class GpuBackend:
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         if dtype in TOKEN_KINDS:
-            from octavo.backends.gpu.values import token_bytes
+            from octavo.backends.gpu.launch.values import token_bytes
 
             return token_bytes(*shape)
         if dtype == "q8_1":
-            from octavo.backends.gpu.values import activation_bytes
+            from octavo.backends.gpu.launch.values import activation_bytes
 
             tokens, k = shape
             return activation_bytes(tokens, k, self.target.arch, codes=self.deterministic)
@@ -146,25 +146,25 @@ class GpuBackend:
     def view(self, memory: torch.Tensor, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
         raw = memory[offset : offset + self.nbytes(shape, dtype)]
         if dtype in TOKEN_KINDS:
-            from octavo.backends.gpu.values import TokenCodes
+            from octavo.backends.gpu.launch.values import TokenCodes
 
             tokens, k = shape
             return TokenCodes(raw, tokens, k, dtype)
         if dtype == "q8_1":
-            from octavo.backends.gpu import dispatch
-            from octavo.backends.gpu.values import Activation
+            from octavo.backends.gpu.launch.values import Activation
+            from octavo.backends.gpu.matmul import dispatch
 
             tokens, k = shape
             both = not self.deterministic and dispatch.ordered(tokens, self.target.arch)
             return Activation(raw, tokens, k, self.deterministic, both)
         if dtype in HALVES.values():
-            from octavo.backends.gpu import dispatch
+            from octavo.backends.gpu.matmul import dispatch
 
             dtype = "f32" if shape[0] <= dispatch.FLOAT_MATVEC_MAX_TOKENS else dtype
         return raw[: math.prod(shape) * self._dtypes[dtype].itemsize].view(self._dtypes[dtype]).view(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> Any:
-        from octavo.backends.gpu.values import GROUPED, Cache
+        from octavo.backends.gpu.launch.values import GROUPED, Cache
 
         with self._enough_memory("a layer's KV cache; a smaller context needs less"):
             (rows, heads, dim), torch, device = shape, self._torch, self.target.device
@@ -252,15 +252,15 @@ class GpuBackend:
             self._torch.cuda.synchronize()
 
     def free(self) -> int:
-        from octavo.backends.gpu.memory import free
+        from octavo.backends.gpu.device.memory import free
 
         return free(self.target)
 
     def needs(self, nodes: Sequence[Node], limits: Sizes) -> int:
-        from octavo.backends.gpu.memory import needs
+        from octavo.backends.gpu.device.memory import needs
 
         if self.attention != "exact":
-            from octavo.backends.gpu.prefill_eights import require_served
+            from octavo.backends.gpu.attention.prefill_8bit_launch import require_served
 
             require_served(self.attention, nodes)
         return needs(nodes, limits, self.target.arch, self.attention)
@@ -277,17 +277,17 @@ class GpuBinder:
         self._bound: list[Bound] = []
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
-        from octavo.backends.gpu.finishing import Bound
-        from octavo.backends.gpu.launch import Calls
+        from octavo.backends.gpu.launch.call import Calls
+        from octavo.backends.gpu.matmul.epilogue_fusion import Bound
 
         calls = self._backend.launches(self._context, node, inputs, out)
         self._bound.append(Bound(node, inputs, out, calls))
         return Calls(calls)
 
     def finish(self) -> list[Call]:
-        from octavo.backends.gpu.finishing import finished
-        from octavo.backends.gpu.launch import Calls, Captured
-        from octavo.backends.gpu.wanted import Narrowed, copies, may_copy, wanted
+        from octavo.backends.gpu.launch.call import Calls, Captured
+        from octavo.backends.gpu.matmul.activation_layouts import Narrowed, copies, may_copy, wanted
+        from octavo.backends.gpu.matmul.epilogue_fusion import finished
 
         bound, self._bound = self._bound, []
         context = self._context

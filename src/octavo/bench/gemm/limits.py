@@ -58,7 +58,7 @@ def dot_limit(threads: int, rounds: int = 5, tasks: int = 256) -> float:
 
 
 def _gpu() -> tuple[float, float]:
-    from octavo.backends.gpu.device import interpreted, target
+    from octavo.backends.gpu.device.torch_device import interpreted, target
     from octavo.bench import gpu
 
     if interpreted():

@@ -114,7 +114,7 @@ def _timed(subject: GemmSubject, x: F32, w: F32, scheme: str, device: str) -> di
 
 
 def is_interpreted() -> bool:
-    from octavo.backends.gpu.device import interpreted, target
+    from octavo.backends.gpu.device.torch_device import interpreted, target
 
     target()  # raises where there is neither a GPU nor an interpreter
     return interpreted()
@@ -212,7 +212,7 @@ def library_calls(scheme: str, x: F32, w: F32, placed: tuple[Any, ...], device: 
 def median_seconds(calls: Calls, device: str) -> float:
     """The median time of a call."""
     if device == "gpu":
-        from octavo.backends.gpu.device import interpreted
+        from octavo.backends.gpu.device.torch_device import interpreted
         from octavo.bench import gpu
 
         if not interpreted():

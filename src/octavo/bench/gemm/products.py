@@ -133,7 +133,7 @@ def _function(name: str, device: str) -> Any:
     """A product of `octavo.ops`; on "gpu" that of its kernels, whichever device these run on."""
     if device == "cpu":
         return getattr(ops, name)
-    from octavo.backends.gpu import gemm
+    from octavo.backends.gpu.matmul.w8a8 import gemm
 
     product = getattr(gemm, name)
     if name != "w4a8_gemm":
@@ -151,7 +151,7 @@ def _on_cpu(operand: Operand, copy: bool = False) -> Operand:
 
 
 def _on_gpu(operand: Operand, copy: bool = False) -> Any:
-    from octavo.backends.gpu.device import target
+    from octavo.backends.gpu.device.torch_device import target
 
     where = target().device
     return operand.to(where) if isinstance(operand, W4A8Weight) else to_torch(operand).to(where, copy=copy)

@@ -96,7 +96,7 @@ def _activations(x: F32, tokens: int, tensor: QTensor, backend: Backend) -> F32:
     """Values of activations as the backend's product of `tokens` tokens has them."""
     kind: str = backend.activation(tensor, "mul_mat")
     if kind == "q8_1" and backend.name == "gpu":
-        from octavo.backends.gpu import dispatch
+        from octavo.backends.gpu.matmul import dispatch
 
         kind = dispatch.activation(tokens)
     quantize = activation(kind).quantize
@@ -110,7 +110,7 @@ def _operands(x: F32, device: str) -> tuple[Any, ...]:
         return x, None
     import torch
 
-    from octavo.backends.gpu.device import target
+    from octavo.backends.gpu.device.torch_device import target
 
     return torch.from_numpy(x).to(target().device), None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from octavo.backends.gpu.columns import BLOCK, ColumnGrid, LevelTable, Stored, fit, take_columns
+from octavo.backends.gpu.calibration.gptq_columns import BLOCK, ColumnGrid, LevelTable, Stored, fit, take_columns
 from octavo.formats import BlockFormat
 from octavo.quantizers.calibration.tensors import TensorFactor
 from octavo.quantizers.compensation.planes import grid_of

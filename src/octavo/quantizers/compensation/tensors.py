@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from octavo.backends.gpu.clip_search import clip_search
+from octavo.backends.gpu.calibration.clip_search import clip_search
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import BlockFormat
 from octavo.formats.spec import F32

@@ -1,0 +1,364 @@
+"""Attention of prompts for compute capability 9.0, in Gluon: one warp copies keys and values, and two groups of four
+attend to them with 64 queries each.
+
+While a group takes the soft-max of a block, the tensor cores add up its block before, and have the products of the
+other group. Blocks go from the last one down, so that those which a query sees in part come first. Programs go from
+tile to tile. What is computed is what `attention.prefill_kernel` says of a float16 cache without windows, caps and
+sinks, or of what `attention_unpack` has made of one of int8 or fp8.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from octavo.backends.gpu.attention.kernel import LEAST_SCALE
+from octavo.backends.gpu.compile.gluon_names import barrier, copy_tile
+from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
+from octavo.graph.node import PAGE_SIZE
+
+PAGE = gl.constexpr(PAGE_SIZE)
+TILE = gl.constexpr(128)  # queries
+HALF = gl.constexpr(64)  # queries that a group of warps takes
+PART = gl.constexpr(64)  # values of a row that are copied together
+REGISTERS = gl.constexpr(240)  # of a thread that multiplies; those that copy need few
+
+
+class Ring(NamedTuple):
+    """Shared memory for queries of a group and for blocks to come, and barriers for each stage of these.
+
+    queries           [64, dim]
+    k, v              [stages, block_n, dim]
+    k_ready, v_ready  at which copies arrive
+    k_free, v_free    at which both groups arrive
+    totals            [64], see `_attend_to`
+    """
+
+    queries: Any
+    k: Any
+    v: Any
+    k_ready: Any
+    v_ready: Any
+    k_free: Any
+    v_free: Any
+    totals: Any
+
+
+class Given(NamedTuple):
+    """Arguments of the kernel that tell who sees what, and what scores and weights are multiplied with."""
+
+    positions: Any
+    starts: Any
+    items: Any
+    factors: Any
+
+
+class TileFactors(NamedTuple):
+    """What scores and results are multiplied with, or pointers to the first block's factors of scores and weights."""
+
+    k: Any
+    v: Any
+
+
+class Work(NamedTuple):
+    """A tile of a head of a sequence.
+
+    head      of the queries
+    sequence  in the order of `starts`
+    token     the tile's first
+    end       the first token of the next sequence
+    last      the last position that the tile sees
+    blocks    of positions up to it; 0: there is nothing to do
+    """
+
+    head: Any
+    sequence: Any
+    token: Any
+    end: Any
+    last: Any
+    blocks: Any
+
+
+@gluon.jit
+def turns(items):
+    """How many items a program takes at most."""
+    return gl.cdiv(items.heads * items.tiles, gl.num_programs(0))
+
+
+@gluon.jit
+def work_of(turn, given, shape: gl.constexpr):
+    """The Work that a program takes in its turn: a sequence's tiles that see most come first, and who had more than
+    others in one turn has less in the next."""
+    items = given.items
+    programs, place = gl.num_programs(0), gl.program_id(0)
+    item = turn * programs + gl.where(turn % 2 == 0, place, programs - 1 - place)
+    head, left = item % items.heads, item // items.heads
+    sequence, token, end = item * 0, item * 0, item * 0
+    begin = gl.load(given.starts)
+    for i in range(items.sequences):
+        stop = gl.load(given.starts + i + 1)
+        tiles = gl.cdiv(stop - begin, TILE)
+        here = (left >= 0) & (left < tiles)
+        sequence, token = gl.where(here, i, sequence), gl.where(here, begin + (tiles - 1 - left) * TILE, token)
+        end = gl.where(here, stop, end)
+        left -= tiles
+        begin = stop
+    last = gl.load(given.positions + gl.minimum(token + TILE, end) - 1, mask=token < end, other=-1)
+    return Work(head, sequence, token, end, last, (last + shape.block_n) // shape.block_n)
+
+
+@gluon.jit
+def _pages_of(pages, first, block, last, shape: gl.constexpr):
+    """The pages of a block of the sequence whose list begins at `first`; in place of those after that of position
+    `last`, this one. Without lists pages lie in order."""
+    found = ()
+    for i in gl.static_range(shape.block_n // PAGE):
+        place = first + gl.minimum(block * (shape.block_n // PAGE) + i, last // PAGE)
+        found += (place if pages is None else gl.load(pages + place),)
+    return found
+
+
+@gluon.jit
+def _copy_block(cache, pages, column, ready, out, shape: gl.constexpr):
+    """Have pages of a head, whose values begin at `column`, copied to `out` [block_n, dim]."""
+    mbarrier.expect(ready, shape.block_n * shape.dim * 2)
+    for i in gl.static_range(shape.block_n // PAGE):
+        for j in gl.static_range(shape.dim // PART):
+            place = out.slice(i * PAGE, PAGE, 0).slice(j * PART, PART, 1)
+            copy_tile(cache, [pages[i] * PAGE, column + j * PART], ready, place)
+
+
+@gluon.jit
+def _copy(keys, values, pages, given, ring, shape: gl.constexpr):
+    """Fill the ring with the blocks of tile after tile, a stage as soon as both groups have read it."""
+    count = 0
+    for turn in range(turns(given.items)):
+        work = work_of(turn, given, shape)
+        column = work.head // shape.group * shape.dim
+        first = work.sequence * given.items.width
+        found = _pages_of(pages, first, gl.maximum(work.blocks - 1, 0), gl.maximum(work.last, 0), shape)
+        for i in range(work.blocks):
+            slot, phase = count % shape.stages, ((count // shape.stages) & 1) ^ 1
+            mbarrier.wait(ring.k_free.index(slot), phase)
+            _copy_block(keys, found, column, ring.k_ready.index(slot), ring.k.index(slot), shape)
+            mbarrier.wait(ring.v_free.index(slot), phase)
+            _copy_block(values, found, column, ring.v_ready.index(slot), ring.v.index(slot), shape)
+            found = _pages_of(pages, first, gl.maximum(work.blocks - 2 - i, 0), work.last, shape)
+            count += 1
+
+
+@gluon.constexpr_function
+def _sums_layout(columns):
+    """How the tensor cores lay out sums [64 queries, columns] of a group of warps."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+
+
+@gluon.jit
+def _load_queries(q, work, token, ring, shape: gl.constexpr):
+    """Put 64 queries from `token` on into shared memory as float16."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
+    token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
+    at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
+    place = q.data + token.to(gl.int64)[:, None] * q.stride + at[None, :]
+    value = gl.load(place, mask=(token < work.end)[:, None], other=0.0)  # [64, dim]
+    ring.queries.store(value.to(gl.float16))
+    fence_async_shared()
+    barrier()
+
+
+@gluon.jit
+def _clear_unseen(ring, count, work, shape: gl.constexpr):
+    """Write zeros over values after the last position: whatever lies there, a weight of 0 times it is 0 then.
+
+    The tile's last block is the ring's block `count`. Both groups write the same.
+    """
+    ROWS: gl.constexpr = 16
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    mbarrier.wait(ring.v_ready.index(count % shape.stages), (count // shape.stages) & 1)
+    for i in gl.static_range(shape.block_n // ROWS):
+        rows = ring.v.index(count % shape.stages).slice(i * ROWS, ROWS, 0)
+        position = (work.blocks - 1) * shape.block_n + i * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        value = rows.load(layout)  # [16, dim]
+        rows.store(gl.where((position <= work.last)[:, None], value, gl.zeros_like(value)))
+    fence_async_shared()
+    barrier()
+
+
+@gluon.jit
+def _scores(ring, count, shape: gl.constexpr):
+    """Have the tensor cores multiply the group's queries with the keys of the ring's block `count`, once these are
+    there."""
+    mbarrier.wait(ring.k_ready.index(count % shape.stages), (count // shape.stages) & 1)
+    keys = ring.k.index(count % shape.stages).permute((1, 0))
+    nothing = gl.zeros([HALF, shape.block_n], gl.float32, _sums_layout(shape.block_n))
+    return warpgroup_mma(ring.queries, keys, nothing, use_acc=False, is_async=True)  # [64, dim] @ [dim, block_n]
+
+
+@gluon.jit
+def _add_values(ring, count, p, acc, shape: gl.constexpr):
+    """Have the tensor cores add p times the values of the ring's block `count`, once these are there."""
+    mbarrier.wait(ring.v_ready.index(count % shape.stages), (count // shape.stages) & 1)
+    return warpgroup_mma(p, ring.v.index(count % shape.stages), acc, is_async=True)  # [64, block_n] @ [block_n, dim]
+
+
+@gluon.jit
+def _factors_of(work, given, scale, shape: gl.constexpr):
+    """The TileFactors of a tile; `scale` has a factor of log2(e), as those of positions have."""
+    k, v, head = scale, 1.0, work.head // shape.group
+    if shape.scales == "dynamic":
+        k = given.factors.k + (work.sequence * (given.items.heads // shape.group) + head) * given.factors.stride
+        v = k + shape.block_n
+    elif shape.scales == "static":
+        k *= gl.maximum(gl.load(given.factors.k + head) * shape.unit, LEAST_SCALE)
+        v = gl.load(given.factors.v + head) * shape.unit
+    return TileFactors(k, v)
+
+
+@gluon.jit
+def _weigh(scores, block, limit, m, total, factors, MASK: gl.constexpr, shape: gl.constexpr):
+    """Weights [64, block_n] of a block as float16, maxima, totals, and what earlier sums are to be multiplied by.
+
+    Row i sees positions up to limit[i]; with MASK that may not be the whole block.
+    """
+    scale = factors.k
+    at = gl.arange(0, shape.block_n, gl.SliceLayout(0, scores.type.layout))
+    if shape.scales == "dynamic":
+        scale = 1.0
+        scores *= gl.load(factors.k + block * (2 * shape.block_n) + at)[None, :]
+    if MASK:
+        scores = gl.where((block * shape.block_n + at)[None, :] <= limit[:, None], scores, float("-inf"))
+    new = gl.maximum(m, gl.max(scores, 1))
+    shift = new * scale
+    if MASK:
+        shift = gl.where(new == float("-inf"), 0.0, shift)
+    p = gl.exp2(scores * scale - shift[:, None])  # [64, block_n]
+    keep = gl.exp2(m * scale - shift)
+    total = total * keep + gl.sum(p, 1)
+    if shape.scales == "dynamic":
+        p *= gl.load(factors.v + block * (2 * shape.block_n) + at)[None, :]
+    operand: gl.constexpr = gl.DotOperandLayout(0, _sums_layout(shape.dim), 2)
+    return gl.convert_layout(p.to(gl.float16), operand), new, total, keep
+
+
+@gluon.jit
+def _attend_to(ring, count, first, end, p, m, total, acc, limit, factors, MASK: gl.constexpr, shape: gl.constexpr):
+    """Weights of the blocks from `first` down to the one after `end`, and sums of the block before each.
+
+    Block `first` is the ring's block `count`; the weights `p` are of the block before it. Totals are written down where
+    nobody reads them: the assembler would otherwise wait for the sums first and take the soft-max after that.
+    """
+    for i in range(first - end):
+        scores = _scores(ring, count, shape)
+        acc = _add_values(ring, count - 1, p, acc, shape)
+        scores = warpgroup_mma_wait(1, [scores])
+        mbarrier.arrive(ring.k_free.index(count % shape.stages))
+        next_p, m, total, keep = _weigh(scores, first - i, limit, m, total, factors, MASK, shape)
+        ring.totals.store(total)
+        acc = warpgroup_mma_wait(0, [acc])
+        mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
+        acc *= gl.convert_layout(keep, gl.SliceLayout(1, acc.type.layout))[:, None]
+        p = next_p
+        count += 1
+    return count, p, m, total, acc
+
+
+@gluon.jit
+def _attend(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr):
+    """Attend with the first (WHICH 0) or second 64 queries of tile after tile.
+
+    A tile's place is read while the tile before is under way, and its queries during the last product of that.
+    """
+    rows: gl.constexpr = gl.SliceLayout(1, _sums_layout(shape.block_n))
+    count = 0
+    work = work_of(0, given, shape)
+    if work.blocks > 0:
+        _load_queries(q, work, work.token + WHICH * HALF, ring, shape)
+    for turn in range(turns(given.items)):
+        following = work_of(turn + 1, given, shape)
+        next_first = following.token + WHICH * HALF
+        if work.blocks > 0:
+            first = work.token + WHICH * HALF
+            token = first + gl.arange(0, HALF, rows)
+            limit = gl.load(given.positions + token, mask=token < work.end, other=work.last)  # [64]
+            earliest = gl.load(given.positions + gl.minimum(first, work.end - 1))
+            factors = _factors_of(work, given, scale, shape)
+            m = gl.full([HALF], float("-inf"), gl.float32, rows)
+            total = gl.zeros([HALF], gl.float32, rows)
+            acc = gl.zeros([HALF, shape.dim], gl.float32, _sums_layout(shape.dim))
+            block = work.blocks - 1
+            scores = warpgroup_mma_wait(0, [_scores(ring, count, shape)])
+            mbarrier.arrive(ring.k_free.index(count % shape.stages))
+            p, m, total, _ = _weigh(scores, block, limit, m, total, factors, True, shape)
+            if work.last % shape.block_n < shape.block_n - 1:
+                _clear_unseen(ring, count, work, shape)
+            whole = gl.minimum((earliest + 1) // shape.block_n, block)  # blocks of which every query sees all
+            count, p, m, total, acc = _attend_to(
+                ring, count + 1, block - 1, whole - 1, p, m, total, acc, limit, factors, True, shape
+            )
+            count, p, m, total, acc = _attend_to(
+                ring, count, whole - 1, -1, p, m, total, acc, limit, factors, False, shape
+            )
+            acc = _add_values(ring, count - 1, p, acc, shape)
+            if following.blocks > 0:
+                _load_queries(q, following, next_first, ring, shape)
+            acc = warpgroup_mma_wait(0, [acc])
+            mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
+            if shape.scales == "static":
+                acc *= factors.v
+            _store(acc, total, out, work, first, shape)
+        work = following
+
+
+@gluon.jit
+def _store(acc, total, out, work, token, shape: gl.constexpr):
+    """out = sums over totals, for 64 queries from `token` on."""
+    layout: gl.constexpr = acc.type.layout
+    total = gl.convert_layout(total, gl.SliceLayout(1, layout))
+    token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
+    at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
+    place = out.data + token.to(gl.int64)[:, None] * out.stride + at[None, :]
+    gl.store(place, acc / total[:, None], mask=(token < work.end)[:, None])  # [64, dim]
+
+
+@gluon.jit
+def prefill_hopper_kernel(
+    q, keys, values, factors, pages, positions, starts, items, out, scale, shape: gl.constexpr, PDL: gl.constexpr
+):
+    """As many programs as run at once take item after item: 128 queries of a head of a sequence.
+
+    keys and values are descriptors of parts [64, 64] of a cache [rows, heads * dim], pages int32 [sequences, width]
+    or None, factors, items and shape the records of `prefill_hopper`. Other arguments are those of
+    `attention.prefill_kernel`; positions of a sequence ascend.
+    """
+    if PDL:
+        gdc_launch_dependents()
+    tile: gl.constexpr = gl.NVMMASharedLayout.get_default_for([shape.block_n, shape.dim], gl.float16)
+    STAGES: gl.constexpr = shape.stages
+    queries = gl.allocate_shared_memory(gl.float16, [2, HALF, shape.dim], tile)
+    totals = gl.allocate_shared_memory(gl.float32, [2, HALF], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    k = gl.allocate_shared_memory(gl.float16, [STAGES, shape.block_n, shape.dim], tile)
+    v = gl.allocate_shared_memory(gl.float16, [STAGES, shape.block_n, shape.dim], tile)
+    stages = (barriers(STAGES), barriers(STAGES), barriers(STAGES, 2), barriers(STAGES, 2))
+    first = Ring(queries.index(0), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(0))
+    second = Ring(queries.index(1), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(1))
+    given = Given(positions, starts, items, factors)
+    if PDL:
+        gdc_wait()
+    gl.warp_specialize(
+        [
+            (_attend, (q, given, first, out, scale, 0, shape)),
+            (_attend, (q, given, second, out, scale, 1, shape)),
+            (_copy, (keys, values, pages, given, first, shape)),
+        ],
+        [4, 1],
+        [REGISTERS, 24],
+    )

@@ -1,0 +1,168 @@
+"""Kernels in Gluon, for compute capability 9.0, as far as the installed Triton compiles them.
+
+Gluon changes from one Triton to the next. Where a name is missing or a kernel doesn't compile, a warning says so once,
+`usable` is False from then on, and with that the choice falls on a portable kernel.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from octavo.backends.gpu.device.torch_device import Target
+from octavo.backends.gpu.launch.call import Calls, Grid, Launch
+from octavo.errors import OctavoError
+
+log = logging.getLogger("octavo")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+Name = Literal[
+    "int8", "w4a8", "fp8", "mixed", "mixed_stream", "mixed_even", "experts", "prefill", "eights", "decode",
+]  # fmt: skip
+FOLDER = "octavo.backends.gpu"
+MODULES: dict[Name, str] = {
+    "int8": "matmul.w8a8.int8_hopper_kernel",
+    "w4a8": "matmul.w8a8.int8_hopper_kernel",
+    "fp8": "matmul.w8a8.fp8_hopper_kernel",
+    "mixed": "matmul.w4a16.hopper_kernel",
+    "mixed_stream": "matmul.w4a16.streamk_kernel",
+    "mixed_even": "matmul.w4a16.streamk_multicta_kernel",
+    "experts": "matmul.experts.hopper_kernel",
+    "prefill": "attention.prefill_hopper_kernel",
+    "eights": "attention.prefill_8bit_kernel",
+    "decode": "attention.decode_mma_kernel",
+}
+
+KERNELS: dict[Name, str] = {
+    "mixed_stream": "mixed_stream_kernel",
+    "mixed_even": "mixed_even_kernel",
+    "decode": "decode_mma_kernel",
+}
+
+_given_up: set[Name] = set()
+_said: set[str] = set()
+
+
+class Unusable(Exception):  # noqa: N818
+    """A kernel in Gluon can't be made; `usable` is False from now on."""
+
+
+def usable(name: Name) -> bool:
+    """Whether there is such a kernel: it can be imported, and no compile has failed so far."""
+    if name in _given_up:
+        return False
+    with suppress(Unusable):
+        kernel(name)
+        return True
+    return False
+
+
+def given_up() -> frozenset[Name]:
+    """The kernels that can't be made, as far as that is known."""
+    return frozenset(_given_up)
+
+
+def kernel(name: Name) -> Any:
+    """The kernel. Raises Unusable if it can't be imported."""
+    with attempt(name):
+        return getattr(importlib.import_module(f"{FOLDER}.{MODULES[name]}"), KERNELS.get(name, f"{name}_hopper_kernel"))
+
+
+@contextmanager
+def attempt(name: Name) -> Iterator[None]:
+    """Raises Unusable for what goes wrong inside, unless it is the device's or the caller's fault."""
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, OctavoError | Unusable) or _of_device(error):
+            raise
+        _given_up.add(name)
+        import triton
+
+        cause = _cause(error)
+        if cause not in _said:
+            _said.add(cause)
+            log.warning(
+                "device gpu: Triton %s can't compile the kernel %s of Gluon (%s); slower, portable kernels run instead",
+                triton.__version__, name, cause,
+            )  # fmt: skip
+        raise Unusable(cause) from error
+
+
+def or_portable(product: Callable[P, T]) -> Callable[P, T]:
+    """The product once more if a kernel in Gluon turns out not to compile: it is not `usable` then."""
+
+    @wraps(product)
+    def either(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return product(*args, **kwargs)
+        except Unusable:
+            return product(*args, **kwargs)
+
+    return either
+
+
+def _of_device(error: Exception) -> bool:
+    import torch
+
+    return isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError) or str(error).startswith("Triton Error [")
+
+
+def _cause(error: BaseException) -> str:
+    """What the compiler stumbled over, in a line: its own errors quote the kernel around it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[-1].strip()}"
+
+
+class Preferred(Launch):
+    """A launch of a kernel in Gluon; if that can't be compiled, the calls that `otherwise` makes take its place."""
+
+    def __init__(
+        self, name: Name, otherwise: Callable[[], Sequence[Callable[[], None]]], target: Target, grid: Grid,
+        *arguments: Any, **options: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(target, options.pop("kernel", None) or kernel(name), grid, *arguments, **options)
+        self._name: Name = name
+        self._otherwise = otherwise
+        self._others: Calls | None = None
+
+    def prepare(self) -> Any:
+        with suppress(Unusable), attempt(self._name):
+            return super().prepare()
+        return None
+
+    def __call__(self) -> None:
+        if self._others is None and self._name not in _given_up:
+            with suppress(Unusable), attempt(self._name):
+                super().__call__()
+                return
+        if self._others is None:
+            self._others = Calls(self._otherwise())
+        self._others()
+
+
+def tile_layout(block: list[int], kind: Any) -> Any:
+    """How a tile lies in shared memory: as tensor cores read it, or, of int32, row by row."""
+    from triton.experimental.gluon import language as gl
+
+    if kind == gl.int32:
+        return gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=2)
+    return gl.NVMMASharedLayout.get_default_for(block, kind)
+
+
+def tiles(x: Any, rows: int, columns: int) -> Any:
+    """A descriptor of tiles of a float16, int8, fp8 or int32 matrix, with their `tile_layout`."""
+    import torch
+    from triton.experimental.gluon import language as gl
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    kinds = {torch.float16: gl.float16, torch.int32: gl.int32}  # that of fp8 is that of int8, too
+    layout = tile_layout([rows, columns], kinds.get(x.dtype, gl.int8))
+    return TensorDescriptor.from_tensor(x, [rows, columns], layout)

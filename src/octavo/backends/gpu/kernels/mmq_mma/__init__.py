@@ -1,1 +1,0 @@
-"""Products with some tokens by `mma.sync`: the kernel, what a lane decodes, and the instructions."""

@@ -1,0 +1,152 @@
+"""Bound calls: a kernel with its grid and arguments, and a run of them as one captured graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from octavo.backends.gpu.compile.warm_up import Making
+from octavo.backends.gpu.device.driver import prefer_shared_memory
+from octavo.backends.gpu.device.torch_device import Target
+from octavo.backends.gpu.launch.arguments import Constant, for_triton
+
+Grid = tuple[int, ...]
+SHARES = ((32 << 10, -1), (112 << 10, 75))
+"""Bytes of shared memory that the kernels of a step need at the most, and the percentage of the L1 that all of them ask
+for as such: 196 KiB on an H200; -1 leaves it to the driver."""
+
+
+class Launch:
+    """A kernel launch whose arguments are known, see `arguments`; `warps` and `stages` are how it is compiled.
+
+    `exact`: products and sums are rounded one by one, as they are written, and not fused. A kernel that has a constant
+    PDL may be launched before the one before it ends, if the device can.
+    """
+
+    def __init__(
+        self, target: Target, kernel: Any, grid: Grid, *arguments: Any, warps: int = 4, stages: int = 3,
+        exact: bool = False, **constants: Any,
+    ) -> None:  # fmt: skip
+        self.kernel, self._grid = kernel, (*grid, *(1,) * (3 - len(grid)))
+        self.made: Any = None
+        self._shares_l1 = target.arch == "sm_90"
+        self._arguments = for_triton(arguments)
+        how = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": not exact}
+        self._options = {**dict(zip(constants, for_triton(tuple(constants.values())), strict=True)), **how}
+        if "PDL" in kernel.arg_names:
+            self._options["PDL"] = target.pdl
+            if target.pdl:
+                self._options["launch_pdl"] = True
+        self._run: Callable[[], object] = partial(kernel[self._grid], *self._arguments, **self._options)
+
+    def __call__(self) -> None:
+        self._run()
+
+    @property
+    def compiled_for(self) -> tuple[Any, ...]:
+        """What the compiled kernel depends on: launches for which this is equal share one."""
+        return id(self.kernel), *map(_kind, self._arguments), *sorted(self._options.items())
+
+    def prepare(self) -> Any:
+        """The compiled kernel, loaded; it is compiled unless this process has it. None where it can't be."""
+        from octavo.backends.gpu.compile.cache import with_cache
+
+        made = self.kernel.warmup(*self._arguments, grid=self._grid, **self._options)
+        with_cache(lambda: made.run)  # Triton loads a kernel when it is first asked for this
+        return made
+
+    def use(self, made: Any) -> None:
+        """Launch a kernel that was compiled for this, or for its like, without asking again what it is compiled for."""
+        self.made = made
+        rest = self.kernel.arg_names[len(self._arguments) :]
+        self._run = partial(made[self._grid], *self._arguments, *(self._options[name] for name in rest))
+
+    @property
+    def sharing(self) -> tuple[int, int] | None:
+        """The loaded kernel, and the bytes of shared memory that it needs; None where nothing is known of how it shares
+        the L1."""
+        return (self.made.function, self.made.metadata.shared) if self._shares_l1 and self.made is not None else None
+
+
+def share_l1(launches: Sequence[Launch]) -> None:
+    """Have kernels that are captured together ask for one division of the L1: where the next one wants another, a
+    multiprocessor has to be empty before it begins."""
+    needs = dict(found for launch in launches if (found := launch.sharing) is not None)
+    if needs:
+        most = max(needs.values())
+        prefer_shared_memory(needs, next((percent for limit, percent in SHARES if most <= limit), -1))
+
+
+def _kind(argument: Any) -> Any:
+    """What a kernel is compiled for in an argument, at least: the type, a tensor's alignment and whether 31 bits are
+    enough for its bytes, whether a number is 1 or a multiple of 16."""
+    if argument is None:
+        return None
+    if isinstance(argument, tuple):
+        return type(argument), *map(_kind, argument)
+    if isinstance(argument, int):
+        bits = 32 if -(1 << 31) <= argument < 1 << 31 else 64 if argument < 1 << 63 else 65
+        return type(argument), argument == 1, argument % 16 == 0, bits
+    if hasattr(argument, "data_ptr"):
+        return argument.dtype, argument.data_ptr() % 16 == 0, argument.untyped_storage().nbytes() < 1 << 31
+    constant = getattr(argument, "value", None)
+    if isinstance(constant, Constant):
+        return constant
+    if hasattr(argument, "block_shape"):  # a descriptor of tiles
+        return argument.base.dtype, tuple(argument.block_shape), repr(getattr(argument, "layout", None))
+    return type(argument)
+
+
+class Calls:
+    """Calls one after the other."""
+
+    def __init__(self, calls: Sequence[Callable[[], None]]) -> None:
+        self.calls = tuple(calls)
+
+    def __call__(self) -> None:
+        for call in self.calls:
+            call()
+
+
+class Captured(Calls):
+    """Calls that run one by one the first time, and from the second on as one captured graph.
+
+    The kernels of its launches are being made from when it is made on, and are waited for before the first run.
+    """
+
+    def __init__(self, calls: Sequence[Callable[[], None]]) -> None:
+        super().__init__(calls)
+        self._making: Making | None = Making([call for call in calls if isinstance(call, Launch)])
+        self._runs = 0
+        self._graph: Any = None
+
+    def is_ready(self) -> bool:
+        return self._making is None or self._making.is_done
+
+    def make_ready(self) -> None:
+        if self._making is not None:
+            self._making.finish()
+            self._making = None
+
+    def __call__(self) -> None:
+        self.make_ready()
+        self._runs += 1
+        if self._runs == 1:
+            super().__call__()
+            return
+        if self._graph is None:
+            self._graph = self._capture()
+        self._graph.replay()
+
+    def _capture(self) -> Any:
+        import torch
+
+        cuda: Any = torch.cuda
+        cuda.current_blas_handle()  # each thread has its own, and none can be made during a capture
+        torch.cuda.synchronize()
+        share_l1([call for call in self.calls if isinstance(call, Launch)])  # a graph keeps what is asked for now
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            super().__call__()
+        return graph

@@ -1,0 +1,88 @@
+"""What of activations their readers take, where they could be made both as codes and in the order of
+`gemm_mixed_hopper`: the other is not made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from octavo.backends.gpu.compile import gluon
+from octavo.backends.gpu.launch.call import Captured
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.values import Activation
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.epilogue_fusion import Bound
+from octavo.backends.gpu.matmul.launch import library_multiplies
+from octavo.backends.gpu.weights.packed import QuantWeight
+from octavo.graph.node import Graph
+from octavo.graph.protocol import Call
+
+ALL = frozenset({"plain", "ordered"})
+
+
+class Narrowed(Captured):
+    """Calls that make of activations only what is read.
+
+    whole  calls that make all of it. They are taken where a kernel in Gluon turns out not to compile before the calls
+           are captured: the one in its place may read the other half
+    """
+
+    def __init__(self, calls: Sequence[Call], whole: Sequence[Call]) -> None:
+        self._known, self._whole = gluon.given_up(), tuple(whole)
+        super().__init__(calls)
+
+    def __call__(self) -> None:
+        self.make_ready()
+        if self._graph is None and gluon.given_up() != self._known:
+            self.calls = self._whole
+        super().__call__()
+
+
+def wanted(c: Context, bound: Sequence[Bound], graph: Graph) -> dict[int, frozenset[str]]:
+    """By the number of a node that was bound, what its readers want of its result, where that is not all of it."""
+    places, users = {id(b.node): i for i, b in enumerate(bound)}, graph.users()
+    found: dict[int, frozenset[str]] = {}
+    for i, b in enumerate(bound):
+        if isinstance(b.out, Activation) and b.out.both:
+            readers = [places.get(id(user), -1) for user in users[id(b.node)]]
+            kinds = frozenset().union(*(ALL if r < 0 else _taken(c, bound[r], b.out) for r in readers))
+            if kinds and kinds != ALL:
+                found[i] = kinds
+    return found
+
+
+def may_copy(c: Context) -> bool:
+    """Whether there are such products on this device, so that attention asks what `copies` says."""
+    return dispatch.ordered(dispatch.ORDERED_MIN_TOKENS, c.target.arch)
+
+
+def copies(c: Context, bound: Sequence[Bound]) -> bool:
+    """Whether products copy weights to shared memory: one takes activations in that order, or the library has most."""
+    products = [b for b in bound if b.node.op.startswith("mul_mat")]
+    of_library = [b for b in products if any(library_multiplies(c, w, b.out) for w in b.inputs)]
+    if 2 * len(of_library) > len(products):
+        return True
+    some = {id(b.out): b.out for b in bound if isinstance(b.out, Activation) and b.out.both}
+    readers = ((b, some[id(x)]) for b in bound for x in b.inputs if id(x) in some)
+    return any("ordered" in (_of_products(c, b, x) or ()) for b, x in readers)
+
+
+def _taken(c: Context, reader: Bound, x: Activation) -> frozenset[str]:
+    """What a node takes of x."""
+    return _of_products(c, reader, x) or ALL
+
+
+def _of_products(c: Context, reader: Bound, x: Activation) -> frozenset[str] | None:
+    """What products by quantized weights take of x; None for anything else."""
+    if reader.node.op in ("mul_mat", "mul_mat_add"):
+        weights = list(reader.inputs[:1])
+    elif reader.node.op == "mul_mat_concat":
+        weights = list(reader.inputs[1:])
+    else:
+        return None
+    if c.deterministic or not all(isinstance(w, QuantWeight) for w in weights):
+        return None
+    return frozenset(
+        "ordered" if dispatch.mixed_gemm(w.layout, w.n, w.kp, x.tokens, c.target.arch) else "plain"
+        for w in cast("list[QuantWeight]", c.joined(weights))
+    )

@@ -1,0 +1,46 @@
+"""Activations of 8 bits with a scale for each token: int8 or e4m3. Alone, or after a norm or an activation."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from octavo.backends.gpu.matmul.activations import read, weight_of
+from octavo.backends.gpu.matmul.w8a8.quantize_kernel import ROUND, fp8_bits
+
+
+@triton.jit
+def token_codes_kernel(
+    source, codes, scales, k, top, given, KIND: tl.constexpr, CODE: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
+):
+    """Program token: its codes, bytes [T, K], and its scale, float32 [T]: max|value| / top, or `given`. B >= K.
+
+    KIND is that of the Source. CODE: "int8", round(value / scale), halves to even; or "e4m3", the nearest number. A
+    token with NaN has the scale NaN, so that it is not lost. With a scale that is given, values beyond the codes are
+    cut off, and one of Inf counts as NaN.
+    """
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, B)
+    weight = weight_of(source, at, at < k, KIND)
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    value = read(source, weight, token, at, at < k, k, KIND)
+    low = -top
+    if given is None:
+        odd = tl.max((value != value).to(tl.int32), 0)  # noqa: PLR0124 - NaN
+        scale = tl.div_rn(tl.max(tl.abs(value), 0), top)
+    else:
+        odd = tl.max((value - value != 0).to(tl.int32), 0)
+        scale = given
+        if CODE == "int8":
+            low = low - 1
+    value = tl.div_rn(value, tl.where(scale > 0, scale, 1.0))
+    value = tl.minimum(tl.maximum(value, low), top)
+    if CODE == "int8":
+        code = (value + ROUND - ROUND).to(tl.int8)
+    else:
+        code = fp8_bits(value, False)
+    tl.store(codes.data + token * codes.stride + at, code, mask=at < k)
+    tl.store(scales + token, tl.where(odd > 0, float("nan"), scale))

@@ -1,0 +1,151 @@
+"""Steps of one token in which products finish their results for the next ones: a norm, or SwiGLU, and quantizing are
+no launches of their own there.
+
+A product by `matvec_stream` has programs that compute whole units of 16 results. Such a unit is quantized with a scale
+of its own; who multiplies next divides by the root of the mean square, from sums of squares that units leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, cast
+
+import torch
+
+from octavo.backends.gpu.launch.arguments import StreamEnd, StreamToken
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.values import Activation, parts
+from octavo.backends.gpu.matmul.matvec_persistent.launch import UNIT, MatvecStreamShape, finishing, multiply, shape_of
+from octavo.backends.gpu.weights.layout import TILE
+from octavo.backends.gpu.weights.packed import QuantWeight
+from octavo.graph.node import Graph, Node
+from octavo.graph.ops import VIEWS
+from octavo.graph.protocol import Call
+
+
+class Bound(NamedTuple):
+    """A node with its values and its calls."""
+
+    node: Node
+    inputs: Sequence[Any]
+    out: Any
+    calls: list[Call]
+
+
+@dataclass(frozen=True)
+class Product:
+    """A product of one token whose matrices all have a shape of `matvec_stream`; results lie side by side in `y`."""
+
+    weights: list[QuantWeight]
+    shapes: list[MatvecStreamShape]
+    x: Activation
+    y: torch.Tensor
+    terms: Sequence[torch.Tensor]
+
+    def calls(self, c: Context, x: StreamToken | None, finish: Finish | None) -> list[Call]:
+        """With tokens `x` in place of its own, and its results finished."""
+        token = x or self.x.q8_1
+        if finish is not None:
+            y = None if finish.shape.ends == "swiglu" else self.y
+            return [multiply(c, finish.shape, self.weights[0], token, y, self.terms, finish.end)]
+        ys: Sequence[torch.Tensor] = cast(Any, self.y).split([w.n for w in self.weights], 1)
+        return [
+            multiply(c, shape, w, token, y, self.terms)
+            for w, shape, y in zip(self.weights, self.shapes, ys, strict=True)
+        ]
+
+
+class Finish(NamedTuple):
+    """How a product finishes its results."""
+
+    shape: MatvecStreamShape
+    end: StreamEnd
+
+
+def finished(c: Context, bound: Sequence[Bound], graph: Graph) -> list[Call]:
+    """The calls of what was bound, where `graph` has all who read their results, as fewer that do the same."""
+    products = {} if c.deterministic else {i: p for i, b in enumerate(bound) if (p := _product(c, b)) is not None}
+    places, users = {id(b.node): i for i, b in enumerate(bound)}, graph.users()
+    tokens: dict[int, StreamToken] = {}  # of products, by place
+    ends: dict[int, Finish] = {}
+    gone: set[int] = set()
+    busy: list[int] = []  # the place of the last reader of each piece of memory
+    for i, b in enumerate(bound):
+        maker = _maker(b, places, users)
+        readers = [places.get(id(u), -1) for u in users[id(b.node)]]
+        if not readers or not {maker, *readers} <= products.keys():
+            continue
+        shape = _shape(c, products[maker], b)
+        if shape is None:
+            continue
+        slot = next((s for s, last in enumerate(busy) if last < maker), len(busy))
+        busy[slot : slot + 1] = [max(readers)]
+        end, token = _memory(c, slot, b)
+        ends[maker] = Finish(shape, end)
+        tokens.update(dict.fromkeys(readers, token))
+        gone.add(i)
+    calls: list[Call] = []
+    for i, b in enumerate(bound):
+        if i in ends or i in tokens:
+            calls += products[i].calls(c, tokens.get(i), ends.get(i))
+        elif i not in gone:
+            calls += b.calls
+    return calls
+
+
+def _product(c: Context, b: Bound) -> Product | None:
+    if b.node.op in ("mul_mat", "mul_mat_add"):
+        weight, x, *terms = b.inputs
+        weights = [weight]
+    elif b.node.op == "mul_mat_concat":
+        (x, *weights), terms = b.inputs, []
+    else:
+        return None
+    if not isinstance(x, Activation) or x.tokens != 1 or not all(isinstance(w, QuantWeight) for w in weights):
+        return None
+    weights = cast(list[QuantWeight], c.joined(weights))
+    shapes = [shape_of(w.layout, w.n, w.kp, c.target.arch) for w in weights]
+    if None in shapes:
+        return None
+    return Product(weights, shapes, x, b.out, terms)  # type: ignore[arg-type]
+
+
+def _maker(b: Bound, places: dict[int, int], users: dict[int, list[Node]]) -> int:
+    """The place of the product whose results alone `b` norms or activates, and quantizes; -1 for none."""
+    if b.node.op not in ("rms_norm", "swiglu") or not b.node.quantizes or not isinstance(b.out, Activation):
+        return -1
+    if b.out.tokens != 1:
+        return -1
+    if b.node.op == "rms_norm":
+        return places.get(id(b.node.inputs[0]), -1)
+    first, second = b.node.inputs
+    source = first.inputs[0] if first.op == "columns" else None
+    if source is None or second.op != "columns" or second.inputs[0] is not source:
+        return -1
+    half = source.shape[1] // 2  # type: ignore[operator]
+    whole = (first.attrs["start"], second.attrs["start"], first.attrs["size"]) == (0, half, half)
+    alone = all(u.op in VIEWS and users[id(u)] == [b.node] for u in users[id(source)])
+    return places.get(id(source), -1) if whole and alone else -1
+
+
+def _shape(c: Context, product: Product, b: Bound) -> MatvecStreamShape | None:
+    """The shape of a product that finishes its results, which are units of one matrix, for `b`."""
+    (weight, *others), ends = product.weights, b.node.op
+    width = product.y.shape[1] // (2 if ends == "swiglu" else 1)
+    if others or b.out.k != width or width % TILE:
+        return None
+    return finishing(weight.layout, weight.n, weight.kp, c.target.arch, ends)  # type: ignore[arg-type]
+
+
+def _memory(c: Context, slot: int, b: Bound) -> tuple[StreamEnd, StreamToken]:
+    """What a product leaves and the next ones read."""
+    k = b.out.k
+    memory = c.shared(f"token {slot}", 2 * k, torch.uint8)
+    codes, *others = parts(memory, (k, *(k // UNIT * 4,) * 3))
+    scale, sums, squares = (p.view(torch.float32) for p in others)
+    codes = codes.view(torch.int8)
+    normed = b.node.op == "rms_norm"
+    weight, eps = (b.inputs[1], float(b.node.attrs["eps"])) if normed else (None, 0.0)
+    end = StreamEnd(codes, scale, sums, squares if normed else None, weight)
+    return end, StreamToken(codes.view(torch.int32), scale, None, sums, 1, squares if normed else None, eps)

@@ -1,0 +1,184 @@
+"""Products with experts: which kernel for how many pairs of a token and an expert."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from octavo.backends.gpu.attention.tiles import exact_products
+from octavo.backends.gpu.compile import gluon
+from octavo.backends.gpu.launch.arguments import Constant, Matrix, Source, matrix
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.matmul import activations, dispatch
+from octavo.backends.gpu.matmul.experts import kernel as experts
+from octavo.backends.gpu.matmul.w4a16.launch import f16_scales, tile_shapes
+from octavo.backends.gpu.matmul.w4a16.shapes import MixedGemmShape
+from octavo.backends.gpu.weights.packed import FloatWeight, QuantWeight
+from octavo.graph.protocol import Call
+
+SHORT_K = 1024
+FEW_PAIRS = 8
+"""Pairs up to which those with a short K read each its expert's weights for themselves."""
+MOST_READS = 1.75
+"""Times that an expert in use may be read on average, with a longer K, before sorting pairs pays."""
+SORT_BLOCK = 1024
+FLOAT_BLOCK = 1024
+
+
+def sorts(n_pairs: int, n_experts: int, kp: int) -> bool:
+    """Whether so many pairs are to be sorted, so that an expert's weights are read for all of its pairs together."""
+    if kp <= SHORT_K:
+        return n_pairs > FEW_PAIRS
+    in_use = n_experts * (1 - (1 - 1 / n_experts) ** n_pairs)
+    return n_pairs > MOST_READS * in_use
+
+
+@dataclass(frozen=True)
+class ExpertsShape(Constant):
+    """A program of `experts_kernel`.
+
+    block_m  pairs of a token and an expert
+    block_n  rows of weights
+    warps
+    stages   of loads
+    """
+
+    block_m: int
+    block_n: int
+    warps: int
+    stages: int = 3
+
+
+def shape_of(n_pairs: int, n_experts: int, kp: int, arch: str) -> ExpertsShape:
+    """About as many pairs a program as an expert has on average; measured on an H100 with 128 experts of 768 x 2048."""
+    average = n_pairs / n_experts
+    if arch == "interpreter":
+        return ExpertsShape(16 if average <= 12 else 64, 64, 1)
+    if average <= 12:
+        return ExpertsShape(16, 128, 8) if kp <= SHORT_K else ExpertsShape(16, 64, 4)
+    if average <= 48 or arch.startswith("gfx11"):  # where more pairs do not fit the registers
+        return ExpertsShape(32, 64, 4)
+    return ExpertsShape(64, 64, 4) if kp <= SHORT_K else ExpertsShape(64, 128, 8)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Activations of products with experts.
+
+    x       what they are made of, to tell them from others
+    source  float32 rows, and what is made of them: `kind`
+    count   of rows
+    """
+
+    x: torch.Tensor
+    source: Source
+    kind: str
+    count: int
+
+
+def sorted_product(
+    c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+) -> list[Call]:
+    """The calls for out f32 [T, used, n]: row i = (token, choice) is expert ids[i] times row i // sharing of `rows`.
+
+    Pairs are sorted, and rows made float16, by the first product of a plan that has them; others find both.
+    """
+    shape = dispatch.mixed_experts(w.layout, w.n, ids.numel() / w.experts, c.target.arch)
+    if shape:
+        with suppress(gluon.Unusable), gluon.attempt("experts"):
+            return _by_hopper(c, shape, w, rows, ids, out, sharing)
+    return _portable(c, w, rows, ids, out, sharing)
+
+
+def _portable(c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int) -> list[Call]:
+    n_pairs = ids.numel()
+    calls, order, counts = _sorted(c, w, ids), *_order(c, w, n_pairs)
+    halves = c.shared("expert inputs", rows.count * w.kp, torch.float16)
+    if not c.holds("halved", rows.x):
+        grid = (rows.count, -(-w.kp // FLOAT_BLOCK))
+        calls.append(c.launch(activations.float_kernel, grid, rows.source, Matrix(halves, w.kp), None, w.k, w.kp,
+                              KIND=rows.kind, B=FLOAT_BLOCK))  # fmt: skip
+    shape = shape_of(n_pairs, w.experts, w.kp, c.target.arch)
+    most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
+    y = out.view(n_pairs, w.n)
+    calls.append(c.launch(
+        experts.experts_kernel, (-(-w.n // shape.block_n), most), w.planes(), halves, order, counts, matrix(y), w.n,
+        w.experts, sharing, EXPERTS=1 << (w.experts - 1).bit_length(), shape=shape, ASM=c.target.asm,
+        warps=shape.warps, stages=shape.stages,
+    ))  # fmt: skip
+    return calls
+
+
+def float_product(
+    c: Context, w: FloatWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+) -> list[Call]:
+    """As `sorted_product`, with weights that are floats: rows are rounded to their type."""
+    n_pairs = ids.numel()
+    dtype = torch.float32 if c.target.arch == "interpreter" else w.data.dtype  # which multiplies no bfloat16
+    calls, order, counts = _sorted(c, w, ids), *_order(c, w, n_pairs)
+    x = c.shared("expert inputs", rows.count * w.k, dtype)
+    if not c.holds(f"expert inputs {dtype}", rows.x):
+        grid = (rows.count, -(-w.k // FLOAT_BLOCK))
+        calls.append(c.launch(activations.float_kernel, grid, rows.source, Matrix(x, w.k), None, w.k, w.k,
+                              KIND=rows.kind, B=FLOAT_BLOCK))  # fmt: skip
+    shape = shape_of(n_pairs, w.experts, w.k, c.target.arch)
+    most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
+    calls.append(c.launch(
+        experts.float_experts_kernel, (-(-w.n // shape.block_n), most), w.data, Matrix(x, w.k), order, counts,
+        matrix(out.view(n_pairs, w.n)), w.n, w.experts, sharing, EXPERTS=1 << (w.experts - 1).bit_length(),
+        shape=shape, PRECISION=exact_products(c.target.arch) if dtype == torch.float32 else None, warps=shape.warps,
+        stages=shape.stages,
+    ))  # fmt: skip
+    return calls
+
+
+def _order(c: Context, w: QuantWeight | FloatWeight, n_pairs: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory for what `sort_kernel` finds: the order of pairs, and how many an expert has."""
+    return c.shared("order", n_pairs, torch.int32), c.shared("counts", w.experts, torch.int32)
+
+
+def _sorted(
+    c: Context, w: QuantWeight | FloatWeight, ids: torch.Tensor, tiles: torch.Tensor | None = None, most: int = 0
+) -> list[Call]:
+    """The call that sorts pairs, unless a product before has left these; also in `tiles` of up to `most`."""
+    held = c.holds("sorted", ids)
+    if tiles is None and held:
+        return []
+    if tiles is not None and c.holds(f"tiles of {most}", ids) and held:
+        return []
+    order, counts = _order(c, w, ids.numel())
+    block, warps = (SORT_BLOCK, 4) if ids.numel() <= 4 * SORT_BLOCK else (4 * SORT_BLOCK, 16)
+    return [c.launch(experts.sort_kernel, (w.experts,), ids, order, counts, tiles, ids.numel(), BLOCK_M=most,
+                     B=block, warps=warps)]  # fmt: skip
+
+
+def _by_hopper(
+    c: Context, shape: MixedGemmShape, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+) -> list[Call]:
+    """As `sorted_product`, by `experts_hopper`: rows are sorted, too. Scales become float16 the first time."""
+    n_pairs, n_rows = ids.numel(), w.experts * w.n
+    order, _ = _order(c, w, n_pairs)
+    n_tiles = n_pairs // shape.block_m + w.experts
+    tiles = c.shared(f"tiles of {shape.block_m}", 3 * n_tiles, torch.int32)
+    calls = _sorted(c, w, ids, tiles, shape.block_m)
+    x = c.shared("sorted inputs", n_pairs * w.kp, torch.float16)
+    held = c.holds("gathered for", ids)
+    if not c.holds("gathered", rows.x) or not held:
+        block = min(FLOAT_BLOCK, 1 << (w.kp - 1).bit_length())
+        calls.append(c.launch(experts.gather_kernel, (n_pairs, -(-w.kp // block)), rows.source, order, x, sharing, w.k,
+                              w.kp, KIND=rows.kind, B=block))  # fmt: skip
+    planes = w.planes(torch.int8)
+    codes: Any = planes.codes8 if w.layout.planes[0] == 8 else planes.codes4
+    of_x, of_codes, of_codes2, of_scales = tile_shapes(w.layout, shape)
+    calls.append(gluon.Preferred(
+        "experts", lambda: _portable(c.begin_plan(), w, rows, ids, out, sharing), c.target,
+        (-(-w.n // shape.block_n) * n_tiles,),
+        gluon.tiles(x.view(n_pairs, w.kp), *of_x), gluon.tiles(codes.view(n_rows, -1), *of_codes),
+        gluon.tiles(planes.codes2.view(n_rows, -1), *of_codes2) if planes.codes2 is not None else None,
+        gluon.tiles(f16_scales(c, w), *of_scales), order, tiles, matrix(out.view(n_pairs, w.n)), w.n, w.kp,
+        layout=w.layout, shape=shape, warps=shape.warps,
+    ))  # fmt: skip
+    return calls

@@ -1,0 +1,271 @@
+"""Products of weights and activations: which kernel for how many tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, cast
+
+import torch
+
+from octavo.backends.gpu.launch.arguments import ExpertIds, Matrix, Q8Activation, Source, matrix
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.values import Activation
+from octavo.backends.gpu.matmul import activations, dispatch
+from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
+from octavo.backends.gpu.matmul.matvec.codebook_kernel import grid_matvec_kernel
+from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
+from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
+from octavo.backends.gpu.matmul.matvec_persistent import codebook_launch as codebook_persistent
+from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
+from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
+from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
+from octavo.backends.gpu.matmul.w4a16.launch import mixed_gemm, mixed_pair
+from octavo.backends.gpu.pointwise import kernel as pointwise
+from octavo.backends.gpu.weights.packed import FloatWeight, QuantWeight
+from octavo.graph.protocol import Call
+
+Weight = QuantWeight | FloatWeight
+TF32_MIN_ROWS = 512
+"""Rows of a matrix of f32 from which on products with more than one token are of tf32 numbers."""
+MOST_PAIRED = 2048
+"""Values of a row up to which products by two matrices with different layouts are one launch; longer ones lose."""
+
+
+def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
+    """The calls for y [T, n] = x [T, k] @ weight.T + terms."""
+    if isinstance(weight, FloatWeight):
+        return _float_product(c, weight, x, y, terms)
+    assert isinstance(x, Activation)
+    if c.deterministic:
+        shape = dispatch.mmq_any(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+        return [_mmq_dot(c, shape, weight, x, y, terms)]
+    in_registers = dispatch.mixed_gemm(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    if in_registers and x.both:
+        return mixed_gemm(c, in_registers, weight, x, y, terms, lambda: product(c, weight, x, y, terms))
+    if x.tokens > dispatch.INT8_MAX_TOKENS:
+        return halves_product(c, weight, x.halves, y, terms)
+    mma = dispatch.mmq_mma(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    if mma:
+        return [_mmq_mma(c, mma, weight, x, y, terms)]
+    if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
+        streamed = _streamed(c, weight, x, y, terms) if x.tokens == 1 else None
+        if streamed:
+            return [streamed]
+        return [_matvec(c, weight, x.q8_1, None, y, terms)]
+    shape = dispatch.mmq_dot(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    return [_mmq_dot(c, shape, weight, x, y, terms)]
+
+
+def _streamed(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call | None:
+    """The call for one token by a kernel whose programs take row after row; None where others are faster."""
+    points = codebook_persistent.shape_of(w.layout.grid, w.n, w.kp, c.target.arch)
+    if points:
+        return codebook_persistent.multiply(c, points, w, x.q8_1, y, terms)
+    rows = matvec_persistent.shape_of(w.layout, w.n, w.kp, c.target.arch)
+    return matvec_persistent.multiply(c, rows, w, x.q8_1, y, terms) if rows else None
+
+
+def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[torch.Tensor]) -> list[Call]:
+    """The calls for out = x @ weight.T of two weights at once; none where these are better two calls of `product`."""
+    if len(weights) != 2 or c.deterministic or not isinstance(x, Activation):
+        return []
+    if not all(isinstance(w, QuantWeight) for w in weights):
+        return []
+    both = cast("Sequence[QuantWeight]", weights)
+    if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
+        return _matvec_pair(c, both, x, outs)
+    one, other = ((w.layout, w.n, w.kp) for w in both)
+    pair = dispatch.even_pair(one, other, x.tokens, c.target.arch)
+    if pair is None or not x.both:
+        return []
+
+    def apart() -> list[Call]:
+        return [call for w, y in zip(both, outs, strict=True) for call in product(c, w, x, y, ())]
+
+    return mixed_pair(c, pair, both, x, outs, apart)
+
+
+def _matvec_pair(c: Context, weights: Sequence[QuantWeight], x: Activation, outs: Sequence[torch.Tensor]) -> list[Call]:
+    found = list[tuple[QuantWeight, dispatch.MatvecShape]]()
+    for w in weights:
+        if w.layout.grid is not None or w.kp > MOST_PAIRED:
+            return []
+        arch = c.target.arch
+        streams = x.tokens == 1 and w.layout.bits < 8 and matvec_persistent.shape_of(w.layout, w.n, w.kp, arch)
+        if streams or dispatch.mmq_mma(w.layout, w.n, w.kp, x.tokens, arch):
+            return []
+        found.append((w, dispatch.matvec(w.layout, w.n, w.kp, x.tokens, arch)))
+    (first, shape), (other, other_shape) = found
+    if other_shape.warps != shape.warps:
+        other_shape = shape
+    programs = -(-first.n // shape.block_n) - (-other.n // other_shape.block_n)
+    return [c.launch(
+        matvec_pair_kernel, (programs,), first.planes(), other.planes(), x.q8_1.as_words(), *map(matrix, outs),
+        first.n, other.n, TOKENS=x.tokens, shape=shape, other_shape=other_shape, ASM=c.target.asm,
+        warps=shape.warps,
+    )]  # fmt: skip
+
+
+def _matvec(
+    c: Context, w: QuantWeight, x: Q8Activation, experts: ExpertIds | None, y: torch.Tensor,
+    terms: Sequence[torch.Tensor],
+) -> Call:  # fmt: skip
+    """The call for each row of y, of a token or of a pair of a token and an expert."""
+    pairs = () if experts is None else (len(y),)
+    tokens = len(y) if experts is None else 1
+    kernel: Any = matvec_kernel
+    shape: dispatch.MatvecShape | dispatch.GridShape
+    if w.layout.grid is None and not w.layout.digits:
+        shape = dispatch.matvec(w.layout, w.n, w.kp, tokens, c.target.arch, pairs=experts is not None)
+    else:
+        rows = w.n if experts is None or c.deterministic else w.n * len(y)
+        kernel, shape = grid_matvec_kernel, dispatch.grid_matvec(w.layout, rows, w.kp, tokens, c.target.arch)
+    return c.launch(
+        kernel, (-(-w.n // shape.block_n), *pairs), w.planes(), x.as_words(), experts, _matrices(terms), matrix(y),
+        w.n, TOKENS=tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,
+    )  # fmt: skip
+
+
+def _matrices(terms: Sequence[torch.Tensor]) -> tuple[Matrix, ...]:
+    return tuple(map(matrix, terms))
+
+
+def _mmq_mma(
+    c: Context, shape: dispatch.MmaShape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
+) -> Call:  # fmt: skip
+    tiles = -(-w.n // (16 * shape.row_tiles))
+    splits = c.split_k(tiles, 128 * shape.row_tiles * shape.token_tiles, shape.split_k)
+    return c.launch(
+        mmq_mma_kernel, (tiles, shape.split_k), w.planes(), x.q8_1, _matrices(terms), matrix(y), splits, w.n,
+        x.tokens, shape=shape, STRIDE=x.tp, ASM=c.target.asm, warps=shape.warps,
+    )  # fmt: skip
+
+
+def _mmq_dot(
+    c: Context, shape: dispatch.DotShape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
+) -> Call:  # fmt: skip
+    row_tiles, token_tiles = -(-w.n // shape.block_n), -(-x.tokens // shape.block_m)
+    splits = c.split_k(row_tiles * token_tiles, shape.block_m * shape.block_n, shape.split_k)
+    return c.launch(
+        mmq_dot_kernel, (row_tiles, token_tiles, shape.split_k), w.planes(torch.int8), x.q8_1, _matrices(terms),
+        matrix(y), splits, w.n, x.tokens, shape=shape, STRIDE=x.tp, ASM=c.target.asm, warps=shape.warps,
+        stages=shape.stages,
+    )  # fmt: skip
+
+
+def halves_product(
+    c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor] = ()
+) -> list[Call]:
+    """The calls for y [T, n] = x float16 [T, kp] @ w.T + terms: weights become float16 in registers; or, where that has
+    no kernel, in memory that all products share, for a library product."""
+    shape = dispatch.mixed_gemm(w.layout, w.n, w.kp, len(x), c.target.arch)
+    if shape:
+        return mixed_gemm(c, shape, w, x, y, terms, lambda: halves_product(c, w, x, y, terms))
+    halves, unpack = unpacked(c, w)
+    calls: list[Call] = [unpack, lambda: library_product(x, halves, y)]
+    return calls + _added(c, y, terms)
+
+
+def unpacked(c: Context, w: QuantWeight) -> tuple[torch.Tensor, Call]:
+    """Memory for the weights as float16 [n, kp], which lasts until the next call, and the call that fills it."""
+    halves = c.shared("weights", w.n * w.kp, torch.float16).view(w.n, w.kp)
+    rows, chunks = dispatch.unpacking(w.kp)
+    grid = (-(-w.n // rows), -(-w.kp // (32 * chunks)))
+    return halves, c.launch(
+        dequantize_kernel, grid, w.planes(), None, matrix(halves), w.n, w.n, w.kp, BLOCK_N=rows, CHUNKS=chunks,
+        ASM=c.target.asm,
+    )  # fmt: skip
+
+
+def library_product(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, *, add: bool = False) -> None:
+    """y f32 [T, N] = x [T, K] @ w [N, K].T by the vendor's library, or what y was and that; in f32 on the CPU
+    (interpreted kernels).
+
+    Large matrices of f32 are multiplied as tf32, numbers of 11 bits; small ones, such as those that choose experts, and
+    that no time goes into, as they are.
+    """
+    if x.device.type == "cpu":
+        torch.addmm(y, x.float(), w.float().T, beta=int(add), out=y)
+    elif x.dtype == torch.float32:
+        with _tensor_cores(w):
+            torch.addmm(y, x, w.T, beta=int(add), out=y)
+    else:
+        torch.addmm(y, x, w.T, beta=int(add), out_dtype=torch.float32, out=y)
+
+
+@contextmanager
+def _tensor_cores(w: torch.Tensor) -> Iterator[None]:
+    """Let the library multiply f32 numbers of a large matrix [N, K] with tensor cores."""
+    of_library = torch.backends.cuda.matmul
+    before = of_library.fp32_precision
+    of_library.fp32_precision = "tf32" if len(w) >= TF32_MIN_ROWS else before
+    try:
+        yield
+    finally:
+        of_library.fp32_precision = before
+
+
+def _added(c: Context, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
+    grid = (len(y), -(-y.shape[1] // 1024))
+    return [
+        c.launch(pointwise.binary_kernel, grid, y, t, y, y.stride(0), t.stride(0) if t.ndim == 2 else 0, y.stride(0),
+                 y.shape[1], OP="add", B=1024)
+        for t in terms
+    ]  # fmt: skip
+
+
+def library_multiplies(c: Context, weight: object, y: torch.Tensor) -> bool:
+    """Whether a product y [T, n] is left to the library: by a matrix of floats, of more than one token."""
+    many = not c.deterministic and len(y) > dispatch.FLOAT_MATVEC_MAX_TOKENS
+    return many and isinstance(weight, FloatWeight) and weight.experts == 1
+
+
+def _float_product(
+    c: Context, w: FloatWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
+) -> list[Call]:
+    """The calls for y [T, n] = x [T, k] @ w.T + terms: tensor cores of the library read the weights as they lie."""
+    if not library_multiplies(c, w, y):
+        return [_float_matvec(c, w, x, None, y, terms)]
+    weights, calls = w.data[0], list[Call]()
+    if x.dtype != weights.dtype:  # of few formats, such as integers
+        rounded = c.shared("float inputs", x.numel(), weights.dtype).view(x.shape)
+        if not c.holds("float inputs", x):
+            calls.append(c.launch(activations.float_kernel, (len(x), -(-w.k // 1024)), Source(matrix(x)),
+                                  matrix(rounded), None, w.k, w.k, KIND="values", B=1024))  # fmt: skip
+        x = rounded
+    if terms and terms[-1].data_ptr() == y.data_ptr():
+        return [*calls, partial(library_product, x, weights, y, add=True), *_added(c, y, terms[:-1])]
+    return [*calls, partial(library_product, x, weights, y), *_added(c, y, terms)]
+
+
+def _float_matvec(
+    c: Context, w: FloatWeight, x: torch.Tensor, experts: ExpertIds | None, y: torch.Tensor,
+    terms: Sequence[torch.Tensor],
+) -> Call:  # fmt: skip
+    rows, warps = (64, 1) if c.target.arch == "interpreter" else (8, 8)
+    return c.launch(
+        float_matvec_kernel, (-(-w.n // rows), len(y)), w.data, matrix(x), experts, _matrices(terms), matrix(y), w.n,
+        w.k, BLOCK_N=rows, BLOCK_K=min(512, 1 << (w.k - 1).bit_length()), warps=warps,
+    )  # fmt: skip
+
+
+def product_by_id(c: Context, w: Weight, x: Any, ids: torch.Tensor, out: torch.Tensor, sharing: int) -> list[Call]:
+    """out [T, used, n]: row i = (token, choice) is expert ids[i] times row i // sharing of x.
+
+    For quantized weights x is a `Q8Activation`.
+    """
+    y, experts = out.view(-1, w.n), ExpertIds(ids, sharing)
+    if isinstance(w, FloatWeight):
+        return [_float_matvec(c, w, x, experts, y, ())]
+    return [_matvec(c, w, x, experts, y, ())]
+
+
+def rows_of(c: Context, w: QuantWeight, ids: torch.Tensor, out: torch.Tensor) -> Call:
+    """out f32 [T, k]: rows of the weights."""
+    grid = (len(out), -(-w.kp // 1024))
+    return c.launch(
+        dequantize_kernel, grid, w.planes(), ids, matrix(out), w.n, len(out), w.k, BLOCK_N=1, CHUNKS=32,
+        ASM=c.target.asm, warps=1,
+    )  # fmt: skip

@@ -1,0 +1,212 @@
+"""Shapes of products that measured fastest on one H100 or H200, by kind of layout and of matrix. Others take them too.
+
+They come from timing each of some twenty shapes on the matrices of `bench/gpu_ops.py`, weights rotated beyond the L2.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from octavo.backends.gpu.weights.layout import Layout, Points
+
+Kind = Literal["bytes", "sixteens", "two levels", "one level", "zeros", "digits"]
+Size = Literal["small", "wide", "huge", "deep"]
+
+
+def kind(layout: Layout) -> Kind:
+    """What decides how many instructions unpacking takes: bytes, digits, groups of 16, scales or zero points."""
+    if layout.digits:
+        return "digits"
+    if layout.bits == 8 and layout.grid is None:
+        return "bytes"
+    if layout.group == 16:
+        return "sixteens"
+    if layout.has_zero:
+        return "zeros"
+    return "two levels" if layout.two_level else "one level"
+
+
+def size(n: int, kp: int) -> Size:
+    """Few rows, many, those of a vocabulary, or rows that are long."""
+    if n >= 65536:
+        return "huge"
+    if kp > 8192:
+        return "deep"
+    return "wide" if n >= 8192 else "small"
+
+
+MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+    # rows and chunks of a program, blocks of chunks loaded ahead, warps
+    ("bytes", "small"): (2, 64, 2, 2), ("one level", "small"): (2, 64, 2, 2),
+    ("bytes", "wide"): (2, 64, 2, 2), ("one level", "wide"): (4, 64, 1, 2),
+    ("bytes", "huge"): (2, 64, 2, 2), ("one level", "huge"): (2, 64, 2, 2),
+    ("bytes", "deep"): (2, 64, 4, 2), ("one level", "deep"): (4, 128, 2, 4),
+    ("two levels", "small"): (4, 32, 4, 1), ("sixteens", "small"): (4, 32, 4, 1),
+    ("two levels", "wide"): (2, 128, 1, 4), ("sixteens", "wide"): (4, 64, 1, 2),
+    ("two levels", "huge"): (2, 64, 2, 2), ("sixteens", "huge"): (2, 64, 2, 2),
+    ("two levels", "deep"): (2, 64, 4, 2), ("sixteens", "deep"): (2, 64, 4, 2),
+    ("zeros", "small"): (2, 64, 2, 2), ("zeros", "wide"): (4, 64, 1, 2),
+    ("zeros", "huge"): (2, 64, 2, 2), ("zeros", "deep"): (4, 128, 2, 4),
+}  # fmt: skip
+"""One token."""
+
+LOOKED_UP: dict[Size, tuple[int, int, int, int]] = {
+    "small": (8, 64, 2, 2), "wide": (4, 32, 4, 1), "deep": (4, 64, 1, 2)
+}  # fmt: skip
+"""One token and codes that are looked up in a table, with two levels of scales, where it is another shape."""
+
+TWO_BITS: dict[Size, tuple[int, int, int, int]] = {"small": (4, 128, 1, 4), "deep": (4, 64, 2, 2)}
+"""One token and codes of two bits with one level of scales, where it is another shape."""
+
+LONG: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+    ("sixteens", "small"): (4, 64, 3, 2), ("bytes", "small"): (2, 32, 6, 1),
+}  # fmt: skip
+"""One token and rows of 6144 values, where it is another shape."""
+LONG_2: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {("zeros", "small"): (4, 64, 3, 2)}
+"""The same of two tokens."""
+
+SHORT: dict[tuple[Kind, int, bool], tuple[int, int, int, int]] = {
+    ("bytes", 1, False): (4, 32, 2, 1), ("one level", 1, False): (4, 32, 2, 1), ("two levels", 1, False): (4, 64, 1, 2),
+    ("sixteens", 1, False): (8, 32, 2, 1), ("zeros", 1, False): (4, 64, 1, 2),
+    ("one level", 1, True): (8, 32, 1, 1), ("zeros", 1, True): (8, 32, 1, 1),
+    ("one level", 2, False): (4, 32, 2, 1), ("zeros", 2, False): (4, 32, 2, 1), ("one level", 2, True): (8, 32, 1, 1),
+    ("zeros", 2, True): (8, 32, 1, 1),
+}  # fmt: skip
+"""Rows of 2048 values, by tokens and whether they are 8192 or more."""
+SHORT_OTHERS, SHORT_HUGE = (8, 32, 2, 1), (4, 32, 2, 1)
+"""Others of these, and a vocabulary of bytes."""
+
+
+DIGITS: dict[tuple[Size | Literal["long"], bool], tuple[int, int, int, int]] = {
+    ("small", False): (1, 32, 128, 1), ("small", True): (2, 32, 128, 2),
+    ("long", False): (2, 32, 128, 3), ("long", True): (2, 32, 128, 3),
+    ("wide", False): (2, 32, 256, 2), ("wide", True): (4, 32, 128, 2),
+    ("huge", False): (2, 32, 256, 2), ("huge", True): (4, 32, 128, 2),
+    ("deep", False): (4, 32, 256, 2), ("deep", True): (2, 32, 128, 4),
+}  # fmt: skip
+"""Rows and lanes of a thread, threads and pieces loaded ahead where codes are digits, by whether there are several
+tokens; long: few rows of more than 4096 values."""
+
+
+def digits(n: int, kp: int, tokens: int) -> tuple[int, int, int, int]:
+    """What DIGITS has for n rows of kp values."""
+    which = size(n, kp)
+    return DIGITS["long" if which == "small" and kp > 4096 else which, tokens > 1]
+
+
+def grid_matvec(grid: Points, size: Size) -> tuple[int, int, int, int, int]:
+    """Rows and lanes of a thread, threads, chunks loaded ahead and copies of the points in shared memory, as one H200
+    has them fastest for one token.
+
+    Many rows fill it with threads of four rows. Of few rows a thread has two, and the points lie there in as many
+    copies as 32 KiB hold; tables of 4096 points once, and more threads share a row. Points of four values are looked
+    up twice as often, and long rows of more than 256 such points take programs of twice the threads, so that twice as
+    many share a table.
+    """
+    if size in ("wide", "huge"):
+        return 4, 32, 128, 2, 1
+    if grid.count >= 4096:
+        return 2, 64, 256, 2, 1
+    copies = min(32, 8192 // grid.count)
+    many = grid.width == 4 and grid.count > 256
+    return (2, 32, 256, 4, copies) if many and size == "deep" else (2, 32, 128, 2, copies)
+
+
+MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+    # tiles of 16 rows and warps of a program, split-K, what is loaded ahead
+    ("bytes", "small"): (1, 4, 1, 1), ("one level", "small"): (1, 4, 2, 2),
+    ("bytes", "wide"): (2, 2, 1, 1), ("one level", "wide"): (2, 2, 1, 1),
+    ("bytes", "huge"): (1, 4, 1, 1), ("one level", "huge"): (1, 4, 1, 0),
+    ("bytes", "deep"): (1, 4, 1, 2), ("one level", "deep"): (1, 8, 1, 1),
+    ("two levels", "small"): (1, 8, 1, 1), ("sixteens", "small"): (1, 4, 1, 2),
+    ("two levels", "wide"): (2, 2, 1, 1), ("sixteens", "wide"): (1, 2, 1, 2),
+    ("two levels", "huge"): (1, 4, 1, 0), ("sixteens", "huge"): (1, 2, 1, 0),
+    ("two levels", "deep"): (1, 4, 2, 1), ("sixteens", "deep"): (1, 4, 1, 2),
+    ("zeros", "small"): (1, 4, 2, 2), ("zeros", "wide"): (1, 2, 1, 2),
+    ("zeros", "huge"): (1, 4, 1, 0), ("zeros", "deep"): (1, 8, 1, 1),
+    ("digits", "small"): (1, 4, 2, 2), ("digits", "wide"): (1, 4, 1, 2),
+    ("digits", "huge"): (1, 4, 1, 2), ("digits", "deep"): (1, 8, 1, 1),
+}  # fmt: skip
+"""Three to eight tokens."""
+MMA_SQUARE: dict[Kind, tuple[int, int, int, int]] = {"two levels": (1, 4, 1, 2)}
+"""These, up to 2048 rows of as many values."""
+
+MMA_16: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+    ("bytes", "small"): (1, 4, 1, 1), ("one level", "small"): (1, 8, 1, 0),
+    ("bytes", "wide"): (1, 4, 1, 0), ("one level", "wide"): (1, 4, 1, 0),
+    ("bytes", "deep"): (1, 4, 1, 1), ("one level", "deep"): (1, 8, 1, 0),
+    ("two levels", "small"): (1, 8, 1, 0), ("sixteens", "small"): (1, 8, 1, 0),
+    ("two levels", "wide"): (1, 4, 1, 0), ("two levels", "deep"): (1, 8, 1, 0),
+    ("sixteens", "deep"): (1, 8, 1, 0), ("zeros", "small"): (1, 8, 1, 0),
+    ("zeros", "wide"): (1, 4, 1, 0), ("zeros", "deep"): (1, 8, 1, 0),
+}  # fmt: skip
+MMA_32: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
+    ("bytes", "small"): (1, 4, 1, 0), ("bytes", "deep"): (1, 4, 1, 0),
+    ("one level", "small"): (1, 4, 1, 0), ("zeros", "small"): (1, 4, 1, 0),
+    ("two levels", "small"): (1, 4, 1, 0), ("two levels", "deep"): (1, 4, 1, 0),
+    ("sixteens", "small"): (1, 4, 1, 0), ("sixteens", "deep"): (1, 4, 1, 0),
+}  # fmt: skip
+"""Up to 16 and 32 tokens; for those that are not here `mmq_dot` is as fast or faster."""
+
+Mixed = tuple[int, int, int] | tuple[int, int, int, int, int] | tuple[int, int, int, int, int, int]
+"""Of a stream: tokens, rows, stages. Of tiles: these, warps, and how many programs run at once. Of steps that are
+divided evenly: these, warps, programs to a multiprocessor, and tiles of 128 values of a stage."""
+
+EVEN: tuple[tuple[int, Mixed], ...] = ((16, (16, 128, 3, 4, 2, 2)), (32, (32, 64, 3, 4, 2, 2)))
+"""Most tokens, and the shape for weights of 4 and 6 bits."""
+EVEN_8, EVEN_8_NARROW = (8, 128, 3, 4, 2, 2), (8, 64, 3, 4, 4, 2)
+"""Five to eight tokens; the second for 4 bits, unless rows are those of a vocabulary."""
+WIDE, HEADS = 2048, 1024
+"""Values of a token from which on that is faster than `mmq_mma`, and rows of keys or values that such a model has."""
+STREAMS: tuple[tuple[int, dict[Size, Mixed]], ...] = (
+    # most tokens, and shapes by size; where one is missing, that of MIXED is faster
+    (16, {"small": (16, 128, 4), "wide": (16, 256, 4), "deep": (16, 128, 4), "huge": (16, 256, 6)}),
+    (32, {"small": (32, 128, 4), "wide": (32, 256, 6), "huge": (32, 256, 4)}),
+    (64, {"huge": (64, 128, 4)}),
+    (128, {"huge": (128, 128, 4)}),
+    (256, {"huge": (128, 128, 4)}),
+)
+MIXED: tuple[tuple[int, dict[Size, Mixed]], ...] = (
+    (16, dict.fromkeys(("small", "wide", "deep", "huge"), (16, 64, 4, 4, 528))),
+    (32, {**dict.fromkeys(("small", "wide", "deep"), (32, 64, 3, 4, 528)), "huge": (32, 128, 3, 4, 528)}),
+    (64, {"small": (64, 64, 4, 4, 264), "wide": (64, 128, 3, 4, 264), "deep": (64, 64, 4, 4, 264),
+          "huge": (64, 128, 3, 4, 264)}),
+    (128, {"small": (128, 64, 3, 4, 132), "wide": (128, 64, 3, 4, 132), "deep": (128, 128, 3, 8, 132),
+           "huge": (128, 128, 2, 8, 132)}),
+    (256, {"small": (256, 64, 3, 4, 132), "wide": (256, 64, 3, 4, 132), "deep": (256, 64, 3, 4, 132),
+           "huge": (128, 128, 2, 8, 132)}),
+)  # fmt: skip
+
+
+def _of_wide_model(n: int, kp: int) -> bool:
+    """Whether a matrix belongs to a model so wide that its products of five to eight tokens take one kernel, but for
+    the smallest.
+
+    One with much shared memory among others that want none costs all of them 5 us or more, whichever is the faster.
+    """
+    return kp >= WIDE and (n <= HEADS or (n >= WIDE and n * kp > WIDE * WIDE))
+
+
+def mixed(layout: Layout, n: int, kp: int, tokens: int, streams: bool, evens: bool) -> Mixed | None:
+    """The shape of a product whose weights become float16 in registers, as one H200 has it fastest on the products of
+    Llama 3 8B in Q4_K_M; None where int8 is faster. More than 256 tokens take tiles of 128.
+
+    streams, evens  there are kernels for them
+    """
+    which = size(n, kp)
+    if tokens <= 32 and evens and layout.bits < 8:
+        if tokens > 8:
+            return next(shape for most, shape in EVEN if tokens <= most)
+        if tokens > 4 and (_of_wide_model(n, kp) or which == "huge"):
+            return EVEN_8_NARROW if layout.bits == 4 and which != "huge" else EVEN_8
+    if tokens <= 8:
+        return None
+    if tokens > 256:
+        tokens = 128
+    for table in (STREAMS, MIXED) if streams else (MIXED,):
+        shapes = next(shapes for most, shapes in table if tokens <= most)
+        if which in shapes:
+            break
+    if which == "small" and tokens > 64 and (n < 2048 or (n > 4096 and tokens <= 128)):
+        return (128, 64, 3, 4, 132) if n < 2048 else (128, 128, 3, 8, 132)
+    return shapes[which]

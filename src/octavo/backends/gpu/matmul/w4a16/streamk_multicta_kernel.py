@@ -1,0 +1,144 @@
+"""`gemm_mixed_hopper` with all steps of all tiles divided evenly among programs, several to a multiprocessor.
+
+A program of four warps fills its own ring. A multiprocessor has room for those of the kernel that comes next beside
+them, so that weights of that are copied while the last tiles of this one, and what is between the two, are computed.
+"""
+
+from __future__ import annotations
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from octavo.backends.gpu.compile.gluon_names import copy_tile, reinterpret
+from octavo.backends.gpu.matmul.w4a16.hopper_kernel import (
+    TILE,
+    Ring,
+    Sources,
+    factor_of,
+    halves_of,
+    memory_of,
+    send_weights,
+)
+from octavo.backends.gpu.matmul.w4a16.streamk_kernel import even_part, store_tile, whole_tile
+from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
+
+
+@gluon.jit
+def _send_tokens(sources, ring, slot, step, there):
+    """Have a stage's values of x copied."""
+    at = step * sources.x.block_type.shape[1]
+    copy_tile(sources.x, [0, at], ring.ready.index(slot), ring.x.index(slot), pred=there)
+
+
+@gluon.jit
+def _multiply(acc, ring, slot, LAYOUT: gl.constexpr, DEPTH: gl.constexpr, mma: gl.constexpr):
+    """acc + a stage's products, of which the last ones may still be under way."""
+    factor: gl.constexpr = gl.DotOperandLayout(0, mma, 2)
+    bytes_: gl.constexpr = gl.DotOperandLayout(0, mma, 4)
+    plain: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [1, 0])  # as the copy engine leaves rows of scales
+    PAIRS: gl.constexpr = ring.scales.shape[1]
+    ROWS: gl.constexpr = ring.scales.shape[2]
+    WIDTH: gl.constexpr = ring.codes.shape[2] // DEPTH
+    scales = reinterpret(ring.scales.index(slot), gl.int32, [PAIRS, ROWS], plain)
+    for d in gl.static_range(DEPTH):
+        codes = ring.codes.index(slot).slice(d * WIDTH, WIDTH, 1)
+        codes2 = codes
+        if LAYOUT.bits == 6:
+            codes2 = ring.codes2.index(slot).slice(d * 32, 32, 1)
+        pairs = scales.slice(d * (PAIRS // DEPTH), PAIRS // DEPTH, 0)
+        for half in gl.static_range(2):
+            low, high = halves_of(codes, codes2, pairs, half, LAYOUT, bytes_)
+            # W [rows, 32] @ x^T [32, BLOCK_M]
+            tokens = ring.x.index(slot).slice(d * TILE + half * 32, 32, 1).permute((1, 0))
+            acc = warpgroup_mma(factor_of(low, factor), tokens, acc, is_async=True)
+            tokens = ring.x.index(slot).slice(d * TILE + 64 + half * 32, 32, 1).permute((1, 0))
+            acc = warpgroup_mma(factor_of(high, factor), tokens, acc, is_async=True)
+            acc = warpgroup_mma_wait(2, [acc])
+    return acc
+
+
+@gluon.jit
+def _next(row, step, steps, BN: gl.constexpr):
+    """The place after a step of K of the tile of weights from `row` on."""
+    step += 1
+    over = step == steps
+    return gl.where(over, row + BN, row), gl.where(over, 0, step)
+
+
+@gluon.jit
+def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr):
+    """What `mixed_even_kernel` says, for a program of so many (`place`)."""
+    BM: gl.constexpr = shape.block_m
+    BN: gl.constexpr = shape.block_n
+    STAGES: gl.constexpr = shape.stages
+    DEPTH: gl.constexpr = shape.depth
+    work = even_part(gl.cdiv(size.k, TILE * DEPTH), gl.cdiv(size.n, BN), place[0], place[1])
+    left = work.stop - work.start
+    ring = Ring(
+        memory_of(sources.codes, STAGES), memory_of(sources.codes2, STAGES), memory_of(sources.scales, STAGES),
+        memory_of(sources.x, STAGES), barriers(STAGES),
+    )  # fmt: skip
+    begin = work.start // work.steps
+    row, step = begin * BN, work.start - begin * work.steps
+    for i in gl.static_range(STAGES - 1):
+        send_weights(sources, ring, i, step, row, i < left, X_TILES=1)
+        row, step = _next(row, step, work.steps, BN)
+    if PDL:
+        gdc_wait()
+    token_step = work.start - begin * work.steps
+    for i in gl.static_range(STAGES - 1):
+        _send_tokens(sources, ring, i, token_step, i < left)
+        _, token_step = _next(0, token_step, work.steps, BN)
+    left -= STAGES - 1  # that are to be sent
+    mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [shape.warps, 1], [16, BM, 16])
+    slot, phase, free = 0, 0, STAGES - 1
+    for tile in range(begin, gl.cdiv(work.stop, work.steps)):
+        first = gl.maximum(work.start - tile * work.steps, 0)
+        steps = gl.minimum(work.stop - tile * work.steps, work.steps) - first
+        gl.assume(steps > 0)
+        acc = gl.zeros([BN, BM], gl.float32, mma)
+        for _ in range(steps):
+            mbarrier.wait(ring.ready.index(slot), phase)
+            acc = _multiply(acc, ring, slot, layout, DEPTH, mma)
+            send_weights(sources, ring, free, step, row, left > 0, X_TILES=1)
+            _send_tokens(sources, ring, free, step, left > 0)
+            row, step = _next(row, step, work.steps, BN)
+            left -= 1
+            free = slot
+            phase = gl.where(slot == STAGES - 1, 1 - phase, phase)
+            slot = gl.where(slot == STAGES - 1, 0, slot + 1)
+        acc = warpgroup_mma_wait(0, [acc])
+        acc, last = whole_tile(acc, splits, work, tile, first, 0, 1)
+        if last:
+            store_tile(acc, terms, y, tile * BN, 0, size)
+
+
+@gluon.jit
+def mixed_even_kernel(
+    x, codes, codes2, scales, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
+):
+    """Arguments are those of `mixed_hopper_kernel`; a tile has all tokens."""
+    if PDL:
+        gdc_launch_dependents()
+    place = gl.program_id(0), gl.num_programs(0)
+    _products(Sources(codes, codes2, scales, x), terms, y, splits, size, place, layout, shape, PDL)
+
+
+@gluon.jit
+def mixed_even_pair_kernel(
+    x, codes, codes2, scales, other_codes, other_codes2, other_scales, one, other, pair: gl.constexpr,
+    PDL: gl.constexpr,
+):  # fmt: skip
+    """Products of x by two matrices of different layouts, see EvenPair: the first programs have `one`, an EvenPart, and
+    the rest the `other`."""
+    if PDL:
+        gdc_launch_dependents()
+    program = gl.program_id(0)
+    sources, others = Sources(codes, codes2, scales, x), Sources(other_codes, other_codes2, other_scales, x)
+    if program < one.programs:
+        _products(sources, (), one.y, one.splits, one.size, (program, one.programs), pair.layout, pair.shape, PDL)
+    else:
+        place = program - one.programs, other.programs
+        _products(others, (), other.y, other.splits, other.size, place, pair.other_layout, pair.other_shape, PDL)

@@ -1,0 +1,25 @@
+"""Which function binds an op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from octavo.backends.gpu.launch.context import Context
+from octavo.graph.node import Node
+from octavo.graph.protocol import Call
+
+Bind = Callable[[Context, Node, Sequence[Any], Any], list[Call]]
+"""The calls for a node, with its inputs and its output on the device, and what the calls of its plan share."""
+
+BINDERS: dict[str, Bind] = {}
+
+
+def binds(*names: str) -> Callable[[Bind], Bind]:
+    """Registers a function as the binder of the ops with these names."""
+
+    def register(bind: Bind) -> Bind:
+        BINDERS.update(dict.fromkeys(names, bind))
+        return bind
+
+    return register

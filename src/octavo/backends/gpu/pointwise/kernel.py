@@ -1,0 +1,324 @@
+"""Ops on values without weights of their own: norms, sums and products, rows of a soft-max, the choice of experts."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from octavo.backends.gpu.matmul.activations import gelu
+
+
+@triton.jit
+def begin(PDL: tl.constexpr):
+    """With PDL, let the next kernel be launched, and wait for what the one before has written."""
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@triton.jit
+def whole_row(k, B: tl.constexpr, PDL: tl.constexpr):
+    """For program (row): the row, the places [B] of its k values, and which of them there are."""
+    begin(PDL)
+    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, B)
+    return row, at, at < k
+
+
+@triton.jit
+def part_of_row(k, B: tl.constexpr, PDL: tl.constexpr):
+    """For program (row, part), as `whole_row` for B of a row's values."""
+    begin(PDL)
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * B + tl.arange(0, B)
+    return row, at, at < k
+
+
+@triton.jit
+def rms_norm_kernel(
+    x, weight, out, x_stride, out_stride, heads, k, eps, B: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """A program norms one head of a token: rows [T, heads, k], heads one after the other."""
+    begin(PDL)
+    token, head = tl.program_id(0) // heads, tl.program_id(0) % heads
+    at = tl.arange(0, B)
+    inside = at < k
+    value = tl.load(x + token.to(tl.int64) * x_stride + head * k + at, mask=inside, other=0.0)  # [B]
+    value = value / tl.sqrt_rn(tl.sum(value * value) / k + eps) * tl.load(weight + at, mask=inside, other=0.0)
+    tl.store(out + token.to(tl.int64) * out_stride + head * k + at, value, mask=inside)
+
+
+@triton.jit
+def layer_norm_kernel(x, weight, bias, out, x_stride, out_stride, k, eps, B: tl.constexpr, PDL: tl.constexpr):
+    """A program norms a row of [T, k] around its mean; `bias` [k] is None where there is none."""
+    token, at, inside = whole_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
+    value = tl.where(inside, value - tl.sum(value) / k, 0.0)
+    value = value / tl.sqrt_rn(tl.sum(value * value) / k + eps) * tl.load(weight + at, mask=inside, other=0.0)
+    if bias is not None:
+        value += tl.load(bias + at, mask=inside, other=0.0)  # [B]
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
+def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """a OP b for rows [T, k]; a stride of 0 is one row for all tokens. With "scale_rows" b has a number for each."""
+    token, at, inside = part_of_row(k, B, PDL)
+    left = tl.load(a + token * a_stride + at, mask=inside, other=0.0)  # [B]
+    if OP == "scale_rows":
+        right = tl.load(b + token * b_stride)
+    else:
+        right = tl.load(b + token * b_stride + at, mask=inside, other=0.0)  # [B]
+    if OP == "add":
+        value = left + right
+    elif OP == "swiglu":
+        value = left / (1 + tl.exp(-left)) * right
+    elif OP == "geglu":
+        value = gelu(left) * right
+    else:
+        value = left * right
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
+def clamped_swiglu_kernel(
+    gate, up, out, gate_stride, up_stride, out_stride, k, slope, limit, B: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """out [T, k] = g / (1 + exp(-slope g)) * (u + 1), of g = gate up to the limit and u = up within it."""
+    token, at, inside = part_of_row(k, B, PDL)
+    g = tl.load(gate + token * gate_stride + at, mask=inside, other=0.0)  # [B]
+    u = tl.load(up + token * up_stride + at, mask=inside, other=0.0)  # [B]
+    g = tl.where(g > limit, limit, g)  # not a minimum, which would lose a NaN
+    u = tl.where(u > limit, limit, tl.where(u < -limit, -limit, u))
+    tl.store(out + token * out_stride + at, g / (1 + tl.exp(-slope * g)) * (u + 1), mask=inside)
+
+
+@triton.jit
+def add_rows_kernel(x, table, ids, out, k, B: tl.constexpr, PDL: tl.constexpr):
+    """Row t of out [T, k] = that of x plus row ids[t] of a table [E, k]."""
+    row, at, inside = part_of_row(k, B, PDL)
+    chosen = tl.load(ids + row).to(tl.int64)
+    value = tl.load(x + row * k + at, mask=inside, other=0.0)  # [B]
+    tl.store(out + row * k + at, value + tl.load(table + chosen * k + at, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit
+def soft_max(value, inside):
+    """exp(value) / sum(exp(value)) of the values [B] that are `inside`, elsewhere 0."""
+    value = tl.where(inside, tl.exp(value - tl.max(tl.where(inside, value, float("-inf")))), 0.0)
+    return value / tl.sum(value)
+
+
+@triton.jit
+def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """soft_max, normalize, sigmoid, relu_squared, gelu, gelu_erf or soft_cap of whole rows."""
+    token, at, inside = whole_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
+    if OP == "soft_max":
+        value = soft_max(value, inside)
+    elif OP == "normalize":
+        value = value / tl.sum(value)
+    elif OP == "sigmoid":
+        value = 1 / (1 + tl.exp(-value))
+    elif OP == "relu_squared":
+        value = tl.where(value < 0, 0.0, value * value)
+    elif OP == "gelu":
+        value = gelu(value)
+    elif OP == "gelu_erf":
+        value = value * 0.5 * (1 + tl.erf(value * 0.7071067811865476))
+    else:
+        doubled = tl.exp(-2 * tl.abs(value / cap))
+        size = (1 - doubled) / (1 + doubled) * cap
+        value = tl.where(value < 0, -size, size)
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
+def clamp_kernel(x, out, x_stride, out_stride, k, low, high, B: tl.constexpr, PDL: tl.constexpr):
+    """max(low, min(high, x)); what is not a number stays so."""
+    token, at, inside = part_of_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
+    value = tl.where(value < low, low, tl.where(value > high, high, value))
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
+def xielu_kernel(
+    x, out, x_stride, out_stride, k, positive, negative, beta, least, B: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """positive x^2 + beta x over 0, and negative (exp(min(x, least)) - 1 - x) + beta x elsewhere."""
+    token, at, inside = part_of_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
+    below = negative * (tl.exp(tl.where(value > least, least, value)) - 1 - value)
+    value = tl.where(value > 0, positive * value * value, below) + beta * value
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
+def keep_largest_kernel(x, out, x_stride, out_stride, k, spread, B: tl.constexpr, PDL: tl.constexpr):
+    """What of each value of a row lies over mean + spread * deviation, otherwise 0."""
+    token, at, inside = whole_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
+    around = tl.where(inside, value - tl.sum(value) / k, 0.0)
+    over = around - spread * tl.sqrt_rn(tl.sum(around * around) / k)
+    tl.store(out + token * out_stride + at, tl.where(over < 0, 0.0, over), mask=inside)
+
+
+@triton.jit
+def scale_by_position_kernel(
+    x, positions, out, x_stride, out_stride, k, length, factor, offset, B: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """out [T, k] = x * (1 + factor * log(1 + (position + offset) // length))."""
+    token, at, inside = part_of_row(k, B, PDL)
+    spans = (tl.load(positions + token) + offset) // length
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
+    value *= 1 + factor * tl.log(1.0 + spans.to(tl.float32))
+    tl.store(out + token * out_stride + at, value, mask=inside)
+
+
+@triton.jit
+def top_k_kernel(x, out, x_stride, k, used, SOFT_MAX: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """The places of the `used` largest of k values or of their soft-max, largest first, of equals the lower place."""
+    token, at, inside = whole_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=float("-inf"))  # [B]
+    if SOFT_MAX:
+        value = soft_max(value, inside)
+    left = inside
+    for i in range(used):
+        largest = tl.max(tl.where(left, value, float("-inf")))
+        place = tl.min(tl.where(left & (value == largest), at, B))
+        tl.store(out + token * used + i, tl.minimum(place, k - 1))
+        left = left & (at != place)
+
+
+@triton.jit
+def keep_groups_kernel(
+    x, out, x_stride, groups, size, used,
+    BEST: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """out [T, groups * size] = x in the `used` groups whose BEST values, one or two, sum highest; elsewhere -inf."""
+    begin(PDL)
+    token, group, place = tl.program_id(0).to(tl.int64), tl.arange(0, GROUPS), tl.arange(0, SIZE)
+    at = group[:, None] * size + place[None, :]
+    inside = (group < groups)[:, None] & (place < size)[None, :]
+    value = tl.load(x + token * x_stride + at, mask=inside, other=float("-inf"))  # [GROUPS, SIZE]
+    best = tl.max(value, 1)
+    if BEST == 2:
+        where = tl.min(tl.where(value == best[:, None], place[None, :], SIZE), 1)
+        best += tl.max(tl.where(place[None, :] == where[:, None], float("-inf"), value), 1)
+    mine, its = best[:, None], best[None, :]
+    ahead = (its > mine) | ((its == mine) & (group[None, :] < group[:, None]))
+    kept = tl.sum((ahead & (group < groups)[None, :]).to(tl.int32), 1) < used
+    row = out + token * groups * size
+    tl.store(row + at, tl.where(kept[:, None], value, float("-inf")), mask=inside)
+
+
+@triton.jit
+def numbers_kernel(out, count, B: tl.constexpr, PDL: tl.constexpr):
+    """out int32 [T, count] = 0 to count - 1."""
+    begin(PDL)
+    at = tl.arange(0, B)
+    tl.store(out + tl.program_id(0).to(tl.int64) * count + at, at, mask=at < count)
+
+
+@triton.jit
+def floor_divide_kernel(ids, out, count, by, B: tl.constexpr, PDL: tl.constexpr):
+    """out int32 [T, count] = ids // by, of ids int32 [T, count], none below 0."""
+    begin(PDL)
+    at = tl.arange(0, B)
+    place = tl.program_id(0).to(tl.int64) * count + at
+    tl.store(out + place, tl.load(ids + place, mask=at < count, other=0) // by, mask=at < count)
+
+
+@triton.jit
+def copy_heads_kernel(
+    x, out, x_stride, x_head_stride, out_stride, out_head_stride, k, B: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """k values of each head of a token, program (token, head)."""
+    begin(PDL)
+    token, head, at = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, B)
+    value = tl.load(x + token * x_stride + head * x_head_stride + at, mask=at < k)
+    tl.store(out + token * out_stride + head * out_head_stride + at, value, mask=at < k)
+
+
+@triton.jit
+def gather_kernel(x, ids, out, x_stride, used, B: tl.constexpr, PDL: tl.constexpr):
+    """out [T, used] = x[t, ids[t, j]]."""
+    token, at, inside = whole_row(used, B, PDL)
+    place = tl.load(ids + token * used + at, mask=inside, other=0)  # [B]
+    tl.store(out + token * used + at, tl.load(x + token * x_stride + place, mask=inside, other=0.0), mask=inside)
+
+
+@triton.jit
+def sparse_shares_kernel(x, ids, out, x_stride, k, used, tolerance, B: tl.constexpr, PDL: tl.constexpr):
+    """out [T, used] = 1 / the sum of exp(x[j] - x[i]) over those of k values that are near x[i], for each i of ids."""
+    token, at, inside = whole_row(k, B, PDL)
+    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
+    left = inside
+    for j in range(used):
+        place = tl.load(ids + token * used + j)
+        top = tl.sum(tl.where(at == place, value, 0.0))
+        near = left & (top - value <= tolerance * tl.maximum(tl.abs(value), top))
+        total = tl.sum(tl.where(near, tl.exp(tl.where(near, value - top, 0.0)), 0.0))
+        tl.store(out + token * used + j, 1.0 / total)
+        left = left & (at != place)
+
+
+@triton.jit
+def take_columns_kernel(x, order, ids, out, x_stride, out_stride, sharing, k, B: tl.constexpr, PDL: tl.constexpr):
+    """out [R, k] = x[r // sharing, order[j]]; with `ids` [R] the order of row r is number ids[r] of `order`."""
+    row, at, inside = part_of_row(k, B, PDL)
+    if ids is not None:
+        order += tl.load(ids + row).to(tl.int64) * k
+    place = tl.load(order + at, mask=inside, other=0)  # [B]
+    value = tl.load(x + row // sharing * x_stride + place, mask=inside, other=0.0)  # [B]
+    tl.store(out + row * out_stride + at, value, mask=inside)
+
+
+@triton.jit
+def weighted_sum_kernel(x, weights, out, used, n, B: tl.constexpr, PDL: tl.constexpr):
+    """out [T, n] = the sum over j of x[t, j] * weights[t, j]."""
+    token, at, inside = part_of_row(n, B, PDL)
+    acc = tl.zeros((B,), tl.float32)
+    for j in range(used):
+        row = token * used + j
+        acc += tl.load(weights + row) * tl.load(x + row * n + at, mask=inside, other=0.0)  # [B]
+    tl.store(out + token * n + at, acc, mask=inside)
+
+
+@triton.jit
+def sum_experts_kernel(
+    x, logits, ids, term, out, experts, used,
+    NORMALIZED: tl.constexpr, EXPERTS: tl.constexpr, USED: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """out [T, n] = term + the sum over j of x[t, j] * shares[t, j]: soft_max(logits)[ids], or these normalized.
+
+    `term` is None for nothing; EXPERTS and USED are powers of two, `experts` and `used` or more.
+    """
+    n = out.stride
+    token, at, inside = part_of_row(n, B, PDL)
+    expert, choice = tl.arange(0, EXPERTS), tl.arange(0, USED)
+    logit = tl.load(
+        logits.data + token * logits.stride + expert, mask=expert < experts, other=float("-inf")
+    )  # [EXPERTS]
+    chosen = tl.load(ids + token * used + choice, mask=choice < used, other=0)  # [USED]
+    largest = tl.max(logit)
+    of_chosen = tl.load(logits.data + token * logits.stride + chosen, mask=choice < used, other=float("-inf"))
+    share = tl.exp(of_chosen - largest) / tl.sum(tl.exp(logit - largest))  # [USED]
+    if NORMALIZED:
+        share = share / tl.sum(share)
+    acc = tl.zeros((B,), tl.float32)
+    for j in tl.static_range(USED):  # all loads at once
+        value = tl.load(x + (token * used + j) * n + at, mask=inside & (j < used), other=0.0)  # [B]
+        acc += tl.sum(tl.where(choice == j, share, 0.0)) * value
+    if term is not None:
+        acc += tl.load(term.data + token * term.stride + at, mask=inside, other=0.0)  # [B]
+    tl.store(out.data + token * n + at, acc, mask=inside)
+
+
+@triton.jit
+def copy_rows_kernel(table, rows, out, table_stride, out_stride, n, k, B: tl.constexpr, PDL: tl.constexpr):
+    """out [T, k] = rows of a float table of n rows; a number out of range stands for the nearest row."""
+    token, at, inside = part_of_row(k, B, PDL)
+    row = tl.minimum(tl.maximum(tl.load(rows + token), 0), n - 1).to(tl.int64)
+    value = tl.load(table + row * table_stride + at, mask=inside, other=0.0)  # [B]
+    tl.store(out + token * out_stride + at, value.to(tl.float32), mask=inside)

@@ -1,0 +1,120 @@
+"""From stored tensors to weights on the device, some rows at a time on all cores."""
+
+from __future__ import annotations
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.backends.cores import cores
+from octavo.backends.gpu.weights.layout import Layout, ScaleKind, layout_of
+from octavo.backends.gpu.weights.pack import Packed, pack
+from octavo.backends.gpu.weights.pack_codebook import point_words
+from octavo.backends.gpu.weights.packed import FloatWeight, QuantWeight, kernel_views
+from octavo.errors import QuantFormatError
+from octavo.formats import BlockFormat, PlacedQTensor, Planes, QTensor, dequantize, unpack
+from octavo.formats.codec import chunks
+from octavo.formats.spec import F32
+
+if TYPE_CHECKING:
+    import torch
+
+log = logging.getLogger("octavo")
+
+CHUNK_VALUES = 1 << 22  # values that a thread packs at a time
+KINDS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+
+
+def load(tensor: QTensor, device: str, *, as_codes: bool = False) -> QuantWeight | FloatWeight:
+    """A matrix [n, k] or experts [E, n, k] on the device, points of a grid `as_codes` if that is asked for."""
+    experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
+    n, k = tensor.shape[-2:]
+    if tensor.format.number is not None:
+        return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
+    spans = list(chunks(experts * n, k, CHUNK_VALUES))
+    with ThreadPoolExecutor(cores()) as pool:
+        packed = _packed(tensor.stored(), spans, pool, as_codes)
+    layout = packed[0].layout
+    views = [kernel_views(p) for p in packed]
+    parts = {name: _joined([v[name] for v in views], device) for name in views[0]}
+    return QuantWeight(layout, experts, n, k, parts, _points(tensor.format, layout, device) if layout.grid else None)
+
+
+@cache
+def _points(fmt: BlockFormat, layout: Layout, device: str) -> torch.Tensor:
+    """The points of a format's grid, which all of its weights share."""
+    import torch
+
+    return torch.from_numpy(point_words(fmt, layout)).to(device)
+
+
+def vector(tensor: QTensor, device: str) -> torch.Tensor:
+    """A weight of one dimension as float32."""
+    import torch
+
+    return torch.from_numpy(dequantize(tensor)).to(device)
+
+
+def _packed(tensor: QTensor, parts: list[slice], pool: ThreadPoolExecutor, as_codes: bool) -> list[Packed]:
+    """All parts packed with scales of one kind: the smallest that holds those of every part."""
+
+    def planes(part: slice) -> Planes:
+        return unpack(QTensor(tensor.format, (part.stop - part.start, tensor.shape[-1]), tensor.rows(part)))
+
+    packed = list(pool.map(lambda part: pack(planes(part), tensor.format, as_codes=as_codes), parts))
+    if not all(_finite(p) for p in packed):
+        log.warning("tensor %s holds NaN or Inf", tensor.name)
+    kinds = {p.layout.scale for p in packed}
+    if len(kinds) == 1:
+        return packed
+    kind: ScaleKind = "f32" if "f32" in kinds else "f16"
+    return list(pool.map(lambda part: pack(planes(part), tensor.format, kind, as_codes=as_codes), parts))
+
+
+def _finite(p: Packed) -> bool:
+    return all(a is None or a.dtype == np.uint8 or bool(np.isfinite(a).all()) for a in (p.scale, p.minimum))
+
+
+def _joined(parts: list[Any], device: str) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(parts[0] if len(parts) == 1 else np.concatenate(parts)).to(device)
+
+
+def _floats(tensor: QTensor, device: str) -> torch.Tensor:
+    import torch
+
+    number = tensor.format.number
+    assert number is not None
+    if not tensor.format.is_float:  # numbers of 8 bits times scales: 16 bits hold them to a part in 2,048
+        return torch.from_numpy(_halves(tensor)).to(device)
+    if isinstance(tensor, PlacedQTensor):
+        placed: torch.Tensor = tensor.placed
+        return placed.to(device)
+    if number.name not in KINDS:
+        return torch.from_numpy(dequantize(tensor)).to(device)
+    raw = torch.from_numpy(np.require(tensor.data, requirements="W")).to(device)
+    return raw.view(getattr(torch, KINDS[number.name]))
+
+
+def _halves(tensor: QTensor) -> F32 | npt.NDArray[np.float16]:
+    """The values as float16; as float32 where some are too large."""
+    values = dequantize(tensor)
+    with np.errstate(over="ignore"):
+        halves = values.astype(np.float16)
+    return halves if np.array_equal(np.isfinite(halves), np.isfinite(values)) else values
+
+
+def supported(tensor: QTensor) -> tuple[bool, str]:
+    """Whether there is a layout for a tensor, and if not, why."""
+    if tensor.format.number is not None:
+        return True, ""
+    try:
+        layout_of(tensor.format, "f16")
+    except QuantFormatError as error:
+        return False, str(error)
+    return True, ""
