@@ -21,8 +21,8 @@ from octavo.bench.profile import ready_engine
 from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
 from octavo.runtime import Engine
-from octavo.runtime.batch import Feed
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
 
 
 def ready(file: GGUFFile, kv: Any, depth: int, steps: int, threads: int | None) -> tuple[Engine, Sequence]:

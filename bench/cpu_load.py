@@ -29,7 +29,7 @@ from octavo.backends.cpu.pages import zeroed
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
 
 with GGUFFile.open(sys.argv[1]) as file:
     backends = select("cpu")

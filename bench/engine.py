@@ -33,13 +33,13 @@ import octavo
 import results_file
 from octavo.bench import machine
 from octavo.graph.plan import Begun
-from octavo.runtime.buckets import Scratch, thrown_away
-from octavo.runtime.candidates import BEST, LOGITS
-from octavo.runtime.core import EngineCore
-from octavo.runtime.engine import Engine
+from octavo.runtime.engine.captured_sizes import Scratch, thrown_away
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.engine.engine import Engine
 from octavo.runtime.model import Model
-from octavo.runtime.request import Request
-from octavo.runtime.sampling import SamplingParams, make_sampler
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.sampling.top_k import BEST, LOGITS
+from octavo.runtime.scheduler.request import Request
 
 WORKLOADS = {"a": (128, 128)}
 """Tokens of a prompt, and of a reply."""

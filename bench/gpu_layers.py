@@ -30,9 +30,9 @@ from octavo.bench.subject import tokens
 from octavo.graph.plan import Plan
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence as Tokens
+from octavo.runtime.cache.page_pool import Sequence as Tokens
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
 
 FORMATS = ("Q4_K", "Q4_0", "Q8_0", "IQ4_XS", "IQ3_XXS", "IQ3_S")
 DEPTH, STEPS = 256, 12

@@ -25,15 +25,15 @@ from octavo.bench.subject import EngineSubject, tokens
 from octavo.bench.synthetic import make
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.runtime.batch import Feed
-from octavo.runtime.candidates import BEST
-from octavo.runtime.core import EngineCore
-from octavo.runtime.device_sampling import greedy
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.loading import open_model
-from octavo.runtime.request import Request
-from octavo.runtime.sampling import SamplingParams, make_sampler
+from octavo.runtime.sampling.on_device import greedy
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.sampling.top_k import BEST
+from octavo.runtime.scheduler.request import Request
 
 MODELS = (
     ("qwen3-1.7b", "Q4_K_M"), ("qwen3-1.7b", "Q8_0"), ("llama3-8b", "Q4_K_M"), ("llama3-8b", "Q8_0"),

@@ -34,7 +34,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import PAGE_SIZE, Attention, Node
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 
 HEADS, KV_HEADS = 32, 8
 CHECKED = 2048  # tokens up to which errors are measured

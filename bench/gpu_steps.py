@@ -23,11 +23,11 @@ from octavo.bench.subject import tokens
 from octavo.graph.plan import Plan
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.runtime.batch import Feed
-from octavo.runtime.candidates import BEST
-from octavo.runtime.device_sampling import greedy
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.sampling.on_device import greedy
+from octavo.runtime.sampling.top_k import BEST
 
 SEQUENCES = (1, 8, 12, 16, 32, 64, 128, 256)
 ROUNDS, STEPS = 7, 16

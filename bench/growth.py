@@ -27,15 +27,15 @@ import results_file
 from octavo.bench.serving.http import Address, exchange, request_bytes
 from octavo.bench.serving.launch import free_port, running
 from octavo.graph.node import PAGE_SIZE
-from octavo.runtime.adjusting import Adjuster, RepeatPenalty, ReplyPenalties, changes_of
-from octavo.runtime.counts import Text
-from octavo.runtime.kv_cache import PagePool
-from octavo.runtime.kv_cache import Sequence as Cached
-from octavo.runtime.pace import Pace
-from octavo.runtime.prefix import PageTree
-from octavo.runtime.request import Request
-from octavo.runtime.scheduler import Scheduler
-from octavo.runtime.step_plan import StepPlan
+from octavo.runtime.cache.page_pool import PagePool
+from octavo.runtime.cache.page_pool import Sequence as Cached
+from octavo.runtime.cache.prefix_tree import PageTree
+from octavo.runtime.sampling.processors import Adjuster, RepeatPenalty, ReplyPenalties, changes_of
+from octavo.runtime.sampling.token_counts import Text
+from octavo.runtime.scheduler.prefill_budget import Pace
+from octavo.runtime.scheduler.request import Request
+from octavo.runtime.scheduler.scheduler import Scheduler
+from octavo.runtime.scheduler.step_plan import StepPlan
 
 TIMES = 16
 Parts = dict[str, float]

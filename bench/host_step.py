@@ -36,13 +36,13 @@ from octavo.graph.node import Node
 from octavo.graph.protocol import Call
 from octavo.io.named import resolve
 from octavo.runtime import EngineConfig
-from octavo.runtime.core import EngineCore
+from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.loading import open_model
 from octavo.runtime.model import Model
-from octavo.runtime.request import Request
-from octavo.runtime.sampling import SamplingParams, make_sampler
-from octavo.server.messages import Add, Quit, Step, ToFront, encode
-from octavo.server.worker import EngineLoop
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.scheduler.request import Request
+from octavo.server.engine.protocol import Add, Quit, Step, ToFront, encode
+from octavo.server.engine.worker import EngineLoop
 
 STEPS = 64
 CONTEXT, PROMPT = 1024, 128

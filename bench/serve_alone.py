@@ -34,9 +34,9 @@ CONTEXT = 1024
 def alone(path: str, device: str, threads: int) -> None:
     """Load the model, and make a reply of so many tokens for each line of the input."""
     import octavo
-    from octavo.runtime.core import EngineCore
-    from octavo.runtime.request import Request
-    from octavo.runtime.sampling import SamplingParams, make_sampler
+    from octavo.runtime.engine.core import EngineCore
+    from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+    from octavo.runtime.scheduler.request import Request
 
     with octavo.load(
         path, device=device, threads=threads or None, n_ctx=CONTEXT, max_sequences=1, speculate="off"

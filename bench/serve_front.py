@@ -23,7 +23,7 @@ from octavo.bench.serving.http import Address, exchange, request_bytes
 from octavo.bench.serving.launch import free_port, running
 from octavo.io.gguf import GGUFFile
 from octavo.io.named import resolve
-from octavo.server.fake import FakeClient
+from octavo.server.engine.fake import FakeClient
 from octavo.server.options import ServerOptions
 from octavo.server.serve import bind, run, serve
 

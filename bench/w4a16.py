@@ -40,7 +40,7 @@ from octavo.huggingface.names import checkpoint_name, is_linear
 from octavo.io.gguf import GGUFFile
 from octavo.io.safetensors.writer import TensorHead, write_safetensors
 from octavo.models import read_model
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 
 ROWS = {"ct": "GROUP4_128_F16", "gptq": "GROUP4_128_F16", "awq": "GROUP4_128_Z_F16"}
 BASE = "Q4_0"

@@ -13,7 +13,7 @@ from octavo.bench.serving import plot
 from octavo.errors import OctavoError
 from octavo.evals.report import svg
 from octavo.jit import prepare
-from octavo.runtime import grammar
+from octavo.runtime.grammar import grammar
 
 ROOT = Path(__file__).parents[1]
 

@@ -22,9 +22,9 @@ from octavo.graph.builder import CacheType
 from octavo.graph.protocol import Backend
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
-from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.models.checkpoints import CASES, VOCAB, Case, make, metadata, stored
 from tests.sampling import slow, some
 

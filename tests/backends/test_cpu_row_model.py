@@ -12,9 +12,9 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.huggingface import SCHEMES, open_model_file
 from octavo.models import read_model
 from octavo.quantizers.checkpoint import quantize_checkpoint
-from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.backends.row_products import nmse
 from tests.convert.folders import save
 from tests.models.checkpoints import CASES, VOCAB

@@ -97,7 +97,7 @@ def test_ranks(octavo: Run, tmp_path: Path) -> None:
 def test_a_model_of_another_kind_is_refused_before_it_is_loaded(
     octavo: Run, bert: str, command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.runtime.engine.Engine.load", lambda engine: pytest.fail("weights are read"))
+    monkeypatch.setattr("octavo.runtime.engine.engine.Engine.load", lambda engine: pytest.fail("weights are read"))
     name, *rest = command
     assert "is an embedding model" in octavo(*name.split(), bert, *rest).error()
 

@@ -10,7 +10,7 @@ import pytest
 
 import octavo as package
 from octavo.io.gguf import write_gguf
-from octavo.server.engine_model import load_model
+from octavo.server.engine.model import load_model
 from octavo.server.options import EngineOptions
 from tests.cli.conftest import Run
 from tests.models.adapters import factors, write_lora_gguf, write_peft

@@ -17,7 +17,7 @@ from octavo.formats import dequantize
 from octavo.huggingface.pretokenizer import PROBE
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.text import Tokenizer
 from tests.convert import folders
 from tests.models.checkpoints import CASES, Case, scaled

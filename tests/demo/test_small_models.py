@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from octavo.evals.subject import open_subject
-from octavo.runtime.batch import Feed
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
 
 TOOLS = Path(__file__).parents[2] / "tools" / "demo"
 SCRIPT = """

@@ -20,8 +20,8 @@ from octavo.evals.layerwise import memory, runner
 from octavo.evals.layerwise import needs as needs_module
 from octavo.io.memory import Room
 from octavo.runtime import EngineConfig, open_model
-from octavo.runtime.batch import Feed
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
 from tests.evals.test_collect import model_of
 from tests.limits import HANG_S
 from tests.runtime import tiny

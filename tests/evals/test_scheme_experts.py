@@ -23,7 +23,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers import quantize_checkpoint
 from octavo.quantizers.job.record import FILE
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.runtime import tiny
 from tests.sampling import slow
 

@@ -21,7 +21,7 @@ from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.models import read_model
 from octavo.quantizers import Report, quantize_checkpoint
 from octavo.quantizers.compensation.coded import compensated_row
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.runtime import tiny
 from tests.sampling import slow
 

@@ -13,7 +13,7 @@ from octavo.errors import UsageError
 from octavo.formats.cache import CACHE_FORMATS, CacheConstants
 from octavo.formats.rotation import rotate, rotate_back
 from octavo.graph.builder import CacheType
-from octavo.runtime.cache_type import require_heads
+from octavo.runtime.cache.cache_type import require_heads
 from octavo.server.options import EngineOptions
 
 X = np.random.default_rng(0).standard_normal((5, 3, 64)).astype(np.float32)

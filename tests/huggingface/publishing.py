@@ -18,7 +18,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import read_model
 from octavo.models.config import Config
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.convert.folders import write
 from tests.huggingface.modules import save
 from tests.huggingface.published import PUBLISHED, Published

@@ -15,7 +15,7 @@ from octavo.errors import ModelError, NonFiniteError, OctavoError
 from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.huggingface.modules import edit_config, edit_tensors, quantization, rounded, save, words
 from tests.sampling import slow, some
 

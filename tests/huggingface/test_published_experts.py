@@ -16,7 +16,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.convert import convert_checkpoint
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.convert.folders import byte_level, write
 from tests.huggingface.published import PUBLISHED, gptq_config
 from tests.huggingface.publishing import TOKENS, agrees, same_logits

@@ -16,7 +16,7 @@ from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.huggingface.modules import edit_tensors
 from tests.huggingface.published import PUBLISHED
 from tests.huggingface.publishing import TOKENS, agrees, publish, same_logits

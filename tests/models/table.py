@@ -18,9 +18,9 @@ from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
-from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.convert.folders import byte_level, save
 from tests.models.checkpoints import Case
 from tests.models.published_layouts import remake

@@ -16,7 +16,7 @@ from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import ARCHITECTURES, Architecture, layers, read_model
 from octavo.models.hparams import Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 
 V, D, F = 48, 32, 64
 

@@ -11,9 +11,9 @@ from octavo.formats import dequantize
 from octavo.graph.fuse import RULES
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.models.checkpoints import CASES, VOCAB, Write, make
 from tests.models.tiny_checkpoints import TABLE
 from tests.sampling import slow

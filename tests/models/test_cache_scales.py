@@ -18,7 +18,7 @@ from octavo.graph.node import Node
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.kv_cache import page_bytes
+from octavo.runtime.cache.page_pool import page_bytes
 from tests.runtime import tiny
 
 TOKENS = [5, 9, 200, 31, 77, 5]

@@ -21,8 +21,8 @@ from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.io.safetensors import Checkpoint
 from octavo.models import read_model
 from octavo.quantizers import quantize_checkpoint, quantize_file
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import page_bytes
+from octavo.runtime.cache.page_pool import page_bytes
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.convert.folders import edit
 from tests.models.table import TOKENS, Models, error, logits, made_in, saved
 from tests.models.tiny_checkpoints import TABLE

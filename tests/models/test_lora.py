@@ -23,10 +23,10 @@ from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import Architecture, read_model
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.batch import Feed
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.placement import last_layers
 from octavo.runtime.lora import Chosen, with_adapters
-from octavo.runtime.placement import last_layers
 from tests.models.adapters import (
     ALPHA,
     RANK,

@@ -19,9 +19,9 @@ from octavo.models import read_model
 from octavo.models.plamo2 import Plamo2
 from octavo.models.plamo3 import Plamo3
 from octavo.quantizers import quantize_checkpoint
-from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.convert.folders import edit
 from tests.models.table import TOKENS, error, logits, save_only, saved
 from tests.models.test_hostile import refused

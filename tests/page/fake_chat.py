@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from octavo.server.page import page
+from octavo.server.http.page import page
 
 MARKDOWN = """\
 # Sorting

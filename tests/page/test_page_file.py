@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from octavo.server.page import page
+from octavo.server.http.page import page
 
 TEXT = page()[0].decode()
 

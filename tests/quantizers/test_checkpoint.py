@@ -23,7 +23,7 @@ from octavo.models import read_model
 from octavo.quantizers import checkpoint, quantize_file
 from octavo.quantizers.checkpoint import quantize_checkpoint
 from octavo.runtime import resolve
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.text import Tokenizer
 from tests.convert.folders import save, spm
 from tests.convert.folders import write as write_json

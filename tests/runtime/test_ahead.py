@@ -10,12 +10,12 @@ import pytest
 from octavo.backends.reference import ReferenceBackend
 from octavo.models import ModelSpec
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.batch import Feed
-from octavo.runtime.candidates import DRAWN
-from octavo.runtime.core import EngineCore
-from octavo.runtime.kv_cache import Sequence
-from octavo.runtime.request import Request
-from octavo.runtime.sampling import SamplingParams, make_sampler
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.sampling.top_k import DRAWN
+from octavo.runtime.scheduler.request import Request
 from tests.runtime import tiny
 from tests.runtime.test_device_sampling import Eager
 from tests.sampling import slow

@@ -8,8 +8,9 @@ import pytest
 
 from octavo.models import ModelSpec
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.buckets import (
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed, make_batch
+from octavo.runtime.engine.captured_sizes import (
     REPLIES,
     TILE,
     Scratch,
@@ -21,8 +22,7 @@ from octavo.runtime.buckets import (
     replies_for,
     size_of,
 )
-from octavo.runtime.core import EngineCore
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.engine.core import EngineCore
 from tests.runtime.test_core import PROMPTS, request, run
 from tests.runtime.test_device_sampling import Eager
 

@@ -17,9 +17,9 @@ from octavo.formats.table import by_name
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import ModelSpec, read_model
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.core import EngineCore
-from octavo.runtime.request import Request
-from octavo.runtime.sampling import Sampler, SamplingParams, make_sampler
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.sampling.sampler import Sampler, SamplingParams, make_sampler
+from octavo.runtime.scheduler.request import Request
 from tests.sampling import slow
 
 N, WINDOW = 24, 40

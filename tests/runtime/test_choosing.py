@@ -13,10 +13,10 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.errors import GrammarError
 from octavo.models import ModelSpec
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.choosing import Chooser
-from octavo.runtime.core import EngineCore
-from octavo.runtime.request import Request
-from octavo.runtime.sampling import SamplingParams, make_sampler
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.sampling.select import Chooser
+from octavo.runtime.scheduler.request import Request
 from tests.runtime import tiny
 from tests.runtime.test_device_sampling import Eager
 

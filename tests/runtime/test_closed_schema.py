@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from octavo.errors import GrammarError
 from octavo.runtime import Grammar
-from octavo.runtime.closed_schema import closed
-from octavo.runtime.grammar import Grammars
+from octavo.runtime.grammar.closed_schema import closed
+from octavo.runtime.grammar.grammar import Grammars
 from octavo.text import Tokenizer
 from tests.limits import processor_time
 from tests.runtime import tiny

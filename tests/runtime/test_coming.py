@@ -7,8 +7,8 @@ import random
 import pytest
 
 from octavo.graph.node import PAGE_SIZE
-from octavo.runtime.coming import Coming, is_coming
-from octavo.runtime.request import Request, State
+from octavo.runtime.scheduler.request import Request, State
+from octavo.runtime.scheduler.shared_prefill import Coming, is_coming
 from tests.runtime.test_scheduler import request
 
 

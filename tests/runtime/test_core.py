@@ -12,11 +12,11 @@ from octavo.errors import ContextFullError, GrammarError, NonFiniteError, UsageE
 from octavo.graph.node import PAGE_SIZE
 from octavo.models import ModelSpec
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.batch import Feed
-from octavo.runtime.core import EngineCore
-from octavo.runtime.kv_cache import page_bytes
-from octavo.runtime.request import Output, Request
-from octavo.runtime.sampling import SamplingParams, make_sampler
+from octavo.runtime.cache.page_pool import page_bytes
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.scheduler.request import Output, Request
 from tests.runtime import tiny
 from tests.runtime.test_device_sampling import Eager
 

@@ -11,11 +11,11 @@ from types import FrameType
 import numpy as np
 import pytest
 
-from octavo.runtime.adjusting import Adjuster, RepeatPenalty, ReplyPenalties, changes_of
-from octavo.runtime.counts import Text, Window
-from octavo.runtime.request import Request
-from octavo.runtime.sampling import SamplingParams, make_sampler
-from octavo.runtime.speculate import _later
+from octavo.runtime.sampling.processors import Adjuster, RepeatPenalty, ReplyPenalties, changes_of
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.sampling.token_counts import Text, Window
+from octavo.runtime.scheduler.request import Request
+from octavo.runtime.scheduler.speculation import _later
 
 N_PROMPT = 5
 KINDS: list[Adjuster] = [RepeatPenalty(1.5, n) for n in (0, 1, 3, 20, 1 << 20)] + [ReplyPenalties(0.5, 0.25, N_PROMPT)]

@@ -18,10 +18,10 @@ from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.batch import Feed
-from octavo.runtime.device_sampling import greedy
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
 from octavo.runtime.loading import open_model
+from octavo.runtime.sampling.on_device import greedy
 from tests.runtime import tiny
 
 TOKENS = np.random.default_rng(3).integers(0, tiny.N_VOCAB, 150).tolist()

@@ -16,8 +16,8 @@ from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed, make_batch
 from tests.runtime import tiny
 
 MakeEngine = Callable[..., Engine]

@@ -13,7 +13,7 @@ import pytest
 
 import octavo
 from octavo.errors import UsageError
-from octavo.runtime.engine_thread import NAME, EngineThread, Pieces
+from octavo.runtime.engine.thread import NAME, EngineThread, Pieces
 from tests.limits import HANG_S
 
 

@@ -13,7 +13,7 @@ import octavo
 from octavo.errors import ContextFullError, NonFiniteError, UsageError
 from octavo.runtime import Generation, Model
 from octavo.runtime.conversation import Conversation
-from octavo.runtime.core import EngineCore
+from octavo.runtime.engine.core import EngineCore
 from tests.runtime import tiny
 from tests.runtime.tiny import ALPHABET, END
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import octavo
 from octavo.errors import GrammarError, UsageError
 from octavo.runtime import Grammar, Model
-from octavo.runtime.grammar import Grammars
+from octavo.runtime.grammar.grammar import Grammars
 from octavo.text import Tokenizer
 from tests.limits import processor_time
 from tests.runtime import tiny

@@ -15,14 +15,16 @@ import numpy as np
 import pytest
 
 from octavo.errors import GrammarError, HostMemoryError
-from octavo.runtime import Grammar, grammar_host, grammar_workers
-from octavo.runtime.grammar import COMPILED_KEPT, MOST_REPLIES, Grammars, Matched
-from octavo.runtime.grammar_host import Host
-from octavo.runtime.grammar_process import SLOW_NICE
-from octavo.runtime.grammar_workers import FATAL
-from octavo.runtime.late import wait_for
-from octavo.runtime.request import Constraint
-from octavo.runtime.schema import read_schema, require_finite
+from octavo.runtime import Grammar
+from octavo.runtime.grammar import host as grammar_host
+from octavo.runtime.grammar import workers as grammar_workers
+from octavo.runtime.grammar.deadlines import wait_for
+from octavo.runtime.grammar.grammar import COMPILED_KEPT, MOST_REPLIES, Grammars, Matched
+from octavo.runtime.grammar.host import Host
+from octavo.runtime.grammar.json_schema import read_schema, require_finite
+from octavo.runtime.grammar.process import SLOW_NICE
+from octavo.runtime.grammar.workers import FATAL
+from octavo.runtime.scheduler.request import Constraint
 from octavo.text import Tokenizer
 from tests.limits import HANG_S, processor_time
 from tests.runtime import tiny

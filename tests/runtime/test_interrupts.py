@@ -22,7 +22,7 @@ import octavo
 from octavo import runtime
 from octavo.backends.reference import ReferenceBackend
 from octavo.runtime import EngineConfig, Model
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.loading import open_model
 from tests.limits import HANG_S
 from tests.runtime import tiny

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from octavo.errors import CacheFullError
-from octavo.runtime.kv_cache import PagePool, Sequence
-from octavo.runtime.prefix import Node, PageTree
-from octavo.runtime.state_pool import StatePool
+from octavo.runtime.cache.page_pool import PagePool, Sequence
+from octavo.runtime.cache.prefix_tree import Node, PageTree
+from octavo.runtime.cache.state_pool import StatePool
 
 
 class Kept(RuleBasedStateMachine):

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from octavo.errors import ContextFullError
 from octavo.graph.node import PAGE_SIZE
-from octavo.runtime.kv_cache import PagePool, Sequence, rows
+from octavo.runtime.cache.page_pool import PagePool, Sequence, rows
 
 
 def filled(pool: PagePool, length: int) -> Sequence:

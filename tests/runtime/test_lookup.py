@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from octavo.errors import NonFiniteError
-from octavo.runtime.core import EngineCore
-from octavo.runtime.engine import Engine
-from octavo.runtime.grammar import Grammar, Grammars
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.engine.engine import Engine
+from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.loading import load
-from octavo.runtime.lookup import FIRST_WAIT, LONGEST_WAIT, Lookup
 from octavo.runtime.model import Model
-from octavo.runtime.request import Request
-from octavo.runtime.sampling import SamplingParams, make_sampler
-from octavo.runtime.speculate import Speculator
-from octavo.runtime.thinking import Thinking
+from octavo.runtime.output.thinking import Thinking
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.scheduler.ngram_drafter import FIRST_WAIT, LONGEST_WAIT, Lookup
+from octavo.runtime.scheduler.request import Request
+from octavo.runtime.scheduler.speculation import Speculator
 
 MakeEngine = Callable[..., Engine]
 GREEDY, DRAWN = SamplingParams(temperature=0.0), SamplingParams(temperature=0.3, top_k=3, seed=3)

@@ -11,7 +11,7 @@ import pytest
 from octavo.backends.cpu.pages import zeroed
 from octavo.formats.spec import U8
 from octavo.graph.node import PAGE_SIZE
-from octavo.runtime.pages_ahead import AHEAD, PART, PagesAhead
+from octavo.runtime.cache.prefault import AHEAD, PART, PagesAhead
 
 N_PAGES, OF_PAGE = 64, PART // 4
 

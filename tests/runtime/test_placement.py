@@ -20,7 +20,7 @@ from octavo.graph.node import Node, Sizes
 from octavo.models import ModelSpec
 from octavo.quantizers.job.quantize import quantize_file
 from octavo.runtime import Engine, EngineConfig, open_model
-from octavo.runtime.placement import backends_for, last_layers, last_true
+from octavo.runtime.engine.placement import backends_for, last_layers, last_true
 from tests.graph.small import Limited
 
 PROMPT = "What is 12 times 7?"
@@ -182,7 +182,7 @@ def test_which_device_a_number_of_layers_asks_for(
     def select(device: str, threads: object, **more: object) -> list[Any]:
         return [SimpleNamespace(name="gpu" if device == "auto" else device)]
 
-    monkeypatch.setattr("octavo.runtime.placement.select", select)
+    monkeypatch.setattr("octavo.runtime.engine.placement.select", select)
     (backend,), found = backends_for(device, None, given)  # type: ignore[arg-type]
     assert (backend.name, found) == (asked, layers)
 

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from octavo.errors import CacheFullError, ContextFullError
 from octavo.graph.node import PAGE_SIZE
-from octavo.runtime.kv_cache import PagePool, Sequence
-from octavo.runtime.prefix import PageTree
-from octavo.runtime.window_pool import pages_for
+from octavo.runtime.cache.page_pool import PagePool, Sequence
+from octavo.runtime.cache.prefix_tree import PageTree
+from octavo.runtime.cache.window_pool import pages_for
 
 
 class Memory:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from octavo.graph.node import PAGE_SIZE
-from octavo.runtime.kv_cache import PagePool, Sequence
-from octavo.runtime.prefix import PageTree
+from octavo.runtime.cache.page_pool import PagePool, Sequence
+from octavo.runtime.cache.prefix_tree import PageTree
 from tests.runtime.work import Token, calls
 
 FEW, MANY = 64, 1024

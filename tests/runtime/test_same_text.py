@@ -10,11 +10,11 @@ import pytest
 
 from octavo.io.named import resolve
 from octavo.quantizers import quantize_file
-from octavo.runtime.core import EngineCore
+from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.loading import load
 from octavo.runtime.model import Model
-from octavo.runtime.request import Request
-from octavo.runtime.sampling import SamplingParams, make_sampler
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.scheduler.request import Request
 from tests.sampling import slow
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from octavo.errors import GrammarError, UsageError
-from octavo.runtime.adjusting import RepeatPenalty, changes_of
-from octavo.runtime.draws import draw, philox, uniform
-from octavo.runtime.sampling import (
+from octavo.runtime.sampling.draw import draw, philox, uniform
+from octavo.runtime.sampling.processors import RepeatPenalty, changes_of
+from octavo.runtime.sampling.sampler import (
     SamplingParams,
     largest,
     make_sampler,

@@ -11,11 +11,11 @@ import pytest
 
 from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, UsageError
 from octavo.graph.node import PAGE_SIZE
-from octavo.runtime.kv_cache import PagePool, Sequence
-from octavo.runtime.pace import LEAST, TILE, Pace
-from octavo.runtime.request import Output, Request, State
-from octavo.runtime.scheduler import MOST_PASSED, Scheduler
-from octavo.runtime.step_plan import StepPlan, feeds_of
+from octavo.runtime.cache.page_pool import PagePool, Sequence
+from octavo.runtime.scheduler.prefill_budget import LEAST, TILE, Pace
+from octavo.runtime.scheduler.request import Output, Request, State
+from octavo.runtime.scheduler.scheduler import MOST_PASSED, Scheduler
+from octavo.runtime.scheduler.step_plan import StepPlan, feeds_of
 from tests.runtime.test_prefix import Memory
 
 END = 0

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from octavo.graph.node import PAGE_SIZE
-from octavo.runtime.core import EngineCore
-from octavo.runtime.request import Request
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.scheduler.request import Request
 from tests.runtime.test_scheduler import Run, request
 from tests.runtime.work import calls
 

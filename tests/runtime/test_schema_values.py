@@ -10,7 +10,7 @@ import pytest
 
 from octavo.errors import GrammarError
 from octavo.runtime import Grammar
-from octavo.runtime.schema_values import never_null
+from octavo.runtime.grammar.schema_values import never_null
 from tests.runtime.grammar_walk import text_of, walk
 from tests.runtime.test_closed_schema import BYTES, INT, obj, takes, takes_text
 

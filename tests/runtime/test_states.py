@@ -16,13 +16,13 @@ from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
 from octavo.models.states import Hybrid
-from octavo.runtime.batch import Feed
-from octavo.runtime.core import EngineCore
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence, page_bytes
-from octavo.runtime.sampling import SamplingParams
-from octavo.runtime.state_pool import slots_for
-from octavo.runtime.vectors import VectorSteps
+from octavo.runtime.cache.page_pool import Sequence, page_bytes
+from octavo.runtime.cache.state_pool import slots_for
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.sampling.sampler import SamplingParams
+from octavo.runtime.token_vectors import VectorSteps
 from tests.runtime.stateful import SMALL, write
 from tests.runtime.test_core import request, run
 from tests.runtime.test_device_sampling import Eager

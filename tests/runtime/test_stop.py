@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.runtime.stop import StopStrings
+from octavo.runtime.output.stop import StopStrings
 
 
 def feed(stops: list[str], pieces: list[str]) -> tuple[list[str], bool]:

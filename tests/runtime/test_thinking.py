@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from octavo.errors import GrammarError
-from octavo.runtime.grammar import Grammar, Grammars
-from octavo.runtime.thinking import MARKERS, Thinking, thinking_after
+from octavo.runtime.grammar.grammar import Grammar, Grammars
+from octavo.runtime.output.thinking import MARKERS, Thinking, thinking_after
 from octavo.text import Tokenizer
 from tests.runtime.grammar_walk import allowed_tokens, text_of, walk
 from tests.text.vocabularies import CONTROL, USER_DEFINED, byte_level

@@ -18,7 +18,7 @@ import octavo
 from octavo.errors import UsageError
 from octavo.jit import prepare
 from octavo.runtime import Model, conversation
-from octavo.runtime.request import Output, Request
+from octavo.runtime.scheduler.request import Output, Request
 from tests.limits import HANG_S
 from tests.runtime.tiny import ALPHABET, END
 

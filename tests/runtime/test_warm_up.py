@@ -12,8 +12,8 @@ from octavo.backends.reference.backend import ReferenceBinder
 from octavo.graph.protocol import Call
 from octavo.models import ModelSpec
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.buckets import Made, Size, chunk_sizes, size_of
-from octavo.runtime.core import EngineCore
+from octavo.runtime.engine.captured_sizes import Made, Size, chunk_sizes, size_of
+from octavo.runtime.engine.core import EngineCore
 from tests.runtime.test_core import PROMPTS, request, run
 from tests.runtime.test_device_sampling import Eager
 

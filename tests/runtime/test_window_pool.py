@@ -15,14 +15,14 @@ from octavo.errors import UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
-from octavo.runtime import engine as engines
-from octavo.runtime import window_pool
-from octavo.runtime.batch import Feed
-from octavo.runtime.core import EngineCore
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import PagePool, Sequence
-from octavo.runtime.sampling import SamplingParams
-from octavo.runtime.window_pool import WindowPool, most_pages
+from octavo.runtime.cache import window_pool
+from octavo.runtime.cache.page_pool import PagePool, Sequence
+from octavo.runtime.cache.window_pool import WindowPool, most_pages
+from octavo.runtime.engine import engine as engines
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.sampling.sampler import SamplingParams
 from tests.runtime.test_core import request, run
 from tests.runtime.test_device_sampling import Eager
 

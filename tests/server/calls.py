@@ -11,14 +11,14 @@ import jsonschema
 import openai
 import pytest
 
-from octavo.runtime import grammar
-from octavo.runtime.grammar import Grammar
-from octavo.runtime.thinking import MARKERS
-from octavo.server import chat
-from octavo.server.detail import Detail
-from octavo.server.tool_formats import ToolFormat
-from octavo.server.tool_parameters import Tool
-from octavo.server.tool_use import ToolUse
+from octavo.runtime.grammar import grammar
+from octavo.runtime.grammar.grammar import Grammar
+from octavo.runtime.output.thinking import MARKERS
+from octavo.server.constraints.tool_parameters import Tool
+from octavo.server.generation.output_parser import Detail
+from octavo.server.routes import chat
+from octavo.server.tool_calls.formats import ToolFormat
+from octavo.server.tool_calls.tools import ToolUse
 from octavo.text import Tokenizer
 from tests.runtime.grammar_walk import allowed_tokens, grammars_of, walk
 from tests.server.running import Server

@@ -11,9 +11,9 @@ from threading import Thread
 from typing import Any
 
 from octavo.runtime import Model
-from octavo.server.client import NO_STATS
-from octavo.server.fake import FakeClient
-from octavo.server.messages import Add, Begun, Cancel, Row, Step
+from octavo.server.engine.client import NO_STATS
+from octavo.server.engine.fake import FakeClient
+from octavo.server.engine.protocol import Add, Begun, Cancel, Row, Step
 from octavo.server.options import Limits
 from tests.limits import HANG_S
 from tests.server.running import Server, running

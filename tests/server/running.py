@@ -13,11 +13,11 @@ from threading import Event, Thread
 from typing import Any
 
 from octavo.runtime import Model
-from octavo.server.client import EngineClient
+from octavo.server.engine.client import EngineClient
+from octavo.server.engine.in_process import ThreadClient
+from octavo.server.generation.service import Service
 from octavo.server.options import Limits, ServerOptions
 from octavo.server.serve import bind, serve
-from octavo.server.service import Service
-from octavo.server.threaded import ThreadClient
 from tests.limits import HANG_S
 
 

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from octavo.runtime import Model
-from octavo.server.messages import Row
+from octavo.server.engine.protocol import Row
 from octavo.text import ChatTemplate
 from tests.server.calls import PARAMETERS, TWO, scripted
 from tests.server.playing import begun, playing

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from octavo.runtime import Model
-from octavo.server import body
-from octavo.server.errors import ApiError
-from octavo.server.fake import INFO, FakeClient
+from octavo.server.engine.fake import INFO, FakeClient
+from octavo.server.http import body
+from octavo.server.http.errors import ApiError
 from tests.limits import processor_time
 from tests.server.running import Server, running
 

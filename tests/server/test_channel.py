@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from octavo.server.channel import LENGTH, MOST, Channel, ChannelError, frame, length_of
+from octavo.server.engine.channel import LENGTH, MOST, Channel, ChannelError, frame, length_of
 
 Ends = tuple[socket.socket, Channel]
 

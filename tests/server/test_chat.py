@@ -10,8 +10,8 @@ import openai
 import pytest
 
 from octavo.runtime import Model
-from octavo.server import chat
-from octavo.server.job import Job
+from octavo.server.generation.job import Job
+from octavo.server.routes import chat
 from tests.server.running import Server, events
 
 QUESTION = "What is 12 times 7?"

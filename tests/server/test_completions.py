@@ -9,8 +9,8 @@ import openai
 import pytest
 
 from octavo.runtime import Model
-from octavo.server import work
-from octavo.server.fake import FakeClient
+from octavo.server.engine.fake import FakeClient
+from octavo.server.generation import work
 from tests.server.running import Server, events, running, running_model
 
 TEXT = "What is 12 times 7?"

@@ -21,10 +21,12 @@ from msgspec.structs import replace
 
 from octavo.errors import HostMemoryError
 from octavo.runtime import Model
-from octavo.server import connection, meta, serve
-from octavo.server.fake import INFO, FakeClient
-from octavo.server.messages import Cancel, Row
+from octavo.server import serve
+from octavo.server.engine.fake import INFO, FakeClient
+from octavo.server.engine.protocol import Cancel, Row
+from octavo.server.http import connection
 from octavo.server.options import Limits
+from octavo.server.routes import meta
 from tests.limits import HANG_S
 from tests.server.playing import BODY, CHAT, Played, Reader, begun, playing, request, until
 from tests.server.running import Server, events, running
@@ -118,7 +120,9 @@ def test_slow_senders(model: Model) -> None:
 
 
 def test_a_body_that_comes_fast_enough_may_take_long(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("octavo.server.body.SLOWEST", 16)  # bytes a second that come here however slow this machine is
+    monkeypatch.setattr(
+        "octavo.server.http.body.SLOWEST", 16
+    )  # bytes a second that come here however slow this machine is
     data, limits = request({"prompt": [300] * 2000, "max_tokens": 1}, "/v1/completions"), Limits(body_time=0.2)
     with running(FakeClient([300]), model, limits=limits) as server, closing(server.connect()) as sock:
         for start in range(0, len(data), 1500):

@@ -9,10 +9,10 @@ from typing import Any
 import openai
 import pytest
 
-from octavo.server.chat import messages_of
-from octavo.server.custom_tools import InputReader, arguments
-from octavo.server.responses_schema import ResponsesRequest, chat_request
-from octavo.server.schema import ChatRequest
+from octavo.server.routes.chat import messages_of
+from octavo.server.routes.responses_schema import ResponsesRequest, chat_request
+from octavo.server.routes.schema import ChatRequest
+from octavo.server.tool_calls.custom_tools import InputReader, arguments
 from tests.server.calls import client, scripted
 from tests.server.running import Server
 from tests.server.test_chat import ASK

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.runtime.thinking import MARKERS, Thinking
-from octavo.server.detail import Delta, Detail
-from octavo.server.tool_formats import FORMATS, GENERIC, ToolFormat, format_of
-from octavo.server.tools import ToolParser
+from octavo.runtime.output.thinking import MARKERS, Thinking
+from octavo.server.generation.output_parser import Delta, Detail
+from octavo.server.tool_calls.formats import FORMATS, GENERIC, ToolFormat, format_of
+from octavo.server.tool_calls.parser import ToolParser
 from octavo.text import Tokenizer
 from tests.text.vocabularies import byte_level
 

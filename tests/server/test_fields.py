@@ -13,13 +13,13 @@ from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import input_token_count_params, response_create_params
 
-from octavo.runtime.thinking import Thinking
-from octavo.server.anthropic_schema import CountRequest, MessagesRequest
-from octavo.server.job import Job, sampling_of
-from octavo.server.native_schema import NativeRequest
-from octavo.server.responses_schema import ResponsesRequest
-from octavo.server.schema import Body, ChatRequest, Sampling
-from octavo.server.text_schema import CompletionRequest, EmbeddingRequest
+from octavo.runtime.output.thinking import Thinking
+from octavo.server.generation.job import Job, sampling_of
+from octavo.server.routes.anthropic_schema import CountRequest, MessagesRequest
+from octavo.server.routes.llama_server_schema import NativeRequest
+from octavo.server.routes.responses_schema import ResponsesRequest
+from octavo.server.routes.schema import Body, ChatRequest, Sampling
+from octavo.server.routes.text_schema import CompletionRequest, EmbeddingRequest
 from tests.server.running import Server
 from tests.server.test_numbers import text_and_tokens
 

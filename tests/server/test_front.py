@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.runtime import Model, grammar_host
-from octavo.runtime.grammar import Grammar, Grammars
-from octavo.runtime.sampling import SamplingParams
-from octavo.server.fake import FakeClient
-from octavo.server.messages import Add, Ready
-from octavo.server.tool_use import for_template
+from octavo.runtime import Model
+from octavo.runtime.grammar import host as grammar_host
+from octavo.runtime.grammar.grammar import Grammar, Grammars
+from octavo.runtime.sampling.sampler import SamplingParams
+from octavo.server.engine.fake import FakeClient
+from octavo.server.engine.protocol import Add, Ready
+from octavo.server.tool_calls.tools import for_template
 from octavo.text import ChatTemplate
 from tests.server.playing import BODY, CHAT, Reader, begun, playing, request
 from tests.server.running import Server, events, running

@@ -8,8 +8,8 @@ from typing import Any
 import openai
 import pytest
 
-from octavo.server.chat import messages_of
-from octavo.server.schema import ChatRequest
+from octavo.server.routes.chat import messages_of
+from octavo.server.routes.schema import ChatRequest
 from tests.server.calls import PARAMETERS, TOOLS, client, scripted
 from tests.server.running import Server
 from tests.server.test_chat import ASK

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from octavo.runtime import Model
-from octavo.server.fake import FakeClient
+from octavo.server.engine.fake import FakeClient
 from tests.server.running import Server, running
 
 KEYS = ("correct-horse", "battery-staple")

@@ -11,8 +11,8 @@ import pytest
 from msgspec import structs
 
 from octavo.runtime import Model
-from octavo.server import threads
-from octavo.server.fake import INFO, FakeClient
+from octavo.server.engine.fake import INFO, FakeClient
+from octavo.server.http import background as threads
 from tests.server.running import Server, running
 
 LONG = "The quick brown fox jumps. " * 600

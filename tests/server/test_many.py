@@ -14,7 +14,7 @@ import octavo
 from octavo.io.named import resolve
 from octavo.quantizers import quantize_file
 from octavo.runtime import Model
-from octavo.runtime.kv_cache import page_bytes
+from octavo.runtime.cache.page_pool import page_bytes
 from tests.server.running import Server, running_model
 from tests.server.test_native import metrics
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from octavo.server import chat
-from octavo.server.tool_formats import FORMATS, GENERIC, ToolFormat
-from octavo.server.tool_parameters import Tool
-from octavo.server.tool_use import ToolUse
+from octavo.server.constraints.tool_parameters import Tool
+from octavo.server.routes import chat
+from octavo.server.tool_calls.formats import FORMATS, GENERIC, ToolFormat
+from octavo.server.tool_calls.tools import ToolUse
 from tests.runtime.grammar_walk import allowed_tokens, grammars_of
 from tests.server.calls import ENDLESS, PLAIN
 from tests.server.running import Server

@@ -11,8 +11,8 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.graph.node import Node, Sizes
 from octavo.io.memory import Room
 from octavo.runtime import Model
-from octavo.runtime.kv_cache import page_bytes
-from octavo.server import engine_model
+from octavo.runtime.cache.page_pool import page_bytes
+from octavo.server.engine import model as engine_model
 from octavo.server.options import EngineOptions
 
 GIB = 1 << 30

@@ -7,8 +7,8 @@ import time
 from contextlib import closing
 
 from octavo.runtime import Model
-from octavo.server.messages import Embed, Score, Vectors
-from octavo.server.side import SideWork
+from octavo.server.engine.protocol import Embed, Score, Vectors
+from octavo.server.engine.side_tasks import SideWork
 from tests.server.playing import request, until
 from tests.server.running import Server, running, running_model
 from tests.server.test_side import Silent, embed

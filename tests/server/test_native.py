@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from octavo.runtime import Model
-from octavo.runtime.speculate import Speculator
+from octavo.runtime.scheduler.speculation import Speculator
 from tests.server.running import Server, events, running_model
 
 TEXT = "What is 12 times 7?"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from octavo.server.job import Job, sampling_of, seed_of
-from octavo.server.messages import Begun
-from octavo.server.schema import Sampling
-from octavo.server.usage import timings
-from octavo.server.work import Choice
+from octavo.server.engine.protocol import Begun
+from octavo.server.generation.job import Job, sampling_of, seed_of
+from octavo.server.generation.usage import timings
+from octavo.server.generation.work import Choice
+from octavo.server.routes.schema import Sampling
 from tests.server.running import Server
 
 ASK: list[Any] = [{"role": "user", "content": "What is 12 times 7?"}]

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from octavo.server import anthropic_schema, responses_schema
-from octavo.server.chat import messages_of
-from octavo.server.schema import ChatRequest
+from octavo.server.routes import anthropic_schema, responses_schema
+from octavo.server.routes.chat import messages_of
+from octavo.server.routes.schema import ChatRequest
 from tests.server.running import Server
 
 WORDS = ["What is", "the best book"]

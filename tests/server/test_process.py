@@ -26,17 +26,17 @@ from typing import Any
 import pytest
 
 from octavo.runtime import Model
-from octavo.runtime.sampling import SamplingParams
-from octavo.server import supervise
-from octavo.server.channel import Channel, ChannelError, frame
-from octavo.server.client import EngineDiedError
-from octavo.server.fake import INFO
-from octavo.server.launch import ENDING, STDIN, launch
-from octavo.server.messages import Add, Ping, Pong, Ready, encode, to_engine
+from octavo.runtime.sampling.sampler import SamplingParams
+from octavo.server.engine import process as supervise
+from octavo.server.engine.channel import Channel, ChannelError, frame
+from octavo.server.engine.client import EngineDiedError
+from octavo.server.engine.fake import INFO
+from octavo.server.engine.in_process import ThreadClient
+from octavo.server.engine.launch import ENDING, STDIN, launch
+from octavo.server.engine.process import LOST, ProcessClient
+from octavo.server.engine.protocol import Add, Ping, Pong, Ready, encode, to_engine
 from octavo.server.options import EngineOptions
 from octavo.server.serve import _ending
-from octavo.server.supervise import LOST, ProcessClient
-from octavo.server.threaded import ThreadClient
 from tests.limits import HANG_S
 from tests.server.playing import Reader, request, until
 from tests.server.running import Server, events, running
@@ -56,7 +56,7 @@ if sys.argv[1] == "shared":  # as on Windows
     socket.fromshare = lambda data: socket.socket(fileno=int(data))
     sys.stdin, place = io.TextIOWrapper(io.BytesIO(place.encode())), "-"
 sys.argv[1:] = [place, "30"]
-from octavo.server.worker import main
+from octavo.server.engine.worker import main
 main()
 print(multiprocessing.get_start_method())
 """
@@ -116,7 +116,7 @@ def test_windows_hands_a_socket_over_by_standard_input(monkeypatch: pytest.Monke
     monkeypatch.setattr(subprocess, "Popen", Process)
     monkeypatch.setattr(socket.socket, "share", lambda self, pid: b"share for %d" % pid, raising=False)
     with launch().socket:
-        assert given["command"][1:4] == ["-m", "octavo.server.worker", STDIN]
+        assert given["command"][1:4] == ["-m", "octavo.server.engine.worker", STDIN]
         assert given["sent"] == b"share for 4321"
 
 
@@ -392,7 +392,7 @@ def metrics(server: Server) -> str:
 def engines(pid: int) -> list[int]:
     """The processes that compute for a server, not those that compile grammars."""
     found = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [one for one in found if b"octavo.server.worker" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    return [one for one in found if b"octavo.server.engine.worker" in Path(f"/proc/{one}/cmdline").read_bytes()]
 
 
 def test_signals_that_end_a_server_but_for_one_that_is_ignored() -> None:

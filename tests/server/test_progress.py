@@ -12,7 +12,7 @@ import pytest
 
 import octavo
 from octavo.runtime import Model
-from octavo.server.messages import Begun, Progress, Row
+from octavo.server.engine.protocol import Begun, Progress, Row
 from tests.server.playing import playing, request
 from tests.server.running import Server, events, running_model
 

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from octavo.runtime.thinking import Thinking
-from octavo.server.reasoning import Reasoning
+from octavo.runtime.output.thinking import Thinking
+from octavo.server.generation.reasoning import Reasoning
 
 START, END = "<think>", "</think>"
 

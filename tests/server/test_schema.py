@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from msgspec.structs import replace
 
 from octavo.runtime import Model
-from octavo.server.fake import INFO, FakeClient
+from octavo.server.engine.fake import INFO, FakeClient
 from tests.limits import HANG_S
 from tests.server.running import running
 

@@ -15,18 +15,18 @@ import octavo
 from octavo.backends.cpu import CpuBackend
 from octavo.formats import QTensor
 from octavo.runtime import Model
-from octavo.runtime.core import EngineCore
-from octavo.runtime.pace import LEAST
-from octavo.runtime.request import Request
-from octavo.runtime.sampling import SamplingParams, make_sampler
-from octavo.runtime.vectors import VectorSteps
-from octavo.server.client import EngineFailedError
-from octavo.server.errors import api_error
-from octavo.server.fake import FakeClient
-from octavo.server.messages import Cancel, Embed, Failed, Quit, Score, Scored, ToEngine, ToFront, Vectors
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.scheduler.prefill_budget import LEAST
+from octavo.runtime.scheduler.request import Request
+from octavo.runtime.token_vectors import VectorSteps
+from octavo.server.engine.client import EngineFailedError
+from octavo.server.engine.fake import FakeClient
+from octavo.server.engine.protocol import Cancel, Embed, Failed, Quit, Score, Scored, ToEngine, ToFront, Vectors
+from octavo.server.engine.side_tasks import Message, SideWork
+from octavo.server.engine.worker import EngineLoop
+from octavo.server.http.errors import api_error
 from octavo.server.options import Limits
-from octavo.server.side import Message, SideWork
-from octavo.server.worker import EngineLoop
 from tests.server.playing import request, until
 from tests.server.running import running, running_model
 

@@ -14,8 +14,8 @@ import pytest
 
 import octavo
 from octavo.runtime import Model
-from octavo.runtime.kv_cache import page_bytes, state_bytes
-from octavo.runtime.state_pool import slots_for
+from octavo.runtime.cache.page_pool import page_bytes, state_bytes
+from octavo.runtime.cache.state_pool import slots_for
 from tests.limits import HANG_S
 from tests.runtime.stateful import SMALL, write_with_tokenizer
 from tests.server.running import Server, running_model

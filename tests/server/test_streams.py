@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from octavo.runtime import Model
-from octavo.server.client import NO_STATS
-from octavo.server.fake import INFO, FakeClient
-from octavo.server.messages import Row, Step
+from octavo.server.engine.client import NO_STATS
+from octavo.server.engine.fake import INFO, FakeClient
+from octavo.server.engine.protocol import Row, Step
 from tests.limits import HANG_S
 from tests.server.playing import BODY, CHAT, Reader, begun, playing, request, until
 from tests.server.running import events, running

@@ -8,8 +8,8 @@ import pytest
 
 import octavo
 from octavo.errors import TemplateError
+from octavo.server.generation.service import Service
 from octavo.server.options import ServerOptions
-from octavo.server.service import Service
 from tests.runtime import tiny
 from tests.server.calls import TOOLS
 from tests.server.running import running_model

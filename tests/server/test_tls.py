@@ -12,8 +12,8 @@ import pytest
 
 from octavo.errors import OctavoError
 from octavo.runtime import Model
-from octavo.server.fake import FakeClient
-from octavo.server.tls import Certificate, certificate
+from octavo.server.engine.fake import FakeClient
+from octavo.server.http.tls import Certificate, certificate
 from tests.limits import HANG_S
 from tests.server.running import events, running
 from tests.server.test_front import MESSAGES

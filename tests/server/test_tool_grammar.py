@@ -10,14 +10,14 @@ from typing import Any, Literal
 import jsonschema
 import pytest
 
-from octavo.runtime.grammar import Grammar
-from octavo.runtime.request import Constraint
-from octavo.runtime.thinking import MARKERS, Thinking
-from octavo.server.detail import Detail
-from octavo.server.tool_formats import FORMATS, GENERIC, ToolFormat
-from octavo.server.tool_grammar import or_json, tools_grammar
-from octavo.server.tool_parameters import ANYTHING, Tool
-from octavo.server.tool_use import ToolUse
+from octavo.runtime.grammar.grammar import Grammar
+from octavo.runtime.output.thinking import MARKERS, Thinking
+from octavo.runtime.scheduler.request import Constraint
+from octavo.server.constraints.tool_choice import or_json, tools_grammar
+from octavo.server.constraints.tool_parameters import ANYTHING, Tool
+from octavo.server.generation.output_parser import Detail
+from octavo.server.tool_calls.formats import FORMATS, GENERIC, ToolFormat
+from octavo.server.tool_calls.tools import ToolUse
 from octavo.text import Tokenizer
 from tests.runtime.grammar_walk import allowed_tokens, grammars_of, walk
 from tests.sampling import some

@@ -10,13 +10,13 @@ import jsonschema
 import pytest
 
 from octavo.errors import GrammarError
-from octavo.server.errors import ApiError
-from octavo.server.marked_reader import MARK
-from octavo.server.schema import ToolFunction
-from octavo.server.tool_formats import FORMATS, GENERIC, ToolFormat, format_of
-from octavo.server.tool_grammar import tools_grammar
-from octavo.server.tool_parameters import Tool
-from octavo.server.tool_use import tool_use
+from octavo.server.constraints.tool_choice import tools_grammar
+from octavo.server.constraints.tool_parameters import Tool
+from octavo.server.http.errors import ApiError
+from octavo.server.routes.schema import ToolFunction
+from octavo.server.tool_calls.formats import FORMATS, GENERIC, ToolFormat, format_of
+from octavo.server.tool_calls.marked_reader import MARK
+from octavo.server.tool_calls.tools import tool_use
 from octavo.text import ChatTemplate
 from tests.server.calls import ENDLESS, PARAMETERS, PLAIN, called
 from tests.server.running import Server

@@ -10,12 +10,12 @@ import jsonschema
 import pytest
 
 from octavo.errors import GrammarError
-from octavo.server.detail import Detail
-from octavo.server.plain_values import MOST_SCHEMAS, value_of
-from octavo.server.tool_formats import FORMATS, ToolFormat
-from octavo.server.tool_grammar import tools_grammar
-from octavo.server.tool_parameters import Tool
-from octavo.server.tool_use import ToolUse
+from octavo.server.constraints.plain_values import MOST_SCHEMAS, value_of
+from octavo.server.constraints.tool_choice import tools_grammar
+from octavo.server.constraints.tool_parameters import Tool
+from octavo.server.generation.output_parser import Detail
+from octavo.server.tool_calls.formats import FORMATS, ToolFormat
+from octavo.server.tool_calls.tools import ToolUse
 from tests.runtime.grammar_walk import allowed_tokens, grammars_of
 from tests.sampling import slow, some
 from tests.server.calls import PLAIN, called, read

@@ -8,9 +8,9 @@ from typing import Any
 import openai
 import pytest
 
-from octavo.runtime.grammar import Grammar
-from octavo.server import chat
-from octavo.server.tool_use import for_template, tool_use
+from octavo.runtime.grammar.grammar import Grammar
+from octavo.server.routes import chat
+from octavo.server.tool_calls.tools import for_template, tool_use
 from octavo.text import ChatTemplate
 from tests.sampling import slow
 from tests.server.calls import TOOLS, TWO, client, require_valid, scripted

@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from octavo.runtime import Model
-from octavo.server.fake import FakeClient
+from octavo.server.engine.fake import FakeClient
 from octavo.server.options import Limits
 from tests.server.playing import CHAT, Played, Reader, begun, playing, request, until
 from tests.server.running import Server, running, running_model

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.runtime.reply import Reply
-from octavo.server.detail import Detail
+from octavo.runtime.output.reply import Reply
+from octavo.server.generation.output_parser import Detail
 from octavo.text import Tokenizer
 from tests.text.vocabularies import BYTE_TO_CHAR, CONTROL, UNUSED, byte_level, spm
 

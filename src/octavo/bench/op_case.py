@@ -17,10 +17,10 @@ from octavo.graph.fuse import fuse, quantize_activations
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
-from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.kv_cache import PagePool
-from octavo.runtime.kv_cache import Sequence as Tokens
-from octavo.runtime.state_pool import StatePool
+from octavo.runtime.cache.page_pool import PagePool
+from octavo.runtime.cache.page_pool import Sequence as Tokens
+from octavo.runtime.cache.state_pool import StatePool
+from octavo.runtime.engine.batch import Feed, make_batch
 
 PLAIN, QUANTIZED, EXPONENTIAL, FLOAT32, EXACT, STEPS, BYTES = 1e-7, 5e-4, 1e-6, 1e-10, 0.0, 1e-6, 1e-4
 """Tolerances (NMSE): plain numbers; products with quantized activations; exp of a row; attention to a cache of float32,

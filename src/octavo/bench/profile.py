@@ -19,11 +19,11 @@ from octavo.graph.node import PAGE_SIZE, Attention, Node
 from octavo.graph.plan import Plan
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed, make_batch
+from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.engine.placement import GpuLayers, backends_for
 from octavo.runtime.lora import Lora, chosen, located, with_adapters
-from octavo.runtime.placement import GpuLayers, backends_for
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.hub.cache import shown_name
 from octavo.models import read_model
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.engine.placement import GpuLayers, backends_for
 from octavo.runtime.lora import Chosen, with_adapters
-from octavo.runtime.placement import GpuLayers, backends_for
 
 SCHEMA = 1
 

@@ -11,10 +11,10 @@ from typing import Protocol
 from octavo.bench.cost import Cost, Load, total
 from octavo.errors import UsageError
 from octavo.models import ModelSpec
-from octavo.runtime.batch import Feed
-from octavo.runtime.device_sampling import greedy
-from octavo.runtime.engine import Engine
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine
+from octavo.runtime.sampling.on_device import greedy
 
 
 class Subject(Protocol):

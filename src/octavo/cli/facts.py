@@ -62,7 +62,7 @@ def facts(
     }
     hparams, problem = _hyperparams(file)
     if hparams is not None:
-        from octavo.runtime.context import DEFAULT_CONTEXT
+        from octavo.runtime.engine.context_length import DEFAULT_CONTEXT
 
         n_ctx = min(hparams.n_ctx_most, DEFAULT_CONTEXT) if n_ctx is None else n_ctx or hparams.n_ctx_most
         found |= {
@@ -97,7 +97,7 @@ def engine(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str
     from octavo.models import read_model
     from octavo.runtime import Engine, EngineConfig
     from octavo.runtime.embedding import embedding_engine, is_embedding_model
-    from octavo.runtime.placement import backends_for
+    from octavo.runtime.engine.placement import backends_for
 
     backends, layers = backends_for(device)
     if is_embedding_model(read_model(file)):
@@ -125,8 +125,8 @@ def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
     """Bytes of the keys and values of `n_ctx` tokens, of which layers with a window keep those that it reaches."""
     from octavo.formats.cache import CACHE_FORMATS
     from octavo.graph.node import PAGE_SIZE
-    from octavo.runtime.engine import EngineConfig
-    from octavo.runtime.window_pool import most_pages
+    from octavo.runtime.cache.window_pool import most_pages
+    from octavo.runtime.engine.engine import EngineConfig
 
     windows = [hparams.window(i) for i in range(hparams.n_layer)]
     kept = most_pages(max(windows, default=0), EngineConfig.n_batch, n_ctx) * PAGE_SIZE
@@ -140,7 +140,7 @@ def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
 
 def state_bytes(hparams: Hyperparams) -> int:
     """Bytes of the states of one sequence, and of those that are kept for prompts to come."""
-    from octavo.runtime.state_pool import slots_for
+    from octavo.runtime.cache.state_pool import slots_for
 
     return 4 * hparams.state_values * slots_for(1)
 

@@ -17,7 +17,7 @@ from octavo.cli.spelling import option_of, plain
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.runtime.placement import GpuLayers
+    from octavo.runtime.engine.placement import GpuLayers
 
 PLACE = "Where and with what"
 Device = Annotated[

@@ -19,9 +19,9 @@ from octavo.errors import INSTALL_BASE, OctavoError, UsageError
 
 if TYPE_CHECKING:
     from octavo.runtime.lora import Chosen
-    from octavo.server.launch import Launched
+    from octavo.server.engine.launch import Launched
+    from octavo.server.generation.service import Service
     from octavo.server.options import EngineOptions, ServerOptions
-    from octavo.server.service import Service
 
 REACHED = "How it is reached"
 LOAD = "How much it takes"
@@ -167,7 +167,7 @@ def serve(
     from contextlib import closing
     from importlib.util import find_spec
 
-    from octavo.server.launch import launch
+    from octavo.server.engine.launch import launch
 
     for name in NEEDED:
         if find_spec(name) is None:
@@ -211,9 +211,9 @@ def nbytes(text: str) -> int:
 
 def _server_options(path: str, reached: Reached, usual: Defaults, load: Load, lora: Chosen) -> ServerOptions:
     from octavo.io.hub.cache import shown_name
+    from octavo.server.http.tls import certificate
     from octavo.server.options import Limits, ServerOptions
     from octavo.server.serve import room_for
-    from octavo.server.tls import certificate
 
     if usual.template_file is not None and reached.chat_template is not None:
         raise UsageError("--chat-template-file and --chat-template are both given (allowed: one of them)")
@@ -279,8 +279,8 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
     from octavo.models import read_model
     from octavo.runtime.embedding import is_embedding_model
     from octavo.runtime.options import OF_BASE_MODELS, usual_limit
+    from octavo.server.engine.process import ProcessClient
     from octavo.server.serve import bind, run, serve
-    from octavo.server.supervise import ProcessClient
 
     sock = bind(options.host, options.port)
     port = sock.getsockname()[1]

@@ -19,8 +19,8 @@ from octavo.io.apart import MODEL, model_files, require_apart
 from octavo.io.atomic import require_target
 from octavo.quantizers.imatrix import Imatrix
 from octavo.runtime import Model
-from octavo.runtime.batch import Feed
-from octavo.runtime.kv_cache import Sequence as CachedSequence
+from octavo.runtime.cache.page_pool import Sequence as CachedSequence
+from octavo.runtime.engine.batch import Feed
 
 SAVE_EVERY = 10
 

@@ -14,8 +14,8 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import Node, is_static
 from octavo.graph.schedule import root
 from octavo.runtime import Model
-from octavo.runtime.batch import Feed
-from octavo.runtime.kv_cache import Sequence as CachedSequence
+from octavo.runtime.cache.page_pool import Sequence as CachedSequence
+from octavo.runtime.engine.batch import Feed
 
 ROUNDING = 1 + 2.0**-20
 """A number is cut off where it is over the largest by more than its scale was rounded."""

@@ -10,9 +10,9 @@ from octavo.graph.node import Attention
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.runtime import EngineConfig, Model, open_model, resolve
+from octavo.runtime.engine.placement import GpuLayers, backends_for
 from octavo.runtime.loading import open_generating
 from octavo.runtime.lora import Lora, chosen, located
-from octavo.runtime.placement import GpuLayers, backends_for
 
 LARGEST_BATCH = 512
 CONTEXT = 512

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
 from octavo.runtime import Engine, Model
-from octavo.runtime.batch import Feed
-from octavo.runtime.kv_cache import Sequence as CachedSequence
+from octavo.runtime.cache.page_pool import Sequence as CachedSequence
+from octavo.runtime.engine.batch import Feed
 
 Mask = npt.NDArray[np.bool_]
 I64 = npt.NDArray[np.int64]

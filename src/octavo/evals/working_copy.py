@@ -9,8 +9,8 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers.job.recode import recode
 from octavo.runtime import EngineConfig, Model
+from octavo.runtime.engine.placement import backends_for
 from octavo.runtime.loading import model_of
-from octavo.runtime.placement import backends_for
 
 FORMAT = by_name("Q8_0")
 SMALL = 1 << 28

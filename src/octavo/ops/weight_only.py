@@ -72,7 +72,11 @@ def dequantize(weight: QTensor, device: str | torch.device | None = None) -> F32
     import torch
 
     where = torch.device(device)
-    values = to_torch(decode(weight)) if _on_host(where) else gpu_module("matmul.w4a16.weight_only").dequantize_stored(weight)
+    values = (
+        to_torch(decode(weight))
+        if _on_host(where)
+        else gpu_module("matmul.w4a16.weight_only").dequantize_stored(weight)
+    )
     moved: torch.Tensor = values.to(where)
     return moved
 

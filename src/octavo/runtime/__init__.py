@@ -11,14 +11,14 @@ from octavo.lazy import names_from
 
 if TYPE_CHECKING:
     from octavo.io.named import resolve
-    from octavo.runtime.engine import Engine, EngineConfig
+    from octavo.runtime.engine.engine import Engine, EngineConfig
     from octavo.runtime.generation import Generation
-    from octavo.runtime.grammar import Grammar
+    from octavo.runtime.grammar.grammar import Grammar
     from octavo.runtime.loading import load, open_model
     from octavo.runtime.model import Model
     from octavo.runtime.options import GenerateOptions
-    from octavo.runtime.reply import Reply
-    from octavo.runtime.sampling import SamplingParams
+    from octavo.runtime.output.reply import Reply
+    from octavo.runtime.sampling.sampler import SamplingParams
 
 __all__ = [
     "Engine",
@@ -36,12 +36,12 @@ __all__ = [
 
 __getattr__ = names_from(__name__, {
     "octavo.io.named": ["resolve"],
-    "octavo.runtime.engine": ["Engine", "EngineConfig"],
+    "octavo.runtime.engine.engine": ["Engine", "EngineConfig"],
     "octavo.runtime.generation": ["Generation"],
-    "octavo.runtime.grammar": ["Grammar"],
+    "octavo.runtime.grammar.grammar": ["Grammar"],
     "octavo.runtime.loading": ["load", "open_model"],
     "octavo.runtime.model": ["Model"],
     "octavo.runtime.options": ["GenerateOptions"],
-    "octavo.runtime.reply": ["Reply"],
-    "octavo.runtime.sampling": ["SamplingParams"],
+    "octavo.runtime.output.reply": ["Reply"],
+    "octavo.runtime.sampling.sampler": ["SamplingParams"],
 })  # fmt: skip

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import get_ident
 
-from octavo.runtime.core import EngineCore
-from octavo.runtime.forked import tell_when_forked
-from octavo.runtime.request import Output, Request, State
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.engine.fork import tell_when_forked
+from octavo.runtime.scheduler.request import Output, Request, State
 
 PATIENCE = 1.0
 """Seconds after which a request that nobody asks for its next token gives way to one that waits."""

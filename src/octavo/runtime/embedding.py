@@ -17,13 +17,13 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.hub.cache import shown_name
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import choice
-from octavo.runtime.batch import Feed
-from octavo.runtime.context import context_of
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.engine_thread import Pieces
-from octavo.runtime.kv_cache import Sequence as Tokens
-from octavo.runtime.placement import GpuLayers
-from octavo.runtime.vectors import VectorSteps, whole
+from octavo.runtime.cache.page_pool import Sequence as Tokens
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.context_length import context_of
+from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.engine.placement import GpuLayers
+from octavo.runtime.engine.thread import Pieces
+from octavo.runtime.token_vectors import VectorSteps, whole
 from octavo.text import Tokenizer
 from octavo.text.sentences import encode_texts
 

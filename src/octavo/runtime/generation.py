@@ -11,9 +11,9 @@ from weakref import finalize
 from octavo.errors import ContextFullError, OctavoError, UsageError
 from octavo.jit.clock import clock, compile_seconds
 from octavo.runtime.conversation import Conversation
-from octavo.runtime.reply import Reply
-from octavo.runtime.request import Constraint, Request
-from octavo.runtime.sampling import Sampler
+from octavo.runtime.output.reply import Reply
+from octavo.runtime.sampling.sampler import Sampler
+from octavo.runtime.scheduler.request import Constraint, Request
 from octavo.text import Tokenizer
 
 EXECUTING = "generator already executing"

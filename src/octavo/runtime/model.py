@@ -12,21 +12,21 @@ from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
 from octavo.io.hub.cache import shown_name
 from octavo.runtime.arguments import flag, integer, require_known, wrong
+from octavo.runtime.batch_generate import Row, Stream, fill
 from octavo.runtime.conversation import Conversation
-from octavo.runtime.core import EngineCore
 from octavo.runtime.embedding import Embedder, Pooling, require_generating
-from octavo.runtime.engine import Engine
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.engine.engine import Engine
 from octavo.runtime.generation import Generation
-from octavo.runtime.grammar import Grammar, Grammars
+from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.lora import Chosen
-from octavo.runtime.many import Row, Stream, fill
 from octavo.runtime.options import GenerateOptions, SamplingOptions, recommended, settings
+from octavo.runtime.output.reply import Reply
+from octavo.runtime.output.thinking import PROMPT_END, thinking_after
 from octavo.runtime.prompt import Message, Prompt, encode_prompt, token_ids
-from octavo.runtime.ranking import Ranker
-from octavo.runtime.reply import Reply
-from octavo.runtime.request import Constraint
-from octavo.runtime.sampling import Sampler, SamplingParams, make_sampler
-from octavo.runtime.thinking import PROMPT_END, thinking_after
+from octavo.runtime.reranking import Ranker
+from octavo.runtime.sampling.sampler import Sampler, SamplingParams, make_sampler
+from octavo.runtime.scheduler.request import Constraint
 from octavo.sizes import short_count
 from octavo.text import ChatTemplate, Tokenizer
 

@@ -9,8 +9,8 @@ from typing import Any, TypedDict, Unpack, cast
 from octavo.errors import ModelError, UsageError
 from octavo.io.gguf import GGUFFile
 from octavo.runtime.arguments import integer, require_known, texts
-from octavo.runtime.grammar import Grammar
-from octavo.runtime.sampling import SamplingParams
+from octavo.runtime.grammar.grammar import Grammar
+from octavo.runtime.sampling.sampler import SamplingParams
 
 
 class SamplingOptions(TypedDict, total=False):

@@ -14,16 +14,18 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from octavo.errors import OctavoError
-from octavo.server import anthropic, meta, native, responses, routes_openai
-from octavo.server.answer import json_response
-from octavo.server.body import Sharing
-from octavo.server.errors import ApiError, api_error
-from octavo.server.families import answer_of
-from octavo.server.guard import Guard
-from octavo.server.openapi import describe
-from octavo.server.service import Service
-from octavo.server.stream import Watch
-from octavo.server.trace import Trace
+from octavo.server.generation.service import Service
+from octavo.server.http.body import Sharing
+from octavo.server.http.errors import ApiError, api_error
+from octavo.server.http.families import answer_of
+from octavo.server.http.guard import Guard
+from octavo.server.http.openapi import describe
+from octavo.server.http.sse import Watch
+from octavo.server.http.trace import Trace
+from octavo.server.routes import anthropic, meta, responses
+from octavo.server.routes import llama_server as native
+from octavo.server.routes import openai as routes_openai
+from octavo.server.routes.answer import json_response
 
 log = logging.getLogger("octavo")
 OLLAMA = "Ollama's routes are not served (allowed: OpenAI's, with /v1 as the base)"

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from octavo.server.tls import Certificate
+from octavo.server.http.tls import Certificate
 
 
 class EngineOptions(msgspec.Struct, frozen=True):

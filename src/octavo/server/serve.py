@@ -18,12 +18,12 @@ import uvicorn
 from octavo.errors import HostMemoryError, UsageError
 from octavo.io.gguf import GGUFFile
 from octavo.server.app import make_app
-from octavo.server.client import EngineClient
-from octavo.server.connection import SPARE, connection_class
-from octavo.server.errors import ending
-from octavo.server.launch import ENDING
+from octavo.server.engine.client import EngineClient
+from octavo.server.engine.launch import ENDING
+from octavo.server.generation.service import Service
+from octavo.server.http.connection import SPARE, connection_class
+from octavo.server.http.errors import ending
 from octavo.server.options import ServerOptions
-from octavo.server.service import Service
 from octavo.text import Tokenizer
 from octavo.text.engine import be_sequential
 

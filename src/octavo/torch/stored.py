@@ -58,7 +58,9 @@ def product(x: Tensor, weight: Tensor, format: str) -> Tensor:
     if x.shape[1] != k or not x.is_floating_point():
         raise UsageError(f"x is {x.dtype} {list(x.shape)} (allowed: floats [..., {k}])")
     if gpu:
-        y: Tensor = gpu_module("matmul.w4a16.weight_only").matmul_stored(x, _kept(weight, format, lambda tensor: tensor))
+        y: Tensor = gpu_module("matmul.w4a16.weight_only").matmul_stored(
+            x, _kept(weight, format, lambda tensor: tensor)
+        )
         return y
     from octavo.backends.cpu.stored import StoredWeight
 

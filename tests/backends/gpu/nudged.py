@@ -13,7 +13,7 @@ from octavo.backends.reference import ReferenceBackend, ops
 from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.backends.row_products import nmse
 
 OFF = 1e-3

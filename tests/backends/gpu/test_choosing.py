@@ -13,8 +13,8 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.request import Request
-from octavo.runtime.sampling import SamplingParams, make_sampler
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.scheduler.request import Request
 from tests.runtime import tiny
 from tests.runtime.test_choosing import requests, run
 

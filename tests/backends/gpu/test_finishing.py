@@ -27,9 +27,9 @@ from octavo.bench.synthetic import ModelShape, random_matrix
 from octavo.formats import by_name, dequantize
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence as Tokens
+from octavo.runtime.cache.page_pool import Sequence as Tokens
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.sampling import slow
 
 N, K, EPS = 128, 1024, 1e-3

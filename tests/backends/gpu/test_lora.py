@@ -13,8 +13,8 @@ from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.batch import Feed
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
 from octavo.runtime.lora import with_adapters
 from tests.models.adapters import factors, merged_folder, modules_of, write_peft
 from tests.models.table import TOKENS, error, saved

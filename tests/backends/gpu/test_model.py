@@ -18,9 +18,9 @@ from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
-from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.backends.row_products import nmse
 from tests.models.checkpoints import CASES, make, metadata, stored
 from tests.models.table import saved

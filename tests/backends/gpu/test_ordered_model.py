@@ -21,9 +21,9 @@ from octavo.backends.gpu.weights.packed import QuantWeight
 from octavo.graph.protocol import Call
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
-from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence as Tokens
+from octavo.runtime.cache.page_pool import Sequence as Tokens
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.backends.gpu.test_mixed_gemm import PLACE
 from tests.backends.gpu.test_model import SMALL
 from tests.models.checkpoints import CASES, make, metadata, stored

@@ -9,7 +9,7 @@ import pytest
 from octavo.backends.gpu import GpuBackend
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
-from octavo.runtime.engine import Engine, EngineConfig
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.backends.gpu.nudged import reference
 from tests.backends.row_products import nmse
 from tests.huggingface.published import COMPUTED

@@ -16,9 +16,9 @@ from octavo.formats.spec import AnyArray
 from octavo.graph.node import DType
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
-from octavo.runtime.batch import Feed
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
+from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.backends.test_cpu_same_numbers import Attention, run
 from tests.models.checkpoints import CASES, make, metadata, stored
 from tests.models.table import made_in

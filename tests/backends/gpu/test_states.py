@@ -12,9 +12,9 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.runtime.core import EngineCore
-from octavo.runtime.engine import Engine, EngineConfig
-from octavo.runtime.sampling import SamplingParams
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.sampling.sampler import SamplingParams
 from tests.runtime.stateful import SMALL, write
 from tests.runtime.test_core import request, run
 from tests.sampling import slow

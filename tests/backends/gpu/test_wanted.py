@@ -23,8 +23,8 @@ from octavo.backends.gpu.matmul.activation_layouts import Narrowed, copies, want
 from octavo.backends.gpu.matmul.epilogue_fusion import Bound
 from octavo.backends.gpu.weights.load import load
 from octavo.graph.node import Graph, Node
-from octavo.runtime.batch import Feed
-from octavo.runtime.kv_cache import Sequence
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.engine.batch import Feed
 from octavo.runtime.loading import load as load_model
 from tests.backends.gpu.test_mixed_gemm import reordered, stored
 

@@ -12,9 +12,9 @@ import numpy as np
 from octavo.errors import UsageError
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import PAGE_SIZE, Sizes
-from octavo.runtime.batch import Feed, make_batch
-from octavo.runtime.kv_cache import Sequence as CachedSequence
-from octavo.runtime.window_pool import pages_for
+from octavo.runtime.cache.page_pool import Sequence as CachedSequence
+from octavo.runtime.cache.window_pool import pages_for
+from octavo.runtime.engine.batch import Feed, make_batch
 
 
 @dataclass(frozen=True, eq=False)

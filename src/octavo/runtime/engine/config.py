@@ -1,0 +1,48 @@
+"""What an engine is made with: its sizes, how keys and values are stored, and where drafts come from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from octavo.graph.builder import CacheType
+from octavo.graph.protocol import AsyncBackend, Backend
+from octavo.runtime.engine.placement import GpuLayers
+
+Speculate = Literal["lookup", "off"]
+
+
+def usual_speculation(backend: Backend) -> Speculate:
+    """Where drafts come from if nobody says: on a GPU from nowhere, for there steps begin before tokens are known."""
+    return "off" if isinstance(backend, AsyncBackend) else "lookup"
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Sizes of an engine.
+
+    n_ctx          tokens that a sequence may hold (default: the model's, or its sliding window's; at most 4096)
+    n_batch        most tokens in a step; a longer prompt takes several
+    max_sequences  sequences that may be in one step; the cache holds n_ctx tokens for each
+    cache_type     how keys and values are stored
+    n_outputs      most logits in a step, at least one a sequence; of a large vocabulary they take much memory
+    fuse           take the backend's fused ops; without, a watcher sees every value of the graph
+    gpu_layers     how many of the last layers lie on the first backend, the others on the second; see `placement`
+    embeds         steps give what logits are made of, [outputs, n_embd], in their place
+    n_pages        of the cache (default: n_ctx tokens for each sequence)
+    kv_memory      bytes of the cache, in place of `n_pages`; sequences share it as they need it
+    speculate      where an `EngineCore` gets drafts of replies from: "lookup" in their own text, or "off"
+    """
+
+    n_ctx: int | None = None
+    n_batch: int = 512
+    max_sequences: int = 1
+    cache_type: CacheType = "f16"
+    strict: bool = False
+    n_outputs: int = 64
+    fuse: bool = True
+    gpu_layers: GpuLayers = "all"
+    embeds: bool = False
+    n_pages: int | None = None
+    kv_memory: int | None = None
+    speculate: Speculate = "off"

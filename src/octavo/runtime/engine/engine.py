@@ -1,0 +1,406 @@
+"""The engine: a model on its backends with a KV cache; sequences in, logits out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from weakref import finalize
+
+import numpy as np
+
+from octavo.errors import (
+    BackendError,
+    ContextFullError,
+    DeviceMemoryError,
+    HostMemoryError,
+    ModelError,
+    NonFiniteError,
+    UsageError,
+)
+from octavo.formats.spec import F32, AnyArray
+from octavo.graph.executor import Executor
+from octavo.graph.node import PAGE_SIZE, Graph, Sizes
+from octavo.graph.plan import Begun, Fed, Plan, Watch
+from octavo.graph.protocol import AsyncBackend, Backend
+from octavo.graph.schedule import Place, Schedule
+from octavo.models import ModelSpec
+from octavo.runtime.arguments import integer
+from octavo.runtime.cache.cache_type import require_heads
+from octavo.runtime.cache.page_pool import PagePool, Sequence
+from octavo.runtime.cache.prefix_tree import PageTree
+from octavo.runtime.cache.state_pool import StatePool, slots_for
+from octavo.runtime.cache.window_pool import WindowPool, most_pages, pages_for, window_of
+from octavo.runtime.engine.batch import Feed, make_batch
+from octavo.runtime.engine.captured_sizes import (
+    Made,
+    Scratch,
+    Size,
+    all_sizes,
+    chunk_sizes,
+    filled,
+    size_of,
+    thrown_away,
+)
+from octavo.runtime.engine.config import EngineConfig, Speculate, usual_speculation
+from octavo.runtime.engine.context_length import context_of, require_context
+from octavo.runtime.engine.limits import cache_pages, step_limits
+from octavo.runtime.engine.memory import require_memory
+from octavo.runtime.engine.placement import Placement
+from octavo.runtime.engine.thread import EngineThread, Pieces
+from octavo.runtime.sampling.device_processors import LogitChanges
+from octavo.runtime.sampling.draw import DrawsThere
+from octavo.runtime.sampling.top_k import DRAWN, LOGITS
+
+__all__ = ["Engine", "EngineConfig", "Speculate", "usual_speculation"]
+
+
+class Engine:
+    """Runs steps: `step` appends tokens to sequences and returns logits. An `EngineCore` gets tokens from it.
+
+    `backends` are in order of preference; the first is where weights are placed, unless `config` or `place` says
+    otherwise. `gpu_layers` is how many layers lie there. Any thread may call: steps wait for each other. They are
+    computed in `thread`, or by who has `lock`. A sequence is for one thread at a time.
+    """
+
+    def __init__(
+        self,
+        model: ModelSpec,
+        backends: Seq[Backend],
+        config: EngineConfig | None = None,
+        place: Place | None = None,
+    ) -> None:
+        self.model, self.backends = model, tuple(backends)
+        self.config = config or EngineConfig()
+        self.n_ctx = context_of(model, self.config.n_ctx)
+        self._require_config()
+        self.thread = EngineThread()
+        finalize(self, self.thread.end).atexit = False
+        self._max_pages = pages_for(self.n_ctx)
+        self.on_device = isinstance(backends[0], AsyncBackend)
+        """Steps run on a device of their own, beside the host."""
+        self.fills = self.config.max_sequences > 1 and self.on_device
+        """Steps of several sequences are filled up to sizes that repeat: each is captured by itself."""
+        graph = self._open_cache()
+        self.limits: Sizes = step_limits(self.config, self.pool, self._max_pages, fills=self.fills)
+        self._schedule(graph, place)
+        self._sizes = chunk_sizes(self.config.n_batch)
+        self.made: Made | None = None
+        """While sizes of steps are being made: those that are. Steps are filled up to these then."""
+        self._executor: Executor | None = None
+
+    def _require_config(self) -> None:
+        """Raise ModelError for a model without logits, UsageError for a size or a cache that it can't have."""
+        model, config = self.model, self.config
+        if model.architecture.encoder and not config.embeds:
+            problem = f"{model.architecture.name} is an embedding model, which gives no logits"
+            raise ModelError(problem, file=model.file.path, allowed="octavo embed, or embed of a loaded model")
+        sizes = {name: getattr(config, name) for name in ("n_batch", "max_sequences", "n_outputs")}
+        for name, value in {"n_ctx": self.n_ctx, **sizes}.items():
+            integer(name, value, 1)
+        require_context(model, self.n_ctx)
+        for layer in range(model.hparams.n_layer):
+            require_heads(config.cache_type, model.hparams.kv_heads(layer)[1])
+
+    def _open_cache(self) -> Graph:
+        """Make the pools of pages and of slots for states, and the graph that reads them."""
+        config = self.config
+        graph, windows = self._parted(partial(
+            self.model.graph, cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx,
+            vectors=config.embeds,
+        ))  # fmt: skip
+        states = StatePool(slots_for(config.max_sequences)) if any(graph.leaves("state")) else None
+        pages = cache_pages(graph, config, self._max_pages, windows, states)
+        self.pool = PagePool(pages, windows, states)
+        self.pool.copier.copy_with(self._copy_page)
+        if states is not None:
+            states.copier.copy_with(self._copy_state)
+        self.prefixes = PageTree(self.pool)
+        return graph
+
+    def _schedule(self, graph: Graph, place: Place | None) -> None:
+        """Give the nodes of a graph to backends, and see what steps can do then."""
+        config = self.config
+        self._placement = Placement(
+            graph, self.model.hparams.n_layer, self.backends, self.limits, config.gpu_layers, fused=config.fuse,
+            searched=not config.embeds,
+        )  # fmt: skip
+        self.gpu_layers = self._placement.layers
+        self.schedule: Schedule = self._placement.scheduled(place, strict=config.strict)
+        self.graph = self.schedule.graph
+        self.finds_candidates = len(self.graph.outputs) > 1
+        """The graph finds the largest logits where they are made."""
+        self.draws = len(self.graph.outputs) > DRAWN
+        """It draws tokens among these."""
+        (first, *others) = {self.schedule.backends[id(n)] for n in self.graph.nodes if not n.is_leaf}
+        on_one_device = not others and isinstance(self.backends[first], AsyncBackend)
+        self.runs_ahead = self.finds_candidates and on_one_device and self.pool.states is None
+        """A step can begin with tokens that the one before it chose, before these are read.
+
+        Not where there are states, which forget no step that turns out to be one too many.
+        """
+
+    def sizes(self) -> tuple[list[Size], list[Size]]:
+        """The sizes that steps are filled up to: those that do for any step, and all others, few replies first."""
+        return all_sizes(self.config.max_sequences, [n for n in self._sizes if 1 < n <= self.n_ctx])
+
+    def of_size(self, size: Size) -> list[Feed]:
+        """A step of this size whose results nobody reads, to make the size ready."""
+        prompts = [size.tokens] if size.tokens else []
+        feeds = [thrown_away(n, self._scratch()) for n in (*[1] * size.replies, *prompts)]
+        return filled(feeds, self._sizes, self._scratch(), self._max_pages)
+
+    def _scratch(self) -> Scratch:
+        """Where feeds write whose results nobody reads: the page and the slot after the last ones."""
+        windows, states = self.pool.windows, self.pool.states
+        return Scratch(
+            self.pool.n_pages,
+            None if windows is None else windows.n_pages,
+            None if states is None else states.n_slots,
+        )
+
+    def filled(self, feeds: Seq[Feed]) -> list[Feed]:
+        """Feeds, and after them others whose results nobody reads, if steps are filled up to sizes that repeat."""
+        if not self.fills:
+            return list(feeds)
+        return filled(feeds, self._sizes, self._scratch(), self._max_pages, self.made)
+
+    def size_of(self, replies: int, prompts: int, tokens: int) -> tuple[int, int, int]:
+        """The size that `filled` gives a step of so many replies, and prompts of so many tokens."""
+        return size_of(replies, prompts, tokens, self._sizes, self.made)
+
+    def _parted(self, build: Callable[..., Graph]) -> tuple[Graph, WindowPool | None]:
+        """The graph, in which layers with a window have pages of their own where that takes less memory; their pool."""
+        graph, config = build(), self.config
+        window = window_of(graph)
+        most = most_pages(window, config.n_batch, self.n_ctx)
+        if not window or most >= self._max_pages:
+            return graph, None
+        windows = WindowPool(window, most * config.max_sequences)
+        windows.copier.copy_with(self._copy_window_page)
+        return build(window_pages=True), windows
+
+    @property
+    def lock(self) -> AbstractContextManager[bool]:
+        """Who has it has the engine for more than one step, and computes these itself."""
+        return self.thread.lock
+
+    def _copy_page(self, target: int, source: int) -> None:
+        with self.lock:
+            self.load().copy_page(target, source)
+
+    def _copy_window_page(self, target: int, source: int) -> None:
+        with self.lock:
+            self.load().copy_page(target, source, "window_rows")
+
+    def _copy_state(self, target: int, source: int) -> None:
+        with self.lock:
+            self.load().copy_state(target, source)
+
+    def load(self) -> Executor:
+        """Load the weights and make ready for steps of one token, unless that is done; the first step does it too.
+
+        Raises HostMemoryError, before any weight is read, where the system's memory does not hold them.
+        """
+        if self._executor is not None:
+            return self._executor
+        with self.lock:
+            if self._executor is None:
+                self.require_memory()
+                problem, short = "", None
+                try:
+                    self._executor = self._loaded()
+                except DeviceMemoryError as error:
+                    problem = str(error)
+                except MemoryError as error:
+                    short = HostMemoryError(f"out of memory: {error}")
+                if self._executor is None:  # out of the handler, so that what was loaded is free again
+                    raise short or BackendError(f"{problem}; {self._placement.advice_after()}")
+            return self._executor
+
+    def require_memory(self) -> None:
+        """Raise HostMemoryError, saying what would fit, unless the system's memory holds the model; reads no weight."""
+        require_memory(self.schedule, self.backends, self.limits, self.n_ctx, self.config)
+
+    def _loaded(self) -> Executor:
+        executor = Executor(self.schedule, self.backends, self.limits, outputs=(LOGITS,))
+        executor.plan({"tokens": 1, "outputs": 1, "sequences": 1, "boundaries": 2}).make_ready()
+        return executor
+
+    def step(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
+        """Append each feed's tokens to its sequence; logits [sum of outputs, n_vocab], sequences in the order given.
+
+        `watch` sees what each node of `schedule.graph` is given, before it runs.
+        Raises ContextFullError where a sequence would not fit, NonFiniteError where the model computed NaN or Inf.
+        After an error every sequence is as it was.
+        """
+        return self.thread.run(lambda: self._step(feeds, watch))
+
+    def _step(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
+        self._check(feeds)
+        with self.appending(feeds):
+            logits = self.compute(feeds, watch)
+            if not np.isfinite(logits).all():
+                raise self.not_finite()
+            return logits
+
+    def compute(self, feeds: Seq[Feed], watch: Watch | None = None) -> F32:
+        """The logits of `step`, finite or not; the sequences get pages, but not yet their tokens."""
+        inputs, sizes = self.batch(feeds)
+        executor = self.load()
+        (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
+        return logits
+
+    def begin(
+        self, feeds: Seq[Feed], outputs: tuple[int, ...], fed: Fed | None = None,
+        more: LogitChanges | DrawsThere | None = None, *, check: bool = True,
+    ) -> Begun:  # fmt: skip
+        """Begin a step that makes some outputs of `candidates`; the sequences get pages, but not yet their tokens.
+
+        `fed` are tokens on the device to take in place of the first ones of `feeds`, all of them or those of some
+        places; `more` is for outputs CHANGED and DRAWN.
+        """
+        if check:
+            self._check(feeds)
+        inputs, sizes = self._inputs(feeds, more)
+        executor = self._executor or self.load()
+        return executor.begin(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
+
+    def plan(self, feeds: Seq[Feed], outputs: tuple[int, ...], more: LogitChanges | DrawsThere | None = None) -> Plan:
+        """What `begin` runs for such a step."""
+        return self.load().plan(self._inputs(feeds, more)[1], outputs)
+
+    def _inputs(
+        self, feeds: Seq[Feed], more: LogitChanges | DrawsThere | None
+    ) -> tuple[dict[str, AnyArray], dict[str, int]]:
+        inputs, sizes = self.batch(feeds)
+        return (inputs, sizes) if more is None else (inputs | more.inputs(), sizes | more.sizes())
+
+    @contextmanager
+    def appending(self, feeds: Seq[Feed]) -> Iterator[None]:
+        """A step of `feeds`: after it their sequences have the tokens, after an error they are as they were."""
+        before = [len(f.sequence) for f in feeds]
+        try:
+            yield
+        except BaseException:
+            self.shrink([f.sequence for f in feeds], before)
+            raise
+        for feed in feeds:
+            feed.sequence.tokens.extend(feed.tokens)
+
+    def shrink(self, sequences: Seq[Sequence], lengths: Seq[int]) -> None:
+        """Let sequences forget what is after these lengths."""
+        for sequence, length in zip(sequences, lengths, strict=True):
+            self.pool.shrink(sequence, length)
+
+    def not_finite(self) -> NonFiniteError:
+        return NonFiniteError(
+            f"{self.model.file.path}: the model computed NaN or Inf; `octavo inspect --check` looks for it in "
+            "the weights"
+        )
+
+    def batch(self, feeds: Seq[Feed]) -> tuple[dict[str, AnyArray], dict[str, int]]:
+        """Pages for the new tokens, and the inputs and sizes of the step, which is to be run."""
+        for feed in feeds:
+            if len(feed.sequence.tokens) + feed.ahead + len(feed.tokens) > feed.sequence.room:
+                self.pool.grow(feed.sequence, feed.stop)
+        if self.pool.states is not None:
+            for feed in feeds:
+                if feed.sequence.seen != feed.start:
+                    self._see_again(feed.sequence)
+                    self.pool.grow(feed.sequence, feed.stop)
+            for feed in feeds:
+                feed.sequence.seen = feed.stop
+        return make_batch(feeds, self._max_pages)
+
+    def _see_again(self, sequence: Sequence) -> None:
+        """Compute a sequence's state again, after a step that does not count has changed it.
+
+        Where pages before its window have been given back, those of its window are filled again as well.
+        """
+        again = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot)
+        lacking = self.pool.windows if sequence.window.given_back > 0 else None
+        if lacking is not None:
+            lacking.shrink(sequence.window, 0)
+        for start in range(0, len(sequence), self.config.n_batch):
+            chunk = sequence.tokens[start : start + self.config.n_batch]
+            if lacking is not None:
+                self.pool.grow(again, start + len(chunk))
+            inputs, sizes = make_batch(self.filled([Feed(again, chunk)]), self._max_pages)
+            self.load().run(inputs, sizes)
+            again.tokens += chunk
+
+    def _check(self, feeds: Seq[Feed]) -> None:
+        if not feeds or len(feeds) > self.config.max_sequences:
+            raise UsageError(f"{len(feeds)} sequences in a step (allowed: 1 to {self.config.max_sequences})")
+        if len({id(f.sequence) for f in feeds}) < len(feeds):
+            raise UsageError("a sequence is twice in one step")
+        for feed in feeds:
+            if not feed.tokens or not 0 <= feed.outputs <= len(feed.tokens):
+                raise UsageError(f"a feed of {len(feed.tokens)} tokens and {feed.outputs} outputs")
+            self.require_tokens(feed.tokens)
+            length = len(feed.sequence) + len(feed.tokens)
+            if length > self.n_ctx:
+                raise ContextFullError(f"{length} tokens do not fit the context of {self.n_ctx}")
+        total = sum(len(f.tokens) for f in feeds)
+        if total > self.limits["tokens"]:
+            raise UsageError(f"{total} tokens in a step (allowed: up to {self.limits['tokens']})")
+        outputs = sum(f.outputs for f in feeds)
+        if outputs > self.limits["outputs"]:
+            raise UsageError(f"{outputs} outputs in a step (allowed: up to {self.limits['outputs']})")
+
+    def require_tokens(self, tokens: Seq[int]) -> None:
+        """Raise UsageError for a token that is not in the vocabulary."""
+        n_vocab = self.model.hparams.n_vocab
+        if tokens and not 0 <= min(tokens) <= max(tokens) < n_vocab:
+            wrong = next(t for t in tokens if not 0 <= t < n_vocab)
+            raise UsageError(f"token {wrong} is not in the vocabulary (allowed: 0 to {n_vocab - 1})")
+
+    def _require_logits(self) -> None:
+        if self.config.embeds:
+            raise UsageError(f"{self.model.file.path} is loaded for embeddings, and gives no logits")
+
+    def prefill(self, sequence: Sequence, tokens: Seq[int], *, progress: Callable[[int], None] | None = None) -> F32:
+        """Append a prompt in as many steps as it takes; logits [n_vocab] after its last token."""
+        self._require_logits()
+        if len(sequence) + len(tokens) > self.n_ctx:
+            raise ContextFullError(
+                f"the prompt of {len(sequence) + len(tokens)} tokens does not fit the context of {self.n_ctx}"
+            )
+        if not tokens:
+            raise UsageError("the prompt has no tokens")
+        start = len(sequence)
+        size = self.config.n_batch
+        for i in range(0, len(tokens), size):
+            chunk = tokens[i : i + size]
+            logits = self.step([Feed(sequence, chunk, outputs=int(i + size >= len(tokens)))])
+            if progress is not None:
+                progress(len(sequence) - start)
+        row: F32 = logits[-1]
+        return row
+
+    def logits(self, tokens: Seq[int]) -> F32:
+        """Logits [n, n_vocab] after each of `tokens`, in a sequence of their own."""
+        self._require_logits()
+        if not tokens:
+            raise UsageError("no tokens were given")
+        if len(tokens) > self.n_ctx:
+            raise ContextFullError(f"{len(tokens)} tokens do not fit the context of {self.n_ctx}")
+        return self.thread.finish(self._logits(tokens), alone=True)
+
+    def _logits(self, tokens: Seq[int]) -> Pieces[F32]:
+        sequence, rows = Sequence(), list[F32]()
+        size = min(self.config.n_batch, self.limits["outputs"])
+        try:
+            for i in range(0, len(tokens), size):
+                chunk = tokens[i : i + size]
+                rows.append(self._step([Feed(sequence, chunk, outputs=len(chunk))]))
+                yield
+            return np.concatenate(rows)
+        finally:
+            self.release(sequence)
+
+    def release(self, sequence: Sequence) -> None:
+        """Take back all pages of a sequence."""
+        self.thread.run(lambda: self.pool.release(sequence))

@@ -1,0 +1,277 @@
+"""Sampling: from logits to the next token.
+
+A sampler is a callable: logits [n_vocab] and the tokens so far in, a token id out. `make_sampler` chains the usual
+filters in the usual order: penalties and biases, top-k, top-p, min-p, temperature.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from secrets import randbits
+
+import numpy as np
+
+from octavo.errors import GrammarError
+from octavo.formats.spec import F32
+from octavo.runtime.arguments import flag, integer, number, wrong
+from octavo.runtime.sampling.draw import Draw, draw, uniform
+from octavo.runtime.sampling.processors import (
+    NEVER,
+    Adjuster,
+    Biases,
+    Changes,
+    RepeatPenalty,
+    ReplyPenalties,
+    changes_of,
+    without,
+)
+from octavo.runtime.sampling.token_counts import Ids
+from octavo.runtime.sampling.top_k import MAX_CANDIDATES
+
+Filter = Callable[[F32, Sequence[int]], F32]
+"""logits [n_vocab], tokens so far -> logits; -inf for a token that is out."""
+
+Sampler = Callable[[F32, Sequence[int]], int]
+"""logits [n_vocab], tokens so far -> token."""
+
+NOTHING_LEFT = "no token is left to choose from: the settings leave out all that the grammar allows"
+WHOLE = (1 << 31) - 1
+"""Of `repeat_last_n`: more tokens than any context has."""
+BLOCK = 64  # logits of which `largest` first looks at the maximum only
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How to choose tokens.
+
+    temperature        logits are divided by it; 0 takes the most likely token (greedy)
+    top_k              only the k most likely (0 or -1: all)
+    top_p              only the most likely that together have this probability (1: all)
+    min_p              only those at least this likely, relative to the most likely (0: all)
+    repeat_penalty     logits of the last `repeat_last_n` tokens (-1: of all) are divided by it if positive, else
+                       multiplied (1: off)
+    presence_penalty   taken from the logit of each token that the reply has
+    frequency_penalty  taken from it as often as the reply has the token
+    logit_bias         added to the logits of these tokens; one with -100 is never chosen
+    min_tokens         of a reply before it may end
+    ignore_eos         never choose a token that ends a reply
+    stop_token_ids     tokens that end a reply, besides the model's own
+    seed               of the random numbers; None or -1 for a fresh one
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: Collection[int] = ()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("temperature", 0, 100), ("top_p", 0, 1), ("min_p", 0, 1), ("repeat_penalty", 1e-3, 100),
+            ("presence_penalty", -2, 2), ("frequency_penalty", -2, 2),
+        ):  # fmt: skip
+            number(name, getattr(self, name), low, high)
+        for name, low in (("top_k", -1), ("repeat_last_n", -1), ("min_tokens", 0)):
+            integer(name, getattr(self, name), low)
+        flag("ignore_eos", self.ignore_eos)
+        if not isinstance(self.logit_bias, Mapping):
+            raise wrong("logit_bias", self.logit_bias, "a number for each of some tokens")
+        for token, value in self.logit_bias.items():
+            integer("logit_bias", token, 0)
+            number("logit_bias", value, -NEVER, NEVER)
+        if isinstance(self.stop_token_ids, str) or not isinstance(self.stop_token_ids, Collection):
+            raise wrong("stop_token_ids", self.stop_token_ids, "a list of tokens")
+        for token in self.stop_token_ids:
+            integer("stop_token_ids", token, 0)
+        if self.top_p == 0:
+            raise wrong("top_p", self.top_p, "over 0, up to 1")
+        if self.seed is not None:
+            integer("seed", self.seed, -1, (1 << 64) - 1)
+        for name, other in (("top_k", 0), ("repeat_last_n", WHOLE), ("seed", None)):
+            if getattr(self, name) == -1:
+                object.__setattr__(self, name, other)
+
+
+def top_k(k: int) -> Filter:
+    """Keep the k most likely tokens."""
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        return logits if k >= len(logits) else _keep(logits, largest(logits, k))
+
+    return apply
+
+
+def largest(logits: F32, k: int) -> Ids:
+    """Places of the k largest values, lowest place first.
+
+    They lie in the k blocks with the largest maxima, so only the values of those are sorted.
+    """
+    whole = len(logits) // BLOCK * BLOCK
+    places = np.arange(len(logits))
+    if whole // BLOCK > k:
+        maxima = logits[:whole].reshape(-1, BLOCK).max(axis=1)
+        best = np.argpartition(-maxima, k - 1)[:k]
+        places = np.concatenate([places[:whole].reshape(-1, BLOCK)[best].ravel(), places[whole:]])
+    kept = np.argpartition(-logits[places], k - 1)[:k] if k < len(places) else np.arange(len(places))
+    return np.sort(places[kept])
+
+
+def largest_first(logits: F32, k: int) -> Ids:
+    """Places of the k largest values, the largest first, of equals the lower place first."""
+    ids = largest(logits, k)
+    return ids[np.argsort(-logits[ids], kind="stable")]
+
+
+def top_p(p: float) -> Filter:
+    """Keep the fewest most likely tokens whose probabilities add up to p (arXiv 1904.09751)."""
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        candidates = np.flatnonzero(logits > -np.inf)
+        order = candidates[np.argsort(-logits[candidates], kind="stable")]
+        cumulative = np.cumsum(probabilities(logits[order]))
+        count = int(np.searchsorted(cumulative, p)) + 1
+        return _keep(logits, order[:count])
+
+    return apply
+
+
+def min_p(p: float) -> Filter:
+    """Keep tokens at least p times as likely as the most likely one (arXiv 2407.01082)."""
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        return np.where(logits >= logits.max() + np.float32(math.log(p)), logits, np.float32(-np.inf))
+
+    return apply
+
+
+def temperature(t: float) -> Filter:
+    """Divide logits by t, the largest being 0, so that no temperature is too small."""
+
+    def apply(logits: F32, tokens: Sequence[int]) -> F32:
+        with np.errstate(over="ignore"):
+            result: F32 = (logits - logits.max()) / np.float32(max(t, 1e-30))
+        return result
+
+    return apply
+
+
+def _keep(logits: F32, ids: Ids) -> F32:
+    out = np.full_like(logits, -np.inf)
+    out[ids] = logits[ids]
+    return out
+
+
+def probabilities(logits: F32) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """softmax(logits), in float64."""
+    e = np.exp(logits.astype(np.float64) - logits.max())
+    result: np.ndarray[tuple[int], np.dtype[np.float64]] = e / e.sum()
+    return result
+
+
+@dataclass(frozen=True)
+class ChainSampler:
+    """A Sampler: changes to all logits, filters for the `k` largest ones (0: all), a draw among what these leave.
+
+    It chooses again as before where tokens and logits are the same.
+    """
+
+    before: tuple[Adjuster, ...]
+    draw: Draw
+
+    @cached_property
+    def k(self) -> int:
+        return self.draw.k
+
+    @cached_property
+    def among_few(self) -> bool:
+        """Whether no more candidates are drawn from than are found on a device."""
+        return 0 < self.k <= MAX_CANDIDATES
+
+    @cached_property
+    def left_out(self) -> frozenset[int] | None:
+        """Tokens that may not be chosen, where nothing else is done to logits; None where more is."""
+        sets = [adjuster.left_out for adjuster in self.before]
+        return None if None in sets else frozenset().union(*filter(None, sets))
+
+    @cached_property
+    def takes_likeliest(self) -> bool:
+        """Whether the likeliest token is chosen, of logits as they are, unless it is left out."""
+        return self.k == 1 and self.left_out is not None
+
+    def changes(self, tokens: Sequence[int]) -> Changes:
+        """What is done to logits before anything else."""
+        return changes_of([self.before], [tokens])[0]
+
+    def __call__(self, logits: F32, tokens: Sequence[int]) -> int:
+        logits = self.changes(tokens)(logits)
+        if self.before and logits.max() == -np.inf:
+            raise GrammarError(NOTHING_LEFT)
+        if self.k == 1:
+            return int(logits.argmax())
+        if not self.among_few:
+            return self._among_many(logits, tokens)
+        ids = largest_first(logits, self.k)  # from here on only these are looked at, not the whole vocabulary
+        return int(ids[draw(logits[None, ids], [self.draw], [len(tokens)])[0]])
+
+    def left(self, logits: F32, tokens: Sequence[int]) -> F32:
+        """Logits that the token is drawn by, -inf for those that the settings leave out."""
+        return self._filtered(self.changes(tokens)(logits), tokens)
+
+    def _filtered(self, logits: F32, tokens: Sequence[int]) -> F32:
+        for apply in self._filters():
+            logits = apply(logits, tokens)
+        return logits
+
+    def _among_many(self, logits: F32, tokens: Sequence[int]) -> int:
+        logits = self._filtered(logits, tokens)
+        candidates = np.flatnonzero(logits > -np.inf)
+        cumulative = np.cumsum(probabilities(logits[candidates]))
+        drawn = uniform(self.draw.seed, len(tokens)) * cumulative[-1]
+        at = int(np.searchsorted(cumulative, drawn, side="right"))
+        return int(candidates[min(at, len(candidates) - 1)])
+
+    def _filters(self) -> Iterator[Filter]:
+        if self.k:
+            yield top_k(self.k)
+        if self.draw.top_p < 1:
+            yield top_p(self.draw.top_p)
+        if self.draw.min_p > 0:
+            yield min_p(self.draw.min_p)
+        yield temperature(self.draw.temperature)
+
+
+def make_sampler(params: SamplingParams, *, n_prompt: int = 0, end_ids: Collection[int] = ()) -> ChainSampler:
+    """The sampler that `params` describes; with a seed it gives the same tokens every time.
+
+    A reply begins after `n_prompt` tokens, and ends with one of `end_ids` or of the `stop_token_ids`.
+    """
+    k = 1 if params.temperature == 0 else params.top_k
+    seed = randbits(64) if params.seed is None else params.seed
+    drawn = Draw(k, params.top_p, params.min_p, params.temperature, seed)
+    return ChainSampler(tuple(_adjusting(params, n_prompt, end_ids)), drawn)
+
+
+def _adjusting(params: SamplingParams, n_prompt: int, end_ids: Collection[int]) -> Iterator[Adjuster]:
+    """What changes logits, as far as it is wanted."""
+    if params.repeat_penalty != 1:
+        yield RepeatPenalty(params.repeat_penalty, params.repeat_last_n)
+    if params.presence_penalty or params.frequency_penalty:
+        yield ReplyPenalties(params.presence_penalty, params.frequency_penalty, n_prompt)
+    if params.logit_bias:
+        yield Biases(params.logit_bias)
+    if params.ignore_eos and end_ids:
+        yield without(end_ids, math.inf)
+    ends = {*end_ids, *params.stop_token_ids}
+    if params.min_tokens and ends:
+        yield without(ends, n_prompt + params.min_tokens)

@@ -1,0 +1,216 @@
+"""How many tokens of prompts a step takes, so that replies under way do not wait long for their next token."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+import numpy as np
+
+from octavo.runtime.engine.captured_sizes import TILE
+
+SHARE, SLOW_SHARE = 0.2, 0.02
+"""The weight of a new measurement in the running mean of times, and in that of how they grow with the context."""
+FIRST_GUESS = 4 * TILE
+"""Tokens of prompts beside replies as long as nothing is known of their time."""
+LEAST, FEW = TILE // 4, 2
+"""The fewest tokens of a prompt in a step that may have any number of them, where TILE take longer than the target.
+Numbers below TILE are multiples of FEW, for a plan is made for each."""
+CAUTION = 2.0
+"""Mean errors of the expected time by which a step is planned below its target, as in Jacobson's timer for TCP."""
+FREE = 1.1
+"""A step may take this many times as long as one with the fewest tokens of prompts, whatever that takes."""
+STRETCH = 1.75
+"""A step with prompts may take this many times as long as one without, where that is more than the target: many replies
+take most of the target, and prompts in small parts hold up those that wait to begin."""
+
+
+class Times(Protocol):
+    """What is known of how long steps take."""
+
+    def expected(self, replies: int, chunk: int, depth: int) -> float:
+        """Seconds of a step with so many replies and tokens of prompts, where `depth` came before these."""
+
+    def fitting(self, replies: int, depth: int, target: float, caution: float) -> int:
+        """Tokens of prompts in a step that, with `caution` seconds left, keeps to the target."""
+
+    def seen(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
+        """Learn from a step with tokens of prompts."""
+
+
+class Pace:
+    """A step's time is that of its replies and that of each token of its prompts, which grows with what came before it.
+
+    Both are learned from steps (`Learned`), and so is how far off they are. Where steps have few sizes, whose times are
+    measured before the first request (`Measured`), only what contexts add to these is learned.
+
+    n_batch  most tokens in a step
+    target   seconds that a step may take while there are replies under way; 0 for no bound
+    least    tokens of prompts that a step takes whatever its time is, so that these always get on
+    """
+
+    def __init__(self, n_batch: int, target: float = 0.0, least: int = TILE) -> None:
+        self.n_batch, self.target, self.least = n_batch, target, least
+        self.measured = Measured(least)
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing of steps, as after the first ones, which take longer than others."""
+        self._learned = Learned(self.least)
+        self.measured.forget()
+        self._error, self._compared = 0.0, False  # seconds; and whether steps beside replies were seen
+
+    @property
+    def _times(self) -> Times:
+        return self.measured if self.measured else self._learned
+
+    def chunk(self, replies: int, depth: int = 0) -> int:
+        """Tokens of prompts for a step with so many replies, where `depth` tokens of a prompt came before."""
+        most = max(self.n_batch - replies, 0)
+        if not replies or not self.target:
+            return most
+        return min(self._times.fitting(replies, depth, self.target, CAUTION * self._error), most)
+
+    def seconds(self, replies: int) -> float:
+        """Of a step with so many replies alone, as far as is known."""
+        return self._learned.replies.at(replies)
+
+    def seen(self, replies: int, chunk: int, seconds: float, depth: int = 0) -> None:
+        """Learn from a step with so many replies and tokens of prompts, where `depth` came before these on average."""
+        if not chunk:
+            self._learned.replies.add(replies, seconds)
+        elif chunk >= min(self.least, TILE):
+            if replies and self._compared:
+                self._error += SHARE * (abs(seconds - self._times.expected(replies, chunk, depth)) - self._error)
+            self._compared = self._compared or bool(replies or self.measured)
+            self._times.seen(replies, chunk, seconds, depth)
+
+
+class Learned:
+    """Times of steps of any size, as steps were."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self.replies = Replies()
+        self._alone, self._beside = Line(), Line()  # seconds of a token of prompts, without replies and with them
+        self._largest = FIRST_GUESS // 2  # tokens of prompts beside replies so far; no step has over twice as many
+
+    def _token(self, depth: int) -> float | None:
+        """Seconds of a token of prompts; None where none was seen."""
+        line = self._beside if self._beside.known else self._alone
+        return line.at(depth) if line.known else None
+
+    def expected(self, replies: int, chunk: int, depth: int) -> float:
+        return self.replies.at(replies) + chunk * (self._token(depth) or 0.0)
+
+    def fitting(self, replies: int, depth: int, target: float, caution: float) -> int:
+        """As many as there is time for; none in the first step of about so many replies, to see how long these take."""
+        if self.replies.lacks(replies):
+            return 0
+        alone, token = self.replies.at(replies), self._token(depth)
+        left = max(max(target, STRETCH * alone) - caution, target / 2) - alone
+        wanted = FIRST_GUESS if token is None else int(max(left, 0.0) / token)
+        wanted = min(wanted, TILE if alone >= target else 2 * self._largest)
+        return max(wanted - wanted % (TILE if wanted >= TILE else FEW), self._least)
+
+    def seen(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
+        if replies:
+            self._largest = max(self._largest, chunk)
+        line = self._beside if replies else self._alone
+        line.add(depth, max(seconds - self.replies.at(replies), 0.1 * seconds) / chunk)
+
+
+class Replies:
+    """Seconds of steps of replies alone, as they were lately for about so many of them."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[float, float]] = {}  # by the number in bits: replies, and seconds
+
+    def add(self, replies: int, seconds: float) -> None:
+        size = replies.bit_length()
+        n, before = self._seen.get(size, (replies, seconds))
+        self._seen[size] = n + SHARE * (replies - n), before + SHARE * (seconds - before)
+
+    def lacks(self, replies: int) -> bool:
+        """Whether about so many were never seen, but others were."""
+        return bool(self._seen) and replies.bit_length() not in self._seen
+
+    def at(self, replies: int) -> float:
+        """Of so many, along lines between those that were seen, and on along the last one; 0 where none were."""
+        if not self._seen:
+            return 0.0
+        numbers, seconds = zip(*sorted(self._seen.values()), strict=True)
+        found = float(np.interp(replies, numbers, seconds))
+        beyond = max(replies - numbers[-1], 0.0)
+        if beyond and len(numbers) > 1:
+            found += beyond * max(seconds[-1] - seconds[-2], 0.0) / (numbers[-1] - numbers[-2])
+        return found
+
+
+class Measured:
+    """Seconds of steps of few sizes, their contexts empty: by replies, and by tokens of prompts beside them.
+
+    What contexts and the host add to these is learned.
+    """
+
+    def __init__(self, least: int) -> None:
+        self._least = least
+        self._seconds: dict[int, dict[int, float]] = {}
+        self.forget()
+
+    def __bool__(self) -> bool:
+        return bool(self._seconds)
+
+    def forget(self) -> None:
+        """Know nothing of contexts; what was measured stays."""
+        self._more = Line()
+
+    def add(self, replies: int, prompts: int, seconds: float) -> None:
+        """Take the time of a step."""
+        self._seconds.setdefault(replies, {})[prompts] = seconds
+
+    def expected(self, replies: int, chunk: int, depth: int) -> float:
+        return self._measured_seconds(replies, chunk) + (self._more.at(depth) if self._more.known else 0.0)
+
+    def fitting(self, replies: int, depth: int, target: float, caution: float) -> int:
+        """The largest of the sizes that keeps to the target, or takes hardly longer than the least."""
+        longest = max(target - caution, target / 2, FREE * self.expected(replies, self._least, depth))
+        sizes = self._seconds[_next(self._seconds, replies)]
+        return max(n for n in sizes if self.expected(replies, n, depth) <= longest)
+
+    def seen(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
+        self._more.add(depth, max(seconds - self._measured_seconds(replies, chunk), 0.0))
+
+    def _measured_seconds(self, replies: int, prompts: int) -> float:
+        """Of a step of so many replies and tokens of prompts, or the next larger one."""
+        times = self._seconds[_next(self._seconds, replies)]
+        return times[_next(times, prompts)]
+
+
+def _next(sizes: Collection[int], n: int) -> int:
+    """The smallest size that is not below n, or the largest."""
+    return min((size for size in sizes if size >= n), default=max(sizes))
+
+
+class Line:
+    """Values along a line: their level as it was lately, and the slope that they have had, which is never down."""
+
+    def __init__(self) -> None:
+        self.known = 0
+        self._x = self._y = self._spread = self._rise = self._middle = self._mean = 0.0
+
+    def add(self, x: float, y: float) -> None:
+        self.known += 1
+        share, slow = max(SHARE, 1 / self.known), max(SLOW_SHARE, 1 / self.known)
+        self._x += share * (x - self._x)
+        self._y += share * (y - self._y)
+        dx, dy = x - self._middle, y - self._mean
+        self._middle += slow * dx
+        self._mean += slow * dy
+        self._spread += slow * ((1 - slow) * dx * dx - self._spread)
+        self._rise += slow * ((1 - slow) * dx * dy - self._rise)
+
+    def at(self, x: float) -> float:
+        """What is expected at x, above 0; there has been an `add`."""
+        slope = max(self._rise / self._spread, 0.0) if self._spread else 0.0
+        return max(self._y + slope * (x - self._x), 0.1 * self._y, 1e-9)

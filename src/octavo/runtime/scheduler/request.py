@@ -1,0 +1,217 @@
+"""A request: a prompt, what is wanted after it, and how far that is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol, TypeGuard
+
+import numpy as np
+
+from octavo.formats.spec import F32, AnyArray
+from octavo.runtime.cache.page_pool import Sequence
+from octavo.runtime.output.reply import FinishReason, LogProbs
+from octavo.runtime.sampling.sampler import ChainSampler, Sampler
+from octavo.runtime.sampling.token_counts import Text
+from octavo.runtime.scheduler.ngram_drafter import Lookup
+
+
+class State(Enum):
+    """Where a request is: in the queue, in the steps, or at its end."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Late(Protocol):
+    """What a constraint waits for.
+
+    due  the time of `clock` up to which a step waits for it
+    """
+
+    @property
+    def due(self) -> float: ...
+
+    def fileno(self) -> int:
+        """A descriptor that can be read from once it may be there; -1 where there is none."""
+
+
+class Constraint(Protocol):
+    """What a reply may be: which tokens may come next, after those that were accepted. It is for one request."""
+
+    @property
+    def late(self) -> Late | None:
+        """What `fill` and `stopped` would wait for; None where they would not."""
+
+    def fill(self, mask: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+        """Set bit `t % 32` of word `t // 32` for each token t that may come next, and clear the others.
+
+        mask: int32 [ceil(n_vocab / 32)]. Raises GrammarError where no token may come.
+        """
+
+    def accept(self, token: int) -> None:
+        """Go on by a token. Raises GrammarError for one that may not come."""
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the reply is complete, so that nothing but its end may come."""
+
+
+class Foreseeing(Constraint, Protocol):
+    """A constraint that can also tell what may come later."""
+
+    def fill_after(self, tokens: Seq[int], mask: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
+        """`fill` as it will be once these tokens are accepted. Raises GrammarError where they may not come."""
+
+    def foresee(self, tokens: Seq[int]) -> None:
+        """Find out beforehand what `fill_after` gives for tokens, and for each beginning of them."""
+
+    def late_after(self, tokens: Seq[int]) -> Late | None:
+        """What `fill_after` would wait for; None where it would not."""
+
+    def forced(self) -> list[int]:
+        """Tokens that nothing else can come in place of, as far as is known."""
+
+
+def foresees(constraint: Constraint | None) -> TypeGuard[Foreseeing]:
+    """Whether a constraint can tell what may come later."""
+    return hasattr(constraint, "fill_after")
+
+
+def masked(logits: F32, mask: AnyArray) -> F32:
+    """Logits [n], -inf for tokens whose bits a mask, as `Constraint.fill` makes it, has not set."""
+    allowed = np.unpackbits(mask.view(np.uint8), count=len(logits), bitorder="little")
+    out: F32 = np.where(allowed, logits, np.float32(-np.inf))
+    return out
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """Tokens to continue. `tokens` are those of the prompt and those chosen so far; `sequence` has what is computed.
+
+    prompt      at least one token
+    sampler     chooses a token from logits
+    max_tokens  most tokens to choose; None for as many as the context holds
+    stop_ids    tokens that end it
+    priority    requests of a lower number go first, those of one number in the order in which they came
+    space       the prefix cache's: requests of one space share pages
+    logprobs    with each token, as many of the likeliest ones as this, and how likely they are; None for none
+    after_sampling  how likely tokens are as the sampler draws them, not before any of its settings
+    constraint  what the reply may be; None for anything
+    siblings    requests of the same prompt, which is computed once for all of them
+    failure     what went wrong, of one that ended with "error"
+    cached      tokens of the prompt that were in the cache when it was admitted
+    passed      times that a shorter prompt went first
+    found       of a Conversation's requests: what came of `logprobs`, token by token
+    lookup      what drafts of its tokens are made from
+    paused      whether it is left out of steps for now
+    yields      whether it gives way between steps to whoever is short of pages
+    end         the number of tokens that it ends with at the latest, set by the scheduler
+    adjusts     whether its sampler changes logits before it looks at them
+    insists     whether a token that it leaves out was the likeliest one, and may be so again
+    computing   tokens that steps under way compute
+    coming      tokens that these choose
+    awaits      whom it waits for, and until how many tokens of their common beginning are computed
+    marks       lengths at which a step ends, and the state is kept, where layers have states
+    """
+
+    prompt: Seq[int]
+    sampler: Sampler
+    max_tokens: int | None = None
+    stop_ids: frozenset[int] = frozenset()
+    priority: int = 0
+    space: str = ""
+    logprobs: int | None = None
+    constraint: Constraint | None = None
+    siblings: list[Request] = field(default_factory=list)
+    after_sampling: bool = False
+    tokens: Text = field(init=False)
+    sequence: Sequence = field(default_factory=Sequence, init=False)
+    state: State = field(default=State.WAITING, init=False)
+    finish_reason: FinishReason | None = field(default=None, init=False)
+    failure: Exception | None = field(default=None, init=False)
+    cancelled: bool = field(default=False, init=False)
+    cached: int = field(default=0, init=False)
+    passed: int = field(default=0, init=False)
+    arrival: int = field(default=0, init=False)
+    found: list[LogProbs] = field(default_factory=list, init=False)
+    lookup: Lookup = field(default_factory=Lookup, init=False)
+    paused: bool = field(default=False, init=False)
+    yields: bool = field(default=False, init=False)
+    end: int = field(default=0, init=False)
+    adjusts: bool = field(init=False)
+    insists: bool = field(default=False, init=False)
+    computing: int = field(default=0, init=False)
+    coming: int = field(default=0, init=False)
+    awaits: tuple[Request, int] | None = field(default=None, init=False)
+    marks: tuple[int, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = Text(self.prompt)
+        self.adjusts = isinstance(self.sampler, ChainSampler) and len(self.sampler.before) > 0
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """The lower, the sooner."""
+        return self.priority, self.arrival
+
+    @property
+    def left(self) -> int:
+        """Tokens that are to be computed before the next one can be chosen; no step under way has them."""
+        return len(self.tokens) + self.coming - len(self.sequence.tokens) - self.computing
+
+    @property
+    def length(self) -> int:
+        """Tokens, those that are coming among them."""
+        return len(self.tokens) + self.coming
+
+    @property
+    def plain(self) -> bool:
+        """Whether its token alone is wanted, and follows from logits as they are."""
+        asks = self.constraint is not None or self.logprobs is not None
+        return not asks and isinstance(self.sampler, ChainSampler) and not self.adjusts
+
+    @property
+    def likeliest(self) -> bool:
+        """Whether its token is the likeliest one of logits as they are, unless that is one that it leaves out."""
+        asks = self.constraint is not None or self.logprobs is not None or self.insists
+        return not asks and isinstance(self.sampler, ChainSampler) and self.sampler.takes_likeliest
+
+    def leaves_out(self, token: int) -> bool:
+        """Whether the likeliest token is one that it leaves out; its logits are changed from then on."""
+        found = isinstance(self.sampler, ChainSampler) and token in (self.sampler.left_out or ())
+        self.insists = self.insists or found
+        return found
+
+    @property
+    def late(self) -> Late | None:
+        """What the constraint of this request, or of a sibling, waits for."""
+        held = (r.constraint for r in (self, *self.siblings) if r.constraint is not None)
+        return next((late for one in held if (late := one.late) is not None), None)
+
+    @property
+    def over(self) -> bool:
+        """Whether no more tokens may come."""
+        return self.finish_reason is not None or self.cancelled
+
+    @property
+    def n_chosen(self) -> int:
+        """How many tokens were chosen so far."""
+        return len(self.tokens) - len(self.prompt)
+
+    @property
+    def chosen(self) -> Seq[int]:
+        """Tokens chosen so far."""
+        return self.tokens[len(self.prompt) :]
+
+
+@dataclass(slots=True)
+class Output:
+    """What a step brought for a request: a token or, where it ended without one, None."""
+
+    request: Request
+    token: int | None
+    finish_reason: FinishReason | None = None
+    logprobs: LogProbs | None = None

@@ -1,0 +1,266 @@
+"""EngineClient: the front's end of an engine. Requests in, rows of tokens out; it runs on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Literal, Self
+
+from octavo.errors import OctavoError, UsageError
+from octavo.runtime.engine.stats import Stats
+from octavo.server.engine.protocol import (
+    Add,
+    Broken,
+    Cancel,
+    Embed,
+    Failed,
+    Info,
+    Ready,
+    Row,
+    Score,
+    Scored,
+    Step,
+    ToEngine,
+    ToFront,
+    Vectors,
+)
+
+State = Literal["loading", "ready", "dead"]
+NO_STATS = Stats(*[0] * 10)
+
+
+class EngineDiedError(OctavoError):
+    """The engine ended while a request was under way."""
+
+
+class EngineFailedError(OctavoError):
+    """What the engine said of a request that it can't compute; `kind` is the name of its error."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(message)
+
+
+class Stream:
+    """Rows of some replies as steps bring them: an asynchronous iterator of lists, which ends with the last reply.
+
+    Rows that come while nobody waits are one list. `wake` gives an empty one. `places` has each reply's number.
+    """
+
+    __slots__ = ("_client", "_rows", "_waiter", "closed", "failure", "left", "places")
+
+    def __init__(self, client: EngineClient, ids: Sequence[int]) -> None:
+        self._client = client
+        self.places = {one: i for i, one in enumerate(ids)}
+        self.left = set(ids)
+        self.closed = False
+        self.failure: Exception | None = None
+        self._rows: list[Row] = []
+        self._waiter: asyncio.Future[None] | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> list[Row]:
+        if not self._rows:
+            if self.failure is not None:
+                raise self.failure
+            if self.closed or not self.left:
+                raise StopAsyncIteration
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+            self._waiter = None
+            if self.failure is not None and not self._rows:
+                raise self.failure
+            if self.closed:
+                raise StopAsyncIteration
+        rows, self._rows = self._rows, []
+        return rows
+
+    def push(self, row: Row) -> None:
+        self._rows.append(row)
+        if row.finish is not None:
+            self.left.discard(row.id)
+        self.wake()
+
+    def fail(self, error: Exception) -> None:
+        """Raise an error once the rows that are there are taken."""
+        self.failure = error
+        self.left.clear()
+        self.wake()
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def drop(self, one: int) -> None:
+        """Want no more of a reply."""
+        if one in self.left:
+            self.left.discard(one)
+            self._client.cancel([one])
+
+    def close(self) -> None:
+        """Want no more of any."""
+        self.closed = True
+        if self.left:
+            self._client.cancel(list(self.left))
+            self.left.clear()
+        self.wake()
+
+
+class EngineClient:
+    """Sends requests to an engine, and gives each of them what comes back. Subclasses know where the engine is.
+
+    state     "loading", "ready" or "dead"; `failure` says why it is dead, `wrong_argument` which argument is wrong
+    info      what is loaded; None before the first time that it is
+    answers   there was a sign of life lately
+    stats     the engine's counts after its last step; none of an engine that has ended
+    restarts  times that the engine was started again
+    """
+
+    def __init__(self) -> None:
+        self.state: State = "loading"
+        self.failure: str | None = None
+        self.wrong_argument: str | None = None
+        self.info: Info | None = None
+        self.answers = True
+        self.stats = NO_STATS
+        self.restarts = 0
+        self.on_step: Callable[[Step], None] = lambda step: None
+        self._ids = count(1)
+        self._streams: dict[int, Stream] = {}
+        self._answers: dict[int, asyncio.Future[Scored | Vectors]] = {}
+        self._changed = asyncio.Event()
+
+    @property
+    def up(self) -> bool:
+        """Whether there is an engine, and it answers."""
+        return self.state == "ready" and self.answers
+
+    @property
+    def under_way(self) -> int:
+        """Replies that are not at their ends."""
+        return len(self._streams)
+
+    async def start(self) -> None:
+        """Start the engine; `ready` waits until its model is loaded."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """End the engine."""
+        raise NotImplementedError
+
+    def _send(self, message: ToEngine) -> None:
+        raise NotImplementedError
+
+    async def ready(self) -> None:
+        """Wait until the model is loaded. Raises EngineDiedError where it can't be, UsageError for a wrong argument."""
+        while self.state == "loading":
+            self._changed.clear()
+            await self._changed.wait()
+        if self.state == "dead":
+            if self.failure and self.wrong_argument:
+                raise UsageError(self.failure, argument=self.wrong_argument)
+            raise EngineDiedError(self.failure or "the engine ended")
+
+    def new_ids(self, n: int) -> list[int]:
+        return [next(self._ids) for _ in range(n)]
+
+    def submit(self, adds: Sequence[Add]) -> Stream:
+        """Begin replies. Raises EngineDiedError where there is no engine."""
+        if self.state != "ready":
+            raise EngineDiedError(self.failure or "the engine is not ready")
+        stream = Stream(self, [one for add in adds for one in add.ids])
+        for add in adds:
+            self._streams.update(dict.fromkeys(add.ids, stream))
+            self._send(add)
+        return stream
+
+    def cancel(self, ids: list[int]) -> None:
+        """End replies; nothing more comes of them."""
+        for one in ids:
+            self._streams.pop(one, None)
+        if self.state == "ready":
+            self._send(Cancel(ids))
+
+    async def score(self, tokens: list[int], k: int) -> Scored:
+        """How likely the tokens of a text are. Raises EngineFailedError, EngineDiedError. Cancelled, it ends."""
+        (one,) = self.new_ids(1)
+        answer = await self._ask(one, Score(one, tokens, k))
+        assert isinstance(answer, Scored)
+        return answer
+
+    async def embed(self, texts: list[list[int]], pooling: str, *, normalize: bool) -> Vectors:
+        """Vectors of texts. Raises EngineFailedError, EngineDiedError."""
+        (one,) = self.new_ids(1)
+        answer = await self._ask(one, Embed(one, texts, pooling, normalize))
+        assert isinstance(answer, Vectors)
+        return answer
+
+    async def _ask(self, one: int, message: ToEngine) -> Scored | Vectors:
+        if self.state != "ready":
+            raise EngineDiedError(self.failure or "the engine is not ready")
+        self._answers[one] = future = asyncio.get_running_loop().create_future()
+        self._send(message)
+        try:
+            answer: Scored | Vectors = await future
+            return answer
+        except asyncio.CancelledError:
+            if self.state == "ready":
+                self._send(Cancel([one]))
+            raise
+        finally:
+            self._answers.pop(one, None)
+
+    def deliver(self, message: ToFront) -> None:
+        """Take a message of the engine."""
+        if isinstance(message, Step):
+            self._take(message)
+        elif isinstance(message, Ready):
+            self.info, self.failure = message.info, None
+            self.stats = replace(NO_STATS, empty=message.info.n_pages)
+            self._set_state("ready")
+        elif isinstance(message, Broken):
+            self.wrong_argument = message.argument
+            self.died(message.message)
+        elif isinstance(message, Scored | Vectors | Failed):
+            self._answer(message)
+
+    def _answer(self, message: Scored | Vectors | Failed) -> None:
+        if (future := self._answers.get(message.id)) is not None and not future.done():
+            if isinstance(message, Failed):
+                future.set_exception(EngineFailedError(message.kind, message.message))
+            else:
+                future.set_result(message)
+
+    def _take(self, step: Step) -> None:
+        self.stats = step.stats
+        streams = self._streams
+        for row in step.rows:
+            stream = streams.get(row.id)
+            if stream is not None:
+                if row.finish is not None:
+                    del streams[row.id]
+                stream.push(row)
+        self.on_step(step)
+
+    def died(self, why: str) -> None:
+        """The engine is gone, and with it all that was under way."""
+        self.give_up(EngineDiedError(why))
+
+    def give_up(self, error: Exception) -> None:
+        """Want no more of anything, and take no more: who waits is told this error."""
+        self.failure, self.stats = str(error), NO_STATS
+        self._set_state("dead")
+        streams, self._streams = set(self._streams.values()), {}
+        for stream in streams:
+            stream.fail(error)
+        for future in self._answers.values():
+            if not future.done():
+                future.set_exception(error)
+
+    def _set_state(self, state: State) -> None:
+        self.state = state
+        self._changed.set()

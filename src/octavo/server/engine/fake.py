@@ -1,0 +1,98 @@
+"""FakeClient: an engine that computes nothing, for tests of the front, and to measure what the front alone can do."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Sequence
+from dataclasses import replace
+
+from octavo.runtime.engine.stats import Stats
+from octavo.server.engine.client import NO_STATS, EngineClient, Stream
+from octavo.server.engine.protocol import (
+    Add,
+    Begun,
+    Cancel,
+    Embed,
+    Info,
+    Likely,
+    Ready,
+    Row,
+    Score,
+    Scored,
+    Step,
+    ToEngine,
+    Vectors,
+)
+
+INFO = Info(n_ctx=4096, n_ctx_train=4096, n_vocab=1024, n_params=1, nbytes=1, n_pages=1 << 20, page_size=64,
+            max_sequences=1 << 10, device="none")  # fmt: skip
+
+
+class FakeClient(EngineClient):
+    """Gives each reply the same tokens again and again, one a step, to `max_tokens` or the context's end.
+
+    A step takes `seconds`. Without `tokens` nothing comes by itself: `deliver` a Step for it. `sent` has what a real
+    engine would be told.
+    """
+
+    def __init__(self, tokens: Sequence[int] = (), seconds: float = 0.0, info: Info = INFO) -> None:
+        super().__init__()
+        self.tokens, self.seconds, self.loaded = tokens, seconds, info
+        self.sent: list[ToEngine] = []
+        self._left: dict[int, int] = {}
+        self._begun: set[int] = set()
+        self._told: dict[int, int | None] = {}
+        self._steps: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self.deliver(Ready(self.loaded))
+
+    async def close(self) -> None:
+        if self._steps is not None:
+            self._steps.cancel()
+
+    def _send(self, message: ToEngine) -> None:
+        self.sent.append(message)
+        if isinstance(message, Cancel):
+            for one in message.ids:
+                self._left.pop(one, None)
+
+        elif isinstance(message, Score):
+            self.deliver(Scored(message.id, [_likely(token, message.k) for token in message.tokens[1:]]))
+        elif isinstance(message, Embed):
+            self.deliver(Vectors(message.id, 1, struct.pack("<f", 1.0) * len(message.texts)))
+
+    def submit(self, adds: Sequence[Add]) -> Stream:
+        stream = super().submit(adds)
+        for add in adds:
+            self._told.update(dict.fromkeys(add.ids, add.logprobs))
+            room = max(1, self.loaded.n_ctx - len(add.prompt))
+            self._left.update(dict.fromkeys(add.ids, min(add.max_tokens or room, room)))
+        if self.tokens and (self._steps is None or self._steps.done()):
+            self._steps = asyncio.get_running_loop().create_task(self._step())
+        return stream
+
+    async def _step(self) -> None:
+        n = 0
+        while self._left:
+            await asyncio.sleep(self.seconds)
+            token = self.tokens[n % len(self.tokens)]
+            self.deliver(Step([self._row(one, token) for one in self._left], self._stats(), self.seconds))
+            self._left = {one: left - 1 for one, left in self._left.items() if left > 1}
+            n += 1
+
+    def _row(self, one: int, token: int) -> Row:
+        begun = None if one in self._begun else Begun(0, 0.0, 0.0)
+        self._begun.add(one)
+        k = self._told[one]
+        likely = None if k is None else _likely(token, k)
+        return Row(one, token, "length" if self._left[one] == 1 else None, likely, begun)
+
+    def _stats(self) -> Stats:
+        return replace(NO_STATS, running=len(self._left))
+
+
+def _likely(token: int, k: int) -> Likely:
+    """A token that nothing is likelier than."""
+    return Likely(0.0, [(token, 0.0)] if k else [])

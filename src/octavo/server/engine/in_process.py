@@ -1,0 +1,48 @@
+"""ThreadClient: an engine in a thread of this process, for tests and for those who have a model loaded already."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from threading import Thread
+
+from octavo.runtime.model import Model
+from octavo.server.engine.client import EngineClient
+from octavo.server.engine.protocol import Broken, Quit, ToEngine, ToFront
+from octavo.server.engine.worker import EngineLoop
+
+log = logging.getLogger("octavo")
+
+
+class ThreadClient(EngineClient):
+    """Has no process to lose: an engine that fails stays dead."""
+
+    def __init__(self, model: Model, *, itl_target: float = 0.0, embeddings: bool = False) -> None:
+        super().__init__()
+        self.loop = EngineLoop(model, self._came, itl_target=itl_target, embeddings=embeddings)
+        self._thread = Thread(target=self._run, daemon=True, name="engine")
+        self._home: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> None:
+        self._home = asyncio.get_running_loop()
+        self._thread.start()
+
+    async def close(self) -> None:
+        self.loop.inbox.put(Quit())
+        await asyncio.to_thread(self._thread.join)
+
+    def _run(self) -> None:
+        try:
+            self.loop.run()
+        except Exception as error:
+            log.exception("the engine failed")
+            self._came(Broken.of(error))
+
+    def _came(self, message: ToFront) -> None:
+        assert self._home is not None
+        with suppress(RuntimeError):  # the loop is closed
+            self._home.call_soon_threadsafe(self.deliver, message)
+
+    def _send(self, message: ToEngine) -> None:
+        self.loop.inbox.put(message)

@@ -1,0 +1,74 @@
+"""The start of an engine's process, by itself: it imports what it needs while the front does so too."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+
+STDIN = "-"
+"""In place of a socket's number: standard input says what makes it."""
+ENDING = (
+    "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGBREAK", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF",
+    "SIGIO", "SIGPWR", "SIGSTKFLT", "SIGXCPU",
+)  # fmt: skip
+"""Signals that would end a process at once, but for faults. A server's front takes them, its engine ignores them."""
+GONE_S = 10.0
+"""Seconds that a killed process may take to be gone."""
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A process, and the socket on which it waits for its options. It ends when the socket is closed."""
+
+    process: subprocess.Popen[bytes]
+    socket: socket.socket
+
+    def close(self) -> None:
+        """See that it is gone; one that a driver holds is not waited for."""
+        self.socket.close()
+        self.process.kill()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(GONE_S)
+
+
+def launch() -> Launched:
+    """Start one. Raises OSError where the system has no room for it."""
+    ours, theirs = socket.socketpair()
+    with theirs, ExitStack() as failing:
+        failing.enter_context(ours)
+        process = _on_windows(theirs) if sys.platform == "win32" else _with_descriptor(theirs)
+        failing.pop_all()
+    return Launched(process, ours)
+
+
+def _command(place: str) -> list[str]:
+    """What starts an engine that finds its socket at `place`, see `octavo.server.engine.worker.main`."""
+    return [
+        sys.executable,
+        "-m",
+        "octavo.server.engine.worker",
+        place,
+        str(logging.getLogger("octavo").getEffectiveLevel()),
+    ]
+
+
+def _with_descriptor(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        _command(str(theirs.fileno())),
+        pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+
+
+def _on_windows(theirs: socket.socket) -> subprocess.Popen[bytes]:
+    """A socket is no descriptor there: what the process makes one of comes by its standard input."""
+    process = subprocess.Popen(
+        _command(STDIN), stdin=subprocess.PIPE, creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
+    )
+    assert process.stdin is not None
+    with process.stdin as pipe:
+        pipe.write(theirs.share(process.pid))  # type: ignore[attr-defined, unused-ignore]  # Windows alone has it
+    return process

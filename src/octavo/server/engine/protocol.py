@@ -1,0 +1,197 @@
+"""What front and engine say to each other: one msgpack message each, without anything that could run.
+
+The front sends `Add`, `Cancel`, `Score`, `Embed`, `Ping` and `Quit`; the engine `Ready` or `Broken` once, then a `Step`
+for each step, and an answer to each `Score`, `Embed` and `Ping`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from octavo.runtime.engine.stats import Stats
+from octavo.runtime.grammar.grammar import Grammar
+from octavo.runtime.output.thinking import Thinking
+from octavo.runtime.sampling.sampler import SamplingParams
+
+
+class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
+    """Replies to a prompt, which is computed once for all of them.
+
+    ids      one for each reply; never used twice
+    seed     of the first reply's random numbers, one more for each that follows
+    grammar  what replies may be, after `thinking`
+    after_sampling  how likely tokens are as the sampler draws them, not before its settings
+    progress        tell how far the prompt is read
+    """
+
+    ids: list[int]
+    prompt: list[int]
+    sampling: SamplingParams
+    seed: int
+    max_tokens: int | None = None
+    logprobs: int | None = None
+    space: str = ""
+    grammar: Grammar | None = None
+    thinking: Thinking | None = None
+    after_sampling: bool = False
+    progress: bool = False
+
+
+class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
+    """Replies that nobody wants any more."""
+
+    ids: list[int]
+
+
+class Score(msgspec.Struct, tag="score", array_like=True, frozen=True):
+    """How likely each token of a text is after those before it, and the `k` likeliest in its place."""
+
+    id: int
+    tokens: list[int]
+    k: int
+
+
+class Embed(msgspec.Struct, tag="embed", array_like=True, frozen=True):
+    """Vectors of texts, which are tokens already; `pooling` "" is the model's own."""
+
+    id: int
+    texts: list[list[int]]
+    pooling: str
+    normalize: bool
+
+
+class Ping(msgspec.Struct, tag="ping", array_like=True, frozen=True):
+    """Is the engine there? It is answered beside its steps."""
+
+
+class Quit(msgspec.Struct, tag="quit", array_like=True, frozen=True):
+    """End at once."""
+
+
+class Info(msgspec.Struct, frozen=True):
+    """What an engine has loaded."""
+
+    n_ctx: int
+    n_ctx_train: int
+    n_vocab: int
+    n_params: int
+    nbytes: int
+    n_pages: int
+    page_size: int
+    max_sequences: int
+    device: str
+    embeds: bool = False
+    pooling: str | None = None
+    pid: int = 0
+
+
+class Likely(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """ln of a token's probability, and the likeliest tokens with theirs."""
+
+    token: float
+    top: list[tuple[int, float]]
+
+
+class Begun(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Of a reply's first token: tokens that were in the cache, seconds in the queue, and seconds of its prompt."""
+
+    cached: int
+    queued: float
+    prompt: float
+
+
+class Progress(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How far a prompt is read: tokens that were in the cache, those that are there now, and seconds since it began."""
+
+    cached: int
+    read: int
+    seconds: float
+
+
+class Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a step brought for a reply: a token, or where it ended without one None.
+
+    finish   why it ended: "stop", "length", "context", "interrupted" or "error"; None before that
+    error    the kind of error and its words
+    progress  of one whose prompt is being read, which has no token
+    drafted  of one that ended, tokens of drafts that were verified, and how many of them were right; None for none
+    """
+
+    id: int
+    token: int | None
+    finish: str | None = None
+    likely: Likely | None = None
+    begun: Begun | None = None
+    error: tuple[str, str] | None = None
+    drafted: tuple[int, int] | None = None
+    progress: Progress | None = None
+
+
+class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
+    """The model is loaded."""
+
+    info: Info
+
+
+class Broken(msgspec.Struct, tag="broken", array_like=True, frozen=True):
+    """The model can't be loaded; `argument` is the one that is wrong, see UsageError."""
+
+    kind: str
+    message: str
+    argument: str | None = None
+
+    @classmethod
+    def of(cls, error: Exception) -> Broken:
+        return cls(type(error).__name__, str(error), getattr(error, "argument", None))
+
+
+class Step(msgspec.Struct, tag="step", array_like=True, frozen=True):
+    """What a step brought, and the engine's counts after it."""
+
+    rows: list[Row]
+    stats: Stats
+    seconds: float
+
+
+class Pong(msgspec.Struct, tag="pong", array_like=True, frozen=True):
+    """The answer to a `Ping`: seconds since the engine last took messages; 0 while it waits for some, or loads."""
+
+    seconds: float
+
+
+class Scored(msgspec.Struct, tag="scored", array_like=True, frozen=True):
+    """The answer to a `Score`: a value for each token but the first."""
+
+    id: int
+    rows: list[Likely]
+
+
+class Vectors(msgspec.Struct, tag="vectors", array_like=True, frozen=True):
+    """The answer to an `Embed`: float32 [n, width], little-endian.
+
+    queued, seconds  in the queue, and from then to the end
+    pieces           in which it was computed
+    """
+
+    id: int
+    width: int
+    data: bytes
+    queued: float = 0.0
+    seconds: float = 0.0
+    pieces: int = 0
+
+
+class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
+    """A `Score` or `Embed` that can't be computed."""
+
+    id: int
+    kind: str
+    message: str
+
+
+ToEngine = Add | Cancel | Score | Embed | Ping | Quit
+ToFront = Ready | Broken | Step | Pong | Scored | Vectors | Failed
+
+to_engine = msgspec.msgpack.Decoder(ToEngine)
+to_front = msgspec.msgpack.Decoder(ToFront)
+encode = msgspec.msgpack.Encoder().encode

@@ -1,0 +1,332 @@
+"""The engine's process: its main thread computes steps, another one reads what the front asks for."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Set
+from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
+from threading import Thread
+
+import msgspec
+
+from octavo.errors import OctavoError
+from octavo.graph.node import PAGE_SIZE
+from octavo.jit.clock import clock
+from octavo.runtime.engine.captured_sizes import TILE
+from octavo.runtime.engine.core import EngineCore
+from octavo.runtime.grammar.grammar import Grammars
+from octavo.runtime.model import Model
+from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
+from octavo.runtime.scheduler.request import Output, Request, State
+from octavo.server.engine.channel import Channel, ChannelError
+from octavo.server.engine.launch import ENDING, STDIN
+from octavo.server.engine.model import load_model
+from octavo.server.engine.protocol import (
+    Add,
+    Begun,
+    Broken,
+    Cancel,
+    Embed,
+    Info,
+    Likely,
+    Ping,
+    Pong,
+    Progress,
+    Quit,
+    Ready,
+    Row,
+    Score,
+    Step,
+    ToEngine,
+    ToFront,
+    encode,
+    to_engine,
+)
+from octavo.server.engine.side_tasks import SideWork
+from octavo.server.options import EngineOptions
+
+log = logging.getLogger("octavo")
+SEEDS = 1 << 64
+DEVICE_ITL_TARGET, HOST_ITL_TARGET = 0.025, 0.25
+"""Seconds from one token of a reply to the next that prompts of others may not lengthen, on a GPU and on the CPU."""
+
+
+@dataclass(eq=False, slots=True)
+class Reply:
+    """A request under way: its number, when it came and when its prompt was begun, and whether it has a token.
+
+    progress  the front has been told of its prompt
+    """
+
+    id: int
+    request: Request
+    added: float
+    begun: float | None = None
+    told: bool = False
+    progress: bool = False
+
+
+class EngineLoop:
+    """Takes messages of the front from `inbox`, computes steps, and sends what they bring.
+
+    Whoever sees `run` raise has to tell the front: what was under way is lost.
+    """
+
+    def __init__(self, model: Model, send: Callable[[ToFront], None], *, itl_target: float, embeddings: bool) -> None:
+        self.model, self.inbox = model, SimpleQueue[ToEngine]()
+        self._send = send
+        self.core = None
+        if not model.engine.config.embeds:
+            self.core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=itl_target)
+        self.side = SideWork(model, self.core, send, embeddings=embeddings)
+        self._grammars = Grammars(model.tokenizer)
+        self._replies: dict[Request, Reply] = {}
+        self._waiting: list[Reply] = []
+        self._reading: list[Reply] = []  # whose prompts are told of
+        self._by_id: dict[int, Request] = {}
+        self._failed: list[Row] = []
+        self._turned: float | None = None
+
+    @property
+    def turn_seconds(self) -> float:
+        """How long messages have waited to be looked for, whoever asks; 0 while the loop waits for one itself."""
+        turned = self._turned
+        return 0.0 if turned is None else max(clock() - turned, 0.0)
+
+    def run(self) -> None:
+        """Work until `Quit` comes."""
+        if self.core is not None:  # so that no step waits for the first grammar
+            Thread(target=self._grammars.prepare, name="grammars", daemon=True).start()
+        self._send(Ready(info_of(self.model)))
+        pause: float | None = 0.0
+        while self._take_messages(pause):
+            self._turned = clock()
+            pause = self._go_on_warming()
+            with self.model.engine.lock:  # steps are computed here
+                self._turn()
+
+    def _go_on_warming(self) -> float | None:
+        """Make a little more ready, which stays: seconds after which there may be more to do, None for never."""
+        if self.core is None or self.core.warming is None:
+            return None
+        pause = self.core.go_on_warming()
+        keep()
+        return pause
+
+    def _turn(self) -> None:
+        """A step, if there is something to do, and a piece of other work after every second one."""
+        piece = self.side.takes_turn()
+        if self.core is not None and (self._failed or not self.core.scheduler.idle):
+            self.side.make_way()
+            self._step(self.core, prompts=not piece)
+        if piece:
+            self.side.piece()
+
+    def warm_up(self) -> None:
+        """Compute steps, so that what they need is there before somebody waits for it, and their times are known.
+
+        On a GPU there are sizes of steps that are made later, see `WarmUp`.
+        """
+        if self.core is None:
+            return
+        self.core.begin_warm_up()
+        n_prompt = max(min(TILE, self.model.engine.n_ctx - 2), 1)
+        for token in range(2):  # the first time takes longer than others
+            self.core.scheduler.pace.forget()
+            self.core.add(Request([token] * n_prompt, make_sampler(SamplingParams(temperature=0.0)), max_tokens=3))
+            while not self.core.scheduler.idle:
+                self.core.step()
+        self.model.engine.prefixes.clear()
+
+    def _take_messages(self, pause: float | None) -> bool:
+        """Take what has come, and wait for something where there is nothing to do, up to `pause` seconds if there is to
+        be something then. False: it is time to end."""
+        self._turned = None
+        idle = not self._failed and not self.side and (self.core is None or self.core.scheduler.idle)
+        while True:
+            try:
+                message = self.inbox.get(idle and pause != 0.0, pause)
+            except Empty:
+                return True
+            if isinstance(message, Quit):
+                return False
+            self._take(message)
+            idle = False
+
+    def _take(self, message: ToEngine) -> None:
+        if isinstance(message, Add):
+            self._add(message)
+        elif isinstance(message, Cancel):
+            for request in filter(None, map(self._by_id.get, message.ids)):
+                assert self.core is not None  # it has been added to it
+                self.core.cancel(request)
+            with self.model.engine.lock:
+                self.side.cancel(message.ids)
+        elif isinstance(message, Score | Embed):
+            self.side.add(message)
+
+    def _add(self, add: Add) -> None:
+        assert self.core is not None
+        try:
+            requests = [self._request(add, i) for i in range(len(add.ids))]
+            requests[0].siblings = requests[1:]
+            self.core.add(requests[0])
+        except OctavoError as error:
+            why = type(error).__name__, str(error)
+            self._failed += [Row(one, None, "error", error=why) for one in add.ids]
+            return
+        now = clock()
+        replies = [Reply(one, request, now) for one, request in zip(add.ids, requests, strict=True)]
+        self._replies.update({reply.request: reply for reply in replies})
+        self._by_id.update({reply.id: reply.request for reply in replies})
+        self._waiting += replies
+        if add.progress:  # siblings begin where the prompt of the first is read
+            self._reading.append(replies[0])
+
+    def _request(self, add: Add, i: int) -> Request:
+        tokenizer, params = self.model.tokenizer, replace(add.sampling, seed=(add.seed + i) % SEEDS)
+        sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids)
+        return Request(
+            add.prompt, sampler, max_tokens=add.max_tokens, space=add.space, logprobs=add.logprobs,
+            after_sampling=add.after_sampling,
+            stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
+            constraint=None if add.grammar is None else self._grammars.begin(add.grammar, add.thinking),
+        )  # fmt: skip
+
+    def _step(self, core: EngineCore, *, prompts: bool) -> None:
+        start = clock()
+        outputs = core.step(prompts=prompts)
+        rows, self._failed = self._failed, []
+        now = clock()
+        for reply in self._waiting:
+            if reply.begun is None and reply.request.state is not State.WAITING:
+                reply.begun = start
+        self._waiting = [reply for reply in self._waiting if reply.begun is None]
+        if self._reading:
+            rows += self._progress({output.request for output in outputs}, now)
+        rows += [self._row(self._replies[output.request], output, now) for output in outputs]
+        for output in outputs:
+            if output.finish_reason is not None:
+                del self._by_id[self._replies.pop(output.request).id]
+        self._send(Step(rows, core.stats(), now - start))
+
+    def _progress(self, told: Set[Request], now: float) -> Iterator[Row]:
+        """How far prompts are read, of requests that have no token yet, or in this step the first."""
+        for reply in self._reading:
+            request, n = reply.request, len(reply.request.prompt)
+            if reply.begun is None or (request.over and request not in told):
+                continue
+            if not reply.progress:
+                reply.progress = True
+                yield Row(reply.id, None, progress=Progress(request.cached, request.cached, 0.0))
+            read = n if request in told else min(len(request.sequence), n)
+            yield Row(reply.id, None, progress=Progress(request.cached, read, now - reply.begun))
+        self._reading = [one for one in self._reading if one.request not in told and not one.request.over]
+
+    def _row(self, reply: Reply, output: Output, now: float) -> Row:
+        likely = begun = error = None
+        if output.logprobs is not None:
+            likely = Likely(output.logprobs.token, list(output.logprobs.likely))
+        if not reply.told:
+            reply.told = True
+            first = now if reply.begun is None else reply.begun
+            begun = Begun(reply.request.cached, first - reply.added, now - first)
+        if (why := reply.request.failure) is not None:
+            error = (type(why).__name__, str(why))
+        lookup = reply.request.lookup
+        drafted = (lookup.drafted, lookup.taken) if output.finish_reason is not None and lookup.drafted else None
+        return Row(reply.id, output.token, output.finish_reason, likely, begun, error, drafted)
+
+
+def info_of(model: Model) -> Info:
+    """What the front has to know of a model."""
+    engine, hparams, infos = model.engine, model.engine.model.hparams, model.file.tensors.values()
+    embeds = engine.config.embeds
+    return Info(
+        n_ctx=engine.n_ctx, n_ctx_train=hparams.n_ctx_train, n_vocab=model.tokenizer.n_vocab,
+        n_params=sum(info.size for info in infos), nbytes=sum(info.nbytes for info in infos),
+        n_pages=engine.pool.n_pages, page_size=PAGE_SIZE, max_sequences=engine.config.max_sequences,
+        device=engine.backends[0].name, embeds=embeds, pid=os.getpid(),
+        pooling=model.embedder.pooling if embeds else None,
+    )  # fmt: skip
+
+
+def serve_engine(sock: socket.socket) -> None:
+    """Be the engine at the other end of a socket, on which the options come first."""
+    channel = Channel(sock)
+    messages = channel.received()
+    first = next(messages, None)
+    if first is None:
+        return
+    options = msgspec.msgpack.decode(first, type=EngineOptions)
+    loop: EngineLoop | None = None
+
+    def read() -> None:
+        """Until the front closes its end, which ends this process at once."""
+        try:
+            for payload in messages:
+                message = to_engine.decode(payload)
+                if isinstance(message, Ping):
+                    channel.send(encode(Pong(0.0 if loop is None else loop.turn_seconds)))
+                elif loop is not None:  # before it is there it is asked for nothing
+                    loop.inbox.put(message)
+        except (OSError, ChannelError) as error:
+            log.warning("the front is gone: %s", error)
+        finally:
+            os._exit(0)
+
+    Thread(target=read, daemon=True, name="reader").start()
+    try:
+        loop = make_loop(options, lambda message: channel.send(encode(message)))
+    except OctavoError as error:
+        channel.send(encode(Broken.of(error)))
+        return
+    loop.run()
+
+
+def make_loop(options: EngineOptions, send: Callable[[ToFront], None]) -> EngineLoop:
+    """Load a model, and make a loop for it. Raises OctavoError."""
+    model = load_model(options)
+    usual = DEVICE_ITL_TARGET if model.engine.on_device else HOST_ITL_TARGET
+    target = usual if options.itl_target is None else options.itl_target
+    loop = EngineLoop(model, send, itl_target=target, embeddings=options.embeddings)
+    loop.warm_up()
+    keep()
+    return loop
+
+
+def keep() -> None:
+    """Leave what is there now out of later searches for garbage, which hold all replies up; it is to stay."""
+    gc.freeze()
+
+
+def main() -> None:
+    """Run with the number of a socket that this process was given, or STDIN, and how much it is to say.
+
+    The front ends it: signals are for the front.
+    """
+    for name in ENDING:
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if "fork" in multiprocessing.get_all_start_methods():  # Numba's lock then has no name, and ends with the process
+        multiprocessing.set_start_method("fork", force=True)
+    logging.basicConfig(format="octavo: %(levelname)s: engine: %(message)s", level=logging.WARNING)
+    log.setLevel(int(sys.argv[2]))
+    serve_engine(_socket(sys.argv[1]))
+
+
+def _socket(place: str) -> socket.socket:
+    if place == STDIN:
+        return socket.fromshare(sys.stdin.buffer.read())  # type: ignore[attr-defined, no-any-return, unused-ignore]
+    return socket.socket(fileno=int(place))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""Errors as clients get them: a status, and a body in the shape of the family of routes that was asked."""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from octavo import errors as kinds
+from octavo.errors import CacheFullError, ContextFullError, OctavoError
+from octavo.server.engine.client import EngineDiedError, EngineFailedError
+
+TYPES = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 415: "invalid_request_error",
+    429: "rate_limit_exceeded", 431: "invalid_request_error", 500: "server_error", 501: "not_supported_error",
+    503: "unavailable_error",
+}  # fmt: skip
+"""What OpenAI's errors call each status."""
+OBJECT = re.compile(r"a valid dictionary(?: or instance of \w+)?")
+FIELD = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): ")
+"""What pydantic calls an object of JSON."""
+FAULTS = frozenset({"NonFiniteError", "BackendError", "DeviceMemoryError", "HostMemoryError", "QuarantineError"})
+"""Errors that are not the request's."""
+OURS = FAULTS | {name for name, one in vars(kinds).items() if isinstance(one, type) and issubclass(one, OctavoError)}
+SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOBUFS})
+"""Errors of a system that has no descriptor, process or memory to give."""
+RETRIED_S, ENDED_S = 1, 30
+"""Seconds after which a request may be sent again that an engine's end cut off, or a server's."""
+
+
+class ApiError(Exception):
+    """What a client is told.
+
+    param  the field that is wrong
+    code   for programs
+    more   further fields of the error
+    """
+
+    def __init__(
+        self, status: int, message: str, *, param: str | None = None, code: str | None = None, type: str | None = None,
+        headers: dict[str, str] | None = None, more: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(message)
+        self.status, self.message, self.param, self.code = status, message, param, code
+        self.type = type or TYPES.get(status, "server_error")
+        self.headers, self.more = headers or {}, more or {}
+
+    def body(self, *, native: bool = False) -> dict[str, Any]:
+        """The error as OpenAI's routes have it, or as those of llama-server."""
+        if native:
+            return {"error": {"code": self.status, "message": self.message, "type": self.type, **self.more}}
+        fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
+        return {"error": {**fields, **self.more}}
+
+
+class PromptTooLongError(ApiError):
+    """A prompt that fills the context. The message has what agents look for, of OpenAI's and of llama-server's."""
+
+    def __init__(self, n_prompt: int, n_ctx: int, param: str = "messages", *, at_least: bool = False) -> None:
+        """`at_least`: the prompt may have more tokens than `n_prompt`; they were not counted."""
+        counted = f"at least {n_prompt}" if at_least else str(n_prompt)
+        counted += ", which leaves none for a reply" if n_prompt == n_ctx else ""
+        super().__init__(
+            400,
+            f"This model's maximum context length is {n_ctx} tokens, but the request has {counted}: "
+            "it exceeds the available context size",
+            param=param, code="context_length_exceeded", more={"n_prompt_tokens": n_prompt, "n_ctx": n_ctx},
+        )  # fmt: skip
+        self.n_prompt, self.n_ctx = n_prompt, n_ctx
+
+    def body(self, *, native: bool = False) -> dict[str, Any]:
+        body = super().body(native=native)
+        if native:
+            body["error"]["type"] = "exceed_context_size_error"
+        return body
+
+
+def bad(message: str, param: str | None = None, code: str | None = None) -> ApiError:
+    """A request that is wrong."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def unavailable(message: str, retry_after: int = RETRIED_S, code: str | None = None) -> ApiError:
+    """A server that can't answer now."""
+    return ApiError(503, message, code=code, headers={"Retry-After": str(retry_after)})
+
+
+def ending() -> ApiError:
+    """A server that takes no more requests, and cuts off what is under way when its time is over."""
+    return unavailable("The server is about to end", ENDED_S, "server_ending")
+
+
+def api_error(error: Exception) -> ApiError:
+    """What a client is told of any error.
+
+    One that comes again with the same request is no 5xx, after which clients try again, or says that it isn't worth it.
+    """
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ValidationError):
+        return _invalid(error)
+    if isinstance(error, EngineDiedError):
+        return ApiError(503, f"the engine ended: {error}", code="engine_ended", headers={"Retry-After": str(RETRIED_S)})
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORT):
+        return unavailable(f"the system has no room for it now: {error or type(error).__name__}")
+    kind = error.kind if isinstance(error, EngineFailedError) else type(error).__name__
+    return of_kind(kind, str(error), getattr(error, "argument", None), ours=isinstance(error, OctavoError))
+
+
+def of_kind(kind: str, message: str, param: str | None = None, *, ours: bool = True) -> ApiError:
+    """What a client is told of an error whose class has this name.
+
+    `ours`: its words are meant for users if it is one of this package.
+    """
+    if kind == CacheFullError.__name__:
+        return unavailable(f"the KV cache is full: {message}")
+    if kind == ContextFullError.__name__:
+        return bad(message, param, "context_length_exceeded")
+    if kind in FAULTS or kind not in OURS or not ours:
+        words = message if ours and kind in OURS else f"internal error: {kind}"
+        return ApiError(500, words, headers={"x-should-retry": "false"})
+    return bad(message, param)
+
+
+def _invalid(error: ValidationError) -> ApiError:
+    """The first thing that is wrong with a body, by the name of its field."""
+    found = _telling(error.errors(include_url=False, include_input=False, include_context=False))
+    place, words = ".".join(map(str, _place(found[0]))), _joined([_words(one) for one in found])
+    if not place:  # checks of several fields say which one is wrong
+        named = FIELD.match(words)
+        return bad(words, named[1].partition(".")[0] if named else None)
+    return bad(f"{place}: {words}", place.partition(".")[0])
+
+
+def _telling(errors: Sequence[ErrorDetails], after: int = 0) -> list[ErrorDetails]:
+    """The first error, or the one of its union's branch that goes furthest; of each where several go as far.
+
+    `after`: parts of their places that are known to be alike.
+    """
+    first = errors[0]["loc"]
+    at = next((i for i, part in enumerate(first) if i >= after and _is_branch(part)), None)
+    if at is None:
+        return [errors[0]]
+    branches: dict[int | str, list[ErrorDetails]] = {}
+    for one in errors:
+        if one["loc"][:at] == first[:at]:
+            branches.setdefault(one["loc"][at], []).append(one)
+    found = [_telling(branch, at + 1) for branch in branches.values()]
+    furthest = max(_distance(branch[0]) for branch in found)
+    return [one for branch in found if _distance(branch[0]) == furthest for one in branch]
+
+
+def _distance(error: ErrorDetails) -> tuple[int, bool, list[int]]:
+    """How far a value is what a branch takes: the fault's depth, whether the type is right, and its place in lists."""
+    place = _place(error)
+    depth = len(place) + (error["type"] == "too_long")  # what is in it may be right
+    return depth, not error["type"].endswith("_type"), [part for part in place if isinstance(part, int)]
+
+
+def _place(error: ErrorDetails) -> list[int | str]:
+    return [part for part in error["loc"] if not _is_branch(part)]
+
+
+def _words(error: ErrorDetails) -> str:
+    return OBJECT.sub("an object", error["msg"].removeprefix("Value error, "))
+
+
+def _joined(messages: Sequence[str]) -> str:
+    """What is wrong, where several types are right."""
+    begin = "Input should be "
+    if not all(message.startswith(begin) for message in messages):
+        return messages[0]
+    return begin + " or ".join(dict.fromkeys(message.removeprefix(begin) for message in messages))
+
+
+def _is_branch(part: int | str) -> bool:
+    """Whether a part of a place is the name of a branch of a union, which no client knows."""
+    return isinstance(part, str) and (
+        part in ("str", "int", "float", "bool") or "[" in part or part.startswith("constrained-") or part[:1].isupper()
+    )

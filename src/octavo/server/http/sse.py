@@ -1,0 +1,169 @@
+"""Server-sent events: what a job brings, sent as it comes, for as long as somebody reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from time import monotonic
+from typing import Any, Protocol
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from octavo.server.generation.work import Event, Work
+from octavo.server.http.errors import ApiError, api_error
+from octavo.server.options import Limits
+
+log = logging.getLogger("octavo")
+to_json = msgspec.json.Encoder().encode
+PING = b": ping\n\n"
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]  # fmt: skip
+
+
+class Renderer(Protocol):
+    """How a route writes the events of its jobs: bytes of server-sent events."""
+
+    def begin(self) -> bytes:
+        """What comes first; it is asked for before all else."""
+
+    def events(self, events: list[Event]) -> bytes:
+        """What comes of some events; b"" for nothing."""
+
+    def end(self) -> bytes:
+        """What comes last."""
+
+    def error(self, error: ApiError) -> bytes:
+        """What comes last where the job failed."""
+
+    def whole(self, found: Sequence[Sequence[Event]]) -> Any:
+        """What is answered without a stream, once each reply has all its events."""
+
+
+@asynccontextmanager
+async def given_up_when_left(receive: Receive, work: Work) -> AsyncIterator[None]:
+    """Give a job up as soon as its client is gone, and close it at the end."""
+    left = asyncio.get_running_loop().create_task(_close_when_left(receive, work))
+    try:
+        yield
+    finally:
+        work.close()
+        left.cancel()
+        with suppress(asyncio.CancelledError):
+            await left
+
+
+async def until_left(receive: Receive) -> None:
+    """Wait until a client, whose request is there as a whole, is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _close_when_left(receive: Receive, work: Work) -> None:
+    await until_left(receive)
+    work.close()
+
+
+class Watch:
+    """Looks after streams: comments for those that have nothing to say."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits, self.streams = limits, set[EventStream]()
+        self._task: asyncio.Task[None] | None = None
+
+    def add(self, stream: EventStream) -> None:
+        self.streams.add(stream)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._look())
+
+    async def _look(self) -> None:
+        """As often as is needed, until there is no stream left."""
+        while self.streams:
+            await asyncio.sleep(self.limits.ping / 4)
+            now = monotonic()
+            for stream in list(self.streams):
+                if not stream.writing and now - stream.wrote_at >= self.limits.ping:
+                    stream.work.stream.wake()
+
+
+class EventStream(Response):
+    """A job's events as a response. Its status is known once there is a first token, or a comment is due.
+
+    writing   a write is under way
+    wrote_at  when the last one ended
+    """
+
+    def __init__(self, work: Work, renderer: Renderer, watch: Watch) -> None:
+        self.work, self.renderer, self.watch = work, renderer, watch
+        self.background = None
+        self.writing = False
+        self.wrote_at = monotonic()
+
+    def ping(self) -> None:
+        """Write a comment now."""
+        self.wrote_at = float("-inf")
+        self.work.stream.wake()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if (probes := scope.get("state", {}).get("probes")) is not None:
+            probes[:] = [self.ping]
+        async with given_up_when_left(receive, self.work):
+            self.watch.add(self)
+            try:
+                await self._send_all(send)
+            finally:
+                self.watch.streams.discard(self)
+
+    async def _send_all(self, send: Send) -> None:
+        work, renderer, begun = self.work, self.renderer, False
+        head: bytes | None = None  # what comes first, made before the first events are written
+        try:
+            async for events in work:
+                if head is None:
+                    head = renderer.begin()
+                data = renderer.events(events) if events else b""
+                if not data and monotonic() - self.wrote_at < self.watch.limits.ping:
+                    continue
+                if not begun:
+                    begun = True
+                    await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+                    data = head + data
+                await self._write(send, data or PING)
+            head = renderer.begin() if head is None else head
+            last = renderer.end()
+        except Exception as error:
+            if not begun:
+                raise
+            if not isinstance(error, ApiError):
+                log.warning("a stream ended: %s", error)
+            last = renderer.error(api_error(error))
+        if work.stream.closed:
+            return
+        if not begun:
+            assert head is not None
+            await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+            last = head + last
+        await self._write(send, last, more=False)
+
+    async def _write(self, send: Send, data: bytes, *, more: bool = True) -> None:
+        self.writing = True
+        await send({"type": "http.response.body", "body": data, "more_body": more})
+        self.writing, self.wrote_at = False, monotonic()
+
+
+def event(body: bytes) -> bytes:
+    """A server-sent event of one line."""
+    return b"data: " + body + b"\n\n"
+
+
+def named_event(name: str, body: bytes) -> bytes:
+    """A server-sent event that has a name."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), body)
+
+
+DONE = event(b"[DONE]")

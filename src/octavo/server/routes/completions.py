@@ -1,0 +1,158 @@
+"""/v1/completions: texts or tokens to a Job, and what it brings as completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from octavo.server.constraints.response_format import effort_of, held, usable_grammar
+from octavo.server.engine.protocol import Likely, Progress
+from octavo.server.generation.chunks import ChunkedReply
+from octavo.server.generation.job import Job, most_tokens, named_biases, sampling_of, seed_of, shows_progress, stops_of
+from octavo.server.generation.logprobs import Offsets, text_logprobs
+from octavo.server.generation.service import Service
+from octavo.server.generation.usage import timings, usage
+from octavo.server.generation.work import Event, Work
+from octavo.server.http.background import in_thread_if_long, size_of
+from octavo.server.http.errors import bad
+from octavo.server.http.sse import to_json
+from octavo.server.routes.llama_server_schema import NativeRequest
+from octavo.server.routes.text_schema import CompletionRequest
+
+USUAL_TOKENS = 16
+"""The most tokens of a completion where neither it nor the server has a number, as OpenAI has it."""
+
+
+def prompts_of(service: Service, given: object, *, reply: bool) -> list[list[int]]:
+    """The tokens of a text, of several, or tokens as they are. Raises ApiError for prompts that can't be computed.
+
+    `reply`: there is to be one to each.
+    """
+    parts: list[Any] = given if isinstance(given, list) else [given]
+    if parts and isinstance(parts[0], int):
+        parts = [parts]
+    for part in parts:
+        if isinstance(part, str):
+            service.require_short(part, "prompt")
+    prompts = [service.tokenizer.encode(part) if isinstance(part, str) else part for part in parts]
+    for prompt in prompts:
+        service.require_fitting(prompt, "prompt", reply=reply)
+    return prompts
+
+
+def effort(body: CompletionRequest | NativeRequest) -> int:
+    """See `effort_of`."""
+    return effort_of(body, size_of(body.prompt))
+
+
+async def job_of(service: Service, body: CompletionRequest, key: str) -> Job:
+    """What a request comes to. Raises ApiError, OctavoError."""
+    job = await in_thread_if_long(effort(body), _unheld_job, service, body, key)
+    return replace(job, grammar=await held(service, body, usable_grammar))
+
+
+def _unheld_job(service: Service, body: CompletionRequest, key: str) -> Job:
+    """What a request comes to but for its grammar. Raises ApiError, OctavoError."""
+    service.require_generation()
+    n = body.n or 1
+    if body.best_of is not None and body.best_of != n:
+        raise bad(f"best_of is {body.best_of} (allowed: n, which is {n})", "best_of")
+    usual = USUAL_TOKENS if service.options.max_tokens is None else None
+    most = most_tokens(service, body.max_tokens, body.max_completion_tokens, body.n_predict, usual)
+    return Job(
+        prompts=prompts_of(service, body.prompt, reply=most != 0), n=n, seed=seed_of(service, body), max_tokens=most,
+        sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
+        logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), goes_on=True,
+        progress=shows_progress(body),
+    )  # fmt: skip
+
+
+def logprobs_of(body: CompletionRequest) -> int | None:
+    """How many of the likeliest tokens are wanted with each; None for none, and no numbers at all."""
+    if body.logprobs is None or body.logprobs is False:
+        return None
+    return int(body.logprobs)
+
+
+class CompletionReply(ChunkedReply):
+    """Writes a job as completions, whole or in chunks.
+
+    echoed  for each prompt how likely its tokens were, where that is wanted too
+    """
+
+    def __init__(
+        self, service: Service, body: CompletionRequest, name: str, work: Work,
+        echoed: Sequence[Sequence[Likely]] | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(service, body, name, work, "cmpl-", "text_completion")
+        self.echo, self.echoed, self.logprobs = bool(body.echo), echoed, logprobs_of(body)
+        self._offsets = [self._places(i, 0) for i in range(len(work.choices))]
+
+    def begin(self) -> bytes:
+        if not self.echo:
+            return b""
+        return b"".join(
+            self._chunk(i, self._prompt_text(i), self._prompt_logprobs(i)) for i in range(len(self.work.choices))
+        )
+
+    def _prompt(self, i: int) -> list[int]:
+        return self.work.job.prompts[i // self.work.job.n]
+
+    def _prompt_text(self, i: int) -> str:
+        text = self.service.tokenizer.decode(self._prompt(i), skip_special=True)
+        self._offsets[i] = self._places(i, len(text))
+        return text
+
+    def _places(self, i: int, start: int) -> Offsets:
+        return Offsets(self.service.tokenizer.stream_after(self._prompt(i)), start)
+
+    def _prompt_logprobs(self, i: int) -> dict[str, Any] | None:
+        if self.logprobs is None:
+            return None
+        likely = [] if self.echoed is None else self.echoed[i // self.work.job.n]
+        tokenizer = self.service.tokenizer
+        return text_logprobs(tokenizer, self._prompt(i), [None, *likely], Offsets(tokenizer.stream(skip_special=True)))
+
+    def _chunk(
+        self, i: int, text: str, logprobs: dict[str, Any] | None = None, finish: str | None = None,
+        at: Progress | None = None,
+    ) -> bytes:  # fmt: skip
+        choice = to_json({"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish})
+        return self.chunk(choice, self.more(self.work.choices[i], at))
+
+    def events(self, events: list[Event]) -> bytes:
+        return b"".join(self._written(one) for one in events)
+
+    def _written(self, one: Event) -> bytes:
+        text = "".join(delta.content for delta in one.deltas)
+        logprobs = self._logprobs(one.choice, [one])
+        progress = b"".join(self._chunk(one.choice, "", at=at) for at in one.progress)
+        if not (text or logprobs or one.finish):
+            return progress
+        return progress + self._chunk(one.choice, text, logprobs, one.finish)
+
+    def _logprobs(self, i: int, events: Sequence[Event]) -> dict[str, Any] | None:
+        if self.logprobs is None:
+            return None
+        tokens = [token for one in events for token in one.tokens]
+        likely = [x for one in events for x in one.likely]
+        if not tokens:
+            return None
+        return text_logprobs(self.service.tokenizer, tokens, likely, self._offsets[i])
+
+    def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
+        """The completion of a job that is finished."""
+        choices = [self._choice(i, events) for i, events in enumerate(found)]
+        return {**self.common, "choices": choices, "usage": usage(self.work), "timings": timings(self.work.choices[0])}
+
+    def _choice(self, i: int, events: Sequence[Event]) -> dict[str, Any]:
+        text = self._prompt_text(i) if self.echo else ""
+        logprobs = self._prompt_logprobs(i) if self.echo else None
+        text += "".join(delta.content for one in events for delta in one.deltas)
+        after = self._logprobs(i, events)
+        if logprobs is not None and after is not None:
+            logprobs = {name: [*values, *after[name]] for name, values in logprobs.items()}
+        else:
+            logprobs = logprobs or after
+        return {"index": i, "text": text, "logprobs": logprobs, "finish_reason": self.work.choices[i].finish}

@@ -1,0 +1,86 @@
+"""What bodies of llama-server's own routes may have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, model_validator
+
+from octavo.server.routes import refused_fields as refused
+from octavo.server.routes.schema import (
+    LIMIT,
+    MOST_BIASES,
+    MOST_CHOICES,
+    MOST_MESSAGES,
+    MOST_PROMPTS,
+    MOST_TOOLS,
+    TOKEN,
+    TOKENS,
+    Body,
+    Message,
+    Sampling,
+    Tool,
+    few,
+    many,
+)
+
+MIXED = Annotated[list[TOKEN | str], many(1 << 16, least=1)]
+
+
+class NativeRequest(Sampling):
+    """llama-server's /completion."""
+
+    refuses: ClassVar[refused.Rules] = refused.NATIVE
+
+    prompt: str | TOKENS | MIXED | Annotated[list[str | TOKENS | MIXED], many(MOST_PROMPTS, least=1)]
+    n_predict: LIMIT | None = None
+    max_completion_tokens: LIMIT | None = Field(None, description="another name of n_predict")
+    max_tokens: LIMIT | None = Field(None, description="another name of n_predict")
+    n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(None, description="another name of n_probs")
+    post_sampling_probs: bool | None = Field(
+        None, description="probabilities among the tokens that are left to choose from"
+    )
+    response_fields: Annotated[list[str], many(64)] | None = Field(
+        None, description="which fields are answered, of those within others by both names: a/b"
+    )
+    n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+    n_cmpl: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(None, description="another name of n")
+    logit_bias: (
+        Annotated[list[Annotated[list[int | float | bool | str], many(MOST_BIASES)]], many(MOST_BIASES)]
+        | Annotated[dict[str, float | bool], few(MOST_BIASES)]
+        | None
+    ) = None
+    stream: bool | None = None
+    return_tokens: bool | None = None
+    grammar: Annotated[str, Field(max_length=1 << 20)] | None = Field(None, description="GBNF")
+    json_schema: dict[str, Any] | bool | None = None
+
+
+class TokenizeRequest(Body):
+    """llama-server's, with `content`, or vLLM's, with `prompt`."""
+
+    content: str | None = None
+    add_special: bool | None = None
+    parse_special: bool | None = None
+    with_pieces: bool | None = None
+    prompt: str | None = None
+    add_special_tokens: bool | None = None
+
+    @model_validator(mode="after")
+    def _one_text(self) -> TokenizeRequest:
+        if (self.content is None) == (self.prompt is None):
+            raise ValueError("content: a text is needed, as content or as prompt")
+        return self
+
+
+class DetokenizeRequest(Body):
+    tokens: Annotated[list[TOKEN], many(1 << 22)]
+
+
+class TemplateRequest(Body):
+    refuses: ClassVar[refused.Rules] = refused.TEMPLATE
+    messages: Annotated[list[Message], many(MOST_MESSAGES, least=1)]
+    tools: Annotated[list[Tool], many(MOST_TOOLS)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None

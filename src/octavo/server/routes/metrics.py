@@ -1,0 +1,153 @@
+"""Numbers for Prometheus: llama-server's names, so that its dashboards work, and histograms of requests."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+if TYPE_CHECKING:
+    from octavo.server.engine.client import EngineClient
+    from octavo.server.engine.protocol import Step, Vectors
+
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
+GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+SHARE = 0.1
+"""The weight of a new measurement in a running mean."""
+
+
+class Gaps:
+    """Seconds between two tokens of a reply, in buckets of GAPS.
+
+    Every token is counted here, and the client library's own histogram takes ten times as long.
+    """
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(GAPS) + 1)
+        self._sum = 0.0
+
+    def observe(self, seconds: float) -> None:
+        self._counts[bisect_left(GAPS, seconds)] += 1
+        self._sum += seconds
+
+    def family(self) -> HistogramMetricFamily:
+        """As Prometheus reads it: each bucket has those before it too."""
+        limits = [*(str(float(limit)) for limit in GAPS), "+Inf"]
+        name, text = "octavo:inter_token_latency_seconds", "Between two tokens of a reply"
+        return HistogramMetricFamily(
+            name, text, buckets=list(zip(limits, accumulate(self._counts), strict=True)), sum_value=self._sum
+        )
+
+
+class Metrics:
+    """Counts of what the server did, and how long it took.
+
+    replies        under way or waiting, and other work that is, such as vectors of texts
+    beside         how much of it is other work; the engine has one piece of it under way at a time
+    reply_seconds  that a reply takes, as far as is known
+    """
+
+    def __init__(self, client: EngineClient) -> None:
+        self.client, self.registry = client, CollectorRegistry()
+        self.replies, self.beside, self.reply_seconds = 0, 0, 5.0
+        self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
+        self.prompt_seconds = self.generated_seconds = 0.0
+        self.later_tokens = 0  # of replies, without the first of each: those that their seconds are of
+        self.steps = self.busy = self.most_tokens = 0
+        self.first = self._histogram("time_to_first_token_seconds", "From a request to its first token", SECONDS)
+        self.gap = Gaps()
+        self.per_token = self._histogram("request_time_per_output_token_seconds", "Of a reply, by token", GAPS)
+        self.whole = self._histogram("e2e_request_latency_seconds", "From a request to its reply's end", SECONDS)
+        self.queued = self._histogram("request_queue_time_seconds", "Before a prompt was begun", SECONDS)
+        self.step_time = self._histogram("step_seconds", "Of the engine's steps", GAPS)
+        self.finished = Counter("octavo:request_success", "Replies by how they ended", ["finished_reason"],
+                                registry=self.registry)  # fmt: skip
+        self.refused = Counter("octavo:requests_refused", "Requests refused as the queue was full",
+                               registry=self.registry)  # fmt: skip
+        self.registry.register(self)
+        client.on_step = self.stepped
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"octavo:{name}", text, buckets=buckets, registry=self.registry)
+
+    def stepped(self, step: Step) -> None:
+        """Count a step of the engine's."""
+        self.steps += 1
+        self.busy += len(step.rows)
+        self.step_time.observe(step.seconds)
+
+    def ended(self, seconds: float, reason: str, tokens: int) -> None:
+        """Count a reply."""
+        self.reply_seconds += SHARE * (seconds - self.reply_seconds)
+        self.finished.labels(reason).inc()
+        self.whole.observe(seconds)
+        self.most_tokens = max(self.most_tokens, tokens)
+
+    def embedded(self, lengths: Sequence[int], seconds: float, answers: Sequence[Vectors]) -> None:
+        """Count vectors of texts of so many tokens: the seconds that the request took, and what the engine says."""
+        self.queued.observe(answers[0].queued)
+        self.prompt_tokens += sum(lengths)
+        self.prompt_seconds += sum(one.seconds for one in answers)
+        pieces = sum(one.pieces for one in answers)
+        self.steps += pieces
+        self.busy += pieces
+        self.ended(seconds, "stop", max(lengths))
+
+    def text(self) -> bytes:
+        """All of it, as Prometheus reads it."""
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """What is counted here and elsewhere, for the registry."""
+        yield self.gap.family()
+        stats, info = self.client.stats, self.client.info
+        running = stats.running + bool(self.beside)
+        waiting = max(self.replies - running, 0)
+        for name, text, value in (
+            ("prompt_tokens", "Tokens of prompts", self.prompt_tokens),
+            ("prompt_tokens_cached", "Of these, tokens that were in the cache", self.cached_tokens),
+            ("prompt_seconds", "Seconds of prompts", self.prompt_seconds),
+            ("tokens_predicted", "Tokens of replies", self.generated_tokens),
+            ("tokens_predicted_seconds", "Seconds of replies", self.generated_seconds),
+            ("n_decode", "Steps", self.steps),
+            ("spec_decode_num_drafts", "Drafts that were verified", stats.drafts),
+            ("spec_decode_num_draft_tokens", "Tokens of these", stats.drafted_tokens),
+            ("spec_decode_num_accepted_tokens", "Of these, tokens that were right", stats.accepted_tokens),
+        ):
+            yield CounterMetricFamily(f"llamacpp:{name}", text, value=value)
+        for name, text, value in (
+            ("n_tokens_max", "Most tokens of a sequence", self.most_tokens),
+            ("prompt_tokens_seconds", "Tokens of prompts a second", _rate(self.prompt_tokens, self.prompt_seconds)),
+            ("predicted_tokens_seconds", "Tokens of a reply a second",
+             _rate(self.later_tokens, self.generated_seconds)),
+            ("requests_processing", "Replies under way", running),
+            ("requests_deferred", "Replies that wait", waiting),
+            ("n_busy_slots_per_decode", "Replies in a step", _rate(self.busy, self.steps)),
+        ):  # fmt: skip
+            yield GaugeMetricFamily(f"llamacpp:{name}", text, value=value)
+        pages = info.n_pages if info is not None else 0
+        for name, text, value in (
+            ("num_requests_running", "Replies under way", running),
+            ("num_requests_waiting", "Replies that wait", waiting),
+            ("kv_cache_usage_perc", "Share of the KV cache's pages that replies hold", _rate(stats.held, pages)),
+            ("kv_pages_held", "Pages that replies hold", stats.held),
+            ("kv_pages_cached", "Pages of prompts and replies that are kept for others", stats.cached),
+            ("kv_pages_empty", "Pages without anything", stats.empty),
+            ("engine_up", "Whether the engine answers", int(self.client.up)),
+        ):
+            yield GaugeMetricFamily(f"octavo:{name}", text, value=value)
+        for name, text, value in (
+            ("prefix_cache_queries", "Tokens of prompts that were looked for in the cache", stats.prompt_tokens),
+            ("prefix_cache_hits", "Of these, tokens that were there", stats.cached_tokens),
+            ("num_preemptions", "Replies that gave their pages to others", stats.preemptions),
+            ("engine_restarts", "Times that the engine was started again", self.client.restarts),
+        ):
+            yield CounterMetricFamily(f"octavo:{name}", text, value=value)
+
+
+def _rate(n: float, by: float) -> float:
+    return n / by if by else 0.0

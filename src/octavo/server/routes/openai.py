@@ -1,0 +1,121 @@
+"""OpenAI's routes: chat completions, completions, embeddings."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from time import monotonic
+from typing import Any
+
+import numpy as np
+from msgspec import Raw
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.formats.spec import F32
+from octavo.server.engine.protocol import Likely
+from octavo.server.generation.service import Service
+from octavo.server.generation.work import Work, require_whole
+from octavo.server.http.background import in_thread_if_long, size_of
+from octavo.server.http.errors import bad
+from octavo.server.http.sse import to_json
+from octavo.server.routes import chat, completions
+from octavo.server.routes.answer import answered, body_of, json_response, key_of, service_of, unless_left
+from octavo.server.routes.schema import ChatRequest
+from octavo.server.routes.text_schema import CompletionRequest, EmbeddingRequest
+from octavo.text.sentences import encode_texts
+
+TOGETHER = 32
+"""Texts that the engine is asked for at a time; others may come in between."""
+
+
+async def chat_completions(request: Request) -> Response:
+    """Reply to messages."""
+    body, service = await body_of(request, ChatRequest), service_of(request)
+    name, key = service.require_model(body.model), key_of(request)
+    job = await chat.job_of(service, body, key)
+    work = Work(service, job)
+    reply = chat.ChatReply(service, body, name, work)
+    return await answered(request, work, reply, stream=body.stream)
+
+
+async def count_tokens(request: Request) -> Response:
+    """The number of tokens that a chat's prompt has."""
+    body, service = await body_of(request, ChatRequest), service_of(request)
+    return await counted(body, service)
+
+
+async def counted(body: ChatRequest, service: Service) -> Response:
+    """The tokens of a chat's prompt, as OpenAI tells their number."""
+    prompt = await in_thread_if_long(chat.effort(body), chat.prompt_of, service, body)
+    return json_response({"object": "response.input_tokens", "input_tokens": len(prompt)})
+
+
+async def text_completions(request: Request) -> Response:
+    """Continue texts."""
+    body, service = await body_of(request, CompletionRequest), service_of(request)
+    name, key = service.require_model(body.model), key_of(request)
+    job = await completions.job_of(service, body, key)
+    echoed = None
+    if body.echo and job.logprobs is not None:
+        require_whole(sum(map(len, job.prompts)) * (1 + job.logprobs))
+        with service.admitted(sum(map(len, job.prompts))):
+            echoed = await unless_left(request, _scored(service, job.prompts, job.logprobs))
+    work = Work(service, job)
+    reply = completions.CompletionReply(service, body, name, work, echoed)
+    return await answered(request, work, reply, stream=body.stream)
+
+
+async def embeddings(request: Request) -> Response:
+    """Vectors of texts."""
+    body, service = await body_of(request, EmbeddingRequest), service_of(request)
+    name = service.require_model(body.model)
+    texts = await in_thread_if_long(size_of(body.input), _texts, service, body.input)
+    request.state.prompt_tokens = n = sum(map(len, texts))
+    with service.admitted(n):
+        found = await unless_left(request, _embedded(service, texts, body.pooling or ""))
+    data = [{"object": "embedding", "index": i, "embedding": _written(row, body)} for i, row in enumerate(found)]
+    usage = {"prompt_tokens": n, "total_tokens": n}
+    return json_response({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+async def _scored(service: Service, prompts: Sequence[list[int]], k: int) -> list[list[Likely]]:
+    return [(await service.client.score(prompt, k)).rows for prompt in prompts]
+
+
+async def _embedded(service: Service, texts: Sequence[list[int]], pooling: str) -> F32:
+    """Vectors of texts, float32 [n, n_embd]."""
+    start, found, answers = monotonic(), [], []
+    for i in range(0, len(texts), TOGETHER):
+        vectors = await service.client.embed(list(texts[i : i + TOGETHER]), pooling, normalize=True)
+        found.append(np.frombuffer(vectors.data, "<f4").reshape(-1, vectors.width))
+        answers.append(vectors)
+    service.metrics.embedded([*map(len, texts)], monotonic() - start, answers)
+    return np.concatenate(found)
+
+
+def _texts(service: Service, given: object) -> list[list[int]]:
+    parts: list[Any] = given if isinstance(given, list) else [given]
+    if parts and isinstance(parts[0], int):
+        parts = [parts]
+    written = [part for part in parts if isinstance(part, str)]
+    if service.tokenizer.most_tokens is None:
+        for part in written:
+            service.require_short(part, "input")
+    encoded = iter(encode_texts(service.tokenizer, written))
+    texts = [next(encoded) if isinstance(part, str) else part for part in parts]
+    for text in texts:
+        service.require_fitting(text, "input", reply=False)
+    return texts
+
+
+def _written(row: np.ndarray[tuple[int], np.dtype[np.float32]], body: EmbeddingRequest) -> Raw | str:
+    """A vector, cut to the wanted number of dimensions, and then again of length 1."""
+    if body.dimensions is not None:
+        if body.dimensions > len(row):
+            raise bad(f"dimensions is {body.dimensions} (allowed: 1 to {len(row)})", "dimensions")
+        row = row[: body.dimensions]
+        row = (row / (np.linalg.norm(row) or 1)).astype("<f4")
+    if body.encoding_format == "base64":
+        return base64.b64encode(row.tobytes()).decode()
+    return Raw(to_json(row.tolist()))

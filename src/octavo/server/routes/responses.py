@@ -1,0 +1,228 @@
+"""OpenAI's /v1/responses: a job as a response, whole or in its events."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from octavo.server.engine.protocol import Progress
+from octavo.server.generation.blocks import Block, Blocks, Change
+from octavo.server.generation.ids import new_id
+from octavo.server.generation.logprobs import chat_logprobs
+from octavo.server.generation.usage import progress_of, timings, usage
+from octavo.server.generation.work import Event, Work
+from octavo.server.http.errors import ApiError
+from octavo.server.http.sse import named_event, to_json
+from octavo.server.routes import chat
+from octavo.server.routes.answer import answered, body_of, key_of, service_of
+from octavo.server.routes.openai import counted
+from octavo.server.routes.responses_schema import ResponsesRequest, chat_request
+
+PREFIXES = {"thinking": "rs_", "text": "msg_", "call": "fc_"}
+GROWS = {
+    "thinking": "response.reasoning_text", "text": "response.output_text", "call": "response.function_call_arguments",
+}  # fmt: skip
+FIELDS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
+"""Names that /v1/responses has for fields of /v1/chat/completions."""
+
+
+async def responses(request: Request) -> Response:
+    """Reply to a conversation, as OpenAI's newer interface has it."""
+    body, service = await body_of(request, ResponsesRequest), service_of(request)
+    name, asked = service.require_model(body.model), chat_request(body)
+    with _named():
+        job = await chat.job_of(service, asked, key_of(request))
+    work = Work(service, job)
+    reply = ResponseReply(body, name, work)
+    return await answered(request, work, reply, stream=body.stream)
+
+
+async def count_tokens(request: Request) -> Response:
+    """The number of tokens that a response's prompt has."""
+    body, service = await body_of(request, ResponsesRequest), service_of(request)
+    with _named():
+        return await counted(chat_request(body), service)
+
+
+@contextmanager
+def _named() -> Iterator[None]:
+    """Errors with the names that fields have here."""
+    try:
+        yield
+    except ApiError as error:
+        name = FIELDS.get(error.param or "")
+        if name is not None:
+            error.message = re.sub(rf"\b{error.param}\b", name, error.message)
+            error.param = name.partition(".")[0]
+        raise
+
+
+class ResponseReply:
+    """Writes a job as a response."""
+
+    def __init__(self, body: ResponsesRequest, name: str, work: Work) -> None:
+        self.body, self.name, self.work, self.blocks = body, name, work, Blocks()
+        self.id, self.created = new_id("resp_"), int(time.time())
+        self._ids: dict[int, str] = {}
+        self._held: list[Any] = []  # log-probabilities of tokens whose text has not been sent
+        self._logprobs: dict[int, list[Any]] = {}  # log-probabilities of each text, by the index of its block
+        self._number = 0  # number of the next event
+
+    def begin(self) -> bytes:
+        response = self._response("in_progress")
+        return b"".join(self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress"))
+
+    def events(self, events: Sequence[Event]) -> bytes:
+        choice = self.work.choices[0]
+        read = [
+            self._event(
+                "response.in_progress", response=self._response("in_progress"), prompt_progress=progress_of(choice, at),
+                **self._times(at),
+            ) for one in events for at in one.progress
+        ]  # fmt: skip
+        return b"".join((*read, *(x for change, told in self._changes(events) for x in self._written(change, told))))
+
+    def _times(self, at: Progress | None = None) -> dict[str, Any]:
+        """Times of an event, where these are asked for."""
+        return {"timings": timings(self.work.choices[0], at)} if self.body.timings_per_token else {}
+
+    def _changes(self, events: Sequence[Event]) -> Iterator[tuple[Change, list[Any]]]:
+        """What events change, with how likely the tokens of a piece of text were, and those before it that had none."""
+        for one in events:
+            if self.work.job.logprobs is not None:
+                shown = chat.shown_tokens(self.work, one)
+                tokens, likely = one.tokens[:shown], one.likely[:shown]
+                self._held += chat_logprobs(self.work.service.tokenizer, tokens, likely)["content"]
+            for change in self.blocks.take([one]):
+                yield change, self._tell(change[1]) if change[0] == "grows" else []
+
+    def _tell(self, block: Block) -> list[Any]:
+        """How likely the tokens were that are held back, as a part of a text."""
+        told, self._held = self._held, []
+        if block.kind != "text":
+            return []
+        self._logprobs.setdefault(block.index, []).extend(told)
+        return told
+
+    def end(self) -> bytes:
+        cut = self._status() == "incomplete"
+        closing = b"".join(part for change in self._last() for part in self._written(change, [], cut=cut))
+        response = self._response(self._status())
+        return closing + self._event(f"response.{response['status']}", response=response, **self._times())
+
+    def _last(self) -> Iterator[Change]:
+        """The end of the block that is open, with what is held back."""
+        for change in self.blocks.end():
+            self._tell(change[1])
+            yield change
+
+    def error(self, error: ApiError) -> bytes:
+        failed = self._response("failed") | {"error": {"code": error.code or error.type, "message": error.message}}
+        told = self._event("error", code=error.code or error.type, message=error.message, param=error.param)
+        return told + self._event("response.failed", response=failed)
+
+    def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
+        """The response of a job that is finished."""
+        for _ in (*self._changes(found[0]), *self._last()):
+            pass
+        return self._response(self._status())
+
+    def _written(self, change: Change, told: list[Any], *, cut: bool = False) -> Iterator[bytes]:
+        """The events of a change. `told`: how likely the tokens of a piece were; `cut`: the block is not complete."""
+        what, block, piece = change
+        place: dict[str, Any] = {"output_index": block.index}
+        item = {**place, "item_id": self._id(block)}
+        inner = item if block.kind == "call" else {**item, "content_index": 0}
+        logprobs: dict[str, Any] = {"logprobs": told} if block.kind == "text" else {}
+        if what == "begins":
+            yield self._event("response.output_item.added", **place, item=self._item(block, begun=True))
+            if block.kind != "call":
+                yield self._event("response.content_part.added", **inner, part=_part(block, "", []))
+        elif what == "grows":
+            yield self._event(f"{_grows(block)}.delta", **inner, delta=piece, **logprobs, **self._times())
+        else:
+            if block.kind == "text":
+                logprobs = {"logprobs": self._logprobs.get(block.index, [])}
+            key = "input" if block.custom else "arguments" if block.kind == "call" else "text"
+            named = {"name": block.name} if block.kind == "call" and not block.custom else {}
+            yield self._event(f"{_grows(block)}.done", **inner, **{key: block.text}, **named, **logprobs)
+            if block.kind != "call":
+                yield self._event("response.content_part.done", **inner, part=self._part(block))
+            yield self._event("response.output_item.done", **place, item=self._item(block, cut=cut))
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        data = to_json({"type": kind, "sequence_number": self._number, **fields})
+        self._number += 1
+        return named_event(kind, data)
+
+    def _id(self, block: Block) -> str:
+        return self._ids.setdefault(block.index, new_id("ctc_" if block.custom else PREFIXES[block.kind]))
+
+    def _part(self, block: Block) -> dict[str, Any]:
+        return _part(block, block.text, self._logprobs.get(block.index, []))
+
+    def _item(self, block: Block, *, begun: bool = False, cut: bool = False) -> dict[str, Any]:
+        """A block as an item of the output; `begun`: without what it will hold, `cut`: with a part of it."""
+        status = "in_progress" if begun else "incomplete" if cut else "completed"
+        item: dict[str, Any] = {"id": self._id(block), "status": status}
+        content = [] if begun else [self._part(block)]
+        if block.custom:
+            text = "" if begun else block.text
+            return {**item, "type": "custom_tool_call", "call_id": block.id, "name": block.name, "input": text}
+        if block.kind == "call":
+            arguments = "" if begun else block.text
+            return {**item, "type": "function_call", "call_id": block.id, "name": block.name, "arguments": arguments}
+        if block.kind == "thinking":
+            return {**item, "type": "reasoning", "summary": [], "content": content}
+        return {**item, "type": "message", "role": "assistant", "content": content}
+
+    def _status(self) -> str:
+        return "incomplete" if self.work.choices[0].finish == "length" else "completed"
+
+    def _response(self, status: str) -> dict[str, Any]:
+        body, sampling = self.body, self.work.job.sampling
+        ended = status in ("completed", "incomplete")
+        blocks = self.blocks.all if ended else []
+        items = [self._item(one, cut=status == "incomplete" and one is blocks[-1]) for one in blocks]
+        return {
+            "id": self.id, "object": "response", "created_at": self.created, "status": status, "model": self.name,
+            "output": items, "error": None, "top_logprobs": self.work.job.logprobs or 0,
+            "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+            "usage": self._usage() if ended else None, "temperature": sampling.temperature, "top_p": sampling.top_p,
+            "instructions": body.instructions, "max_output_tokens": body.max_output_tokens,
+            "metadata": body.metadata or {}, "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None, "store": False, "truncation": "disabled", "background": False,
+            "reasoning": (body.reasoning.model_dump() if body.reasoning else {"effort": None, "summary": None}),
+            "text": {"format": _dumped(body.text.format) if body.text and body.text.format else {"type": "text"}},
+            "tool_choice": _dumped(body.tool_choice) or "auto", "tools": [_dumped(tool) for tool in body.tools or ()],
+        }  # fmt: skip
+
+    def _usage(self) -> dict[str, Any]:
+        found = usage(self.work)
+        return {
+            "input_tokens": found["prompt_tokens"], "input_tokens_details": found["prompt_tokens_details"],
+            "output_tokens": found["completion_tokens"],
+            "output_tokens_details": found["completion_tokens_details"], "total_tokens": found["total_tokens"],
+        }  # fmt: skip
+
+
+def _grows(block: Block) -> str:
+    """The events of a block that grows."""
+    return "response.custom_tool_call_input" if block.custom else GROWS[block.kind]
+
+
+def _part(block: Block, text: str, logprobs: Sequence[Any]) -> dict[str, Any]:
+    if block.kind == "thinking":
+        return {"type": "reasoning_text", "text": text}
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
+
+
+def _dumped(value: Any) -> Any:
+    """A part of the request as it came."""
+    return value if value is None or isinstance(value, str) else value.model_dump(by_alias=True, exclude_none=True)
