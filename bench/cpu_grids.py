@@ -42,8 +42,8 @@ class Matrix:
     """A packed matrix [N, K] of random rows, DRAWN of them again and again, in copies that take turns."""
 
     def __init__(self, name: str, threads: int) -> None:
-        from octavo.backends.cpu.pack import pack
-        from octavo.backends.cpu.pages import Arena
+        from octavo.backends.cpu.device.large_pages import Arena
+        from octavo.backends.cpu.weights.pack import pack
 
         rng, fmt, arena = np.random.default_rng(0), by_name(name), Arena()
         drawn = quantize_reference(rng.standard_normal((DRAWN, K), dtype=np.float32) / np.float32(K**0.5), fmt)
@@ -64,9 +64,9 @@ class Matrix:
 
     def products(self, tokens: int, threads: int) -> tuple[Callable[[], float], float]:
         """What gives the seconds of one product with `tokens` tokens, and the product's error."""
-        from octavo.backends.cpu.calls import quantize_rows, tiles_of, x_stride
-        from octavo.backends.cpu.products import product
-        from octavo.backends.cpu.shared import Shared
+        from octavo.backends.cpu.launch.calls import quantize_rows, tiles_of, x_stride
+        from octavo.backends.cpu.launch.shared import Shared
+        from octavo.backends.cpu.matmul.launch import product
         from octavo.jit.program import Program
 
         used = self.copies if tokens <= 16 else self.copies[:1]

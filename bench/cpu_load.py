@@ -25,7 +25,7 @@ LOAD = """
 import json, sys, threading, time
 import numpy as np
 from octavo.backends import select
-from octavo.backends.cpu.pages import zeroed
+from octavo.backends.cpu.device.large_pages import zeroed
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime import Engine, EngineConfig

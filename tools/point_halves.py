@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.backends.cpu.point_halves import IQ1, IQ2_S, IQ3_S, Halves, packed
+from octavo.backends.cpu.weights.codebook_halves import IQ1, IQ2_S, IQ3_S, Halves, packed
 from octavo.formats import grid
 from octavo.formats.grid import Grid
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.cpu import CpuBackend
-from octavo.backends.cpu.pack import smallest_layout
+from octavo.backends.cpu.weights.pack import smallest_layout
 from octavo.formats import Planes, QTensor, dequantize, group_format
 from octavo.formats import pack as planes_packed
 from octavo.formats.activation import activation
@@ -47,7 +47,7 @@ def test_packed_rows_are_those_of_the_format(fmt: BlockFormat) -> None:
 
 
 TILES_OF_AVX512 = """
-from octavo.backends.cpu.kernels import quantize
+from octavo.backends.cpu.matmul import quantize_kernel as quantize
 quantize.TILES = 16, 8, 4, 2, 1
 from tests.backends.test_cpu_groups import COMMON, test_products
 test_products(COMMON[0], 19)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from octavo.backends.cpu import CpuBackend
-from octavo.backends.cpu.layout import ROWS, STEP
-from octavo.backends.cpu.pack import FloatWeight, QuantWeight, pack
-from octavo.backends.cpu.pages import Arena
-from octavo.backends.cpu.point_halves import numbers_of
-from octavo.backends.cpu.probe import fields
+from octavo.backends.cpu.device.large_pages import Arena
+from octavo.backends.cpu.weights.codebook_halves import numbers_of
+from octavo.backends.cpu.weights.layout import ROWS, STEP
+from octavo.backends.cpu.weights.pack import FloatWeight, QuantWeight, pack
+from octavo.backends.cpu.weights.probe import fields
 from octavo.formats import FORMATS, QTensor, by_name, channel_format, dequantize, quantize_reference, unpack
 from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
@@ -79,7 +79,7 @@ def test_experts_are_packed_as_each_alone(fmt: BlockFormat) -> None:
 def test_threads_and_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = tensor(by_name("Q6_K"), 100, 512)
     want = pack(stored, 1, Arena()).data
-    monkeypatch.setattr("octavo.backends.cpu.pack.CHUNK_VALUES", 512 * 20)
+    monkeypatch.setattr("octavo.backends.cpu.weights.pack.CHUNK_VALUES", 512 * 20)
     for threads in (1, 3):
         np.testing.assert_array_equal(pack(stored, threads, Arena()).data, want)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.backends.cpu.shared import Shared
+from octavo.backends.cpu.launch.shared import Shared
 from tests.graph.small import given
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.backends.cpu.views import reshaped
+from octavo.backends.cpu.launch.views import reshaped
 
 
 def test_a_view_is_of_the_same_memory() -> None:

@@ -9,15 +9,15 @@ import pytest
 from llvmlite import ir
 from numba.core import cgutils
 
-from octavo.backends.cpu.grid_pack import points_of, with_points
-from octavo.backends.cpu.kernels.codes import codes_across, unpack_codes
-from octavo.backends.cpu.kernels.mul_mat import small_scales
-from octavo.backends.cpu.kernels.points import add_super_of_sizes
-from octavo.backends.cpu.kernels.quantize import BLOCK_BYTES
-from octavo.backends.cpu.pack import QuantWeight, pack
-from octavo.backends.cpu.pages import Arena
-from octavo.backends.cpu.point_halves import halves_of, numbers_of, tables_of
-from octavo.backends.cpu.point_halves import packed as packed_halves
+from octavo.backends.cpu.device.large_pages import Arena
+from octavo.backends.cpu.matmul.codebook_kernel import add_super_of_sizes
+from octavo.backends.cpu.matmul.kernel import small_scales
+from octavo.backends.cpu.matmul.quantize_kernel import BLOCK_BYTES
+from octavo.backends.cpu.weights.codebook_halves import halves_of, numbers_of, tables_of
+from octavo.backends.cpu.weights.codebook_halves import packed as packed_halves
+from octavo.backends.cpu.weights.decode import codes_across, unpack_codes
+from octavo.backends.cpu.weights.pack import QuantWeight, pack
+from octavo.backends.cpu.weights.pack_codebook import points_of, with_points
 from octavo.formats import QTensor, by_name, grid, unpack
 from octavo.jit import host, simd
 from octavo.jit.simd import halves

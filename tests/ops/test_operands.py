@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from octavo import ops
-from octavo.backends.cpu import gemm
+from octavo.backends.cpu.matmul.w8a8 import gemm
 from octavo.bench.gemm.stored import STORED
 from octavo.errors import OctavoError, UsageError
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import octavo
-from octavo.backends.cpu import CpuBackend, memory, pack
-from octavo.backends.cpu.pages import Arena
+from octavo.backends.cpu import CpuBackend
+from octavo.backends.cpu.device import memory
+from octavo.backends.cpu.device.large_pages import Arena
+from octavo.backends.cpu.weights import pack
 from octavo.errors import HostMemoryError
 from octavo.formats import by_name, quantize_reference
 from octavo.graph.builder import weight
@@ -161,6 +163,6 @@ def test_memory_that_is_short_after_all(monkeypatch: pytest.MonkeyPatch, raised:
             raise raised
         return real(file, size, **options)
 
-    monkeypatch.setattr("octavo.backends.cpu.pages.mmap.mmap", refuse)
+    monkeypatch.setattr("octavo.backends.cpu.device.large_pages.mmap.mmap", refuse)
     with pytest.raises(HostMemoryError, match=r"out of memory: [\d,]+ bytes$"):
         octavo.load("demo", device="cpu", threads=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.backends.cpu.pages import zeroed
+from octavo.backends.cpu.device.large_pages import zeroed
 from octavo.formats.spec import U8
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.cache.prefault import AHEAD, PART, PagesAhead

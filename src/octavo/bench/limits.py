@@ -18,7 +18,7 @@ def read_limit(threads: int, *, nbytes: int = 1 << 29, rounds: int = 5) -> float
     from octavo.jit.prepare import prepare
 
     prepare()
-    from octavo.backends.cpu.kernels.limits import read_kernel
+    from octavo.backends.cpu.device.bandwidth import read_kernel
     from octavo.jit.program import KernelCall, Program
 
     data, out = np.ones(nbytes // 4, np.float32), np.zeros(1024, np.float32)

@@ -137,10 +137,13 @@ def _store(function: Callable[..., Any], key: str) -> FunctionStore:
 
 @cache
 def _digest(path: str) -> str:
-    """Of the sources that a file's kernels may be made of: the package whose folder `kernels` it is in, or itself."""
+    """Of the sources that a file's kernels may be made of: a backend, the package whose folder `kernels` it is in,
+    or itself."""
     file = Path(path)
+    backend = next((folder for folder in file.parents if folder.parent.name == "backends"), None)
+    package = backend or (file.parents[1] if file.parent.name == "kernels" else None)
     try:
-        found = sources(file.parents[1]) if file.parent.name == "kernels" else file.read_bytes()
+        found = sources(package) if package else file.read_bytes()
     except OSError:  # no file
         return ""
     return hashlib.sha256(found).hexdigest()

@@ -162,7 +162,7 @@ def fp8_gemm(
     after: Any = {"bias": bias_, "activation": activation, "residual": residual_, "out_dtype": kind}
     if not m * n * k:
         return cast("Array", rows.restored(like(a, definition.fp8_gemm(x, w, scale_x, scale_w, **after))))
-    from octavo.backends.cpu.fp8 import sums
+    from octavo.backends.cpu.matmul.w8a8.fp8 import sums
 
     if of_blocks:
         acc, scale_x, scale_w = sums(x, w, (scale_x, scale_w)), np.ones(1), np.ones(1)
@@ -180,7 +180,7 @@ def _group_sums(
     zeros = None if zero_a is None else check.zero_points("zero_a", zero_a, m, groups)
     if not m * n:
         return np.empty((m, n), np.float32)
-    from octavo.backends.cpu.gemm import group_sums
+    from octavo.backends.cpu.matmul.w8a8.gemm import group_sums
 
     return group_sums(a, b, of_a, of_b, zeros)
 
@@ -200,7 +200,7 @@ class _Epilogue:
 
     def product(self, a: AnyArray, data: AnyArray, scales: AnyArray | None = None) -> AnyArray:
         """The result for activations and a weight whose rows are contiguous and whole steps of the kernels."""
-        from octavo.backends.cpu.gemm import Epilogue, Weight, integer_product
+        from octavo.backends.cpu.matmul.w8a8.gemm import Epilogue, Weight, integer_product
 
         out = np.empty(self.shape, definition.out_type(self.out_dtype))
         residual = None if self.residual is None else _rows(self.residual, 1)

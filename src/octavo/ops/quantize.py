@@ -59,7 +59,7 @@ def _quantize_int8(x: AnyTensor, granularity: Granularity, symmetric: bool) -> t
         quantize = definition.quantize_int8 if symmetric else definition.quantize_int8_zero
         made: tuple[AnyArray, ...] = quantize(_values(given), granularity)
         return made
-    from octavo.backends.cpu.gemm import quantize_groups
+    from octavo.backends.cpu.matmul.w8a8.gemm import quantize_groups
 
     group = granularity if isinstance(granularity, int) else given.shape[1]
     codes, scale, zero = quantize_groups(np.ascontiguousarray(given), group, symmetric)

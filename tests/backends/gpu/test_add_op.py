@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from octavo.backends.cpu import CpuBackend
-from octavo.backends.cpu import binders as cpu_binders
+from octavo.backends.cpu import ops as cpu_binders
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu import ops as gpu_binders
 from octavo.backends.gpu.launch.context import Context

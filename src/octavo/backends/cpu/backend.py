@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from octavo.backends.cores import cores
-from octavo.backends.cpu.pages import Arena, zeroed
-from octavo.backends.cpu.shared import Shared
+from octavo.backends.cpu.device.large_pages import Arena, zeroed
+from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.views import reshaped
 from octavo.backends.cpu.supported import problem
-from octavo.backends.cpu.views import reshaped
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
 from octavo.formats.cache import CacheConstants
@@ -55,7 +55,7 @@ class CpuBackend(HostMemory):
     @cached_property
     def _binders(self) -> ModuleType:
         prepare()
-        from octavo.backends.cpu import binders
+        from octavo.backends.cpu import ops as binders
 
         return binders
 
@@ -68,7 +68,7 @@ class CpuBackend(HostMemory):
             return False, f"no kernel for {node.op} to {node.dtype}"
         weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
         if any(w.format.per_row and w.format.number is None for w in weights):
-            from octavo.backends.cpu.row_products import supports
+            from octavo.backends.cpu.matmul.w8a8.row_scaled import supports
 
             return supports(node)
         return True, ""
@@ -82,8 +82,8 @@ class CpuBackend(HostMemory):
 
     def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
         _ = self._binders
-        from octavo.backends.cpu.pack import pack
-        from octavo.backends.cpu.row_products import is_row_weight, pack_rows
+        from octavo.backends.cpu.matmul.w8a8.row_scaled import is_row_weight, pack_rows
+        from octavo.backends.cpu.weights.pack import pack
 
         if len(tensor.shape) == 1:
             return dequantize(tensor)
@@ -95,7 +95,7 @@ class CpuBackend(HostMemory):
         self._arena = Arena()
 
     def weight_bytes(self, nodes: Sequence[Node]) -> int:
-        from octavo.backends.cpu.memory import weight_bytes
+        from octavo.backends.cpu.device.memory import weight_bytes
 
         return weight_bytes(nodes, compact=self._compact)
 
@@ -108,11 +108,11 @@ class CpuBackend(HostMemory):
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         size = math.prod(shape)
         if dtype in INT8_KINDS:
-            from octavo.backends.cpu.tokens import token_bytes
+            from octavo.backends.cpu.matmul.w8a8.activations import token_bytes
 
             return token_bytes(*shape)
         if dtype == "q8_1":
-            from octavo.backends.cpu.kernels.quantize import TOKEN_BYTES
+            from octavo.backends.cpu.matmul.quantize_kernel import TOKEN_BYTES
 
             return size // 32 * TOKEN_BYTES
         return size * int(np.dtype(DTYPES[dtype]).itemsize)
@@ -125,14 +125,14 @@ class CpuBackend(HostMemory):
     def view(self, memory: U8, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
         raw = memory[offset : offset + self.nbytes(shape, dtype)]
         if dtype in INT8_KINDS:
-            from octavo.backends.cpu.tokens import TokenCodes
+            from octavo.backends.cpu.matmul.w8a8.activations import TokenCodes
 
             return TokenCodes(raw, *shape)
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> AnyArray:
         _ = self._binders
-        from octavo.backends.cpu.kernels.kv_layout import head_bytes, kind_of
+        from octavo.backends.cpu.attention.cache_layout import head_bytes, kind_of
 
         rows, heads, dim = shape
         memory = zeroed(rows // PAGE_SIZE * heads * head_bytes(kind_of(dtype, static), dim))

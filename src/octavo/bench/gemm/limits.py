@@ -47,7 +47,7 @@ def dot_limit(threads: int, rounds: int = 5, tasks: int = 256) -> float:
     from octavo.jit.prepare import prepare
 
     prepare()
-    from octavo.backends.cpu.kernels.dot_limit import OPERATIONS, dot_limit_kernel
+    from octavo.backends.cpu.matmul.w8a8.dot_limit import OPERATIONS, dot_limit_kernel
     from octavo.jit.program import KernelCall, Program
 
     out = np.ones(tasks, np.int64)

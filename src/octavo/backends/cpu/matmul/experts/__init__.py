@@ -1,0 +1,1 @@
+"""Products of experts (mul_mat_id), tokens sorted by expert for prompts. Begin with `launch`."""

@@ -1,0 +1,155 @@
+"""Products with the experts that each token chose.
+
+A few tokens take one product for each (token, expert) pair. With many, pairs are sorted by expert, so that an expert's
+weights are read once: `sort_pairs`, rows of x in that order, their codes, products, and rows of y back in order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.backends.cpu.matmul import quantize_kernel as quantize
+from octavo.backends.cpu.matmul.tasks import PRODUCT
+from octavo.jit.compile import kernels
+from octavo.jit.record import record
+from octavo.jit.simd import call, i32_pointer, i64_pointer, stack
+
+MUL_MAT_ID = record("kernel product", "ids sharing", "expert_bytes tiles")
+"""kernel        the product for one token
+product       its record, for the first row of x, the first row of y and expert 0
+ids           int32, the expert of each pair of a token and an expert
+sharing       pairs that share a row of x
+expert_bytes  bytes of an expert's weights
+tiles         tiles of 16 rows of them
+"""
+
+
+@kernels(MUL_MAT_ID)
+def mul_mat_id_kernel() -> Any:
+    """Task i makes 16 rows of y for pair i // tiles."""
+    copy_product, product_bytes = PRODUCT.copy, PRODUCT.nbytes
+
+    def mul_mat_id(a, task):
+        pair = task // a.tiles
+        memory = stack(product_bytes)
+        product = copy_product(memory, a.product)
+        product.weights += i32_pointer(a.ids)[pair] * a.expert_bytes
+        product.x += pair // a.sharing * product.x_stride
+        product.y += pair * product.y_stride
+        call(a.kernel, memory, task % a.tiles)
+
+    return mul_mat_id
+
+
+SORT_PAIRS = record("ids pairs experts sharing", "starts sources places")
+"""ids      int32 [pairs], the expert of each; `sharing` pairs have one row of x
+starts   int32 [experts + 1], made: where an expert's pairs begin
+sources  int32 [pairs], made: the rows of x in the order of experts
+places   int32 [pairs], made: where each pair went
+"""
+
+
+@kernels(SORT_PAIRS)
+def sort_pairs_kernel() -> Any:
+    """One task sorts all pairs by expert."""
+
+    def sort_pairs(a, task):
+        ids, pairs, experts, sharing = i32_pointer(a.ids), a.pairs, a.experts, a.sharing
+        starts, sources, places = i32_pointer(a.starts), i32_pointer(a.sources), i32_pointer(a.places)
+        for expert in range(experts + 1):
+            starts[expert] = 0
+        for pair in range(pairs):
+            starts[ids[pair] + 1] += 1
+        for expert in range(experts):
+            starts[expert + 1] += starts[expert]
+        for pair in range(pairs):
+            place = starts[ids[pair]]
+            starts[ids[pair]] = place + 1
+            sources[place] = pair // sharing
+            places[pair] = place
+        for expert in range(experts, 0, -1):
+            starts[expert] = starts[expert - 1]
+        starts[0] = 0
+
+    return sort_pairs
+
+
+QUANTIZE_SORTED = record("kernel quantize", "starts", "x_stride codes_stride chunks")
+"""kernel        the quantizing kernel
+quantize      its record, for the first row of x
+starts        as `SORT_PAIRS` has it
+x_stride      bytes of a row of x
+codes_stride  bytes of a row's codes
+chunks        pieces of a row
+"""
+
+
+@kernels(QUANTIZE_SORTED)
+def quantize_sorted_kernel(tile: int) -> Any:
+    """Task i quantizes chunk i % chunks of all rows of expert i // chunks, in tiles of their own."""
+    copy_quantize, quantize_bytes = quantize.QUANTIZE.copy, quantize.QUANTIZE.nbytes
+
+    def quantize_sorted(a, task):
+        chunks, starts = a.chunks, i32_pointer(a.starts)
+        expert = task // chunks
+        first, count = starts[expert], starts[expert + 1] - starts[expert]
+        memory = stack(quantize_bytes)
+        part = copy_quantize(memory, a.quantize)
+        part.x += first * a.x_stride
+        part.codes += first * a.codes_stride
+        part.tokens = count
+        tiles, rest = count // tile, count % tile
+        while rest > 0:
+            tiles, rest = tiles + 1, rest & (rest - 1)
+        for i in range(tiles):
+            call(a.kernel, memory, i * chunks + task % chunks)
+
+    return quantize_sorted
+
+
+MUL_MAT_SORTED = record("kernels product", "starts", "expert_bytes tiles")
+"""kernels       int64, the product kernel for each size of a tile of tokens
+product       their record, for the first row of x, the first row of y and expert 0
+starts        as `SORT_PAIRS` has it
+expert_bytes  bytes of an expert's weights
+tiles         tiles of 16 rows of them
+"""
+
+
+@kernels(MUL_MAT_SORTED)
+def mul_mat_sorted_kernel(sizes: tuple[int, ...]) -> Any:
+    """Task i makes 16 rows of y for all rows of x of expert i // tiles.
+
+    The products for tiles of each of `sizes`, each half of the one before, are a chain of tails (see `product`).
+    """
+    kinds, largest = len(sizes), sizes[0]
+    product_at, copy_product, product_bytes = PRODUCT.at, PRODUCT.copy, PRODUCT.nbytes
+    memory_bytes = product_bytes * kinds
+
+    def mul_mat_sorted(a, task):
+        starts, kernels = i32_pointer(a.starts), i64_pointer(a.kernels)
+        expert = task // a.tiles
+        first, stop = starts[expert], starts[expert + 1]
+        memory = stack(memory_bytes)
+        n, kernel, here = largest, 0, memory
+        previous = product_at(memory)
+        for i in range(kinds):
+            count = (stop - first) // n
+            if count > 0:
+                product = copy_product(here, a.product)
+                product.weights += expert * a.expert_bytes
+                product.x += first * product.x_stride
+                product.y += first * product.y_stride
+                product.tiles = count
+                if kernel == 0:
+                    kernel = kernels[i]
+                else:
+                    previous.tail, previous.tail_arguments = kernels[i], here
+                previous = product
+                here += product_bytes
+                first += count * n
+            n //= 2
+        if kernel != 0:
+            call(kernel, memory, task % a.tiles)
+
+    return mul_mat_sorted

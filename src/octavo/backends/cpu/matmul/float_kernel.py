@@ -1,0 +1,102 @@
+"""Products of float weights (f32, f16, bf16, e4m3) and float activations, and look-ups of their rows.
+
+Weights lie in tiles of 16 rows: [N / 16, K, 16], so 16 rows are 16 lanes and each k is one vector. Those of e4m3 have a
+float32 scale for each row, or for each `group` of its values, [N / 16, K / group, 16], 256 times as large as what they
+mean (see `load_e4m3x16`), or NaN where one of them is.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from octavo.backends.cpu.matmul.rows_kernel import GET_ROWS
+from octavo.backends.cpu.matmul.tasks import PRODUCT, product
+from octavo.jit import host
+from octavo.jit.compile import inner, kernels
+from octavo.jit.simd import (
+    add_blocks,
+    f32_pointer,
+    fma_blocks,
+    fma_splat_strided,
+    i32_pointer,
+    load_bf16x16,
+    load_f16x16,
+    load_f32x16,
+    load_finite_e4m3x16,
+    stack,
+    store_f32x16,
+    zeros,
+)  # fmt: skip
+
+Kind = Literal["f32", "f16", "bf16", "e4m3"]
+WIDTH: dict[Kind, int] = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1}
+IN_TURN, PAIRS = 4, 128
+"""Tokens from which even and odd k take turns with AVX2, whose registers hold one set of sums, and pairs of a turn."""
+_LOADS = {"f32": load_f32x16, "f16": load_f16x16, "bf16": load_bf16x16, "e4m3": load_finite_e4m3x16}
+
+
+@kernels(PRODUCT)
+def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
+    """The product for tiles of n tokens, float32; see `product`. Of e4m3 a row shares its scale where `group` is 0."""
+    load, width, tile_width, scaled = _LOADS[kind], WIDTH[kind], 16 * WIDTH[kind], kind == "e4m3"
+
+    def accumulate(w, x, stride, k):
+        even, odd = zeros(n), zeros(n)  # n x [16] each
+        for _pair in range(k // 2):
+            even = fma_splat_strided(even, load(w), x, stride)
+            odd = fma_splat_strided(odd, load(w + 16 * width), x + 4, stride)  # n x [16] += [16] * [n]
+            w += 32 * width
+            x += 8
+        if k % 2:
+            even = fma_splat_strided(even, load(w), x, stride)
+        return add_blocks(even, odd)
+
+    def accumulate_in_turn(w, x, stride, k):
+        even, odd = zeros(n), zeros(n)  # n x [16] each
+        for start in range(0, k // 2, PAIRS):
+            stop = min(start + PAIRS, k // 2)
+            for pair in range(start, stop):
+                even = fma_splat_strided(even, load(w + 32 * width * pair), x + 8 * pair, stride)
+            for pair in range(start, stop):
+                odd = fma_splat_strided(odd, load(w + 32 * width * pair + 16 * width), x + 8 * pair + 4, stride)
+        if k % 2:
+            even = fma_splat_strided(even, load(w + 16 * width * (k - 1)), x + 4 * (k - 1), stride)
+        return add_blocks(even, odd)
+
+    in_turn = host.level() == "avx2" and n >= IN_TURN
+    accumulate = inner(accumulate_in_turn if in_turn else accumulate, kind, n)
+
+    def sums_of_groups(a, task, x):
+        groups, acc = a.k // group, zeros(n)
+        w, scales = a.weights + task * (a.k * tile_width), a.scales + task * groups * 64
+        for i in range(groups):
+            part = accumulate(w + i * group * tile_width, x + i * group * 4, a.x_stride, group)  # n x [16]
+            acc = fma_blocks(acc, part, load_f32x16(scales + i * 64))
+        return acc
+
+    def sums(a, task, x):
+        acc = accumulate(a.weights + task * (a.k * tile_width), x, a.x_stride, a.k)  # n x [16]
+        return fma_blocks(zeros(n), acc, load_f32x16(a.scales + task * 64)) if scaled else acc
+
+    return product(n, inner(sums_of_groups if group else sums, kind, n, group, inline="always"))
+
+
+@kernels(GET_ROWS)
+def float_get_rows_kernel(kind: Kind, group: int = 0) -> Any:
+    """Task t copies row rows[t] to y."""
+    load, width, scaled, grouped = _LOADS[kind], WIDTH[kind], kind == "e4m3", group > 0
+
+    def float_get_rows(a, task):
+        k, row = a.k, i32_pointer(a.rows)[task]
+        y = f32_pointer(a.y + task * a.y_stride)
+        w = a.weights + row // 16 * 16 * k * width
+        lane = row % 16
+        values = stack(64)
+        scale = f32_pointer(a.scales)[row] if scaled else 1.0
+        for i in range(k):
+            if grouped:
+                scale = f32_pointer(a.scales)[(row // 16 * (k // group) + i // group) * 16 + lane]
+            store_f32x16(values, load(w + i * 16 * width))
+            y[i] = f32_pointer(values)[lane] * scale
+
+    return float_get_rows

@@ -1,0 +1,10 @@
+"""For each op, the kernel calls that compute it: which kernel, which arguments, how many tasks.
+
+In: a node of the graph and where its values lie. Out: calls of kernels. Begin with `registry`, in which each family
+of ops enters its functions.
+"""
+
+from octavo.backends.cpu.ops import attention, matmul, pointwise, quantize, recurrent, routing, sampling, streams
+from octavo.backends.cpu.ops.registry import BINDERS
+
+__all__ = ["BINDERS", "attention", "matmul", "pointwise", "quantize", "recurrent", "routing", "sampling", "streams"]

@@ -1,0 +1,41 @@
+"""Activations in the numbers that products want."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from octavo.backends.cpu.launch.calls import stride
+from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.matmul import quantize_kernel as quantize
+from octavo.backends.cpu.matmul.w8a8.activations import TokenCodes, quantize_tokens
+from octavo.backends.cpu.matmul.w8a8.quantize_kernel import round_fp8_kernel
+from octavo.backends.cpu.ops.registry import binds
+from octavo.graph.node import Node
+from octavo.jit.program import KernelCall
+
+TILES = quantize.TILES
+
+
+@binds("quantize")
+def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+    """`quantize`, or the op whose result is quantized on its way out."""
+    x, *other = inputs
+    tokens, k = x.shape
+    scale = node.static_scale
+    if node.dtype in ("fp8_token", "fp8_static"):
+        kernel = round_fp8_kernel(scale is not None)
+        return [KernelCall(kernel, tokens, out=out, k=k, x=x, x_stride=stride(x), given=scale or 0.0)]
+    source: quantize.Source = "values"
+    more: dict[str, Any] = {"other": 0, "other_stride": 0, "eps": 0.0}
+    if node.op == "rms_norm":
+        source, more = "rms_norm", more | {"other": other[0], "eps": float(node.attrs["eps"])}
+    elif node.op in ("swiglu", "geglu"):
+        source, more = cast("quantize.Source", node.op), more | {"other": other[0], "other_stride": stride(other[0])}
+    if isinstance(out, TokenCodes):
+        return [quantize_tokens(out, x, source, scale, **more)]
+    tiles, chunks = quantize.tasks_of(tokens, k, TILES[0])
+    return [KernelCall(
+        quantize.quantize_kernel(source, TILES[0]), tiles * chunks,
+        codes=out, tokens=tokens, k=k, x=x, x_stride=stride(x), chunks=chunks, **more,
+    )]  # fmt: skip

@@ -1,0 +1,183 @@
+"""RWKV-7's time mixing behind its projections: a matrix for each head of a sequence, and a norm of what it gives.
+
+A task goes through the tokens of a sequence in order, for a head, so that results are to the bit the same however a
+sequence is divided among steps.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import float32
+
+from octavo.backends.cpu.pointwise.math import gated
+from octavo.backends.cpu.recurrent.kernel import ROWS, WHERE, begin_of, end_of, known_by, moves
+from octavo.jit.compile import inner, kernels
+from octavo.jit.record import record
+from octavo.jit.simd import (
+    add,
+    add_blocks,
+    exp,
+    f32_pointer,
+    fma,
+    fma_blocks,
+    i32_pointer,
+    load_block,
+    load_f32x16,
+    mul,
+    splat,
+    stack,
+    store_block,
+    store_f32x16,
+    sub,
+    sum_lanes,
+    zeros,
+)
+
+SLOWEST = np.float32(-math.exp(-0.5))
+"""The logarithm of the least that a row of a matrix is multiplied with at a token."""
+SHORTEST = np.float32(1e-12)
+"""The length that shorter keys are divided by."""
+W0, A0, K_K, K_A, R_K, WEIGHT, BIAS, V0 = range(8)
+"""Where each vector is among `vectors`."""
+
+WKV7 = record(
+    "y y_stride r r_stride w w_stride k k_stride v v_stride a a_stride first first_stride gate gate_stride",
+    "vectors state heads eps:f4", WHERE,
+)  # fmt: skip
+
+
+def _changed(size: int, wide: int) -> Any:
+    """A function that fades rows of `wide` vectors of columns, adds two products to them, and gives their sum times r.
+
+    At `rows` are size decays, what known values and what v are multiplied with, and r.
+    """
+    row = 64 * wide
+
+    def step(m, known, value, rows, i):
+        at = rows + 4 * i
+        rest = fma_blocks(zeros(wide), load_block(m, 64, wide), splat(f32_pointer(at)[0]))
+        rest = fma_blocks(rest, known, splat(f32_pointer(at)[size]))
+        rest = fma_blocks(rest, value, splat(f32_pointer(at)[2 * size]))
+        store_block(m, 64, rest)
+        return rest
+
+    step = inner(step, size, wide, inline="always")
+
+    def changed(matrix, known, value, rows):
+        r = f32_pointer(rows + 12 * size)
+        y0, y1, y2, y3 = zeros(wide), zeros(wide), zeros(wide), zeros(wide)
+        for i in range(0, size, ROWS):
+            m = matrix + i * row
+            y0 = fma_blocks(y0, step(m, known, value, rows, i), splat(r[i]))
+            y1 = fma_blocks(y1, step(m + row, known, value, rows, i + 1), splat(r[i + 1]))
+            y2 = fma_blocks(y2, step(m + 2 * row, known, value, rows, i + 2), splat(r[i + 2]))
+            y3 = fma_blocks(y3, step(m + 3 * row, known, value, rows, i + 3), splat(r[i + 3]))
+        return add_blocks(add_blocks(y0, y1), add_blocks(y2, y3))
+
+    return inner(changed, size, wide, inline="always")
+
+
+def _prepared(size: int, mixed: bool) -> Any:
+    """A function of a token and a head, `h` bytes into a row: it leaves what a matrix is changed by in six rows.
+
+    These are decays, what known values are multiplied with, keys, r, values, and keys of length 1 which ask for known
+    values. It gives the sum of r * k * r_k.
+    """
+    row = 4 * size
+
+    def prepared(a, t, h, rows):
+        vectors, whole = a.vectors + h, a.heads * row
+        total, own = splat(0.0), splat(0.0)
+        for at in range(0, row, 64):
+            x = mul(load_f32x16(a.k + t * a.k_stride + h + at), load_f32x16(vectors + K_K * whole + at))
+            total = fma(x, x, total)
+            store_f32x16(rows + 5 * row + at, x)
+        scale = splat(float32(1.0) / max(float32(math.sqrt(sum_lanes(total))), SHORTEST))
+        for at in range(0, row, 64):
+            raw = add(load_f32x16(a.w + t * a.w_stride + h + at), load_f32x16(vectors + W0 * whole + at))
+            store_f32x16(rows + at, exp(gated(splat(SLOWEST), raw)))
+            raw = add(load_f32x16(a.a + t * a.a_stride + h + at), load_f32x16(vectors + A0 * whole + at))
+            rate, unit = gated(splat(1.0), raw), mul(load_f32x16(rows + 5 * row + at), scale)
+            store_f32x16(rows + 5 * row + at, unit)
+            store_f32x16(rows + row + at, mul(sub(splat(0.0), unit), rate))
+            k, r = load_f32x16(a.k + t * a.k_stride + h + at), load_f32x16(a.r + t * a.r_stride + h + at)
+            key = fma(mul(k, sub(rate, splat(1.0))), load_f32x16(vectors + K_A * whole + at), k)
+            store_f32x16(rows + 2 * row + at, key)
+            store_f32x16(rows + 3 * row + at, r)
+            own = fma(mul(r, key), load_f32x16(vectors + R_K * whole + at), own)
+            v = load_f32x16(a.v + t * a.v_stride + h + at)
+            if mixed:
+                raw = add(load_f32x16(a.gate + t * a.gate_stride + h + at), load_f32x16(vectors + V0 * whole + at))
+                v = add(v, gated(sub(load_f32x16(a.first + t * a.first_stride + h + at), v), raw))
+            store_f32x16(rows + 4 * row + at, v)
+        return sum_lanes(own)
+
+    return inner(prepared, size, mixed, inline="always")
+
+
+def row_normed(size: int) -> Any:
+    """A function that norms a row in its place, with the weight and the bias at two addresses."""
+    row = 4 * size
+
+    def normed(y, weight, bias, eps):
+        total = splat(0.0)
+        for at in range(0, row, 64):
+            total = add(total, load_f32x16(y + at))
+        mean, squares = splat(sum_lanes(total) / size), splat(0.0)
+        for at in range(0, row, 64):
+            x = sub(load_f32x16(y + at), mean)
+            squares = fma(x, x, squares)
+        factor = splat(float32(1.0) / float32(math.sqrt(sum_lanes(squares) / size + eps)))
+        for at in range(0, row, 64):
+            x = mul(sub(load_f32x16(y + at), mean), factor)
+            store_f32x16(y + at, fma(x, load_f32x16(weight + at), load_f32x16(bias + at)))
+
+    return inner(normed, size, inline="always")
+
+
+def _stored(size: int, normed: bool) -> Any:
+    """A function that norms the row of a head in `y`, if it is to, and stores it with `own` times the row of values."""
+    row, with_norm = 4 * size, row_normed(size)
+
+    def stored(a, t, h, y, values, own):
+        if normed:
+            vectors, whole = a.vectors + h, a.heads * row
+            with_norm(y, vectors + WEIGHT * whole, vectors + BIAS * whole, a.eps)
+        for at in range(0, row, 64):
+            x = fma(splat(own), load_f32x16(values + at), load_f32x16(y + at))
+            store_f32x16(a.y + t * a.y_stride + h + at, x)
+
+    return inner(stored, size, normed, inline="always")
+
+
+@kernels(WKV7)
+def wkv7_kernel(size: int, wide: int, mixed: bool, normed: bool) -> Any:
+    """A sequence's tokens, for a head: its state [size, size] is on the stack, `wide` vectors of columns together."""
+    row, part, whole, six = 4 * size, 64 * wide, 4 * size * size, 24 * size
+    known_of, changed, (take, bring) = known_by(size, wide), _changed(size, wide), moves(size, size, wide)
+    prepared, stored = _prepared(size, mixed), _stored(size, normed)
+
+    def wkv7(a, task):
+        sequence, head = task // a.heads, task % a.heads
+        start, stop = begin_of(a, sequence), end_of(a, sequence)
+        if start == stop:
+            return
+        state, h = a.state + (i32_pointer(a.slots)[sequence] * a.heads + head) * whole, head * row
+        matrix, rows, y = stack(whole), stack(six), stack(row)
+        fresh = i32_pointer(a.positions)[start] == 0
+        for at in range(0, row, part):
+            take(matrix + at * size, state + at, fresh)
+        for t in range(start, stop):
+            own = prepared(a, t, h, rows)
+            for at in range(0, row, part):
+                known = known_of(matrix + at * size, rows + 5 * row)
+                value = load_block(rows + 4 * row + at, 64, wide)
+                store_block(y + at, 64, changed(matrix + at * size, known, value, rows))
+            stored(a, t, h, y, rows + 4 * row, own)
+        for at in range(0, row, part):
+            bring(state + at, matrix + at * size)
+
+    return wkv7

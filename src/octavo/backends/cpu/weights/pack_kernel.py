@@ -1,0 +1,239 @@
+"""Packing: rows of packed blocks to a tile of 16 rows in the layout that products read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, Layout, MinimumKind
+from octavo.backends.cpu.weights.probe import PIECE
+from octavo.backends.cpu.weights.scale_map import SMALL
+from octavo.jit.compile import inner, kernels
+from octavo.jit.record import record
+from octavo.jit.simd import load_u32, store_u32, u8_pointer, u32_pointer
+
+SMALL_BYTES = SMALL.itemsize
+
+
+PACK = record(
+    "tiles rows k",
+    "source row_bytes block_bytes block_words pieces base",
+    "d d_row_bytes d_bytes d_flip",
+    "minima minima_row_bytes minima_bytes minima_flip",
+    "small small_row_bytes small_minima small_minima_row_bytes",
+    "odd",
+)
+"""tiles             made: the layout of rows [rows, k]
+source            their packed blocks, `row_bytes` a row
+block_bytes       of a block, with `block_words` words of four codes
+pieces, base      where the bits of each word lie (`probe.PIECE`), and what words are XORed with
+d, minima         floating scales and minima: bytes a row, bytes from one to the next, and what flips the sign
+small,
+small_minima      scales and minima under those, and bytes a row: a byte each, in the order of K; or, if they are
+                  `mapped`, the tables of `scale_map.SMALL` that get them out of the rows
+odd               a byte, set to 1 where a floating scale is NaN or Inf
+"""
+
+
+@kernels(PACK)
+def pack_kernel(layout: Layout, n_pieces: int, mapped: bool) -> Any:
+    """Task i packs rows 16 i to 16 i + 15; missing rows are zero-filled."""
+    move_floats, move_codes = _move_floats(layout), _move_codes(layout, n_pieces)
+    move_small, two_level, has_min = _move_small(layout, mapped), layout.two_level, layout.minima is not None
+    blocks, super_values, tile_rows = layout.super // STEP, layout.super, ROWS
+    super_bytes, head_bytes, block_bytes = layout.super_bytes, layout.head_bytes, layout.block_bytes
+    small_minima_at, codes_at = ROWS * layout.groups, layout.block_bytes - layout.code_bytes
+    high_at = layout.head_bytes - layout.high_bytes
+
+    def pack(a, task):
+        supers = a.k // super_values
+        tile = a.tiles + task * supers * super_bytes
+        for s in range(supers):
+            here = tile + s * super_bytes
+            for lane in range(tile_rows):
+                row = task * tile_rows + lane
+                present = row < a.rows
+                source = a.source + row * a.row_bytes
+                move_floats(a, here, row, lane, s, present)
+                for b in range(blocks):
+                    block = here + head_bytes + b * block_bytes
+                    if two_level:
+                        here_in = source + s * a.block_bytes
+                        move_small(block + lane, a.small + row * a.small_row_bytes, here_in, s, b, present)
+                        if has_min:
+                            table = a.small_minima + row * a.small_minima_row_bytes
+                            move_small(block + small_minima_at + lane, table, here_in, s, b, present)
+                    high = here + high_at + 4 * lane
+                    move_codes(a, block + codes_at + 4 * lane, high, source, s * blocks + b, present)
+
+    return pack
+
+
+def _move_floats(layout: Layout) -> Any:
+    """A function (a, super-block, row, lane, s, present) for the floating scales and minima of super-block s."""
+    sets, has_min = layout.sets, layout.minima is not None
+    d_width, min_width = SCALE_BYTES[layout.scale], SCALE_BYTES[layout.minima] if layout.minima else 0
+    min_at, tile_rows = d_width * ROWS * sets, ROWS
+    move_float, move_minimum = _move_float(layout.scale), _move_float(layout.minima or layout.scale)
+
+    def move_floats(a, here, row, lane, s, present):
+        for i in range(sets):
+            place = i * tile_rows + lane
+            d = a.d + row * a.d_row_bytes + (s * sets + i) * a.d_bytes
+            move_float(here + place * d_width, d, a.d_flip, present, a.odd)
+            if has_min:
+                minimum = a.minima + row * a.minima_row_bytes + (s * sets + i) * a.minima_bytes
+                move_minimum(here + min_at + place * min_width, minimum, a.minima_flip, present, a.odd)
+
+    return inner(move_floats, layout, inline="always")
+
+
+def _move_small(layout: Layout, mapped: bool) -> Any:
+    """A function (to, from, source, s, b, present) for the small scales of block b of super-block s of a row.
+
+    They are bytes at `from`; if `mapped`, that is a table, and `source` is the packed super-block.
+    """
+    groups, blocks, tile_rows = layout.groups, layout.super // STEP, ROWS
+
+    def move_small(to, values, source, s, b, present):
+        for g in range(groups):
+            value = 0
+            if present and mapped:
+                value = look_up_small(values + (b * groups + g) * SMALL_BYTES, source)
+            elif present:
+                value = u8_pointer(values)[(s * blocks + b) * groups + g]
+            u8_pointer(to)[tile_rows * g] = value
+
+    return inner(move_small, layout, mapped, inline="always")
+
+
+def _move_codes(layout: Layout, n_pieces: int) -> Any:
+    """A function (a, to, high, source, block, present) for the 32 codes of a block of a row that begins at `source`."""
+    word, put, word_bytes = (
+        _word(n_pieces),
+        _put_digits() if layout.base3 else _put(layout.bits),
+        n_pieces * PIECE.itemsize,
+    )
+
+    def move_codes(a, to, high, source, block, present):
+        if present:
+            first, base = block * 8, a.base
+            i = source + first // a.block_words * a.block_bytes
+            p = a.pieces + first % a.block_words * word_bytes
+            put(to, high, block, word(i, p, 0, base), word(i, p, 1, base), word(i, p, 2, base), word(i, p, 3, base),
+                word(i, p, 4, base), word(i, p, 5, base), word(i, p, 6, base), word(i, p, 7, base))  # fmt: skip
+        else:
+            put(to, high, block, 0, 0, 0, 0, 0, 0, 0, 0)
+
+    return inner(move_codes, layout, n_pieces, inline="always")
+
+
+@inner
+def look_up_small(entry, block):
+    """A small scale of the block at an address, by an entry of `scale_map.SMALL`."""
+    places = u32_pointer(entry)
+    first, second = u8_pointer(entry + 8), u8_pointer(entry + 264)
+    return first[u8_pointer(block)[places[0]]] ^ second[u8_pointer(block)[places[1]]]
+
+
+def _move_float(kind: MinimumKind) -> Any:
+    """A function that copies a scale, its sign flipped, and notes if it is NaN or Inf; zeros if there is none."""
+    is_byte, is_half = kind in ("exponent", "zero"), kind == "f16"  # text compared in a kernel takes seconds to compile
+
+    def move_float(to, source, flip, present, odd):
+        if is_byte:
+            u8_pointer(to)[0] = u8_pointer(source)[0] if present else 0
+        elif is_half:
+            bits = (u8_pointer(source)[0] | u8_pointer(source)[1] << 8) ^ flip if present else 0
+            u8_pointer(to)[0], u8_pointer(to)[1] = bits & 255, bits >> 8
+            if bits & 0x7C00 == 0x7C00:
+                u8_pointer(odd)[0] = 1
+        else:
+            bits = load_u32(source) if present else 0
+            store_u32(to, bits)
+            if bits & 0x7F800000 == 0x7F800000:
+                u8_pointer(odd)[0] = 1
+
+    return inner(move_float, kind)
+
+
+def _word(n_pieces: int) -> Any:
+    """A function (block, pieces of the first word, w, base) -> code word w."""
+
+    def word(block, pieces, w, base):
+        v = 0
+        for i in range(n_pieces):
+            p = u32_pointer(pieces + (w * n_pieces + i) * 16)
+            v |= ((load_u32(block + p[0]) >> p[1]) & p[2]) << p[3]
+        return v ^ base
+
+    return inner(word, n_pieces)
+
+
+def _put(bits: int) -> Any:
+    """A function that spreads 8 words of four codes over `bits` words 64 bytes apart (see `simd.load_codes`)."""
+    low = bits if bits in (8, 6, 4, 2) else bits - 1
+
+    def put(at, high, block, v0, v1, v2, v3, v4, v5, v6, v7):
+        if bits == 8:
+            store_u32(at, v0)
+            store_u32(at + 64, v1)
+            store_u32(at + 128, v2)
+            store_u32(at + 192, v3)
+            store_u32(at + 256, v4)
+            store_u32(at + 320, v5)
+            store_u32(at + 384, v6)
+            store_u32(at + 448, v7)
+        elif bits == 6:
+            m = 0x03030303
+            store_u32(at, v0 << 2 | (v3 >> 4 & m))
+            store_u32(at + 64, v1 << 2 | (v3 >> 2 & m))
+            store_u32(at + 128, v2 << 2 | (v3 & m))
+            store_u32(at + 192, v4 << 2 | (v7 >> 4 & m))
+            store_u32(at + 256, v5 << 2 | (v7 >> 2 & m))
+            store_u32(at + 320, v6 << 2 | (v7 & m))
+        elif low == 4:
+            m = 0x0F0F0F0F
+            store_u32(at, (v0 & m) | (v4 & m) << 4)
+            store_u32(at + 64, (v1 & m) | (v5 & m) << 4)
+            store_u32(at + 128, (v2 & m) | (v6 & m) << 4)
+            store_u32(at + 192, (v3 & m) | (v7 & m) << 4)
+        else:
+            m = 0x03030303
+            store_u32(at, (v0 & m) | (v2 & m) << 2 | (v4 & m) << 4 | (v6 & m) << 6)
+            store_u32(at + 64, (v1 & m) | (v3 & m) << 2 | (v5 & m) << 4 | (v7 & m) << 6)
+        if bits != low:
+            m = 0x01010101
+            word = (v0 >> low & m) | (v1 >> low & m) << 1 | (v2 >> low & m) << 2 | (v3 >> low & m) << 3
+            word |= (v4 >> low & m) << 4 | (v5 >> low & m) << 5 | (v6 >> low & m) << 6
+            store_u32(at + 64 * low, word | (v7 >> low & m) << 7)
+
+    return inner(put, bits)
+
+
+def _put_digits() -> Any:
+    """`_put` for digits to the base 3: five words to one, and of three, one digit of words at `high`."""
+
+    def put(at, high, block, v0, v1, v2, v3, v4, v5, v6, v7):
+        store_u32(at, digit_bytes((((v0 * 3 + v1) * 3 + v2) * 3 + v3) * 3 + v4))
+        to, step = high + block % 8 // 4 * 192, block % 4
+        factor = 81 if step == 0 else 27 if step == 1 else 9 if step == 2 else 3
+        first, second, third = v5 * factor, v6 * factor, v7 * factor
+        if step > 0:
+            first, second, third = first + load_u32(to), second + load_u32(to + 64), third + load_u32(to + 128)
+        if step == 3:
+            first, second, third = digit_bytes(first), digit_bytes(second), digit_bytes(third)
+        store_u32(to, first)
+        store_u32(to + 64, second)
+        store_u32(to + 128, third)
+
+    return inner(put)
+
+
+@inner
+def digit_bytes(numbers):
+    """Four numbers of five digits, a byte each, as `simd.load_digits` reads them."""
+    word = 0
+    for i in range(4):
+        number = numbers >> (8 * i) & 255
+        word |= ((number * 256 + 242) // 243 ^ 128) << (8 * i)
+    return word
