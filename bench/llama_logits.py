@@ -7,6 +7,7 @@ backend and llama.cpp compute the same file, a prompt of 90 tokens past every wi
 `transformers` computes the checkpoint. An error is the greatest difference relative to the greatest value.
 `--peer-python` is an interpreter with llama-cpp-python and NumPy (default: this one). `NOTES` says what llama.cpp is
 known to compute otherwise, and `OPTIONS` what a checkpoint has instead of the table's, so that the rest is compared.
+Where octavo-legacy is installed, its cases are in the table.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,10 @@ from tests.models import test_ranking as ranking
 from tests.models.checkpoints import Case
 from tests.models.test_unsplit import unsplit
 from tests.models.tiny_checkpoints import QWEN3_VL, TABLE
+
+if find_spec("octavo_legacy"):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "octavo-legacy" / "tests"))
+    import legacy_cases  # noqa: F401
 
 TYPES = ("F32", "F16")
 TEXTS = ["a", "The software is provided as is.", "copyright " * 9, "Permission, and more of it than that", "to"]

@@ -1,5 +1,4 @@
-"""Writes docs/formats.md from the format table, into CONTRIBUTING.md how long each architecture's file is, and into
-docs/run.md the names of options.
+"""Writes docs/formats.md from the format table, and into docs/run.md the names of options.
 
 `--check` writes nothing and exits with 1 where a page is stale.
 """
@@ -19,9 +18,7 @@ from octavo.formats.activation import ACTIVATIONS, ROW
 from octavo.formats.rare import RARE, REMOVED
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE, GUIDE, RUN = ROOT / "docs" / "formats.md", ROOT / "CONTRIBUTING.md", ROOT / "docs" / "run.md"
-COUNTS = re.compile(r"^\| ([a-z0-9_, -]+) \| [0-9, ]+ \|", re.MULTILINE)
-"""A row of CONTRIBUTING's table of architectures: their names, and the lines of their files."""
+PAGE, RUN = ROOT / "docs" / "formats.md", ROOT / "docs" / "run.md"
 
 INTRO = """\
 # Stored formats
@@ -271,17 +268,6 @@ def page() -> str:
     return "\n".join(parts).rstrip() + "\n"
 
 
-def guide() -> str:
-    """CONTRIBUTING.md with what the files of architectures have of lines now."""
-    text = GUIDE.read_text(encoding="utf-8")
-    return COUNTS.sub(lambda row: f"| {row[1]} | {', '.join(map(_lines, row[1].split(', ')))} |", text)
-
-
-def _lines(architecture: str) -> str:
-    path = ROOT / "src" / "octavo" / "models" / f"{architecture.replace('-', '_')}.py"
-    return str(len(path.read_text(encoding="utf-8").splitlines()))
-
-
 PROGRAMS = {
     "llama.cpp": "llama_cpp", "Ollama": "ollama", "vLLM": "vllm", "Hugging Face": "hugging_face", "Python": "python",
 }  # fmt: skip
@@ -322,7 +308,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 where a page is stale")
     check, status = parser.parse_args(arguments).check, 0
-    for path, made in ((PAGE, page()), (GUIDE, guide()), (RUN, run_page())):
+    for path, made in ((PAGE, page()), (RUN, run_page())):
         if not check:
             path.write_text(made, encoding="utf-8")
         elif not path.is_file() or path.read_text(encoding="utf-8") != made:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
 from octavo.errors import TokenizerError
 from octavo.huggingface import open_model_file
 from octavo.huggingface.tiktoken import merges_of, read_ranks
-from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.text import Tokenizer
 from octavo.text.bytelevel import token_to_bytes
-from tests.convert.folders import SPECIALS, TEXT, byte_level, spm, write
-from tests.convert.test_vocabulary import sentencepiece_of
+from tests.convert.folders import SPECIALS, TEXT, byte_level, write
 from tests.models.table import saved
 from tests.models.tiny_checkpoints import TABLE
 
@@ -33,10 +29,10 @@ def folder_of(path: Path, case: str) -> None:
 
 
 def test_tokens_by_rank_are_joined_as_merges_say(tmp_path: Path) -> None:
-    want = byte_level("chatglm-bpe")
-    folder_of(tmp_path, "chatglm-first")
+    want = byte_level("kimi-k2")
+    folder_of(tmp_path, "kimi-linear")
     words = sorted((i, text) for text, i in want.get_vocab(with_added_tokens=False).items())
-    (tmp_path / "tokenizer.model").write_text(ranked([token_to_bytes(text) for _, text in words]))
+    (tmp_path / "tiktoken.model").write_text(ranked([token_to_bytes(text) for _, text in words]))
     added = {str(len(words) + i): {"content": text, "special": True} for i, text in enumerate(SPECIALS)}
     write(tmp_path, "tokenizer_config.json", {"added_tokens_decoder": added})
     with open_model_file(tmp_path) as file:
@@ -70,32 +66,6 @@ def test_what_is_joined_last() -> None:
     assert merges_of([b"a", b"b", b"c", b"d", b"abcd"]) == [], "a token that no joins reach"
 
 
-def test_tokens_that_the_code_of_qwen_has(tmp_path: Path) -> None:
-    folder_of(tmp_path, "qwen")
-    (tmp_path / "qwen.tiktoken").write_text(ranked([bytes([i]) for i in range(100)]))
-    with open_model_file(tmp_path) as file:
-        texts, kinds = file.metadata["tokenizer.ggml.tokens"], file.metadata["tokenizer.ggml.token_type"]
-        assert [texts[i] for i in (100, 102, 103, 307, 308)] == [
-            "<|endoftext|>", "<|im_end|>", "<|extra_0|>", "<|extra_204|>", "[PAD308]",
-        ]  # fmt: skip
-        assert [int(kinds[i]) for i in (99, 100, 307, 308)] == [1, 3, 3, 5]
-        assert file.metadata.get_bool("tokenizer.ggml.normalizer.nfc")
-
-
-def test_tokens_that_the_code_of_chatglm_has_behind_pieces(tmp_path: Path) -> None:
-    """ChatGLM 2 and 3 have a SentencePiece model under the same name."""
-    folder_of(tmp_path, "chatglm-first")
-    first = SimpleNamespace(texts={i: text for text, i in spm().get_vocab().items() if i < 300})
-    (tmp_path / "tokenizer.model").write_bytes(sentencepiece_of(cast(TokenizerJson, first)))
-    with open_model_file(tmp_path) as file:
-        texts, kinds = file.metadata["tokenizer.ggml.tokens"], file.metadata["tokenizer.ggml.token_type"]
-        assert texts[300:310] == [
-            "[MASK]", "[gMASK]", "[sMASK]", "sop", "eop", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>",
-            "[PAD309]",
-        ]  # fmt: skip
-        assert set(map(int, kinds[300:309])) == {3}
-
-
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -112,13 +82,13 @@ def test_files_that_are_no_vocabulary(text: str, problem: str, tmp_path: Path) -
 
 
 def test_more_tokens_than_the_embedding_has(tmp_path: Path) -> None:
-    folder_of(tmp_path, "qwen")
-    (tmp_path / "qwen.tiktoken").write_text(ranked([bytes([i]) for i in range(200)]))
+    folder_of(tmp_path, "kimi-linear")
+    (tmp_path / "tiktoken.model").write_text(ranked([bytes([i, j]) for i in range(2) for j in range(204)]))
     with pytest.raises(TokenizerError, match="408 tokens for an embedding of 320"):
         open_model_file(tmp_path)
 
 
 def test_a_folder_without_any_names_the_file_of_its_class(tmp_path: Path) -> None:
-    folder_of(tmp_path, "qwen")
-    with pytest.raises(TokenizerError, match=r"allowed: tokenizer.json or tokenizer.model or qwen.tiktoken"):
+    folder_of(tmp_path, "kimi-linear")
+    with pytest.raises(TokenizerError, match=r"allowed: tokenizer.json or tokenizer.model or tiktoken.model"):
         open_model_file(tmp_path)

@@ -71,10 +71,6 @@ def test_what_nothing_reads_is_named_once(
 
 
 @pytest.mark.parametrize(("name", "values", "named"), [
-    ("mpt", {"attn_config": {"attn_uses_sequence_id": True, "attn_impl": "torch"}},
-     "attn_config.attn_uses_sequence_id True"),
-    ("dbrx", {"ffn_config": {"ffn_hidden_size": 256, "moe_num_experts": 6, "moe_top_k": 2, "moe_bias_rate": 0.1}},
-     "ffn_config.moe_bias_rate 0.1"),
     ("plamo3", {"my_note": 3}, "my_note 3"),  # whose configuration is read in other words
     ("step35", {"my_note": 3}, "my_note 3"),
 ])  # fmt: skip

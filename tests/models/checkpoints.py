@@ -13,18 +13,9 @@ import transformers
 
 from octavo.formats import QTensor, by_name, quantize_reference
 from octavo.io.gguf import GGUFFile
-from tests.models.alibi import attend_by_distance, put_layer_norms
-from tests.models.arctic_layers import rebuild_arctic
 from tests.models.deci_layers import rebuild
-from tests.models.grove_layers import rebuild_grove
-from tests.models.jais_layers import rebuild_jais
-from tests.models.openelm_layers import rebuild_openelm
-from tests.models.plamo2_layers import rebuild_plamo2, rebuild_plamo3
-from tests.models.plamo_layers import rebuild_plamo
-from tests.models.plm_layers import rebuild_plm
-from tests.models.rwkv6_layers import rebuild_rwkv6
-from tests.models.rwkv7_layers import rebuild_arwkv7, rebuild_rwkv7
-from tests.models.small_thinker import rebuild_small_thinker
+from tests.models.plamo3_layers import rebuild_plamo3
+from tests.models.rwkv7_layers import rebuild_rwkv7
 
 VOCAB = 320
 BASE = {
@@ -144,14 +135,18 @@ GEMMA_NAMES = {
 }  # fmt: skip
 
 
-REBUILDS: dict[str, Callable[[Any], None]] = {
-    "deci": rebuild, "plamo": rebuild_plamo, "plamo2": rebuild_plamo2, "plamo3": rebuild_plamo3,
-    "arctic": rebuild_arctic, "openelm": rebuild_openelm, "arwkv7": rebuild_arwkv7, "rwkv6": rebuild_rwkv6,
-    "smallthinker": lambda model: rebuild_small_thinker(model, windows=not model.config.tie_word_embeddings),
-    "rwkv7": rebuild_rwkv7, "refact": put_layer_norms, "grovemoe": rebuild_grove, "plm": rebuild_plm,
-    "jais": rebuild_jais,
-}  # fmt: skip
-"""What makes the layers of an architecture of a model that transformers has."""
+REBUILDS: dict[str, Callable[[Any], None]] = {"deci": rebuild, "plamo3": rebuild_plamo3, "rwkv7": rebuild_rwkv7}
+"""What makes the layers of an architecture, or of a class, of a model that transformers has."""
+
+
+def halved_gate(name: str, p: torch.Tensor) -> None:
+    """A gate of one half."""
+    if "shared_expert_gate" in name:
+        p.zero_()
+
+
+ADJUSTED: dict[str, Callable[[str, torch.Tensor], None]] = {"bailingmoe": halved_gate}
+"""By architecture, what changes random parameters once more."""
 
 
 def make(case: Case, seed: int = 0) -> Any:
@@ -164,20 +159,17 @@ def make(case: Case, seed: int = 0) -> Any:
         options = {"text_config": options, "vision_config": PICTURES[case.config]}
     named = getattr(transformers, UNMAPPED[case.config])._from_config if case.config in UNMAPPED else auto.from_config
     model = named(kind(**options), attn_implementation="eager").eval().float()
-    if case.arch in REBUILDS:
-        REBUILDS[case.arch](model)
-    if case.folder in ("BaichuanForCausalLM", "GPTRefactForCausalLM"):
-        attend_by_distance(model)
+    for kind_of in (case.arch, case.folder):
+        if kind_of in REBUILDS:
+            REBUILDS[kind_of](model)
     with torch.no_grad():
         for name, p in model.named_parameters():
             if p.ndim == 1:
                 p.add_(torch.randn_like(p) * 0.2)
             elif "embed" not in name:
                 p.copy_(torch.randn_like(p) / p.shape[-1] ** 0.5)
-            if case.arch in ("deepseek", "bailingmoe") and "shared_expert_gate" in name:
-                p.zero_()  # a gate of one half
-            if case.arch == "plamo2" and name.endswith(("q_weight", "k_weight")):
-                p.mul_(p.shape[-1] ** 0.5)  # so that scores differ
+            if case.arch in ADJUSTED:
+                ADJUSTED[case.arch](name, p)
         if case.arch == "bailingmoe":
             model.lm_head.weight /= torch.linalg.vector_norm(model.lm_head.weight, dim=0, keepdim=True)
         for name, buffer in model.named_buffers():

@@ -100,7 +100,7 @@ def test_merged_weights_of_transformers(adapted: dict[str, Adapted], name: str, 
     assert error(logits(made.file, adapters, backend, at_once=False), made.want) < 1e-5
 
 
-COLUMNS = {"gpt2", "jais"}
+COLUMNS = {"gpt2"}
 """Architectures of which layers' outputs are columns in a checkpoint, and rows in an adapter."""
 
 

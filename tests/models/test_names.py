@@ -9,6 +9,7 @@ import pytest
 
 from octavo.io.gguf import GGUFFile
 from octavo.models import ARCHITECTURES, read_model
+from octavo.models.registry import find
 from tests.models.checkpoints import CASES, Write, make, tensors
 
 NUMBERS = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}
@@ -24,12 +25,9 @@ KEYS = {
 )}  # fmt: skip
 
 
-NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_sub", "ffn_sub"), "step35": ("nextn.",),
-                                     "refact": ("attn_q",),
-                                     "plamo2": tuple(f"{n}_norm" for n in ("attn_q", "attn_k", "ssm_b", "ssm_c",
-                                                                           "ssm_dt"))}  # fmt: skip
-"""What names of tensors begin with that llama.cpp's converters know, and the package does not yet; those of plamo2 they
-change first."""
+NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_sub", "ffn_sub"), "step35": ("nextn.",)}
+"""What names of tensors begin with that llama.cpp's converters know, and the package does not yet, or that they change
+first."""
 
 
 ADAPTED = ".parametrizations.weight.original"
@@ -39,7 +37,6 @@ CHANGED = {
         "ffn": "feed_forward", "attn": "attention", "feed_forward_norm": "ln2", "g_norm": "ln_x",
         "_lora.lora.0": "1", "_lora.lora.2.bias": "0", "_lora.lora.2": "2",
     },
-    "arwkv7": {"self_attn": "attention", "time_mixer.": ""},
 }  # fmt: skip
 """By architecture, what converters change of names of modules before they look them up, in this order."""
 
@@ -58,7 +55,8 @@ def changed(name: str, module: str) -> str:
 def test_modules_of_checkpoints_are_named_as_converters_name_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shared = gguf.TensorNameMap.block_mappings_cfg  # arctic's map would put its own names into it, for all later ones
     monkeypatch.setattr(gguf.TensorNameMap, "block_mappings_cfg", dict(shared))
-    names, arch = gguf.get_tensor_name_map(NUMBERS[name], 2), ARCHITECTURES[name]
+    names, arch = gguf.get_tensor_name_map(NUMBERS[name], 2), find(name)
+    assert arch is not None
     for module, part in arch.names.items():
         of_mlx = ("switch_mlp", "embed_q", "unembed_out")  # which converters do not read
         apart = part.startswith(NEWER.get(name, ())) or "experts" in module or any(name in module for name in of_mlx)
@@ -98,4 +96,5 @@ def template(name: str) -> str:
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_keys_of_an_architectures_own_are_known(name: str) -> None:
-    assert {f"{{arch}}.{key}" for key in ARCHITECTURES[name].keys} <= KEYS
+    assert (arch := find(name)) is not None
+    assert {f"{{arch}}.{key}" for key in arch.keys} <= KEYS

@@ -33,16 +33,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
         yield made
 
 
-FORMER = {
-    "Ernie4_5_ForCausalLM", "PhiMoEForCausalLM", "Step3p5ForCausalLM",
-    "ChatGLMForConditionalGeneration", "MPTForCausalLM", "BloomModel",
-}  # fmt: skip
+FORMER = {"Ernie4_5_ForCausalLM", "PhiMoEForCausalLM", "Step3p5ForCausalLM"}
 """Other names of classes that the table has."""
 
 
 OTHER_NAMES = {
-    "gpt2": "GPT2LMHeadModel", "internlm2": "InternLM2ForCausalLM", "exaone": "ExaoneForCausalLM",
-    "bailingmoe2": "BailingMoeV2ForCausalLM", "deepseek": "DeepseekForCausalLM",
+    "gpt2": "GPT2LMHeadModel", "exaone": "ExaoneForCausalLM", "bailingmoe2": "BailingMoeV2ForCausalLM",
 }  # fmt: skip
 """Of classes by architecture; of all but GPT-2 transformers has another that computes the same."""
 

@@ -57,23 +57,6 @@ def test_logits_are_those_of_the_split_file(model: GGUFFile, tmp_path: Path) -> 
     assert error(got, logits(model, ReferenceBackend(), FEW, at_once=True)) < 1e-6
 
 
-def test_minicpm3_which_does_not_say_how_long_values_are(tmp_path: Path) -> None:
-    """Where all heads' are the width."""
-    case = TABLE["minicpm3"]
-    want = saved(tmp_path / "hf", replace(case, options=case.options | {"v_head_dim": 64}))
-    with open_model_file(tmp_path / "hf") as folder, unsplit(
-        folder, tmp_path / "m.gguf", keys={"value_length": None}) as file:  # fmt: skip
-        assert "minicpm3.attention.value_length" not in file.metadata
-        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
-
-
-def test_plm_as_converters_write_it(tmp_path: Path) -> None:
-    want = saved(tmp_path / "hf", TABLE["plm"])
-    with open_model_file(tmp_path / "hf") as folder, unsplit(folder, tmp_path / "m.gguf") as file:
-        assert "blk.0.attn_kv_b.weight" in file.tensors
-        assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
-
-
 @pytest.mark.parametrize("kind", ["scales", "orders"])
 def test_folds_change_what_the_file_has(model: GGUFFile, tmp_path: Path, kind: Kind) -> None:
     """Not what its tensors are split into, which nothing would write back."""

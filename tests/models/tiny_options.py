@@ -81,11 +81,6 @@ ROUTED = {
 ERNIE = {
     "moe_num_experts": 6, "moe_k": 2, "moe_intermediate_size": 48, "moe_layer_start_index": 1, "pad_token_id": None,
 }  # fmt: skip
-PLM = {
-    "kv_lora_rank": 48, "q_lora_rank": None, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40,
-    "num_key_value_heads": 2, "first_k_dense_replace": 2, "hidden_act": "relu2", "tie_word_embeddings": True,
-}  # fmt: skip
-JAIS = {"num_attention_heads": 4, "num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}
 NTK = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0}
 LLAMA4 = {
     "num_hidden_layers": 4, "head_dim": 64, "intermediate_size_mlp": 80, "num_local_experts": 4, "pad_token_id": None,
@@ -124,10 +119,6 @@ LONGROPE = {
     "short_factor": [1 + i / 8 for i in range(32)], "long_factor": [2 + i / 2 for i in range(32)],
 }  # fmt: skip
 PHIMOE = {"num_local_experts": 6, "num_experts_per_tok": 2}
-MINICPM3 = {
-    "kv_lora_rank": 48, "q_lora_rank": 24, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40,
-    "num_key_value_heads": 2, "pad_token_id": None,
-}  # fmt: skip
 MIMO2 = {
     "head_dim": 64, "v_head_dim": 48, "num_hidden_layers": 3, "n_routed_experts": 6, "num_experts_per_tok": 2,
     "moe_intermediate_size": 48, "sliding_window": WINDOW, "rope_parameters": {
@@ -171,11 +162,6 @@ KIMI_LINEAR = {
     "eos_token_id": 2,
 }  # fmt: skip
 """What norms of short vectors add is 1e-6 in transformers, whatever the configuration says."""
-PLAMO2 = {
-    "num_hidden_layers": 4, "hidden_size_per_head": 64, "attention_window_size": WINDOW, "full_attention_idx": [3],
-    "rope_theta": 1e4, "rope_local_theta": 5e3, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_num_heads": 4,
-    "mamba_step": 2, "mamba_enabled": True, "mamba_chunk_size": 256, "tie_word_embeddings": True,
-}  # fmt: skip
 PLAMO3 = {
     "num_hidden_layers": 3, "head_dim": 64, "window_size": WINDOW, "sliding_window_pattern": 2, "rope_theta": 1e6,
     "rope_local_theta": 5e3, "rope_scaling_factor": 1, "tie_word_embeddings": True,
@@ -184,11 +170,6 @@ RWKV7 = {
     "num_hidden_layers": 3, "head_dim": 64, "norm_eps": 1e-5, "decay_low_rank_dim": 32, "a_low_rank_dim": 24,
     "v_low_rank_dim": 16, "gate_low_rank_dim": 40, "tie_word_embeddings": False,
 }  # fmt: skip
-ARWKV7 = {
-    **RWKV7, "decay_low_rank_dim": 64, "a_low_rank_dim": 64, "v_low_rank_dim": 32, "gate_low_rank_dim": 128,
-    "wkv_has_gate": True, "wkv_has_group_norm": True,
-}  # fmt: skip
-RWKV6 = {"num_hidden_layers": 3, "head_size": 64, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": False}
 DELTA_NET_EXPERTS = {
     **DELTA_NET, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48,
     "shared_expert_intermediate_size": 80,

@@ -2,40 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from octavo.huggingface.rope import rope_keys, rope_kind
 from octavo.huggingface.wrapper import WRAPPERS
 from octavo.io.gguf import PlainMetadata
 from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
-from octavo.models import ARCHITECTURES, Architecture, Hyperparams
+from octavo.models import ARCHITECTURES, Architecture, Hyperparams, registry
 from octavo.models.config import Config, Keys, brief, rope_parameters
 from octavo.models.hparams import LIMITS
 from octavo.models.refusal import unknown
 
 FF, CONTEXT, HEADS = "feed_forward_length", "context_length", "attention.head_count"
-CLASSES = {name: architecture for architecture in ARCHITECTURES.values() for name in architecture.classes}
-"""Architectures by the class that config.json names under `architectures`."""
+Classes = Mapping[str, Architecture[Any]]
+
+
+def classes_of(architectures: Iterable[Architecture[Any]]) -> Classes:
+    """Architectures by the class that config.json names under `architectures`.
+
+    "A with KEY" is what class A means where config.json gives KEY a value other than 0, false and null, and
+    "A with KEY PART" where that value has a part, and "A with KEY only PART ..." where it is a list of no others.
+    """
+    return {name: architecture for architecture in architectures for name in architecture.classes}
+
+
+CLASSES = classes_of(ARCHITECTURES.values())
+"""Those of Octavo's own architectures."""
 
 
 def find_class(config: Config) -> str:
-    """The model's class, one of CLASSES. Raises ModelError for one that is not known.
+    """The model's class, of Octavo's own architectures or of installed ones. Raises ModelError for any other."""
+    return _find(config)[0]
 
-    "A with KEY" in CLASSES is what class A means where config.json gives KEY a value other than 0, false and null, and
-    "A with KEY PART" where that value has a part, and "A with KEY only PART ..." where it is a list of no others.
-    """
+
+def find_architecture(config: Config) -> Architecture[Any]:
+    """The architecture of the model's class. Raises ModelError where that is not known."""
+    return _find(config)[1]
+
+
+def _find(config: Config) -> tuple[str, Architecture[Any]]:
     names = config.values.get("architectures")
     name = names[0] if isinstance(names, list) and names else names
-    for other in CLASSES:
-        if other.startswith(f"{name} with ") and _has(config, *other.split(" ")[2:]):
-            return other
     if name is None:
         raise config.error("architectures", "is missing", 'the model\'s class, as in ["LlamaForCausalLM"]')
-    if not isinstance(name, str) or name not in CLASSES:
+    found = _find_in(CLASSES, config, str(name))
+    if found is None:
+        found = _find_in(classes_of(registry.installed().values()), config, str(name))
+    if found is None:
         known = (other for other in (*CLASSES, *WRAPPERS) if " with " not in other)
         raise config.error("architectures", unknown(str(name), known))
-    return name
+    return found
+
+
+def _find_in(classes: Classes, config: Config, name: str) -> tuple[str, Architecture[Any]] | None:
+    for other, architecture in classes.items():
+        if other.startswith(f"{name} with ") and _has(config, *other.split(" ")[2:]):
+            return other, architecture
+    return (name, classes[name]) if name in classes else None
 
 
 def _has(config: Config, key: str, *parts: str) -> bool:
@@ -47,7 +71,7 @@ def _has(config: Config, key: str, *parts: str) -> bool:
 
 def in_usual_words(config: Config) -> Config:
     """config.json with the usual names for keys that its architecture calls otherwise."""
-    architecture = CLASSES[find_class(config)]
+    architecture = find_architecture(config)
     aliases = architecture.key_aliases
     values = {aliases[key]: value for key, value in config.values.items() if key in aliases}
     config.read.update(aliases)
@@ -56,8 +80,7 @@ def in_usual_words(config: Config) -> Config:
 
 def read_keys(config: Config) -> Keys:
     """The model's fields of metadata. Raises ModelError for what is missing, contradicts itself, or is not computed."""
-    name = find_class(config)
-    architecture = CLASSES[name]
+    name, architecture = _find(config)
     own = architecture.classes[name](config)
     _refuse(config, architecture, own)
     keys = {**_sizes(config, own), **own, **rope_keys(config, architecture), **own}
@@ -66,7 +89,7 @@ def read_keys(config: Config) -> Keys:
 
 def read_hyperparams(config: Config, keys: Keys, numbers: Mapping[str, list[float]] | None = None) -> Hyperparams:
     """The hyperparameters that `keys`, those of a config.json, and whole keys of metadata, `numbers`, give."""
-    architecture = CLASSES[find_class(config)]
+    architecture = find_architecture(config)
     name = architecture.name
     metadata = PlainMetadata(
         config.file, {f"{name}.{field}": value for field, value in keys.items()} | {**(numbers or {})}

@@ -9,7 +9,7 @@ from typing import Any
 
 from octavo.huggingface import world_vocab
 from octavo.huggingface.added import added_beside, flag_keys
-from octavo.huggingface.config import CLASSES, find_class, in_usual_words, read_hyperparams, read_keys
+from octavo.huggingface.config import find_architecture, in_usual_words, read_hyperparams, read_keys
 from octavo.huggingface.ends import end_keys, listed_ends
 from octavo.huggingface.generation import sampling_keys
 from octavo.huggingface.orders import Moved
@@ -56,7 +56,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
     checkpoint = Checkpoint.open(folder)
     whole = Config(checkpoint.config, checkpoint.path("config.json"))
     config = in_usual_words(text_part(checkpoint, whole))
-    architecture, sentence = CLASSES[find_class(config)], read_sentence(checkpoint)
+    architecture, sentence = find_architecture(config), read_sentence(checkpoint)
     keys = read_keys(config) | sentence.keys
     numbers = layer_numbers(checkpoint, architecture, keys["block_count"])
     hp = read_hyperparams(config, keys, numbers)

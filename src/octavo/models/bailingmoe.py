@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from octavo.models import deepseek, names, routed
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models import layers, names, routed
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import HyperparamReader, read_shared
 from octavo.models.remaking import parted_qkv
 from octavo.models.routed import SOFTMAX, Routed
+from octavo.models.weights import Tensors, Weights
 
 
 def hparams(r: HyperparamReader) -> Routed:
@@ -18,6 +21,15 @@ def hparams(r: HyperparamReader) -> Routed:
     if found.n_dense:
         raise r.error(routed.N_DENSE, f"is {found.n_dense}", "0, as all layers have experts")
     return found
+
+
+def tensors(hp: Routed) -> Tensors:
+    attention = layers.attention_tensors(hp, output_bias=True)
+    return layers.model_tensors(hp, lambda i: attention | routed.feed_forward_tensors(hp, i))
+
+
+def build(g: GraphBuilder, hp: Routed, w: Weights) -> Node:
+    return routed.graph(g, hp, w, layers.qkv)
 
 
 def config_keys(config: Config) -> Keys:
@@ -30,8 +42,8 @@ ARCH = Architecture(
     name="bailingmoe",
     hparams=hparams,
     keys=routed.KEYS,
-    tensors=deepseek.tensors,
-    build=deepseek.build,
+    tensors=tensors,
+    build=build,
     classes={"BailingMoeForCausalLM": config_keys},
     names=names.NORMS | names.ROUTED | {
         "attention.query_key_value": "attn_q attn_k attn_v", "attention.dense": "attn_output",

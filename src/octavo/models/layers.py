@@ -219,11 +219,6 @@ def scaled(g: GraphBuilder, x: Node, scale: float) -> Node:
     return x if scale == 1 else g.mul(x, constant(np.full(width, scale, np.float32), f"{x.name}.scale"))
 
 
-def clipped(g: GraphBuilder, x: Node, most: float) -> Node:
-    """x, each value of a magnitude of `most` at most; x itself where that is 0."""
-    return g.clamp(x, -most, most) if most else x
-
-
 def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, *, normalized: bool = True) -> Node:
     """Each token through its most likely experts, weighted by their shares of the router's probability.
 

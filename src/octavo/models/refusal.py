@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from octavo.errors import ModelError, shown
+from octavo.errors import INSTALL_LEGACY, ModelError, shown
 from octavo.io.foreign import adapter
 from octavo.io.gguf import GGUFFile
 
@@ -20,6 +20,18 @@ _NO_MODELS = {
 _TYPES = {"clip": "mmproj", "controlvector": "controlvector"}
 """What files of an architecture are, whatever their type says."""
 _LONGEST = 80
+LEGACY = frozenset(
+    """arctic arwkv7 baichuan bloom chatglm codeshell dbrx deepseek falcon gptj gptneox grovemoe internlm2 jais minicpm3
+    mpt olmo openelm orion plamo plamo2 plm qwen refact rwkv6 smallthinker stablelm starcoder xverse
+    ArcticForCausalLM BaiChuanForCausalLM BaichuanForCausalLM BloomForCausalLM BloomModel
+    ChatGLMForConditionalGeneration ChatGLMModel CodeShellForCausalLM DbrxForCausalLM DeepseekForCausalLM
+    FalconForCausalLM GPTBigCodeForCausalLM GPTJForCausalLM GPTNeoXForCausalLM GPTRefactForCausalLM GlmForCausalLM
+    GroveMoeForCausalLM InternLM2ForCausalLM JAISLMHeadModel MPTForCausalLM MiniCPM3ForCausalLM MptForCausalLM
+    OlmoForCausalLM OpenELMForCausalLM OrionForCausalLM PLMForCausalLM Plamo2ForCausalLM PlamoForCausalLM
+    QWenLMHeadModel Rwkv6ForCausalLM RwkvHybridForCausalLM SmallThinkerForCausalLM StableLmForCausalLM
+    XverseForCausalLM""".split()
+)
+"""Architectures of the package octavo-legacy as GGUF names them, and the classes that config.json names."""
 
 
 def require_model(file: GGUFFile) -> None:
@@ -35,7 +47,9 @@ def require_model(file: GGUFFile) -> None:
 
 def unknown(name: str, known: Iterable[str], what: str = "") -> str:
     """That Octavo can't run `name`, which is a `what`, the up to three of the `known` names that are nearest to it, and
-    where all are listed."""
+    where all are listed; or which package brings it."""
+    if name in LEGACY:
+        return f"{what}{shown(name)} needs the package octavo-legacy ({INSTALL_LEGACY})"
     stems = {_stem(other): other for other in known}
     close = ", ".join(stems[stem] for stem in get_close_matches(_stem(name), stems, n=3, cutoff=0.65))
     near = f" (nearest: {close})" if close else ""

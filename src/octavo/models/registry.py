@@ -1,151 +1,56 @@
-"""The architectures that Octavo runs, and from a file to its model."""
+"""The architectures that Octavo runs, its own and those of installed packages, and from a file to its model."""
 
 from __future__ import annotations
 
+import os
+import pkgutil
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any
 
 from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile
-from octavo.models import (
-    afmoe,
-    apertus,
-    arcee,
-    arctic,
-    arwkv7,
-    baichuan,
-    bailingmoe,
-    bailingmoe2,
-    bert,
-    bitnet,
-    bloom,
-    chatglm,
-    codeshell,
-    cohere2,
-    command_r,
-    dbrx,
-    deci,
-    deepseek,
-    deepseek2,
-    dots1,
-    ernie4_5,
-    ernie4_5_moe,
-    eurobert,
-    exaone,
-    exaone4,
-    exaone_moe,
-    falcon,
-    falcon_h1,
-    gemma,
-    gemma2,
-    gemma3,
-    gemma3n,
-    gemma4,
-    gemma_embedding,
-    glm4,
-    glm4moe,
-    gpt2,
-    gpt_oss,
-    gptj,
-    gptneox,
-    granite,
-    granitehybrid,
-    granitemoe,
-    grovemoe,
-    hunyuan_dense,
-    hunyuan_moe,
-    hunyuan_vl,
-    internlm2,
-    jais,
-    jais2,
-    jamba,
-    jina_bert_v2,
-    jina_bert_v3,
-    kimi_linear,
-    lfm2,
-    lfm2moe,
-    llama,
-    llama4,
-    llama_embed,
-    maincoder,
-    mamba,
-    mamba2,
-    mimo2,
-    minicpm,
-    minicpm3,
-    minimax_m2,
-    mistral3,
-    mistral4,
-    modern_bert,
-    mpt,
-    nemotron,
-    nemotron_h,
-    nemotron_h_moe,
-    neo_bert,
-    nomic_bert,
-    nomic_bert_moe,
-    olmo,
-    olmo2,
-    olmoe,
-    openelm,
-    orion,
-    paddleocr,
-    pangu_embedded,
-    phi2,
-    phi3,
-    phimoe,
-    plamo,
-    plamo2,
-    plamo3,
-    plm,
-    qwen,
-    qwen2,
-    qwen2moe,
-    qwen2vl,
-    qwen3,
-    qwen3moe,
-    qwen3next,
-    qwen3vl,
-    qwen3vlmoe,
-    qwen35,
-    qwen35moe,
-    refact,
-    rwkv6,
-    rwkv7,
-    seed_oss,
-    smallthinker,
-    smollm3,
-    stablelm,
-    starcoder,
-    starcoder2,
-    step35,
-    xverse,
-)
 from octavo.models.architecture import Architecture, ModelSpec
 from octavo.models.cache_scales import cache_tensors
 from octavo.models.refusal import require_model, unknown
 from octavo.models.weights import check_tensors
 
-ARCHITECTURES: dict[str, Architecture[Any]] = {
-    module.ARCH.name: module.ARCH
-    for module in (
-        llama, qwen2, qwen3, qwen3moe, phi3, gemma3, mistral3, qwen2moe, olmo2, granite, granitemoe, smollm3,
-        qwen3vl, qwen3vlmoe, qwen2vl, gemma, bitnet, minicpm, mistral4, exaone_moe, phimoe, minicpm3, mimo2,
-        step35,
-        gemma2, cohere2, starcoder2, glm4, gpt_oss, deepseek2, llama4, bert, nomic_bert,
-        nomic_bert_moe, modern_bert, gemma_embedding, glm4moe, seed_oss, ernie4_5,
-        ernie4_5_moe, exaone4, hunyuan_dense, hunyuan_moe, minimax_m2, olmoe, dots1, gemma4, jina_bert_v2, afmoe,
-        lfm2, lfm2moe, qwen3next, qwen35, qwen35moe, gemma3n,
-        granitehybrid, nemotron_h, nemotron_h_moe, falcon_h1, mamba2, mamba, jamba,
-        apertus, arcee, nemotron, phi2, stablelm, command_r, gpt2,
-        gptneox, falcon, bailingmoe2, internlm2, exaone, deepseek, starcoder, olmo,
-        chatglm, deci, bailingmoe, mpt, bloom, baichuan,
-        qwen, gptj, jais2, orion, xverse, codeshell, pangu_embedded, maincoder,
-        smallthinker, dbrx, openelm, arctic, plamo, refact, eurobert, llama_embed,
-        jina_bert_v3, neo_bert, jais, plm, grovemoe, kimi_linear, plamo2, plamo3, rwkv7, arwkv7, rwkv6,
-        hunyuan_vl, paddleocr,
-    )
-}  # fmt: skip
-"""By GGUF's `general.architecture`."""
+GROUP = "octavo.architectures"
+"""Entry points of packages that bring architectures: a module for each, by GGUF's `general.architecture`."""
+
+
+def _own() -> Iterator[Architecture[Any]]:
+    """`ARCH` of each module of this package that has one."""
+    for module in pkgutil.iter_modules([os.path.dirname(__file__)], f"{__package__}."):
+        if module.name != __name__ and hasattr(found := import_module(module.name), "ARCH"):
+            yield found.ARCH
+
+
+ARCHITECTURES: dict[str, Architecture[Any]] = {architecture.name: architecture for architecture in _own()}
+"""Octavo's own, by GGUF's `general.architecture`."""
+
+
+@cache
+def installed() -> dict[str, Architecture[Any]]:
+    """Those of installed packages. They are loaded when a model is of none of Octavo's own.
+
+    Raises ModelError for a package that can't be imported, as one of another version may be.
+    """
+    found: dict[str, Architecture[Any]] = {}
+    for point in entry_points(group=GROUP):
+        try:
+            found[point.name] = point.load().ARCH
+        except (ImportError, AttributeError) as error:
+            package = point.dist.name if point.dist else point.value
+            raise ModelError(f"architecture {point.name} of the package {package} can't be loaded: {error}") from error
+    return found
+
+
+def find(name: str) -> Architecture[Any] | None:
+    """The architecture that GGUF calls `name`, Octavo's own or an installed one; None where there is none."""
+    return ARCHITECTURES.get(name) or installed().get(name)
 
 
 def read_model(file: GGUFFile) -> ModelSpec:
@@ -155,9 +60,9 @@ def read_model(file: GGUFFile) -> ModelSpec:
     """
     require_model(file)
     name = file.metadata.get_str("general.architecture")
-    if name not in ARCHITECTURES:
+    architecture = find(name)
+    if architecture is None:
         raise ModelError(unknown(name, ARCHITECTURES, "architecture "), file=file.path)
-    architecture = ARCHITECTURES[name]
     file, metadata = architecture.updated(file)
     shapes = {info.name: tuple(info.shape) for info in file.tensors.values()}
     hparams = architecture.read(metadata, file.path, shapes)

@@ -104,20 +104,6 @@ def order_moved(order: LazyTensor, columns: AnyArray) -> LazyTensor:
     return LazyTensor(order.name, order.format, order.shape, load)
 
 
-def by_kind(rows: AnyArray, groups: int, size: int) -> list[AnyArray]:
-    """Of rows [N, B], `groups` of the queries, the key and the value of as many heads of `size`: q, k and v."""
-    parts = rows.reshape(groups, -1, size, rows.shape[1])
-    kinds = parts[:, :-2], parts[:, -2], parts[:, -1]
-    return [np.ascontiguousarray(kind).reshape(-1, rows.shape[1]) for kind in kinds]
-
-
-def unjoined_heads(name: str, tensor: LazyTensor, hp: Hyperparams) -> LazyTensor:
-    """q, k and v of all heads, one after the other, where a checkpoint has those of heads with one key together."""
-    if not name.endswith(("attn_qkv.weight", "attn_qkv.bias")):
-        return tensor
-    return rows_moved(tensor, lambda rows: np.concatenate(by_kind(rows, hp.n_head_kv, hp.head_dim)))
-
-
 def parted_qkv(name: str, tensor: LazyTensor, hp: Hyperparams, *, turned: bool = False) -> LazyTensor:
     """q, k or v, or a bias of one, of a matrix that has the rows of q, then of k, then of v; others as they are.
 

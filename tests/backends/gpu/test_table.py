@@ -16,7 +16,7 @@ from tests.models.tiny_options import WINDOW
 from tests.test_packages import wanted
 
 FEW = WINDOW + 2
-NEWER = {"granitehybrid-odd", "mamba2", "minicpm3-long", "minimax-m2", "orion"}
+NEWER = {"granitehybrid-odd", "mamba2", "minimax-m2"}
 """What transformers computes, or writes down, rightly only from the version on that the extra `test` asks for."""
 
 

@@ -50,25 +50,19 @@ QUICK = [("mixtral", "scales"), ("glm4-odd", "orders"), ("deepseek2-v3", "scales
 each layer, and values that are normed; the delta rule."""
 QUICK_ROTATED = ("glm4-odd", "starcoder2")
 """Heads only, of a size that is no power of two; layer norms, and an output matrix that is the embedding."""
-BEHIND = (
-    "bloom", "gemma2", "gemma3", "gemma3n", "gemma4", "olmo2", "glm4", "exaone4", "afmoe", "rwkv6", "rwkv7", "arwkv7",
-    "plamo2", "plamo3",
-)  # fmt: skip
+BEHIND = {"gemma2", "gemma3", "gemma3n", "gemma4", "olmo2", "glm4", "exaone4", "afmoe", "rwkv7", "plamo3"}
 """Architectures with norms behind attention and feed-forward, or behind the embedding."""
-STAYING = ("gemma4-moe", "rwkv6", "rwkv6-odd", "rwkv7", "rwkv7-odd", "arwkv7", "arwkv7-odd")
+STAYING = {"gemma4-moe", "rwkv7", "rwkv7-odd"}
 """Those whose residual stream has one order: a norm before the router has weights that are no tensor of the file, or
 channels are mixed with those of the token before in the order of the file."""
 TAPS = ("conv1d.weight", "shortconv.conv.weight", *(f"conv1d_{n}.weight" for n in "qkv"), ".ssm_a", ".ssm_d",
         "ssm_norm.weight", *(f"attn_{n}_norm.weight" for n in "qk"))  # fmt: skip
 """Of convolutions, whose channels stay, and rates and norms of heads as matrices."""
-GATED = ("afmoe", "rwkv6", "rwkv7", "arwkv7")
+GATED = {"afmoe", "rwkv7"}
 """Those of BEHIND with a gate behind attention or what stands for it, so that heads can't be turned either."""
 
 
-FIXED = {
-    **dict.fromkeys(("olmo-clipped", "mpt-clipped", "mamba-falcon"), 0.75),
-    **dict.fromkeys(("rwkv7", "rwkv7-odd", "arwkv7", "arwkv7-odd"), 0.8), **dict.fromkeys(("rwkv6", "rwkv6-odd"), 1),
-}  # fmt: skip
+FIXED = {"mamba-falcon": 0.75, "rwkv7": 0.8, "rwkv7-odd": 0.8}
 """Models whose q, k and v are clipped, whose scans are told normed numbers without weights, or whose tokens are mixed
 with the one before, so that no scale goes through: the share of matrices that none reaches."""
 

@@ -15,8 +15,8 @@ from octavo.formats.rare import RARE, block_layout
 from octavo.formats.spec import F32
 from octavo.formats.table import FORMATS
 from octavo.io.gguf import GGUFFile, TensorInfo
-from octavo.models import ARCHITECTURES
 from octavo.models.refusal import require_model
+from octavo.models.registry import find
 from octavo.models.weights import INPUT_SCALE, SCALE, scale_name, scale_of
 from octavo.quantizers.mix.mixing import Facts
 
@@ -84,12 +84,13 @@ def gguf_source(file: GGUFFile) -> Source:
     """An open GGUF file, split or not, as a source. Raises GGUFError or ModelError where it lacks what mixing needs."""
     require_model(file)
     arch, tensors = file.metadata.get_str("general.architecture"), []
+    known = find(arch) is not None
     for info in file.tensors.values():
 
         def load(name: str = info.name) -> QTensor:
             return file.tensor(name, copy=True)  # a copy, as the file may be cut while it is open
 
-        scale, beside = _scale(file, info) if arch in ARCHITECTURES else (None, ())
+        scale, beside = _scale(file, info) if known else (None, ())
         tensors.append(SourceTensor(info.name, info.shape, info.type_name, load, scale, beside))
     kind = file.metadata.get_str("general.type", "model")
     if kind != "model":
@@ -134,5 +135,6 @@ def model_facts(arch: str, layers: int, heads: int, kv_heads: int, experts: int)
     if heads < 0 or kv_heads < 0 or experts < 0:
         raise GGUFError(f"{heads} heads, {kv_heads} of keys, {experts} experts", allowed="none below 0")
     shared = heads // kv_heads if kv_heads else 0
-    big = layers == 80 and arch in ARCHITECTURES and ARCHITECTURES[arch].is_70b(heads, kv_heads, experts)
+    known = find(arch)
+    big = layers == 80 and known is not None and known.is_70b(heads, kv_heads, experts)
     return Facts(layers, shared, experts, big)

@@ -11,6 +11,7 @@ from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, RMS_EPS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
+from octavo_legacy.shared import clipped
 
 CLIP = "attention.clamp_kqv"
 NORM = "attn_output_norm"
@@ -41,7 +42,7 @@ def build(g: GraphBuilder, hp: Dbrx, w: Weights) -> Node:
     for i in range(hp.n_layer):
         b = w.block(i)
         h = layers.linear(g, b, "attn_qkv", layers.layer_norm(g, hp, b, "attn_norm", x))
-        q, k, v = g.columns(layers.clipped(g, h, hp.clip), hp.n_head * hp.head_dim, kv, kv)
+        q, k, v = g.columns(clipped(g, h, hp.clip), hp.n_head * hp.head_dim, kv, kv)
         q, k, v = g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
         x = g.add(x, layers.linear(g, b, "attn_output", h))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.models.alibi import attend_by_distance, put_layer_norms
+from alibi import attend_by_distance, put_layer_norms
 
 EMBEDDINGS, LOGITS = 4.0, 0.3
 

@@ -10,8 +10,8 @@ from octavo.models import gpt2, layers
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, layer_norm_keys
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.remaking import unjoined_heads
 from octavo.models.weights import Tensors, Weights, vector
+from octavo_legacy.shared import unjoined_heads
 
 MOST = "attention.max_alibi_bias"
 USUAL, LENGTH = 8.0, 2048

@@ -13,6 +13,7 @@ from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import LAYER_NORM_EPS, RMS_EPS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights
+from octavo_legacy.shared import clipped
 
 NORMS = ("attn_norm.weight", "ffn_norm.weight", "output_norm.weight")
 CLIP = "attention.clamp_kqv"
@@ -42,7 +43,7 @@ def build(g: GraphBuilder, hp: Olmo, w: Weights) -> Node:
     for i in range(hp.n_layer):
         b = w.block(i)
         h = g.layer_norm(x, ones, None, hp.eps)
-        q, k, v = (layers.clipped(g, layers.linear(g, b, f"attn_{n}", h), hp.clip) for n in "qkv")
+        q, k, v = (clipped(g, layers.linear(g, b, f"attn_{n}", h), hp.clip) for n in "qkv")
         q, k, v = g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
         h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
         x = g.add(x, layers.linear(g, b, "attn_output", h))

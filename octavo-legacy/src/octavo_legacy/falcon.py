@@ -8,8 +8,8 @@ from octavo.models import layers
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, layer_norm_keys
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.remaking import unjoined_heads
 from octavo.models.weights import Expected, Tensors, Weights, vector
+from octavo_legacy.shared import unjoined_heads
 
 SECOND = "attn_norm_2"
 """The norm before attention where that has one of its own; `attn_norm` is that before the feed-forward then."""

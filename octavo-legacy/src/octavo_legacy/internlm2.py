@@ -8,7 +8,8 @@ from octavo.models import llama
 from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys
 from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
-from octavo.models.remaking import by_kind, neighbouring, rows_moved
+from octavo.models.remaking import neighbouring, rows_moved
+from octavo_legacy.shared import by_kind
 
 
 def hparams(r: HyperparamReader) -> Hyperparams:

@@ -11,6 +11,7 @@ from octavo.models.architecture import Architecture
 from octavo.models.config import Config, Keys, layer_norm_keys
 from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
 from octavo.models.weights import Tensors, Weights, matrix, vector
+from octavo_legacy.shared import clipped
 
 MOST, CLIP = "attention.max_alibi_bias", "attention.clamp_kqv"
 HEADS = {"multihead_attention": None, "multiquery_attention": 1}
@@ -57,7 +58,7 @@ def build(g: GraphBuilder, hp: Mpt, w: Weights) -> Node:
     for i in range(hp.n_layer):
         b = w.block(i)
         h = layers.linear(g, b, "attn_qkv", layers.layer_norm(g, hp, b, "attn_norm", x))
-        q, k, v = g.columns(layers.clipped(g, h, hp.clip), *sizes)
+        q, k, v = g.columns(clipped(g, h, hp.clip), *sizes)
         heads = g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
         h = g.attention(*heads, layer=i, scale=hp.attention_scale, alibi=hp.alibi)
         x = g.add(x, layers.linear(g, b, "attn_output", h))
