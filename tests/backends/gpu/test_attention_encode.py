@@ -11,7 +11,8 @@ import torch
 from octavo.backends.gpu.attention import prefill_8bit_launch
 from octavo.backends.gpu.attention.arguments import PagedCache
 from octavo.backends.gpu.attention.prefill_8bit_launch import BLOCK, EightsShape
-from octavo.backends.gpu.device.torch_device import INTERPRETER, memory, target
+from octavo.backends.gpu.device import memory
+from octavo.backends.gpu.device.torch_device import INTERPRETER, target
 from octavo.backends.gpu.launch.context import Context
 from octavo.errors import OctavoError, UsageError
 from octavo.graph.node import PAGE_SIZE, Node

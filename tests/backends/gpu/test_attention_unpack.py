@@ -11,7 +11,8 @@ import torch
 from octavo.backends.gpu.attention import prefill_hopper_launch
 from octavo.backends.gpu.attention.arguments import PagedCache
 from octavo.backends.gpu.attention.prefill_hopper_launch import PrefillShape
-from octavo.backends.gpu.device.torch_device import memory, target
+from octavo.backends.gpu.device import memory
+from octavo.backends.gpu.device.torch_device import target
 from octavo.backends.gpu.launch.context import Context
 from octavo.graph.node import PAGE_SIZE, Node
 from octavo.graph.ops import apply

@@ -16,9 +16,8 @@ import pytest
 import torch
 
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.device import torch_device
+from octavo.backends.gpu.device import driver, torch_device
 from octavo.backends.gpu.device.driver import Card, Driver
-from octavo.backends.gpu.device.torch_device import driver
 from octavo.errors import BackendError, DeviceMemoryError
 
 

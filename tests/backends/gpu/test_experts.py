@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.device.torch_device import memory
+from octavo.backends.gpu.device import memory
 from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import dispatch

@@ -116,6 +116,7 @@ def logits(path: Path, backend: Any) -> np.ndarray:
     return Engine(read_model(GGUFFile.open(path)), [backend], EngineConfig(n_ctx=64)).step([Feed(Tokens(), [5])])[0]
 
 
+@pytest.mark.slow
 def test_model(tmp_path: Path) -> None:
     """A step of a model: norms and SwiGLU between products are no launches, but for the first and the last norm."""
     shape = ModelShape("llama", 1, 256, 256, 2, 1, 128, 66, False)

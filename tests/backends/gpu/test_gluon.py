@@ -89,7 +89,7 @@ def int8_product() -> None:
 
 def test_a_name_that_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Every kernel needs it, and one line says so."""
-    for name in ("gluon_names", *gluon.MODULES.values()):
+    for name in ("compile.gluon_names", *gluon.MODULES.values()):
         monkeypatch.delitem(sys.modules, f"{gluon.FOLDER}.{name}", raising=False)
     for name in ("async_load", "async_copy_global_to_shared"):
         monkeypatch.delattr(tma, name, raising=False)

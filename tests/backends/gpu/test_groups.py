@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu.device.torch_device import target
-from octavo.backends.gpu.launch.call import values
+from octavo.backends.gpu.launch import values
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.launch import product
 from octavo.backends.gpu.matmul.w4a16.weight_only import dequantize_stored, matmul_stored

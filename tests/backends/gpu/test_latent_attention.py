@@ -11,7 +11,7 @@ import pytest
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.attention import tiles
-from octavo.backends.gpu.device.torch_device import memory
+from octavo.backends.gpu.device import memory
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import OpCase, compare, run
 from octavo.formats.cache import CacheConstants

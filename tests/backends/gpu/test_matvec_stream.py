@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu.device.torch_device import target
-from octavo.backends.gpu.launch.call import values
+from octavo.backends.gpu.launch import values
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.launch import product
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent

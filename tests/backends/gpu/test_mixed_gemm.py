@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu.device.torch_device import memory, target
+from octavo.backends.gpu.device import memory
+from octavo.backends.gpu.device.torch_device import target
 from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation, activation_bytes

@@ -11,7 +11,7 @@ import torch
 
 from octavo.backends.gpu.device.memory import weight_bytes
 from octavo.backends.gpu.device.torch_device import target
-from octavo.backends.gpu.launch.call import values
+from octavo.backends.gpu.launch import values
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.launch import product, product_pair

@@ -1,5 +1,5 @@
 """Kernels compiled in processes of their own, where there are many of them: Triton reads their sources in Python, of
-which one thread of a process runs at a time. `compile_process` is what such a process runs.
+which one thread of a process runs at a time. `worker` is what such a process runs.
 
 It is told what to compile on its standard input, leaves the compiled kernel in an entry of the folder of compiled
 kernels, and says on its standard output whether that worked. Where it did not, this process compiles by itself, and
@@ -79,7 +79,7 @@ def _start() -> subprocess.Popen[bytes] | None:
     paths = os.pathsep.join(path for path in sys.path if path)
     try:
         return subprocess.Popen(
-            [sys.executable, "-m", f"{__package__}.compile_process"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            [sys.executable, "-m", f"{__package__}.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths},
         )  # fmt: skip
     except OSError as error:
