@@ -10,8 +10,8 @@ import pytest
 
 from legacy_cases import CASES
 from octavo.huggingface.config import classes_of
-from octavo.models.refusal import LEGACY
-from octavo.models.registry import installed
+from octavo.models.shared.refusal import LEGACY
+from octavo.models.shared.registry import installed
 from tests.huggingface import test_class_docs as docs
 from tests.models import test_names as names
 from tests.models import test_table as table

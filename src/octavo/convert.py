@@ -32,7 +32,7 @@ from octavo.io.gguf.part import MAGIC
 from octavo.io.missing import require_there
 from octavo.io.regular import open_regular
 from octavo.models import Hyperparams, read_model
-from octavo.models.weights import ORDER, SCALE, scale_name, weight_of
+from octavo.models.shared.weights import ORDER, SCALE, scale_name, weight_of
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
 from octavo.quantizers.job.plan import Job, Progress, StrPath, plan, require_ready

@@ -11,7 +11,7 @@ from octavo.errors import UsageError
 from octavo.evals.cache_scales import tensors_of, write_scales
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
-from octavo.models.cache_scales import static_scales
+from octavo.models.shared.cache_scales import static_scales
 from octavo.quantizers.calibration import ChannelStatistics
 from octavo.quantizers.calibration.statistics import Statistics
 from tests.runtime import tiny

@@ -14,7 +14,7 @@ from octavo.errors import FileError, UsageError
 from octavo.evals.cache_scales import require_scales, write_scales
 from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.models import ModelSpec, read_model
-from octavo.models.cache_scales import static_scales
+from octavo.models.shared.cache_scales import static_scales
 from octavo.quantizers.calibration import ChannelStatistics
 from octavo.quantizers.calibration.statistics import Statistics
 from tests.huggingface.published import PUBLISHED

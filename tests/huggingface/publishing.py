@@ -17,7 +17,7 @@ from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import read_model
-from octavo.models.config import Config
+from octavo.models.shared.config import Config
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.convert.folders import write
 from tests.huggingface.modules import save

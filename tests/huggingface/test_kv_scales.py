@@ -17,7 +17,7 @@ from octavo.errors import ModelError
 from octavo.formats.spec import F32
 from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.models import read_model
-from octavo.models.cache_scales import static_scales
+from octavo.models.shared.cache_scales import static_scales
 from tests.huggingface.modules import save
 from tests.huggingface.published import PUBLISHED, Published
 from tests.huggingface.publishing import publish, read_module

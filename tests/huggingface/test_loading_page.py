@@ -26,7 +26,7 @@ from octavo.huggingface.layouts import (
     writer_keys,
 )
 from octavo.io.safetensors import Checkpoint
-from octavo.models import keys
+from octavo.models.shared import keys
 
 PAGE = (Path(__file__).parents[2] / "docs/loading.md").read_text()
 NORM = "Normalize"

@@ -21,7 +21,7 @@ from safetensors import safe_open
 
 from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.io.safetensors import Checkpoint
-from octavo.models.config import Config
+from octavo.models.shared.config import Config
 from tests.convert.folders import write
 from tests.huggingface.publishing import values_of
 from tests.huggingface.writers.codes import E2M1

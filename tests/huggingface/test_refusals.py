@@ -8,7 +8,7 @@ import pytest
 
 from octavo.errors import ModelError
 from octavo.huggingface.config import read_hyperparams, read_keys
-from octavo.models.config import Config
+from octavo.models.shared.config import Config
 from tests.models.checkpoints import BASE
 
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 64}

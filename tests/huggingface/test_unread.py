@@ -12,7 +12,8 @@ from gguf.constants import Keys
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from octavo.models import keys, read_model
+from octavo.models import read_model
+from octavo.models.shared import keys
 from octavo.runtime.options import recommended
 from tests.convert import folders
 from tests.models import embedding_checkpoints

@@ -14,7 +14,7 @@ from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.huggingface.config import CLASSES, read_hyperparams, read_keys
 from octavo.huggingface.rope import rope_tensors
-from octavo.models.config import Config
+from octavo.models.shared.config import Config
 from octavo.quantizers.checkpoint import quantize_checkpoint
 from tests.convert.folders import save
 from tests.models.checkpoints import BASE, Case

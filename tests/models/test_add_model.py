@@ -13,9 +13,10 @@ from octavo.errors import ModelError
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import GGUFFile, write_gguf
-from octavo.models import ARCHITECTURES, Architecture, layers, read_model
-from octavo.models.hparams import Hyperparams, read_shared
-from octavo.models.weights import Tensors, Weights
+from octavo.models import ARCHITECTURES, Architecture, read_model
+from octavo.models.shared import layers
+from octavo.models.shared.hparams import Hyperparams, read_shared
+from octavo.models.shared.weights import Tensors, Weights
 from octavo.runtime.engine.engine import Engine, EngineConfig
 
 V, D, F = 48, 32, 64

@@ -17,7 +17,7 @@ import octavo
 from octavo.errors import FileError, GGUFError, ModelError
 from octavo.io.gguf import GGUFFile, TypedValue, ValueType, write_gguf
 from octavo.models import read_model
-from octavo.models.refusal import unknown
+from octavo.models.shared.refusal import unknown
 from octavo.quantizers.job.quantize import quantize_file
 from tests.limits import processor_time
 from tests.runtime import tiny

@@ -20,8 +20,8 @@ from octavo.formats import by_name, channel_format, dequantize, group_format, qu
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, LazyTensor, write_gguf
 from octavo.models import read_model
-from octavo.models.remaking import multiplied
-from octavo.models.routed import SHARED_WIDTH
+from octavo.models.shared.remaking import multiplied
+from octavo.models.shared.routed import SHARED_WIDTH
 from tests.convert import folders
 from tests.models.table import TOKENS, error, logits, save_only, saved
 from tests.models.test_hostile import refused

@@ -12,8 +12,9 @@ import pytest
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from octavo.models import ARCHITECTURES, read_model, registry
-from octavo.models.refusal import LEGACY
+from octavo.models import ARCHITECTURES, read_model
+from octavo.models.shared import registry
+from octavo.models.shared.refusal import LEGACY
 from octavo.quantizers.job.source import gguf_source
 from tests.convert import folders
 from tests.models.checkpoints import CASES
@@ -67,12 +68,12 @@ def test_entry_points_bring_architectures(
     monkeypatch.delitem(ARCHITECTURES, "qwen3")
     refused(path, ModelError, "can't run architecture 'qwen3' yet")
     registry.installed.cache_clear()
-    points.append(point("qwen3", "octavo.models.qwen3"))
+    points.append(point("qwen3", "octavo.models.dense.qwen3"))
     with GGUFFile.open(path) as file:
         assert read_model(file).architecture is own
 
 
-@pytest.mark.parametrize("value", ["octavo.models.no_such", "octavo.models.names"])
+@pytest.mark.parametrize("value", ["octavo.models.no_such", "octavo.models.shared.names"])
 def test_packages_that_do_not_fit(value: str, points: list[EntryPoint], tmp_path: Path) -> None:
     """As those of another version: what is said names them, and models of Octavo's own architectures run."""
     broken = point("mpt", value)

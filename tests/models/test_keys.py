@@ -13,7 +13,7 @@ import octavo
 from octavo.errors import ModelError, UsageError
 from octavo.io.gguf import GGUFFile, TypedValue, ValueType
 from octavo.models import read_model
-from octavo.models.keys import NEUTRAL, SHARED, UNUSED
+from octavo.models.shared.keys import NEUTRAL, SHARED, UNUSED
 from tests.models.checkpoints import CASES, Case, Write, make
 from tests.models.test_against_transformers import TOKENS, engine, error
 from tests.models.test_hostile import refused

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.io.gguf import GGUFFile
 from octavo.models import ARCHITECTURES, read_model
-from octavo.models.registry import find
+from octavo.models.shared.registry import find
 from tests.models.checkpoints import CASES, Write, make, tensors
 
 NUMBERS = {name: number for number, name in gguf.MODEL_ARCH_NAMES.items()}

@@ -10,7 +10,7 @@ import pytest
 from octavo.errors import ModelError, UsageError
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
-from octavo.models.plamo3 import Plamo3
+from octavo.models.dense.plamo3 import Plamo3
 from octavo.quantizers import quantize_checkpoint
 from tests.convert.folders import edit
 from tests.models.table import save_only

@@ -15,7 +15,7 @@ from octavo.formats.spec import F32
 from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
-from octavo.models.states import Hybrid
+from octavo.models.shared.states import Hybrid
 from octavo.runtime.cache.page_pool import Sequence, page_bytes
 from octavo.runtime.cache.state_pool import slots_for
 from octavo.runtime.engine.batch import Feed

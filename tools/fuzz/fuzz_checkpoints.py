@@ -17,7 +17,7 @@ from tiny_models import Tiny, stored, tiny
 
 from octavo.huggingface.names import checkpoint_name
 from octavo.io.safetensors import TensorHead, write_safetensors
-from octavo.models.registry import ARCHITECTURES
+from octavo.models.shared.registry import ARCHITECTURES
 from octavo.quantizers import quantize_checkpoint
 
 SIDE_FILES = (

@@ -7,11 +7,11 @@ from functools import partial
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers, names
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, expert_keys
-from octavo.models.hparams import Hyperparams, read_shared
-from octavo.models.weights import Tensors, Weights, vector
+from octavo.models.shared import layers, names
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys, expert_keys
+from octavo.models.shared.hparams import Hyperparams, read_shared
+from octavo.models.shared.weights import Tensors, Weights, vector
 
 NORM = "ffn_norm_exps"
 """The norm before the experts; `ffn_norm` is that before the dense feed-forward."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
-from octavo.models import layers, names, rwkv7
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, brief
-from octavo.models.hparams import LIMITS, HyperparamReader
-from octavo.models.remaking import columns_as_rows
-from octavo.models.rwkv7 import COPIED, FF, HEAD, MIXED, RANKS, SHIFTS, Rwkv7
-from octavo.models.states import CONTEXT, NO_ATTENTION, flat, in_shape, without_attention
-from octavo.models.weights import Tensors, Weights, vector
+from octavo.models.recurrent import rwkv7
+from octavo.models.recurrent.rwkv7 import COPIED, FF, HEAD, MIXED, RANKS, SHIFTS, Rwkv7
+from octavo.models.shared import layers, names
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys, brief
+from octavo.models.shared.hparams import LIMITS, HyperparamReader
+from octavo.models.shared.remaking import columns_as_rows
+from octavo.models.shared.states import CONTEXT, NO_ATTENTION, flat, in_shape, without_attention
+from octavo.models.shared.weights import Tensors, Weights, vector
 
 CLASS, GATE, NORM, NORMED = "RwkvHybridForCausalLM", "wkv_has_gate", "wkv_has_group_norm", "wkv_norm_rows"
 RANK = {"w": 64, "a": 64, "v": 32, "g": 128}

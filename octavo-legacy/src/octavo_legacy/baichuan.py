@@ -7,12 +7,12 @@ from functools import partial
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers, names
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
-from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.remaking import parted_qkv
-from octavo.models.weights import Tensors, Weights
+from octavo.models.shared import layers, names
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.remaking import parted_qkv
+from octavo.models.shared.weights import Tensors, Weights
 
 MOST, USUAL = "attention.max_alibi_bias", 8.0
 BY_LAYERS = {32: 0.0, 40: USUAL}

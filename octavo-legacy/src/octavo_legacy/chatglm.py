@@ -8,12 +8,12 @@ from functools import partial
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
-from octavo.models import layers, names
-from octavo.models.architecture import Architecture, Vocabulary
-from octavo.models.config import Config, Keys, rotary_keys
-from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
-from octavo.models.remaking import parted_qkv
-from octavo.models.weights import Tensors, Weights, matrix, vector, with_scales
+from octavo.models.shared import layers, names
+from octavo.models.shared.architecture import Architecture, Vocabulary
+from octavo.models.shared.config import Config, Keys, rotary_keys
+from octavo.models.shared.hparams import HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.remaking import parted_qkv
+from octavo.models.shared.weights import Tensors, Weights, matrix, vector, with_scales
 
 ROLES = ("system", "user", "assistant", "observation")
 """Roles of messages, each with a token of its own in ChatGLM 3."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import gpt2, layers
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, layer_norm_keys
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.weights import Tensors, Weights
+from octavo.models.dense import gpt2
+from octavo.models.shared import layers
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys, layer_norm_keys
+from octavo.models.shared.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.weights import Tensors, Weights
 
 
 def hparams(r: HyperparamReader) -> Hyperparams:

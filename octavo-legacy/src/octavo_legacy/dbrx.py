@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, RMS_EPS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.weights import Tensors, Weights
+from octavo.models.shared import layers
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.hparams import LAYER_NORM_EPS, LIMITS, RMS_EPS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.weights import Tensors, Weights
 from octavo_legacy.shared import clipped
 
 CLIP = "attention.clamp_kqv"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from octavo.models import bailingmoe, names, routed
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
-from octavo.models.hparams import HyperparamReader, read_shared
-from octavo.models.routed import SOFTMAX, Routed
+from octavo.models.moe import bailingmoe
+from octavo.models.shared import names, routed
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.hparams import HyperparamReader, read_shared
+from octavo.models.shared.routed import SOFTMAX, Routed
 
 
 def hparams(r: HyperparamReader) -> Routed:

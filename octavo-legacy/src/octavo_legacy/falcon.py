@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, layer_norm_keys
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.weights import Expected, Tensors, Weights, vector
+from octavo.models.shared import layers
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys, layer_norm_keys
+from octavo.models.shared.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.weights import Expected, Tensors, Weights, vector
 from octavo_legacy.shared import unjoined_heads
 
 SECOND = "attn_norm_2"

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers, qwen3moe
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
-from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.weights import Expected, Tensors, Weights, with_scales
+from octavo.models.moe import qwen3moe
+from octavo.models.shared import layers
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.weights import Expected, Tensors, Weights, with_scales
 
 WIDTH, SIZE, SCALE = "expert_chunk_feed_forward_length", "experts_per_group", "expert_group_scale"
 PUBLISHED = {WIDTH: 128, SIZE: 2, SCALE: 0.05}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from octavo.formats.spec import AnyArray
 from octavo.io.gguf import LazyTensor
-from octavo.models import llama
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
-from octavo.models.hparams import HyperparamReader, Hyperparams, read_shared
-from octavo.models.remaking import neighbouring, rows_moved
+from octavo.models.dense import llama
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.hparams import HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.remaking import neighbouring, rows_moved
 from octavo_legacy.shared import by_kind
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from octavo.formats.spec import F32
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import gpt2, layers
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, brief, layer_norm_keys
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.weights import Tensors, Weights, vector
+from octavo.models.dense import gpt2
+from octavo.models.shared import layers
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys, brief, layer_norm_keys
+from octavo.models.shared.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.weights import Tensors, Weights, vector
 
 MOST, USUAL = "attention.max_alibi_bias", 8.0
 

@@ -12,14 +12,15 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import GGUFFile
 from octavo.io.gguf.metadata import Metadata
-from octavo.models import latent, layers, names, unsplit
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
-from octavo.models.hparams import LIMITS, HyperparamReader, read_shared
-from octavo.models.latent import SIZES, Latent
-from octavo.models.minicpm import BASE_WIDTH, DEPTH_SCALE, EMBEDDING_SCALE
-from octavo.models.phi3 import with_longrope
-from octavo.models.weights import Tensors, Weights
+from octavo.models.dense.minicpm import BASE_WIDTH, DEPTH_SCALE, EMBEDDING_SCALE
+from octavo.models.dense.phi3 import with_longrope
+from octavo.models.shared import latent_attention as latent
+from octavo.models.shared import layers, names, unsplit
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.hparams import LIMITS, HyperparamReader, read_shared
+from octavo.models.shared.latent_attention import SIZES, Latent
+from octavo.models.shared.weights import Tensors, Weights
 
 
 def hparams(r: HyperparamReader) -> Latent:

@@ -8,11 +8,11 @@ import numpy as np
 
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
-from octavo.models import layers, names
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
-from octavo.models.hparams import LAYER_NORM_EPS, RMS_EPS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.weights import Tensors, Weights
+from octavo.models.shared import layers, names
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.hparams import LAYER_NORM_EPS, RMS_EPS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.weights import Tensors, Weights
 from octavo_legacy.shared import clipped
 
 NORMS = ("attn_norm.weight", "ffn_norm.weight", "output_norm.weight")

@@ -7,11 +7,11 @@ from typing import Any
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, brief
-from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.weights import Tensors, Weights, vector
+from octavo.models.shared import layers
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys, brief
+from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.weights import Tensors, Weights, vector
 
 HEADS, KV_HEADS, WIDTH = "attention.head_count", "attention.head_count_kv", "feed_forward_length"
 

@@ -10,12 +10,12 @@ from octavo.formats.spec import AnyArray
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
-from octavo.models import layers, names
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
-from octavo.models.hparams import LIMITS, Hyperparams, read_shared
-from octavo.models.remaking import columns_moved, rows_moved
-from octavo.models.weights import Tensors, Weights
+from octavo.models.shared import layers, names
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.hparams import LIMITS, Hyperparams, read_shared
+from octavo.models.shared.remaking import columns_moved, rows_moved
+from octavo.models.shared.weights import Tensors, Weights
 
 LENGTH = 4096
 """The context that the published model was trained with."""

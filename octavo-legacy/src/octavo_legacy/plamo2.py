@@ -9,16 +9,17 @@ import numpy as np
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
-from octavo.models import layers, plamo3, ssd
-from octavo.models.architecture import Architecture, Vocabulary
-from octavo.models.config import Config, Keys, brief
-from octavo.models.hparams import LIMITS, HyperparamReader, read_shared
-from octavo.models.plamo3 import LOCAL_BASE, SHIFTS
-from octavo.models.rope import Rope
-from octavo.models.ssd import MOST, SIZES, Mamba2, as_vector
-from octavo.models.states import in_shape, of_values, taps_of
-from octavo.models.weights import Tensors, Weights, matrix, vector, with_scales
-from octavo.models.windows import PATTERN, read_windowed
+from octavo.models.dense import plamo3
+from octavo.models.dense.plamo3 import LOCAL_BASE, SHIFTS
+from octavo.models.shared import layers, ssd
+from octavo.models.shared.architecture import Architecture, Vocabulary
+from octavo.models.shared.config import Config, Keys, brief
+from octavo.models.shared.hparams import LIMITS, HyperparamReader, read_shared
+from octavo.models.shared.rope import Rope
+from octavo.models.shared.ssd import MOST, SIZES, Mamba2, as_vector
+from octavo.models.shared.states import in_shape, of_values, taps_of
+from octavo.models.shared.weights import Tensors, Weights, matrix, vector, with_scales
+from octavo.models.shared.windows import PATTERN, read_windowed
 
 HEADS, KV_HEADS, WINDOW = "attention.head_count", "attention.head_count_kv", "attention.sliding_window"
 SPLIT = ("b", "c", "dt")

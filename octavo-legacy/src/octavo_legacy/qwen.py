@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers
-from octavo.models.architecture import Architecture, Vocabulary
-from octavo.models.config import Config, Keys
-from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.weights import Tensors, Weights, vector
+from octavo.models.shared import layers
+from octavo.models.shared.architecture import Architecture, Vocabulary
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.weights import Tensors, Weights, vector
 
 WIDTH = "feed_forward_length"
 

@@ -6,11 +6,11 @@ from functools import partial
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys
-from octavo.models.hparams import LIMITS, Hyperparams, read_shared
-from octavo.models.weights import Tensors, Weights
+from octavo.models.shared import layers
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.hparams import LIMITS, Hyperparams, read_shared
+from octavo.models.shared.weights import Tensors, Weights
 
 ALIBI = 8.0
 """What slopes of heads are made of."""

@@ -13,14 +13,25 @@ from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
-from octavo.models import layers, rwkv7
-from octavo.models.architecture import Architecture, Vocabulary
-from octavo.models.config import Config, Keys, layer_norm_keys
-from octavo.models.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader
-from octavo.models.remaking import columns_as_rows, in_f32
-from octavo.models.rwkv7 import FF, HEAD, NORM_EPS, SHIFTS, WHY_UNWRITTEN, norm_tensors, numbers, shifted, tanh
-from octavo.models.states import CONTEXT, NO_ATTENTION, Hybrid, in_shape, without_attention
-from octavo.models.weights import Expected, Tensors, Weights, matrix, vector, with_scales
+from octavo.models.recurrent import rwkv7
+from octavo.models.recurrent.rwkv7 import (
+    FF,
+    HEAD,
+    NORM_EPS,
+    SHIFTS,
+    WHY_UNWRITTEN,
+    norm_tensors,
+    numbers,
+    shifted,
+    tanh,
+)
+from octavo.models.shared import layers
+from octavo.models.shared.architecture import Architecture, Vocabulary
+from octavo.models.shared.config import Config, Keys, layer_norm_keys
+from octavo.models.shared.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader
+from octavo.models.shared.remaking import columns_as_rows, in_f32
+from octavo.models.shared.states import CONTEXT, NO_ATTENTION, Hybrid, in_shape, without_attention
+from octavo.models.shared.weights import Expected, Tensors, Weights, matrix, vector, with_scales
 
 RANK, DECAY_RANK, RESCALE = "time_mix_extra_dim", "time_decay_extra_dim", "rescale_every_n_layers"
 MIXED = "wkvrg"

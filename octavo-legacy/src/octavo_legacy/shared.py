@@ -8,8 +8,8 @@ from octavo.formats.spec import AnyArray
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
-from octavo.models.hparams import Hyperparams
-from octavo.models.remaking import rows_moved
+from octavo.models.shared.hparams import Hyperparams
+from octavo.models.shared.remaking import rows_moved
 
 
 def clipped(g: GraphBuilder, x: Node, most: float) -> Node:

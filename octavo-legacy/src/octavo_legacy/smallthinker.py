@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models import layers, names
-from octavo.models.architecture import Architecture
-from octavo.models.config import Config, Keys, brief
-from octavo.models.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.routed import GATE, SIGMOID, SOFTMAX
-from octavo.models.weights import Tensors, Weights
-from octavo.models.windows import PATTERN, read_windowed
+from octavo.models.shared import layers, names
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys, brief
+from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.routed import GATE, SIGMOID, SOFTMAX
+from octavo.models.shared.weights import Tensors, Weights
+from octavo.models.shared.windows import PATTERN, read_windowed
 
 PERIOD, WINDOW = 4, "attention.sliding_window"
 """The first of so many layers has neither window nor rope, where there are windows and a file does not say which."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from octavo.models import gpt2
-from octavo.models.config import Config, Keys
+from octavo.models.dense import gpt2
+from octavo.models.shared.config import Config, Keys
 
 
 def config_keys(config: Config) -> Keys:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from octavo.models import llama, names
-from octavo.models.architecture import Architecture
-from octavo.models.hparams import read_shared
+from octavo.models.dense import llama
+from octavo.models.shared import names
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.hparams import read_shared
 
 ARCH = Architecture(
     name="xverse",

@@ -20,7 +20,7 @@ from octavo.graph.names import split_layer
 from octavo.io.atomic import require_room, require_target
 from octavo.io.gguf import LazyTensor, PlainMetadata, write_gguf
 from octavo.models import ARCHITECTURES
-from octavo.models.weights import Tensors
+from octavo.models.shared.weights import Tensors
 from octavo.quantizers.encoding.encoder import ENCODABLE
 from octavo.quantizers.mix.mixing import Choices, fallback, is_kept
 from octavo.text.bytelevel import BYTE_TO_CHAR

@@ -14,7 +14,7 @@ from octavo.sizes import size
 if TYPE_CHECKING:
     from octavo.graph.builder import CacheType
     from octavo.io.gguf import GGUFFile
-    from octavo.models.hparams import Hyperparams
+    from octavo.models.shared.hparams import Hyperparams
     from octavo.runtime import Engine, Model
 
 

@@ -23,7 +23,7 @@ def is_adapter(path: str) -> bool:
     from octavo.huggingface.peft import is_peft_folder
     from octavo.io.gguf import GGUFFile
     from octavo.io.missing import require_there
-    from octavo.models import lora_file
+    from octavo.models.shared import lora_file
 
     require_there(path)
     if os.path.isdir(path):
@@ -60,7 +60,7 @@ def _non_finite(tensor: Any) -> int:
 
 def _of_file(path: str) -> dict[str, Any]:
     from octavo.io.gguf import GGUFFile
-    from octavo.models.lora_file import ALPHA, read_adapter
+    from octavo.models.shared.lora_file import ALPHA, read_adapter
 
     with GGUFFile.open(path) as file:
         adapter = read_adapter(file)

@@ -28,7 +28,7 @@ from octavo.io.safetensors import StoredTensor, write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, INDEX
 from octavo.io.safetensors.writer import TensorHead
 from octavo.models import ModelSpec
-from octavo.models.config import Config
+from octavo.models.shared.config import Config
 
 OPTION, KIND, COMPRESSED = "--cache-scales", "fp8", "compressed-tensors"
 CAN_HAVE = (COMPRESSED, "fp8")

@@ -24,7 +24,7 @@ from octavo.huggingface.coded import values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.models.weights import scale_of
+from octavo.models.shared.weights import scale_of
 from octavo.quantizers.calibration import ChannelStatistics
 from octavo.quantizers.calibration.outliers import channels
 from octavo.quantizers.job.prepared import MadeWeight, Scaled, StaticInput

@@ -83,7 +83,7 @@ def _addition(node: Node, a: Node, b: Node) -> Node:
 
 
 def _scales(user: Node, product: Node) -> bool:
-    """Whether a node multiplies a product by the scale of its weight, see `octavo.models.layers.linear`."""
+    """Whether a node multiplies a product by the scale of its weight, see `octavo.models.shared.layers.linear`."""
     if user.op != "mul" or user.inputs[0] is not product:
         return False
     by = user.inputs[1].inputs[0] if user.inputs[1].op == "gather" else user.inputs[1]

@@ -9,10 +9,11 @@ from octavo.huggingface.rope import rope_keys, rope_kind
 from octavo.huggingface.wrapper import WRAPPERS
 from octavo.io.gguf import PlainMetadata
 from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
-from octavo.models import ARCHITECTURES, Architecture, Hyperparams, registry
-from octavo.models.config import Config, Keys, brief, rope_parameters
-from octavo.models.hparams import LIMITS
-from octavo.models.refusal import unknown
+from octavo.models import ARCHITECTURES, Architecture, Hyperparams
+from octavo.models.shared import registry
+from octavo.models.shared.config import Config, Keys, brief, rope_parameters
+from octavo.models.shared.hparams import LIMITS
+from octavo.models.shared.refusal import unknown
 
 FF, CONTEXT, HEADS = "feed_forward_length", "context_length", "attention.head_count"
 Classes = Mapping[str, Architecture[Any]]

@@ -12,7 +12,7 @@ from octavo.huggingface.ends import EOM, EOS, EOT, KEY
 from octavo.huggingface.generation import SAMPLING
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec
-from octavo.models.rope import Rope
+from octavo.models.shared.rope import Rope
 from octavo.text.specials import ENDS
 
 DTYPES = {"F16": "float16", "BF16": "bfloat16", "F32": "float32"}

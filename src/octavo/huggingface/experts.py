@@ -13,7 +13,7 @@ from octavo.formats.rows import fold
 from octavo.formats.spec import AnyArray
 from octavo.huggingface.layouts.module import packed
 from octavo.io.gguf import LazyTensor
-from octavo.models.architecture import Columns
+from octavo.models.shared.architecture import Columns
 
 Shape = tuple[int, ...]
 Part = tuple[BlockFormat, Shape, Callable[[], QTensor]]

@@ -24,8 +24,8 @@ from octavo.huggingface.wrapper import log_others, text_name, text_part, wrapper
 from octavo.io.gguf import LazyTensor
 from octavo.io.hub.cache import shown_name
 from octavo.io.safetensors import Checkpoint
-from octavo.models.config import Config
-from octavo.models.hparams import Hyperparams
+from octavo.models.shared.config import Config
+from octavo.models.shared.hparams import Hyperparams
 from octavo.text.tokenizer import MOST
 
 RECORD = "octavo_calibration.json"

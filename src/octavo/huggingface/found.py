@@ -10,7 +10,7 @@ from typing import Any
 from octavo.huggingface.heads import is_no_part, is_of_heads
 from octavo.io.gguf import LazyTensor
 from octavo.models import Architecture
-from octavo.models.weights import WHOLE
+from octavo.models.shared.weights import WHOLE
 
 BESIDE = ("bias", "scale", "order", "input_scale")
 """What a layer's weight may have beside it."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.io.gguf import LazyTensor
-from octavo.models.lora import Factored
+from octavo.models.shared.lora import Factored
 
 _DOWN = re.compile(r"(blk\.\d+\.ffn_)down(|_shexp|_exps)\.order")
 _HEADS = re.compile(r"(blk\.\d+\.attn_)v_b\.order")

@@ -19,8 +19,8 @@ from octavo.huggingface.peft import PeftFolder, unwrapped
 from octavo.huggingface.wrapper import text_name
 from octavo.io.gguf import LazyTensor
 from octavo.models import ModelSpec
-from octavo.models.architecture import Columns
-from octavo.models.lora import Factored
+from octavo.models.shared.architecture import Columns
+from octavo.models.shared.lora import Factored
 
 Names = tuple[Mapping[str, str], Mapping[str, str]]
 Shape = tuple[int, int, int]

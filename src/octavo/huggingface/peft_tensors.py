@@ -26,9 +26,9 @@ from octavo.huggingface.wrapper import text_name
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 from octavo.models import Architecture, Hyperparams, ModelSpec
-from octavo.models.lora import Adapter, Factored
-from octavo.models.remaking import columns_as_rows, in_f32, multiplied, rows_moved
-from octavo.models.weights import Tensors
+from octavo.models.shared.lora import Adapter, Factored
+from octavo.models.shared.remaking import columns_as_rows, in_f32, multiplied, rows_moved
+from octavo.models.shared.weights import Tensors
 
 PREFIX = "base_model.model."
 _FACTOR = re.compile(r"(.+)\.lora_(embedding_)?([AB])(?:\.default)?(\.weight)?")

@@ -10,9 +10,9 @@ import numpy as np
 
 from octavo.formats.spec import F32
 from octavo.models import Architecture, Hyperparams
-from octavo.models.config import Config, Keys, brief, rope_parameters
-from octavo.models.hparams import LIMITS
-from octavo.models.rope import LOG_MULTIPLIER, Rope
+from octavo.models.shared.config import Config, Keys, brief, rope_parameters
+from octavo.models.shared.hparams import LIMITS
+from octavo.models.shared.rope import LOG_MULTIPLIER, Rope
 
 ORIGINAL = "original_max_position_embeddings"
 LENGTHS = ("long", "short")

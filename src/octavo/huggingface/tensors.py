@@ -24,10 +24,10 @@ from octavo.huggingface.orders import Moved, absorb_orders, absorb_orders_of_hea
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
-from octavo.models.config import Config
-from octavo.models.hparams import CLASSIFIER
-from octavo.models.remaking import multiplied, neighbouring, of_unit_length, rows_moved
-from octavo.models.weights import Expected
+from octavo.models.shared.config import Config
+from octavo.models.shared.hparams import CLASSIFIER
+from octavo.models.shared.remaking import multiplied, neighbouring, of_unit_length, rows_moved
+from octavo.models.shared.weights import Expected
 
 IGNORED = ("rotary_emb.inv_freq",)
 """Ends of names of tensors that follow from the configuration."""

@@ -13,8 +13,8 @@ from octavo.huggingface import generation
 from octavo.huggingface.added import CONFIG as TOKENIZER
 from octavo.huggingface.added import MAP, MORE, ROLES
 from octavo.io.safetensors import Checkpoint
-from octavo.models.config import Config, Unread, unread_inside
-from octavo.models.keys import is_in, log_unread
+from octavo.models.shared.config import Config, Unread, unread_inside
+from octavo.models.shared.keys import is_in, log_unread
 
 CONFIG_HARMLESS = (
     # What and where the model is.

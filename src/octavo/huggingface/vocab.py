@@ -20,7 +20,7 @@ from octavo.huggingface.tiktoken import is_ranks, merges_of, read_ranks, text_of
 from octavo.huggingface.token_lines import END, breaks, read_token_lines
 from octavo.huggingface.tokenizer_json import TokenizerJson
 from octavo.io.safetensors import Checkpoint
-from octavo.models.architecture import Vocabulary
+from octavo.models.shared.architecture import Vocabulary
 from octavo.text import Tokenizer
 from octavo.text.bpe import NFC
 from octavo.text.plamo2 import BREAKING, WHOLE

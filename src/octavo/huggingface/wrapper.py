@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.io.safetensors import Checkpoint
-from octavo.models.config import Config, Keys, brief
+from octavo.models.shared.config import Config, Keys, brief
 
 log = logging.getLogger("octavo")
 

@@ -28,7 +28,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.io.safetensors import TensorHead
 from octavo.io.safetensors.file import FLOATS
 from octavo.models import ModelSpec, read_model
-from octavo.models.weights import INPUT_SCALE, SCALE, scale_name, scale_of, weight_of
+from octavo.models.shared.weights import INPUT_SCALE, SCALE, scale_name, scale_of, weight_of
 from octavo.quantizers.job.prepared import Prepared
 from octavo.quantizers.job.recode import checked_copy
 from octavo.quantizers.job.report import Report, TensorRow

@@ -13,7 +13,7 @@ from octavo.graph.names import split_layer
 from octavo.io.memory import room
 from octavo.io.named import locate_adapter
 from octavo.models import ModelSpec
-from octavo.models.lora import Adapter, combined
+from octavo.models.shared.lora import Adapter, combined
 from octavo.runtime.arguments import wrong
 
 Path = str | os.PathLike[str]

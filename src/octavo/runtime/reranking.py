@@ -13,7 +13,7 @@ from octavo.errors import ModelError
 from octavo.formats import dequantize
 from octavo.formats.spec import F32
 from octavo.models import ModelSpec
-from octavo.models.bert import Bert
+from octavo.models.encoder.bert import Bert
 from octavo.runtime.embedding import TYPES, Embedder, Pooling, pooled
 
 TEMPLATE = "tokenizer.chat_template.rerank"

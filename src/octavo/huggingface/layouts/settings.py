@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from octavo.errors import ModelError, shown
-from octavo.models.config import Config
+from octavo.models.shared.config import Config
 
 
 class Settings:

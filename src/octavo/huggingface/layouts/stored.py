@@ -12,7 +12,7 @@ from octavo.huggingface.layouts.table import find_layout
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint, StoredTensor
 from octavo.io.safetensors.file import FLOATS
-from octavo.models.config import Config
+from octavo.models.shared.config import Config
 
 
 def stored_tensors(checkpoint: Checkpoint, config: Config, left_out: Callable[[str], bool]) -> dict[str, LazyTensor]:

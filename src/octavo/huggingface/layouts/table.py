@@ -18,7 +18,7 @@ from octavo.huggingface.layouts.mxfp4 import Mxfp4
 from octavo.huggingface.layouts.qqq import Qqq
 from octavo.huggingface.layouts.settings import Settings
 from octavo.io.safetensors import Checkpoint
-from octavo.models.config import Config
+from octavo.models.shared.config import Config
 
 KEY, OF_MLX, MLX = "quantization_config", "quantization", "mlx"
 METHODS: dict[str, Callable[[Settings], Layout]] = {

@@ -10,7 +10,7 @@ import numpy as np
 from octavo.errors import GraphError, ModelError
 from octavo.graph.node import Graph, Node
 from octavo.models import ModelSpec
-from octavo.models.unsplit import SplitFile
+from octavo.models.shared.unsplit import SplitFile
 from octavo.quantizers.fold.fold import NONE, Fold, Part
 from octavo.quantizers.fold.region import FIXED, Bools, Flow, Ints, Place, Region, Rule
 from octavo.quantizers.fold.rules import ORDERS, ROTATIONS, SCALES

@@ -15,9 +15,9 @@ from octavo.formats.rare import RARE, block_layout
 from octavo.formats.spec import F32
 from octavo.formats.table import FORMATS
 from octavo.io.gguf import GGUFFile, TensorInfo
-from octavo.models.refusal import require_model
-from octavo.models.registry import find
-from octavo.models.weights import INPUT_SCALE, SCALE, scale_name, scale_of
+from octavo.models.shared.refusal import require_model
+from octavo.models.shared.registry import find
+from octavo.models.shared.weights import INPUT_SCALE, SCALE, scale_name, scale_of
 from octavo.quantizers.mix.mixing import Facts
 
 FLOATS = ("F32", "F16", "BF16", "F64")

@@ -1,0 +1,1 @@
+"""Architectures whose tokens go through all weights: a file each, named as GGUF names them. Begin with `llama`."""

@@ -1,0 +1,117 @@
+"""Falcon-H1: attention and a scan of Mamba-2 side by side in each layer, and numbers that weights are multiplied by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from octavo.formats.spec import F32
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models.hybrid.granitehybrid import WORDS
+from octavo.models.shared import layers, names, ssd
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys, brief
+from octavo.models.shared.hparams import HyperparamReader, read_shared
+from octavo.models.shared.ssd import SIZES, Mamba2
+from octavo.models.shared.weights import Tensors, Weights
+
+SCAN_NORM, NORM = "ssm_norm.weight", "ffn_norm"
+"""The latter without ".weight", as converters write it."""
+
+
+def hparams(r: HyperparamReader) -> Mamba2:
+    hp = read_shared(r, has_experts=False)
+    all_of_them = (True,) * hp.n_layer
+    return hp.extended(Mamba2, **ssd.read_sizes(r), attends=all_of_them, scans=all_of_them)
+
+
+def tensors(hp: Mamba2) -> Tensors:
+    scan, feed_forward = ssd.tensors(hp), layers.ffn_tensors(hp, bias=True)
+    scan[SCAN_NORM] = replace(scan[SCAN_NORM], optional=True)
+    feed_forward[NORM] = feed_forward.pop(f"{NORM}.weight")
+    return layers.model_tensors(hp, layers.attention_tensors(hp, output_bias=True) | scan | feed_forward)
+
+
+def build(g: GraphBuilder, hp: Mamba2, w: Weights) -> Node:
+    rope = layers.rotary(g, hp.rope, w)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        h = g.rms_norm(x, b["attn_norm"], hp.eps)
+        q, k, v = layers.qkv(g, hp, b, h)
+        attended = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
+        x = g.add(g.add(x, layers.linear(g, b, "attn_output", attended)), ssd.scan(g, hp, b, h, i))
+        x = g.add(x, layers.ffn(g, b, g.rms_norm(x, b.whole(NORM), hp.eps)))
+    return layers.logits(g, hp, w, x)
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for biases of the scan's matrices, and a norm before its gate."""
+    config.only_flags({"mamba_proj_bias": False, "projectors_bias": False})
+    if config.flag("mamba_rms_norm", False) and config.flag("mamba_norm_before_gate", True):
+        raise config.error("mamba_norm_before_gate", "is true", "false where there is a norm")
+    expanded = config.size("hidden_size", ssd.MOST) * config.size("mamba_expand", 64, 2)
+    width = config.size("mamba_d_ssm", ssd.MOST, expanded)
+    return ssd.config_keys(ssd.with_head_size(config, WORDS, width), WORDS)
+
+
+def factors(config: Config) -> Mapping[str, float | F32]:
+    """What tensors are multiplied by, as llama.cpp's converter does, so that the graph has nothing to multiply.
+
+    A tied embedding is that of tokens; the last norm makes up for what logits want instead.
+    """
+
+    def number(word: str) -> float:
+        return config.real(word, 1.0)
+
+    def several(word: str, count: int) -> list[float]:
+        found = config.values.get(word)
+        found = [1.0] * count if found is None else found
+        fits = isinstance(found, list) and len(found) == count
+        if not fits or not all(type(x) in (int, float) and math.isfinite(x) and x != 0 for x in found):
+            raise config.error(word, f"is {brief(found)}", f"{count} numbers other than 0")
+        return found
+
+    keys = config_keys(config)
+    inner, of_groups = keys[SIZES["inner"]], keys[SIZES["scan_groups"]] * keys[SIZES["keys"]]
+    given, taken = number("attention_in_multiplier"), number("attention_out_multiplier")
+    gate, down = several("mlp_multipliers", 2)
+    parts = several("ssm_multipliers", 5)  # of the gate, x, B, C and the steps
+    rows = np.repeat(parts, [inner, inner, of_groups, of_groups, keys[SIZES["heads"]]])
+    embedding, output = number("embedding_multiplier"), number("lm_head_multiplier")
+    key = number("key_multiplier")
+    tied = config.flag("tie_word_embeddings", False)
+    return {
+        "token_embd.weight": embedding, **({"output_norm.weight": output / embedding} if tied else {}),
+        "output.weight": output, "attn_q.weight": given, "attn_k.weight": given * key, "attn_k.bias": key,
+        "attn_v.weight": given, "attn_output.weight": taken, "attn_output.bias": taken,
+        "ssm_in.weight": (rows * number("ssm_in_multiplier")).astype(np.float32),
+        "ssm_out.weight": number("ssm_out_multiplier"),
+        "ffn_gate.weight": gate, "ffn_gate.bias": gate, "ffn_down.weight": down, "ffn_down.bias": down,
+    }  # fmt: skip
+
+
+ARCH = Architecture(
+    name="falcon-h1",
+    hparams=hparams,
+    keys=ssd.KEYS,
+    tensors=tensors,
+    build=build,
+    classes={"FalconH1ForCausalLM": config_keys},
+    names=names.ATTENTION | ssd.names("mamba.") | {
+        "input_layernorm": "attn_norm", "pre_ff_layernorm.weight": NORM, "feed_forward.gate_proj": "ffn_gate",
+        "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
+    },
+    outer={
+        "embed_tokens.weight": "token_embd.weight", "final_layernorm.weight": "output_norm.weight",
+        "lm_head.weight": "output.weight",
+    },
+    remade=ssd.remade,
+    factors=factors,
+    ropes=("default", "linear", "yarn", "llama3"),
+    writable=False,
+)  # fmt: skip

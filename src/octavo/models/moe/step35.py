@@ -1,0 +1,251 @@
+"""Step 3.5 and 3.7 Flash, text: heads with gates, more of them in layers with a window, DeepSeek's experts.
+
+Layers without a window have rope on half of each head. Gates and projections of some layers' experts are clamped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models.shared import layers, names, routed
+from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.config import Config, Keys, brief, local_rope, nextn_keys
+from octavo.models.shared.hparams import LIMITS, NEXTN, HyperparamReader, read_shared
+from octavo.models.shared.rope import Rope
+from octavo.models.shared.routed import SIGMOID, Routed
+from octavo.models.shared.weights import Tensors, Weights, matrix, with_scales
+from octavo.models.shared.windows import PATTERN, read_windowed, windowed_layers
+
+HEADS, KV, LOCAL_BASE = "attention.head_count", "attention.head_count_kv", "rope.freq_base_swa"
+CLAMPS = {"swiglu_limits": "swiglu_clamp_exp", "swiglu_limits_shared": "swiglu_clamp_shexp"}
+"""Words of config.json, and fields, of what values in experts are clamped to, and in the one for all; 0: not."""
+EVERY = "moe_every_n_layers"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step35(Routed):
+    """Of layers with a window rope_local.
+
+    layer_heads, layer_kv  heads of queries and keys by layer, those that guess tokens among them
+    clamps, shared_clamps  by layer, 0 for none
+    """
+
+    rope_local: Rope
+    layer_heads: tuple[int, ...]
+    layer_kv: tuple[int, ...]
+    clamps: tuple[float, ...]
+    shared_clamps: tuple[float, ...]
+
+    @property
+    def divided_pairs(self) -> int:
+        """As many as those of layers with a window."""
+        return self.rope_local.dims // 2
+
+    def kv_heads(self, layer: int) -> tuple[int, int]:
+        return self.layer_kv[layer], self.head_dim
+
+
+def hparams(r: HyperparamReader) -> Step35:
+    hp = read_shared(r, has_experts=True, by_layer=True, unlike_heads=True)
+    n = hp.n_layer + hp.n_next
+    heads, kv = r.sizes(HEADS, n), r.sizes(KV, n)
+    for layer, (queries, keys) in enumerate(zip(heads, kv, strict=True)):
+        if queries % keys:
+            raise r.error(KV, f"{keys} of layer {layer} does not divide its {queries} heads")
+    if not r.is_array(PATTERN):
+        raise r.error(PATTERN, "is missing or no array", "true or false for each layer")
+    if hp.rope.dims % 4:
+        raise r.error("rope.dimension_count", f"{hp.rope.dims} is out of range", "a multiple of 4, half of which turn")
+    if (every := r.integer(EVERY, 1)) not in (0, 1):
+        raise r.error(EVERY, f"is {every}", "1")
+    clamps, shared_clamps = (_clamps(r, field, n) for field in CLAMPS.values())
+    return hp.extended(
+        Step35,
+        **routed.read(r, hp, SIGMOID, normalized=True),
+        windowed=read_windowed(r, hp, None),
+        rope=replace(hp.rope, dims=hp.rope.dims // 2),
+        rope_local=Rope(hp.rope.dims, r.real(LOCAL_BASE, hp.rope.base, 1.0), interleaved=False),
+        layer_heads=heads,
+        layer_kv=kv,
+        clamps=clamps,
+        shared_clamps=shared_clamps,
+    )
+
+
+def _clamps(r: HyperparamReader, field: str, n: int) -> tuple[float, ...]:
+    """A number for each layer, 0 for none."""
+    if not r.has(field):
+        return (0.0,) * n
+    key = r.key(field)
+    values = r.metadata.get_floats(key).tolist() if r.is_array(field) else [r.metadata.get_float(key)] * n
+    if len(values) != n:
+        raise r.error(field, f"has {len(values)} values", f"one for each of {n} layers")
+    if wrong := [value for value in values if not 0 <= value < math.inf]:
+        raise r.error(field, f"has {wrong[0]}", "numbers from 0")
+    return tuple(map(float, values))
+
+
+def tensors(hp: Step35) -> Tensors:
+    return layers.model_tensors(hp, lambda i: _attention_tensors(hp, i) | _feed_forward_tensors(hp, i))
+
+
+def _attention_tensors(hp: Step35, layer: int) -> Tensors:
+    here = replace(hp, n_head=hp.layer_heads[layer], n_head_kv=hp.layer_kv[layer])
+    gate = with_scales({"attn_gate.weight": matrix(here.n_head, hp.n_embd)})
+    return layers.attention_tensors(here, qk_norm=True) | gate
+
+
+def _feed_forward_tensors(hp: Step35, layer: int) -> Tensors:
+    dense = layers.ffn_tensors(hp) if layer >= hp.n_layer else {}  # those that guess tokens have one or the other
+    return dense | routed.feed_forward_tensors(hp, layer)
+
+
+def build(g: GraphBuilder, hp: Step35, w: Weights) -> Node:
+    ropes = layers.rotary(g, hp.rope, w), layers.rotary(g, hp.rope_local, None)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        h = _attend(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i, ropes[hp.windowed[i]])
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
+        x = g.add(x, _feed_forward(g, hp, b, g.rms_norm(x, b["ffn_norm"], hp.eps), i))
+    return layers.logits(g, hp, w, x)
+
+
+def _attend(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int, rope: layers.Turn) -> Node:
+    """[T, n_embd] normed -> [T, heads * head_dim], each head times its gate."""
+    here = replace(hp, n_head=hp.layer_heads[layer], n_head_kv=hp.layer_kv[layer])
+    q, k, v = layers.normed_qkv(g, here, b, h)
+    y = g.attention(rope(q), rope(k), v, layer, hp.attention_scale, window=hp.window(layer))
+    gate = g.sigmoid(layers.linear(g, b, "attn_gate", h))
+    return g.join_of_heads(g.mul(g.split_heads(y, here.n_head), gate))
+
+
+def _feed_forward(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> Node:
+    shared = _gated(g, hp.shared_clamps[layer])
+    if layer < hp.n_dense:
+        return layers.ffn(g, b, h, gated=shared)
+    y = layers.through_experts(g, b, h, *routed.chosen(g, hp, b, h), _gated(g, hp.clamps[layer]))
+    return g.add(y, layers.ffn(g, b, h, "_shexp", gated=shared)) if hp.n_ff_shared else y
+
+
+def _gated(g: GraphBuilder, limit: float) -> Callable[[Node, Node], Node]:
+    """SwiGLU; with a limit silu(gate) is no larger than that, and the other factor's magnitude neither."""
+    if not limit:
+        return g.swiglu
+    return lambda gate, up: g.mul(
+        g.clamp(g.mul(gate, g.sigmoid(gate)), -math.inf, limit), g.clamp(up, -limit, limit)
+    )  # fmt: skip
+
+
+def usual_config(config: Config) -> Config:
+    """config.json where what the authors say by lists of all layers is said as transformers does."""
+    values, n = config.copy(), config.size("num_hidden_layers", LIMITS["block_count"])
+    kinds = _list(config, "layer_types", ["full_attention"] * n)
+    values |= {"layer_types": kinds[:n], "mtp_layer_types": values.get("mtp_layer_types") or kinds[n:]}
+    if (listed := values.pop("moe_layers_enum", None)) is not None:
+        numbers = listed.split(",") if isinstance(listed, str) else listed
+        if not isinstance(numbers, list) or not all(str(i).strip().isdecimal() for i in numbers):
+            raise config.error("moe_layers_enum", f"is {brief(listed)}", "numbers of layers")
+        sparse = set(map(int, numbers))
+        values["mlp_layer_types"] = ["sparse" if i in sparse else "dense" for i in range(n)]
+    if values.get("rope_parameters") is None:
+        bases, parts = values.pop("rope_theta", 1e4), _list(config, "partial_rotary_factors", [1.0] * len(kinds))
+        bases = bases if isinstance(bases, list) else [bases] * len(kinds)
+        if min(len(bases), len(parts)) < n:
+            raise config.error("rope_theta", f"has {len(bases)} values", f"one for each of {n} layers")
+        found = {kind: {"rope_type": "default", "rope_theta": bases[i], "partial_rotary_factor": parts[i]}
+                 for i, kind in reversed(list(enumerate(kinds[:n])))}  # fmt: skip
+        if isinstance(scaled := values.pop("rope_scaling", None), dict) and "full_attention" in found:
+            found["full_attention"] |= scaled
+        values["rope_parameters"] = found
+    return config.replaced(values)
+
+
+def _list(config: Config, word: str, usual: list[Any]) -> list[Any]:
+    found = config.values.get(word)
+    if found is not None and (not isinstance(found, list) or len(found) < len(usual)):
+        raise config.error(word, f"is {brief(found)}", f"one for each of {len(usual)} layers")
+    return usual if found is None else found
+
+
+def config_keys(config: Config) -> Keys:
+    """Raises ModelError for other scores and gates, for heads of another size with a window, and for other ropes."""
+    n, head = (config.size(word, LIMITS[field], usual) for word, field, usual in (
+        ("num_hidden_layers", "block_count", None), ("head_dim", "attention.key_length", 128)))  # fmt: skip
+    config.only({"moe_router_activation": "sigmoid", "moe_every_n_layer": 1, "query_pre_attn_scalar": head})
+    config.only_flags({
+        "use_head_wise_attn_gate": True, "use_moe_router_bias": True, "attention_bias": False, "mlp_bias": False,
+        "use_bidirectional_attention": False,
+    })  # fmt: skip
+    heads = config.size("num_attention_heads", LIMITS[HEADS])
+    kv = config.size("num_key_value_heads", heads, heads)
+    said = config.values.get("attention_other_setting") or {}
+    local = Config(said if isinstance(said, dict) else {}, config.file)
+    local.only({"head_dim": head})
+    local_heads = local.size("num_attention_heads", LIMITS[HEADS], heads)
+    local_heads = config.size("num_sliding_attention_heads", LIMITS[HEADS], local_heads)
+    local_kv = local.size("num_attention_groups", local_heads, kv)
+    guessing = nextn_keys(config)
+    last = [kind == "sliding_attention" for kind in _list(config, "mtp_layer_types", [])]
+    last += [False] * guessing.get(NEXTN, 0)
+    windowed = windowed_layers(config, 0) + last[: guessing.get(NEXTN, 0)]
+    local_layers = {str(i): {"num_attention_heads": local_heads} for i, here in enumerate(windowed[:n]) if here}
+    if (own := config.values.get("per_layer_config")) is not None and own != local_layers:
+        raise config.error("per_layer_config", f"is {brief(own)}", f"{local_heads} heads in the layers with a window")
+    keys: Keys = {
+        **routed.config_keys(config, SIGMOID, normalized=True), **guessing, **_rope_keys(config),
+        routed.SHARED_WIDTH: config.size("share_expert_dim", LIMITS[routed.SHARED_WIDTH], 1280),
+        "attention.sliding_window": config.size("sliding_window", LIMITS["attention.sliding_window"]),
+        HEADS: [local_heads if here else heads for here in windowed], PATTERN: windowed,
+        KV: [local_kv if here else kv for here in windowed], "attention.key_length": head,
+        "attention.value_length": head, "rope.dimension_count": head,
+    }  # fmt: skip
+    for word, field in CLAMPS.items():
+        limits = [0.0 if limit is None else limit for limit in _list(config, word, [0.0] * n)]
+        if not all(isinstance(limit, int | float) and limit >= 0 for limit in limits):
+            raise config.error(word, f"is {brief(limits)}", "numbers from 0, or null")
+        keys[field] = [float(limit) for limit in (limits + [0.0] * len(windowed))[: len(windowed)]]
+    return keys
+
+
+def _rope_keys(config: Config) -> Keys:
+    """The base of layers with a window. Raises ModelError where other parts of heads turn than files say."""
+    found, local = config.values.get("rope_parameters"), local_rope(config)
+    for kind, part in (("full_attention", 0.5), ("sliding_attention", 1.0)):
+        said = found.get(kind) if isinstance(found, dict) else None
+        if not isinstance(said, dict):
+            continue
+        if (turned := said.get("partial_rotary_factor", 1.0)) != part:
+            raise config.error("partial_rotary_factor", f"is {brief(turned)} of {kind}", f"{part:g}")
+    return {} if local is None else {LOCAL_BASE: config.real("rope_theta", of=local)}
+
+
+ARCH = Architecture(
+    name="step35",
+    hparams=hparams,
+    keys=routed.KEYS | {PATTERN, LOCAL_BASE, NEXTN, EVERY, *CLAMPS.values()},
+    tensors=tensors,
+    build=build,
+    usual_config=usual_config,
+    classes=dict.fromkeys(("Step3p7ForConditionalGeneration", "Step3p5ForCausalLM"), config_keys),
+    names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.FFN | names.NEXTN | {
+        "self_attn.g_proj": "attn_gate", "moe.gate": "ffn_gate_inp", "moe.router_bias": "exp_probs_b.bias",
+        **{f"moe.{part}_proj": f"ffn_{part}_exps" for part in ("gate", "up", "down")},
+        **{f"share_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")},
+        "transformer.shared_head.norm": "nextn.shared_head_norm",
+        "transformer.shared_head.output": "nextn.shared_head_head",
+    },
+    key_aliases={
+        "num_attention_groups": "num_key_value_heads", "moe_num_experts": "n_routed_experts",
+        "moe_top_k": "num_experts_per_tok", "moe_router_scaling_factor": "routed_scaling_factor",
+        "norm_expert_weight": "norm_topk_prob",
+    },
+    ropes=("default", "llama3"),
+    norm_shift=1.0,
+    writable=False,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Architectures with states alone: a file each. Begin with `mamba2`."""

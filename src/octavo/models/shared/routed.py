@@ -1,0 +1,150 @@
+"""Experts as DeepSeek has them, and others since: chosen by shares or by scores with biases, some for all tokens.
+
+Scores are a softmax or sigmoids (arXiv 2412.19437). The first layers may have a dense feed-forward instead, and experts
+may lie in groups, of which the best are chosen first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from octavo.graph.builder import GraphBuilder
+from octavo.graph.node import Node
+from octavo.models.shared import layers
+from octavo.models.shared.config import Config, Keys, brief
+from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams
+from octavo.models.shared.weights import Tensors, Weights, vector
+
+SOFTMAX, SIGMOID = 1, 2
+N_DENSE, N_SHARED, GATE = "leading_dense_block_count", "expert_shared_count", "expert_gating_func"
+GROUPS, USED_GROUPS = "expert_group_count", "expert_group_used_count"
+SHARED_WIDTH = "expert_shared_feed_forward_length"
+SHARE_SCALE, NORMALIZED = "expert_weights_scale", "expert_weights_norm"
+KEYS = frozenset({N_DENSE, N_SHARED, GATE, GROUPS, USED_GROUPS, SHARED_WIDTH, SHARE_SCALE, NORMALIZED})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routed(Hyperparams):
+    """How tokens find their experts.
+
+    n_dense      layers before those of experts
+    n_ff_shared  width of the feed-forward that all tokens go through beside their experts, 0 where there is none
+    groups, used_groups  of experts, and those that a token chooses among
+    gate         SOFTMAX or SIGMOID
+    share_scale  what the shares of a token's experts are multiplied by
+    normalized   whether these shares make 1 before
+    """
+
+    n_dense: int
+    n_ff_shared: int
+    groups: int
+    used_groups: int
+    gate: int
+    share_scale: float
+    normalized: bool
+
+
+def read(r: HyperparamReader, hp: Hyperparams, gate: int, *, normalized: bool = False) -> dict[str, Any]:
+    """The fields of `Routed`; `gate` and `normalized` where a file does not say.
+
+    Raises ModelError naming the key that is wrong.
+    """
+    groups = max(1, r.whole(GROUPS, 1, LIMITS["expert_count"]))
+    if hp.n_expert % groups:
+        raise r.error(GROUPS, f"{groups} does not fit", f"a divisor of {hp.n_expert} experts")
+    used = r.whole(USED_GROUPS, groups, LIMITS["expert_count"])
+    if groups > 1 and not 1 <= used <= groups:
+        raise r.error(USED_GROUPS, f"{used} does not fit", f"1 to {groups}")
+    found = r.whole(GATE, 0, LIMITS["expert_count"])
+    if found not in (0, SOFTMAX, SIGMOID):
+        raise r.error(GATE, f"{found} does not fit", f"{SOFTMAX} (softmax) or {SIGMOID} (sigmoid)")
+    width = r.whole(SHARED_WIDTH, 0, LIMITS[SHARED_WIDTH])
+    return {
+        "n_dense": r.whole(N_DENSE, 0, LIMITS["block_count"]), "groups": groups, "used_groups": used,
+        "n_ff_shared": width or r.whole(N_SHARED, 0, LIMITS["expert_count"]) * hp.n_ff_expert,
+        "gate": found or gate, "share_scale": r.positive(SHARE_SCALE) or 1.0,
+        "normalized": r.metadata.get_bool(r.key(NORMALIZED), default=normalized),
+    }  # fmt: skip
+
+
+def feed_forward_tensors(hp: Routed, layer: int) -> Tensors:
+    """Of a layer, by its number. Sigmoids have biases, softmax may."""
+    if layer < hp.n_dense:
+        return layers.ffn_tensors(hp)
+    shared = layers.shared_expert_tensors(hp, hp.n_ff_shared) if hp.n_ff_shared else {}
+    return layers.moe_tensors(hp) | shared | {"exp_probs_b.bias": vector(hp.n_expert, optional=hp.gate == SOFTMAX)}
+
+
+def graph(g: GraphBuilder, hp: Routed, w: Weights, qkv: layers.Qkv, norm: str = "ffn_norm") -> Node:
+    """The graph of a model with these q, k and v; `norm` is what the norm before its experts is called."""
+    rope = layers.rotary(g, hp.rope, w)
+    x = g.get_rows(w["token_embd"], g.tokens)
+    for i in range(hp.n_layer):
+        b = w.block(i)
+        q, k, v = qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
+        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
+        x = g.add(x, layers.linear(g, b, "attn_output", h))
+        x = g.add(x, feed_forward(g, hp, b, g.rms_norm(x, b[norm], hp.eps), i))
+    return layers.logits(g, hp, w, x)
+
+
+def feed_forward(g: GraphBuilder, hp: Routed, b: Weights, h: Node, layer: int) -> Node:
+    """[T, n_embd] normed -> [T, n_embd], of a layer by its number."""
+    if layer < hp.n_dense:
+        return layers.ffn(g, b, h)
+    y = layers.through_experts(g, b, h, *chosen(g, hp, b, h))
+    return g.add(y, layers.ffn(g, b, h, "_shexp")) if hp.n_ff_shared else y
+
+
+def chosen(g: GraphBuilder, hp: Routed, b: Weights, h: Node) -> tuple[Node, Node]:
+    """The experts of each token of h [T, n_embd], and their shares: [T, k] each."""
+    router = g.mul_mat(b["ffn_gate_inp"], h)
+    scores = g.sigmoid(router) if hp.gate == SIGMOID else g.soft_max(router)
+    bias = b.get("exp_probs_b.bias")
+    choice = scores if bias is None else g.add(scores, bias)
+    if hp.groups > 1:
+        best = min(2 if hp.gate == SIGMOID else 1, hp.n_expert // hp.groups)
+        choice = g.keep_groups(choice, hp.groups, hp.used_groups, best)
+    ids = g.top_k(choice, hp.n_expert_used)
+    shares = g.gather(scores, ids)
+    return ids, layers.scaled(g, g.normalize(shares) if hp.normalized else shares, hp.share_scale)
+
+
+def config_keys(config: Config, gate: int, *, normalized: bool) -> Keys:
+    """What config.json says with the words of DeepSeek V3; `normalized` where it does not say.
+
+    Raises ModelError for scores that are not those of `gate`, and for dense layers behind those of experts.
+    """
+    config.only({"scoring_func": "sigmoid" if gate == SIGMOID else "softmax", "moe_layer_freq": 1})
+    return {N_DENSE: _dense_layers(config), **choice_keys(config, gate, normalized=normalized)}
+
+
+def choice_keys(config: Config, gate: int, *, normalized: bool) -> Keys:
+    """How many experts there are, and how a token finds its own, by the same words."""
+    experts = config.size("n_routed_experts", LIMITS["expert_count"])
+    return {
+        N_SHARED: config.count("n_shared_experts", experts), "expert_count": experts,
+        "expert_used_count": config.size("num_experts_per_tok", experts),
+        "expert_feed_forward_length": config.size("moe_intermediate_size", LIMITS["expert_feed_forward_length"]),
+        GATE: gate, SHARE_SCALE: config.real("routed_scaling_factor", 1.0),
+        NORMALIZED: config.flag("norm_topk_prob", normalized),
+    }  # fmt: skip
+
+
+def _dense_layers(config: Config) -> int:
+    """How many of the first layers are dense, by a number or by a list of all layers."""
+    n, kinds = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("mlp_layer_types")
+    if kinds is None:
+        return config.count("first_k_dense_replace", n)
+    dense = kinds.count("dense") if isinstance(kinds, list) else 0
+    if kinds != ["dense"] * dense + ["sparse"] * (n - dense):
+        raise config.error("mlp_layer_types", f"is {brief(kinds)}", f"dense, then sparse, for {n} layers")
+    return dense
+
+
+def group_keys(config: Config) -> Keys:
+    """Groups of experts, and how many of them a token chooses among."""
+    experts = config.size("n_routed_experts", LIMITS["expert_count"])
+    groups = config.size("n_group", experts, 1)
+    return {GROUPS: groups, USED_GROUPS: config.size("topk_group", groups, 1)}
