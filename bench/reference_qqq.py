@@ -41,8 +41,8 @@ from jobs import results
 from octavo.evals.schemes import SchemeMethod
 from octavo.formats.spec import AnyArray
 from octavo.huggingface.coded import Coded
-from octavo.huggingface.names import checkpoint_name, is_linear
 from octavo.huggingface.schemes import CheckpointScheme
+from octavo.huggingface.tensors.names import checkpoint_name, is_linear
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers import quantize_checkpoint

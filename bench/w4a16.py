@@ -35,8 +35,8 @@ from octavo.formats.scalars import f32_to_bf16
 from octavo.formats.spec import AnyArray
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
-from octavo.huggingface.config_out import config_json
-from octavo.huggingface.names import checkpoint_name, is_linear
+from octavo.huggingface.config.config_out import config_json
+from octavo.huggingface.tensors.names import checkpoint_name, is_linear
 from octavo.io.gguf import GGUFFile
 from octavo.io.safetensors.writer import TensorHead, write_safetensors
 from octavo.models import read_model
@@ -90,7 +90,7 @@ DTYPES = {"int32": "I32", "int64": "I64", "float16": "F16", "uint16": "BF16", "f
 
 def write_folder(folder: Path, layout: str, base: GGUFFile) -> None:
     """A checkpoint of the shape of a GGUF file, its linear layers in a layout and the rest as bfloat16."""
-    from octavo.huggingface.tokenizer_out import tokenizer_files
+    from octavo.huggingface.tokenizer.tokenizer_out import tokenizer_files
 
     model = read_model(base)
     tensors: dict[str, Callable[[], AnyArray]] = {}

@@ -11,8 +11,8 @@ import pytest
 import legacy_cases  # noqa: F401 (its cases are in the table)
 from octavo.errors import TokenizerError
 from octavo.huggingface import open_model_file
-from octavo.huggingface.token_lines import BREAKS
-from octavo.huggingface.tokenizer_json import TokenizerJson
+from octavo.huggingface.tokenizer.token_lines import BREAKS
+from octavo.huggingface.tokenizer.tokenizer_json import TokenizerJson
 from octavo.text import Tokenizer
 from octavo.text.bytelevel import token_to_bytes
 from tests.convert.folders import SPECIALS, TEXT, byte_level, spm, write

@@ -20,11 +20,11 @@ from octavo.formats.exact import as_type, exact_type
 from octavo.formats.spec import F32
 from octavo.graph.low_rank import EMBEDDING, OUTPUT, LowRank
 from octavo.graph.names import split_layer
-from octavo.huggingface.adapter import adapter_files
+from octavo.huggingface.adapters.adapter import adapter_files
 from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.folder import Folder, read_folder
 from octavo.huggingface.layouts.table import layout_name
-from octavo.huggingface.unsaid import unsaid
+from octavo.huggingface.tokenizer.unsaid import unsaid
 from octavo.io.apart import model_files
 from octavo.io.foreign import HEAD, foreign
 from octavo.io.gguf import LazyTensor

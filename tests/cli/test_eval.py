@@ -141,6 +141,6 @@ def test_the_floor_of_the_cache_is_named(
 ) -> None:
     asked = ("eval", "cache", models[0], text, "--types", "f16,int8", *SMALL)
     assert "floor" not in octavo(*asked).out, "activations are floats"
-    monkeypatch.setattr("octavo.cli.evaluate_cache.NOISE", 0.0)
+    monkeypatch.setattr("octavo.cli.evaluate.cache.NOISE", 0.0)
     lines = octavo(*asked).out.splitlines()
     assert lines[-1].startswith(f"floor {lines[1].split()[1]}, that of f16: ")

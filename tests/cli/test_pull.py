@@ -86,7 +86,7 @@ def test_ctrl_c_during_pull(octavo: Run, model: bytes, monkeypatch: pytest.Monke
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched:
-        patched.setattr("octavo.cli.pull.shown_by", lambda bar: interrupt)
+        patched.setattr("octavo.cli.hub.pull.shown_by", lambda bar: interrupt)
         stopped = octavo("pull", NAME)
     assert (stopped.status, stopped.out) == (130, "")
     assert stopped.err == "octavo: stopped; the same command goes on\n"
@@ -221,8 +221,8 @@ def test_a_terminal_is_asked(model: bytes, monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.prompt", lambda text, **_: 2)
-    monkeypatch.setattr("octavo.cli.models.shown_by", lambda bar: lambda *_: None)
-    from octavo.cli.models import local
+    monkeypatch.setattr("octavo.cli.hub.models.shown_by", lambda bar: lambda *_: None)
+    from octavo.cli.hub.models import local
 
     assert local(f"{NAME}:Q5_0").endswith("alphabet-Q8_0.gguf")
     asked = capsys.readouterr().err
@@ -235,7 +235,7 @@ def test_rm_asks_at_a_terminal(octavo: Run, model: bytes, monkeypatch: pytest.Mo
     path = Path(octavo("pull", f"{NAME}:Q8_0").out.rstrip("\n"))
     asked: list[str] = []
     terminal = SimpleNamespace(isatty=lambda: True)
-    monkeypatch.setattr("octavo.cli.pull.sys", SimpleNamespace(stdin=terminal, stderr=sys.stderr))
+    monkeypatch.setattr("octavo.cli.hub.pull.sys", SimpleNamespace(stdin=terminal, stderr=sys.stderr))
     monkeypatch.setattr("typer.confirm", lambda text, **_: asked.append(text) or said)
     done = octavo("rm", f"{NAME}:Q8_0")
     assert asked == [f"Remove {NAME}:Q8_0 (1.3 MB)?"]

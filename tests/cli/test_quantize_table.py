@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from octavo.cli.quantize_table import show
+from octavo.cli.quantize.table import show
 from octavo.quantizers.job.prepared import Scaled, StaticInput
 from octavo.quantizers.job.report import Report, TensorRow
 

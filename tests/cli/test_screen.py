@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.cli.screen import DIM, PLAIN, Screen, Wrapped
+from octavo.cli.run.screen import DIM, PLAIN, Screen, Wrapped
 
 
 def shown(*pieces: str, **options: bool) -> str:

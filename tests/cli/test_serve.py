@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.cli import serve
-from octavo.cli.serve import nbytes
+from octavo.cli.serve import serve
+from octavo.cli.serve.serve import nbytes
 from octavo.errors import UsageError
 from tests.cli.conftest import Run
 from tests.runtime import tiny
@@ -105,7 +105,7 @@ def test_defaults_that_can_not_be(octavo: Run, arguments: list[str], said: str) 
 
 def test_defaults_as_a_server_has_them(tmp_path: Path) -> None:
     """Those of llama-server's names."""
-    from octavo.cli.defaults import Defaults
+    from octavo.cli.serve.defaults import Defaults
 
     (tmp_path / "t.jinja").write_text("{{ messages[0].content }}")
     given = Defaults(temp=0.5, top_k=-1, presence_penalty=1.0, seed=7, max_tokens=-1, reasoning="off",

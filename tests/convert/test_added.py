@@ -15,10 +15,10 @@ from tokenizers import AddedToken, normalizers, processors
 
 from octavo.convert import convert_checkpoint
 from octavo.errors import TokenizerError
-from octavo.huggingface.added import flag_keys
 from octavo.huggingface.folder import read_folder
-from octavo.huggingface.specials import special_tokens
-from octavo.huggingface.vocab import open_tokenizer, vocabulary
+from octavo.huggingface.tokenizer.added import flag_keys
+from octavo.huggingface.tokenizer.specials import special_tokens
+from octavo.huggingface.tokenizer.vocab import open_tokenizer, vocabulary
 from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
 from octavo.text.added import FLAGS

@@ -14,7 +14,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.convert import convert_checkpoint
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import dequantize
-from octavo.huggingface.pretokenizer import PROBE
+from octavo.huggingface.tokenizer.pretokenizer import PROBE
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.runtime.engine.engine import Engine, EngineConfig

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.convert import convert_checkpoint
 from octavo.errors import TokenizerError
-from octavo.huggingface.config_out import generation_config
+from octavo.huggingface.config.config_out import generation_config
 from octavo.huggingface.folder import read_folder
 from octavo.io.gguf import GGUFFile
 from octavo.text import Tokenizer

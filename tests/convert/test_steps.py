@@ -11,8 +11,8 @@ import pytest
 from tokenizers import decoders, normalizers
 
 from octavo.errors import TokenizerError
-from octavo.huggingface.steps import STEPS, check_steps
-from octavo.huggingface.tokenizer_json import TokenizerJson
+from octavo.huggingface.tokenizer.steps import STEPS, check_steps
+from octavo.huggingface.tokenizer.tokenizer_json import TokenizerJson
 from octavo.text import Tokenizer
 from tests.convert import folders
 from tests.convert.test_added import keys_of

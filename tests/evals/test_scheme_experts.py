@@ -17,7 +17,7 @@ from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from octavo.huggingface.coded import nearest, values_of
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
-from octavo.huggingface.tokenizer_out import tokenizer_files
+from octavo.huggingface.tokenizer.tokenizer_out import tokenizer_files
 from octavo.huggingface.writers import WRITERS
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model

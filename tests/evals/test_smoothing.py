@@ -14,7 +14,7 @@ from octavo.evals.layerwise import Samples
 from octavo.evals.smoothing import smooth_model
 from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
-from octavo.huggingface.names import is_linear
+from octavo.huggingface.tensors.names import is_linear
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers.fold import ChangedFile, Changes, Part, find_folds, scaled

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.huggingface.config import CLASSES
+from octavo.huggingface.config.config import CLASSES
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS = [

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.huggingface import added, generation, sentence, steps, unread
-from octavo.huggingface.generation import sampling_keys
+from octavo.huggingface.config import generation, sentence, unread
+from octavo.huggingface.config.generation import sampling_keys
 from octavo.huggingface.layouts import (
     auto_round,
     awq,
@@ -25,6 +25,7 @@ from octavo.huggingface.layouts import (
     qqq,
     writer_keys,
 )
+from octavo.huggingface.tokenizer import added, steps
 from octavo.io.safetensors import Checkpoint
 from octavo.models.shared import keys
 

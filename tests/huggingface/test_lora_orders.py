@@ -12,7 +12,8 @@ import torch
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import ModelError
-from octavo.huggingface import adapter, open_model_file
+from octavo.huggingface import open_model_file
+from octavo.huggingface.adapters import adapter
 from octavo.models import read_model
 from octavo.quantizers.job import record
 from octavo.runtime import Engine, EngineConfig

@@ -9,7 +9,7 @@ import pytest
 
 from octavo.errors import TokenizerError
 from octavo.huggingface import open_model_file
-from octavo.huggingface.tiktoken import merges_of, read_ranks
+from octavo.huggingface.tokenizer.tiktoken import merges_of, read_ranks
 from octavo.text import Tokenizer
 from octavo.text.bytelevel import token_to_bytes
 from tests.convert.folders import SPECIALS, TEXT, byte_level, write

@@ -11,7 +11,7 @@ import pytest
 from octavo.convert import convert_checkpoint
 from octavo.errors import TokenizerError
 from octavo.huggingface import open_model_file
-from octavo.huggingface.token_lines import BREAKS, FIRST, read_token_lines
+from octavo.huggingface.tokenizer.token_lines import BREAKS, FIRST, read_token_lines
 from octavo.text import Tokenizer
 from tests.convert.folders import write
 from tests.models.table import save_only

@@ -12,8 +12,8 @@ import octavo
 from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
-from octavo.huggingface.config import CLASSES, read_hyperparams, read_keys
-from octavo.huggingface.rope import rope_tensors
+from octavo.huggingface.config.config import CLASSES, read_hyperparams, read_keys
+from octavo.huggingface.config.rope import rope_tensors
 from octavo.models.shared.config import Config
 from octavo.quantizers.checkpoint import quantize_checkpoint
 from tests.convert.folders import save

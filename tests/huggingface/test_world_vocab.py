@@ -10,7 +10,7 @@ import pytest
 from octavo.convert import convert_checkpoint
 from octavo.errors import TokenizerError
 from octavo.huggingface import open_model_file
-from octavo.huggingface.world_vocab import FILE, read_world
+from octavo.huggingface.tokenizer.world_vocab import FILE, read_world
 from octavo.io.gguf import GGUFFile
 from octavo.text import Tokenizer
 from tests.convert import folders

@@ -17,7 +17,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
-from octavo.huggingface.wrapper import GEMMA3, WRAPPERS
+from octavo.huggingface.config.wrapper import GEMMA3, WRAPPERS
 from tests.convert.folders import byte_level, edit, write
 from tests.models.checkpoints import PICTURES, QWEN_VISION
 from tests.models.table import TOKENS, error, logits

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.cli.facts import cache_bytes
+from octavo.cli.inspect.facts import cache_bytes
 from octavo.errors import ModelError, OctavoError
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.graph.node import Graph

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.cli.facts import facts, lines
+from octavo.cli.inspect.facts import facts, lines
 from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError
 from octavo.formats import by_name, channel_format, dequantize, group_format, quantize_reference

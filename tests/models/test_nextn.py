@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.cli.facts import weight_bytes
+from octavo.cli.inspect.facts import weight_bytes
 from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.cli.facts import cache_bytes, facts, lines, size, state_bytes
+from octavo.cli.inspect.facts import cache_bytes, facts, lines, size, state_bytes
 from octavo.errors import CacheFullError, UsageError
 from octavo.formats.spec import F32
 from octavo.graph.node import PAGE_SIZE

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import synthetic
-from octavo.cli.facts import cache_bytes
+from octavo.cli.inspect.facts import cache_bytes
 from octavo.errors import UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.io.gguf import GGUFFile

@@ -11,26 +11,18 @@ from typing import Any, NoReturn
 
 import typer
 
-from octavo.cli import (
-    bench,
-    calibrate,
-    convert,
-    embed,
-    evaluate,
-    imatrix,
-    inspect,
-    profile,
-    pull,
-    quantize,
-    rank,
-    report,
-    run,
-    serve,
-    warm,
-)
+from octavo.cli import warm
+from octavo.cli.bench import bench, profile
+from octavo.cli.embed import embed, rank
+from octavo.cli.evaluate import evaluate, report
 from octavo.cli.grouped import grouped
+from octavo.cli.hub import pull
+from octavo.cli.inspect import inspect
 from octavo.cli.options import in_plain_words, worded
 from octavo.cli.output import OutputError, drop_output, open_closed_streams, output_told_apart
+from octavo.cli.quantize import calibrate, convert, imatrix, quantize
+from octavo.cli.run import run
+from octavo.cli.serve import serve
 from octavo.cli.signals import ending_in_order
 from octavo.cli.spelling import App, Commands
 from octavo.errors import OctavoError, UsageError

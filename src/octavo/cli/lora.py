@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 
-from octavo.cli.models import shown_by
+from octavo.cli.hub.models import shown_by
 from octavo.cli.progress import Bar
 from octavo.errors import UsageError
 

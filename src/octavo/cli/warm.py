@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.models import Offline, local
+from octavo.cli.hub.models import Offline, local
 from octavo.cli.options import Where
 from octavo.progress import on_terminal
 

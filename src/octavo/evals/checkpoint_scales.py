@@ -16,12 +16,12 @@ import numpy as np
 
 from octavo.errors import UsageError
 from octavo.formats.spec import F32, AnyArray
+from octavo.huggingface.config.wrapper import wrapper_of
 from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.folder import read_folder
 from octavo.huggingface.kv_out import cache_scales, cache_scheme
 from octavo.huggingface.layouts.kv_scales import is_kv_scale
 from octavo.huggingface.schemes import KEY
-from octavo.huggingface.wrapper import wrapper_of
 from octavo.io.apart import BESIDE
 from octavo.io.atomic import failures_of, new_folder, require_new_folder, require_room
 from octavo.io.safetensors import StoredTensor, write_safetensors

@@ -11,7 +11,7 @@ import numpy as np
 from octavo.backends.cores import cores
 from octavo.evals.layerwise import Samples
 from octavo.huggingface import CheckpointFile
-from octavo.huggingface.adapter import adapter_files
+from octavo.huggingface.adapters.adapter import adapter_files
 from octavo.huggingface.layouts.table import BESIDE
 from octavo.io.digest import files_digest
 from octavo.io.gguf import GGUFFile

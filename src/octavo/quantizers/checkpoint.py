@@ -17,14 +17,14 @@ from typing import Any
 from octavo.backends.cores import threads_of
 from octavo.errors import FileError, OctavoError, UsageError
 from octavo.huggingface import CheckpointFile, open_model_file
-from octavo.huggingface.config import find_class
-from octavo.huggingface.config_out import config_json, generation_config
+from octavo.huggingface.config.config import find_class
+from octavo.huggingface.config.config_out import config_json, generation_config
+from octavo.huggingface.config.sentence import sentence_files, sentence_out
 from octavo.huggingface.folder import read_folder
 from octavo.huggingface.kv_out import cache_scales, cache_scheme
 from octavo.huggingface.schemes import KEY, checkpoint_scheme
-from octavo.huggingface.sentence import sentence_files, sentence_out
-from octavo.huggingface.specials import MORE_TEMPLATES, named_templates
-from octavo.huggingface.tokenizer_out import tokenizer_files
+from octavo.huggingface.tokenizer.specials import MORE_TEMPLATES, named_templates
+from octavo.huggingface.tokenizer.tokenizer_out import tokenizer_files
 from octavo.huggingface.writers import find_writer
 from octavo.io.atomic import failures_of, new_folder, require_new_folder, require_room
 from octavo.io.gguf import GGUFFile

@@ -15,14 +15,14 @@ from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface import CheckpointFile
 from octavo.huggingface.coded import Coded, factor_of, joined, largest, nearest, row_parts, values_of
-from octavo.huggingface.names import (
+from octavo.huggingface.schemes import CheckpointScheme, checkpoint_scheme
+from octavo.huggingface.tensors.names import (
     as_checkpoint,
     checkpoint_name,
     checkpoint_shape,
     of_expert,
     rows_apart,
 )
-from octavo.huggingface.schemes import CheckpointScheme, checkpoint_scheme
 from octavo.huggingface.writers import Writer
 from octavo.io.gguf import GGUFFile
 from octavo.io.safetensors import TensorHead

@@ -73,7 +73,7 @@ def with_adapters(model: ModelSpec, adapters: Chosen, *, merged: bool = False) -
     """
     if not adapters:
         return model
-    from octavo.huggingface.adapter import open_adapter
+    from octavo.huggingface.adapters.adapter import open_adapter
 
     found, of_model = [], targets(model.graph())
     for path, scale in adapters:

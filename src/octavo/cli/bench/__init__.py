@@ -1,0 +1,1 @@
+"""`octavo bench` and `octavo profile`. Begin with `bench`."""

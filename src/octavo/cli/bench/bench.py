@@ -1,0 +1,175 @@
+"""`octavo bench`: speed of models and of single ops, and models to measure it with."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from octavo.cli.bench.gemm import gemm
+from octavo.cli.bench.results_file import numbers, write
+from octavo.cli.bench.serve import serve
+from octavo.cli.grouped import grouped
+from octavo.cli.hub.models import ModelName, Offline, local
+from octavo.cli.lora import adapters
+from octavo.cli.options import Device, Threads, Where, gpu_layers
+from octavo.cli.plain import to_json
+from octavo.cli.progress import Bar
+from octavo.cli.spelling import App, Commands
+from octavo.errors import UsageError
+from octavo.sizes import size
+
+SHAPES = (
+    "qwen3-0.6b, qwen3-1.7b, qwen3-8b, qwen3-30b-a3b, qwen3.5-9b, lfm2-1.2b, granite-4.0-h-micro, "
+    "mamba2-2.7b, mamba-2.8b, rwkv7-1.5b, llama3-8b, gemma3-4b, gpt-oss-20b or deepseek-v2-lite."
+)
+app = App(cls=Commands, help="Measure speed.", no_args_is_help=True)
+app.command("gemm")(grouped(gemm))
+app.command("serve")(grouped(serve))
+
+
+@dataclass
+class Told:
+    """How results are printed, and where else they are written."""
+
+    format: Annotated[
+        Literal["md", "csv"] | None, typer.Option(help="A table of Markdown (the default), or CSV with all rounds.")
+    ] = None
+    output: Annotated[
+        str | None, typer.Option("-o", "--output", help="Write there too; into a folder, under a name of its own.")
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+
+    @property
+    def kind(self) -> Literal["md", "csv", "json"]:
+        """Raises UsageError for two of them."""
+        if self.as_json and self.format is not None:
+            raise UsageError(f"--json and --format {self.format} are two formats of the output (allowed: one of them)")
+        return "json" if self.as_json else self.format or "md"
+
+
+def model(
+    model: ModelName,
+    prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the prompt (0: no prefill test).")] = 256,
+    generate: Annotated[int, typer.Option("-n", "--generate", help="Tokens to decode (0: no decode test).")] = 64,
+    rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that each test is run.")] = 5,
+    batch: Annotated[str, typer.Option(help="Sequences that decode together, as 1,4,8.")] = "1",
+    depth: Annotated[str, typer.Option(help="Tokens before the decoded ones, as 0,4096.")] = "0",
+    peer: Annotated[
+        Literal["llama.cpp"] | None, typer.Option(help="Another program to run in turn, for the ratio.")
+    ] = None,
+    peer_python: Annotated[
+        str | None, typer.Option(help="The Python that has the peer's package (default: this one).")
+    ] = None,
+    *,
+    where: Where,
+    offline: Offline = False,
+    told: Told,
+) -> None:
+    """Time prefill and decode of a model: `octavo bench model model.gguf --peer llama.cpp`."""
+    from octavo.bench.machine import shortened
+    from octavo.bench.render import FORMATS, file_name, to_markdown
+    from octavo.bench.result import Options, bench_model
+    from octavo.io.apart import MODEL, model_files, require_apart
+    from octavo.io.atomic import require_target
+
+    kind, output = told.kind, told.output
+    options = Options(
+        prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
+        depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=where.threads,
+        device=where.device, kv=where.kv, attention=where.attention, gpu_layers=gpu_layers(where.layers),
+        lora=tuple(adapters(where.lora, offline).items()),
+        command=shortened(["octavo", *sys.argv[1:]]),
+    )  # fmt: skip
+    if output is not None and not os.path.isdir(output):
+        require_target(output)
+    path = local(model, offline)
+    if output is not None:
+        require_apart(output, {MODEL: model_files(path, ())})
+    with Bar() as bar:
+        result = bench_model(path, options, bar.show)
+    try:
+        if output is not None:
+            write(output, file_name(result, kind), FORMATS[kind](result))
+    finally:  # what was measured is told where no file has room for it
+        print((to_markdown if output is not None else FORMATS[kind])(result), end="")
+
+
+app.command("model")(grouped(model))
+
+
+@app.command("ops")
+def ops(
+    op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; may be repeated.")] = None,
+    format: Annotated[
+        list[str] | None, typer.Option("--format", help="Only weights in this format, as Q4_K; may be repeated.")
+    ] = None,
+    tokens: Annotated[str, typer.Option(help="Tokens in the step.")] = "1,2,4,8,512",
+    threads: Threads = None,
+    device: Device = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each case, line by line.")] = False,
+) -> None:
+    """Time single ops on the shapes of real models, weights read from memory."""
+    from octavo.backends import select as backends_of
+    from octavo.backends.cores import cores
+    from octavo.bench.cases import SPEED_CASES, select
+    from octavo.bench.limits import read_limit_of
+    from octavo.bench.ops import time_cases
+
+    wanted = [f.upper() for f in format or ()]
+    cases = select(SPEED_CASES, ops=op or (), formats=wanted, tokens=numbers("--tokens", tokens))
+    if not cases:
+        raise UsageError("no case has that op, that format and that number of tokens")
+    used = cores() if threads is None else threads
+    width = max(len(c.name) for c in cases)
+    if not as_json:
+        print(f"{'case':<{width}} {'time':>10} {'GB/s':>7} {'of limit':>8} {'GOPS':>7}")
+    backends = backends_of(device, used)
+    rows = []
+    for row in time_cases(cases, backends, limit=read_limit_of(backends[0], used)):
+        print(to_json(row) if as_json else _line(row, width), flush=True)
+        rows.append(row)
+    if not as_json:
+        _say_what_misleads(rows)
+
+
+@app.command("make")
+def make(
+    shape: Annotated[str, typer.Argument(metavar="SHAPE", help=SHAPES)],
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Q4_K_M, Q5_K_M, MXFP4_MOE, or a format as Q8_0.")],
+    output: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write.")],
+) -> None:
+    """Write a model with a real one's shape and random weights: `octavo bench make qwen3-1.7b Q4_K_M out.gguf`."""
+    from octavo.bench.synthetic import make as write
+
+    with Bar() as bar:
+        write(shape, preset, output, progress=lambda done, total: bar.show(_gb(done, total), done, total))
+    print(f"{output}: {shape} with random weights, {preset.upper()}, {size(os.path.getsize(output))}")
+
+
+def _say_what_misleads(rows: list[dict[str, Any]]) -> None:
+    """A line where others had part of the machine, and one where more than the limit was reached."""
+    from octavo.bench.others import BUSY, OVER
+
+    others = max(row["others_cpu"] or 0.0 for row in rows)
+    if others > BUSY:
+        print(f"Busy machine: other programs took up to {others:.0%} of the CPU, so rates mislead.")
+    if any((row["share_of_read_limit"] or 0.0) > OVER for row in rows):
+        print("over: more than the read limit, of what a cache holds or while others had the machine.")
+
+
+def _line(row: dict[str, Any], width: int) -> str:
+    from octavo.bench.others import OVER
+
+    limit = row["share_of_read_limit"]
+    share = f"{'' if limit is None else 'over' if limit > OVER else format(limit, '.0%'):>8}"
+    speeds = f"{row['gbps']:>7.1f} {share} {row['gops']:>7,.0f}"
+    digits = 1 if row["seconds"] < 1e-4 else 0
+    return f"{row['name']:<{width}} {row['seconds'] * 1e6:>7,.{digits}f} us {speeds}"
+
+
+def _gb(done: int, total: int) -> str:
+    return f"{done / 1e9:.2f} of {total / 1e9:.2f} GB"

@@ -1,0 +1,107 @@
+"""`octavo profile`: where a step's time goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.columns import print_columns, show_counters
+from octavo.cli.hub.models import ModelName, Offline, local
+from octavo.cli.options import Where
+from octavo.cli.plain import printable, to_json
+from octavo.errors import UsageError
+
+if TYPE_CHECKING:
+    from octavo.bench.profile import Profile
+    from octavo.runtime import Engine
+
+
+def profile(
+    model: ModelName,
+    prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the step that is profiled.")] = 256,
+    decode: Annotated[bool, typer.Option("--decode", help="Profile a decode step instead: one token.")] = False,
+    depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before it.")] = 0,
+    rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that the step is run.")] = 5,
+    *,
+    where: Where,
+    counters: Annotated[
+        bool, typer.Option("--counters", help="Read an NVIDIA GPU's counters instead, by its program ncu.")
+    ] = False,
+    offline: Offline = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""
+    from octavo.bench.profile import profile as measure
+    from octavo.bench.profile import ready_engine
+    from octavo.huggingface import open_model_file
+
+    new = 1 if decode else prompt
+    path = local(model, offline)
+    show = _show_counters if counters else _show
+    with open_model_file(path) as file:
+        kinds: Any = {"kv": where.kv, "attention": where.attention}
+        engine = ready_engine(file, new=new, depth=depth, **kinds, **where.given(offline))
+        if counters:
+            report = _counted(engine, {"model": str(path), "new": new, "depth": depth, **kinds})
+        else:
+            report = as_object(measure(engine, new, depth, rounds), new, depth)
+    if as_json:
+        print(to_json(report))
+    else:
+        show(report)
+
+
+def _counted(engine: Engine, step: dict[str, Any]) -> dict[str, Any]:
+    """What `--counters --json` prints: the step, and rows by kernel. Another process runs it, under ncu."""
+    from octavo.bench.counters import by_kernel, read_counters
+
+    if set(engine.schedule.backends.values()) != {0} or engine.backends[0].name != "gpu":
+        raise UsageError("--counters reads those of a GPU that all of the model is on (--device gpu)")
+    return {
+        "tokens": step["new"],
+        "depth": step["depth"],
+        "kernels": by_kernel(read_counters(step), engine.graph.nodes),
+    }
+
+
+def as_object(measured: Profile, new: int, depth: int) -> dict[str, Any]:
+    """What `--json` prints: the step, its seconds whole and node by node, and rows by op and by node."""
+    from octavo.bench.profile import by_node, by_op, group
+
+    ops = [_named(row, "op", "backend") for row in group(measured.nodes, by_op)]
+    nodes = [_named(row, "op", "node", "formats") for row in group(measured.nodes, by_node)]
+    return {
+        "tokens": new, "depth": depth, "step_seconds": measured.step_seconds, "nodes_seconds": measured.seconds,
+        "ops": ops, "nodes": nodes,
+    }  # fmt: skip
+
+
+def _named(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    """A row whose key is taken apart into columns of its own."""
+    rest = {name: value for name, value in row.items() if name != "key"}
+    return dict(zip(names, row["key"], strict=True)) | rest
+
+
+def _show(report: dict[str, Any]) -> None:
+    step, nodes, tokens = report["step_seconds"], report["nodes_seconds"], report["tokens"]
+    what = f"{tokens} token{'s' if tokens > 1 else ''} after {report['depth']}"
+    print(f"Step of {what}: {step * 1e3:.2f} ms ({tokens / step:.1f} tok/s); node by node {nodes * 1e3:.2f} ms\n")
+    _table(report["ops"], "op", "backend")
+    print()
+    _table(report["nodes"], "op", "node", "formats")
+
+
+def _table(rows: list[dict[str, Any]], *names: str) -> None:
+    numbers = ("calls", "ms", "share", "GB/s", "GOPS")
+    cells = [
+        (*(printable(row[name]) for name in names), str(row["calls"]), f"{row['seconds'] * 1e3:.2f}",
+         f"{row['share']:.1%}", f"{row['gbps']:.1f}" if row["bytes"] else "",
+         f"{row['gops']:,.0f}" if row["operations"] else "")
+        for row in rows
+    ]  # fmt: skip
+    print_columns((*names, *numbers), cells, numbers)
+
+
+def _show_counters(report: dict[str, Any]) -> None:
+    show_counters(report["kernels"], "op", "kernel", "formats")

@@ -1,0 +1,1 @@
+"""`octavo embed` and `octavo rank`."""

@@ -1,0 +1,1 @@
+"""`octavo eval` and `octavo report`. Begin with `evaluate`."""

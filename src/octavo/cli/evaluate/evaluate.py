@@ -1,0 +1,219 @@
+"""`octavo eval`: perplexity, divergence from another model, and the demo model's accuracy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.columns import print_columns
+from octavo.cli.evaluate import cache as evaluate_cache
+from octavo.cli.grouped import grouped
+from octavo.cli.hub.models import ModelName, Offline, local
+from octavo.cli.options import CacheName, Context, Where
+from octavo.cli.plain import printable, to_json
+from octavo.cli.spelling import App, Commands
+from octavo.errors import UsageError
+
+if TYPE_CHECKING:
+    from octavo.evals.demo import DemoResult
+    from octavo.evals.kl import Divergence
+    from octavo.evals.stats import Estimate, Spread
+
+app = App(cls=Commands, help="Measure how good a model is.", no_args_is_help=True)
+
+TextFile = Annotated[
+    str,
+    typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),
+]
+Chunks = Annotated[int | None, typer.Option(help="At most so many windows (default: the whole text).")]
+ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Take text such as <|im_end|> for control tokens.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def ppl(
+    model: ModelName,
+    text: TextFile,
+    context: Context = None,
+    chunks: Chunks = None,
+    parse_special: ParseSpecial = False,
+    *,
+    where: Where,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """Perplexity of a text, defined as llama.cpp does: `octavo eval ppl model.gguf wiki.test.raw`.
+
+    Of the demo text only answers are scored: the demo model was not taught what people ask.
+    """
+    from octavo.cli.progress import Bar
+    from octavo.evals.likelihood import perplexity
+    from octavo.evals.subject import context_for, open_subject
+    from octavo.evals.texts import named_text
+
+    path = local(model, offline)
+    context = context_for(context, path)
+    with open_subject(path, context, cache_type=where.kv, attention=where.attention, **where.given(offline)) as loaded:
+        read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
+        with Bar() as bar:
+
+            def show(done: int, total: int, value: float) -> None:
+                bar.show(f"chunk {done} of {total}: perplexity {value:.4f}", done, total)
+
+            found = perplexity(loaded, read.tokens, context=context, chunks=chunks, scored=read.scored, progress=show)
+    if as_json:
+        print(to_json({"model": model, "text": read.name, **asdict(found)}))
+    else:
+        print(f"perplexity {_plain(found.perplexity)} ({_extent(found.tokens, found.chunks, context)})")
+
+
+def kl(
+    model: ModelName,
+    text: TextFile,
+    base: Annotated[str, typer.Option("--base", metavar="MODEL", help="The model to compare with, as it was before.")],
+    answers: Annotated[bool, typer.Option("--answers", help="Score only the answers in the demo text.")] = False,
+    context: Context = None,
+    chunks: Chunks = None,
+    parse_special: ParseSpecial = False,
+    *,
+    where: Where,
+    base_kv: Annotated[
+        CacheName | None,
+        typer.Option("--base-cache-type", help="How the base keeps keys and values (default: as --cache-type says)."),
+    ] = None,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """How far a model is from its base: `octavo eval kl model-q4.gguf wiki.test.raw --base model-f16.gguf`.
+
+    Adapters are the model's alone: `--lora` with the same MODEL as `--base` shows what one changes.
+    """
+    from octavo.cli.progress import Bar
+    from octavo.evals.kl import divergence
+    from octavo.evals.subject import context_for, open_subject
+    from octavo.evals.texts import named_text
+
+    paths = [local(name, offline) for name in (model, base)]
+    context = context_for(context, *paths)
+
+    given = where.given(offline)
+
+    def load(path: str, kv: CacheName, **how: Any) -> Any:
+        return open_subject(path, context, cache_type=kv, **how)
+
+    with (
+        load(paths[0], where.kv, attention=where.attention, **given) as loaded,
+        load(paths[1], base_kv or where.kv, **where.plain()) as other,
+    ):
+        read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
+        if answers and read.scored is None:
+            raise UsageError(f"--answers is for the text `demo`; {text} does not say what is an answer")
+        with Bar() as bar:
+            found = divergence(
+                loaded, other, read.tokens, context=context, chunks=chunks, scored=read.scored if answers else None,
+                progress=lambda done, total, value: bar.show(f"chunk {done} of {total}: KL {value:.6f}", done, total),
+            )  # fmt: skip
+    if as_json:
+        print(to_json({"model": model, "base": base, "text": read.name, **asdict(found)}))
+    else:
+        _show(found, "" if read.scored is None else " of answers" if answers else " of all tokens")
+
+
+def demo(
+    model: ModelName = "demo",
+    questions: Annotated[int, typer.Option("-n", "--questions", help="How many to ask.")] = 1000,
+    seed: Annotated[int, typer.Option(help="Another seed asks other questions.")] = 0,
+    misses: Annotated[bool, typer.Option("--misses", help="Also print what was answered wrongly.")] = False,
+    *,
+    where: Where,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """Ask the demo model, or what it was made into, arithmetic that it was not trained on: `octavo eval demo`."""
+    import octavo
+    from octavo.cli.progress import Bar
+    from octavo.evals.demo import evaluate
+
+    if questions < 1:
+        raise UsageError(f"questions is {questions} (allowed: 1 or more)")
+    kinds: Any = {"cache_type": where.kv, "attention": where.attention}
+    with octavo.load(local(model, offline), **kinds, **where.given(offline)) as loaded, Bar() as bar:
+        asked = 0
+
+        def ask(prompt: str) -> str:
+            nonlocal asked
+            reply = "".join(loaded.generate(prompt, temperature=0.0, max_tokens=64))
+            asked += 1
+            bar.show(f"question {asked} of {questions}", asked, questions)
+            return reply
+
+        report = evaluate(ask, questions, seed)
+    if as_json:
+        wrong = [{"prompt": q.prompt, "answer": q.answer, "reply": reply} for q, reply in report.misses]
+        print(to_json({"model": model, "seed": seed, **report.to_dict(), **({"misses": wrong} if misses else {})}))
+        return
+    _show_tallies(report)
+    for question, reply in report.misses if misses else ():
+        print(f"{question.kind}: {question.prompt!r} -> {printable(repr(reply))}, not {question.answer!r}")
+
+
+app.command("ppl")(grouped(ppl))
+app.command("kl")(grouped(kl))
+evaluate_cache.add_to(app)
+app.command("demo")(grouped(demo))
+
+
+def _show_tallies(report: DemoResult) -> None:
+    numbers = ("right", "of", "accuracy")
+    rows = []
+    for kind, tally in (*report.by_kind.items(), ("all", report.total)):
+        low, high = tally.interval()
+        rows.append((kind, str(tally.right), str(tally.n), f"{tally.accuracy:.1%}", f"{low:.1%} to {high:.1%}"))
+    print_columns(("kind", *numbers, "95% interval"), rows, numbers)
+
+
+def _plain(estimate: Estimate) -> str:
+    """Value and error, with two digits of the error that count."""
+    known = math.isfinite(estimate.error) and estimate.error > 0
+    digits = min(max(1 - math.floor(math.log10(estimate.error)), 2), 12) if known else 6
+    return f"{estimate.value:.{digits}f} ± {estimate.error:.{digits}f}"
+
+
+def _percent(estimate: Estimate) -> str:
+    scaled = type(estimate)(100 * estimate.value, 100 * estimate.error)
+    return f"{_plain(scaled)} %"
+
+
+def _extent(tokens: int, chunks: int, context: int) -> str:
+    return f"{tokens:,} tokens in {chunks:,} windows of {context}"
+
+
+def _show(found: Divergence, what: str) -> None:
+    rows = {
+        "KL divergence": _plain(found.kl),
+        "same top token": _percent(found.same_top),
+        f"perplexity{what}": _plain(found.perplexity),
+        "  of the base": _plain(found.base_perplexity),
+        "  ratio": _plain(found.perplexity_ratio),
+        "  difference": _plain(found.perplexity_difference),
+        "  correlation": f"{100 * found.correlation:.2f} %",
+        "change in probability": _percent(found.delta_p),
+        "  root mean square": _percent(found.rms_delta_p),
+    }
+    width = max(map(len, rows))
+    print(_extent(found.tokens, found.chunks, found.context))
+    for name, value in rows.items():
+        print(f"{name:<{width}}  {value}")
+    print(f"\n{'percentile':<12} {'KL':>12} {'change in p':>14}")
+    for name, divergence, change in zip(
+        *_percentiles(found.kl_spread), _percentiles(found.delta_p_spread)[1], strict=True
+    ):
+        print(f"{name:<12} {divergence:>12.4g} {100 * change:>12.4g} %")
+
+
+def _percentiles(spread: Spread) -> tuple[list[str], list[float]]:
+    middle = {"median" if p == 50 else f"{p:g}": value for p, value in spread.percentiles.items()}
+    rows = {"largest": spread.largest, **middle, "least": spread.least}
+    return list(rows), list(rows.values())

@@ -1,0 +1,1 @@
+"""`octavo pull`, `list` and `rm`, and where commands find models. Begin with `pull`."""

@@ -1,0 +1,160 @@
+"""`octavo pull`, `octavo list` and `octavo rm`: models of the Hugging Face hub on this machine."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from octavo.cli.columns import print_columns
+from octavo.cli.hub.models import Offline, asking, shown_by, table
+from octavo.cli.plain import printable, to_json
+from octavo.cli.progress import Bar
+from octavo.errors import UsageError
+from octavo.sizes import size
+
+if TYPE_CHECKING:
+    from octavo.io.hub import HubName, Installed, Pulled
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
+
+Name = Annotated[str, typer.Argument(metavar="ORG/REPO[:QUANT][@REVISION]", help="A model, as `octavo list` names it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def pull(
+    name: Name,
+    revision: Annotated[str | None, typer.Option("--revision", help="A branch, a tag or a commit.")] = None,
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--list", help="Download nothing: list what the repository has, offline what of it is on this machine."
+        ),
+    ] = False,
+    offline: Offline = False,
+    as_json: AsJson = False,
+) -> None:
+    """Download a model of the Hugging Face hub: `octavo pull Qwen/Qwen3-0.6B-GGUF:Q8_0`.
+
+    Without a QUANT it is Q4_K_M if that fits in memory, else the largest that fits.
+    Interrupted, the same command goes on where it was.
+    """
+    wanted = _name(name, revision)
+    if show:
+        _list(wanted, offline, as_json)
+        return
+    from octavo.io.named import download
+
+    try:
+        with Bar() as bar:
+            pulled = download(wanted, shown_by(bar), asking(bar), offline=offline)
+    except KeyboardInterrupt:
+        print("octavo: stopped; the same command goes on", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    if as_json:
+        print(to_json(_as_object(pulled)))
+        return
+    print(f"octavo: {_summary(pulled)}", file=sys.stderr)
+    print(pulled.path)
+
+
+def list_models(as_json: AsJson = False) -> None:
+    """List the hub's models that are on this machine. Files that came another way are not looked for."""
+    from octavo.io.hub.inventory import cache_folder, installed
+
+    found = installed()
+    if as_json:
+        print(to_json({"cache": cache_folder(), "models": [_row(model) for model in found]}))
+        return
+    if not found:
+        print(
+            f"No models in {printable(cache_folder())}, the hub's cache; `octavo pull ORG/REPO` downloads one. Models "
+            "elsewhere are run by their paths.", file=sys.stderr,
+        )  # fmt: skip
+        return
+    rows = [
+        (printable(model.name), model.quantization or "interrupted", size(model.nbytes),
+         f"{model.modified.astimezone():%Y-%m-%d %H:%M}", printable(model.path))
+        for model in found
+    ]  # fmt: skip
+    print_columns(("name", "quantization", "size", "when", "path"), rows, ("size",))
+
+
+def remove(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Don't ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a model of the hub from this machine: `octavo rm Qwen/Qwen3-0.6B-GGUF:Q8_0`.
+
+    Without a QUANT all of the repository is removed.
+    """
+    from octavo.io.hub.inventory import remove as prepare
+
+    removal = prepare(_name(name, None))
+    what = f"{', '.join(removal.models)} ({size(removal.nbytes)})"
+    if not yes:
+        if not sys.stdin.isatty():
+            raise UsageError(f"{what} is not removed: nobody can be asked here, and --yes is not given")
+        if not typer.confirm(f"Remove {what}?", err=True):
+            raise typer.Exit(1)
+    removal.strategy.execute()
+    print(to_json({"removed": removal.models, "bytes": removal.nbytes}) if as_json else f"Removed {what}.")
+
+
+def _name(text: str, revision: str | None) -> HubName:
+    """The hub's name in an argument. Raises UsageError for anything else."""
+    from octavo.io.hub.name import parse
+    from octavo.io.missing import search_for
+
+    name = parse(text)
+    if name is None:
+        search = search_for(text)
+        allowed = "(allowed: ORG/REPO, ORG/REPO:QUANT, each with @REVISION)"
+        raise UsageError(f"{text!r} is no name of the hub {allowed}{f'; {search}' if search else ''}")
+    if revision is not None and name.revision not in (None, revision):
+        raise UsageError(f"--revision is {revision!r}, and the name says @{name.revision} (allowed: one of them)")
+    return name if revision is None else replace(name, revision=revision)
+
+
+def _list(name: HubName, offline: bool, as_json: bool) -> None:
+    """Print the models of a repository, as the hub lists them, or offline those that are on this machine."""
+    from octavo.io.hub.download import offered
+    from octavo.io.named import free_memory
+
+    with Bar() as bar:
+        found = offered(name, bar.show, offline=offline)
+    free = free_memory()
+    if as_json:
+        rows = [
+            {"quantization": v.label, "files": len(v.files), "bytes": v.nbytes, "fits": v.fits(free)} for v in found
+        ]
+        print(to_json({"name": str(name), "models": rows}))
+    else:
+        print("\n".join(table(found, free)))
+
+
+def _summary(pulled: Pulled) -> str:
+    what = f"{pulled.name.repo}, {pulled.variant.label}, {size(pulled.variant.nbytes)}"
+    if not pulled.downloaded:
+        return f"{what}: was here"
+    rate = size(pulled.downloaded / max(pulled.seconds, 1e-3))
+    return f"{what}: {size(pulled.downloaded)} in {pulled.seconds:.1f} s ({rate}/s)"
+
+
+def _as_object(pulled: Pulled) -> dict[str, Any]:
+    return {
+        "name": str(pulled.name), "commit": pulled.commit, "quantization": pulled.variant.label, "path": pulled.path,
+        "files": [{"name": e.name, "bytes": e.size, "digest": e.digest} for e in pulled.variant.files],
+        "bytes": pulled.variant.nbytes, "downloaded": pulled.downloaded, "seconds": pulled.seconds,
+    }  # fmt: skip
+
+
+def _row(model: Installed) -> dict[str, Any]:
+    return {
+        "name": str(model.name), "quantization": model.quantization, "bytes": model.nbytes,
+        "modified": model.modified.isoformat(), "commit": model.commit, "path": model.path,
+    }  # fmt: skip

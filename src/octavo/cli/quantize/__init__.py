@@ -1,0 +1,1 @@
+"""`octavo quantize`, `convert`, `imatrix` and `calibrate`. Begin with `quantize`."""
