@@ -27,7 +27,7 @@ def shared_layout(width):
     return gl.SwizzledSharedLayout(width, 1, 8, [2, 1, 0])
 
 
-class Ring(NamedTuple):
+class DecodeRing(NamedTuple):
     """Shared memory for blocks that are on their way, [stages, warps, tokens, ...].
 
     k, v                codes or floats
@@ -42,7 +42,7 @@ class Ring(NamedTuple):
 
 @gluon.jit
 def ring_of(cache, shape: gl.constexpr):
-    """An empty Ring."""
+    """An empty DecodeRing."""
     STAGES: gl.constexpr = shape.stages
     WIDTH: gl.constexpr = shape.width
     WARPS: gl.constexpr = shape.warps
@@ -56,7 +56,7 @@ def ring_of(cache, shape: gl.constexpr):
         GROUPS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
         k_scales = gl.allocate_shared_memory(gl.float16, [STAGES, WARPS, TOKENS, COUNT], GROUPS)
         v_scales = gl.allocate_shared_memory(gl.float16, [STAGES, WARPS, TOKENS, COUNT], GROUPS)
-    return Ring(k, v, k_scales, v_scales)
+    return DecodeRing(k, v, k_scales, v_scales)
 
 
 @gluon.jit

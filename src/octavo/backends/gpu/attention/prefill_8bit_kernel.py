@@ -1,9 +1,8 @@
-"""Attention of prompts by products of 8-bit numbers for compute capability 9.0, in Gluon: one warp copies codes of keys
-and values, and two groups of four attend to them with 64 queries each.
+"""Prefill attention by products of 8-bit numbers for compute capability 9.0, in Gluon (FlashAttention-3's FP8 plan).
 
-The order of work is that of `attention_hopper`. A query's codes have a scale of their own. Weights are e4m3 numbers up
-to 2^8: their exponents have a range of 2^17, and values of smaller scale take from it. Tensor cores keep 14 bits of
-sums of e4m3 products, so each block's are added to float32 numbers.
+Producer, consumers, online softmax and tile scheduler are those of `prefill_hopper_kernel`. A query's codes have a
+scale of their own. Weights are e4m3 numbers up to 2^8: their exponents have a range of 2^17, and values of smaller
+scale take from it. Tensor cores keep 14 bits of sums of e4m3 products, so each block's are added to float32 numbers.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.attention.kernel import LEAST_SCALE
-from octavo.backends.gpu.attention.prefill_hopper_kernel import HALF, REGISTERS, Given, turns, work_of
+from octavo.backends.gpu.attention.prefill_hopper_kernel import HALF, REGISTERS, KernelArgs, tile_scheduler, turns
 from octavo.backends.gpu.compile.gluon_names import barrier, copy_tile
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves
 
@@ -31,7 +30,7 @@ OFFSET = gl.constexpr(8.0)  # log2 of the largest weight
 LEAST_UNIT = gl.constexpr(-120.0)
 
 
-class Ring(NamedTuple):
+class QuantizedKVRing(NamedTuple):
     """Shared memory for queries of a group and for blocks to come, and barriers for each stage of these.
 
     queries           [64, dim] codes
@@ -39,7 +38,7 @@ class Ring(NamedTuple):
     k, v              [stages, block_n, dim], [stages, dim, block_n]
     k_ready, v_ready  at which copies arrive
     k_free, v_free    at which both groups arrive
-    totals            [64, 4], see `_attend_to`
+    totals            [64, 4], see `_attend_blocks`
     mine, others      at which a group's turn to ask for products arrives
     """
 
@@ -113,12 +112,12 @@ def _place_of(work, items, shape: gl.constexpr):
 
 
 @gluon.jit
-def _copy(keys, values, given, ring, shape: gl.constexpr):
+def _producer(keys, values, given, ring, shape: gl.constexpr):
     """Fill the ring with the blocks of tile after tile, a stage as soon as both groups have read it."""
     BYTES: gl.constexpr = shape.block_n * shape.dim
     count = 0
     for turn in range(turns(given.items)):
-        work = work_of(turn, given, shape)
+        work = tile_scheduler(turn, given, shape)
         place = _place_of(work, given.items, shape)
         for i in range(work.blocks):
             slot, phase = count % shape.stages, ((count // shape.stages) & 1) ^ 1
@@ -207,7 +206,7 @@ def _operand(words, shape: gl.constexpr):
 
 
 @gluon.jit
-def _weigh(scores, block, limit, so_far, q_scale, k_scale, v_unit, MASK: gl.constexpr, shape: gl.constexpr):
+def _online_softmax(scores, block, limit, so_far, q_scale, k_scale, v_unit, MASK: gl.constexpr, shape: gl.constexpr):
     """The Running after a block with these scores, the scale of its keys, and the log2 of that of its values.
 
     Row i sees positions up to limit[i]; with MASK that may not be the whole block.
@@ -239,7 +238,7 @@ def _weigh(scores, block, limit, so_far, q_scale, k_scale, v_unit, MASK: gl.cons
 
 
 @gluon.jit
-def _attend_to(
+def _attend_blocks(
     ring, tile, count, first, end, so_far, acc, limit, q_scale, factors, MASK: gl.constexpr, shape: gl.constexpr
 ):
     """Weights of the blocks from `first` down to the one after `end`, and sums of the block before each.
@@ -258,7 +257,7 @@ def _attend_to(
             mbarrier.arrive(ring.others)
         scores = warpgroup_mma_wait(1, [scores])
         mbarrier.arrive(ring.k_free.index(count % shape.stages))
-        after = _weigh(scores, first - i, limit, so_far, q_scale, k_scale, v_unit, MASK, shape)
+        after = _online_softmax(scores, first - i, limit, so_far, q_scale, k_scale, v_unit, MASK, shape)
         ring.totals.store(after.total)
         part = warpgroup_mma_wait(0, [part])
         mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
@@ -269,18 +268,18 @@ def _attend_to(
 
 
 @gluon.jit
-def _attend(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr):
+def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr):
     """Attend with the first (WHICH 0) or second 64 queries of tile after tile.
 
     A tile's place is read while the tile before is under way, and its queries during the last product of that.
     """
     rows: gl.constexpr = gl.SliceLayout(1, _sums_layout(shape.block_n))
     count, tile = 0, 0
-    work = work_of(0, given, shape)
+    work = tile_scheduler(0, given, shape)
     if work.blocks > 0:
         _load_queries(q, work, work.token + WHICH * HALF, ring, scale, shape)
     for turn in range(turns(given.items)):
-        following = work_of(turn + 1, given, shape)
+        following = tile_scheduler(turn + 1, given, shape)
         next_first = following.token + WHICH * HALF
         if work.blocks > 0:
             first = work.token + WHICH * HALF
@@ -296,13 +295,13 @@ def _attend(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr
             lowest = gl.full([HALF], float("-inf"), gl.float32, rows)
             total = _lane_sums(gl.zeros([HALF, shape.block_n], gl.float32, _sums_layout(shape.block_n)))
             so_far = Running(0, lowest, total, LEAST_UNIT, lowest)
-            so_far = _weigh(scores, block, limit, so_far, q_scale, k_scale, v_unit, True, shape)
+            so_far = _online_softmax(scores, block, limit, so_far, q_scale, k_scale, v_unit, True, shape)
             acc = gl.zeros([HALF, shape.dim], gl.float32, _sums_layout(shape.dim))
             whole = gl.minimum((earliest + 1) // shape.block_n, block)  # blocks of which every query sees all
-            count, so_far, acc = _attend_to(
+            count, so_far, acc = _attend_blocks(
                 ring, tile, count + 1, block - 1, whole - 1, so_far, acc, limit, q_scale, factors, True, shape
             )
-            count, so_far, acc = _attend_to(
+            count, so_far, acc = _attend_blocks(
                 ring, tile, count, whole - 1, -1, so_far, acc, limit, q_scale, factors, False, shape
             )
             part = _sums_of_values(ring, count - 1, _operand(so_far.words, shape), shape)
@@ -333,7 +332,7 @@ def eights_hopper_kernel(
     """As many programs as run at once take item after item: 128 queries of a head of a sequence.
 
     keys and values are descriptors of blocks [block_n, dim] and [dim, block_n] of Codes, factors theirs, and shape an
-    EightsShape of `prefill_eights`. Other arguments are those of `attention_hopper.prefill_hopper_kernel`.
+    EightsShape of `prefill_eights`. Other arguments are those of `prefill_hopper_kernel.prefill_hopper_kernel`.
     """
     if PDL:
         gdc_launch_dependents()
@@ -351,20 +350,20 @@ def eights_hopper_kernel(
     c = barriers(2)
     if shape.in_turn:
         mbarrier.arrive(c.index(0))
-    first = Ring(
+    first = QuantizedKVRing(
         queries.index(0), scales.index(0), k, v, b[0], b[1], b[2], b[3], totals.index(0), c.index(0), c.index(1)
     )
-    second = Ring(
+    second = QuantizedKVRing(
         queries.index(1), scales.index(1), k, v, b[0], b[1], b[2], b[3], totals.index(1), c.index(1), c.index(0)
     )
-    given = Given(positions, starts, items, factors)
+    given = KernelArgs(positions, starts, items, factors)
     if PDL:
         gdc_wait()
     gl.warp_specialize(
         [
-            (_attend, (q, given, first, out, scale, 0, shape)),
-            (_attend, (q, given, second, out, scale, 1, shape)),
-            (_copy, (keys, values, given, first, shape)),
+            (_consumer, (q, given, first, out, scale, 0, shape)),
+            (_consumer, (q, given, second, out, scale, 1, shape)),
+            (_producer, (keys, values, given, first, shape)),
         ],
         [4, 1],
         [REGISTERS, 24],

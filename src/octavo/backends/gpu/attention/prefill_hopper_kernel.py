@@ -1,10 +1,11 @@
-"""Attention of prompts for compute capability 9.0, in Gluon: one warp copies keys and values, and two groups of four
-attend to them with 64 queries each.
+"""Prefill attention for compute capability 9.0, in Gluon, by FlashAttention-3's plan (arXiv 2407.08608).
 
-While a group takes the soft-max of a block, the tensor cores add up its block before, and have the products of the
-other group. Blocks go from the last one down, so that those which a query sees in part come first. Programs go from
-tile to tile. What is computed is what `attention.prefill_kernel` says of a float16 cache without windows, caps and
-sinks, or of what `attention_unpack` has made of one of int8 or fp8.
+Warp specialization: a producer warp copies blocks of keys and values into a ring of shared memory, and two consumer
+warp groups attend to them with 64 queries each (ping-pong): while a group is in the online softmax of a block, the
+tensor cores add up its block before, and have the products of the other group. Blocks go from the last one down, so
+that those which a query sees in part come first. The kernel is persistent: `tile_scheduler` gives programs tile after
+tile. What is computed is what `kernel.prefill_kernel` says of a float16 cache without windows, caps and sinks, or of
+what `cache_decode_kernel` has made of one of int8 or fp8.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ PART = gl.constexpr(64)  # values of a row that are copied together
 REGISTERS = gl.constexpr(240)  # of a thread that multiplies; those that copy need few
 
 
-class Ring(NamedTuple):
+class KVRing(NamedTuple):
     """Shared memory for queries of a group and for blocks to come, and barriers for each stage of these.
 
     queries           [64, dim]
     k, v              [stages, block_n, dim]
     k_ready, v_ready  at which copies arrive
     k_free, v_free    at which both groups arrive
-    totals            [64], see `_attend_to`
+    totals            [64], see `_attend_blocks`
     """
 
     queries: Any
@@ -53,7 +54,7 @@ class Ring(NamedTuple):
     totals: Any
 
 
-class Given(NamedTuple):
+class KernelArgs(NamedTuple):
     """Arguments of the kernel that tell who sees what, and what scores and weights are multiplied with."""
 
     positions: Any
@@ -95,7 +96,7 @@ def turns(items):
 
 
 @gluon.jit
-def work_of(turn, given, shape: gl.constexpr):
+def tile_scheduler(turn, given, shape: gl.constexpr):
     """The Work that a program takes in its turn: a sequence's tiles that see most come first, and who had more than
     others in one turn has less in the next."""
     items = given.items
@@ -138,11 +139,11 @@ def _copy_block(cache, pages, column, ready, out, shape: gl.constexpr):
 
 
 @gluon.jit
-def _copy(keys, values, pages, given, ring, shape: gl.constexpr):
+def _producer(keys, values, pages, given, ring, shape: gl.constexpr):
     """Fill the ring with the blocks of tile after tile, a stage as soon as both groups have read it."""
     count = 0
     for turn in range(turns(given.items)):
-        work = work_of(turn, given, shape)
+        work = tile_scheduler(turn, given, shape)
         column = work.head // shape.group * shape.dim
         first = work.sequence * given.items.width
         found = _pages_of(pages, first, gl.maximum(work.blocks - 1, 0), gl.maximum(work.last, 0), shape)
@@ -224,7 +225,7 @@ def _factors_of(work, given, scale, shape: gl.constexpr):
 
 
 @gluon.jit
-def _weigh(scores, block, limit, m, total, factors, MASK: gl.constexpr, shape: gl.constexpr):
+def _online_softmax(scores, block, limit, m, total, factors, MASK: gl.constexpr, shape: gl.constexpr):
     """Weights [64, block_n] of a block as float16, maxima, totals, and what earlier sums are to be multiplied by.
 
     Row i sees positions up to limit[i]; with MASK that may not be the whole block.
@@ -250,7 +251,7 @@ def _weigh(scores, block, limit, m, total, factors, MASK: gl.constexpr, shape: g
 
 
 @gluon.jit
-def _attend_to(ring, count, first, end, p, m, total, acc, limit, factors, MASK: gl.constexpr, shape: gl.constexpr):
+def _attend_blocks(ring, count, first, end, p, m, total, acc, limit, factors, MASK: gl.constexpr, shape: gl.constexpr):
     """Weights of the blocks from `first` down to the one after `end`, and sums of the block before each.
 
     Block `first` is the ring's block `count`; the weights `p` are of the block before it. Totals are written down where
@@ -261,7 +262,7 @@ def _attend_to(ring, count, first, end, p, m, total, acc, limit, factors, MASK: 
         acc = _add_values(ring, count - 1, p, acc, shape)
         scores = warpgroup_mma_wait(1, [scores])
         mbarrier.arrive(ring.k_free.index(count % shape.stages))
-        next_p, m, total, keep = _weigh(scores, first - i, limit, m, total, factors, MASK, shape)
+        next_p, m, total, keep = _online_softmax(scores, first - i, limit, m, total, factors, MASK, shape)
         ring.totals.store(total)
         acc = warpgroup_mma_wait(0, [acc])
         mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
@@ -272,18 +273,18 @@ def _attend_to(ring, count, first, end, p, m, total, acc, limit, factors, MASK: 
 
 
 @gluon.jit
-def _attend(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr):
+def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr):
     """Attend with the first (WHICH 0) or second 64 queries of tile after tile.
 
     A tile's place is read while the tile before is under way, and its queries during the last product of that.
     """
     rows: gl.constexpr = gl.SliceLayout(1, _sums_layout(shape.block_n))
     count = 0
-    work = work_of(0, given, shape)
+    work = tile_scheduler(0, given, shape)
     if work.blocks > 0:
         _load_queries(q, work, work.token + WHICH * HALF, ring, shape)
     for turn in range(turns(given.items)):
-        following = work_of(turn + 1, given, shape)
+        following = tile_scheduler(turn + 1, given, shape)
         next_first = following.token + WHICH * HALF
         if work.blocks > 0:
             first = work.token + WHICH * HALF
@@ -297,14 +298,14 @@ def _attend(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr
             block = work.blocks - 1
             scores = warpgroup_mma_wait(0, [_scores(ring, count, shape)])
             mbarrier.arrive(ring.k_free.index(count % shape.stages))
-            p, m, total, _ = _weigh(scores, block, limit, m, total, factors, True, shape)
+            p, m, total, _ = _online_softmax(scores, block, limit, m, total, factors, True, shape)
             if work.last % shape.block_n < shape.block_n - 1:
                 _clear_unseen(ring, count, work, shape)
             whole = gl.minimum((earliest + 1) // shape.block_n, block)  # blocks of which every query sees all
-            count, p, m, total, acc = _attend_to(
+            count, p, m, total, acc = _attend_blocks(
                 ring, count + 1, block - 1, whole - 1, p, m, total, acc, limit, factors, True, shape
             )
-            count, p, m, total, acc = _attend_to(
+            count, p, m, total, acc = _attend_blocks(
                 ring, count, whole - 1, -1, p, m, total, acc, limit, factors, False, shape
             )
             acc = _add_values(ring, count - 1, p, acc, shape)
@@ -348,16 +349,16 @@ def prefill_hopper_kernel(
     k = gl.allocate_shared_memory(gl.float16, [STAGES, shape.block_n, shape.dim], tile)
     v = gl.allocate_shared_memory(gl.float16, [STAGES, shape.block_n, shape.dim], tile)
     stages = (barriers(STAGES), barriers(STAGES), barriers(STAGES, 2), barriers(STAGES, 2))
-    first = Ring(queries.index(0), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(0))
-    second = Ring(queries.index(1), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(1))
-    given = Given(positions, starts, items, factors)
+    first = KVRing(queries.index(0), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(0))
+    second = KVRing(queries.index(1), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(1))
+    given = KernelArgs(positions, starts, items, factors)
     if PDL:
         gdc_wait()
     gl.warp_specialize(
         [
-            (_attend, (q, given, first, out, scale, 0, shape)),
-            (_attend, (q, given, second, out, scale, 1, shape)),
-            (_copy, (keys, values, pages, given, first, shape)),
+            (_consumer, (q, given, first, out, scale, 0, shape)),
+            (_consumer, (q, given, second, out, scale, 1, shape)),
+            (_producer, (keys, values, pages, given, first, shape)),
         ],
         [4, 1],
         [REGISTERS, 24],

@@ -1,4 +1,4 @@
-"""Heads of q, k and v: norm, rotation, and into the KV cache. Records and HeadShape are those of `gpu.rope`."""
+"""Heads of q, k and v: norm, rotation, and into the KV cache. Records and HeadShape are those of `rope_launch`."""
 
 from __future__ import annotations
 

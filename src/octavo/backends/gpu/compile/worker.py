@@ -1,4 +1,4 @@
-"""What a process of its own runs that compiles kernels, see `compiling`."""
+"""What a process of its own runs that compiles kernels, see `pool`."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Q8Activation(NamedTuple):
 
 
 class StreamToken(NamedTuple):
-    """One token's activations [kp] as `matvec_stream` takes them: q8_1, or with a scale for each 16 values.
+    """One token's activations [kp] as `matvec_persistent` takes them: q8_1, or with a scale for each 16 values.
 
     codes    int32, four neighbours each
     scale    float32: for each 32 values, `stride` apart, or for each 16

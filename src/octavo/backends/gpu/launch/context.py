@@ -51,7 +51,7 @@ class Context:
         return Launch(self.target, kernel, grid, *arguments, **options)
 
     def wanted_of(self, out: Activation) -> tuple[Q8Activation | Matrix | None, torch.Tensor | None]:
-        """What is to be made of activations: as they are, and in the order of `gemm_mixed_hopper`."""
+        """What is to be made of activations: as they are, and in the order of `w4a16.hopper_kernel`."""
         plain = out.q8_1 if out.is_q8_1 else matrix(out.halves)
         return plain if "plain" in self.wanted else None, out.ordered if "ordered" in self.wanted else None
 

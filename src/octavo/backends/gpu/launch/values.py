@@ -76,7 +76,7 @@ class Activation:
 
     @property
     def ordered(self) -> torch.Tensor | None:
-        """float16 [tokens, kp] as `gemm_mixed_hopper` takes them."""
+        """float16 [tokens, kp] as `w4a16.hopper_kernel` takes them."""
         return self._halves_at(_first_bytes(self.tokens, self.kp)) if self.both else None
 
     def _halves_at(self, start: int) -> torch.Tensor:

@@ -1,5 +1,5 @@
 """What of activations their readers take, where they could be made both as codes and in the order of
-`gemm_mixed_hopper`: the other is not made."""
+`w4a16.hopper_kernel`: the other is not made."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ def read(source, weight, token, at, mask, k, KIND: tl.constexpr):
 
 @triton.jit
 def reordered(value):
-    """value [B] as `gemm_mixed_hopper` wants it: of each 16 number 4t + b + 2c at place 8b + 2t + c, b and c 0 or 1."""
+    """value [B] as `w4a16.hopper_kernel` wants it: of each 16 number 4t + b + 2c at place 8b + 2t + c, b and c 0 or
+    1."""
     B: tl.constexpr = value.shape[0]
     return tl.reshape(tl.permute(tl.reshape(value, (B // 16, 4, 2, 2)), (0, 3, 1, 2)), (B,))
 

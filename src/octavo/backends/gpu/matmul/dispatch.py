@@ -1,4 +1,4 @@
-"""Which kernel of products, in which shape, for how many tokens: the one place where that is decided. `attention_tiles`
+"""Which kernel of products, in which shape, for how many tokens: the one place where that is decided. `attention.tiles`
 is that of attention."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MMA_MIN_TOKENS = 3
 INT8_MAX_TOKENS = 32
 """The most tokens that are quantized to int8; beyond, tensor cores multiply float16 weights with float16 tokens."""
 ORDERED_MIN_TOKENS, ORDERED_MAX_TOKENS = 5, 1024
-"""The fewest and most tokens that are kept in the order of `gemm_mixed_hopper`, too, where there is that."""
+"""The fewest and most tokens that are kept in the order of `w4a16.hopper_kernel`, too, where there is that."""
 
 
 def activation(tokens: int) -> Kind:
@@ -42,12 +42,12 @@ def activation(tokens: int) -> Kind:
 
 
 def ordered(tokens: int, arch: str) -> bool:
-    """Whether activations are kept in the order of `gemm_mixed_hopper`, too."""
+    """Whether activations are kept in the order of `w4a16.hopper_kernel`, too."""
     return arch == "sm_90" and ORDERED_MIN_TOKENS <= tokens <= ORDERED_MAX_TOKENS and gluon.usable("mixed")
 
 
 def padded_tokens(tokens: int, *, full: bool = False) -> int:
-    """Tokens between two groups' scales: TP of `kernels.activations`; of full tiles, or no more than needed.
+    """Tokens between two groups' scales: TP of `activations`; of full tiles, or no more than needed.
 
     Kernels are compiled for each, so full tiles are a power of two.
     """

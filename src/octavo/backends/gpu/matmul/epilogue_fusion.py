@@ -1,8 +1,8 @@
 """Steps of one token in which products finish their results for the next ones: a norm, or SwiGLU, and quantizing are
 no launches of their own there.
 
-A product by `matvec_stream` has programs that compute whole units of 16 results. Such a unit is quantized with a scale
-of its own; who multiplies next divides by the root of the mean square, from sums of squares that units leave.
+A product by `matvec_persistent` has programs that compute whole units of 16 results. Such a unit is quantized with a
+scale of its own; who multiplies next divides by the root of the mean square, from sums of squares that units leave.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Bound(NamedTuple):
 
 @dataclass(frozen=True)
 class Product:
-    """A product of one token whose matrices all have a shape of `matvec_stream`; results lie side by side in `y`."""
+    """A product of one token whose matrices all have a shape of `matvec_persistent`; results lie side by side in
+    `y`."""
 
     weights: list[QuantWeight]
     shapes: list[MatvecStreamShape]

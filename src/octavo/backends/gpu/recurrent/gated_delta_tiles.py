@@ -1,4 +1,4 @@
-"""How prompts are divided among programs of the gated delta rule, see `kernels.delta_chunks`."""
+"""How prompts are divided among programs of the gated delta rule, see `gated_delta_chunks_kernel`."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ i, where 0 is before the first one. The scan says
     y_i = S_i^T c_i + skip x_i = d(0, i) S^T c_i + sum of d(j, i) step_j (c_i . b_j) x_j for j <= i + skip x_i
 
 Only S^T c_i needs the chunks before: `score_scan_kernel` takes all chunks at once, then `selective_scan_chunks_kernel`
-one after the other. Decays and products are those of `delta_chunks`.
+one after the other. Decays and products are those of `gated_delta_chunks_kernel`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How prompts are divided among programs of the selective scan, see `kernels.scan_chunks`."""
+"""How prompts are divided among programs of the selective scan, see `mamba2_chunks_kernel`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 `codes_of` and `scales_of` give blocks of rows, as Triton distributes them over threads. What else decodes takes from
 here what does not depend on who holds a value: `field`, `look_up`, `level`. `mmq_dot` has codes as bytes,
-`mmq_mma.decode` what one lane holds, and `gemm_mixed_hopper` makes float16 of words.
+`mmq_mma.decode` what one lane holds, and `w4a16.hopper_kernel` makes float16 of words.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ FINISHING_WARPS = 8
 MOST_IDLE = 6 << 20
 """Bytes that could be read while some multiprocessors have no unit left to compute: what a norm takes, about."""
 WIDE_ROWS = 20480
-"""From which on points of eight values take rows two at a time, and those of four `points_stream`."""
+"""From which on points of eight values take rows two at a time, and those of four
+`matvec_persistent.codebook_kernel`."""
 MOST_CHUNKS = 4
 """Of a lane."""
 DEEP, DEEPEST = 8192, 16384
@@ -99,7 +100,8 @@ def _faster_of_planes(layout: Layout, n: int, kp: int) -> bool:
 
 def _of_points(grid: Points, n: int, kp: int) -> MatvecStreamShape | None:
     """As `shape_of`, of points: with 4096 of them for any number of rows that fills the multiprocessors, else for some
-    that leave the last programs of `grid_matvec` alone. Many rows of points of four values are `points_stream`'s."""
+    that leave the last programs of `matvec.codebook_kernel` alone. Many rows of points of four values are
+    `matvec_persistent.codebook_kernel`'s."""
     if not 2048 < kp <= 4096 or n < (4096 if grid.count >= 4096 else 5120):
         return None
     if n >= WIDE_ROWS:

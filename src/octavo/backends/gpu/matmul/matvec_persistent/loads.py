@@ -1,4 +1,4 @@
-"""Loads of `matvec_stream`: of what some lanes want, in the order in which they are written.
+"""Loads of `matvec_persistent`: of what some lanes want, in the order in which they are written.
 
 An address is what a lane has of it, then the row's, then a constant, which costs nothing.
 """

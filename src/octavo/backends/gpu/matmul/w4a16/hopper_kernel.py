@@ -1,7 +1,7 @@
 """GEMM of mixed inputs for compute capability 9.0, in Gluon: y [M, N] of float16 x [M, K] and quantized weights.
 
 Codes become float16 in the registers that tensor cores read them from, while these still multiply the 32 values
-before. As in `gemm_int8_hopper`, y^T = W x^T and a ring of tiles is filled ahead. A lane unpacks four neighbouring
+before. As in `int8_hopper_kernel`, y^T = W x^T and a ring of tiles is filled ahead. A lane unpacks four neighbouring
 codes at a time, but holds values 2t, 2t + 1, 2t + 8 and 2t + 9 of 16 for `wgmma`. The order of K is free as long as
 both factors have the same. So codes stay where they are unpacked, and whoever writes x puts its values into the order
 that `reordered` gives. `scales_kernel` makes float16 scales of groups beforehand, from whatever levels a layout has.
@@ -23,7 +23,13 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.compile.gluon_names import copy_tile, reinterpret
 from octavo.backends.gpu.matmul.activations import reordered
-from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves, rows_and_tokens, whole_sums, work_of
+from octavo.backends.gpu.matmul.w8a8.hopper_tiles import (
+    barriers,
+    column_halves,
+    rows_and_tokens,
+    tile_scheduler,
+    whole_sums,
+)
 from octavo.backends.gpu.weights.decode import scales_and_zeros_of, scales_of
 
 TILE = gl.constexpr(128)  # values of K of a tile: its low codes, then its high ones
@@ -130,7 +136,7 @@ class Sources(NamedTuple):
     x: Any
 
 
-class Ring(NamedTuple):
+class MixedRing(NamedTuple):
     """Shared memory for tiles of `Sources`, two of x in a stage, and a barrier for each stage."""
 
     codes: Any
@@ -280,11 +286,11 @@ def mixed_hopper_kernel(
     BLOCK_M: gl.constexpr = shape.block_m
     BLOCK_N: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
-    tile, split, row, token, first, end = work_of(
+    tile, split, row, token, first, end = tile_scheduler(
         gl.program_id(0), m, n, k, BLOCK_M, BLOCK_N, TILE, GROUP_M, shape.split_k
     )
     sources = Sources(codes, codes2, scales, x)
-    ring = Ring(
+    ring = MixedRing(
         memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES * 2),
         barriers(STAGES),
     )  # fmt: skip

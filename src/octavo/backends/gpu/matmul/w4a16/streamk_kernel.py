@@ -1,8 +1,12 @@
-"""`gemm_mixed_hopper` as a stream: a warp fills the ring without end, and two groups of four warps multiply half of a
-tile's rows each.
+"""`hopper_kernel` as stream-K (arXiv 2301.03598), warp specialized: a producer warp fills the ring without end, and two
+consumer warp groups multiply half of a tile's rows each.
 
-As many programs as run at once divide all steps of all tiles evenly. So a program begins and ends within tiles, and
-each tile that several programs share is summed by the last of them to finish, in the order of the programs.
+    tiles    |  0  |  1  |  2  |  3  |  4  |      each of so many steps of K
+    programs |   0   |   1   |   2   |   3   |    each of as many steps as any other
+
+As many programs as run at once divide all steps of all tiles evenly (Marlin's stripes are the same idea). So a program
+begins and ends within tiles, and each tile that several programs share is summed by the last of them to finish, in the
+order of the programs.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from octavo.backends.gpu.compile.gluon_names import barrier
 from octavo.backends.gpu.matmul.w4a16.hopper_kernel import (
     GROUP_M,
     TILE,
-    Ring,
+    MixedRing,
     Sources,
     memory_of,
     multiply_tile,
@@ -65,7 +69,7 @@ def _place_of(tile, size, BM: gl.constexpr, BN: gl.constexpr):
 
 
 @gluon.jit
-def _copy(sources, ring, free, size, shape: gl.constexpr, PDL: gl.constexpr):
+def _producer(sources, ring, free, size, shape: gl.constexpr, PDL: gl.constexpr):
     """Fill the ring, a stage as soon as all groups have read it. What is read of weights does not wait for x."""
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
@@ -149,7 +153,7 @@ def store_tile(acc, terms, y, row, token, size):
 
 
 @gluon.jit
-def _multiply(
+def _consumer(
     ring, free, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr,
     WHICH: gl.constexpr,
 ):  # fmt: skip
@@ -193,16 +197,16 @@ def mixed_stream_kernel(
         gdc_launch_dependents()
     STAGES: gl.constexpr = shape.stages
     sources = Sources(codes, codes2, scales, x)
-    ring = Ring(
+    ring = MixedRing(
         memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES * 2),
         barriers(STAGES),
     )  # fmt: skip
     free = barriers(STAGES, 2)
     gl.warp_specialize(
         [
-            (_multiply, (ring, free, terms, y, splits, size, layout, shape, PDL, 0)),
-            (_multiply, (ring, free, terms, y, splits, size, layout, shape, PDL, 1)),
-            (_copy, (sources, ring, free, size, shape, PDL)),
+            (_consumer, (ring, free, terms, y, splits, size, layout, shape, PDL, 0)),
+            (_consumer, (ring, free, terms, y, splits, size, layout, shape, PDL, 1)),
+            (_producer, (sources, ring, free, size, shape, PDL)),
         ],
         [4, 1],
         [REGISTERS, OTHERS],

@@ -1,4 +1,4 @@
-"""`gemm_mixed_hopper` with all steps of all tiles divided evenly among programs, several to a multiprocessor.
+"""`hopper_kernel` as stream-K (arXiv 2301.03598), with several programs (CTAs) to a multiprocessor.
 
 A program of four warps fills its own ring. A multiprocessor has room for those of the kernel that comes next beside
 them, so that weights of that are copied while the last tiles of this one, and what is between the two, are computed.
@@ -14,7 +14,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.backends.gpu.compile.gluon_names import copy_tile, reinterpret
 from octavo.backends.gpu.matmul.w4a16.hopper_kernel import (
     TILE,
-    Ring,
+    MixedRing,
     Sources,
     factor_of,
     halves_of,
@@ -76,7 +76,7 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
     DEPTH: gl.constexpr = shape.depth
     work = even_part(gl.cdiv(size.k, TILE * DEPTH), gl.cdiv(size.n, BN), place[0], place[1])
     left = work.stop - work.start
-    ring = Ring(
+    ring = MixedRing(
         memory_of(sources.codes, STAGES), memory_of(sources.codes2, STAGES), memory_of(sources.scales, STAGES),
         memory_of(sources.x, STAGES), barriers(STAGES),
     )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Products of fp8 for compute capability 9.0, in Gluon: one warp copies tiles to shared memory, and two groups of four
-multiply, 64 tokens of a tile each.
+"""GEMM of fp8 for compute capability 9.0, in Gluon: warp specialized and persistent, as CUTLASS's ping-pong kernel.
 
-The groups wait for tiles and not for each other: while one adds up what it kept or ends its tile, the other has the
-tensor cores. Programs go from tile to tile, so that the first tiles of a next one are there when it begins. What is
-computed is what `gemm_fp8` says.
+A producer warp copies tiles to a ring of shared memory (TMA), and two consumer warp groups multiply 64 tokens of a tile
+each (wgmma). The groups wait for tiles and not for each other: while one adds up what it kept or is in its epilogue,
+the other has the tensor cores. `tile_scheduler` gives programs tile after tile, so that the first tiles of a next one
+are there when it begins. What is computed is what `fp8_kernel` says.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from octavo.backends.gpu.compile.gluon_names import copy_tile
-from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves, finish, sum_splits, work_of
+from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves, finish, sum_splits, tile_scheduler
 
 HALF = gl.constexpr(64)  # tokens of a tile that a group of warps takes
 BLOCK = gl.constexpr(128)  # values of K, and rows, that share a scale
 REGISTERS = gl.constexpr(240)  # of a thread that multiplies; those that copy need few
 
 
-class Ring(NamedTuple):
+class Fp8Ring(NamedTuple):
     """Shared memory for tiles of the next steps.
 
     tokens   [stages, 128, block_k]
@@ -46,7 +46,7 @@ def _sums_layout(rows):
 
 
 @gluon.jit
-def _copy(a, b, ring, size, shape: gl.constexpr):
+def _producer(a, b, ring, size, shape: gl.constexpr):
     """Fill the ring, a stage as soon as both groups have read it, for tile after tile."""
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
@@ -54,7 +54,9 @@ def _copy(a, b, ring, size, shape: gl.constexpr):
     count = 0
     items = gl.cdiv(size.m, BM) * gl.cdiv(size.n, BN) * shape.split_k
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
-        _, _, row, token, first, end = work_of(item, size.m, size.n, size.k, BM, BN, BK, shape.group_m, shape.split_k)
+        _, _, row, token, first, end = tile_scheduler(
+            item, size.m, size.n, size.k, BM, BN, BK, shape.group_m, shape.split_k
+        )
         for step in range(first, end):
             slot = count % shape.stages
             mbarrier.wait(ring.free.index(slot), ((count // shape.stages) & 1) ^ 1)
@@ -167,7 +169,7 @@ def _sums_of_stages(
 
 
 @gluon.jit
-def _multiply(
+def _consumer(
     ring, size, blocks, end, split_k, shape: gl.constexpr, config: gl.constexpr, FAST: gl.constexpr,
     WHICH: gl.constexpr,
 ):  # fmt: skip
@@ -179,7 +181,7 @@ def _multiply(
     count = 0
     items = gl.cdiv(size.m, BM) * gl.cdiv(size.n, BN) * SPLIT_K
     for item in range(gl.program_id(0), items, gl.num_programs(0)):
-        tile, split, row, token, first, end_step = work_of(
+        tile, split, row, token, first, end_step = tile_scheduler(
             item, size.m, size.n, size.k, BM, BN, shape.block_k, shape.group_m, SPLIT_K
         )
         token += WHICH * HALF
@@ -204,19 +206,19 @@ def _multiply(
 def fp8_hopper_kernel(a, b, size, blocks, end, split_k, shape: gl.constexpr, config: gl.constexpr, FAST: gl.constexpr):
     """As many programs as run at once take tile after tile of 128 tokens by block_n rows, and parts of K.
 
-    a and b are descriptors of tiles. FAST leaves all sums to the tensor cores. Other arguments are those of `gemm_fp8`;
-    `split_k` has two counters for each tile.
+    a and b are descriptors of tiles. FAST leaves all sums to the tensor cores. Other arguments are those of
+    `fp8_kernel`; `split_k` has two counters for each tile.
     """
     STAGES: gl.constexpr = shape.stages
     gl.static_assert(shape.block_m == 2 * HALF)
     left = gl.allocate_shared_memory(a.dtype, [STAGES] + a.block_type.shape, a.layout)  # noqa: RUF005
     right = gl.allocate_shared_memory(b.dtype, [STAGES] + b.block_type.shape, b.layout)  # noqa: RUF005
-    ring = Ring(left, right, barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
+    ring = Fp8Ring(left, right, barriers(STAGES, 1), barriers(STAGES, 2), barriers(1, 1).index(0))
     gl.warp_specialize(
         [
-            (_multiply, (ring, size, blocks, end, split_k, shape, config, FAST, 0)),
-            (_multiply, (ring, size, blocks, end, split_k, shape, config, FAST, 1)),
-            (_copy, (a, b, ring, size, shape)),
+            (_consumer, (ring, size, blocks, end, split_k, shape, config, FAST, 0)),
+            (_consumer, (ring, size, blocks, end, split_k, shape, config, FAST, 1)),
+            (_producer, (a, b, ring, size, shape)),
         ],
         [4, 1],
         [REGISTERS, 24],

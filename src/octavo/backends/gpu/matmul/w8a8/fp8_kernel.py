@@ -47,7 +47,7 @@ def fp8_gemm_kernel(
     blocks    a BlockScales, or None where the epilogue has the scales; block_k divides 128, and block_n too
     fp8       an Fp8Config; its `kept` is a multiple of block_k
 
-    Partial sums are float32. Other arguments are those of `gemm_int8`.
+    Partial sums are float32. Other arguments are those of `int8_kernel`.
     """
     BM: tl.constexpr = shape.block_m
     BN: tl.constexpr = shape.block_n

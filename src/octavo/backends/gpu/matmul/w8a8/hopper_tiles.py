@@ -14,7 +14,7 @@ from octavo.backends.gpu.matmul.w8a8.epilogue import activated, steps_of, tile_o
 
 
 @gluon.jit
-def work_of(
+def tile_scheduler(
     item, m, n, k, BM: gl.constexpr, BN: gl.constexpr, STEP: gl.constexpr, GROUP: gl.constexpr, SPLIT_K: gl.constexpr
 ):
     """Returns (tile, split, row, token, first_step, end_step) of a program's item.

@@ -2,7 +2,7 @@
 
 Triton waits for each product of integers before it goes on, and so the tensor cores wait while codes are unpacked. Here
 they still add up the part before. All compute y^T = W a^T, rows of the weights by tokens; a ring of tiles in shared
-memory is filled ahead by the bulk copy engine. What is computed is what `gemm_int8` and `gemm_w4a8` say.
+memory is filled ahead by the bulk copy engine. What is computed is what `int8_kernel` and `w4a8_kernel` say.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from octavo.backends.gpu.compile.gluon_names import copy_tile
-from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves, finish, whole_sums, work_of
+from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves, finish, tile_scheduler, whole_sums
 from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import folded_twice, twice, unpacked
 
 HALF = gl.constexpr(64)  # bytes of 128 codes of 4 bits
 
 
-class Ring(NamedTuple):
+class Int8Ring(NamedTuple):
     """Shared memory for tiles of the next steps.
 
     weights  [stages, rows, bytes of a step]
@@ -41,10 +41,10 @@ def sums_layout(tokens, num_warps):
 
 @gluon.jit
 def ring_of(weights, a, STAGES: gl.constexpr, TILES: gl.constexpr):
-    """A Ring of STAGES tiles of weights, and TILES of tokens a stage."""
+    """A Int8Ring of STAGES tiles of weights, and TILES of tokens a stage."""
     left = gl.allocate_shared_memory(gl.int8, [STAGES] + weights.block_type.shape, weights.layout)  # noqa: RUF005
     right = gl.allocate_shared_memory(gl.int8, [STAGES * TILES] + a.block_type.shape, a.layout)  # noqa: RUF005
-    return Ring(left, right, barriers(STAGES))
+    return Int8Ring(left, right, barriers(STAGES))
 
 
 @gluon.jit
@@ -87,7 +87,7 @@ def int8_hopper_kernel(a, b, size, end, split_k, shape: gl.constexpr, config: gl
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
     SPLIT_K: gl.constexpr = shape.split_k
-    tile, split, row, token, first, end_step = work_of(
+    tile, split, row, token, first, end_step = tile_scheduler(
         gl.program_id(0), size.m, size.n, size.k, BM, BN, shape.block_k, shape.group_m, SPLIT_K
     )
     ring = ring_of(b, a, STAGES, 1)
@@ -125,7 +125,7 @@ def w4a8_hopper_kernel(
     GROUPED: gl.constexpr = groups is not None
     TILES: gl.constexpr = shape.block_k // (2 * HALF)  # of tokens, a stage
     STAGES_A_TURN: gl.constexpr = 2 // TILES
-    tile, split, row, token, first, end_turn = work_of(
+    tile, split, row, token, first, end_turn = tile_scheduler(
         gl.program_id(0), size.m, size.n, size.k, BM, BN, 4 * HALF, shape.group_m, SPLIT_K
     )
     start, stop = first * STAGES_A_TURN, end_turn * STAGES_A_TURN

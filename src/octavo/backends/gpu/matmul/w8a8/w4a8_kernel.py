@@ -82,7 +82,7 @@ def w4a8_gemm_kernel(
 ):  # fmt: skip
     """A program computes a tile of block_n rows of W by block_m tokens from a part of K, a multiple of 128.
 
-    groups is a GroupScales or None. Other arguments are those of `gemm_int8`.
+    groups is a GroupScales or None. Other arguments are those of `int8_kernel`.
     """
     BM: tl.constexpr = shape.block_m
     BN: tl.constexpr = shape.block_n
