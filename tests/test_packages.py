@@ -72,7 +72,7 @@ def test_ci_runs_the_oldest_and_the_newest() -> None:
 
 
 def test_the_package_itself_serves_and_constrains() -> None:
-    from octavo.cli.serve.serve import NEEDED
+    from octavo.cli.serve.command import NEEDED
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     base = {Requirement(one).name.replace("-", "_") for one in project["dependencies"]}

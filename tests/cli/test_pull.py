@@ -87,6 +87,7 @@ def test_ctrl_c_during_pull(octavo: Run, model: bytes, monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patched:
         patched.setattr("octavo.cli.hub.pull.shown_by", lambda bar: interrupt)
+        patched.setattr("octavo.io.hub.download.SHOWN_S", 0)  # so that it is shown before it has ended
         stopped = octavo("pull", NAME)
     assert (stopped.status, stopped.out) == (130, "")
     assert stopped.err == "octavo: stopped; the same command goes on\n"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.cli.serve import serve
-from octavo.cli.serve.serve import nbytes
+from octavo.cli.serve import command as serve
+from octavo.cli.serve.command import nbytes
 from octavo.errors import UsageError
 from tests.cli.conftest import Run
 from tests.runtime import tiny

@@ -11,7 +11,7 @@ import pytest
 import safetensors.torch
 import torch
 
-from octavo.cli.inspect.inspect import summarize
+from octavo.cli.inspect.command import summarize
 from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError
 from octavo.formats.spec import F32

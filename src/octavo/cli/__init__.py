@@ -12,17 +12,21 @@ from typing import Any, NoReturn
 import typer
 
 from octavo.cli import warm
-from octavo.cli.bench import bench, profile
-from octavo.cli.embed import embed, rank
-from octavo.cli.evaluate import evaluate, report
+from octavo.cli.bench import command as bench_command
+from octavo.cli.bench import profile
+from octavo.cli.embed import command as embed_command
+from octavo.cli.embed import rank
+from octavo.cli.evaluate import command as evaluate_command
+from octavo.cli.evaluate import report
 from octavo.cli.grouped import grouped
 from octavo.cli.hub import pull
-from octavo.cli.inspect import inspect
+from octavo.cli.inspect import command as inspect_command
 from octavo.cli.options import in_plain_words, worded
 from octavo.cli.output import OutputError, drop_output, open_closed_streams, output_told_apart
-from octavo.cli.quantize import calibrate, convert, imatrix, quantize
-from octavo.cli.run import run
-from octavo.cli.serve import serve
+from octavo.cli.quantize import calibrate, convert, imatrix
+from octavo.cli.quantize import command as quantize_command
+from octavo.cli.run import command as run_command
+from octavo.cli.serve import command as serve_command
 from octavo.cli.signals import ending_in_order
 from octavo.cli.spelling import App, Commands
 from octavo.errors import OctavoError, UsageError
@@ -74,23 +78,23 @@ app = App(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("run")(grouped(run.run))
-app.command("serve")(grouped(serve.serve))
-app.command("embed")(embed.embed)
+app.command("run")(grouped(run_command.run))
+app.command("serve")(grouped(serve_command.serve))
+app.command("embed")(embed_command.embed)
 app.command("rank")(rank.rank)
 app.command("pull")(pull.pull)
 app.command("list")(pull.list_models)
 app.command("rm")(pull.remove)
 app.command("warm")(grouped(warm.warm))
-app.command("inspect")(inspect.inspect)
+app.command("inspect")(inspect_command.inspect)
 app.command("profile")(grouped(profile.profile))
-app.command("quantize")(grouped(quantize.quantize))
+app.command("quantize")(grouped(quantize_command.quantize))
 app.command("convert")(grouped(convert.convert))
 app.command("imatrix")(imatrix.imatrix)
 app.command("calibrate")(grouped(calibrate.calibrate))
 app.command("report")(grouped(report.report))
-app.add_typer(evaluate.app, name="eval")
-app.add_typer(bench.app, name="bench")
+app.add_typer(evaluate_command.app, name="eval")
+app.add_typer(bench_command.app, name="bench")
 
 
 def _version(show: bool) -> None:

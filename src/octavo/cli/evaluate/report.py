@@ -10,7 +10,7 @@ import typer
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.options import Context, Device
 from octavo.cli.plain import printable
-from octavo.cli.quantize.quantize import Threads
+from octavo.cli.quantize.command import Threads
 from octavo.errors import UsageError
 
 DEMO_PRESETS = "Q8_0,Q6_K,Q5_K_M,Q4_K_M,Q3_K_M,Q2_K"

@@ -11,8 +11,8 @@ from octavo.cli.hub.models import Offline, local
 from octavo.cli.lora import adapters
 from octavo.cli.options import Lora
 from octavo.cli.progress import Bar
+from octavo.cli.quantize.command import AsJson, DryRun, MixedTypes, Threads, show
 from octavo.cli.quantize.method import ImatrixFile
-from octavo.cli.quantize.quantize import AsJson, DryRun, MixedTypes, Threads, show
 
 
 def convert(
