@@ -1,4 +1,4 @@
-"""The `octavo` command. Each subcommand is a file here; what it needs is imported when it runs."""
+"""The `octavo` command, a folder for each kind of subcommand; what one needs is imported when it runs."""
 
 from __future__ import annotations
 
