@@ -104,7 +104,10 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     TopologicalSorter(found).prepare()  # CycleError names the modules
 
 
-PACKAGES = ["", ".evals", ".evals.report", ".huggingface", ".io.hub", ".ops", ".quantizers", ".runtime"]
+PACKAGES = [
+    "", ".evals", ".evals.report", ".huggingface", ".io.hub", ".ops", ".quantizers", ".runtime", ".runtime.engine",
+    ".runtime.grammar", ".runtime.sampling",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("package", PACKAGES)
