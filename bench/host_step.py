@@ -42,7 +42,7 @@ from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
 from octavo.server.engine.protocol import Add, Quit, Step, ToFront, encode
-from octavo.server.engine.worker import EngineLoop
+from octavo.server.worker import EngineLoop
 
 STEPS = 64
 CONTEXT, PROMPT = 1024, 128

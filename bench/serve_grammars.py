@@ -134,7 +134,7 @@ def children(pid: int) -> list[int]:
 def processes(front: int) -> tuple[int, list[int], list[int]]:
     """The engine's process, those that fork workers, and the workers. Raises OSError where one ends meanwhile."""
     named = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(front)}
-    (engine,) = (pid for pid, line in named.items() if b"octavo.server.engine.worker" in line)
+    (engine,) = (pid for pid, line in named.items() if b"octavo.server.worker" in line)
     named |= {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children(engine)}
     hosts = [pid for pid, line in named.items() if b"grammar_process" in line]
     return engine, hosts, [one for host in hosts for one in children(host)]

@@ -56,7 +56,7 @@ if sys.argv[1] == "shared":  # as on Windows
     socket.fromshare = lambda data: socket.socket(fileno=int(data))
     sys.stdin, place = io.TextIOWrapper(io.BytesIO(place.encode())), "-"
 sys.argv[1:] = [place, "30"]
-from octavo.server.engine.worker import main
+from octavo.server.worker import main
 main()
 print(multiprocessing.get_start_method())
 """
@@ -116,7 +116,7 @@ def test_windows_hands_a_socket_over_by_standard_input(monkeypatch: pytest.Monke
     monkeypatch.setattr(subprocess, "Popen", Process)
     monkeypatch.setattr(socket.socket, "share", lambda self, pid: b"share for %d" % pid, raising=False)
     with launch().socket:
-        assert given["command"][1:4] == ["-m", "octavo.server.engine.worker", STDIN]
+        assert given["command"][1:4] == ["-m", "octavo.server.worker", STDIN]
         assert given["sent"] == b"share for 4321"
 
 
@@ -392,7 +392,7 @@ def metrics(server: Server) -> str:
 def engines(pid: int) -> list[int]:
     """The processes that compute for a server, not those that compile grammars."""
     found = [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [one for one in found if b"octavo.server.engine.worker" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    return [one for one in found if b"octavo.server.worker" in Path(f"/proc/{one}/cmdline").read_bytes()]
 
 
 def test_signals_that_end_a_server_but_for_one_that_is_ignored() -> None:

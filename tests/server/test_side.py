@@ -24,9 +24,9 @@ from octavo.server.engine.client import EngineFailedError
 from octavo.server.engine.fake import FakeClient
 from octavo.server.engine.protocol import Cancel, Embed, Failed, Quit, Score, Scored, ToEngine, ToFront, Vectors
 from octavo.server.engine.side_tasks import Message, SideWork
-from octavo.server.engine.worker import EngineLoop
 from octavo.server.http.errors import api_error
 from octavo.server.options import Limits
+from octavo.server.worker import EngineLoop
 from tests.server.playing import request, until
 from tests.server.running import running, running_model
 

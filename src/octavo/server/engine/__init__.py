@@ -1,5 +1,5 @@
-"""The engine's process and the front's end of it.
+"""The front's end of the engine's process, which `server.worker` is.
 
-In: requests as messages of `protocol`. Out: rows of tokens, a message a step. Begin with `client` and `worker`;
-`process` starts it again when it ends, `in_process` and `fake` stand in for it.
+In: requests as messages of `protocol`. Out: rows of tokens, a message a step. Begin with `client`; `process` starts
+the other end again when it ends, `in_process` and `fake` stand in for it.
 """

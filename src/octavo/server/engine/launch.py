@@ -46,11 +46,11 @@ def launch() -> Launched:
 
 
 def _command(place: str) -> list[str]:
-    """What starts an engine that finds its socket at `place`, see `octavo.server.engine.worker.main`."""
+    """What starts an engine that finds its socket at `place`, see `octavo.server.worker.main`."""
     return [
         sys.executable,
         "-m",
-        "octavo.server.engine.worker",
+        "octavo.server.worker",
         place,
         str(logging.getLogger("octavo").getEffectiveLevel()),
     ]
