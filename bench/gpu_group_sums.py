@@ -29,7 +29,7 @@ from octavo.backends.gpu.compile.gluon import tiles
 from octavo.backends.gpu.launch.arguments import matrix
 from octavo.backends.gpu.matmul.w8a8 import gemm
 from octavo.backends.gpu.matmul.w8a8.arguments import Epilogue, GemmConfig, GroupScales, Size
-from octavo.backends.gpu.matmul.w8a8.hopper_tiles import finish, release, sum_splits, work_of
+from octavo.backends.gpu.matmul.w8a8.hopper_tiles import finish, release, sum_splits, tile_scheduler
 from octavo.backends.gpu.matmul.w8a8.int8_hopper_kernel import fetch, ring_of, scale_pair, sums_layout
 from octavo.backends.gpu.matmul.w8a8.shapes import GemmShape
 from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import unpacked
@@ -63,7 +63,7 @@ def group_sums_kernel(
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
-    tile, split, row, token, first, end_step = work_of(
+    tile, split, row, token, first, end_step = tile_scheduler(
         gl.program_id(0), size.m, size.n, size.k, BM, BN, 4 * HALF, shape.group_m, shape.split_k
     )
     ring = ring_of(packed, a, STAGES, 2)
