@@ -27,7 +27,7 @@ from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts import launch as experts
-from octavo.backends.gpu.weights.packed import QuantWeight
+from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.bench import gpu, machine, synthetic
 from octavo.bench.profile import ready_engine, ready_step
 from octavo.formats import by_name

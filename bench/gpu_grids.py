@@ -27,7 +27,7 @@ import results_file
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.launch import product
-from octavo.backends.gpu.weights.packed import QuantWeight
+from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.bench import gpu, machine
 from octavo.bench.synthetic import make
 

@@ -31,9 +31,9 @@ from octavo.backends.gpu.launch.values import Activation, Cache, activation_byte
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.launch import library_product, product
 from octavo.backends.gpu.ops import BINDERS
+from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import as_codes
 from octavo.backends.gpu.weights.load import load
-from octavo.backends.gpu.weights.packed import QuantWeight
 from octavo.bench import gpu, machine
 from octavo.bench.synthetic import random_matrix
 from octavo.formats.cache import CACHE_FORMATS

@@ -11,7 +11,7 @@ from octavo import evals
 from octavo.evals.subject import open_subject
 from octavo.quantizers import quantize_file
 
-source, text = sys.argv[1:3] if len(sys.argv) > 2 else ("demo", "demo")
+source, text = (*sys.argv[1:3], "demo", "demo")[:2]
 with TemporaryDirectory() as folder, open_subject(source, 512) as base:
     read = evals.demo_text(base.tokenizer, "test") if text == "demo" else evals.read_text(text, base.tokenizer)
     for preset in ("Q8_0", "Q4_K_M", "Q2_K"):

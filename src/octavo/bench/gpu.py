@@ -12,7 +12,7 @@ from typing import Any
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.device.driver import driver_version
 from octavo.backends.gpu.launch.call import Calls
-from octavo.backends.gpu.weights.packed import FloatWeight, QuantWeight
+from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.formats import QTensor
 from octavo.graph.plan import Plan
 from octavo.graph.protocol import Backend

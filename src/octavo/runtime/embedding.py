@@ -60,10 +60,16 @@ def is_embedding_model(model: ModelSpec) -> bool:
     return _pooling_type(model.file) != "none" or model.architecture.encoder
 
 
+def command_for(model: ModelSpec) -> str:
+    """The command that a model is for."""
+    if not is_embedding_model(model):
+        return "run"
+    return "rank" if is_reranker(model.file) else "embed"
+
+
 def require_generating(model: ModelSpec) -> None:
     """Raise UsageError for a model that is made to give embeddings, or scores."""
-    if is_embedding_model(model):
-        command = "rank" if is_reranker(model.file) else "embed"
+    if (command := command_for(model)) != "run":
         name = shown_name(model.file.path).removesuffix(".gguf")
         raise UsageError(f"{name} is an embedding model, which generates no text: `octavo {command}` runs it")
 

@@ -20,9 +20,9 @@ from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
 from octavo.backends.gpu.matmul.w4a16.shapes import EvenShape, stage_bytes
 from octavo.backends.gpu.ops.quantize import quantized
+from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.backends.gpu.weights.load import load
-from octavo.backends.gpu.weights.packed import QuantWeight
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference, unpack
 from octavo.formats.group import row_named
 from octavo.graph.node import Node

@@ -17,7 +17,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul import launch as matmul
-from octavo.backends.gpu.weights.packed import QuantWeight
+from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.graph.protocol import Call
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model

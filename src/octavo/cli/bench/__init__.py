@@ -1,1 +1,1 @@
-"""`octavo bench` and `octavo profile`. Begin with `bench`."""
+"""`octavo bench` and `octavo profile`. Begin with `command`."""

@@ -1,1 +1,1 @@
-"""`octavo eval` and `octavo report`. Begin with `evaluate`."""
+"""`octavo eval` and `octavo report`. Begin with `command`."""

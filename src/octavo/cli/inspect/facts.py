@@ -78,18 +78,15 @@ def facts(
         }  # fmt: skip
     template, other = _template(file)
     problem = problem or other or _why_not_here(file, n_ctx, cache_type, device)
-    command = None if problem else command_for(file)
+    command = None if problem else _command(file)
     return found | {"template": template, "runs": problem is None, "why_not": problem, "command": command}
 
 
-def command_for(file: GGUFFile) -> str:
-    """The command that a model is for."""
+def _command(file: GGUFFile) -> str:
     from octavo.models import read_model
-    from octavo.runtime.embedding import is_embedding_model
+    from octavo.runtime.embedding import command_for
 
-    if not is_embedding_model(read_model(file)):
-        return "run"
-    return "rank" if file.metadata.get(f"{file.metadata.get('general.architecture')}.pooling_type") == 4 else "embed"
+    return command_for(read_model(file))
 
 
 def engine(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str) -> Engine:

@@ -1,1 +1,1 @@
-"""`octavo quantize`, `convert`, `imatrix` and `calibrate`. Begin with `quantize`."""
+"""`octavo quantize`, `convert`, `imatrix` and `calibrate`. Begin with `command`."""

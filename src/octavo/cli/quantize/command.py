@@ -275,12 +275,13 @@ def show(report: Report, as_json: bool, fitted: Fitted | None = None, started: f
 
 def _command(path: str) -> str:
     """The command that a model is for; `run` where nothing here runs it."""
-    from octavo.cli.inspect.facts import command_for
     from octavo.huggingface import open_model_file
+    from octavo.models import read_model
+    from octavo.runtime.embedding import command_for
 
     try:
         with open_model_file(path) as file:
-            return command_for(file)
+            return command_for(read_model(file))
     except OctavoError:
         return "run"
 

@@ -1,1 +1,1 @@
-"""`octavo run`: a prompt and its reply, or a conversation. Begin with `run`."""
+"""`octavo run`: a prompt and its reply, or a conversation. Begin with `command`."""

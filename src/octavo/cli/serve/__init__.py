@@ -1,1 +1,1 @@
-"""`octavo serve`: its options, and what requests have where they don't say. Begin with `serve`."""
+"""`octavo serve`: its options, and what requests have where they don't say. Begin with `command`."""

@@ -47,13 +47,7 @@ def launch() -> Launched:
 
 def _command(place: str) -> list[str]:
     """What starts an engine that finds its socket at `place`, see `octavo.server.worker.main`."""
-    return [
-        sys.executable,
-        "-m",
-        "octavo.server.worker",
-        place,
-        str(logging.getLogger("octavo").getEffectiveLevel()),
-    ]
+    return [sys.executable, "-m", "octavo.server.worker", place, str(logging.getLogger("octavo").getEffectiveLevel())]
 
 
 def _with_descriptor(theirs: socket.socket) -> subprocess.Popen[bytes]:

@@ -13,7 +13,7 @@ from octavo.backends.gpu.launch.values import Activation
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.epilogue_fusion import Bound
 from octavo.backends.gpu.matmul.launch import library_multiplies
-from octavo.backends.gpu.weights.packed import QuantWeight
+from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.graph.node import Graph
 from octavo.graph.protocol import Call
 

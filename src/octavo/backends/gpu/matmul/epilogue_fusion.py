@@ -17,8 +17,8 @@ from octavo.backends.gpu.launch.arguments import StreamEnd, StreamToken
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation, parts
 from octavo.backends.gpu.matmul.matvec_persistent.launch import UNIT, MatvecStreamShape, finishing, multiply, shape_of
+from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import TILE
-from octavo.backends.gpu.weights.packed import QuantWeight
 from octavo.graph.node import Graph, Node
 from octavo.graph.ops import VIEWS
 from octavo.graph.protocol import Call

@@ -23,7 +23,7 @@ from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
 from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
 from octavo.backends.gpu.matmul.w4a16.launch import mixed_gemm, mixed_pair
 from octavo.backends.gpu.pointwise import kernel as pointwise
-from octavo.backends.gpu.weights.packed import FloatWeight, QuantWeight
+from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
 
 Weight = QuantWeight | FloatWeight

@@ -18,7 +18,7 @@ from octavo.backends.gpu.ops.quantize import quantize_call
 from octavo.backends.gpu.ops.registry import binds
 from octavo.backends.gpu.ops.sizes import block_of
 from octavo.backends.gpu.pointwise import kernel as pointwise
-from octavo.backends.gpu.weights.packed import FloatWeight, QuantWeight
+from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.row_scaled import RowWeight
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call

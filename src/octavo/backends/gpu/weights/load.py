@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.cores import cores
+from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight, kernel_views
 from octavo.backends.gpu.weights.layout import Layout, ScaleKind, layout_of
 from octavo.backends.gpu.weights.pack import Packed, pack
 from octavo.backends.gpu.weights.pack_codebook import point_words
-from octavo.backends.gpu.weights.packed import FloatWeight, QuantWeight, kernel_views
 from octavo.errors import QuantFormatError
 from octavo.formats import BlockFormat, PlacedQTensor, Planes, QTensor, dequantize, unpack
 from octavo.formats.codec import chunks

@@ -16,7 +16,7 @@ from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.w4a16.launch import f16_scales, tile_shapes
 from octavo.backends.gpu.matmul.w4a16.shapes import MixedGemmShape
-from octavo.backends.gpu.weights.packed import FloatWeight, QuantWeight
+from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
 
 SHORT_K = 1024

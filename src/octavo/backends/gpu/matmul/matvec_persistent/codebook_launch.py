@@ -14,8 +14,8 @@ from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.matvec_persistent.codebook_kernel import points_stream_kernel
 from octavo.backends.gpu.matmul.matvec_persistent.launch import WARPS, WIDE_ROWS
+from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import Points
-from octavo.backends.gpu.weights.packed import QuantWeight
 
 COPIES = 16
 """Of the points: 32 KiB of 512 points, and no two threads but those of a pair ask a bank for different words."""

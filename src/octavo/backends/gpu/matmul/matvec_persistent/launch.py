@@ -14,8 +14,8 @@ from octavo.backends.gpu.launch.arguments import Constant, Q8Activation, StreamE
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_stream_kernel
+from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import Layout, Points
-from octavo.backends.gpu.weights.packed import QuantWeight
 
 Ends = Literal["", "rms_norm", "swiglu"]
 UNIT = 16

@@ -15,8 +15,8 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation, parts
 from octavo.backends.gpu.matmul.w4a16.shapes import EvenPair, EvenShape, MixedGemmShape, MixedShape, StreamShape
 from octavo.backends.gpu.matmul.w8a8.arguments import EvenPart, Size
+from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import TILE, Layout, scale_stride
-from octavo.backends.gpu.weights.packed import QuantWeight
 from octavo.graph.protocol import Call
 
 NAMES: dict[type, gluon.Name] = {MixedGemmShape: "mixed", StreamShape: "mixed_stream", EvenShape: "mixed_even"}
