@@ -129,7 +129,7 @@ def main() -> None:
         "context": CONTEXT, "chunks": options.chunks, "rows": options.rows,
         "divergence": divergences(types, options.chunks, place),
         "retrieval": retrieved(options.retrieval, types, options.rows, place),
-    }  # fmt: skip
+    }
     results_file.write("cache-accuracy", result, options.output)
 
 

@@ -73,7 +73,7 @@ def main() -> None:
         "ratio": {kv: statistics.median(found) for kv, found in ratios.items()},
         "quartiles": {kv: statistics.quantiles(found, n=4)[::2] for kv, found in ratios.items()},
         "seconds": times,
-    }  # fmt: skip
+    }
     results_file.write("cache-speed", result, options.output)
 
 

@@ -28,7 +28,7 @@ METHODS = (
     "rtn:int8-w8a8", "gptq:w4a16-g128", "gptq:w4a8", "awq:w4a16-g128", "smoothquant:int8-w8a8", "qqq:w4a8",
     "qqq:w4a8-g128", "rptq:int8-w8a8", "auto:w4a16-g128", "auto:int8-w8a8", "gguf:Q4_K_M", "calibrate:",
     "calibrate:--hessians",
-)  # fmt: skip
+)
 """Method and scheme, with options behind it; "gguf" is gptq into a GGUF file, "calibrate" `octavo calibrate` with an
 option."""
 PAUSE = 0.003

@@ -45,7 +45,7 @@ def measured(scheme: str, m: int, n: int, k: int, rounds: int) -> dict[str, Any]
         "gbps": subject.bytes / seconds / 1e9, **measure.share(limit, seconds), "library": name,
         "library_microseconds": statistics.median(library_times) * 1e6, "ratio": statistics.median(ratios),
         "ratios": ratios, **errors,
-    }  # fmt: skip
+    }
     share = "" if limit is None else f", {row['share_of_limit']:.0%} of {row['limit']}"
     print(
         f"{scheme:10} {m:4} x {n} x {k}: {seconds * 1e6:9.1f} us {row['gops']:6.0f} GOPS {row['gbps']:5.1f} GB/s"

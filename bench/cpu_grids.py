@@ -101,7 +101,7 @@ def rows_of(matrices: list[Matrix], tokens: int, threads: int, rounds: int) -> I
             "weights_per_second": round(N * K / median), "speed": round(base / median, 3),
             "gbps": round(m.nbytes / median / 1e9, 2), "bits_per_weight": round(8 * m.nbytes / N / K, 3),
             "error": error, "passed": error < QUANTIZED,
-        }  # fmt: skip
+        }
         print(row, flush=True)
         yield row
 
@@ -126,7 +126,7 @@ def main() -> None:
         **results_file.described(commit=options.commit), "level": host.level(), "n": N, "k": K,
         "rounds": options.rounds,
         "read_limit": {str(threads): round(read_limit(threads), 2) for threads in options.threads}, "products": [],
-    }  # fmt: skip
+    }
     for tokens in options.tokens:
         for threads in options.threads if tokens <= 16 else options.threads[-1:]:
             result["products"] += rows_of(matrices, tokens, threads, options.rounds)

@@ -88,7 +88,7 @@ def measure(row: Row, imatrix: Imatrix | None, questions: int) -> dict[str, Any]
         "perplexity": [answers.perplexity.value, answers.perplexity.error], "answer_tokens": answers.tokens,
         "right": asked.total.right, "questions": asked.total.n, "accuracy": asked.total.accuracy,
         "accuracy_interval": [low, high],
-    }  # fmt: skip
+    }
 
 
 def importance() -> Imatrix:

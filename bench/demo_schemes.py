@@ -45,7 +45,7 @@ def measure(scheme: str, questions: int) -> dict[str, Any]:
         "tokens": apart.tokens,
         "perplexity": [answers.perplexity.value, answers.perplexity.error], "answer_tokens": answers.tokens,
         "right": asked.total.right, "questions": asked.total.n, "accuracy": asked.total.accuracy,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -40,7 +40,7 @@ def main() -> None:
         worker = {
             "path": str(asked.model), "threads": asked.threads, "depth": asked.depth,
             "n_vocab": model.engine.model.hparams.n_vocab,
-        }  # fmt: skip
+        }
         with PeerSubject("llama.cpp", [asked.peer_python, str(WORKER), json.dumps(worker)]) as peer:
             timing = time_test(test, [ours, peer], asked.rounds)
             version = peer.version

@@ -157,7 +157,7 @@ def case(core: EngineCore, model: Model, replies: int, asked: argparse.Namespace
         "rate": tokens / seconds, "ttft_p50": 1e3 * statistics.median(times.first), "itl_p50": 1e3 * p50,
         "itl_p99": 1e3 * p99, "step_p50": 1e3 * statistics.median(times.steps), "host": 1e3 * host,
         "device": 1e3 * device_seconds(model.engine, replies), "steps": len(times.steps),
-    }  # fmt: skip
+    }
     return {"replies": replies, **{name: round(float(value), 3) for name, value in found.items()}}
 
 

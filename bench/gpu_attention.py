@@ -112,7 +112,7 @@ def measure(context: Context, kind: str, sequences: int, depth: int, cold_bytes:
         raise SystemExit(f"{kind}, {sequences} sequences of {depth}: error {error:.2e}, at most {TOLERANCE} is allowed")
     time = statistics.median(gpu.seconds([together(c) for c in calls]))
     return {"cache": kind, "sequences": sequences, "depth": depth, "microseconds": time * 1e6, "nmse": error,
-            "gbps": nbytes / time / 1e9}  # fmt: skip
+            "gbps": nbytes / time / 1e9}
 
 
 def bytes_of_row(kind: str) -> float:

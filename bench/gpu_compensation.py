@@ -103,7 +103,7 @@ def measure(options: argparse.Namespace, folder: Path, parameters: int) -> dict[
     times = Times(options.samples)
     torch.cuda.reset_peak_memory_stats()
     method = SchemeMethod(str(text), "gptq", samples=options.samples, context=options.context, device="gpu",
-                          progress=times)  # fmt: skip
+                          progress=times)
     began = perf_counter()
     report = quantize_checkpoint(model, out, options.scheme, method=method, progress=times)
     seconds = perf_counter() - began
@@ -120,7 +120,7 @@ def measure(options: argparse.Namespace, folder: Path, parameters: int) -> dict[
         "seconds_before_layers": before, "seconds_after_layers": seconds - after, "of_layers": layers,
         "device_bytes": torch.cuda.max_memory_allocated(),
         "error": float(np.mean([row.error for row in rows])),
-    }  # fmt: skip
+    }
 
 
 def published(weight: torch.Tensor, upper: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
@@ -146,7 +146,7 @@ def weights() -> dict[str, float]:
     shape, found = synthetic.SHAPES[SHAPE], {"own": 0.0, "published": 0.0, "own_error": 0.0, "published_error": 0.0}
     heads, kv = shape.n_head * shape.head_dim, shape.n_head_kv * shape.head_dim
     layer = [(shape.n_embd, (heads, kv, kv)), (heads, (shape.n_embd,)), (shape.n_embd, (shape.n_ff,) * 2),
-             (shape.n_ff, (shape.n_embd,))]  # fmt: skip
+             (shape.n_ff, (shape.n_embd,))]
     power = 0.0
     for k, rows in layer:
         mixing = torch.randn(k, k, device="cuda") * torch.rand(k, 1, device="cuda") ** 4

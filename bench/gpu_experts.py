@@ -53,7 +53,7 @@ def products(backend: GpuBackend, counts: list[int]) -> list[dict[str, Any]]:
                         times = _launches(backend, w, tokens, USED if name == "gate" else 1, rng)
                     flops = 2e-6 * tokens * USED * n * k / times[-1]
                     rows.append({"tokens": tokens, "weights": name, "format": fmt, "kernel": kernel,
-                                 "microseconds": times, "tflops": flops})  # fmt: skip
+                                 "microseconds": times, "tflops": flops})
                     print(rows[-1], flush=True)
     return rows
 

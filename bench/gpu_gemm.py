@@ -202,7 +202,7 @@ def measured(scheme: Scheme, m: int, n: int, k: int, tune: bool) -> dict[str, An
         "scheme": scheme, "m": m, "n": n, "k": k, "microseconds": ours * 1e6, "tops": 2 * m * n * k / ours / 1e12,
         "library_microseconds": library * 1e6, "library_tops": 2 * m * n * k / library / 1e12, "ratio": library / ours,
         "error": error, "same_again": bool(torch.equal(y, again)),
-    }  # fmt: skip
+    }
     print(
         f"{scheme:10} {m:5} x {n} x {k}: {ours * 1e6:8.1f} us {row['tops']:6.0f} TOPS, library {library * 1e6:8.1f} us"
         f" {row['library_tops']:6.0f}, {row['ratio']:.2f}x, error {error:.1e}, same again {row['same_again']}",

@@ -67,7 +67,7 @@ def rows_of(
                 "weights_per_second": round(n * k / median), "speed": round(base / median, 3),
                 "bits_per_weight": round(8 * weight.nbytes / n / k, 3), "of_file": round(weight.nbytes / nbytes, 3),
                 "gbps": round(weight.nbytes / median / 1e9),
-            }  # fmt: skip
+            }
             print(row, flush=True)
             yield row
 
@@ -103,7 +103,7 @@ def main() -> None:
     result: dict[str, Any] = {
         **results_file.described(gpu.describe(backend), **gpu.versions(), commit=options.commit),
         "rounds": options.rounds, "read_limit_gbps": round(gpu.read_limit()), "products": [],
-    }  # fmt: skip
+    }
     for shape in SHAPES:
         result["products"] += rows_of(backend, shape, options.formats, options.tokens, options.rounds)
         torch.cuda.empty_cache()

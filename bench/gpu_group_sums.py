@@ -98,7 +98,7 @@ def group_sums_kernel(
 def sums_apart(
     a: torch.Tensor, packed: torch.Tensor, scale_a: torch.Tensor, scale_b: torch.Tensor, groups: torch.Tensor,
     y: torch.Tensor, workspace: gemm.Workspace, shape: GemmShape,
-) -> torch.Tensor:  # fmt: skip
+) -> torch.Tensor:
     """y [M, N] with int32 sums of each group; groups float16 [K / 128, N]."""
     size, s = Size(len(a), len(packed), a.shape[1]), shape
     split_k = gemm._split_k(s, size, torch.float32, a.device, workspace)
@@ -106,7 +106,7 @@ def sums_apart(
         tiles(a, s.block_m, 128), tiles(packed, s.block_n, s.block_k // 2), size,
         GroupScales(groups, 1, groups.stride(0)), Epilogue(matrix(y), scale_a, scale_b), split_k, s,
         GemmConfig(None, 1, 1, factor=1 / 16), num_warps=s.warps,
-    )  # fmt: skip
+    )
     return y
 
 
@@ -164,7 +164,7 @@ def measured(m: int) -> dict[str, Any]:
     row = {
         "m": m, "n": N, "k": K, "folded_microseconds": before * 1e6, "sums_microseconds": time * 1e6,
         "ratio": time / before, "shape": vars(shape), "folded_error": error, "sums_error": apart_error,
-    }  # fmt: skip
+    }
     print(
         f"{m:5}: folded {before * 1e6:7.1f} us (error {error:.4f}), sums of groups {time * 1e6:7.1f} us"
         f" ({apart_error:.4f}), {time / before:.2f} times; {shape}",

@@ -38,7 +38,7 @@ from octavo.runtime.scheduler.request import Request
 MODELS = (
     ("qwen3-1.7b", "Q4_K_M"), ("qwen3-1.7b", "Q8_0"), ("llama3-8b", "Q4_K_M"), ("llama3-8b", "Q8_0"),
     ("llama3-8b", "BF16"), ("llama3-8b", "F16"),
-)  # fmt: skip
+)
 PROMPTS = ("What is 12 times 7?", "Convert 3 km to meters.", "What is 25% of 80?", "What is 7 + 58?")
 ROUNDS, STEPS = 5, 32
 

@@ -122,7 +122,7 @@ def products(backend: GpuBackend, limit: float, formats: Sequence[str]) -> list[
                 rows.append({
                     "op": "mul_mat", "format": name, "n": n, "k": k, "tokens": tokens, "microseconds": time * 1e6,
                     "gbps": gbps, "share_of_read_limit": gbps / limit, "tflops": 2 * tokens * n * k / time / 1e12,
-                })  # fmt: skip
+                })
                 print(rows[-1], flush=True)
             del weight, weights
             torch.cuda.empty_cache()
@@ -142,7 +142,7 @@ def library() -> list[dict[str, Any]]:
             x, y = torch.randn(tokens, k, device="cuda").half(), torch.empty(tokens, n, device="cuda")
             time = seconds([partial(library_product, x, w, y) for w in weights])
             rows.append({"op": "library f16", "n": n, "k": k, "tokens": tokens, "microseconds": time * 1e6,
-                         "tflops": 2 * tokens * n * k / time / 1e12})  # fmt: skip
+                         "tflops": 2 * tokens * n * k / time / 1e12})
     return rows
 
 
@@ -168,7 +168,7 @@ def attention(backend: GpuBackend, limit: float) -> list[dict[str, Any]]:
                 "op": "attention", "cache": cache, "tokens": tokens, "depth": depth, "microseconds": time * 1e6,
                 "gbps": nbytes / time / 1e9, "share_of_read_limit": nbytes / time / 1e9 / limit,
                 "tflops": 4 * 32 * 128 * tokens * (depth - tokens / 2) / time / 1e12,
-            })  # fmt: skip
+            })
             print(rows[-1], flush=True)
     return rows
 
@@ -192,7 +192,7 @@ def latent_attention(backend: GpuBackend, limit: float) -> list[dict[str, Any]]:
             "op": "latent attention", "cache": kind, "heads": heads, "tokens": tokens, "depth": depth,
             "microseconds": time * 1e6, "gbps": nbytes / time / 1e9, "share_of_read_limit": nbytes / time / 1e9 / limit,
             "tflops": 2 * heads * (dim + size) * tokens * (depth - tokens / 2) / time / 1e12,
-        })  # fmt: skip
+        })
         print(rows[-1], flush=True)
     return rows
 

@@ -47,7 +47,7 @@ class Prompt:
     def __init__(
         self, backend: GpuBackend, tokens: int, dim: int, seed: int, kind: str = "f16", attention: Attention = "exact",
         depth: int = 0,
-    ) -> None:  # fmt: skip
+    ) -> None:
         torch.manual_seed(seed)
         shape = (-(-(depth + tokens) // PAGE_SIZE) * PAGE_SIZE, KV_HEADS, dim)
         self.q = torch.randn(tokens, HEADS, dim, device="cuda")
@@ -89,7 +89,7 @@ def attention(backend: GpuBackend) -> Iterator[dict[str, Any]]:
         time = statistics.median(gpu.seconds([p.call for p in prompts]))
         flops = 4 * HEADS * dim * tokens * tokens / 2
         row = {"op": "attention", "cache": kind, "dim": dim, "attention": how, "tokens": tokens,
-               "microseconds": time * 1e6, "tflops": flops / time / 1e12}  # fmt: skip
+               "microseconds": time * 1e6, "tflops": flops / time / 1e12}
         if tokens <= CHECKED:
             row["error"] = prompts[0].error()
         yield row
@@ -104,7 +104,7 @@ def parts(backend: GpuBackend) -> Iterator[dict[str, Any]]:
         for how, of_kind in zip(get_args(Attention), zip(*times, strict=True), strict=True):
             time = statistics.median(t for of_turn in of_kind for t in of_turn)
             yield {"op": "attention", "cache": kind, "dim": 128, "attention": how, "tokens": tokens, "depth": depth,
-                   "microseconds": time * 1e6, "tflops": flops / time / 1e12}  # fmt: skip
+                   "microseconds": time * 1e6, "tflops": flops / time / 1e12}
 
 
 def models(folder: Path) -> Iterator[dict[str, Any]]:
@@ -120,7 +120,7 @@ def models(folder: Path) -> Iterator[dict[str, Any]]:
             for tokens in (2048, 8192):
                 times = [subject.prefill(tokens) for _ in range(7)][2:]
                 yield {"model": "llama3-8b", "format": "Q4_K_M", "attention": how, "tokens": tokens,
-                       "tokens_per_second": tokens / statistics.median(times)}  # fmt: skip
+                       "tokens_per_second": tokens / statistics.median(times)}
         torch.cuda.empty_cache()
 
 

@@ -201,7 +201,7 @@ def grown(rounds: int) -> list[dict[str, Any]]:
         for name in counted[0]:
             us = [round(1e6 * min(found[name] for found in of_size), 2) for of_size in timed]
             row = {"work": name, "of": of, "n": [n, TIMES * n], "us": us, "ratio": round(us[1] / us[0], 2),
-                   "calls": [round(found[name], 1) for found in counted]}  # fmt: skip
+                   "calls": [round(found[name], 1) for found in counted]}
             rows.append(row)
             print(row, flush=True)
     return rows
@@ -240,7 +240,7 @@ def chats(count: int, streams: int) -> dict[str, Any]:
             taken.append(round(1e3 * (processor_time(engine) - before) / part, 2))
             print(taken, flush=True)
     return {"chats": count, "slots": 256, "at_once": streams, "each_part": part, "ms_of_a_request": taken,
-            "ratio": round(taken[-1] / taken[0], 2)}  # fmt: skip
+            "ratio": round(taken[-1] / taken[0], 2)}
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ def rules(draw: Random, define: str, term: Callable[[Random, list[str]], str], f
     for i, name in enumerate(names):
         usable = names if draw.random() < 0.1 else names[i + 1 :]
         ways = [" ".join(expression(draw, usable, term) for _ in range(draw.randint(1, 4)))
-                for _ in range(draw.randint(1, 4))]  # fmt: skip
+                for _ in range(draw.randint(1, 4))]
         out.append(f"{name}{define}{' | '.join(ways)}")
     return "\n".join(out)
 
@@ -165,7 +165,7 @@ def schema_of(draw: Random, depth: int) -> Any:
         "array": lambda: {"type": "array", "items": several[0], "prefixItems": several[1:], "maxItems": abs(low) % 50},
         "ref": lambda: {"$ref": "#/$defs/a", "$defs": {"a": several[0], "b": {"$ref": "#"}}},
         "any": lambda: draw.choice([{}, True, False]),
-    }  # fmt: skip
+    }
     if kind in made:
         return made[kind]()
     return {kind: several} if kind in ("anyOf", "allOf", "oneOf") else {"type": kind}
@@ -236,7 +236,7 @@ def deep_schema(draw: Random) -> str:
     one: Any = {"type": "integer"}
     for _ in range(size(draw, 400)):
         one = draw.choice([{"type": "array", "items": one}, {"type": "object", "properties": {"a": one}},
-                           {"anyOf": [one, {"type": "null"}]}, {"allOf": [one, {}]}])  # fmt: skip
+                           {"anyOf": [one, {"type": "null"}]}, {"allOf": [one, {}]}])
     return json.dumps(one)
 
 
@@ -244,7 +244,7 @@ def products(draw: Random) -> str:
     """Schemas of which all have to hold, each one of several."""
     n, m = size(draw, 12), size(draw, 12)
     ways = [[{"type": "object", "properties": {f"k{i}{j}": {"type": "string"}}, "required": [f"k{i}{j}"]}
-             for j in range(m)] for i in range(n)]  # fmt: skip
+             for j in range(m)] for i in range(n)]
     return json.dumps({"allOf": [{draw.choice(["anyOf", "oneOf"]): one} for one in ways]})
 
 

@@ -222,7 +222,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     **{name: {"num_key_value_heads": 2} for name in ("olmoe", "dots1")},
     "afmoe": {"num_hidden_layers": 4, "layer_types": [*["sliding_attention"] * 3, "full_attention"]},
     "exaone4": {"num_hidden_layers": 64, "layer_types": [*["sliding_attention"] * 3, "full_attention"] * 16},
-}  # fmt: skip
+}
 """By case, what a checkpoint has in place of what the table has."""
 
 
@@ -286,7 +286,7 @@ def _errors(ours: F32, peer: F32 | str, want: F32) -> dict[str, Any]:
     return {
         "octavo_llama.cpp": table.error(ours, peer), "octavo_transformers": table.error(ours, want),
         "llama.cpp_transformers": table.error(peer, want),
-    }  # fmt: skip
+    }
 
 
 def _note(name: str) -> dict[str, str]:

@@ -88,7 +88,7 @@ def main() -> None:
         "model_bytes": Path(options.model).stat().st_size, "rank": options.rank,
         "adapter_bytes": added, "prompt_tokens": options.prompt, "device": options.device, **rows,
         "seconds": times,
-    }  # fmt: skip
+    }
     results_file.write(f"lora-speed-{Path(options.model).stem}", result, options.output)
 
 
@@ -97,7 +97,7 @@ def _compared(plain: list[float], found: list[float]) -> dict[str, object]:
     return {
         "tokens_per_second": 1 / min(found), "ratio": min(plain) / min(found),
         "quartiles": statistics.quantiles(ratios, n=4)[::2],
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ def command(model: str, case: str, out: Path, threads: int) -> list[str]:
     method, target = case.split(":")
     made = ["--scheme", target] if target.islower() else [target]
     return [sys.executable, "-m", "octavo", "quantize", model, str(out), *made, "--method", method,
-            "--calibration", "demo", "--threads", str(threads)]  # fmt: skip
+            "--calibration", "demo", "--threads", str(threads)]
 
 
 def seconds(line: list[str], out: Path) -> float:

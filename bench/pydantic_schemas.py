@@ -84,7 +84,7 @@ MODELS: tuple[tuple[type[BaseModel], str], ...] = (
     (Person, "Tell me about Ada, who is 36."), (Contact, "Ada, 36, lives at 12 Mill Lane, 10115, Germany."),
     (Weather, "What will the weather be in Paris?"), (Order, "Ada and Bob order a book and have paid."),
     (Pet, "Bob, 40, has a dog that can sit and roll."), (Answer, "What is 12 times 7?"),
-)  # fmt: skip
+)
 
 
 def request(i: int, kind: str, temperature: float) -> tuple[type[BaseModel], dict[str, Any]]:
@@ -94,13 +94,13 @@ def request(i: int, kind: str, temperature: float) -> tuple[type[BaseModel], dic
     body: dict[str, Any] = {
         "messages": [{"role": "user", "content": f"{text} Answer with JSON."}], "seed": i, "temperature": temperature,
         "max_tokens": MOST_TOKENS,
-    }  # fmt: skip
+    }
     if kind == "replies":
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": model.__name__, "schema": schema}}
     else:
         function = {"name": "take", "description": "Takes what the user tells.", "parameters": schema}
         body |= {"tools": [{"type": "function", "function": function}], "tool_choice": "required",
-                 "parallel_tool_calls": False}  # fmt: skip
+                 "parallel_tool_calls": False}
     return model, body
 
 
@@ -161,7 +161,7 @@ def main() -> None:
             rows.append(asyncio.run(measured(to, kind, asked.replies, asked.temperature, 4)))
             print(rows[-1], flush=True)
     result = {**results_file.described(), "of": Path(asked.model).stem, "models": len(MODELS),
-              "temperature": asked.temperature, "results": rows}  # fmt: skip
+              "temperature": asked.temperature, "results": rows}
     results_file.write("pydantic-schemas", result, asked.output)
 
 

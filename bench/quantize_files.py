@@ -71,7 +71,7 @@ def compare(src: Path, preset: str, peer: str, threads: int, rounds: int) -> dic
     return {
         "preset": preset, "octavo_seconds": round(ours, 2), "llama.cpp_seconds": round(theirs, 2),
         "ratio": round(ratio, 2), "rounds": [[round(t, 2) for t in pair] for pair in pairs],
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

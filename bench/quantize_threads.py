@@ -57,7 +57,7 @@ def measured(src: str, dst: str, preset: str, threads: int) -> dict[str, object]
     writer = spent.pop(os.getpid())
     others = sorted((round(s, 2) for s in spent.values() if s >= 0.1), reverse=True)
     return {"seconds": round(seconds, 2), "cpu": round(writer + sum(spent.values()), 2),
-            "writer": round(writer, 2), "others": others}  # fmt: skip
+            "writer": round(writer, 2), "others": others}
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ SPEED_VALUES = 1 << 23
 SUPER_SPREAD = {
     "Q2_K": 1, "Q3_K": 2, "Q4_K": 2, "Q5_K": 2, "IQ4_XS": 2, "IQ4_NL": 2,
     "IQ1_S": 2, "IQ1_M": 2, "IQ2_XXS": 1, "IQ2_XS": 1, "IQ2_S": 2, "IQ3_XXS": 2, "IQ3_S": 2,
-}  # fmt: skip
+}
 """How often the mean square goes into llama.cpp's weights with an importance matrix; a block's, a row's for others."""
 
 Array = np.ndarray[Any, Any]
@@ -189,17 +189,17 @@ def speed(peer: Peer, formats: Sequence[str], threads: int, rounds: int) -> list
             ours, theirs = (x.size / statistics.median(t) / 1e6 for t in zip(*pairs, strict=True))
             rows.append({"format": name, "imatrix": importance is not None, "octavo": round(ours, 1),
                          "llama.cpp": round(theirs, 1), "ratio": round(ours / theirs, 2),
-                         "first_call_seconds": round(first, 2)})  # fmt: skip
+                         "first_call_seconds": round(first, 2)})
     return rows
 
 
 def show(result: dict[str, Any]) -> None:
     for row in result["errors"]:
         print(f"{row['format']:7} {row['data']:11} {'imatrix' if row['imatrix'] else '-':8}"
-              f"{row['weighted']:8.3f}{row['squared']:8.3f}{row['plain']:8.3f}")  # fmt: skip
+              f"{row['weighted']:8.3f}{row['squared']:8.3f}{row['plain']:8.3f}")
     for row in result["million_values_per_second"]:
         print(f"{row['format']:7} {'imatrix' if row['imatrix'] else '-':8}{row['octavo']:9.1f}{row['llama.cpp']:9.1f}"
-              f"{row['ratio']:7.2f}x   first call {row['first_call_seconds']} s")  # fmt: skip
+              f"{row['ratio']:7.2f}x   first call {row['first_call_seconds']} s")
 
 
 def peer_version() -> str | None:

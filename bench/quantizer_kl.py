@@ -120,7 +120,7 @@ def main() -> None:
                 "ratio": float(np.exp(logs.mean())),
                 "ratio_error": float(np.exp(logs.mean()) * logs.std(ddof=1) / np.sqrt(len(logs))),
                 "kl": pairs,
-            })  # fmt: skip
+            })
             print({key: value for key, value in rows[-1].items() if key != "kl"}, flush=True)
     described = results_file.described(**{"llama-cpp-python": options.peer_version or peer_version()})
     results_file.write("quantizer-kl", {**described, "orders": options.orders, "rows": rows})

@@ -48,7 +48,7 @@ def write(folder: Path, shape: Shape, tokenizer: Path) -> None:
         "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads, "head_dim": shape.head,
         "intermediate_size": shape.ff, "max_position_embeddings": 8192, "rope_theta": 500000.0, "rms_norm_eps": 1e-5,
         "tie_word_embeddings": False,
-    }  # fmt: skip
+    }
     tokens = json.loads((tokenizer / "config.json").read_text())
     config |= {key: tokens[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id") if key in tokens}
     (folder / "config.json").write_text(json.dumps(config))
@@ -66,7 +66,7 @@ def _tensors(shape: Shape) -> dict[str, tuple[int, ...]]:
             "self_attn.q_proj": (q, d), "self_attn.k_proj": (kv, d), "self_attn.v_proj": (kv, d),
             "self_attn.o_proj": (d, q), "mlp.gate_proj": (ff, d), "mlp.up_proj": (ff, d), "mlp.down_proj": (d, ff),
             "input_layernorm": (d,), "post_attention_layernorm": (d,),
-        }  # fmt: skip
+        }
         found |= {f"model.layers.{i}.{name}.weight": size for name, size in in_layer.items()}
     return found | {"model.norm.weight": (d,), "lm_head.weight": (shape.vocabulary, d)}
 

@@ -122,7 +122,7 @@ def main() -> None:
         found = calibrate(
             "demo", "demo", Path(folder) / "stats", samples=options.samples, context=references.CONTEXT, hessians=True,
             device="cpu",
-        )  # fmt: skip
+        )
         for layer in options.layers.split(","):
             for kind in KINDS:
                 name = f"blk.{layer}.{kind}.weight"

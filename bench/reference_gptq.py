@@ -65,7 +65,7 @@ def reference(folder: Path, tokens: list[list[int]], out: Path, observer: str | 
         model=model, tokenizer=str(folder), dataset=data, recipe=recipe, num_calibration_samples=len(tokens),
         max_seq_length=references.CONTEXT, shuffle_calibration_samples=False, pipeline="sequential",
         output_dir=str(out),
-    )  # fmt: skip
+    )
     return time.perf_counter() - begun
 
 

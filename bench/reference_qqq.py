@@ -117,7 +117,7 @@ class Authors:
             makers[name].quantizer = self.package.quant.Quantizer()
             makers[name].quantizer.configure(4, perchannel=True, sym=True, mse=True, groupsize=group or -1)
             hooks.append(layer.register_forward_hook(
-                lambda _, given, out, maker=makers[name]: maker.add_batch(given[0].data, out.data)))  # fmt: skip
+                lambda _, given, out, maker=makers[name]: maker.add_batch(given[0].data, out.data)))
         for row in self.tokens:
             model(torch.tensor([row]))
         for hook in hooks:
@@ -241,7 +241,7 @@ def main() -> None:
         text = calibration(options.model, Path(folder))
         setting = Setting(
             Path(folder), options.authors, resolve(options.model), text, options.samples, options.chunks
-        )  # fmt: skip
+        )
         list(results(partial(prepare, setting), sorted({task[0] for task in tasks}), options.jobs))
         for _, row in results(partial(measure, setting), tasks, options.jobs):
             print(row, flush=True)

@@ -154,7 +154,7 @@ def measure(setting: Setting, task: tuple[str, str, Case, int]) -> dict[str, Any
         method = SchemeMethod(
             setting.texts[model], case.method, case.rotate, samples=setting.samples, device="cpu",
             activations=case.activations,
-        )  # fmt: skip
+        )
     with tempfile.TemporaryDirectory() as folder:
         made, begun = os.path.join(folder, "made"), time.perf_counter()
         report = quantize_checkpoint(source, made, case.scheme, method=method)
@@ -169,7 +169,7 @@ def measure(setting: Setting, task: tuple[str, str, Case, int]) -> dict[str, Any
     return {
         "kl": [kl.value, kl.error], "bytes": report.nbytes, "seconds": seconds, "chosen": chosen, "dynamic": dynamic,
         "e4m3": numbers,
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -195,7 +195,7 @@ def main() -> None:
         tasks = [
             (table, model, case, seed)
             for table in options.tables.split(",") for model in rows for seed in seeds for case in cases(table)
-        ]  # fmt: skip
+        ]
         for (table, model, case, seed), found in results(partial(measure, setting), tasks, options.jobs):
             print(table, Path(model).stem, case, seed, found["kl"], f"{found['seconds']:.0f} s", flush=True)
             rows[model].append({"table": table, **asdict(case), "order": seed, **found})

@@ -122,7 +122,7 @@ def compare(engine: Alone, server: Server, turns: int, tokens: int) -> dict[str,
         "alone_tokens_per_second": round(1 / alone_s, 2), "server_tokens_per_second": round(1 / server_s, 2),
         "lost": round(1 - alone_s / server_s, 4), "neighbours": [round(x, 4) for x in near],
         "cpu": {name: round(1e3 * statistics.median(found), 3) for name, found in cpu.items()},
-    }  # fmt: skip
+    }
 
 
 def main() -> None:

@@ -69,7 +69,7 @@ async def measure(to: Address, pid: int, path: str, streams: int, tokens: int) -
     seconds, cpu = time.perf_counter() - start, processor_time(pid) - cpu
     assert pieces >= streams * tokens, "each token is a piece of its own"
     return {"route": path, "streams": streams, "pieces": pieces, "seconds": seconds, "cpu_seconds": cpu,
-            "pieces_a_core_second": pieces / cpu}  # fmt: skip
+            "pieces_a_core_second": pieces / cpu}
 
 
 def main(arguments: Sequence[str]) -> None:

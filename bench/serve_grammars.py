@@ -117,7 +117,7 @@ def started(model: str, seed: int, sequences: int, log: Path) -> Iterator[Run]:
     """A server with room for so many replies at a time."""
     to = Address("127.0.0.1", free_port())
     command = [sys.executable, "-m", "octavo", "serve", model, "--port", str(to.port), "-np", str(sequences),
-               "--device", "cpu"]  # fmt: skip
+               "--device", "cpu"]
     with running("octavo serve", ["bash", "-c", f'exec "$@" 2> {log}', "serve", *command], to) as process:
         yield Run(to, process.pid, seed)
 
@@ -247,7 +247,7 @@ def request(run: Run, number: int) -> Callable[[], Awaitable[None]]:
     draw, drawn = Random(number), case(run.seed, number)
     tokens = draw.randint(1, MOST_TOKENS)
     asked = {"messages": [{"role": "user", "content": "What is 3 * 4?"}], "max_tokens": tokens,
-             "temperature": draw.choice([0, 1.0]), "stream": draw.random() < 0.5, **drawn.fields}  # fmt: skip
+             "temperature": draw.choice([0, 1.0]), "stream": draw.random() < 0.5, **drawn.fields}
     data = request_bytes(run.to, "POST", "/v1/chat/completions", asked)
     return lambda: hostile(run, number, drawn.family, data, tokens)
 
@@ -327,7 +327,7 @@ def found(run: Run) -> dict[str, Any]:
     run.wrong.update(
         f"the {name} had {held[name]['first']} bytes at first and {held[name]['last']} at last"
         for name in ("front", "engine") if held[name]["last"] - held[name]["first"] > MOST_GROWTH
-    )  # fmt: skip
+    )
     seconds = sorted(one for one, _, _ in run.slowest)
     nearest = max(one / most_seconds(tokens) for one, tokens, _ in run.slowest)
     return {
@@ -343,7 +343,7 @@ def found(run: Run) -> dict[str, Any]:
         "slowest": sorted(run.slowest, reverse=True)[:10],
         "errors": dict(run.said.most_common()),
         "by kind": dict(sorted(run.answers.items())),
-    }  # fmt: skip
+    }
 
 
 def processors(parts: Sequence[Part]) -> dict[str, float]:
@@ -353,7 +353,7 @@ def processors(parts: Sequence[Part]) -> dict[str, float]:
         "seconds": round(seconds, 1), "requests": sum(one.answers for one in parts),
         "server": round(sum(one.server for one in parts) / seconds, 2),
         "others": round(sum(one.others for one in parts) / seconds, 2),
-    }  # fmt: skip
+    }
 
 
 def main(arguments: Sequence[str]) -> int:

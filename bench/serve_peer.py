@@ -71,13 +71,13 @@ def started(program: str, model: str, test: Test, threads: int, peer: str) -> It
     """One of the two, ready, with room for a test."""
     if program == OURS:
         options = ["-c", str(test.context), "-np", str(test.sequences), "-t", str(threads), "--device", "cpu",
-                   "--speculate", "off"]  # fmt: skip
+                   "--speculate", "off"]
         with served(model, options) as to:
             yield to
         return
     to = Address("127.0.0.1", free_port())
     command = [peer, "-m", model, "--host", to.host, "--port", str(to.port), "-t", str(threads), "-np",
-               str(test.sequences), "-c", str(test.context * test.sequences), "--kv-unified"]  # fmt: skip
+               str(test.sequences), "-c", str(test.context * test.sequences), "--kv-unified"]
     with running(PEER, command, to):
         yield to
 

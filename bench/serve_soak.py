@@ -118,7 +118,7 @@ def started(model: str, seed: int = 0) -> Iterator[Server]:
     """A server of a model with room for few replies and pages, so that requests wait and replies give way to others."""
     to = Address("127.0.0.1", free_port())
     command = [sys.executable, "-m", "octavo", "serve", model, "--port", str(to.port), "-np", "8", "--kv-memory", "6M",
-               "--device", "cpu"]  # fmt: skip
+               "--device", "cpu"]
     with running("octavo serve", command, to) as process:
         yield Server(to, process.pid, random.Random(seed))
 

@@ -39,7 +39,7 @@ def seconds(model: str) -> float:
     process = subprocess.Popen(
         [sys.executable, "-m", "octavo", "serve", model, "--port", str(to.port)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     try:
         while not answered(to):
             if process.poll() is not None or time.perf_counter() - start > LONGEST_S:

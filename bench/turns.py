@@ -93,7 +93,7 @@ def compare(checkouts: list[Checkout], what: str, n: int, turns: int) -> dict[st
         "test": what, size: n, "turns": turns, "before_tokens_per_second": round(1 / before, 1),
         "after_tokens_per_second": round(1 / after, 1), "speed": round(before / after, 4),
         "neighbours": [round(x, 4) for x in near],
-    }  # fmt: skip
+    }
 
 
 def main() -> None:
@@ -125,7 +125,7 @@ def main() -> None:
                 checkout.close()
     speeds = [case["speed"] for case in cases]
     result = {**described, "before": {"commit": options.commits[0]}, "median": statistics.median(speeds),
-              "least": min(speeds), "most": max(speeds), "cases": cases}  # fmt: skip
+              "least": min(speeds), "most": max(speeds), "cases": cases}
     results_file.write(f"{options.device}-models-turns", result, options.output)
 
 

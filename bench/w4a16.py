@@ -54,7 +54,7 @@ CONFIG: dict[str, dict[str, Any]] = {
     },
     "gptq": {"quant_method": "gptq", "bits": 4, "group_size": GROUP, "sym": True, "checkpoint_format": "gptq"},
     "awq": {"quant_method": "awq", "bits": 4, "group_size": GROUP, "zero_point": True, "version": "gemm"},
-}  # fmt: skip
+}
 Parts = dict[str, AnyArray]
 Times = dict[str, list[float]]
 

@@ -55,6 +55,6 @@ def test_commands_work_as_printed(tmp_path: Path) -> None:
         done = subprocess.run(
             line, shell=True, cwd=tmp_path, env=env, input="/bye\n", capture_output=True, text=True, timeout=HANG_S,
             check=False,
-        )  # fmt: skip
+        )
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         assert done.stdout, line

@@ -16,7 +16,7 @@ import octavo
 HEAVY = {
     "torch", "triton", "numba", "tokenizers", "jinja2", "gguf", "threadpoolctl", "transformers", "huggingface_hub",
     "ssl",
-}  # fmt: skip
+}
 
 
 def modules_after(code: str) -> set[str]:
@@ -60,7 +60,7 @@ def test_dir_lists_what_is_public() -> None:
     assert listed - {"torch"} == {
         *octavo.__all__, "bench", "errors", "evals", "formats", "huggingface", "io", "ops", "quantizers", "runtime",
         "text",
-    }  # fmt: skip
+    }
     assert all(getattr(octavo, name) is not None for name in listed)
 
 
@@ -107,7 +107,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
 PACKAGES = [
     "", ".evals", ".evals.report", ".huggingface", ".io.hub", ".ops", ".quantizers", ".runtime", ".runtime.engine",
     ".runtime.grammar", ".runtime.sampling",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -33,7 +33,7 @@ def test_no_text_names_the_package_on_an_index() -> None:
         ("numba", prepare.prepare.__wrapped__), ("llguidance", grammar._require_llguidance),
         ("matplotlib", svg.require_matplotlib), ("matplotlib", plot.require_matplotlib),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("missing", [True, False])
 def test_what_is_there_and_can_not_be_loaded_is_not_to_be_installed(
     package: str, use: Callable[[], object], missing: bool, monkeypatch: pytest.MonkeyPatch

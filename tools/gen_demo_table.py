@@ -35,7 +35,7 @@ def _cells(row: Row) -> str:
     cells = [
         name, f"{row['bits_per_weight']:.2f}", f"{row['file_bytes'] / 1e6:.2f} MB", apart,
         f"{row['perplexity'][0]:.5f}", f"{row['accuracy']:.1%}",
-    ]  # fmt: skip
+    ]
     return f"| {' | '.join(cells)} |"
 
 

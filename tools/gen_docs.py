@@ -270,7 +270,7 @@ def page() -> str:
 
 PROGRAMS = {
     "llama.cpp": "llama_cpp", "Ollama": "ollama", "vLLM": "vllm", "Hugging Face": "hugging_face", "Python": "python",
-}  # fmt: skip
+}
 
 
 def _names(option: Option) -> list[str]:
@@ -292,7 +292,7 @@ def names_of_options() -> str:
         _table(head, map(_names, OPTIONS)), ["", "Those of `octavo serve`, then those of other commands:", ""],
         _table(head, map(_names, (*OF_SERVE, *OF_OTHERS))), ["", "These mean nothing here, and are answered:", ""],
         _table(["typed", "answer"], answered),
-    ]  # fmt: skip
+    ]
     return "\n".join(line for part in parts for line in part)
 
 

@@ -84,7 +84,7 @@ def _quantizer(compiled: Any) -> str:
         written = threads(mine, out, compiled).reshape(2, 144, 2)[program]
         blocks = [("d, sum (2 each)", written[:16:2]), *(
             (f"codes {i}-{i + 31}", written[16 + i : 48 + i]) for i in range(0, 128, 32)
-        )]  # fmt: skip
+        )]
         panels.append(Panel(f"and writes block {program}, 16 + 128 bytes (DS4): a cell of codes is a byte", blocks))
     return picture(panels)
 
@@ -105,7 +105,7 @@ def _matvec(compiled: Any) -> str:
     given = map(for_triton, (weight.planes(), words, None, (), matrix(y)))
     with noted() as accesses:
         matvec_kernel[(1,)](*given, 2, TOKENS=1, shape=for_triton(MatvecShape(2, 32, 1, 1, early=True)),
-                           ASM="", PDL=False)  # fmt: skip
+                           ASM="", PDL=False)
 
     def row(tensor: torch.Tensor, nbytes: int) -> Any:
         return threads(accesses, tensor, compiled)[: len(tensor.view(torch.uint8).ravel()) // 2 : nbytes]
@@ -122,7 +122,7 @@ def _matvec(compiled: Any) -> str:
         Panel("Codes of the token: a cell is a word of 4 codes",
               [(f"tile {i}", cells) for i, cells in enumerate(tokens.reshape(8, 32, 2))]),
         Panel("Scales of its groups of 32", [("scale", cells) for cells in np.split(scales, 2)], 2),
-    ])  # fmt: skip
+    ])
 
 
 def _weight_only(compiled: Any) -> str:
@@ -147,7 +147,7 @@ def _weight_only(compiled: Any) -> str:
               [(f"tile {i}", cells) for i, cells in enumerate(codes)]),
         Panel("The first token: a cell is 4 float16", [(f"tile {i}", cells) for i, cells in enumerate(token)]),
         Panel("The results of both rows", [(f"token {i}", cells) for i, cells in enumerate(written)]),
-    ])  # fmt: skip
+    ])
 
 
 def _w4a8(hopper: Any, ampere: Any) -> str:
@@ -169,7 +169,7 @@ def _w4a8(hopper: Any, ampere: Any) -> str:
     number = np.arange(64 * 128).reshape(64, 128)  # of each code [N, K], in four digits to the base 16
     digits = [(number >> 4 * i & 15).astype(np.int8) - np.int8(8) for i in range(4)]
     orders = {kind: sum(qqq(d, kind == "groups").astype(np.int64) << 4 * i for i, d in enumerate(digits))
-              for kind in ("groups", "channels")}  # fmt: skip
+              for kind in ("groups", "channels")}
     tile = np.empty((16, 64), np.int64)
     tile[orders["groups"][0] % 128, orders["groups"][0] // 128] = np.arange(128)[:, None] // 4  # a lane has 4 words
     packed = [nibbles(pack_int4(d).view(np.uint32)) ^ 8 for d in digits]
@@ -192,7 +192,7 @@ def _w4a8(hopper: Any, ampere: Any) -> str:
               [(f"token {i}", _alone(cells)) for i, cells in enumerate(tokens.T[:, ::4])]),
         Panel("Sums of the 16 rows of weights: a cell is an int32, a column a token",
               [(f"n {i}", _alone(cells)) for i, cells in enumerate(sums[:16])]),
-    ])  # fmt: skip
+    ])
 
 
 def _alone(threads: Any) -> Any:
@@ -226,7 +226,7 @@ def _tensor_cores(compiled: Any) -> str:
               [(f"row {i}", codes[i, 32:64]) for i in range(2)]),
         Panel("Codes of the first 128 of the 256 values of the tokens: a cell is a word of 4 codes",
               [(f"token {i}", tokens[i, :32]) for i in range(8)]),
-    ])  # fmt: skip
+    ])
 
 
 def _weight(rows: int) -> Any:

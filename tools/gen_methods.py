@@ -22,7 +22,7 @@ STYLE: dict[str, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "octavo", "font.size": 8.0, "axes.spines.top": False,
     "axes.spines.right": False, "text.color": INK, "axes.labelcolor": INK, "axes.titlecolor": INK, "xtick.color": INK,
     "ytick.color": INK, "axes.edgecolor": INK, "axes.titlesize": 8.0,
-}  # fmt: skip
+}
 
 
 def digest(numbers: Numbers) -> str:

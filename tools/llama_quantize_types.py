@@ -28,7 +28,7 @@ FTYPES = {
     "Q3_K_S": 11, "Q3_K_M": 12, "Q3_K_L": 13, "Q4_K_S": 14, "Q4_K_M": 15, "Q5_K_S": 16, "Q5_K_M": 17, "Q6_K": 18,
     "IQ4_NL": 25, "IQ4_XS": 30, "MXFP4_MOE": 38, "IQ1_S": 24, "IQ1_M": 31, "IQ2_XXS": 19, "IQ2_XS": 20, "IQ2_S": 28,
     "IQ2_M": 29, "IQ3_XXS": 23, "IQ3_XS": 22, "IQ3_S": 26, "IQ3_M": 27, "TQ1_0": 36, "TQ2_0": 37,
-}  # fmt: skip
+}
 GGML_TYPES = {"F16": 1, "Q4_0": 2, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14, "IQ4_XS": 23}
 LINE = re.compile(r"\] (\S+) +- \[[^]]*\], type = +(\S+), size = [^(\n]*(?:\((\w+)\))?\n")
 
@@ -37,7 +37,7 @@ def attention(n_embd: int, q: int, kv: int, *, norms: int = 0, bias: bool = Fals
     tensors = {
         "attn_norm.weight": [n_embd], "attn_q.weight": [q, n_embd], "attn_k.weight": [kv, n_embd],
         "attn_v.weight": [kv, n_embd], "attn_output.weight": [n_embd, q],
-    }  # fmt: skip
+    }
     if norms:
         tensors |= {f"attn_{n}_norm.weight": [norms] for n in "qk"}
     if bias:
@@ -51,7 +51,7 @@ def feed_forward(n_embd: int, n_ff: int, experts: int = 0) -> dict[str, list[int
         return norm | {
             "ffn_gate_inp.weight": [experts, n_embd], "ffn_gate_exps.weight": [experts, n_ff, n_embd],
             "ffn_up_exps.weight": [experts, n_ff, n_embd], "ffn_down_exps.weight": [experts, n_embd, n_ff],
-        }  # fmt: skip
+        }
     return norm | {
         "ffn_gate.weight": [n_ff, n_embd],
         "ffn_up.weight": [n_ff, n_embd],
@@ -79,7 +79,7 @@ def model(
     keys = {
         "block_count": layers, "context_length": 4096, "embedding_length": width, "feed_forward_length": ff,
         "attention.head_count": heads, "attention.head_count_kv": kv_heads,
-    } | ({"expert_count": experts, "expert_used_count": used} if experts else {})  # fmt: skip
+    } | ({"expert_count": experts, "expert_used_count": used} if experts else {})
     outer = {"token_embd.weight": [vocab, width], "output_norm.weight": [width]}
     if not tied:
         outer["output.weight"] = [vocab, width]
@@ -114,7 +114,7 @@ OPTIONS: list[tuple[str, str, dict[str, Any]]] = [
     ("smollm-135m", "Q4_K_M", {"tensor_types": [["attn_k", "Q6_K"], ["attn_.*weight", "Q5_K"]]}),
     ("mixtral-8x7b", "Q3_K_M", {"tensor_types": [["attn_(q|k)\\.", "F16"]]}),
     ("qwen3moe-30b", "MXFP4_MOE", {"tensor_types": [["ffn_down_exps", "Q8_0"]], "token_embedding_type": "Q4_K"}),
-]  # fmt: skip
+]
 
 
 def tensors(facts: dict[str, Any]) -> dict[str, list[int]]:

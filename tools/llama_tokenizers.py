@@ -152,7 +152,7 @@ def all_parts(pre: str, text: str) -> dict[str, Any]:
     return {
         K + "model": "gpt2", K + "pre": pre, K + "tokens": list(tokens), K + "token_type": [1] * len(tokens),
         K + "merges": list(merges), K + "bos_token_id": 0, K + "eos_token_id": 0,
-    }  # fmt: skip
+    }
 
 
 def words(vocabulary: Vocabulary, tokens: list[str], text: str) -> Iterator[int]:
@@ -203,7 +203,7 @@ def on_characters(model: str, pre: str) -> dict[str, Any]:
     return {
         K + "model": model, K + "pre": pre, K + "tokens": tokens, K + "token_type": types,
         K + "merges": [p for p in pairs if "\n" not in p], K + "bos_token_id": 0, K + "eos_token_id": 0,
-    }  # fmt: skip
+    }
 
 
 def word_pieces(texts: list[str], **options: bool) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def word_pieces(texts: list[str], **options: bool) -> dict[str, Any]:
         K + "model": "bert", K + "pre": "default", K + "tokens": tokens,
         K + "token_type": [3] * 5 + [1] * len(pieces), **{f"{K}{r}_token_id": i for r, i in roles.items()},
         **{f"{K}normalizer.{k}": v for k, v in options.items()},
-    }  # fmt: skip
+    }
 
 
 def unigram(texts: list[str], charsmap: str | None = None, **options: bool) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def unigram(texts: list[str], charsmap: str | None = None, **options: bool) -> d
         K + "model": "t5", K + "pre": "default", K + "tokens": tokens,
         K + "scores": [0.0, 0.0, 0.0, -3.0, *(s for t, s in scores.items() if t != "▁")],
         K + "token_type": [3, 3, 2] + [1] * (len(tokens) - 3), **{K + k: v for k, v in options.items()}, **mapped,
-    }  # fmt: skip
+    }
 
 
 def suffixes(texts: list[str]) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def suffixes(texts: list[str]) -> dict[str, Any]:
         K + "model": "plamo2", K + "pre": "default", K + "tokens": [*controls, *bytes_, *scores],
         K + "scores": [0.0] * (len(controls) + len(bytes_)) + list(scores.values()),
         K + "token_type": [2, 3, 3, 3, *[6] * len(bytes_), *[1] * len(scores)],
-    }  # fmt: skip
+    }
 
 
 def world(texts: list[str]) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def world(texts: list[str]) -> dict[str, Any]:
     return {
         K + "model": "rwkv", K + "tokens": ["<s>", *(repr(part)[2:-1] for part in parts)],
         K + "token_type": [3, *[1] * len(parts)], K + "bos_token_id": 0, K + "eos_token_id": 0,
-    }  # fmt: skip
+    }
 
 
 def trained_charsmap(rules: dict[str, str]) -> str:
@@ -279,7 +279,7 @@ def trained_charsmap(rules: dict[str, str]) -> str:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(["some words to learn", "and some more"] * 9), model_writer=model, vocab_size=20,
             hard_vocab_limit=False, normalization_rule_tsv=table.name, minloglevel=2,
-        )  # fmt: skip
+        )
     normalizer = dict(message(model.getvalue()))[3]
     return base64.b64encode(dict(message(normalizer))[2]).decode()
 
@@ -333,7 +333,7 @@ def vocabularies(texts: list[str], path: Path) -> list[dict[str, Any]]:
         unigram(texts, charsmap, add_space_prefix=True),
         world(texts),
         suffixes(texts),
-    ):  # fmt: skip
+    ):
         write(path, keys)
         with Vocabulary(path) as vocabulary:
             found.append({"keys": keys, "ids": [vocabulary.ids(text, special=True) for text in texts]})

@@ -29,21 +29,21 @@ from tests.models.tiny_options import LONGROPE, ODD, QWEN2_MOE, RWKV7, WINDOW
 PLM = {
     "kv_lora_rank": 48, "q_lora_rank": None, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40,
     "num_key_value_heads": 2, "first_k_dense_replace": 2, "hidden_act": "relu2", "tie_word_embeddings": True,
-}  # fmt: skip
+}
 JAIS = {"num_attention_heads": 4, "num_key_value_heads": 4, "attention_bias": True, "mlp_bias": True}
 MINICPM3 = {
     "kv_lora_rank": 48, "q_lora_rank": 24, "qk_nope_head_dim": 24, "qk_rope_head_dim": 16, "v_head_dim": 40,
     "num_key_value_heads": 2, "pad_token_id": None,
-}  # fmt: skip
+}
 PLAMO2 = {
     "num_hidden_layers": 4, "hidden_size_per_head": 64, "attention_window_size": WINDOW, "full_attention_idx": [3],
     "rope_theta": 1e4, "rope_local_theta": 5e3, "mamba_d_state": 16, "mamba_d_conv": 4, "mamba_num_heads": 4,
     "mamba_step": 2, "mamba_enabled": True, "mamba_chunk_size": 256, "tie_word_embeddings": True,
-}  # fmt: skip
+}
 ARWKV7 = {
     **RWKV7, "decay_low_rank_dim": 64, "a_low_rank_dim": 64, "v_low_rank_dim": 32, "gate_low_rank_dim": 128,
     "wkv_has_gate": True, "wkv_has_group_norm": True,
-}  # fmt: skip
+}
 RWKV6 = {"num_hidden_layers": 3, "head_size": 64, "layer_norm_epsilon": 1e-5, "tie_word_embeddings": False}
 
 CASES: dict[str, Case] = {
@@ -137,7 +137,7 @@ CASES: dict[str, Case] = {
     "mpt-odd": small("mpt", "MptConfig", {**ODD, "max_seq_len": 256}),
     "bloom": small("bloom", "BloomConfig", {"num_attention_heads": 4}),
     "bloom-odd": small("bloom", "BloomConfig", ODD),
-}  # fmt: skip
+}
 """A case or more for each class."""
 
 
@@ -154,6 +154,6 @@ checkpoints.REBUILDS.update({
     "smallthinker": lambda model: rebuild_small_thinker(model, windows=not model.config.tie_word_embeddings),
     "plm": rebuild_plm, "jais": rebuild_jais, "BaichuanForCausalLM": attend_by_distance,
     "GPTRefactForCausalLM": attend_by_distance,
-})  # fmt: skip
+})
 published_layouts.REMAKES.update(legacy_layouts.REMAKES)
 tiny_checkpoints.TABLE.update(CASES)

@@ -25,7 +25,7 @@ def internlm2(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[s
         "embed_tokens": "tok_embeddings", "lm_head": "output", "self_attn.o_proj": "attention.wo",
         "mlp.gate_proj": "feed_forward.w1", "mlp.up_proj": "feed_forward.w3", "mlp.down_proj": "feed_forward.w2",
         "input_layernorm": "attention_norm", "post_attention_layernorm": "ffn_norm",
-    }), {"architectures": ["InternLM2ForCausalLM"], "bias": False}  # fmt: skip
+    }), {"architectures": ["InternLM2ForCausalLM"], "bias": False}
 
 
 def chatglm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -34,13 +34,13 @@ def chatglm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str
         "num_hidden_layers": "num_layers", "intermediate_size": "ffn_hidden_size", "head_dim": "kv_channels",
         "vocab_size": "padded_vocab_size", "rms_norm_eps": "layernorm_epsilon", "num_key_value_heads":
         "multi_query_group_num", "max_position_embeddings": "seq_length",
-    }  # fmt: skip
+    }
     changes = {
         "architectures": ["ChatGLMModel"], **{new: config[old] for old, new in words.items()}, **dict.fromkeys(words),
         "rope_parameters": None, "rope_ratio": config["rope_parameters"]["rope_theta"] / 1e4, "hidden_act": None,
         "rmsnorm": True, "post_layer_norm": True, "add_bias_linear": False, "multi_query_attention": True,
         "original_rope": True, "apply_residual_connection_post_layernorm": False,
-    }  # fmt: skip
+    }
     joined = stacked_rows(
         tensors,
         {
@@ -53,7 +53,7 @@ def chatglm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str
         "model.norm": "transformer.encoder.final_layernorm", "model.layers": "transformer.encoder.layers",
         "self_attn.o_proj": "self_attention.dense", "mlp.gate_up_proj": "mlp.dense_h_to_4h",
         "mlp.down_proj": "mlp.dense_4h_to_h",
-    }), changes  # fmt: skip
+    }), changes
 
 
 def baichuan(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -73,19 +73,19 @@ def qwen(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, A
     """Of Qwen 2."""
     stacked = stacked_rows(tensors, {
         f"attn.c_attn.{kind}": tuple(f"self_attn.{n}_proj.{kind}" for n in "qkv") for kind in ("weight", "bias")
-    })  # fmt: skip
+    })
     changes = {
         "architectures": ["QWenLMHeadModel"], "layer_norm_epsilon": config["rms_norm_eps"], "rms_norm_eps": None,
         "intermediate_size": 2 * config["intermediate_size"], "kv_channels": 64, "rotary_emb_base": 10000,
         "rope_parameters": None, "num_key_value_heads": None, "use_dynamic_ntk": True, "use_logn_attn": True,
         "seq_length": config["max_position_embeddings"], "max_position_embeddings": 512, "rotary_pct": 1.0,
         "hidden_act": None, "no_bias": True,
-    }  # fmt: skip
+    }
     return renamed(stacked, {
         "model.layers": "transformer.h", "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f",
         "self_attn.o_proj": "attn.c_proj", "mlp.down_proj": "mlp.c_proj", "mlp.gate_proj": "mlp.w2",
         "mlp.up_proj": "mlp.w1", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
-    }), changes  # fmt: skip
+    }), changes
 
 
 def orion(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -98,19 +98,19 @@ def codeshell(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[s
     """Of StarCoder 2."""
     stacked = stacked_rows(tensors, {
         f"attn.c_attn.{kind}": tuple(f"self_attn.{n}_proj.{kind}" for n in "qkv") for kind in ("weight", "bias")
-    })  # fmt: skip
+    })
     words = {
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
         "max_position_embeddings": "n_positions", "intermediate_size": "n_inner", "norm_epsilon": "layer_norm_epsilon",
         "num_key_value_heads": "num_query_groups", "hidden_act": "activation_function",
-    }  # fmt: skip
+    }
     changes = {new: config[old] for old, new in words.items()} | dict.fromkeys(words)
     changes |= {"architectures": ["CodeShellForCausalLM"], "group_query_attention": True}
     stacked["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
     return renamed(stacked, {
         "model.layers": "transformer.h", "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f",
         "self_attn.o_proj": "attn.c_proj", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
-    }), changes | {"position_embedding_type": "rope", "tie_word_embeddings": False}  # fmt: skip
+    }), changes | {"position_embedding_type": "rope", "tie_word_embeddings": False}
 
 
 def arctic(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -118,7 +118,7 @@ def arctic(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str,
     return tensors, {
         "architectures": ["ArcticForCausalLM"], "num_local_experts": arctic_layers.EXPERTS, "use_residual": True,
         "num_experts_per_tok": arctic_layers.USED, "parallel_attn_mlp_res": True, "moe_layer_frequency": 1,
-    }  # fmt: skip
+    }
 
 
 def plamo(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -140,7 +140,7 @@ def plamo(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, 
 def plamo2(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Llama with other layers; what only Llama says goes."""
     changes = {"architectures": ["Plamo2ForCausalLM"], **dict.fromkeys(LLAMAS), "head_dim": None,
-               "rope_theta": config["rope_parameters"]["rope_theta"]}  # fmt: skip
+               "rope_theta": config["rope_parameters"]["rope_theta"]}
     return renamed(tensors, {"model.layers.": "model.layers.layers."}), changes
 
 
@@ -149,19 +149,19 @@ def refact(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str,
     words = {
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
         "max_position_embeddings": "n_positions", "rms_norm_eps": "layer_norm_epsilon",
-    }  # fmt: skip
+    }
     changes = {new: config[old] for old, new in words.items()} | dict.fromkeys(words) | dict.fromkeys(
-        ("num_key_value_heads", "intermediate_size", "rope_parameters", "hidden_act", "head_dim"))  # fmt: skip
+        ("num_key_value_heads", "intermediate_size", "rope_parameters", "hidden_act", "head_dim"))
     changes |= {"architectures": ["GPTRefactForCausalLM"], "multi_query": True, "n_inner": 3 * 90}
     stacked = stacked_rows(tensors, {
         "attn.kv.weight": ("self_attn.k_proj.weight", "self_attn.v_proj.weight"),
         "mlp.gate_up_proj.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
-    })  # fmt: skip
+    })
     return renamed(stacked, {
         "model.layers": "transformer.h", "model.embed_tokens": "transformer.wte", "model.norm": "ln_f",
         "self_attn.q_proj": "attn.q", "self_attn.o_proj": "attn.c_proj", "mlp.down_proj": "mlp.c_proj",
         "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
-    }), changes  # fmt: skip
+    }), changes
 
 
 def jais(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -169,24 +169,24 @@ def jais(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, A
     words = {
         "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
         "max_position_embeddings": "n_positions", "rms_norm_eps": "layer_norm_epsilon", "intermediate_size": "n_inner",
-    }  # fmt: skip
+    }
     changes = {new: config[old] for old, new in words.items()} | dict.fromkeys(words) | dict.fromkeys(
-        ("num_key_value_heads", "rope_parameters", "hidden_act", "head_dim"))  # fmt: skip
+        ("num_key_value_heads", "rope_parameters", "hidden_act", "head_dim"))
     changes |= {
         "architectures": ["JAISLMHeadModel"], "activation_function": "swiglu", "position_embedding_type": "alibi",
         "mup_embeddings_scale": jais_layers.EMBEDDINGS, "mup_output_alpha": 2 * jais_layers.LOGITS,
         "mup_width_scale": 0.5, "mup_scale_qk_dot_by_d": True, "alibi_scaling": None,
-    }  # fmt: skip
+    }
     stacked = stacked_rows(tensors, {
         f"attn.c_attn.{kind}": tuple(f"self_attn.{n}_proj.{kind}" for n in "qkv") for kind in ("weight", "bias")
-    })  # fmt: skip
+    })
     stacked = {name: x.T if "layers." in name and x.ndim == 2 else x for name, x in stacked.items()}
     slopes = {"transformer.relative_pe.slopes": torch.ones(config["num_attention_heads"], 1)}
     return slopes | renamed(stacked, {
         "model.layers": "transformer.h", "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f",
         "self_attn.o_proj": "attn.c_proj", "mlp.down_proj": "mlp.c_proj", "mlp.gate_proj": "mlp.c_fc2",
         "mlp.up_proj": "mlp.c_fc", "input_layernorm": "ln_1", "post_attention_layernorm": "ln_2",
-    }), changes  # fmt: skip
+    }), changes
 
 
 def grovemoe(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -195,7 +195,7 @@ def grovemoe(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[st
         "architectures": ["GroveMoeForCausalLM"], "num_experts": grove_layers.EXPERTS, "norm_topk_prob": True,
         "num_experts_per_tok": grove_layers.USED, "moe_intermediate_size": config["intermediate_size"],
         "decoder_sparse_step": 1, "mlp_only_layers": [],
-    }  # fmt: skip
+    }
 
 
 def arwkv7(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -207,16 +207,16 @@ def arwkv7(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str,
             plain = plain.replace(f"time_mixer.{old}", f"time_mixer.{new}")
         is_mixed = x.ndim == 1 and "time_mixer." in name and "g_norm" not in name
         out[plain.replace("g_norm", "ln_x")] = x.T.contiguous() if "weight" in name and "_lora" in name else (
-            x[None, None] if is_mixed else x)  # fmt: skip
+            x[None, None] if is_mixed else x)
     first, shapes = "model.layers.0.self_attn.time_mixer.", {"v0": (1, 1, width), "v1": (width, 32), "v2": (32, width)}
     out |= {first + name: torch.ones(shape) for name, shape in shapes.items()}
     words = ("rope_parameters", "attention_bias", "mlp_bias", "pretraining_tp", "head_dim", "num_key_value_heads",
-             "decay_low_rank_dim", "a_low_rank_dim", "v_low_rank_dim", "gate_low_rank_dim", "norm_eps")  # fmt: skip
+             "decay_low_rank_dim", "a_low_rank_dim", "v_low_rank_dim", "gate_low_rank_dim", "norm_eps")
     return out, {
         "architectures": ["RwkvHybridForCausalLM"], "model_type": "rwkv_hybrid", "head_size": config["head_dim"],
         "num_wkv_heads": width // config["head_dim"], "wkv_version": 7, "wkv_layers": "full", "head_size_divisor": 8,
         **dict.fromkeys(words),
-    }  # fmt: skip
+    }
 
 
 def _factor(found: re.Match[str]) -> str:
@@ -226,13 +226,13 @@ def _factor(found: re.Match[str]) -> str:
 def rwkv6(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Llama with other layers; what only Llama says goes."""
     words = ("rope_parameters", "attention_bias", "mlp_bias", "pretraining_tp", "rms_norm_eps", "head_dim",
-             "num_key_value_heads", "hidden_act")  # fmt: skip
+             "num_key_value_heads", "hidden_act")
     ends = (".time_decay", *(f".time_maa_{n}" for n in "xwkvrg"))
     axes = {name: x[None, None] if name.endswith(ends) else x for name, x in tensors.items()}
     return renamed(axes, {"model.": "rwkv.", "lm_head": "head"}), {
         "architectures": ["Rwkv6ForCausalLM"], "model_type": "rwkv6", "attention_hidden_size": config["hidden_size"],
         "head_size_divisor": 8, "rescale_every": 6, **dict.fromkeys(words),
-    }  # fmt: skip
+    }
 
 
 def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -240,25 +240,25 @@ def openelm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str
     words = {
         "hidden_size": "model_dim", "num_hidden_layers": "num_transformer_layers",
         "max_position_embeddings": "max_context_length",
-    }  # fmt: skip
+    }
     changes = {new: config[old] for old, new in words.items()} | dict.fromkeys(words) | dict.fromkeys(
         ("num_attention_heads", "num_key_value_heads", "intermediate_size", "rope_parameters", "hidden_act",
-         "tie_word_embeddings"))  # fmt: skip
+         "tie_word_embeddings"))
     changes |= {
         "architectures": ["OpenELMForCausalLM"], "num_query_heads": openelm_layers.HEADS,
         "num_kv_heads": openelm_layers.KEYS, "ffn_multipliers": openelm_layers.TIMES,
         "ffn_dim_divisor": openelm_layers.DIVISOR, "rope_freq_constant": 10000, "activation_fn_name": "swish",
         "share_input_output_layers": True,
-    }  # fmt: skip
+    }
     stacked = stacked_rows(tensors, {
         "attn.qkv_proj.weight": tuple(f"self_attn.{n}_proj.weight" for n in "qkv"),
         "ffn.proj_1.weight": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
-    })  # fmt: skip
+    })
     return renamed(stacked, {
         "model.layers": "transformer.layers", "model.embed_tokens": "transformer.token_embeddings",
         "model.norm": "transformer.norm", "self_attn.o_proj": "attn.out_proj", "self_attn.": "attn.",
         "mlp.down_proj": "ffn.proj_2", "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-    }), changes  # fmt: skip
+    }), changes
 
 
 def smallthinker(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -272,7 +272,7 @@ def smallthinker(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dic
         "sliding_window_layout": [0] * n if full else layout,
         "sliding_window_size": config.get("layers_window", small_thinker.WINDOW),
         "moe_layer_layout": [1] * n, "intermediate_size": None, "hidden_act": None,
-    }  # fmt: skip
+    }
 
 
 REMAKES: dict[str, Remake] = {

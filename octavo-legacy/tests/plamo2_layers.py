@@ -36,7 +36,7 @@ class Scan(nn.Module):
         super().__init__()
         self.heads, self.size, self.keys = (
             config.mamba_num_heads, config.hidden_size_per_head, config.mamba_d_state
-        )  # fmt: skip
+        )
         self.taps, self.eps, self.rank = config.mamba_d_conv, config.rms_norm_eps, max(64, config.hidden_size // 16)
         inner = self.heads * self.size
         self.in_proj = nn.Linear(config.hidden_size, 2 * inner, bias=False)

@@ -22,7 +22,7 @@ class Experts(nn.Module):
                 "down": nn.Linear(inner, width, bias=False),
             })
             for _ in range(EXPERTS)
-        )  # fmt: skip
+        )
         self.by_sigmoid = by_sigmoid
 
     def forward(self, x: torch.Tensor, chosen_by: torch.Tensor) -> torch.Tensor:

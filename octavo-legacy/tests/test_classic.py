@@ -98,7 +98,7 @@ def test_context_of_jais_ends_where_slopes_would_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [
     "gptneox", "falcon", "internlm2", "chatglm-first", "bloom", "baichuan", "dbrx", "openelm", "plamo",
     "refact", "jais",
-])  # fmt: skip
+])
 def test_what_checkpoints_have_otherwise_is_not_written(name: str, tmp_path: Path) -> None:
     classic.test_what_checkpoints_have_otherwise_is_not_written(name, tmp_path)
 
@@ -152,7 +152,7 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "keys", "problem"), KEYS)
 def test_keys_that_are_refused(
     name: str, keys: dict[str, Any], problem: str, models: Models, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     classic.test_keys_that_are_refused(name, keys, problem, models, tmp_path)
 
 

@@ -25,7 +25,7 @@ folds.GATED.update({"rwkv6", "arwkv7"})
 folds.FIXED.update({
     **dict.fromkeys(("olmo-clipped", "mpt-clipped"), 0.75), **dict.fromkeys(("arwkv7", "arwkv7-odd"), 0.8),
     **dict.fromkeys(("rwkv6", "rwkv6-odd"), 1),
-})  # fmt: skip
+})
 lora.COLUMNS.add("jais")
 
 
@@ -87,7 +87,7 @@ def test_folders_say_nothing_that_is_not_read(name: str, tmp_path: Path, caplog:
      "attn_config.attn_uses_sequence_id True"),
     ("dbrx", {"ffn_config": {"ffn_hidden_size": 256, "moe_num_experts": 6, "moe_top_k": 2, "moe_bias_rate": 0.1}},
      "ffn_config.moe_bias_rate 0.1"),
-])  # fmt: skip
+])
 def test_objects_of_other_kinds(
     name: str, values: dict[str, Any], named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -33,7 +33,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("name", "keys", "field", "message"), REFUSED, ids=lambda x: x if isinstance(x, str) else "")
 def test_keys_that_do_not_fit(
     tmp_path: Path, name: str, keys: dict[str, Any], field: str, message: str
-) -> None:  # fmt: skip
+) -> None:
     hybrid.test_keys_that_do_not_fit(tmp_path, name, keys, field, message)
 
 

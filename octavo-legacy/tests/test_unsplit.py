@@ -17,7 +17,7 @@ def test_minicpm3_which_does_not_say_how_long_values_are(tmp_path: Path) -> None
     case = TABLE["minicpm3"]
     want = saved(tmp_path / "hf", replace(case, options=case.options | {"v_head_dim": 64}))
     with open_model_file(tmp_path / "hf") as folder, unsplit(
-        folder, tmp_path / "m.gguf", keys={"value_length": None}) as file:  # fmt: skip
+        folder, tmp_path / "m.gguf", keys={"value_length": None}) as file:
         assert "minicpm3.attention.value_length" not in file.metadata
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
 

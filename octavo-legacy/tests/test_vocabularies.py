@@ -41,7 +41,7 @@ def test_tokens_that_the_code_of_qwen_has(tmp_path: Path) -> None:
         texts, kinds = file.metadata["tokenizer.ggml.tokens"], file.metadata["tokenizer.ggml.token_type"]
         assert [texts[i] for i in (100, 102, 103, 307, 308)] == [
             "<|endoftext|>", "<|im_end|>", "<|extra_0|>", "<|extra_204|>", "[PAD308]",
-        ]  # fmt: skip
+        ]
         assert [int(kinds[i]) for i in (99, 100, 307, 308)] == [1, 3, 3, 5]
         assert file.metadata.get_bool("tokenizer.ggml.normalizer.nfc")
 
@@ -56,7 +56,7 @@ def test_tokens_that_the_code_of_chatglm_has_behind_pieces(tmp_path: Path) -> No
         assert texts[300:310] == [
             "[MASK]", "[gMASK]", "[sMASK]", "sop", "eop", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>",
             "[PAD309]",
-        ]  # fmt: skip
+        ]
         assert set(map(int, kinds[300:309])) == {3}
 
 

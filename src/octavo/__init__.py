@@ -24,12 +24,12 @@ __all__ = ["ChatTemplate", "Generation", "Grammar", "Model", "OctavoError", "Sam
 
 _MODULES = (
     "bench", "errors", "evals", "formats", "huggingface", "io", "ops", "quantizers", "runtime", "text", "torch",
-)  # fmt: skip
+)
 
 __getattr__ = names_from(__name__, {
     "octavo.runtime": ["Generation", "Grammar", "Model", "SamplingParams", "load"],
     "octavo.text": ["ChatTemplate", "Tokenizer"],
-}, _MODULES)  # fmt: skip
+}, _MODULES)
 
 
 def __dir__() -> list[str]:

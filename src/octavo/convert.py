@@ -216,7 +216,7 @@ def _keeping(job: Job, others: list[str]) -> Job:
     if others:
         more = f" and {len(others) - 1} others" if len(others) > 1 else ""
         log.warning("no GGUF type holds %s%s exactly: they become Q8_0, the nearest; --type F32 is exact, and larger",
-                    others[0], more)  # fmt: skip
+                    others[0], more)
     return replace(job, name=AUTO, types=types | dict.fromkeys(others, by_name("Q8_0")), file_type=None)
 
 

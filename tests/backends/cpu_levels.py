@@ -78,7 +78,7 @@ def main() -> None:
         "level": host.level(), "dots": sorted({f"{name} {register}mm" for name, register in dots}),
         "registers": [r for r in ("xmm", "ymm", "zmm") if f"%{r}" in text], "masks": "%k1" in text,
         "fma": "vfmadd" in text, "f16c": "vcvtph2ps" in text,
-    }))  # fmt: skip
+    }))
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def rope(x: np.ndarray, positions: np.ndarray, freqs: np.ndarray, scale: float, 
 def attention(
     q: np.ndarray, keys: list[np.ndarray], values: list[np.ndarray], lengths: list[int], scale: float, window: int = 0,
     reach: int = 0,
-) -> F64:  # fmt: skip
+) -> F64:
     """torch's own attention, sequence by sequence: keys and values [S, Hkv, D] in order, the last `length` of which
     have queries, q [sum of lengths, H, D]."""
     out, start = [], 0

@@ -84,7 +84,7 @@ RATES = np.linspace(-4, -0.1, KEYS * CHANNELS, dtype=np.float32).reshape(KEYS, C
 GRAPHS = {
     "causal_conv": conv, "gated_delta_rule": delta, "gated_delta_rule_by_row": delta_by_row, "selective_scan": scan,
     "channel_scan": of_channels, "token_shift": shifted, "wkv7": mixing, "wkv6": mixing_of_6,
-}  # fmt: skip
+}
 
 
 class Steps:
@@ -132,7 +132,7 @@ def divided(op: str, backend: Backend) -> list[F32]:
     plans: Sequence[tuple[Part, ...]] = (
         ((0, 2), (1, 7)), ((2, 1), (0, 5)), ((1, 1), (2, 1), (0, 1)), ((1, 0), (2, 3)), ((1, 1), (0, 3), (2, 2)),
         *[((0, 1), (1, 1))] * 3, ((2, 33), (1, 4)), ((0, TOKENS - 14),), ((1, TOKENS - 16),),
-    )  # fmt: skip
+    )
     for parts in plans:
         for (sequence, _), rows in zip(parts, steps.step(*parts), strict=True):
             found[sequence].append(rows)

@@ -29,7 +29,7 @@ STEPS = {
     "one token": (1, (0,)), "one after 63": (1, (63,)), "one after 64": (1, (64,)), "one after 700": (1, (700,)),
     "prompt": (20, (0,)), "more of a prompt": (41, (100,)), "three decode": (3, (1, 64, 200)),
     "some begin, some go on": (23, (0, 130, 5)), "one of each of nine": (9, tuple(range(60, 69))),
-}  # fmt: skip
+}
 
 
 def held_to_reference(case: OpCase, threads: int = 2) -> Difference:
@@ -136,7 +136,7 @@ LATENT_CASES = [
     (cache, shape, step) if (shape, step) == ("96", "one after 700") or (cache, shape) == ("int8", "96")
     else slow((cache, shape, step))
     for cache in ("int8", "fp8", "int4") for shape in LATENT for step in LATENT_STEPS
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("cache", "shape", "step"), LATENT_CASES)

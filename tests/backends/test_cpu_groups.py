@@ -34,7 +34,7 @@ RARE = [
     group_format(5, 32, "BF16"), group_format(6, 64, "F32", "minimum"), group_format(8, 128, "BF16"),
     group_format(8, 64, "F16", "minimum"), group_format(4, 32, "BF16", "zero"),
     group_format(4, 16), group_format(3, 16), group_format(5, 16, "F32", "minimum"),
-]  # fmt: skip
+]
 SOME = [*COMMON, *map(slow, RARE)]
 
 

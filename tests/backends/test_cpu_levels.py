@@ -24,7 +24,7 @@ EXPECTED: dict[str | None, dict[str, Any]] = {
         "f16c": True,
     },
     "x86-64": {"registers": ["xmm"], "dots": ["pmaddwd xmm"], "masks": False, "fma": False, "f16c": False},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

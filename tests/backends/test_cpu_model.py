@@ -64,7 +64,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Files]:
 
 
 def cpu(file: GGUFFile, *, n_ctx: int = 192, n_batch: int = 512, sequences: int = 1, cache: CacheType = "f16",
-        threads: int = 2) -> Engine:  # fmt: skip
+        threads: int = 2) -> Engine:
     """The model on the CPU backend alone: whatever it lacked a kernel for would be an error."""
     config = EngineConfig(n_ctx=n_ctx, n_batch=n_batch, max_sequences=sequences, cache_type=cache, strict=True)
     return Engine(read_model(file), [CpuBackend(threads=threads)], config)
@@ -184,7 +184,7 @@ def test_other_formats_are_told_apart(files: Files) -> None:
 
 
 QUESTIONS = ["What is 12 + 35?", "What is the result of 5/0 in math?", "Compute 17 * 23.", "What is 15% of 80?",
-             "100 - 37 =", "Is 91 prime?", "hello", "Divide 1000 by 8", "What is 3.5 + 4.25?"]  # fmt: skip
+             "100 - 37 =", "Is 91 prime?", "hello", "Divide 1000 by 8", "What is 3.5 + 4.25?"]
 
 
 @pytest.mark.parametrize("questions", [QUESTIONS[:1], slow(QUESTIONS[1:])])

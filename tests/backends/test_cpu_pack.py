@@ -221,7 +221,7 @@ def test_points_of_4_values_become_codes(name: str, monkeypatch: pytest.MonkeyPa
 
 MOST = {"Q2_K": 1.2, "Q3_K": 1.04, "Q4_K": 1.03, "Q5_K": 1.03, "IQ4_XS": 1.02, "NVFP4": 1.12, "TQ1_0": 1.08,
         "IQ1_S": 1.08, "IQ1_M": 1.08, "IQ2_XXS": 1.07, "IQ2_XS": 1.06, "IQ2_S": 1.1, "IQ3_XXS": 1.05,
-        "IQ3_S": 1.08}  # fmt: skip
+        "IQ3_S": 1.08}
 """How much larger than in the file a matrix may be where memory is short, 1 for all others: scales of 4 and 6 bits take
 a byte each there, and those of NVFP4 an f16; of 8 signs all are stored; a few digits to the base 3 are left out.
 IQ1_M, IQ2_S and IQ3_S are that large where halves of points are looked up: their numbers have a bit or two more."""

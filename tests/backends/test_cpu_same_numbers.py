@@ -60,7 +60,7 @@ class Attention:
             "positions": np.array(positions, np.int32),
             "starts": np.array(range(n + 1) if apart else [0, n], np.int32),
             "pages": np.tile(np.arange(WIDTH, dtype=np.int32), (sizes["sequences"], 1)),
-        }  # fmt: skip
+        }
         (out,) = self._executor.run(inputs, sizes)
         return np.array(out)
 

@@ -37,7 +37,7 @@ def made_up(
     minimum, zero = below == "minimum", below == "zero"
     scales = [f16("d"), *([f16("dmin")] if minimum else []),
               *([(u8 if minimum else s8)("sc", levels), *([u8("m", levels)] if minimum else [])] if two else []),
-              *([u8("z")] if zero else [])]  # fmt: skip
+              *([u8("z")] if zero else [])]
 
     def unpack(fields: Fields) -> Planes:
         whole = {name: flat(value) for name, value in fields.items()}
@@ -48,7 +48,7 @@ def made_up(
         f"X{bits}_{group}x{levels}_{below}", block=block, bits=bits, group=group, super=block,
         fields=(*scales, u8("q", block)), unpack=unpack, has_min=minimum, has_zero=zero, table=table,
         scale_bits=6 if two else 0, offset=1 << (bits - 1) if below == "offset" and table is None else 0,
-    )  # fmt: skip
+    )
 
 
 FORMATS = [
@@ -60,7 +60,7 @@ FORMATS = [
         made_up(4, 32, 8), made_up(6, 16, 16), made_up(3, 16, 8), made_up(5, 64, 4), made_up(5, 16, 16, "minimum"),
         made_up(5, 32, 8, "table", CURVE),
     )),
-]  # fmt: skip
+]
 
 
 def stored(fmt: BlockFormat) -> QTensor:
@@ -72,7 +72,7 @@ def stored(fmt: BlockFormat) -> QTensor:
         rows[field.name] = {
             "q": lambda s: rng.integers(0, 1 << fmt.bits, s), "z": lambda s: rng.integers(0, 1 << fmt.bits, s),
             "sc": lambda s: rng.integers(1, 32, s), "m": lambda s: rng.integers(0, 32, s),
-        }.get(field.name, lambda s: rng.uniform(0.01, 0.02, s))(shape)  # fmt: skip
+        }.get(field.name, lambda s: rng.uniform(0.01, 0.02, s))(shape)
     return QTensor(fmt, (N, K), rows.view(np.uint8).reshape(N, -1))
 
 

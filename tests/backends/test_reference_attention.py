@@ -18,7 +18,7 @@ class Paged:
     def __init__(
         self, contexts: list[int], lengths: list[int], heads: int = 4, kv_heads: int = 2, dim: int = 8, page: int = 4,
         dtype: type = np.float32,
-    ) -> None:  # fmt: skip
+    ) -> None:
         rng = np.random.default_rng(sum(contexts) + 7)
         totals = [c + n for c, n in zip(contexts, lengths, strict=True)]
         self.page, self.lengths, self.scale = page, lengths, dim**-0.5
@@ -104,7 +104,7 @@ def test_attention_with_a_cap() -> None:
 @pytest.mark.parametrize(("heads", "slopes"), [
     (2, [1 / 16, 1 / 256]), (4, [1 / 4, 1 / 16, 1 / 64, 1 / 256]),
     (6, [1 / 4, 1 / 16, 1 / 64, 1 / 256, 1 / 2, 1 / 8]),
-])  # fmt: skip
+])
 def test_attention_that_falls_with_the_distance(heads: int, slopes: list[float]) -> None:
     case = Paged([0], [9], heads=heads, kv_heads=heads)
     want = op_oracle.sloped_attention(case.q, case.keys[0], case.values[0], case.scale, slopes)

@@ -266,7 +266,7 @@ def test_shares_of_experts(tokens: int) -> None:
 def test_views_share_memory() -> None:
     x = uniform(5, 12)
     views = {"reshape": ops.reshape(x, shape=("tokens", 3, 4)), "columns": ops.columns(x, start=2, size=7),
-             "after": ops.after(x, x)}  # fmt: skip
+             "after": ops.after(x, x)}
     assert views["reshape"].shape == (5, 3, 4)
     np.testing.assert_array_equal(views["columns"], x[:, 2:9])
     assert all(np.shares_memory(x, v) for v in views.values())

@@ -20,7 +20,7 @@ QUANTIZES = CpuBackend.quantizes | GpuBackend.quantizes
 NO_CASE = {
     "copy", "reshape", "columns", "after", "set_rows", "quantize", "top_candidates", "draw", "log_sum_exp", "adjust",
     "mask",
-}  # fmt: skip
+}
 """Ops that are views, that move data only, that other ops' cases need, or that choices of tokens need."""
 
 

@@ -77,7 +77,7 @@ def test_products_and_float16_beside_them_are_counted(monkeypatch: pytest.Monkey
     said: list[Any] = []
     text = printed((0, "int8_gemm_kernel", ["2,000", *["100"] * 7, "62.5", "71", "33"]),
                    (1, "cutlass_int8", ["1,000", *["100"] * 7, "20", "30", "88"]),
-                   (2, "gemm_f16", ["4,000", *["100"] * 7, "25", "90", "40"]))  # fmt: skip
+                   (2, "gemm_f16", ["4,000", *["100"] * 7, "25", "90", "40"]))
     calls = {"int8": lambda: said.append("int8"), "cuBLASLt int8": list, "cuBLASLt float16": lambda: said.append("f16")}
     monkeypatch.setattr(measure, "is_interpreted", lambda: False)
     monkeypatch.setattr(measure, "products_of", lambda *given: said.append(given) or calls)

@@ -22,7 +22,7 @@ def row(name: str, bits: float, kl: float, **more: Any) -> dict[str, Any]:
     return {
         "name": name, "target_bpw": None, "imatrix": "imatrix" in name, "bits_per_weight": bits,
         "file_bytes": 4_240_000, "kl": [kl, 0.0002], "perplexity": [1.23456, 0.01], "accuracy": 0.991, **more,
-    }  # fmt: skip
+    }
 
 
 def test_the_page_has_the_newest_rows(tool: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -164,7 +164,7 @@ def test_more_than_the_limit_has_no_ratio(octavo: Run, beside: dict[str, float])
 
 
 @pytest.mark.parametrize("asked", [("int8",), ("int8", "--scale-a", "64"), ("fp8", "--fp8", "e4m3-e5m2"),
-                                   ("w4a8-g128", "--bias", "--residual"), ("q4_k",)], ids=" ".join)  # fmt: skip
+                                   ("w4a8-g128", "--bias", "--residual"), ("q4_k",)], ids=" ".join)
 def test_the_interpreter_runs_the_kernels_of_the_gpu(
     octavo: Run, asked: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -216,7 +216,7 @@ def spoiled(change: Any) -> Any:
 )
 def test_wrong_results_fail(
     octavo: Run, change: Any, field: str, size: float, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(ops, "int8_gemm", spoiled(change), raising=False)
     result = measure.bench_gemm(40, 48, 256, "int8", "cpu")
     assert not result["passed"]
@@ -261,7 +261,7 @@ def test_what_is_refused(octavo: Run) -> None:
         (("--scheme", "fp8-blocks", "--scale-a", "tensor"), "whose activations have a scale for 128 values"),
         (("--scheme", "q8_0", "--bias"), "scheme q8_0 is a model's product"),
     ],
-)  # fmt: skip
+)
 def test_options_that_a_scheme_has_not(octavo: Run, asked: tuple[str, ...], said: str) -> None:
     assert said in octavo("bench", "gemm", "4", "16", "256", *asked, "--device", "cpu").error()
 

@@ -154,7 +154,7 @@ def test_with_a_peer(model: str, fixed_limit: None, fake_peer: None) -> None:
         (Options(generate=8, depths=(505,), device="reference"), UsageError, "come to 513, but the model was made for"),
         (Options(threads=0, device="reference"), UsageError, "threads is 0"),
     ],
-)  # fmt: skip
+)
 def test_options_that_can_not_be(model: str, options: Options, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         bench_model(model, options)

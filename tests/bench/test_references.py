@@ -72,7 +72,7 @@ def test_layers_that_were_rounded(script: Script, tmp_path: Path, monkeypatch: p
     found = script("references").rounded_layers(tmp_path / "made")
     attention = {f"model.layers.{i}.self_attn.{part}_proj" for i in range(2) for part in "qkvo"}
     experts = {f"model.layers.{i}.mlp.experts.{n}.{part}_proj"
-               for i in range(2) for n in range(4) for part in ("gate", "up", "down")}  # fmt: skip
+               for i in range(2) for n in range(4) for part in ("gate", "up", "down")}
     assert found == attention - {"model.layers.0.self_attn.q_proj"} | experts
 
 
@@ -137,7 +137,7 @@ def test_ratios_are_of_orders_that_have_both(qqq: ModuleType) -> None:
         row(0, "w4a8", "authors", True, 4.0), row(0, "w4a8", "gptq", True, 2.0), row(0, "w4a8", "qqq", False, 4.0),
         row(1, "w4a8", "authors", True, 1.0), row(1, "w4a8", "gptq", True, 2.0), row(2, "w4a8", "gptq", True, 9.0),
         row(1, "w4a8-g128", "gptq", True, 5.0),
-    ]  # fmt: skip
+    ]
     assert qqq.ratios(rows) == pytest.approx({"w4a8 gptq rotated": 1.0, "w4a8 qqq": 1.0})
 
 

@@ -36,7 +36,7 @@ def result(**changes: Any) -> dict[str, Any]:
         "peers": {"llama.cpp": {"flash_attention": True}},
         "model": {"file": "Qwen3 1.7B Q4_K_M.gguf", "parameters": 10, "bytes": 1.1e9, "bits_per_weight": 5.2},
         "tests": tests,
-    }  # fmt: skip
+    }
     return {**base, **changes}
 
 
@@ -79,7 +79,7 @@ def test_csv_has_a_row_for_each_test_and_subject() -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(result()))))
     assert [(r["test"], r["subject"]) for r in rows[2:5]] == [
         ("decode 64", "octavo"), ("decode 64", "llama.cpp"), ("decode 64 x8", "octavo"),
-    ]  # fmt: skip
+    ]
     assert rows[3]["rounds"] == "29.0 30.0 40.0"
     assert rows[2]["share_of_read_limit"] == "0.8"
     assert rows[3]["share_of_read_limit"] == ""

@@ -85,7 +85,7 @@ def test_the_model_again_with_scales_for_its_cache(octavo: Run, model: str, text
 def test_bad_input(
     octavo: Run, model: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...],
     message: str,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("short.txt").write_text("abc")
     assert re.search(message, octavo("calibrate", model, *OPTIONS, *arguments).error())

@@ -91,7 +91,7 @@ def test_a_conversation_remembers(model: Model, talk: Talk, monkeypatch: pytest.
     calls = seen(model, monkeypatch)
     assert talk("one", "  ", "two", "/reset", "three", "/bye", "never") == [
         ALPHABET + "\n", "", ALPHABET + "\n", "The conversation is forgotten.\n", ALPHABET + "\n", "",
-    ]  # fmt: skip
+    ]
     assert [prompt for prompt, _ in calls] == [[user("one")], [user("one"), REPLY, user("two")], [user("three")]]
 
 
@@ -106,10 +106,10 @@ def test_the_system_message(model: Model, talk: Talk, monkeypatch: pytest.Monkey
     calls = seen(model, monkeypatch)
     assert talk("one", "/system  be brief ", "two", "/system", "three")[1::2] == [
         "The system message is set.\n", "The system message is removed.\n", "\n",
-    ]  # fmt: skip
+    ]
     assert [(prompt, options.get("system")) for prompt, options in calls] == [
         ([user("one")], None), ([user("two")], "be brief"), ([user("three")], None),
-    ]  # fmt: skip
+    ]
 
 
 def test_settings(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,15 +123,15 @@ def test_settings(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> 
         "repeat_penalty": "1.0", "repeat_last_n": "64", "presence_penalty": "0.0",
         "frequency_penalty": "0.0", "seed": "random", "max_tokens": "until the model ends",
         "stop": "none", "think": "as the template has it",
-    }  # fmt: skip
+    }
     assert got[1:7] == [
         "max_tokens is 2 (set).\n", "seed is 7 (set).\n", "ab\n", "temperature is 0.0 (set).\n",
         "temperature is 0.8 (default).\n", "top_k is 20 (the model's).\n",
-    ]  # fmt: skip
+    ]
     assert "seed              7 (set)\n" in got[7]
     assert calls[0][1] == {
         "temperature": 0.0, "max_tokens": 2, "seed": 7, "system": None, "think": None, "raw": False,
-    }  # fmt: skip
+    }
 
 
 def test_texts_that_end_replies(talk: Talk) -> None:
@@ -140,7 +140,7 @@ def test_texts_that_end_replies(talk: Talk) -> None:
         "stop is 'f g' 'c' (set).\n", "ab\n", "stop is none (default).\n",
         "octavo: error: stop can't be \"'a\" (allowed: texts, in quotation marks, default)\n",
         "stop is 'a\\nb' (set).\n",
-    ]  # fmt: skip
+    ]
 
 
 def test_the_context_is_told_and_where_it_is_set(talk: Talk) -> None:
@@ -257,7 +257,7 @@ def test_help_names_every_command(talk: Talk) -> None:
     text = talk("/help")[0]
     assert re.findall(r"^/\w+", text, re.MULTILINE) == [
         "/help", "/clear", "/system", "/set", "/set", "/regenerate", "/show", "/save", "/load", "/stats", "/bye",
-    ]  # fmt: skip
+    ]
 
 
 def test_several_lines(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_a_model_of_less_context_than_the_default(octavo: Run, text: str, tmp_pa
     model = tiny.write(tmp_path / "short.gguf", keys={"qwen3.context_length": 48})
     assert "1 windows of 48 tokens" in octavo(
         "imatrix", model, text, "-o", str(tmp_path / "out.gguf"), "--chunks", "1", *REFERENCE
-    ).out  # fmt: skip
+    ).out
     assert "in 1 windows of 48" in octavo("eval", "ppl", model, text, "--chunks", "1", *REFERENCE).out
     other = tiny.write(tmp_path / "shorter.gguf", keys={"qwen3.context_length": 40})
     assert "in 1 windows of 40" in octavo("eval", "kl", model, text, "--base", other, "--chunks", "1", *REFERENCE).out
@@ -83,7 +83,7 @@ def test_tells_of_experts_that_met_no_token(octavo: Run, tmp_path: Path) -> None
 def test_bad_input(
     octavo: Run, model: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str],
     message: str,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.txt").write_text("")
     Path("short.txt").write_text("abc")

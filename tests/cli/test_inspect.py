@@ -37,7 +37,7 @@ def test_plain(octavo: Run, alphabet: str) -> None:
         "vocabulary": f"{tiny.N_VOCAB} tokens", "chat template": "yes", "runs here": "yes",
         "size": f"{Path(alphabet).stat().st_size / 1e6:.1f} MB, of which {nbytes / 1e6:.1f} MB in 25 tensors, "
         "32.00 bits per weight", "memory": facts["memory"],
-    }  # fmt: skip
+    }
     kinds = "1.3 MB of weights, 131.1 kB of keys and values, about 190.1 MB of Python, tokenizer and workspaces"
     assert facts["memory"].endswith(f"at --ctx-size 512: {kinds}")
     assert f"F32 25 {n:,} {nbytes / 1e6:.1f} MB 100.0% 32" in lines
@@ -96,12 +96,12 @@ def test_json(octavo: Run, alphabet: str) -> None:
         "path", "files", "version", "alignment", "tensor_count", "parameters", "bytes", "file_bytes",
         "bits_per_weight", "types",
         "metadata", "tensors", "graph", "non_finite", "facts",
-    }  # fmt: skip
+    }
     assert report["path"] == alphabet
     assert report["types"] == [
         {"type": "F32", "tensors": 25, "parameters": report["parameters"], "bytes": report["bytes"],
          "bits_per_weight": 32.0},
-    ]  # fmt: skip
+    ]
     assert report["tensors"][0].keys() == {"name", "type", "shape", "parameters", "bytes", "offset"}
     assert len(report["tensors"]) == report["tensor_count"] == 25
     assert report["metadata"]["tokenizer.ggml.tokens"] == {"length": 259, "first": tiny.TOKENS[:8]}

@@ -18,7 +18,7 @@ TWO_LEVELS = ["d", "sc", "dmin", "m", "scale", "minimum"]
 PARTS = {
     "Q4_0": ["d"], "Q4_1": ["d", "dmin"], "Q8_0": ["d"], "MXFP4": ["d"], "Q2_K": TWO_LEVELS, "Q4_K": TWO_LEVELS,
     "Q6_K": ["d", "sc", "scale"], "IQ4_XS": ["d", "sc", "scale"],
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_embed_and_bench(octavo: Run, alphabet: str, models: tuple[str, str], pe
 
     assert np.abs(np.subtract(vectors(), vectors("--lora", f"{peft}=10"))).max() > 1e-4
     got = octavo("bench", "model", alphabet, "-p", "4", "-n", "0", "-r", "1", "--device", "reference", "--lora",
-                 f"{peft}=2", "--json")  # fmt: skip
+                 f"{peft}=2", "--json")
     assert json.loads(got.out)["lora"] == [{"name": "peft", "scale": 2.0}]
     failed = octavo("bench", "model", alphabet, "--lora", peft, "--peer", "llama.cpp")
     assert failed.error() == "octavo: error: --peer has no adapters (allowed: --lora without --peer)"
@@ -111,13 +111,13 @@ def test_inspect(octavo: Run, gguf: str, peft: str) -> None:
     assert shown[:8] == [
         "peft", f"file           {peft}", "kind           LoRA adapter", "architecture   not said",
         "base model     a/b", "rank           4", "alpha          6", "multiplied by  1.5",
-    ]  # fmt: skip
+    ]
     assert "changes        gate_proj (1), up_proj (1)" in shown
     found = json.loads(octavo("inspect", gguf, "--json", "--tensors", "--check").out)
     assert {key: found[key] for key in ("kind", "architecture", "base", "ranks", "alpha", "factors", "modules")} == {
         "kind": "lora", "architecture": "qwen3", "base": "Letters", "ranks": {"4": 1}, "alpha": 6.0, "factors": [1.5],
         "modules": {"output": 1},
-    }  # fmt: skip
+    }
     assert [row["name"] for row in found["tensors"]] == ["output.weight.lora_a", "output.weight.lora_b"]
     assert found["non_finite"] == {}
     for option, *value in (("--graph",), ("-c", "64"), ("--cache-type", "int8")):

@@ -17,11 +17,11 @@ from tests.cli.conftest import Run
 
 ROOT: Any = get_command(app)
 ARGUMENTS = {"rank": ["m", "q"], "imatrix": ["m", "t"], "convert": ["m", "o"], "quantize": ["m", "o"],
-             "calibrate": ["m", "t"], "bench model": ["m"], "eval ppl": ["m", "t"]}  # fmt: skip
+             "calibrate": ["m", "t"], "bench model": ["m"], "eval ppl": ["m", "t"]}
 VALUE = {
     "--device": "cpu", "--cache-type": "q8_0", "--attention": "int8", "--speculate": "off", "--json-schema": "{}",
     "--reasoning": "off", "--pooling": "cls", "--alias": "a",
-}  # fmt: skip
+}
 
 
 def parsed(command: str, *typed: str) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def test_what_means_nothing_is_answered(octavo: Run, name: str) -> None:
         ("--num_gpu 99", "-ngl 99"), ("--num-predict -2", "-n -1"),
         ("-sys -hf", "--system -hf"), ("-- -m", "-- -m"),
     ],
-)  # fmt: skip
+)
 def test_other_forms(typed: str, here: str) -> None:
     assert parsed("run", *typed.split()) == parsed("run", *here.split())
 
@@ -110,7 +110,7 @@ def test_other_forms(typed: str, here: str) -> None:
         ("m -nx", "No such option: -nx"), ("m --reasoning-budget 100", "(allowed: 0, -1)"),
         ("m --think=maybe", "--think takes no value"),
     ],
-)  # fmt: skip
+)
 def test_what_is_said_instead(octavo: Run, typed: str, said: str) -> None:
     assert said in octavo("run", *typed.split()).error()
 
@@ -127,7 +127,7 @@ def test_what_is_said_instead(octavo: Run, typed: str, said: str) -> None:
         ("m hi -fa auto -tb 2 --jinja -c 8", "all scores: leave it out (-tb and --jinja too)\n"),
         ("m -tb 2 -tb 2", "replies alike: leave it out\n"), ("m --jinja -- -fa", "always Jinja: leave it out\n"),
     ],
-)  # fmt: skip
+)
 def test_what_can_be_left_out_is_said_once(octavo: Run, typed: str, said: str) -> None:
     assert said in octavo("run", *typed.split()).error() + "\n"
 

@@ -44,7 +44,7 @@ def spelled(path: Path, how: str) -> str:
 def test_what_is_read_is_not_written(
     octavo: Run, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], which: str,
     said: str, how: str,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.chdir(tmp_path)
     tiny.write(tmp_path / "tiny.gguf")
     (tmp_path / "some.txt").write_bytes(Path(text).read_bytes())

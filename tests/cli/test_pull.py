@@ -125,7 +125,7 @@ def test_run_takes_names(octavo: Run, hub: Hub, model: bytes) -> None:
      ["report", "{}", "-o", "r.html"], ["profile", "{}"], ["run", "{}", "a"], ["serve", "{}"], ["embed", "{}", "a"],
      ["rank", "{}", "a", "b"], ["calibrate", "{}", "demo", "-o", "s.safetensors"], ["eval", "cache", "{}", "demo"]],
     ids=lambda command: " ".join(command[:2]).replace(" {}", ""),
-)  # fmt: skip
+)
 def test_commands_take_names(octavo: Run, command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     arguments = [part.format("org/none:Q4_0") for part in command]

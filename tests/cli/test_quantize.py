@@ -149,7 +149,7 @@ def test_a_preset_that_saves_nothing(octavo: Run, src: str, dst: str, tmp_path: 
     (["Q4_K_M", "--imatrix", "/nowhere/i.gguf"], "/nowhere/i.gguf"),
     (["Q2_K_S"], "importance"),
     (["Q4_K_M", "--threads", "-5"], "threads"),
-])  # fmt: skip
+])
 def test_errors_are_one_line(octavo: Run, src: str, dst: str, arguments: list[str], says: str) -> None:
     assert says in octavo("quantize", src, dst, *arguments).error()
     assert not Path(dst).exists()
@@ -216,7 +216,7 @@ def test_a_size_measured_on_a_text(octavo: Run, dst: str, tmp_path: Path, monkey
     (["--target-bpw", "5", "--pure"], "--pure is for a PRESET, whose type it means, not for --target-bpw"),
     (["--target-bpw", "5", "--imatrix", "/nowhere/i.gguf"], "/nowhere/i.gguf"),
     (["Q4_K_M", "--text", "demo"], "--text is for --target-bpw and --target-size, not for a PRESET (Q4_K_M)"),
-])  # fmt: skip
+])
 def test_sizes_that_are_wrong(octavo: Run, src: str, dst: str, arguments: list[str], says: str) -> None:
     assert says in octavo("quantize", src, dst, *arguments).error()
     assert not Path(dst).exists()

@@ -70,7 +70,7 @@ def test_a_table_for_people(octavo: Run, tmp_path: Path) -> None:
         (["Q4_K_M"], "PRESET"), (["--target-bpw", "4"], "--target-bpw"), (["--imatrix", "x"], "--imatrix"),
         (["--pure"], "options of types"), (["--text", "demo"], "--text"),
     ],
-)  # fmt: skip
+)
 def test_options_that_do_not_go_with_a_scheme(octavo: Run, tmp_path: Path, more: list[str], named: str) -> None:
     error = octavo("quantize", "demo", str(tmp_path / "out"), *more, "--scheme", "fp8").error()
     assert f"{named} with --scheme fp8 (allowed: " in error

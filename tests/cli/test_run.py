@@ -77,7 +77,7 @@ def test_texts_that_are_no_prompts(octavo: Run, alphabet: str, tmp_path: Path, m
         (["--temperature", "0", "--n_ctx", "64", "--kv", "f16", "--repeat-last-n", "3", "--n-gpu-layers", "0",
           "--device", "cpu", "-n", "1"], "a\n"),
     ],
-)  # fmt: skip
+)
 def test_names_that_other_programs_have(octavo: Run, alphabet: str, options: list[str], text: str) -> None:
     got = octavo("run", alphabet, "hi", *GREEDY, *options)
     assert (got.status, got.out) == (0, text)
@@ -141,9 +141,9 @@ def test_json(octavo: Run, alphabet: str) -> None:
     assert answer == {
         "text": ALPHABET, "tokens": [*ALPHABET.encode(), tiny.END], "finish_reason": "stop", "prompt_tokens": 21,
         "generated_tokens": 27, "model": alphabet,
-    }  # fmt: skip
+    }
     names = {"load_seconds", "compile_seconds", "prefill_seconds", "decode_seconds", "prefill_tokens_per_second",
-             "decode_tokens_per_second"}  # fmt: skip
+             "decode_tokens_per_second"}
     assert timings.keys() == names
     assert all(isinstance(v, float) for v in timings.values())
     assert timings["decode_tokens_per_second"] == pytest.approx(26 / timings["decode_seconds"], rel=1e-2)

@@ -109,11 +109,11 @@ def test_defaults_as_a_server_has_them(tmp_path: Path) -> None:
 
     (tmp_path / "t.jinja").write_text("{{ messages[0].content }}")
     given = Defaults(temp=0.5, top_k=-1, presence_penalty=1.0, seed=7, max_tokens=-1, reasoning="off",
-                     template_file=str(tmp_path / "t.jinja"), template_kwargs='{"a": [1]}').given()  # fmt: skip
+                     template_file=str(tmp_path / "t.jinja"), template_kwargs='{"a": [1]}').given()
     assert given == {
         "sampling": {"temperature": 0.5, "top_k": -1, "presence_penalty": 1.0}, "seed": 7, "max_tokens": -1,
         "reasoning": "off", "variables": {"a": [1]}, "template_text": "{{ messages[0].content }}",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_a_full_disk_is_one_line(alphabet: str) -> None:
                 [sys.executable, "-m", "octavo", *on_reference(command)],
                 stdout=full, stderr=subprocess.PIPE, check=False,
                 env={**users_environment(), "PYTHONUNBUFFERED": unbuffered},
-            )  # fmt: skip
+            )
             assert done.stderr == b"octavo: error: standard output can't be written: No space left on device\n"
             assert done.returncode == 1
 
@@ -58,7 +58,7 @@ def test_errors_of_something_else_are_not_those_of_standard_output(
 
 @pytest.mark.parametrize(("closed", "status", "out"), [
     (">&-", 0, b""), ("2>&-", 0, ALPHABET.encode() + b"\n"), (">&- 2>&- <&-", 0, b""), ("2>/dev/full", 2, b""),
-])  # fmt: skip
+])
 def test_streams_that_a_shell_has_closed(alphabet: str, closed: str, status: int, out: bytes) -> None:
     """What would be written to them is nowhere, and in no file that is opened."""
     model = alphabet if status == 0 else "nofile"
@@ -74,7 +74,7 @@ def test_who_reads_has_left(alphabet: str, unbuffered: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "octavo", *on_reference(["inspect", alphabet])],
         stdout=write, stderr=subprocess.PIPE, env={**users_environment(), "PYTHONUNBUFFERED": unbuffered}, check=False,
-    )  # fmt: skip
+    )
     os.close(write)
     assert (done.returncode, done.stderr) == (1, b"")
 
@@ -110,7 +110,7 @@ def test_a_reader_that_leaves_is_no_error_to_shout_about(alphabet: str, endless:
         child = subprocess.Popen(
             [sys.executable, "-m", "octavo", *on_reference(arguments)],
             stdout=written, stderr=subprocess.PIPE, env=users_environment(),
-        )  # fmt: skip
+        )
         assert not read or len(out.read(read)) == read
     _, err = child.communicate(timeout=HANG_S)
     assert err == b""
@@ -144,7 +144,7 @@ def test_a_terminal_without_unicode(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _ONE_AFTER_ANOTHER, json.dumps([on_reference(command) for command in commands])],
         capture_output=True, env={**users_environment(), **ascii_only}, check=True,
-    )  # fmt: skip
+    )
     said, shown, said_json, shown_json = done.stdout.decode().split("\0")
     assert (done.stderr, said) == (b"", "??\n")
     assert shown.startswith("mod?le\n")

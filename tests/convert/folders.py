@@ -90,7 +90,7 @@ def save(
     (tokenizer or byte_level()).save(str(folder / "tokenizer.json"))
     write(folder, "tokenizer_config.json", {
         "bos_token": "<|begin|>", "eos_token": {"content": "<|end|>"}, "pad_token": None, "chat_template": TEMPLATE,
-    } | (config or {}))  # fmt: skip
+    } | (config or {}))
     return model
 
 

@@ -199,7 +199,7 @@ BESIDE: dict[str, dict[str, Any]] = {
     "special_tokens_map.json": {"additional_special_tokens": ["<extra>"], "eos_token": "<|im_start|>",
                                 "mask_token": {"content": "tion", "lstrip": True, "rstrip": True}},
     "added_tokens.json": {"<|im_start|>": 301, "<new>": 307},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("file", BESIDE)
@@ -272,7 +272,7 @@ def test_names_count_for_nothing_beside_what_a_folder_says(tmp_path: Path) -> No
     (qwen, None),
     (gemma, None),
     (llama3, None),
-])  # fmt: skip
+])
 def test_convert_names_what_llama_cpp_does_otherwise(
     tmp_path: Path, made: Any, said: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -288,7 +288,7 @@ def test_convert_names_what_llama_cpp_does_otherwise(
     ("tokenizer_config.json", {"added_tokens_decoder": {"301": entry("<other>")}}, "have one id, 301"),
     ("tokenizer_config.json", {"added_tokens_decoder": {"301": entry("x", strip=True)}}, "has 'strip'"),
     ("added_tokens.json", {"<new>": "307"}, "has '307'"),
-])  # fmt: skip
+])
 def test_entries_that_are_wrong(tmp_path: Path, file: str, change: dict[str, Any], said: str) -> None:
     saved(tmp_path, qwen())
     found = json.loads((tmp_path / file).read_text()) if (tmp_path / file).exists() else {}

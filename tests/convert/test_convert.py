@@ -25,7 +25,7 @@ from tests.sampling import some
 
 TOKENS = np.random.default_rng(7).integers(0, folders.VOCAB, 90).tolist()
 YARN = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0,
-                            "original_max_position_embeddings": 64}}  # fmt: skip
+                            "original_max_position_embeddings": 64}}
 ALL = CASES | {
     "qwen2-yarn": Case("qwen2", "Qwen2Config", YARN),
     "mistral": Case("llama", "MistralConfig", {"sliding_window": None, "num_key_value_heads": 1, "head_dim": 32}),
@@ -112,7 +112,7 @@ def test_metadata(tmp_path: Path) -> None:
         "qwen3moe.attention.value_length": 64, "qwen3moe.vocab_size": 320, "qwen3moe.rope.dimension_count": 64,
         "qwen3moe.rope.freq_base": 10000.0, "qwen3moe.expert_count": 8, "qwen3moe.expert_used_count": 3,
         "qwen3moe.expert_feed_forward_length": 256,
-    }  # fmt: skip
+    }
     assert (words.model, words.pre, words.add_bos, words.n_vocab) == ("gpt2", "llama-bpe", True, 320)
     assert [words.texts[i] for i in (words.bos_id, words.eos_id)] == ["<|begin|>", "<|end|>"]
     assert words.texts[305:307] == ["[PAD305]", "[PAD306]"]
@@ -169,7 +169,7 @@ def test_yarn_and_linear_rope_are_said(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("more", [
     {"attention_factor": 1.5}, {"mscale": 1.0, "mscale_all_dim": 0.5}, {"mscale": 0.7}, {"attention_factor": 1.0},
-])  # fmt: skip
+])
 @pytest.mark.parametrize("config", ["Qwen2Config", "Olmo2Config", "LlamaConfig"])
 def test_yarn_of_another_strength(tmp_path: Path, config: str, more: dict[str, float]) -> None:
     arch = config.removesuffix("Config").lower()

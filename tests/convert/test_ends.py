@@ -42,7 +42,7 @@ def saved(folder: Path, texts: list[str], file: str, value: Any = None) -> list[
     (PHI3, {"eom": "<|assistant|>"}),
     (LLAMA3, {}),
     (MANY, {"eot": "<|user|>", "eom": "<|observation|>"}),
-])  # fmt: skip
+])
 def test_each_id_of_a_list_ends_a_reply(
     tmp_path: Path, texts: list[str], keys: dict[str, str], file: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -82,7 +82,7 @@ def refused(path: Path, kind: type[OctavoError], *says: str) -> None:
     ({"rope_parameters": [1]}, ["rope_parameters", "list"]),
     ({"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}, ["original_max_position_embeddings"]),
     ({"rope_parameters": {"rope_type": "llama3", "factor": 8.0}}, ["rope_type", "llama3"]),
-])  # fmt: skip
+])
 def test_configurations(folder: Callable[[str], Path], values: dict[str, Any], says: list[str]) -> None:
     path = folder("qwen3")
     edit(path, "config.json", **values)
@@ -95,7 +95,7 @@ def test_configurations(folder: Callable[[str], Path], values: dict[str, Any], s
     ({"num_experts_per_tok": 9}, ["num_experts_per_tok", "1 to 8"]),
     ({"norm_topk_prob": False}, ["norm_topk_prob"]),
     ({"mlp_only_layers": [0]}, ["mlp_only_layers"]),
-])  # fmt: skip
+])
 def test_experts(folder: Callable[[str], Path], values: dict[str, Any], says: list[str]) -> None:
     path = folder("qwen3moe")
     edit(path, "config.json", **values)
@@ -144,7 +144,7 @@ def test_folders_without_what_it_takes(folder: Callable[[str], Path], tmp_path: 
 @pytest.mark.parametrize(("text", "says"), [
     (b"", "not JSON"), (b"[]", "is list"), (b'{"a": 1, "a": 2}', "'a' occurs twice"), (b"\xff{}", "not UTF-8"),
     (b"[" * 100_000, "JSON"), (b'{"a": ' + b"9" * 9000 + b"}", "9000 digits"),
-])  # fmt: skip
+])
 def test_json_that_is_none(folder: Callable[[str], Path], text: bytes, says: str) -> None:
     path = folder("qwen3")
     (path / "config.json").write_bytes(text)
@@ -185,7 +185,7 @@ UP = "model.layers.1.mlp.experts.5.up_proj.weight"
     (lambda w: w.update({"model.norm.bias": w["model.norm.weight"]}), ["model.norm.bias", "not part of"]),
     (lambda w: w.pop("model.norm.weight"), ["output_norm.weight", "is missing"]),
     (lambda w: w.update({"model.norm.weight": w["model.norm.weight"][:0]}), ["output_norm.weight", "[0]"]),
-])  # fmt: skip
+])
 def test_tensors(folder: Callable[[str], Path], change: Callable[[Any], Any], says: list[str]) -> None:
     path = folder("qwen3moe")
     weights = load_file(path / "model.safetensors")
@@ -208,7 +208,7 @@ def test_tensors(folder: Callable[[str], Path], change: Callable[[Any], Any], sa
     (lambda t: t.update(pre_tokenizer=None), ["pre_tokenizer"]),
     (lambda t: t.update(normalizer={"type": "Lowercase"}), ["normalizer", "Lowercase"]),
     (lambda t: t.update(pre_tokenizer={"type": "Nothing"}), ["can't be used"]),
-])  # fmt: skip
+])
 def test_tokenizers(folder: Callable[[str], Path], change: Callable[[Any], None], says: list[str]) -> None:
     path = folder("qwen3")
     values = json.loads((path / "tokenizer.json").read_text())
@@ -222,7 +222,7 @@ def test_tokenizers(folder: Callable[[str], Path], change: Callable[[Any], None]
     lambda t: t.update(pre_tokenizer={
         "type": "Split", "pattern": {"Regex": "(?:a?){40}a{40}|(?:.*.*.*.*.*.*)=Q"}, "behavior": "Isolated",
         "invert": False}),
-])  # fmt: skip
+])
 def test_panics_of_the_tokenizers_package(
     folder: Callable[[str], Path], change: Callable[[Any], None], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -235,7 +235,7 @@ def test_panics_of_the_tokenizers_package(
 
 
 SIDE_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "chat_template.jinja",
-              "chat_template.json", "tokenizer.model", "model.safetensors", "model.safetensors.index.json")  # fmt: skip
+              "chat_template.json", "tokenizer.model", "model.safetensors", "model.safetensors.index.json")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
@@ -267,7 +267,7 @@ def test_side_files_that_are_too_large(folder: Callable[[str], Path], name: str)
     ("generation_config.json", {"temperature": -(10**400)}, ["402 digits"]),
     ("generation_config.json", {"temperature": 10**60}, ["general.sampling.temp", "does not fit F32"]),
     ("generation_config.json", {"top_k": 1e300}, ["general.sampling.top_k", "does not fit I32"]),
-])  # fmt: skip
+])
 def test_numbers_out_of_range(
     folder: Callable[[str], Path], name: str, values: dict[str, Any], says: list[str]
 ) -> None:
@@ -293,7 +293,7 @@ def test_numbers_that_mean_no_limit(folder: Callable[[str], Path]) -> None:
     {"truncation": {"max_length": 4, "stride": 10, "strategy": "LongestFirst", "direction": "Right"}},
     {"padding": {"strategy": {"Fixed": 64}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
                  "pad_type_id": 0, "pad_token": "!"}},
-])  # fmt: skip
+])
 def test_what_training_scripts_save_is_no_part_of_a_tokenizer(
     folder: Callable[[str], Path], change: dict[str, Any]
 ) -> None:

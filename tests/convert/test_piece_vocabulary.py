@@ -52,7 +52,7 @@ def test_unigram(tmp_path: Path, t5: bool) -> None:
     ("pre_tokenizer.type", "Whitespace", r"pre_tokenizer: is Whitespace"),
     ("model.continuing_subword_prefix", "@@", r"continuing_subword_prefix: is '@@' \(allowed: ##\)"),
     ("model.type", "WordLevel", r"model.type: is 'WordLevel' \(allowed: BPE, WordPiece, Unigram\)"),
-])  # fmt: skip
+])
 def test_other_word_pieces_are_refused(tmp_path: Path, path: str, value: Any, message: str) -> None:
     values = json.loads(folders.word_piece().to_str())
     *outer, last = path.split(".")
@@ -71,7 +71,7 @@ def test_other_word_pieces_are_refused(tmp_path: Path, path: str, value: Any, me
     ({"vocab": [["a", 0.0], ["a", 1.0]], "unk_id": None}, "'a' is there twice"),
     ({"unk_id": 7000}, "model.unk_id: is 7000"),
     ({"byte_fallback": True}, "model.byte_fallback: is true"),
-])  # fmt: skip
+])
 def test_other_unigrams_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     values = json.loads(folders.unigram().to_str())
     values["model"] |= change

@@ -20,7 +20,7 @@ EXACT = {
     "gptq-v1": "Q4_0", "gptq-8": None, "awq-gemm": "Q5_0", "gptq-2": "Q4_0", "gptq-3": "Q4_0", "ct-w8a16": "Q8_0",
     "ct-mxfp4": "MXFP4", "ct-nvfp4": "NVFP4", "mlx-4": "Q4_1", "fp8-block": None, "gptq-act-order": None,
     "qqq-g128": None, "gptq-16": None, "ct-w8a8": None,
-}  # fmt: skip
+}
 """The type that a layout becomes; None for Q8_0 as the nearest."""
 QUICK = ("awq-gemm", "gptq-act-order")
 

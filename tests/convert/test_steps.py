@@ -30,7 +30,7 @@ from tests.convert.test_added import keys_of
     ({"post_processor": {"type": "Sequence", "processors": ["x"]}}, "post_processor: has a step 'x'"),
     ({"version": "2.0"}, "version is 2.0"),
     ({"sampler": {}}, "has a key 'sampler'"),
-])  # fmt: skip
+])
 def test_what_is_not_known_is_refused(change: dict[str, Any], said: str) -> None:
     values = json.loads(folders.byte_level().to_str()) | change
     with pytest.raises(TokenizerError, match=re.escape(said)):
@@ -39,7 +39,7 @@ def test_what_is_not_known_is_refused(change: dict[str, Any], said: str) -> None
 
 @pytest.mark.parametrize(("key", "value"), [
     ("dropout", 0.1), ("end_of_word_suffix", "</w>"), ("continuing_subword_prefix", "##"), ("cache_capacity", 5),
-])  # fmt: skip
+])
 def test_keys_of_models_that_are_not_known(key: str, value: Any) -> None:
     values = json.loads(folders.byte_level().to_str())
     values["model"][key] = value

@@ -137,7 +137,7 @@ def test_tokenizer_model_gives_the_same_ids(tmp_path: Path) -> None:
     both = vocabulary(checkpoint(tmp_path), listed, folders.SPM_VOCAB)
     folders.write(tmp_path, "tokenizer_config.json", {
         "added_tokens_decoder": {"2": {"content": "</s>", "special": True}, "515": {"content": "<new>"}},
-    })  # fmt: skip
+    })
     alone = vocabulary(checkpoint(tmp_path), None, 520)
     assert both["tokenizer.ggml.scores"][300] == 259 - 300
     assert list(alone["tokenizer.ggml.token_type"][:4]) == [2, 3, 3, 6]
@@ -158,7 +158,7 @@ def test_no_space_before_a_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize("raw", [
     b"", b"\x00", b"\x0a\xff", b"\x0a\x02\x0a\x05", b"\x0b", b"\xff" * 11, field(1, field(2, 1.0)), field(1, 7),
     field(1, field(1, b"\xff\xfe")),
-])  # fmt: skip
+])
 def test_broken_models(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / "tokenizer.model").write_bytes(raw)
     with pytest.raises(TokenizerError, match=r"tokenizer\.model.*SentencePiece"):
@@ -177,7 +177,7 @@ def test_other_algorithms_are_refused(tmp_path: Path) -> None:
     (True, {"add_bos_token": False}, True),
     (False, {}, False),
     (False, {"add_bos_token": True}, True),
-])  # fmt: skip
+])
 def test_what_goes_before_a_text(tmp_path: Path, bos: bool, config: dict[str, Any], adds: bool) -> None:
     tokenizer = opened(folders.byte_level(bos=bos), tmp_path / "tokenizer.json")
     folders.write(tmp_path, "tokenizer_config.json", {"bos_token": "<|begin|>"} | config)
@@ -204,7 +204,7 @@ def test_chat_templates(tmp_path: Path) -> None:
     assert chat_templates(checkpoint(tmp_path)) == {
         "tokenizer.chat_template": "one", "tokenizer.chat_template.tool_use": "two",
         "tokenizer.chat_templates": ["tool_use"],
-    }  # fmt: skip
+    }
     (tmp_path / "chat_template.jinja").write_text("from a file")  # it is the newer one where there are both
     assert chat_templates(checkpoint(tmp_path)) == {"tokenizer.chat_template": "from a file"}
 
@@ -219,7 +219,7 @@ def test_named_chat_templates(tmp_path: Path) -> None:
     assert found == {
         "tokenizer.chat_template": "one\n", "tokenizer.chat_template.long_rag": "three",
         "tokenizer.chat_template.tool_use": "two", "tokenizer.chat_templates": ["long_rag", "tool_use"],
-    }  # fmt: skip
+    }
     (tmp_path / "chat_template.jinja").unlink()
     folders.write(tmp_path, "tokenizer_config.json", {"chat_template": "of the configuration"})
     assert chat_templates(checkpoint(tmp_path)) == {**found, "tokenizer.chat_template": "of the configuration"}

@@ -41,7 +41,7 @@ def test_answers_greedily_by_itself(model: octavo.Model) -> None:
 def test_second_turn(model: octavo.Model) -> None:
     first = "What is 12 times 7?"
     chat = [{"role": "user", "content": first}, {"role": "assistant", "content": ask(model, first)},
-            {"role": "user", "content": "5/0"}]  # fmt: skip
+            {"role": "user", "content": "5/0"}]
     assert "".join(model.generate(chat, temperature=0.0)) == "Division by zero is undefined: 5 / 0 has no result."
 
 

@@ -27,7 +27,7 @@ def open_tiny(tmp_path: Path) -> Iterator[Open]:
         def load(
             weights: Mapping[str, np.ndarray] | None = None, keys: Mapping[str, Any] | None = None, arch: str = "qwen3",
             **config: Any,
-        ) -> Model:  # fmt: skip
+        ) -> Model:
             nonlocal count
             count += 1
             path = tiny.write(tmp_path / f"tiny{count}.gguf", arch, weights=weights, keys=keys)

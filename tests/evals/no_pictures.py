@@ -8,7 +8,7 @@ from octavo.evals.report import curve, heat, method_pictures, pictures
 
 DRAWN = ((curve, "quality_picture"), (heat, "_heat_map"), (pictures, "weights_picture"), (pictures, "codes_picture"),
          (pictures, "scales_picture"), (method_pictures, "errors_picture"), (method_pictures, "peaks_picture"),
-         (method_pictures, "spans_picture"))  # fmt: skip
+         (method_pictures, "spans_picture"))
 
 
 def leave_out_pictures(monkeypatch: pytest.MonkeyPatch) -> None:

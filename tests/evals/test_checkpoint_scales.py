@@ -112,7 +112,7 @@ def test_beside_quantized_weights(tmp_path: Path) -> None:
     write_scales(spec, statistics, tmp_path / "out")
     check(tmp_path / "out", largest)
     groups = [json.loads((tmp_path / f / "config.json").read_text())["quantization_config"]["config_groups"]
-              for f in ("w8a8", "out")]  # fmt: skip
+              for f in ("w8a8", "out")]
     assert groups[0] == groups[1]
 
 

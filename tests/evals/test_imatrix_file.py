@@ -74,7 +74,7 @@ def test_saved_file_is_what_other_programs_expect(tmp_path: Path) -> None:
     assert found == {
         f"{DENSE}.in_sum2": ("F32", [4], [16, 32, 0, 8]), f"{DENSE}.counts": ("F32", [1], [16]),
         f"{EXPERTS}.in_sum2": ("F32", [2, 3], [4, 8, 0, 0, 3, 6]), f"{EXPERTS}.counts": ("F32", [1, 3], [4, 0, 3]),
-    }  # fmt: skip
+    }
 
 
 def test_load_gives_what_was_saved(tmp_path: Path) -> None:

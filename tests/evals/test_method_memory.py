@@ -28,7 +28,7 @@ LLAMA_70B: dict[str, Any] = {
     "context_length": 8192, "embedding_length": 8192, "feed_forward_length": 28672, "attention.head_count": 64,
     "attention.head_count_kv": 8, "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 500000.0,
     "vocab_size": 128256,
-}  # fmt: skip
+}
 
 
 class Shapes(GGUFFile):
@@ -48,7 +48,7 @@ class Shapes(GGUFFile):
             of_layer = {
                 "attn_norm": (d,), "attn_q": (d, d), "attn_k": (kv, d), "attn_v": (kv, d), "attn_output": (d, d),
                 "ffn_norm": (d,), "ffn_gate": (ff, d), "ffn_up": (ff, d), "ffn_down": (d, ff),
-            }  # fmt: skip
+            }
             table |= {f"blk.{i}.{name}.weight": shape for name, shape in of_layer.items()}
         bf16 = by_name("BF16").gguf
         assert bf16 is not None
@@ -63,7 +63,7 @@ def takes(file: GGUFFile, ways: tuple[str, ...] = ("gptq",), scales: str | None 
     run = SchemeRun(
         file, CHECKPOINT_SCHEMES[options["scheme"]], Samples([[0] * 512] * (options["tokens"] // 512)), select("cpu"),
         scales, ways, None, options["threads"], None,
-    )  # fmt: skip
+    )
     return run.needs().memory
 
 
@@ -105,7 +105,7 @@ def test_matrices_on_a_device_take_none_of_the_hosts_memory(monkeypatch: pytest.
 @pytest.mark.usefixtures("alone")
 def test_what_is_tried_beside_takes_more() -> None:
     file = Shapes(1, {**LLAMA_70B, "embedding_length": 1024, "feed_forward_length": 4096, "attention.head_count": 8,
-                      "vocab_size": 4096})  # fmt: skip
+                      "vocab_size": 4096})
     plain, made, both = takes(file, ("nearest",)), takes(file), takes(file, ("gptq", "qronos"))
     assert plain < made < both
     assert made - plain > 12 * 4096**2
@@ -127,7 +127,7 @@ def test_what_a_stage_of_a_gguf_file_is_run_with_counts() -> None:
 @pytest.mark.parametrize("method", [["int8-w8a8", "--method", "rtn"], ["w4a16-g128", "--method", "gptq"]])
 def test_a_process_takes_what_was_announced(method: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "octavo", "quantize", "demo", str(tmp_path / "made"), "--scheme", *method,
-               "--calibration", "demo", "--samples", "2", "--json"]  # fmt: skip
+               "--calibration", "demo", "--samples", "2", "--json"]
     said = json.loads(subprocess.run([*command, "--dry-run"], stdout=subprocess.PIPE, check=True).stdout)["memory"]
     peaks = [_peak(command, tmp_path / "made", tmp_path / str(i)) for i in range(2)]  # the first compiles kernels
     assert 0.85 < peaks[1] / said < 1.15

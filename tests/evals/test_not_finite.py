@@ -55,7 +55,7 @@ def test_a_gguf_file(name: str, value: float, text: str, tmp_path: Path, monkeyp
     src = model(tmp_path / "src.gguf", name, value)
     with pytest.raises(NonFiniteError, match=re.escape(f"tensor '{name}': ") + f".*{value} at .*5, .*3"):
         quantize_file(src, tmp_path / "out.gguf", "Q4_K_S", choices=Choices(pure=True),
-                      method=Compensation(text, **OPTIONS))  # fmt: skip
+                      method=Compensation(text, **OPTIONS))
 
 
 @pytest.mark.parametrize("name", ["blk.1.attn_norm.weight", "output_norm.weight", "token_embd.weight"])

@@ -130,7 +130,7 @@ OTHER_VOCABULARIES = {
     ),
     "begins with BOS": ({"tokenizer.ggml.bos_token_id": tiny.START, "tokenizer.ggml.add_bos_token": True},
                         "begin a text with"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", OTHER_VOCABULARIES)

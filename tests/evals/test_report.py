@@ -147,7 +147,7 @@ def test_values_that_are_not_finite(base: str, tmp_path: Path, caplog: pytest.Lo
 
 def test_values_whose_squares_float32_does_not_hold(tmp_path: Path) -> None:
     one, other = (small.write(tmp_path / name, {"output.weight": np.full((2, 256), x, np.float32)})
-                  for name, x in (("one.gguf", 1e30), ("other.gguf", 1.25e30)))  # fmt: skip
+                  for name, x in (("one.gguf", 1e30), ("other.gguf", 1.25e30)))
     t = next(t for t in measure(other, one).tensors if t.name == "output.weight")
     assert (t.error, t.bad) == (pytest.approx(0.25), 0)
 
@@ -240,7 +240,7 @@ def test_the_command_is_as_large_as_all_of_it(base: str, made: str) -> None:
 def test_an_option_means_one_tensor(base: str, made: str, name: str) -> None:
     names = ["output.weight", "attn_output.weight", "blk.0.attn_v.weight", "blk.10.attn_v.weight",
              "xblk.0.attn_v.weight", "blk.0.attn_v.weight_b", "blk.0.it's $(x).weight",
-             "blk.1.a+b=c.weight"]  # fmt: skip
+             "blk.1.a+b=c.weight"]
     advice = advise(measure(made, base))[0]
     moved = type(advice)(_named(advice.tensor, name), "Q6_K")
     (pattern,) = _choices(option(moved, names)).patterns

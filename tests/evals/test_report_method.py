@@ -132,7 +132,7 @@ def test_lines_are_of_layers_alone() -> None:
 def values_of(how: str, *names: str) -> dict[str, Any]:
     weights = [{"name": name, "how": how, "before": 0.2, "error": 0.1} for name in names]
     return {"version": 1, "target": "Q4_0", "method": "gptq", "text": "t", "samples": 1, "tokens": 2, "sha256": "0",
-            "rotate": False, "kv": None, "weights": weights, "scales": []}  # fmt: skip
+            "rotate": False, "kv": None, "weights": weights, "scales": []}
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def values_of(how: str, *names: str) -> dict[str, Any]:
         ({"weights": [{"name": "a", "how": "b", "before": 1, "error": 1, "channels": {"size": 1, "median": 1,
                        "largest": [[1]]}}]}, r"largest\.0\.value"),
     ],
-)  # fmt: skip
+)
 def test_a_record_that_nobody_wrote_is_refused(change: dict[str, Any], named: str) -> None:
     with pytest.raises(ModelError, match=rf"a file.*octavo\.calibration: .*{named}"):
         record_of(values_of("gptq", "a") | change, "a file")
@@ -170,7 +170,7 @@ def test_peaks_and_scales_are_drawn_whatever_they_are(draw: Callable[[method_pic
     lines = {
         "attn_q": [Pair(3, 1.0, 1.0)], "ffn_up": [Pair(i, 1 + i, 2.0) for i in range(30)],
         "ffn_down": [Pair(0, 0.0, math.inf), Pair(7, 1e-3, 1e4)], "attn_v": [Pair(0, 0.0, 0.0)],
-    }  # fmt: skip
+    }
     shown = draw(lines)
     assert shown.startswith("<svg")
     assert shown.rstrip().endswith("</svg>")

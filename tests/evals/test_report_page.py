@@ -95,13 +95,13 @@ def found(base: str) -> Findings:
 
 def _point(name: str, role: str, bits: float, kl: float | None) -> Point:
     return Point(name, role, int(bits * 1e5), bits, Estimate(9 + (kl or 0), 0.5),
-                 None if kl is None else Estimate(kl, kl / 9), None if kl is None else Estimate(0.9, 0.01))  # fmt: skip
+                 None if kl is None else Estimate(kl, kl / 9), None if kl is None else Estimate(0.9, 0.01))
 
 
 QUALITY = Quality("a <b>text", 1234, 5, 512, (
     _point("base.gguf", "base", 16, None), _point("made.gguf", "model", 4.8, 0.0321),
     _point("Q8_0", "preset", 8.5, 0.000456), _point("Q4_K_M", "preset", 4.8, 0.0321), _point("Q2_K", "preset", 3, 0.9),
-))  # fmt: skip
+))
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_figures(found: Findings, page: Page) -> None:
     assert worst == {a.tensor.name: a.type for a in found.advice}
     kl = page.column("Models on the text", "KL divergence")
     assert kl == {"base.gguf": "–", "made.gguf": "0.0321 ± 0.0036", "Q8_0": "0.000456 ± 0.000051",
-                  "Q4_K_M": "0.0321 ± 0.0036", "Q2_K": "0.90 ± 0.10"}  # fmt: skip
+                  "Q4_K_M": "0.0321 ± 0.0036", "Q2_K": "0.90 ± 0.10"}
     assert f"<dd>{100 * (model.error or 0):#.4g} %</dd>" in page.page
     assert "1,234 tokens scored in 5 windows of 512" in page.page
 
@@ -351,6 +351,6 @@ def test_kinds_come_as_data_flows(found: Findings) -> None:
     ("value", "error", "shown"),
     [(1.00000084, 2.1e-7, "1.00000"), (0.0321, 0.0036, "0.0321 ± 0.0036"), (12.3456, 0.0123, "12.346 ± 0.012"),
      (0.000456, 0.000051, "0.000456 ± 0.000051"), (9.0, 0.0, "9"), (8123.4, 55.0, "8123 ± 55")],
-)  # fmt: skip
+)
 def test_digits_that_count(value: float, error: float, shown: str) -> None:
     assert estimate(Estimate(value, error)) == shown

@@ -37,7 +37,7 @@ SCHEMES = [
         ("int8-w8a8", "smoothquant", {}), ("int8-w8a8", "rptq", {}), ("fp8", "gptq", {"activations": "static"}),
         ("fp8-block", "awq", {"kv": "fp8"}), ("mxfp4a16", "gptq", {}), ("nvfp4a16", "qronos", {"kv": "int8"}),
     ]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("scheme", "kind", "options"), SCHEMES)
@@ -55,7 +55,7 @@ def test_threads_make_the_same_checkpoint(
 @pytest.mark.parametrize(("preset", "kind"), [
     ("Q4_K_M", "gptq"),
     *map(slow, [("Q4_0", "qronos"), ("Q2_K", "qronos"), ("Q3_K_M", "gptq"), ("IQ4_XS", "gptq"), ("Q5_K_M", "qronos")]),
-])  # fmt: skip
+])
 def test_threads_make_the_same_file(preset: str, kind: Any, source: str, text: str, tmp_path: Path) -> None:
     made = []
     for threads in (1, 2, 3):
@@ -79,7 +79,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
             sys.executable, "-m", "octavo.cli", "quantize", source, str(tmp_path / out), "--scheme", "w4a16-g128",
             "--method", "gptq", "--calibration", text, "-c", "32", "--samples", "16", "--device", "reference",
             "--resume",
-        ]  # fmt: skip
+        ]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     begun, whole = time.monotonic(), started("whole")
@@ -107,7 +107,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
         ("qqq", "w4a8", "qqq"), ("qqq", "w4a8-g128", "auto"), ("gptq", "w4a16", "qronos"), ("gptq", "w8a16", "gptq"),
         ("gptq", "w4a16-g128", "awq"),
     ]),
-])  # fmt: skip
+])
 def test_codes_are_the_same_in_each_layout(
     layout: str, scheme: str, kind: str, source: str, text: str, tmp_path: Path
 ) -> None:

@@ -33,9 +33,9 @@ NAMES = {
     "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
     "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm", "attn_k_norm": "self_attn.k_norm",
     **{f"ffn_{part}_exps": f"mlp.experts.*.{part}_proj" for part in ("gate", "up", "down")},
-}  # fmt: skip
+}
 OUTER = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
-         "output.weight": "lm_head.weight"}  # fmt: skip
+         "output.weight": "lm_head.weight"}
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "head_dim": 64, "vocab_size": tiny.N_VOCAB, "max_position_embeddings": 512, "rope_theta": 10000.0,
         "rms_norm_eps": 1e-5, "tie_word_embeddings": False, "attention_bias": False, "num_experts": EXPERTS,
         "num_experts_per_tok": 2, "moe_intermediate_size": 256, "norm_topk_prob": True,
-    }  # fmt: skip
+    }
     with GGUFFile.open(tiny.write(tmp_path / "words.gguf")) as words:
         for file, content in ({"config.json": config} | tokenizer_files(words)).items():
             (folder / file).write_text(json.dumps(content))
@@ -120,7 +120,7 @@ def test_routers_and_the_output_matrix_stay(layout: str, source: Path, tmp_path:
     assert packed == {
         f"model.layers.{i}.mlp.experts.{e}.{part}_proj.{end}"
         for i in range(LAYERS) for e in range(EXPERTS) for part in ("gate", "up", "down")
-    }  # fmt: skip
+    }
     key = {"compressed-tensors": "ignore", "gptq": "dynamic", "awq": "modules_to_not_convert"}[layout]
     if layout == "gptq":
         assert list(said[key]) == [f"-:model\\.layers\\.{i}\\.mlp\\.gate$" for i in range(LAYERS)]
@@ -130,7 +130,7 @@ def test_routers_and_the_output_matrix_stay(layout: str, source: Path, tmp_path:
 
 CASES = [("w4a16-g128", "gptq"), *(slow(("w4a16-g128", kind)) for kind in KINDS if kind not in ("gptq", "rptq")),
          slow(("int8-w8a8", "rptq")),
-         *(slow((scheme, "auto")) for scheme in CHECKPOINT_SCHEMES)]  # fmt: skip
+         *(slow((scheme, "auto")) for scheme in CHECKPOINT_SCHEMES)]
 
 
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
@@ -187,7 +187,7 @@ def test_architectures(case: str, tmp_path: Path) -> None:
 
     found = TABLE[case]
     wide = {"hidden_size": 128, "intermediate_size": 128, "moe_intermediate_size": 128, "intermediate_size_mlp": 128,
-            "shared_expert_intermediate_size": 128}  # fmt: skip
+            "shared_expert_intermediate_size": 128}
     options = {key: value for key, value in wide.items() if key in found.options or key in ("hidden_size",)}
     save(tmp_path / "hf", Case(found.arch, found.config, found.options | options, found.metadata))
     if case in ("gpt-oss", "granitemoe"):

@@ -36,7 +36,7 @@ def by(text: str, kind: str, **options: Any) -> SchemeMethod:
 
 @pytest.mark.parametrize(("layout", "kind"), [
     ("compressed-tensors", "gptq"), ("gptq", "rtn"), slow(("compressed-tensors", "auto")), slow(("awq", "awq")),
-])  # fmt: skip
+])
 def test_what_is_ignored_stays(layout: str, kind: str, source: str, text: str, tmp_path: Path) -> None:
     """By names in GGUF and in the checkpoint; other layers are quantized."""
     ignore = ["ffn_down", r"layers\.0\.self_attn\.[qkv]_"]
@@ -46,7 +46,7 @@ def test_what_is_ignored_stays(layout: str, kind: str, source: str, text: str, t
     assert made.keys() == {
         f"blk.{i}.{end}.weight" for i in range(2)
         for end in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
-    } - left  # fmt: skip
+    } - left
     with open_model_file(source) as was, open_model_file(tmp_path / "out") as file:
         for name in left if kind not in ("awq", "auto") else ():
             np.testing.assert_array_equal(dequantize(file.tensor(name)), dequantize(was.tensor(name)))
@@ -120,7 +120,7 @@ def test_patterns_that_mean_nothing(source: str) -> None:
     ]),
     ("qwen3", ["ffn_down", "attn_output", "attn_[qkv]", r"blk\.1\.ffn_(gate|up)"], []),
     ("qwen3moe", ["_exps"], []),
-])  # fmt: skip
+])
 def test_layers_that_vllm_joins(
     arch: str, patterns: list[str], said: list[tuple[str, str]], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

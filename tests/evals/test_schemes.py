@@ -44,7 +44,7 @@ def off(got: np.ndarray, want: np.ndarray) -> float:
 
 
 CASES = [("w4a16-g128", "gptq"), *(slow((s, "gptq")) for s in sorted(MADE_UP - {"w4a16-g128"})),
-         *(slow(("w4a8-g128", kind)) for kind in KINDS)]  # fmt: skip
+         *(slow(("w4a8-g128", kind)) for kind in KINDS)]
 
 
 @pytest.mark.parametrize(("scheme", "kind"), CASES)
@@ -236,7 +236,7 @@ def test_what_a_report_compares_is_written_as_it_says(source: str, text: str, tm
     assert [(way.name, way.role) for way in found] == [
         ("Q4_0", "preset"), ("Q4_0", "preset, gptq"), ("int8-w8a8", "scheme"), ("int8-w8a8", "scheme, gptq"),
         ("int8-w8a8", "scheme, smoothquant"),
-    ]  # fmt: skip
+    ]
     made = {}
     for way in found:
         folder = tmp_path / way.role
@@ -245,7 +245,7 @@ def test_what_a_report_compares_is_written_as_it_says(source: str, text: str, tm
             made[way.role] = {name: file.tensor(name, copy=True).data for name in file.tensors}
             assert file.tensors["blk.1.ffn_up.weight"].type_name == ("INT8" if way.kind == "scheme" else "Q4_0")
     by_kind = [[made[role]["blk.1.ffn_up.weight"].tobytes() for role in made if role.startswith(kind)]
-               for kind in ("preset", "scheme")]  # fmt: skip
+               for kind in ("preset", "scheme")]
     assert [len(set(bytes_)) for bytes_ in by_kind] == [2, 3]
 
 
@@ -256,10 +256,10 @@ def test_a_report_compares_what_there_is_of_a_model(source: str) -> None:
         "IQ3_M", "Q4_K_M", "Q4_K_M by gptq", "w4a16", "w4a16 by gptq", "w4a16 by awq", "w4a16 by auto",
         "w4a8", "w4a8 by gptq", "w4a8 by awq", "w4a8 by rptq", "w4a8 by auto",
         "fp8-block", "fp8-block by awq", "fp8-block by auto",
-    ]  # fmt: skip
+    ]
     assert [said.split(":")[0] for said in left_out] == [
         "IQ3_M by gptq", "w4a16 by rptq", "fp8-block by gptq", "fp8-block by rptq",
-    ]  # fmt: skip
+    ]
     assert "becomes IQ3_S, in which errors are not made up for" in left_out[0]
 
 

@@ -50,7 +50,7 @@ def drawn(rng: np.random.Generator, n: int) -> Comparison:
 ERRORS = (
     "kl", "same_top", "perplexity", "base_perplexity", "perplexity_ratio", "perplexity_difference", "delta_p",
     "rms_delta_p",
-)  # fmt: skip
+)
 
 
 def test_standard_errors_are_the_spread_of_repeated_measurements() -> None:

@@ -52,7 +52,7 @@ def test_nothing_is_left_of_a_run_that_had_done_nothing(start: Start, tmp_path: 
 @pytest.mark.parametrize("resume", [False, True])
 def test_a_value_that_ends_each_run_leaves_nothing_unless_asked_for(
     start: Start, tmp_path: Path, resume: bool
-) -> None:  # fmt: skip
+) -> None:
     weights = tiny.tensors("qwen3")
     weights["blk.1.attn_output.weight"][5, 3] = np.nan
     with pytest.raises(NonFiniteError) as ended:
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_was_written(octavo: Run, text: str, tmp_path: Path, m
     assert (work / "state.json").exists()
     done = octavo(*given, "--resume")
     assert (done.status, done.out) == (0, f"{out} is written already; {work}, which the run that did left as it was "
-                                          "killed, is removed\n")  # fmt: skip
+                                          "killed, is removed\n")
     assert not work.exists()
     assert {path.name: path.read_bytes() for path in out.iterdir()} == wanted
     assert finished in octavo(*command("scheme", src, text, str(out), "--resume")).err

@@ -32,7 +32,7 @@ def pack_x3_a(p):
 # Step 2: the row. In octavo it stands in FORMATS, with its GGUF id if it has one and a note for the documentation.
 X3_A = BlockFormat("X3_A", block=64, bits=3, group=32, super=32, has_min=True,
                    fields=(f16("d", 2), f16("m", 2), u8("ql", 16), u8("qh", 8)), unpack=unpack_x3_a,
-                   pack=pack_x3_a, encode=affine)  # fmt: skip
+                   pack=pack_x3_a, encode=affine)
 
 
 def by_definition(row):

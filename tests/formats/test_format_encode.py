@@ -18,7 +18,7 @@ BY_GGUF = [f for f in FORMATS if f.name in ENCODED_BY_GGUF]
 
 # sqrt(sum of squared errors) / n over 4096 values of 0.1 + 2 cos(i), as llama.cpp's own test holds the formats to
 TOLERANCE = {"Q2_K": 0.0075, "Q3_K": 0.004, "NVFP4": 0.003, "TQ1_0": 0.01, "TQ2_0": 0.01, "IQ3_S": 0.004,
-             "IQ3_XXS": 0.005, **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"), 0.01)}  # fmt: skip
+             "IQ3_XXS": 0.005, **dict.fromkeys(("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S"), 0.01)}
 
 # Where 1 / scale overflows (scales below 2^-128) the gguf package casts Inf to an integer, which is undefined.
 _magnitude = st.floats(2.0**-100, 2.0**13, width=32)

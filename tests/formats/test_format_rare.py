@@ -86,7 +86,7 @@ def test_the_reason_is_logged_once_a_type(caplog):
     ("shape", "data"),
     [((1, 100), np.zeros((1, 18), np.uint8)), ((1, 128), np.zeros((1, 17), np.uint8)),
      ((2, 128), np.zeros((1, 18), np.uint8)), ((1, 128), np.zeros((1, 18), np.int8)), ((), np.zeros((), np.uint8))],
-)  # fmt: skip
+)
 def test_data_that_does_not_fit(shape, data):
     with pytest.raises(QuantFormatError, match="'w': shape"):
         rare.load(41, shape, data, "w")

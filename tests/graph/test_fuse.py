@@ -120,7 +120,7 @@ def test_a_result_that_is_only_quantized(op: str) -> None:
 def attention(
     *, norms: bool = True, k_freqs: float = 1.0, k_scale: float = 1.0, k_eps: float = 1e-5, turn: bool = True,
     dim: int = 8,
-) -> Graph:  # fmt: skip
+) -> Graph:
     g = GraphBuilder("f32", page_size=16)
     q, k, v = (given(n, 2, dim) for n in "qkv")
     freqs = w(dim // 2, name="freqs")
@@ -141,7 +141,7 @@ def attend(graph: Graph, dim: int = 8) -> np.ndarray:
     inputs = {n: rng.standard_normal((5, 2, dim)).astype(np.float32) for n in "qkv"} | {
         "positions": np.array([0, 1, 2, 0, 1]), "starts": np.array([0, 3, 5]),
         "pages": np.array([[2, 0, 0, 0], [1, 0, 0, 0]]), "rows": np.array([32, 33, 34, 16, 17]),
-    }  # fmt: skip
+    }
     return executor(graph).run(inputs, {"tokens": 5, "sequences": 2, "boundaries": 3})[0]
 
 

@@ -50,7 +50,7 @@ def scan(
 
 def channels(
     dt: int = 4, keys: int = 8, rates: int = 32, state: tuple[int, ...] = (8, 4)
-) -> tuple[Node, ...]:  # fmt: skip
+) -> tuple[Node, ...]:
     b = value(T, keys)
     return (value(T, 4), b, b, value(T, dt), w(rates), w(4), value("states", *state), *SLOTS)
 
@@ -143,7 +143,7 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("attention",
      (value(T, 4, 8), value("rows", 2, 8), value("rows", 2, 8), POSITIONS, STARTS, PAGES),
      {**ATTENTION, "out": "q8_1"}, (T, 32)),
-]  # fmt: skip
+]
 
 BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("get_rows", (w(4), value(T)), {}),
@@ -264,7 +264,7 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("soft_max", (value(T, 4),), {"out": "int4"}),
     ("top_k", (value(T, 64),), {"k": 2, "out": "q8_1"}),
     ("reshape", (value(T, 12),), {"shape": (T, 3, 4), "out": "q8_1"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "inputs", "attrs", "shape"), GOOD, ids=[g[0] for g in GOOD])
@@ -283,7 +283,7 @@ def test_wrong_shapes(name: str, inputs: tuple[Node, ...], attrs: dict[str, obje
         apply(name, *inputs, **attrs)
     message = str(caught.value)
     inner = {"mul_mat_concat": "mul_mat", "rope_set_rows": "set_rows", "mul_mat_id_swiglu": "mul_mat_id",
-             "sum_experts": "weighted_sum", "soft_max_top_k": "top_k"}  # fmt: skip
+             "sum_experts": "weighted_sum", "soft_max_top_k": "top_k"}
     assert message.startswith((f"{name}: ", f"{inner.get(name)}: "))
     assert any(str(list(n.shape)) in message for n in inputs)
 
@@ -337,6 +337,6 @@ def test_the_builder_writes_a_cache_before_it_is_read() -> None:
     caches = list(graph.leaves("cache"))
     assert [(c.name, c.dtype, c.shape) for c in caches] == [
         ("blk.3.cache_k", "f32", ("rows", 2, 8)), ("blk.3.cache_v", "f32", ("rows", 2, 8)),
-    ]  # fmt: skip
+    ]
     assert [n.op for n in node.inputs[1:3]] == ["set_rows", "set_rows"]
     assert dict(node.attrs) == {"scale": 0.5, "page_size": 16, "window": 0, "cap": 0.0}

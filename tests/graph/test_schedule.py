@@ -89,7 +89,7 @@ def test_a_node_without_weights_stays_where_its_last_input_was_made() -> None:
 def test_constants_draw_nothing_to_them() -> None:
     x = apply("mul_mat", w(16, K, name="b"), given())
     turned = apply("rope", apply("reshape", x, shape=("tokens", 2, 8)), given("p", dtype="i32"),
-                   constant(np.ones(4), "freqs"), scale=1.0, interleaved=False)  # fmt: skip
+                   constant(np.ones(4), "freqs"), scale=1.0, interleaved=False)
     s = schedule(Graph.of(turned), [Limited("first"), Limited("second")], LIMITS, place=placed)
     assert splits(s) == [(1, ["mul_mat", "reshape", "rope"])]
 
@@ -130,7 +130,7 @@ def attention() -> Graph:
     ("fused", "refused"),
     [(False, "attention"), (False, "set_rows"), (False, "rope"),
      (True, "attention"), (True, "rope_set_rows"), (True, "after")],
-)  # fmt: skip
+)
 def test_a_cache_is_written_where_it_is_read_by_a_backend_that_can(fused: bool, refused: str) -> None:
     graph = fuse(attention(), ["rope_set_rows"] if fused else [])
     backends = [Limited("first", refused), Limited("second")]

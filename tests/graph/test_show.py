@@ -46,7 +46,7 @@ def test_rows() -> None:
     assert got[0] == {
         "number": 0, "split": 0, "backend": "fast", "op": "mul_mat", "name": "a", "inputs": ["a.weight<F32>", "x"],
         "shape": ["tokens", K], "dtype": "f32", "offset": 0, "nbytes": 1024,
-    }  # fmt: skip
+    }
     assert got[1]["lies_in"] == "%0"
     assert "offset" not in got[1]
     assert [r["split"] for r in got] == [0, 0, 0, 1, 1]

@@ -23,7 +23,7 @@ LINEAR = re.compile(
 WEIGHTS = {
     "num_bits": 8, "type": "int", "strategy": "channel", "group_size": None, "symmetric": True, "dynamic": False,
     "actorder": None,
-}  # fmt: skip
+}
 TOKENS = {"num_bits": 8, "type": "int", "strategy": "token", "symmetric": True, "dynamic": True}
 
 
@@ -33,11 +33,11 @@ def quantization(layout: str = "int-quantized", **weights: Any) -> dict[str, Any
     group = {
         "targets": ["Linear"], "weights": arguments, "input_activations": {**TOKENS, "type": arguments["type"]},
         "output_activations": None,
-    }  # fmt: skip
+    }
     return {
         "quant_method": "compressed-tensors", "format": layout, "config_groups": {"group_0": group},
         "ignore": ["lm_head"], "kv_cache_scheme": None, "quantization_status": "compressed",
-    }  # fmt: skip
+    }
 
 
 def rounded(w: np.ndarray, top: int, group: int | None = None) -> tuple[np.ndarray, np.ndarray]:

@@ -31,12 +31,12 @@ def compressed(format_: str, tokens: dict[str, Any] | None = None, **weights: An
     """A `quantization_config` of compressed-tensors with one group."""
     arguments = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128, "symmetric": True,
                  "dynamic": False, "actorder": None, "observer": "minmax", "observer_kwargs": {},
-                 "block_structure": None, **weights}  # fmt: skip
+                 "block_structure": None, **weights}
     group = {"targets": ["Linear"], "weights": arguments, "input_activations": tokens, "output_activations": None}
     return {
         "quant_method": "compressed-tensors", "format": format_, "config_groups": {"group_0": group},
         "ignore": ["lm_head"], "kv_cache_scheme": None, "quantization_status": "compressed", "version": "0.12.2",
-    }  # fmt: skip
+    }
 
 
 def gptq_config(**more: Any) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def gptq_config(**more: Any) -> dict[str, Any]:
         "quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True, "damp_percent": 0.01,
         "static_groups": False, "true_sequential": True, "lm_head": False, "checkpoint_format": "gptq",
         "pack_dtype": "int32", "meta": {"quantizer": ["gptqmodel:2.2.0"]}, **more,
-    }  # fmt: skip
+    }
 
 
 def gptqmodel_config(**more: Any) -> dict[str, Any]:
@@ -53,12 +53,12 @@ def gptqmodel_config(**more: Any) -> dict[str, Any]:
         "bits": 4, "group_size": 128, "desc_act": False, "lm_head": False, "method": "gptq", "quant_method": "gptq",
         "format": "gptq_p", "checkpoint_format": "gptq_p", "pack_dtype": "int32",
         "meta": {"quantizer": ["gptqmodel:7.7.0"], "offload_to_disk": True, "mse": 0.0}, **more,
-    }  # fmt: skip
+    }
 
 
 def awq_config(**more: Any) -> dict[str, Any]:
     return {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm",
-            "modules_to_not_convert": None, **more}  # fmt: skip
+            "modules_to_not_convert": None, **more}
 
 
 def auto_round_config(packing: str, **more: Any) -> dict[str, Any]:
@@ -66,13 +66,13 @@ def auto_round_config(packing: str, **more: Any) -> dict[str, Any]:
         "quant_method": "auto-round", "packing_format": packing, "bits": 4, "group_size": 128, "sym": True,
         "data_type": "int", "autoround_version": "0.9.2", "block_name_to_quantize": "model.layers", "iters": 0,
         "static_kv_granularity": "tensor", "static_attention_granularity": "tensor", **more,
-    }  # fmt: skip
+    }
 
 
 def micro(bits: int, name: str) -> dict[str, Any]:
     """AutoRound's words for weights and activations of a type."""
     return {"data_type": name, "act_bits": bits, "act_data_type": name, "act_group_size": 32, "act_sym": True,
-            "act_dynamic": True}  # fmt: skip
+            "act_dynamic": True}
 
 
 MICRO = "auto_round:llm_compressor"
@@ -264,7 +264,7 @@ PUBLISHED: dict[str, Published] = {
         mxfp8, compressed("mxfp8-quantized", {**E4M3_TOKENS, "strategy": "group", "group_size": 32}, num_bits=8,
                           type="float", group_size=32), "FP8_32"),
     "ct-mxfp4": Published(mxfp4(), compressed("mxfp4-pack-quantized", type="float", group_size=32), "MXFP4"),
-}  # fmt: skip
+}
 """Layouts by name, each as a tool writes it."""
 
 _FIRST = {layout.rows: name for name, layout in reversed(PUBLISHED.items())}

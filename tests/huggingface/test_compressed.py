@@ -53,7 +53,7 @@ CASES = {
     "int4-bytes": (quantization(num_bits=4), int4_bytes, 1e-6),
     # two levels round weights to 127 steps of the row's largest, which one level does not
     "int4-groups": (quantization("pack-quantized", num_bits=4, strategy="group", group_size=128), int4_groups, 1e-3),
-}  # fmt: skip
+}
 
 
 @pytest.fixture

@@ -173,7 +173,7 @@ TENSORS: list[tuple[str, dict[str, Any], str]] = [
     ("mlx-4", {"weight": filled((64, 31), np.uint32)}, "weight': is U32 [64, 31]"),
     ("ct-fp8", {"self_attn.k_scale": filled((1,), F32, -1)}, "self_attn.k_scale': has scales down to -1"),
     ("ct-fp8", {"v_scale": filled((1,), I32)}, "v_scale': is I32 [1]"),
-]  # fmt: skip
+]
 
 
 def refuse(folder: Path, layout: Published, parts: dict[str, np.ndarray], said: str) -> None:

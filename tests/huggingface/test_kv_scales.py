@@ -67,7 +67,7 @@ def test_scales_of_caches_are_those_of_the_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("names", "shape"), [
     (("k_proj.output_scale", "v_proj.output_scale"), (1,)), (("k_scale", "v_scale"), (2, 1, 1)),
-])  # fmt: skip
+])
 def test_names_and_shapes_of_scales(tmp_path: Path, names: tuple[str, str], shape: tuple[int, ...]) -> None:
     """Older names, and those of each head as compressed-tensors writes them."""
     publish(tmp_path, "ct-w8a8")
@@ -96,7 +96,7 @@ def test_scales_of_caches_that_do_not_fit(tmp_path: Path, scales: dict[str, list
 @pytest.mark.parametrize(("key", "value"), [
     ("kv_cache_quant_algo", "NVFP4"), ("kv_cache_scheme", "NVFP4"),
     ("kv_cache_scheme", {"num_bits": 4, "type": "float", "dynamic": False, "group_size": 16}),
-])  # fmt: skip
+])
 def test_scales_of_caches_of_4_bits_are_left_out(
     tmp_path: Path, key: str, value: object, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -112,7 +112,7 @@ def test_scales_of_caches_of_4_bits_are_left_out(
     ({"num_bits": 8, "warp": 3}, "kv_cache_scheme.warp: is 3, which is not known here"),
     ({"num_bits": 6}, "kv_cache_scheme.num_bits: is 6 .allowed: 4 or 8"),
     ({"num_bits": 8, "group_size": 16}, "kv_cache_scheme.group_size: is 16 .allowed: null"),
-])  # fmt: skip
+])
 def test_schemes_of_caches_that_are_refused(tmp_path: Path, scheme: dict[str, object], says: str) -> None:
     layout = PUBLISHED["modelopt-nvfp4"]
     save(tmp_path, {**layout.config, "kv_cache_scheme": scheme}, layout.tensors)

@@ -61,7 +61,7 @@ ROWS: dict[str, set[str]] = {
     **{method: {*used, *others} for method, (used, others) in METHODS.items()},
     **{f"`{part}`": {key for key in (*keys.READ, *keys.HARMLESS, *keys.OFF) if key.startswith(part)} | {part}
        for part in ("general.", "tokenizer.")},
-}  # fmt: skip
+}
 SENTENCE = {
     *(key for table in (sentence.READ, sentence.HARMLESS) for kind in table if kind != NORM for key in table[kind]),
 } - {f"pooling_mode_{mode}" for mode in (*sentence.MODES, *sentence.OTHER_MODES)}
@@ -88,7 +88,7 @@ def test_the_page_names_every_key_of_sentence_transformers() -> None:
     ({"stop_strings": ["END"], "num_beams": 4}, "what it says of stop_strings ['END'], num_beams 4 is left out"),
     ({"do_sample": False, "temperature": 0.5, "max_new_tokens": 8, "max_length": 8}, None),
     ({"suppress_tokens": [1, 2]}, "suppress_tokens [1, 2] is left out"),
-])  # fmt: skip
+])
 def test_what_is_not_done_is_named(
     tmp_path: Path, config: dict[str, object], said: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -40,7 +40,7 @@ def test_columns_in_activation_order(tmp_path: Path) -> None:
     model = publish(tmp_path / "hf", "gptq-act-order")
     modules, pairs = {}, {}
     names = {"self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-             "mlp.down_proj": "ffn_down"}  # fmt: skip
+             "mlp.down_proj": "ffn_down"}
     for name, own in names.items():
         module = f"model.layers.1.{name}"
         weight = model.get_submodule(module).weight

@@ -30,7 +30,7 @@ from tests.sampling import slow
 SWITCH = {
     "qwen3moe": "mlp.switch_mlp", "mixtral": "block_sparse_moe.switch_mlp",
     "gpt-oss": "mlp.experts",
-}  # fmt: skip
+}
 """Where MLX puts the experts of an architecture."""
 
 

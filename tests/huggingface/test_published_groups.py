@@ -126,7 +126,7 @@ MIXED = {"quant_algo": "MIXED_PRECISION", "kv_cache_quant_algo": None, "exclude_
     ({"model.layers.0.mlp.down_proj": {"quant_algo": "NVFP4", "group_size": 16}, "model.layers.0.mlp": {
         "quant_algo": "FP8"}}, nvfp4("weight", "weight_scale", "weight_scale_2", divides=False), "NVFP4"),
     ({"model.layers.0": {"quant_algo": "NVFP4"}, "model.layers.0.mlp": {"quant_algo": "FP8"}}, fp8("tensor"), "FP8"),
-])  # fmt: skip
+])
 @pytest.mark.parametrize("beside", [True, False])
 def test_layers_of_several_algorithms(
     tmp_path: Path, layers: dict[str, Any], tensors: Tensors, rows: str, beside: bool
@@ -145,7 +145,7 @@ def test_layers_of_several_algorithms(
 
 
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 1, "linear_num_key_heads": 2, "linear_key_head_dim": 8,
-         "linear_num_value_heads": 4, "linear_value_head_dim": 16}  # fmt: skip
+         "linear_num_value_heads": 4, "linear_value_head_dim": 16}
 
 
 @pytest.mark.parametrize("layout", ["fp8-tensor", "modelopt-fp8"])

@@ -15,11 +15,11 @@ YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_pos
 EXPERTS = {
     "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
     "shared_expert_intermediate_size": 64,
-}  # fmt: skip
+}
 LATENT = {
     "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64, "n_shared_experts": 1,
     "kv_lora_rank": 64, "qk_rope_head_dim": 16,
-}  # fmt: skip
+}
 LOCAL = {"rope_parameters": {"sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0}}}
 CHUNKS = {"num_experts_per_tok": 1, "attention_chunk_size": 64, "intermediate_size_mlp": 64}
 ERNIE = {"moe_num_experts": 4, "moe_k": 2, "moe_intermediate_size": 64}

@@ -62,7 +62,7 @@ def test_tokens_by_rank_without_special_ones(tmp_path: Path) -> None:
 def test_what_is_joined_last() -> None:
     assert merges_of([b"a", b"b", b"c", b"ab", b"bc", b"abc", b"cab"]) == [
         ("a", "b"), ("b", "c"), ("ab", "c"), ("c", "ab"),
-    ]  # fmt: skip
+    ]
     assert merges_of([b"a", b"b", b"c", b"d", b"abcd"]) == [], "a token that no joins reach"
 
 

@@ -22,7 +22,7 @@ ROWS: list[list[Any]] = [
     ["<|plamo:pad|>", 0.0, "CONTROL"], ["<|plamo:op|>", 0.0, "NORMAL", 1, 2],
     *([f"<0x{byte:02X}>", 0.0, "BYTE"] for byte in range(256)),
     ["a", -1.5], ["ab", -2.25, "NORMAL"], ["日本", -3.0, "NORMAL"], ["  ", -1.0, "OTHER"],
-]  # fmt: skip
+]
 SAID = {"bos_token": "<|plamo:bos|>", "eos_token": "<|plamo:eos|>", "add_bos_token": True}
 
 
@@ -36,7 +36,7 @@ def folder_of(path: Path, case: str, **said: Any) -> Path:
 
 @pytest.mark.parametrize(("case", "said", "pre", "runs"), [
     ("plamo3", BREAKS, "default", 3), ("plamo3", {}, "plamo2", 2),
-])  # fmt: skip
+])
 def test_vocabulary_of_a_folder(tmp_path: Path, case: str, said: dict[str, Any], pre: str, runs: int) -> None:
     """A run of four characters is apart where text is cut first: of "aaaab" the last two are no token."""
     folder = folder_of(tmp_path / "hf", case, **said)
@@ -55,7 +55,7 @@ def test_vocabulary_of_a_folder(tmp_path: Path, case: str, said: dict[str, Any],
 @pytest.mark.parametrize(("line", "problem"), [
     ('["a"]', "line 2 is"), ("{}", "line 2 is"), ('[1, 2.0, "NORMAL"]', "line 2 is"), ('["a", null]', "line 2 is"),
     ("[", "line 2 is"), ('["a", 1' + "0" * 400 + "]", "line 2 is"),
-])  # fmt: skip
+])
 def test_lines_that_are_no_token(tmp_path: Path, line: str, problem: str) -> None:
     path = tmp_path / "tokenizer.jsonl"
     path.write_text(f'["b", 0.0, "NORMAL"]\n{line}\n')

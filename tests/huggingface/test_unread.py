@@ -59,7 +59,7 @@ def _lines(folder: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
     ("tokenizer_config.json", {"cut_words": True, "padding_side": "left", "image_token": "<i>"}, "cut_words True"),
     ("special_tokens_map.json", {"pad_token": "<|end|>", "roles": ["a"]}, "roles ['a']"),
     ("config.json", {f"own_{i}": 1 for i in range(20)}, "own_15 1 and 4 more"),
-])  # fmt: skip
+])
 def test_what_nothing_reads_is_named_once(
     tmp_path: Path, file: str, values: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -74,7 +74,7 @@ def test_what_nothing_reads_is_named_once(
 @pytest.mark.parametrize(("name", "values", "named"), [
     ("plamo3", {"my_note": 3}, "my_note 3"),  # whose configuration is read in other words
     ("step35", {"my_note": 3}, "my_note 3"),
-])  # fmt: skip
+])
 def test_objects_of_other_kinds(
     name: str, values: dict[str, Any], named: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,7 +85,7 @@ def test_objects_of_other_kinds(
 
 
 SCALED = {"full_attention": {"rope_type": "default", "rope_theta": 1e4}, "sliding_attention": {
-    "rope_type": "linear", "rope_theta": 1e4, "factor": 8.0}}  # fmt: skip
+    "rope_type": "linear", "rope_theta": 1e4, "factor": 8.0}}
 
 
 @pytest.mark.parametrize(("name", "values", "problem"), [
@@ -93,7 +93,7 @@ SCALED = {"full_attention": {"rope_type": "default", "rope_theta": 1e4}, "slidin
     ("mistral4", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.9}},
      r"partial_rotary_factor: is 0.9 .allowed: 0\.4"),
     ("step35", {"per_layer_config": {"1": {"num_attention_heads": 9}}}, "per_layer_config: is "),
-])  # fmt: skip
+])
 def test_parts_of_objects_that_are_refused(name: str, values: dict[str, Any], problem: str, tmp_path: Path) -> None:
     save_only(tmp_path, TABLE[name])
     old = json.loads((tmp_path / "config.json").read_text())
@@ -126,7 +126,7 @@ def test_folders_of_all_kinds_say_nothing_that_is_not_read(tmp_path: Path, caplo
 def test_keys_of_gguf_are_named_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     mine = {"general.mine": 1, "tokenizer.ggml.mine": 1, "qwen3.mine": 1, "general.sampling.mirostat": 2}
     known = {"general.license.name": "x", "general.source.url": "x", "tokenizer.chat_template.tools": "x",
-             "general.base_model.0.name": "x", "split.mine": 1, "general.sampling.xtc_probability": 0.0}  # fmt: skip
+             "general.base_model.0.name": "x", "split.mine": 1, "general.sampling.xtc_probability": 0.0}
     with GGUFFile.open(tiny.write(tmp_path / "m.gguf", keys=known | mine)) as file:
         assert read_model(file).hparams == read_model(file).hparams
     (line,) = [r.getMessage() for r in caplog.records if SAID in r.getMessage()]
@@ -143,7 +143,7 @@ def test_what_the_gguf_package_lists_is_known() -> None:
 @pytest.mark.parametrize(("said", "temperature"), [
     ({"do_sample": False}, 0.0), ({"do_sample": False, "temperature": 0.6}, 0.0),
     ({"do_sample": True, "temperature": 0.5}, 0.5), ({"do_sample": None}, None), ({"top_k": 5}, None),
-])  # fmt: skip
+])
 def test_a_model_that_does_not_draw_takes_the_most_likely_token(
     tmp_path: Path, said: dict[str, Any], temperature: float | None
 ) -> None:

@@ -22,7 +22,7 @@ from tests.models.checkpoints import BASE, Case
 EXPERTS = {
     "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64,
     "norm_topk_prob": True,
-}  # fmt: skip
+}
 GEMMA3 = "Gemma3ForCausalLM"
 USED = {"use_sliding_window": True, "sliding_window": 64}
 WITH_WINDOWS = [
@@ -33,7 +33,7 @@ KEYS: list[dict[str, Any]] = [
     {**USED, "max_window_layers": 2}, {**USED, "layer_types": ["full_attention"] * 2},
     {**USED, "layer_types": ["full_attention", "sliding_attention"]},
     {"use_sliding_window": True, "max_window_layers": 0},
-]  # fmt: skip
+]
 
 
 def of_transformers(config: Any) -> int | None:
@@ -61,7 +61,7 @@ def test_llama_has_none() -> None:
 @pytest.mark.parametrize("keys", [
     {}, {"sliding_window_pattern": 2}, {"sliding_window_pattern": 1}, {"layer_types": ["full_attention"] * 8},
     {"sliding_window": 7, "layer_types": ["full_attention", *["sliding_attention"] * 7]},
-])  # fmt: skip
+])
 def test_windows_of_gemma_are_those_of_transformers(keys: dict[str, Any]) -> None:
     theirs = transformers.Gemma3TextConfig(**keys, num_hidden_layers=8)
     config = Config({**BASE, "architectures": [GEMMA3], **keys, "num_hidden_layers": 8}, "c")
@@ -79,7 +79,7 @@ def test_windows_of_gemma_are_those_of_transformers(keys: dict[str, Any]) -> Non
     ({"hidden_activation": "silu"}, ["hidden_activation", "gelu_pytorch_tanh"]),
     ({"query_pre_attn_scalar": 0}, ["query_pre_attn_scalar"]), ({"sliding_window_pattern": 0}, ["pattern"]),
     ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, ["rope_type", "yarn", "default, linear"]),
-])  # fmt: skip
+])
 def test_what_gemma_has_not(values: dict[str, Any], says: list[str]) -> None:
     config = Config({**BASE, "architectures": [GEMMA3], **values}, "c")
     with pytest.raises(ModelError) as caught:
@@ -91,7 +91,7 @@ def test_what_gemma_has_not(values: dict[str, Any], says: list[str]) -> None:
     ({"partial_rotary_factor": 1.5}, ["partial_rotary_factor", "1.5"]),
     ({"rope_parameters": {"rope_type": "yarn"}}, ["rope_type", "yarn", "longrope"]),
     ({"rope_scaling": {"type": "su", "short_factor": [1.0], "long_factor": [1.0]}}, ["original_max_position"]),
-])  # fmt: skip
+])
 def test_what_phi_has_not(values: dict[str, Any], says: list[str]) -> None:
     config = Config({**BASE, "architectures": ["Phi3ForCausalLM"], **values}, "c")
     with pytest.raises(ModelError) as caught:

@@ -56,7 +56,7 @@ def test_what_a_configuration_adds(tmp_path: Path) -> None:
     """The name of the token that ends a text, and tokens behind; "\\n\\n" is the one of the file, not one more."""
     end = "<|rwkv_tokenizer_end_of_text|>"
     added = {"0": {"content": end, "special": True}, "300": {"content": "\n\n", "special": True},
-             "301": {"content": "<|tool|>", "special": True}, "302": {"content": "plain"}}  # fmt: skip
+             "301": {"content": "<|tool|>", "special": True}, "302": {"content": "plain"}}
     folder_of(tmp_path, added_tokens_decoder=added, eos_token="\n\n", bos_token=end, chat_template="{{ 'a' }}")
     with open_model_file(tmp_path) as file:
         tokenizer = Tokenizer.from_metadata(file.metadata)
@@ -78,7 +78,7 @@ def test_what_a_configuration_adds(tmp_path: Path) -> None:
     (lambda found: [*found, "267 'ab' 2"], "has a token twice"),
     (lambda found: [*found, "0 'x!' 2"], "has a token 0"),
     (lambda found: [*found, "9999999 'x!' 2"], "has a token 9999999"),
-])  # fmt: skip
+])
 def test_lines_that_are_no_tokens(tmp_path: Path, changed: Any, message: str) -> None:
     path = tmp_path / FILE
     path.write_text("\n".join(changed(lines([*BYTES, *WORDS]))) + "\n", encoding="utf-8")

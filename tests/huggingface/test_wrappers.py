@@ -36,11 +36,11 @@ from tests.sampling import slow
 VISION = {
     "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28,
     "patch_size": 14,
-}  # fmt: skip
+}
 OF_LLAMA4 = {
     "vision_output_dim": 32, "projector_input_dim": 32, "projector_output_dim": 32,
     "vision_feature_select_strategy": "default",
-}  # fmt: skip
+}
 PIXTRAL = {**VISION, "model_type": "pixtral", "head_dim": 16}
 KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "gemma3": ("Gemma3", {"head_dim": 64, "sliding_window": WINDOW}, VISION, "gemma3"),
@@ -57,7 +57,7 @@ KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "qwen3-vl-moe": ("Qwen3VLMoe", TABLE["qwen3vlmoe"].options, PICTURES["Qwen3VLMoeConfig"], "qwen3vlmoe"),
     "hunyuan-vl": ("HunYuanVL", TABLE["hunyuan_vl"].options, PICTURES["HunYuanVLConfig"], "hunyuan_vl"),
     "paddleocr-vl": ("PaddleOCRVL", TABLE["paddleocr"].options, PICTURES["PaddleOCRVLConfig"], "paddleocr"),
-}  # fmt: skip
+}
 
 
 def save(folder: Path, kind: str) -> Any:
@@ -125,7 +125,7 @@ def test_values_of_the_text_model_beside_the_others(tmp_path: Path) -> None:
     save_file({
         name.replace("model.language_model.", "model.").replace("model.visual.", "visual."): tensor
         for name, tensor in load_file(path).items()
-    }, path)  # fmt: skip
+    }, path)
     with open_model_file(tmp_path) as file:
         np.testing.assert_array_equal(logits(file, ReferenceBackend(), TOKENS[:9], at_once=True), want)
 
@@ -133,7 +133,7 @@ def test_values_of_the_text_model_beside_the_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("kind", "rope"), [
     ("hunyuan-vl", {"type": "xdrope", "alpha": 50.0, "beta_fast": 32, "factor": 1.0, "xdrope_section": [8, 8, 8, 8]}),
     ("paddleocr-vl", {"type": "default", "rope_type": "default", "mrope_section": [8, 12, 12]}),
-])  # fmt: skip
+])
 def test_published_words(tmp_path: Path, kind: str, rope: dict[str, Any]) -> None:
     """Those of the text model beside the others, and the rope as it is called there."""
     save(tmp_path, kind)
@@ -155,7 +155,7 @@ def test_published_words(tmp_path: Path, kind: str, rope: dict[str, Any]) -> Non
     ("paddleocr-vl", {"sliding_window": 4}, "sliding_window"),
     ("paddleocr-vl", {"rope_is_neox_style": False}, "rope_is_neox_style"),
     ("paddleocr-vl", {"rope_parameters": {"mrope_section": [8, 8, 8]}}, "paddleocr.rope.dimension_sections"),
-])  # fmt: skip
+])
 def test_text_models_that_are_not_computed(tmp_path: Path, kind: str, values: dict[str, Any], field: str) -> None:
     save(tmp_path, kind)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -176,7 +176,7 @@ def test_an_output_matrix_that_is_no_embedding(gemma: Path) -> None:
 @pytest.mark.parametrize(("config", "says"), [
     ({"text_config": {"model_type": "gemma2"}}, r"text_config: is of kind .*gemma2.*model_type gemma3_text"),
     ({"text_config": [1]}, "text_config: is list"),
-])  # fmt: skip
+])
 def test_what_is_no_text_model(gemma: Path, config: dict[str, Any], says: str) -> None:
     edit(gemma, "config.json", **config)
     with pytest.raises(ModelError, match=says):

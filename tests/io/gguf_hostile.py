@@ -82,7 +82,7 @@ VALUES = [
     _alignment(48),
     _alignment(1 << 21),
     _pair("alignment a float", pair("general.alignment", F32, 32.0), 29, "general.alignment", "F32"),
-]  # fmt: skip
+]
 
 TENSORS = [
     _info("name not UTF-8", info(b"\xff", [8]), 8, "tensor 1 of 1 name", "UTF-8"),
@@ -107,6 +107,6 @@ TENSORS = [
             AFTER_ARCH + len(WEIGHT) + D + 16, "tensor 'b' offset", "overlaps tensor 'a'"),
     Hostile("the same bytes twice", gguf([ARCH], [WEIGHT, info("b", [8, 2])], DATA * 2),
             AFTER_ARCH + len(WEIGHT) + D + 4 + 16 + 4, "tensor 'b' offset", "overlaps tensor 'a'"),
-]  # fmt: skip
+]
 
 CORPUS = HEADERS + VALUES + TENSORS

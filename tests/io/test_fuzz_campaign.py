@@ -35,7 +35,7 @@ def test_faults_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     args = argparse.Namespace(
         target="headers", module="faulty_target", count=6, first=0, seed=0, workers=1, seconds=HANG_S, limit=0.1,
         findings=tmp_path,
-    )  # fmt: skip
+    )
     counts: Counter[str] = Counter()
     found = dict(campaign.campaign(args, counts))
     assert set(found) == {"error", "crash", "hang", "slow"}

@@ -27,7 +27,7 @@ _changes = st.one_of(
         lambda at, other, start, n: lambda data: target.splice(data, at, other, start, n),
         _at, st.sampled_from(SEEDS), _at, st.integers(0, 256),
     ),
-)  # fmt: skip
+)
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from octavo.io.gguf import GGUFFile, ValueType
 DTYPES = {
     b.U8: "u1", b.I8: "i1", b.U16: "u2", b.I16: "i2", b.U32: "u4", b.I32: "i4",
     b.U64: "u8", b.I64: "i8", b.F32: "f4", b.F64: "f8",
-}  # fmt: skip
+}
 
 
 def write(path: Path, data: bytes) -> Path:
@@ -109,7 +109,7 @@ def test_wrong_type_and_missing_key(path: Path, accessor: str, key: str, found: 
     pairs = [
         b.pair("i", b.U32, 1), b.pair("f", b.F32, 1.0), b.pair("b", b.BOOL, True), b.pair("s", b.STRING, "x"),
         b.raw_pair("a", b.ARRAY, b.array(b.U32, [1])),
-    ]  # fmt: skip
+    ]
     with GGUFFile.open(write(path, b.gguf(pairs))) as file:
         get = getattr(file.metadata, f"get_{accessor}")
         with pytest.raises(GGUFError, match=rf"key '{key}': stored as {found} \(allowed: {wanted}\)") as caught:

@@ -16,7 +16,7 @@ COUNT = 3
 
 
 def shard(no: int, *, said: int | None = None, count: int = COUNT, total: int = COUNT, arch: str = "llama",
-          tensor: str | None = None) -> bytes:  # fmt: skip
+          tensor: str | None = None) -> bytes:
     """Shard `no` with one tensor of eight values `no`."""
     pairs = [
         b.pair("split.no", b.U16, no if said is None else said),

@@ -76,7 +76,7 @@ def test_the_gguf_package_reads_it(path: Path) -> None:
         (np.array([1, 2], dtype=">i2"), "array of 2 I16"), (np.zeros(2, np.float16), "array of 2 F32"),
     ],
     ids=repr,
-)  # fmt: skip
+)
 def test_types_that_values_take(path: Path, value: Any, stored: str) -> None:
     write_gguf(path, "llama", {"k": value}, [])
     with GGUFFile.open(path) as file:
@@ -106,7 +106,7 @@ _values = st.one_of(
     _integers, _floats, st.booleans(), _texts, st.binary(max_size=20),
     st.lists(st.integers(-(1 << 31), (1 << 31) - 1), min_size=1), st.lists(_floats, min_size=1),
     st.lists(st.booleans(), min_size=1), st.lists(st.binary(max_size=20), min_size=1),
-)  # fmt: skip
+)
 
 
 @settings(deadline=None)

@@ -34,7 +34,7 @@ def test_names(text: str, name: HubName) -> None:
     ["demo", "model.gguf", "./a/b", "/a/b", "../a", "a/../b", "a/b/c", "a/b.gguf", "a/b.safetensors", "a/", "~/a",
      "a--b/c", "a/b:../../x", "a/b@../x", "a/b:", "a/b@", "https://example.com/a/b", "a b/c",
      "a\\b", f"a/{'b' * 97}", ""],
-)  # fmt: skip
+)
 def test_what_is_no_name(text: str) -> None:
     assert parse(text) is None
 
@@ -50,7 +50,7 @@ def files(**sizes: int) -> list[RepoFile]:
         ("m-bf16", "BF16"), ("gpt-oss-20b-mxfp4", "MXFP4"), ("qwen2.5-0.5b-instruct-fp16", "FP16"),
         ("m-TQ1_0", "TQ1_0"), ("Q8_0/m", "Q8_0"), ("Q2Q-model", "Q2Q-model"), ("model", "model"),
     ],
-)  # fmt: skip
+)
 def test_quantizations(stem: str, label: str) -> None:
     (found,) = variants([RepoFile(f"{stem}.gguf", 1)])
     assert found.label == label
@@ -70,7 +70,7 @@ def test_what_lies_beside_models_is_none() -> None:
 
 def test_a_checkpoint_has_its_weights_once_and_its_config_last() -> None:
     names = ("config.json", "model.safetensors", "consolidated.safetensors", "tokenizer.json", "original/p.safetensors",
-             "README.md", "model.bin")  # fmt: skip
+             "README.md", "model.bin")
     (found,) = variants(RepoFile(name, 1) for name in names)
     assert [entry.name for entry in found.files] == ["tokenizer.json", "model.safetensors", "config.json"]
     assert found.path("/snapshot") == "/snapshot"
@@ -107,7 +107,7 @@ SIZES = {"m-Q2_K": 2, "m-Q4_K_M": 4, "m-Q8_0": 8, "m-F16": 16}
     ("what", "free", "label"),
     [(None, None, "Q4_K_M"), (None, 100, "Q4_K_M"), (None, 3, "Q2_K"), ("q8_0", 3, "Q8_0"),
      ("m-F16.gguf", 3, "F16"), ("m-f16", 1, "F16")],
-)  # fmt: skip
+)
 def test_the_usual_one_or_the_largest_that_fits(what: str | None, free: int | None, label: str) -> None:
     assert choose(HubName("a/b", what), variants(files(**SIZES)), free).label == label
 

@@ -32,7 +32,7 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     weights = {
         "a": torch.randn(3, 5), "b": torch.randn(2, 4, 6).half(), "c": torch.randn(7).bfloat16(),
         "d": torch.randn(2).double(), "e": torch.tensor(3.0),
-    }  # fmt: skip
+    }
     save_file(weights, path, metadata={"format": "pt"})
     opened = SafetensorsFile.open(path)
     assert set(opened.tensors) == set(weights)
@@ -71,7 +71,7 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     (b"{nonsense", "header: is not JSON"),
     (b"[" * 50_000, "JSON"),
     (b'{"\xff": 1}', "not UTF-8"),
-])  # fmt: skip
+])
 def test_headers_that_are_wrong(tmp_path: Path, header: Any, says: str) -> None:
     path = file(tmp_path, header)
     with pytest.raises(FileError) as error:

@@ -63,7 +63,7 @@ SOURCES = {
     "s8": (simd.load_s8x16, BYTES, np.arange(256).astype(np.int8).astype(np.float32)),
     "exponent": (simd.load_exponent_x16, BYTES,
                  np.r_[0, 2.0 ** np.arange(-126, 128), np.inf].astype(np.float32)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.usefixtures("means")

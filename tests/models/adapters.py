@@ -21,7 +21,7 @@ PREFIX = "base_model.model."
 NO_MODULES = (
     "norm", "embed", "conv", "vision", "visual", "vit_", "wte", "wpe", "ln_", "tok_emb", "position", "_coefs",
     "vit.", "mlp_AR",
-)  # fmt: skip
+)
 """What names of tensors have that belong to no linear layer of the text model."""
 
 Factors = tuple[F32, F32]
@@ -74,7 +74,7 @@ def merged_folder(
 def write_lora_gguf(
     path: Path, pairs: Mapping[str, Factors], architecture: str = "llama", alpha: float | None = ALPHA,
     stored: Callable[[F32, str], Any] = lambda values, name: values, **keys: Any,
-) -> Path:  # fmt: skip
+) -> Path:
     """A GGUF file with factors of weights, by GGUF's names; of a token embedding a is [V, r], and b [K, r]."""
     tensors = {
         name: stored(np.ascontiguousarray(values), name)

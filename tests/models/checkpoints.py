@@ -21,7 +21,7 @@ VOCAB = 320
 BASE = {
     "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "vocab_size": VOCAB, "max_position_embeddings": 512, "rms_norm_eps": 1e-5,
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True)
@@ -44,29 +44,29 @@ def scaled(kind: str, **more: Any) -> dict[str, Any]:
 
 LLAMA3_ROPE = {
     "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
-}  # fmt: skip
+}
 LONGROPE = {"pad_token_id": None, "rope_parameters": {
     "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
     "short_factor": [1 + i / 8 for i in range(24)], "long_factor": [2 + i / 2 for i in range(24)],
-}}  # fmt: skip
+}}
 GEMMA3 = {
     "head_dim": 64, "sliding_window": 20, "query_pre_attn_scalar": 40, "final_logit_softcapping": 3.0,
     "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6},
                         "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0}},
     "layer_types": ["sliding_attention", "full_attention"],
-}  # fmt: skip
+}
 
 
 def longrope_keys(original: int) -> dict[str, Any]:
     """What llama.cpp writes of a longrope: its tensors say that it is one."""
     factor = float(np.sqrt(1 + np.log(512 / original) / np.log(original)))
     return {"rope.dimension_count": 48, "rope.scaling.original_context_length": original,
-            "rope.scaling.attn_factor": factor}  # fmt: skip
+            "rope.scaling.attn_factor": factor}
 
 
 QWEN_VISION = {
     "hidden_size": 32, "intermediate_size": 32, "depth": 1, "num_heads": 2, "patch_size": 14, "out_hidden_size": 128,
-}  # fmt: skip
+}
 PICTURES: dict[str, dict[str, Any]] = {
     "Qwen2VLConfig": {"depth": 1, "embed_dim": 32, "num_heads": 2, "patch_size": 14, "hidden_size": 128},
     "Qwen2_5_VLConfig": {**QWEN_VISION, "fullatt_block_indexes": [0]},
@@ -80,7 +80,7 @@ PICTURES: dict[str, dict[str, Any]] = {
         "out_hidden_size": 128},
     "PaddleOCRVLConfig": {
         "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28},
-}  # fmt: skip
+}
 """Of configurations of models that take pictures too, what makes these; a case's options are the text model's."""
 
 UNMAPPED = {"Mistral4Config": "Mistral4ForCausalLM"}
@@ -120,7 +120,7 @@ CASES = {
                            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]},
                           {"attention.sliding_window": 20, "attention.sliding_window_pattern": [False, True, True],
                            "rope.scaling.type": "linear", "rope.scaling.factor": 8.0}),
-}  # fmt: skip
+}
 
 NAMES = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
@@ -128,11 +128,11 @@ NAMES = {
     "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
     "block_sparse_moe.gate": "ffn_gate_inp", "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
-}  # fmt: skip
+}
 GEMMA_NAMES = {
     **NAMES, "post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
     "post_feedforward_layernorm": "post_ffw_norm",
-}  # fmt: skip
+}
 
 
 REBUILDS: dict[str, Callable[[Any], None]] = {"deci": rebuild, "plamo3": rebuild_plamo3, "rwkv7": rebuild_rwkv7}
@@ -246,7 +246,7 @@ def metadata(case: Case, cfg: Any) -> dict[str, Any]:
         "attention.layer_norm_rms_epsilon": float(cfg.rms_norm_eps),
         "rope.freq_base": float(rope_of(cfg)["rope_theta"]), "rope.dimension_count": head_dim,
         **case.metadata,
-    }  # fmt: skip
+    }
     return {f"{case.arch}.{k}": v for k, v in keys.items()}
 
 

@@ -20,7 +20,7 @@ from tests.models import jina_bert, neo_bert
 SIZES = {
     "hidden_size": 128, "intermediate_size": 96, "num_attention_heads": 2, "vocab_size": 320, "num_hidden_layers": 2,
     "max_position_embeddings": 256,
-}  # fmt: skip
+}
 MODULE = "sentence_transformers.models."
 
 
@@ -57,11 +57,11 @@ def modern_bert() -> tokenizers.Tokenizer:
 MODERN = {
     "num_hidden_layers": 4, "local_attention": 16, "pad_token_id": 0, "bos_token_id": 304, "cls_token_id": 304,
     "eos_token_id": 305, "sep_token_id": 305,
-}  # fmt: skip
+}
 LLAMA3_ROPE = {
     "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
-}  # fmt: skip
+}
 TWO_ENDS = {"bos_token_id": 304, "eos_token_id": 305, "pad_token_id": 0}
 KINDS = {
     "bert": Kind("BertModel", "BertConfig", "cls_token", tokenizer=partial(word_piece, 320)),
@@ -89,7 +89,7 @@ KINDS = {
     "qwen3": Kind("Qwen3Model", "Qwen3Config", "lasttoken", {
         "num_key_value_heads": 1, "head_dim": 64, "architectures": ["Qwen3ForCausalLM"], "tie_word_embeddings": True,
     }),
-}  # fmt: skip
+}
 
 
 class LlamaBidirectionalModel(transformers.EuroBertModel):  # type: ignore[misc]
@@ -152,12 +152,12 @@ def save(folder: Path, kind: Kind) -> Saved:
         write(folder / f"{i}_Dense", "config.json", {
             "in_features": width, "out_features": out, "bias": False,
             "activation_function": "torch.nn.modules.linear.Identity",
-        })  # fmt: skip
+        })
         save_file({"linear.weight": dense[-1]}, folder / f"{i}_Dense" / "model.safetensors")
     modules.append(("9_Normalize", "Normalize"))
     write(folder, "modules.json", [
         {"idx": i, "name": str(i), "path": path, "type": MODULE + name} for i, (path, name) in enumerate(modules)
-    ])  # fmt: skip
+    ])
     (folder / "1_Pooling").mkdir()
     write(folder / "1_Pooling", "config.json", {f"pooling_mode_{kind.pooling}": True, "pooling_mode_max_tokens": False})
     return Saved(model, tokenizer, dense)

@@ -31,7 +31,7 @@ class Layer(nn.Module):
         self.mlp = nn.ModuleDict({
             "gated_layers": nn.Linear(d, 2 * f, bias=False), "wo": nn.Linear(f, d),
             "layernorm": nn.LayerNorm(d, eps=eps),
-        })  # fmt: skip
+        })
         self.heads = config.num_attention_heads
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -55,7 +55,7 @@ class JinaBertModel(transformers.PreTrainedModel):
         self.embeddings = nn.ModuleDict({
             "word_embeddings": nn.Embedding(config.vocab_size, d), "token_type_embeddings": nn.Embedding(2, d),
             "LayerNorm": nn.LayerNorm(d, eps=config.layer_norm_eps),
-        })  # fmt: skip
+        })
         self.encoder = nn.ModuleDict({"layer": nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))})
 
     def forward(self, ids: torch.Tensor) -> Any:

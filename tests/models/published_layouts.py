@@ -42,13 +42,13 @@ def exaone(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str,
         "architectures": ["ExaoneForCausalLM"], "num_layers": config["num_hidden_layers"], "num_hidden_layers": None,
         "activation_function": "silu", "hidden_act": None, "layer_norm_epsilon": config["rms_norm_eps"],
         "rms_norm_eps": None,
-    }  # fmt: skip
+    }
     return renamed(tensors, {
         "model.layers": "transformer.h", "model.embed_tokens": "transformer.wte", "model.norm": "transformer.ln_f",
         "self_attn.o_proj": "attn.attention.out_proj", "self_attn": "attn.attention", "mlp.gate_proj": "mlp.c_fc_0",
         "mlp.up_proj": "mlp.c_fc_1", "mlp.down_proj": "mlp.c_proj", "input_layernorm": "ln_1",
         "post_attention_layernorm": "ln_2",
-    }), changes  # fmt: skip
+    }), changes
 
 
 def bailingmoe2(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -57,13 +57,13 @@ def bailingmoe2(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict
         "architectures": ["BailingMoeV2ForCausalLM"], "num_experts": config["n_routed_experts"],
         "n_routed_experts": None, "num_shared_experts": config["n_shared_experts"], "n_shared_experts": None,
         "score_function": "sigmoid", "norm_head": False, "moe_router_enable_expert_bias": True,
-    }  # fmt: skip
+    }
     tensors = joined(tensors, lambda *parts: torch.cat(parts), "attention.query_key_value")
     return renamed(tensors, {
         "embed_tokens": "word_embeddings", "self_attn.o_proj": "attention.dense",
         "self_attn.q_norm": "attention.query_layernorm", "self_attn.k_norm": "attention.key_layernorm",
         "gate.e_score_correction_bias": "gate.expert_bias",
-    }), changes  # fmt: skip
+    }), changes
 
 
 def deepseek(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -74,7 +74,7 @@ def deepseek(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[st
         "architectures": ["DeepseekForCausalLM"], "n_routed_experts": config["num_experts"], "num_experts": None,
         "n_shared_experts": config["shared_expert_intermediate_size"] // config["moe_intermediate_size"],
         "first_k_dense_replace": 1, "scoring_func": "softmax", "moe_layer_freq": 1,
-    }  # fmt: skip
+    }
     return renamed(kept | halved, {"shared_expert.": "shared_experts."}), changes
 
 
@@ -95,7 +95,7 @@ def bailingmoe(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[
         "architectures": ["BailingMoeForCausalLM"], "num_experts": config["num_experts"], "n_routed_experts": None,
         "num_shared_experts": changes["n_shared_experts"], "n_shared_experts": None, "first_k_dense_replace": 0,
         "norm_head": True, "use_bias": False, "use_qkv_bias": False,
-    }  # fmt: skip
+    }
     tensors = joined(tensors, lambda *parts: torch.cat(parts), "attention.query_key_value")
     tensors["lm_head.weight"] = tensors["lm_head.weight"] * torch.linspace(0.5, 3, config["hidden_size"])
     return renamed(tensors, {"embed_tokens": "word_embeddings", "self_attn.o_proj": "attention.dense"}), changes
@@ -121,34 +121,34 @@ def called(name: str) -> Remake:
 
 def plamo3(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     changes = {"architectures": ["Plamo3ForCausalLM"], **dict.fromkeys(LLAMAS), "hidden_activation": "swiglu",
-               "rope_theta": config["rope_parameters"]["rope_theta"]}  # fmt: skip
+               "rope_theta": config["rope_parameters"]["rope_theta"]}
     return renamed(tensors, {"model.layers.": "model.layers.layers."}), changes
 
 
 def kimi_linear(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """As its authors have it: transformers writes dense layers under another name, and kinds of layers otherwise."""
     words = {"linear_head_dim": "head_dim", "linear_num_heads": "num_heads",
-             "linear_conv_kernel_dim": "short_conv_kernel_size"}  # fmt: skip
+             "linear_conv_kernel_dim": "short_conv_kernel_size"}
     listed = {name: [i + 1 for i, kind in enumerate(config["layer_types"]) if kind == f"{of}_attention"]
-              for name, of in (("kda_layers", "linear"), ("full_attn_layers", "full"))}  # fmt: skip
+              for name, of in (("kda_layers", "linear"), ("full_attn_layers", "full"))}
     return {re.sub(r"block_sparse_moe\.(gate|up|down)_proj", r"mlp.\1_proj", name): x for name, x in tensors.items()}, {
         "linear_attn_config": {new: config[old] for old, new in words.items()} | listed, "mla_use_nope": True,
         "first_k_dense_replace": config["mlp_layer_types"].count("dense"), "moe_layer_freq": 1,
         "moe_router_activation_func": "sigmoid", "use_grouped_topk": True, "num_nextn_predict_layers": 0,
         **dict.fromkeys((*words, "layer_types", "mlp_layer_types")),
-    }  # fmt: skip
+    }
 
 
 def rwkv7(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
     """Of a Llama with other layers; what only Llama says goes."""
     words = ("rope_parameters", "attention_bias", "mlp_bias", "pretraining_tp", "rms_norm_eps", "num_attention_heads",
-             "num_key_value_heads")  # fmt: skip
+             "num_key_value_heads")
     mixed = {name: x[None, None] for name, x in tensors.items() if ".attn.x_" in name}
     return tensors | mixed, {
         "architectures": ["RWKV7ForCausalLM"], "model_type": "rwkv7", "hidden_act": "sqrelu", "norm_first": True,
         "norm_bias": True, "value_dim": [config["hidden_size"]] * config["num_hidden_layers"], "hidden_ratio": 4.0,
         "num_heads": config["hidden_size"] // config["head_dim"], "attn_mode": "chunk", **dict.fromkeys(words),
-    }  # fmt: skip
+    }
 
 
 def deci(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -156,7 +156,7 @@ def deci(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, A
     return tensors, {
         "architectures": ["DeciLMForCausalLM"], "block_configs": BLOCKS[: config["num_hidden_layers"]],
         "num_key_value_heads": None, "intermediate_size": None,
-    }  # fmt: skip
+    }
 
 
 def minicpm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str, Any]]:
@@ -177,7 +177,7 @@ def minicpm(tensors: Tensors, config: dict[str, Any]) -> tuple[Tensors, dict[str
         "scale_depth": config["residual_multiplier"] * config["num_hidden_layers"] ** 0.5,
         "dim_model_base": config["hidden_size"] / config["logits_scaling"],
         "num_experts": config.get("num_local_experts"), "num_local_experts": None,
-    }  # fmt: skip
+    }
 
 
 REMAKES: dict[str, Remake] = {

@@ -34,7 +34,7 @@ PLAIN = (
     *(f"conv1d_{n}.weight" for n in "qkv"), *(f"attn_{n}_norm.weight" for n in "qk"),
     "lerp_fused.weight", *(f"time_mix_{n}{i}.weight" for n in "wavg" for i in (1, 2)), "time_mix_first.weight",
     *(f"time_mix_decay_w{i}.weight" for i in (1, 2)),
-)  # fmt: skip
+)
 """Ends of names of matrices that no product quantizes, or whose rows are shorter than blocks of 256."""
 
 

@@ -43,7 +43,7 @@ ARCH = Architecture(
 def weights() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
     shapes = {"token_embd": (V, D), "output_norm": (D,), "output": (V, D), "blk.0.ffn_norm": (D,),
-              "blk.0.ffn_gate": (F, D), "blk.0.ffn_up": (F, D), "blk.0.ffn_down": (D, F)}  # fmt: skip
+              "blk.0.ffn_gate": (F, D), "blk.0.ffn_up": (F, D), "blk.0.ffn_down": (D, F)}
     return {f"{n}.weight": rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
 
 
@@ -51,7 +51,7 @@ def weights() -> dict[str, np.ndarray]:
 def path(tmp_path: Path, weights: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setitem(ARCHITECTURES, "toy", ARCH)
     keys = {"block_count": 1, "context_length": 16, "embedding_length": D, "feed_forward_length": F,
-            "attention.head_count": 2, "attention.layer_norm_rms_epsilon": 1e-5}  # fmt: skip
+            "attention.head_count": 2, "attention.layer_norm_rms_epsilon": 1e-5}
     write_gguf(tmp_path / "toy.gguf", "toy", {f"toy.{k}": v for k, v in keys.items()}, weights)
     return tmp_path / "toy.gguf"
 

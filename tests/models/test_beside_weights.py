@@ -53,7 +53,7 @@ OTHERS = {
     "qwen3": ("blk.0.attn_output.bias", "blk.1.ffn_up.bias", "output.bias", "blk.0.attn_qkv.weight"),
     "qwen3moe": ("blk.0.ffn_down_exps.bias", "blk.1.ffn_gate_shexp.weight", "blk.0.exp_probs_b.bias"),
     "llama": ("output.bias", "token_embd.scale", "blk.0.attn_norm.scale", "blk.0.attn_rot_embd.weight"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("arch", "name"), [(arch, name) for arch, names in OTHERS.items() for name in names])

@@ -132,7 +132,7 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "keys", "problem"), KEYS)
 def test_keys_that_are_refused(
     name: str, keys: dict[str, Any], problem: str, models: Models, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     path = rewritten(models[name].file, tmp_path / "m.gguf", keys, {})
     with GGUFFile.open(path) as file, pytest.raises(OctavoError, match=problem):
         read_model(file)

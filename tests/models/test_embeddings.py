@@ -114,7 +114,7 @@ def test_a_generating_model_embeds_if_it_is_told_how() -> None:
     ("config.json", {"is_decoder": True}, "is_decoder: is true"),
     ("config.json", {"type_vocab_size": 3}, "type_vocab_size: is .*3"),
     ("config.json", {"hidden_act": "relu"}, "hidden_act: is .*relu.* .allowed: gelu"),
-])  # fmt: skip
+])
 def test_what_is_refused(bert: Path, file: str, change: dict[str, object], message: str) -> None:
     path = bert / file
     folders.edit(path.parent, path.name, **change)
@@ -135,7 +135,7 @@ def test_what_is_refused(bert: Path, file: str, change: dict[str, object], messa
     ("1_Pooling/config.json", {"weights": 3}, "has a key 'weights'"),
     ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "model_type is SparseEncoder"),
     ("config_sentence_transformers.json", {"truncate_dim": 64}, "truncate_dim is 64"),
-])  # fmt: skip
+])
 def test_keys_of_modules_that_are_refused(bert: Path, file: str, change: dict[str, object], message: str) -> None:
     path = bert / file
     found = json.loads(path.read_text()) if path.exists() else {}
@@ -168,7 +168,7 @@ def test_a_longer_text_is_cut_as_sentence_transformers_does(bert: Path, caplog: 
     ({}, {"model_max_length": 64}, 64),
     ({"max_seq_length": None}, {"model_max_length": 10**30}, 256),
     ({"max_seq_length": 9999}, {}, 256),
-])  # fmt: skip
+])
 def test_how_long_texts_are_where_no_file_says(
     bert: Path, config: dict[str, object], tokenizer: dict[str, object], most: int
 ) -> None:
@@ -196,7 +196,7 @@ def test_newer_files_of_modules(bert: Path, caplog: pytest.LogCaptureFixture) ->
     folders.write(bert, "sentence_bert_config.json", {
         "transformer_task": "feature-extraction", "modality_config": {"text": text}, "processing_kwargs": {},
         "module_output_name": "token_embeddings", "unpad_inputs": None, "tokenizer_args": {"padding_side": "left"},
-    })  # fmt: skip
+    })
     (bert / "9_Normalize").mkdir()
     ends = {f"module_{end}_name": "sentence_embedding" for end in ("input", "output")}
     folders.write(bert / "9_Normalize", "config.json", ends)
@@ -256,7 +256,7 @@ def test_jina_embeddings_3_as_it_is_published(tmp_path: Path, caplog: pytest.Log
     ([{"path": "../x", "type": "a.Pooling"}], "lists"),
     ([{"path": "", "type": "sentence_transformers.models.LSTM"}], "lists a module 'LSTM'"),
     ([{"path": "2_Dense", "type": "a.Dense"}], "no_such|can't be opened|2_Dense"),
-])  # fmt: skip
+])
 def test_modules_that_are_refused(bert: Path, modules: object, message: str) -> None:
     folders.write(bert, "modules.json", modules)
     with pytest.raises(FileError, match=message):
@@ -280,7 +280,7 @@ def test_a_projection_for_a_model_that_has_none(bert: Path) -> None:
     ("llama-embed", "expert_count", 2, r"llama-embed.expert_count: 2 experts in llama-embed \(allowed: 0\)"),
     ("neo-bert", "attention.head_count_kv", 1, r"neo-bert.attention.head_count_kv: is 1 \(allowed: 2\)"),
     ("eurobert", "logit_scale", 2.0, r"eurobert.logit_scale: is 2.0, which Octavo does not compute eurobert with"),
-])  # fmt: skip
+])
 def test_files_of_what_is_not_computed(name: str, field: str, value: object, message: str, tmp_path: Path) -> None:
     save(tmp_path, KINDS[name])
     convert_checkpoint(tmp_path, tmp_path / "m.gguf", "F32")

@@ -119,7 +119,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "no numbers": ({"activation_sparsity_scale": [math.nan] * 6}, "activation_sparsity_scale: has 6 values, or some"),
     "no spreads": ({"activation_sparsity_scale": None}, "activation_sparsity_scale.*missing"),
     "no layer to read": ({"attention.shared_kv_layers": 4}, "shared_kv_layers: is 4, which leaves layers without one"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -136,7 +136,7 @@ WORDS: dict[str, tuple[dict[str, Any], str]] = {
     "parts": ({"activation_sparsity_pattern": [1.0] * 6}, "activation_sparsity_pattern: is"),
     "a part for all": ({"activation_sparsity_pattern": 0.5}, "activation_sparsity_pattern: is '0.5'"),
     "streams": ({"altup_num_inputs": 3}, "tensor .*altup_router.weight.: shape"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WORDS)

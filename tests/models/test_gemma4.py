@@ -132,7 +132,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "too few layers": ({"feed_forward_length": [96, 96]}, "feed_forward_length: has 2 values"),
     "no layer to read": ({"attention.shared_kv_layers": 4}, "shared_kv_layers: is 4, which leaves layers without one"),
     "all layers read": ({"attention.shared_kv_layers": 6}, "shared_kv_layers: 6 is out of range"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -150,7 +150,7 @@ WORDS: dict[str, tuple[dict[str, Any], str]] = {
         "sliding_attention": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2}}}, "has rope_type 'linear'"),
     "layers unlike": ({"per_layer_config": {"2": {"head_dim": 128}, "5": {"head_dim": 64}}}, "per_layer_config: is"),
     "other words": ({"per_layer_config": {str(i): {"sliding_window": 3} for i in (2, 5)}}, "per_layer_config: is"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WORDS)

@@ -60,7 +60,7 @@ U32_MAX = 2**32 - 1
 SIZES = {
     "block_count": "", "embedding_length": "", "feed_forward_length": "", "attention.head_count": "",
     "attention.head_count_kv": "", "attention.key_length": "", "context_length": "",
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("value", [0, -1, U32_MAX, 2**63])
@@ -121,7 +121,7 @@ CONTRADICTIONS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "the largest heads": (
         {"attention.key_length": 1 << 14, "attention.value_length": 1 << 14}, ("tensor blk.0.attn_q.weight",),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CONTRADICTIONS)
@@ -138,7 +138,7 @@ EXPERTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "more used than there are": ({"expert_used_count": 5}, ("expert_used_count", "5 of 4 experts", "1 to 4")),
     "more than there are": ({"expert_count": 5}, ("tensor blk.0.ffn_gate_inp.weight", "[5, 264]")),
     "of another size": ({"expert_feed_forward_length": 32}, ("tensor blk.0.ffn_gate_exps.weight", "[4, 32, 264]")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", EXPERTS)
@@ -153,7 +153,7 @@ WRONG_TYPES = [
     ("attention.head_count", [4.0, 4.0]), ("attention.value_length", "16"), ("rope.freq_base", 10000),
     ("rope.dimension_count", 16.0), ("rope.scaling.type", 1), ("rope.scaling.original_context_length", "4"),
     ("attention.layer_norm_rms_epsilon", "small"), ("expert_count", 0.0),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("field", "value"), WRONG_TYPES, ids=str)

@@ -122,7 +122,7 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
 @pytest.mark.parametrize(("name", "keys", "field", "message"), REFUSED, ids=lambda x: x if isinstance(x, str) else "")
 def test_keys_that_do_not_fit(
     tmp_path: Path, name: str, keys: dict[str, Any], field: str, message: str
-) -> None:  # fmt: skip
+) -> None:
     path = written(tmp_path / "hf", tmp_path / "m.gguf", name, keys)
     refused(path, ModelError, field, message)
 
@@ -283,7 +283,7 @@ def test_older_words_of_granite(tmp_path: Path) -> None:
     """Kinds of layers as published folders name them, and a limit that JSON has no number for."""
     want = saved(tmp_path / "hf", TABLE["granitehybrid"])
     older = {"layer_types": ["mamba", "attention", "mamba"], "time_step_limit": [0.0, float("inf")],
-             "mamba_d_head": "auto"}  # fmt: skip
+             "mamba_d_head": "auto"}
     folders.edit(tmp_path / "hf", "config.json", **older)
     with open_model_file(tmp_path / "hf") as file:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
@@ -296,7 +296,7 @@ def test_older_words_of_nemotron(tmp_path: Path, name: str, pattern: str) -> Non
     options = TABLE[name].options | {"layers_block_type": [kinds[letter] for letter in pattern]}
     want = saved(tmp_path / "hf", replace(TABLE[name], options=options))
     older = {"layers_block_type": None, "hybrid_override_pattern": pattern, "num_hidden_layers": 4,
-             "head_dim": None, "attention_head_dim": 64, "time_step_limit": [0.0, float("inf")]}  # fmt: skip
+             "head_dim": None, "attention_head_dim": 64, "time_step_limit": [0.0, float("inf")]}
     folders.edit(tmp_path / "hf", "config.json", **older)
     with open_model_file(tmp_path / "hf") as file:
         assert file.metadata.get_str("general.architecture") == name

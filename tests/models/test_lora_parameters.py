@@ -73,7 +73,7 @@ CASES = [
     slow(("nemotron_h_moe", OLD, ("up_proj", "down_proj"))), slow(("qwen3moe", NEW, ("down_proj",))),
     slow(("granitemoe", NEW, BOTH)), slow(("phimoe", NEW, BOTH)), slow(("minimax-m2", NEW, BOTH)),
     slow(("gemma4-moe", NEW, ("gate_up_proj",))), slow(("qwen35moe", NEW, BOTH)), slow(("mixtral", NEW, BOTH)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("name", "version", "wanted"), CASES)

@@ -22,7 +22,7 @@ KEYS = {
     if isinstance(value, str)
 } | {f"{{arch}}.{key}" for key in (  # of llama.cpp, newer than the package
     "hidden_activation", "classifier.pooling_type", "attention.recurrent_layers", "attention.value_scale",
-)}  # fmt: skip
+)}
 
 
 NEWER: dict[str, tuple[str, ...]] = {"deepseek2": ("nextn.",), "bitnet": ("attn_sub", "ffn_sub"), "step35": ("nextn.",)}
@@ -37,7 +37,7 @@ CHANGED = {
         "ffn": "feed_forward", "attn": "attention", "feed_forward_norm": "ln2", "g_norm": "ln_x",
         "_lora.lora.0": "1", "_lora.lora.2.bias": "0", "_lora.lora.2": "2",
     },
-}  # fmt: skip
+}
 """By architecture, what converters change of names of modules before they look them up, in this order."""
 
 

@@ -110,7 +110,7 @@ def test_files_of_mimo2_with_joined_matrices_and_layers_that_guess_tokens(models
     keys = {
         "block_count": 4, "nextn_predict_layers": 1, "attention.head_count_kv": [1, 2, 2, 2],
         "attention.sliding_window_pattern": [0, 1, 1, 1],
-    }  # fmt: skip
+    }
     with GGUFFile.open(rewritten(model.file, tmp_path / "m.gguf", keys, tensors)) as file:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), model.want[: len(FEW)]) < 1e-4
 
@@ -131,7 +131,7 @@ def test_folders_of_mimo2_in_the_words_of_its_authors(tmp_path: Path) -> None:
         partial_rotary_factor=0.25, layernorm_epsilon=1e-5, sliding_window_size=WINDOW - 1, swa_head_dim=64,
         swa_v_head_dim=48, swa_num_attention_heads=2, n_shared_experts=None, routed_scaling_factor=None,
         scoring_func="sigmoid", topk_method="noaux_tc", add_swa_attention_sink_bias=True,
-    )  # fmt: skip
+    )
     assert any(name.endswith("self_attn.attention_sink_bias") for name in load_file(tmp_path / "model.safetensors"))
     with open_model_file(tmp_path) as file:
         assert error(logits(file, ReferenceBackend(), FEW, at_once=True), want[: len(FEW)]) < 1e-4
@@ -142,7 +142,7 @@ def test_folders_of_step_in_the_words_of_its_authors(tmp_path: Path) -> None:
     want, path = saved(tmp_path, TABLE["step35"]), tmp_path / "model.safetensors"
     config = json.loads((tmp_path / "config.json").read_text())["text_config"]
     names = ("share_expert_dim", "sliding_window", "moe_intermediate_size", "hidden_size", "intermediate_size",
-             "vocab_size", "num_hidden_layers", "head_dim", "rms_norm_eps", "max_position_embeddings")  # fmt: skip
+             "vocab_size", "num_hidden_layers", "head_dim", "rms_norm_eps", "max_position_embeddings")
     words = {key: config[key] for key in names} | {
         "architectures": ["Step3p5ForCausalLM"], "model_type": "step3p5", "num_attention_heads": 2,
         "num_attention_groups": 1, "attention_other_setting": {
@@ -152,13 +152,13 @@ def test_folders_of_step_in_the_words_of_its_authors(tmp_path: Path) -> None:
         "moe_router_activation": "sigmoid", "moe_router_scaling_factor": 1.5, "norm_expert_weight": True,
         "use_head_wise_attn_gate": True, "swiglu_limits": [0.0, 0.0, 0.5, 0.0], "num_nextn_predict_layers": 1,
         "swiglu_limits_shared": [0.3, 0.4, None, None],
-    }  # fmt: skip
+    }
     (tmp_path / "config.json").write_text(json.dumps(words))
     text = {name: x for name, x in load_file(path).items() if "vision" not in name and "vit_" not in name}
     assert any(name.endswith("moe.router_bias") for name in text)
     last = {"enorm.weight": torch.zeros(128), "transformer.shared_head.norm.weight": torch.zeros(128),
             "transformer.shared_head.output.weight": torch.zeros(320, 128),
-            "self_attn.q_proj.weight": torch.zeros(192, 128)}  # fmt: skip
+            "self_attn.q_proj.weight": torch.zeros(192, 128)}
     save_file(text | {f"model.layers.3.{name}": x for name, x in last.items()}, path)
     convert_checkpoint(tmp_path, tmp_path / "m.gguf", "F32")
     for opened in (tmp_path, tmp_path / "m.gguf"):
@@ -188,7 +188,7 @@ def test_folders_of_bitnet_with_ternary_weights(kind: str, tmp_path: Path) -> No
         save_file(load_file(path) | stored, path)
     edit(tmp_path, "config.json", quantization_config={
         "quant_method": "bitnet", "linear_class": "autobitlinear", "modules_to_not_convert": ["lm_head"],
-        "quantization_mode": "online" if "online" in kind else "offline"})  # fmt: skip
+        "quantization_mode": "online" if "online" in kind else "offline"})
     with torch.no_grad():
         want = model(torch.tensor([FEW])).logits[0].numpy()
     with open_model_file(tmp_path) as file:
@@ -236,7 +236,7 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
 @pytest.mark.parametrize(("name", "keys", "problem"), KEYS)
 def test_keys_that_are_refused(
     name: str, keys: dict[str, Any], problem: str, models: Models, tmp_path: Path
-) -> None:  # fmt: skip
+) -> None:
     path = rewritten(models[name].file, tmp_path / "m.gguf", keys, {})
     with GGUFFile.open(path) as file, pytest.raises(OctavoError, match=problem):
         read_model(file)

@@ -25,7 +25,7 @@ KEYS = {
     "block_count": LAYERS, "context_length": 256, "embedding_length": D, "feed_forward_length": FF,
     "attention.head_count": HEADS, "attention.layer_norm_epsilon": 1e-5, "attention.causal": False, "pooling_type": 1,
     "expert_count": EXPERTS, "expert_used_count": USED, "moe_every_n_layers": 2, "rope.freq_base": 10000.0,
-}  # fmt: skip
+}
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -34,7 +34,7 @@ def weights() -> dict[str, torch.Tensor]:
     shapes: dict[str, tuple[int, ...]] = {
         "token_embd.weight": (VOCAB, D), "token_types.weight": (1, D), "token_embd_norm.weight": (D,),
         "token_embd_norm.bias": (D,),
-    }  # fmt: skip
+    }
     for i in range(LAYERS):
         block: dict[str, tuple[int, ...]] = {f"{n}.{p}": (D,) for n in NORMS for p in ("weight", "bias")}
         block |= {"attn_qkv.weight": (3 * D, D), "attn_qkv.bias": (3 * D,)}
@@ -106,11 +106,11 @@ OUTSIDE = {
     "token_embd.weight": "embeddings.word_embeddings.weight", "token_types.weight":
     "embeddings.token_type_embeddings.weight", "token_embd_norm.weight": "emb_ln.weight", "token_embd_norm.bias":
     "emb_ln.bias",
-}  # fmt: skip
+}
 MODULES = {
     "attn_qkv": "attn.Wqkv", "attn_output": "attn.out_proj", "attn_output_norm": "norm1", "layer_output_norm": "norm2",
     "ffn_up": "mlp.fc1", "ffn_down": "mlp.fc2", "ffn_gate_inp": "mlp.router.layer", "ffn_exps": "mlp.experts",
-}  # fmt: skip
+}
 CONFIG = {
     "architectures": ["NomicBertModel"], "model_type": "nomic_bert", "activation_function": "gelu", "causal": False,
     "expert_choice_router": False, "ffn_div": 1, "layer_norm_epsilon": 1e-5, "mlp_fc1_bias": True, "mlp_fc2_bias": True,
@@ -119,7 +119,7 @@ CONFIG = {
     "prenorm": False, "qkv_proj_bias": True, "rotary_emb_base": 10000, "rotary_emb_fraction": 1.0,
     "rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "rotary_scaling_factor": None,
     "type_vocab_size": 1, "vocab_size": VOCAB,
-}  # fmt: skip
+}
 
 
 def publish(folder: Path) -> dict[str, torch.Tensor]:

@@ -63,7 +63,7 @@ def test_words_of_plamo_3(tmp_path: Path) -> None:
     first: Plamo3 = read(tmp_path)
     assert (first.n_window, first.windowed, first.rope.base, first.rope_local.base) == (
         WINDOW, (True, False, True), 1e6, 5e3
-    )  # fmt: skip
+    )
     assert read(tmp_path, window_size=None, sliding_window=[WINDOW, None, WINDOW]) == first
     assert read(tmp_path, sliding_window=WINDOW, rope_theta=None, rope_global_theta=1e6) == first
     kinds = {

@@ -39,7 +39,7 @@ FORMER = {"Ernie4_5_ForCausalLM", "PhiMoEForCausalLM", "Step3p5ForCausalLM"}
 
 OTHER_NAMES = {
     "gpt2": "GPT2LMHeadModel", "exaone": "ExaoneForCausalLM", "bailingmoe2": "BailingMoeV2ForCausalLM",
-}  # fmt: skip
+}
 """Of classes by architecture; of all but GPT-2 transformers has another that computes the same."""
 
 

@@ -88,7 +88,7 @@ def test_weights_are_those_of_the_file(model: GGUFFile, tmp_path: Path, kind: st
 @pytest.mark.parametrize(("keys", "says"), [
     ({"head_count": 3}, r"blk.0.attn_kv_b.weight: has shape"), ({"key_length": 16}, "attention.key_length: is 16"),
     ({"value_length": 0}, "attention.value_length: 0 is out of range"),
-])  # fmt: skip
+])
 def test_sizes_that_do_not_go_together(model: GGUFFile, tmp_path: Path, keys: dict[str, int], says: str) -> None:
     with unsplit(model, tmp_path / "m.gguf", keys=keys) as file, pytest.raises(ModelError, match=says):
         read_model(file)

@@ -288,7 +288,7 @@ TABLE: dict[str, Case] = {
         "intermediate_size": [88, 88, 88, 88, 96, 96]}),
     "gemma4-e": small("gemma4", "Gemma4TextConfig", GEMMA4_SMALL),
     "gemma4-moe": small("gemma4", "Gemma4TextConfig", GEMMA4_EXPERTS),
-}  # fmt: skip
+}
 """A case or more for each class."""
 
 
@@ -300,7 +300,7 @@ _WIDE = {
         "q_lora_rank", "qk_nope_head_dim",
         "hidden_size_per_layer_input", "laurel_rank", "d_model", "ffn_hidden_size",
         "moe_shared_expert_intermediate_size", "time_step_rank", "mamba_dt_rank"), 256),
-}  # fmt: skip
+}
 """Sizes of which every row of a matrix is whole blocks of 256."""
 
 

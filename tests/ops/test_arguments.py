@@ -42,7 +42,7 @@ def test_leading_dimensions_are_rows(kind: str, lead: tuple[int, ...]) -> None:
     y = ops.int8_gemm(a, b, scale_a, scale_b, zero_a=zero, **more)
     two = ops.int8_gemm(
         a.reshape(rows, 128), b, scale_a.reshape(rows, 1), scale_b, zero_a=zero.reshape(rows), **flat
-    )  # fmt: skip
+    )
     assert tuple(y.shape) == (*lead, 5)
     np.testing.assert_array_equal(numbers(y).reshape(rows, 5), numbers(two))
     bare = ops.int8_gemm(a, b, scale_a[..., 0], scale_b, zero_a=zero[..., 0], **more)
@@ -59,7 +59,7 @@ def test_leading_dimensions_of_the_others(kind: str) -> None:
     assert tuple(ops.matmul(x, stored).shape) == (2, 3, 5)
     np.testing.assert_array_equal(
         numbers(ops.matmul(x, stored)).reshape(6, 5), ops.matmul(ROWS, stored)
-    )  # fmt: skip
+    )
     for by, wide in (("token", 1), (64, 2), (128, 1)):
         values, scales = ops.quantize_fp8(x, by)  # type: ignore[call-overload]
         assert (tuple(values.shape), tuple(scales.shape)) == ((2, 3, 128), (2, 3, wide))
@@ -80,7 +80,7 @@ def test_leading_dimensions_of_the_others(kind: str) -> None:
         ("bfloat16", ml_dtypes.bfloat16), (ml_dtypes.bfloat16, ml_dtypes.bfloat16),
         (torch.bfloat16, ml_dtypes.bfloat16), ("float32", np.float32), (torch.float32, np.float32),
     ],
-)  # fmt: skip
+)
 def test_types_of_results_by_any_name(given: Any, wanted: Any) -> None:
     a, scale_a = ops.quantize_int8(ROWS, "token")
     assert ops.int8_gemm(a, B, scale_a, SCALE_B, out_dtype=given).dtype == wanted
@@ -136,7 +136,7 @@ def test_tensors_whose_memory_is_not_their_values() -> None:
     for x, said in (
         (negative, r"negated or conjugated view; call resolve_neg"), (quantized, "a tensor is quantized"),
         (nested, "a tensor is nested"), (jagged, "a tensor is nested"),
-    ):  # fmt: skip
+    ):
         for function in (ops.quantize_int8, ops.quantize_fp8, ops.quantize_q8_1, ops.quantize_w4a8):
             with pytest.raises(UsageError, match=said):
                 function(x)  # type: ignore[operator]

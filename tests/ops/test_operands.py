@@ -89,7 +89,7 @@ def w4a8(group: Any, m: int) -> tuple[Callable[..., Any], list[Any]]:
 def fp8(by: tuple[Any, Any], m: int) -> tuple[Callable[..., Any], list[Any]]:
     (a, scale_a), (b, scale_b) = ops.quantize_fp8(gaussian(m, K), "e4m3", by[0]), ops.quantize_fp8(
         gaussian(200, K), "e4m3", by[1]
-    )  # fmt: skip
+    )
     return ops.fp8_gemm, [a, b, scale_a, scale_b]
 
 
@@ -104,7 +104,7 @@ OPERATIONS: dict[str, Callable[[int], tuple[Callable[..., Any], list[Any]]]] = {
     "quantize q8_1": lambda m: (ops.quantize_q8_1, [gaussian(m, K)]),
     "matmul": lambda m: (lambda x: ops.matmul(x, quantize_reference(gaussian(N, K) * 0 + 1, by_name("Q4_0"))),
                          [gaussian(m, K).astype(np.float16)]),
-}  # fmt: skip
+}
 
 
 def same(found: Any, expected: Any) -> None:
@@ -161,7 +161,7 @@ def test_one_row_that_all_share() -> None:
         wide = [np.broadcast_to(x, (rows, x.shape[1])) for x in (a, scale_a, residual)]
         y = ops.int8_gemm(wide[0], b, wide[1], scale_b, residual=wide[2])
         same(y, ops.int8_gemm(*(np.ascontiguousarray(x) for x in (wide[0], b, wide[1], scale_b)),
-                              residual=np.ascontiguousarray(wide[2])))  # fmt: skip
+                              residual=np.ascontiguousarray(wide[2])))
         tensors = [torch.from_numpy(x).expand(rows, -1) for x in (a, scale_a, residual)]
         y = ops.int8_gemm(tensors[0], torch.from_numpy(b), tensors[1], torch.from_numpy(scale_b), residual=tensors[2])
         assert y.shape == (rows, N)

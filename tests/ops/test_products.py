@@ -39,7 +39,7 @@ def test_int8(shape: tuple[int, int, int], symmetric: bool) -> None:
     b, scale_b = ops.quantize_int8(gaussian(n, k), "channel")
     zero_a = zero[0] if zero else None
     near(ops.int8_gemm(a, b, scale_a, scale_b, zero_a=zero_a),
-         definition.int8_gemm(a, b, scale_a, scale_b, zero_a=zero_a))  # fmt: skip
+         definition.int8_gemm(a, b, scale_a, scale_b, zero_a=zero_a))
 
 
 @pytest.mark.parametrize("out_dtype", ["f32", "f16", "bf16"])
@@ -52,7 +52,7 @@ def test_epilogues(m: int, activation: Any, out_dtype: Any) -> None:
     more: dict[str, Any] = {
         "zero_a": zero_a, "bias": gaussian(n).astype(np.float16), "activation": activation,
         "residual": gaussian(m, n).astype(definition.out_type(out_dtype)), "out_dtype": out_dtype,
-    }  # fmt: skip
+    }
     expected = definition.int8_gemm(a, b, scale_a, scale_b, **more)
     near(ops.int8_gemm(a, b, scale_a, scale_b, **more), expected, out_dtype)
 

@@ -117,7 +117,7 @@ def test_weight_only_products(name: str, m: int, monkeypatch: pytest.MonkeyPatch
 
 def test_what_is_refused() -> None:
     for granularity, said in ((0, "groups of 0"), (100, "what divides K = 256"), ("row", "granularity 'row'"),
-                              ("block", "of int8")):  # fmt: skip
+                              ("block", "of int8")):
         with pytest.raises(UsageError, match=said):
             ops.quantize_int8(X, granularity)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="x is float64"):

@@ -67,7 +67,7 @@ def tile_order(k: int, n: int, word: tuple[int, ...]) -> np.ndarray:
                     eight = [
                         ((16 * k16 + 4 * (lane % 4) + row), 64 * n64 + 16 * block + lane // 4 + 8 * right)
                         for right in (0, 1) for row in range(4)
-                    ]  # fmt: skip
+                    ]
                     order += [eight[i] for i in word]
     return np.array(order)
 
@@ -85,7 +85,7 @@ def test_qqq_layout(n: int, k: int, group: Group) -> None:
     assert tensors["B"].shape == (k // 16, 2 * n)
     assert (tensors["B"].reshape(-1) == words).all()
     in_32 = [0, 1, 8, 9, 16, 17, 24, 25, 2, 3, 10, 11, 18, 19, 26, 27, 4, 5, 12, 13, 20, 21, 28, 29, 6, 7, 14, 15, 22,
-             23, 30, 31]  # fmt: skip
+             23, 30, 31]
     stored = weight.channel_scale if group else weight.channel_scale / 16
     assert (tensors["s_channel"] == stored.reshape(-1, 32)[:, in_32].reshape(1, n)).all()
     if group:

@@ -18,7 +18,7 @@ CHROMIUM = shutil.which("chromium")
 STATS = (
     "45 tokens · 96.2 a second · first after 0.02 s", "1 token · first after 0.09 s · stopped",
     "4,045 tokens · 96.2 a second · first after 10.02 s · cut at the limit",
-)  # fmt: skip
+)
 DONE = ".message:last-child .tools [aria-label=Regenerate]"
 
 
@@ -175,7 +175,7 @@ def test_the_row_of_a_reply_breaks_between_its_parts(browser: Any, width: int, s
             user.page.evaluate("([s]) => { chat.messages[1].stats = s; draw(); }", [stats])
             assert user.texts(".stats") == [stats]
             copied, again = (user.page.locator(f".message:last-child [aria-label={name}]").bounding_box()
-                             for name in ("Copy", "Regenerate"))  # fmt: skip
+                             for name in ("Copy", "Regenerate"))
             assert copied["y"] == again["y"]
             heights = {part.bounding_box()["height"] for part in user.page.locator(".stats span").all()}
             assert len(heights) == 1

@@ -36,7 +36,7 @@ def weights(seed: int = 0, layers: int = LAYERS) -> dict[str, np.ndarray]:
             "attn_v.weight": matrix(64, WIDTH), "attn_v.bias": np.ones(64, np.float32),
             "ffn_gate_inp.weight": matrix(EXPERTS, WIDTH).astype(np.float32),
             "ffn_down_exps.weight": matrix(EXPERTS, 32, FF),
-        }  # fmt: skip
+        }
         out |= {f"blk.{i}.{name}": value for name, value in block.items()}
     return out
 

@@ -69,7 +69,7 @@ def test_the_demo_model(tmp_path: Path, scheme: str) -> None:
             assert np.array_equal(made.tensor(name).data, source.tensor(name).data)
         kept = [key for key in source.metadata if key.startswith(("qwen3.", "tokenizer."))]
         assert not [key for key in kept if not np.array_equal(made.metadata.get(key), source.metadata[key])
-                    and key != "tokenizer.ggml.eot_token_id"]  # fmt: skip
+                    and key != "tokenizer.ggml.eot_token_id"]
         texts = ["What is 12 times 7?", "<|im_start|>user\n3.5 km in miles?<|im_end|>", " a  b\n\n c "]
         mine, theirs = Tokenizer.from_gguf(made), Tokenizer.from_gguf(source)
         assert [mine.encode(t) for t in texts] == [theirs.encode(t) for t in texts]
@@ -199,7 +199,7 @@ def test_the_folder_keeps_what_went_with_the_weights(tmp_path: Path) -> None:
     group = found["config_groups"]["group_0"]
     assert (found["quant_method"], found["format"], found["ignore"]) == (
         "compressed-tensors", "pack-quantized", ["lm_head"],
-    )  # fmt: skip
+    )
     assert group["weights"] | {"num_bits": 4, "strategy": "group", "group_size": 128} == group["weights"]
     assert (
         group["input_activations"] | {"num_bits": 8, "strategy": "token", "dynamic": True}
@@ -256,7 +256,7 @@ def test_threads_and_progress_change_nothing(tmp_path: Path) -> None:
         quantize_checkpoint(
             resolve("demo"), tmp_path / str(threads), "int8-w8a8", threads=threads,
             progress=lambda *args: told.append(args),
-        )  # fmt: skip
+        )
     assert told[-1][1] == told[-1][2] == 7_477_760
     first, second = arrays(tmp_path / "1"), arrays(tmp_path / "3")
     assert all(np.array_equal(first[name], second[name]) for name in first)

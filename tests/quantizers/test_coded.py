@@ -22,7 +22,7 @@ from tests.runtime import tiny
 BITS = {
     "w4a16-g128": 4.125, "w4a16-g64": 4.25, "w4a16-g32": 4.5, "w4a16": 4.125, "w8a16": 8.125, "fp8-block": 8.01,
     "mxfp4a16": 4.25, "nvfp4a16": 4.501,
-}  # fmt: skip
+}
 """Of a weight [256, 256] in the file, scales included."""
 
 

@@ -38,7 +38,7 @@ module = importlib.import_module("octavo.quantizers.compensation.compensate")
 WHOLE_ROWS = [channel_format("INT4", K), channel_format("INT8", K)]
 OTHERS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS", "TQ1_0",
           "TQ2_0", "GROUP4_128_F16", "GROUP4_64_Z_F16", "GROUP3_32_M_BF16", "GROUP8_128_F32",
-          "GROUP2_32_Z_BF16"]  # fmt: skip
+          "GROUP2_32_Z_BF16"]
 
 
 def rows(n: int = 20, seed: int = 0) -> Array:
@@ -308,7 +308,7 @@ def test_rows_are_made_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("fmt", [
     *(compensated_row(CHECKPOINT_SCHEMES[name], 256) for name in CHECKPOINT_SCHEMES if name != "fp8-block"),
     *map(row_named, ("GROUP3_32_Z_F16", "GROUP2_64_M_F16", "GROUP4_128_BF16", "Q4_0", "Q4_K")),
-], ids=lambda fmt: fmt.name)  # fmt: skip
+], ids=lambda fmt: fmt.name)
 def test_values_that_are_tried_are_those_that_are_stored(fmt: BlockFormat) -> None:
     rows = np.random.default_rng(0).standard_normal((6, 256)).astype(np.float32)
     rows[1], rows[2] = 0, rows[2] * 1e-9

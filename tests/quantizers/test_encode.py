@@ -39,12 +39,12 @@ def importance_or_not(names):
         (name, weighed) if isinstance(name, str) and (not weighed or name in ALSO_WEIGHED)
         else slow((name if isinstance(name, str) else name.values[0], weighed))
         for name, weighed in values
-    ]  # fmt: skip
+    ]
 
 
 # sqrt(sum of squared errors) / n over 4096 values of 0.1 + 2 cos(i), as llama.cpp's own test holds the formats to
 TOLERANCE = {"Q2_K": 0.0075, "Q3_K": 0.004, "IQ3_XXS": 0.005, "IQ3_S": 0.004, "IQ2_XXS": 0.0075, "IQ2_XS": 0.0075,
-             "IQ2_S": 0.0075, **dict.fromkeys(("IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0"), 0.01)}  # fmt: skip
+             "IQ2_S": 0.0075, **dict.fromkeys(("IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0"), 0.01)}
 FEW_LEVELS = [name for name in ENCODABLE if by_name(name).grid or by_name(name).offset == 1]
 """Formats whose values are points of a grid, or three levels."""
 
@@ -178,7 +178,7 @@ def test_extreme_rows(name, weighted):
     outlier = samples("gauss", 1, 512)[0]
     outlier[37] = 3000
     x = np.stack([np.zeros(512), np.full(512, -0.0), np.full(512, 2.5), np.full(512, -2.5), np.full(512, 1e-41),
-                  np.full(512, 1e-7), outlier, np.where(np.arange(512) % 2, 4e4, -4e4)]).astype(np.float32)  # fmt: skip
+                  np.full(512, 1e-7), outlier, np.where(np.arange(512) % 2, 4e4, -4e4)]).astype(np.float32)
     found = round_trip(name, x, importance)
     assert np.isfinite(found).all()
     assert (found[:2] == 0).all()

@@ -92,7 +92,7 @@ def test_a_weight_that_matters_gets_more_bits(src: Path) -> None:
 def test_set_types_are_kept(src: Path, dst: Path) -> None:
     choices = Choices(
         tensor_types=(("attn_v", "f16"),), embedding_type="q4_0", output_type="Q8_0"
-    )  # fmt: skip
+    )
     quantize_to_size(src, dst, Target(bits_per_weight=6), choices=choices)
     got = types(dst)
     assert {got[f"blk.{i}.attn_v.weight"] for i in range(small.LAYERS)} == {"F16"}
@@ -154,7 +154,7 @@ def test_a_dry_run_writes_nothing(src: Path, dst: Path) -> None:
 @pytest.mark.parametrize(("target", "says"), [
     slow((Target(1), r"1 bits per weight can't be: its smallest types take \d+\.\d\d bits per weight")),
     (Target(file_size=9000), r"9,000 bytes can't be: its smallest types take \d+ bytes"),
-])  # fmt: skip
+])
 def test_the_least_that_is_possible(src: Path, dst: Path, target: Target, says: str) -> None:
     with pytest.raises(UsageError, match=says) as raised:
         quantize_to_size(src, dst, target, slopes=lambda source, names: pytest.fail("measured before it was refused"))
@@ -230,7 +230,7 @@ def importances(src: Path, *names: str) -> Imatrix:
     rows = {name: (*shape[:-2], shape[-1]) if len(shape) > 2 else (1, shape[-1]) for name, shape in shapes.items()}
     return Imatrix({
         name: SquareSums(rng.random(shape, np.float32), np.ones(shape[0], np.int64)) for name, shape in rows.items()
-    })  # fmt: skip
+    })
 
 
 def test_grids_are_offered_where_importances_are(src: Path) -> None:

@@ -111,14 +111,14 @@ def test_aliases(alias: str, name: str) -> None:
     ("blk.0.attn_q.weight", (2, 64), False),
     ("blk.0.ffn_up_exps.weight", (1, 4, 64), False),
     ("output.weight", (9, 64), False),
-])  # fmt: skip
+])
 def test_kept(name: str, shape: tuple[int, ...], kept: bool) -> None:
     assert is_kept(name, shape, Choices()) is kept
 
 
 @pytest.mark.parametrize(("name", "k", "got"), [
     ("Q4_K", 512, "Q4_K"), ("Q4_K", 288, "Q5_0"), ("Q4_K", 250, "F16"), ("IQ4_XS", 32, "IQ4_NL"), ("Q8_0", 16, "F16"),
-])  # fmt: skip
+])
 def test_rows_that_do_not_fit_fall_back(name: str, k: int, got: str) -> None:
     assert fallback(by_name(name), k).name == got
 
@@ -137,7 +137,7 @@ def test_unknown_presets_say_what_is_allowed(name: str) -> None:
     ({"tensor_types": (("attn_(q", "Q4_K"),)}, r"attn_\(q"),
     ({"tensor_types": (("attn_q", "Q2_0"),)}, "'Q2_0'"),
     ({"output_type": "Q4_K"}, "output.weight.*rows of 80"),
-])  # fmt: skip
+])
 def test_wrong_choices_are_named(given: dict[str, Any], says: str) -> None:
     model = MODELS["narrow"]
     with pytest.raises(UsageError, match=says):
@@ -146,7 +146,7 @@ def test_wrong_choices_are_named(given: dict[str, Any], says: str) -> None:
 
 @pytest.mark.parametrize(("name", "said"), [
     ("Q4_K_M", "; Q5_0 makes a smaller file"), ("Q6_K", "; Q5_1 makes a smaller file"), ("Q2_K", ""), ("Q4_0", ""),
-])  # fmt: skip
+])
 def test_a_preset_that_saves_nothing_says_so(name: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
     """Rows of 576, as SmolLM2's, are no blocks of 256."""
     sizes = {"attn_q": (576, 576), "attn_v": (192, 576), "ffn_up": (1536, 576), "ffn_down": (576, 1536)}

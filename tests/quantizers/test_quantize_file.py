@@ -30,7 +30,7 @@ TYPES = {
     "token_embd.weight": "Q4_K", "output.weight": "Q6_K", "blk.0.attn_v.weight": "Q4_K", "blk.2.attn_v.weight": "Q6_K",
     "blk.3.ffn_down_exps.weight": "Q6_K", "blk.1.ffn_down_exps.weight": "Q4_K", "blk.0.ffn_gate_inp.weight": "F32",
     "output_norm.weight": "F32", "blk.1.attn_v.bias": "F32",
-}  # fmt: skip
+}
 
 
 def read(path: Path) -> dict[str, QTensor]:
@@ -221,7 +221,7 @@ def test_memory_is_a_few_tensors(tmp_path: Path, dst: Path) -> None:
     ("token_embd.weight", (7, 0)),
     ("blk.1.attn_v.bias", (5,)),
     ("blk.0.ffn_gate_inp.weight", (0, 9)),
-])  # fmt: skip
+])
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_nan_and_inf_name_the_tensor(tmp_path: Path, dst: Path, name: str, at: tuple[int, ...], value: float) -> None:
     bad = small.weights()[name]
@@ -266,7 +266,7 @@ def split(folder: Path) -> list[Path]:
             getattr(writer, f"add_{kind}")(f"split.{key}", value)
         for key, value in small.KEYS.items() if i == 0 else ():
             (writer.add_array if isinstance(value, list) else writer.add_string if isinstance(value, str)
-             else writer.add_uint32)(key, value)  # fmt: skip
+             else writer.add_uint32)(key, value)
         for name in names[:5] if i == 0 else names[5:]:
             writer.add_tensor(name, weights[name])
         writer.write_header_to_file()
@@ -364,7 +364,7 @@ def test_types_that_are_only_read(tmp_path: Path, dst: Path) -> None:
     ({"llama.block_count": "four"}, GGUFError),
     ({"llama.attention.head_count": -1}, GGUFError),
     ({"general.type": "imatrix"}, ModelError),
-])  # fmt: skip
+])
 def test_metadata_that_makes_no_sense(tmp_path: Path, dst: Path, keys: dict[str, Any], error: type[Exception]) -> None:
     src = tmp_path / "src.gguf"
     write_gguf(src, "llama", small.KEYS | keys, small.weights())

@@ -25,7 +25,7 @@ def expected(x: np.ndarray) -> dict[str, np.ndarray]:
     return {
         "absmax": np.abs(wide).max(axis=0), "mean": wide.mean(axis=0), "mean_abs": np.abs(wide).mean(axis=0),
         "mean_square": np.square(wide).mean(axis=0), "min": wide.min(axis=0), "max": wide.max(axis=0),
-    }  # fmt: skip
+    }
 
 
 def statistics(*parts: np.ndarray) -> ChannelStatistics:

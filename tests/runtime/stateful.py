@@ -26,11 +26,11 @@ SMALL = {
         "wkv.head_size": 16, **{f"attention.{name}_lora_rank": 8 for name in (
             "decay", "iclr", "value_residual_mix", "gate")}}},
     "lfm2-1.2b": {"n_layer": 3, "n_embd": 32, "keys": {"attention.head_count_kv": [0, 1, 0], "shortconv.l_cache": 4}},
-}  # fmt: skip
+}
 WINDOWED = {
     "gemma3-4b": {"n_layer": 2, "n_embd": 32, "keys": {
         **synthetic.SHAPES["gemma3-4b"].keys, "attention.sliding_window": 40, "attention.sliding_window_pattern": 2}},
-}  # fmt: skip
+}
 
 
 def write(name: str, path: Path) -> Path:

@@ -26,7 +26,7 @@ LENGTHS = [70, 5, 31, 66, 1, 9, 40]
 KINDS: list[dict[str, Any]] = [
     {"temperature": 0}, {"temperature": 1.5, "seed": 2}, {"temperature": 0}, {"seed": 3, "top_k": 64, "min_p": 0},
     {"temperature": 0}, {"temperature": 0.3, "top_p": 0.5, "seed": 4}, {"temperature": 0.9, "seed": 5},
-]  # fmt: skip
+]
 
 
 def requests(ends: frozenset[int] = frozenset()) -> list[Request]:
@@ -128,7 +128,7 @@ def test_prompts_are_read_while_the_step_before_is_under_way(architecture: Model
 
 def test_a_step_that_is_interrupted_while_another_is_under_way(
     architecture: ModelSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     """Neither of the two is taken; both are computed again."""
     core, given, want = core_on(architecture, Eager(), n_batch=20), long_requests(), long_requests()
     run(core_on(architecture, ReferenceBackend(), n_batch=20), want)
@@ -155,7 +155,7 @@ def test_a_step_that_is_interrupted_while_another_is_under_way(
 
 def test_a_step_that_does_not_begin_ahead_is_computed_later(
     architecture: ModelSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     core, given, want = core_on(architecture, Eager(), n_batch=20), long_requests()[1:], long_requests()[1:]
     run(core_on(architecture, ReferenceBackend(), n_batch=20), want)
     begin, times = core.engine.begin, iter(range(1000))

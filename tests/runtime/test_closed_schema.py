@@ -98,7 +98,7 @@ CASES: dict[str, tuple[Any, list[Any], list[Any]]] = {
     "keys that are keywords": (obj("properties", properties=INT, default=A, enum=B),
                                [{"properties": 1, "default": {"a": 1}, "enum": {"b": 1}}],
                                [{"properties": 1, "default": {"b": 1}}, {"properties": 1, "x": 1}]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -117,17 +117,17 @@ def test_what_looks_like_a_schema_and_is_none_stays_as_it_is() -> None:
     for key in ("const", "enum", "x-other", "not"):
         assert closed({key: like, "type": "object"}) == {key: like, "type": "object"}
     assert closed({"default": like, "title": "a", "properties": {"title": {"description": "b"}}}) == {
-        "properties": {"title": {}}, "additionalProperties": False}  # fmt: skip
+        "properties": {"title": {}}, "additionalProperties": False}
 
 
 def test_what_is_no_schema_is_for_the_compiler_to_refuse() -> None:
     keywords = ["properties", "required", "allOf", "anyOf", "oneOf", "$ref", "$defs", "items", "additionalProperties",
                 "patternProperties", "minProperties", "dependentRequired", "dependentSchemas", "const", "enum", "type",
-                "then"]  # fmt: skip
+                "then"]
     for key in keywords:
         for value in (None, 5, "x", [5, None], {"x": 5}, [[{}]], {"x": [{}]}, -1e308):
             for schema in ({key: value}, {**A, "required": ["b"], key: value}, {"allOf": [{key: value}, A]},
-                           {"oneOf": [{key: value}, A]}, {"anyOf": [{key: value}], **A}):  # fmt: skip
+                           {"oneOf": [{key: value}, A]}, {"anyOf": [{key: value}], **A}):
                 assert isinstance(closed(schema), dict)
 
 
@@ -149,7 +149,7 @@ def some_schemas() -> st.SearchStrategy[Any]:
 def _within(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     keys = st.sampled_from("ab")
     object_ = st.fixed_dictionaries({"properties": st.dictionaries(keys, inner, max_size=2)}, optional={
-        "type": st.just("object"), "required": st.lists(keys, max_size=2, unique=True)})  # fmt: skip
+        "type": st.just("object"), "required": st.lists(keys, max_size=2, unique=True)})
     several = st.lists(st.one_of(inner, object_), min_size=1, max_size=2)
     more = st.sampled_from(["allOf", "anyOf"]).flatmap(lambda key: several.map(lambda found: {key: found}))
     return st.one_of(object_, more, st.builds(lambda a, b: {**a, **b}, object_, more))

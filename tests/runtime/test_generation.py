@@ -26,7 +26,7 @@ def scripted(model: Model, tokens: Sequence[int], prompt: Sequence[int] = (1, 2)
     return Generation(
         Conversation(EngineCore(model.engine)), prompt,
         sampler=lambda logits, seen: next(script), tokenizer=model.tokenizer, **options,  # type: ignore[arg-type]
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 5])
@@ -240,7 +240,7 @@ def test_chat_replies_to_messages_and_its_message_goes_on(alphabet: Model) -> No
     ([1, 2], {}, "1 is no message"),
     ([{"role": "user", "content": "hi"}], {"raw": True}, "raw is no argument of chat"),
     ([{"role": "user", "content": "hi"}], {"top_logprobs": 1}, r"no argument of chat: did you mean logprobs\?"),
-])  # fmt: skip
+])
 def test_chat_takes_messages_alone(alphabet: Model, messages: object, options: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         alphabet.chat(messages, **options)  # type: ignore[arg-type]

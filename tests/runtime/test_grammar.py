@@ -44,7 +44,7 @@ GRAMMARS = {
     "gbnf": (Grammar.gbnf("root ::= year \"-\" [0-9] [0-9]\nyear ::= [0-9] [0-9] [0-9] [0-9]"), DATE),
     "choice": (Grammar.choice(["a", ' "b"\n', "<|im_end|>", "ö"]), re.compile(r'a| "b"\n|<\|im_end\|>|ö')),
     "empty": (Grammar.regex("a?"), re.compile("a?")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
@@ -99,7 +99,7 @@ def names() -> st.SearchStrategy[str]:
 LEAVES = [
     {"type": "boolean"}, {"type": "null"}, {"type": "integer"}, {"type": "number"}, {"const": {"a": [1.5, "é"]}},
     {"type": "string", "pattern": "^[a-c]+$"}, {"type": "string", "format": "date"},
-]  # fmt: skip
+]
 
 
 def schemas() -> st.SearchStrategy[Any]:
@@ -151,7 +151,7 @@ def test_a_reply_is_valid_for_its_schema(schema: Any, seed: int) -> None:
 
 
 LIST = {"$ref": "#/$defs/list", "$defs": {"list": {"type": "object", "properties": {
-    "next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}}, "required": ["next"]}}}  # fmt: skip
+    "next": {"anyOf": [{"$ref": "#/$defs/list"}, {"type": "null"}]}}, "required": ["next"]}}}
 ENDLESS = {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
 
 
@@ -249,7 +249,7 @@ FAMILIES = {
         "tokenizer.ggml.seperator_token_id": 3, "tokenizer.ggml.padding_token_id": 0,
         "tokenizer.ggml.mask_token_id": 1,
     },
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -151,7 +151,7 @@ def test_steps_with_drafts_that_fail(make_engine: MakeEngine, monkeypatch: pytes
 
 
 SCHEMA = {"type": "object", "properties": {"answer": {"enum": [True, "abcabcabc"]}}, "required": ["answer"],
-          "additionalProperties": False}  # fmt: skip
+          "additionalProperties": False}
 HELD = [
     (Grammar.json_schema(SCHEMA), None),
     (Grammar.regex("(abc ){6,8}x"), None),

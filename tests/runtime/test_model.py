@@ -31,7 +31,7 @@ def test_a_question_goes_through_the_template(alphabet: Model) -> None:
 def test_a_conversation(alphabet: Model) -> None:
     messages = [
         {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"},
-    ]  # fmt: skip
+    ]
     want = [*USER, *b"a", *CLOSE, *REPLY, *b"b", *CLOSE, *USER, *b"c", *CLOSE, *REPLY]
     assert alphabet.encode_prompt(messages) == want
     assert "".join(alphabet.generate(messages, temperature=0, max_tokens=3)) == "abc"
@@ -154,15 +154,15 @@ def test_bos_comes_once_where_the_model_wants_it(tmp_path: Path) -> None:
 def test_sampling_that_the_file_recommends(tmp_path: Path) -> None:
     recommended = {
         "temp": 0.0, "top_k": 3, "top_p": 0.5, "min_p": 0.25, "penalty_repeat": 1.5, "penalty_last_n": 10,
-    }  # fmt: skip
+    }
     with load(tmp_path, **{f"general__sampling__{k}": v for k, v in recommended.items()}) as model:
         assert model.sampling_defaults() == {
             "temperature": 0.0, "top_k": 3, "top_p": 0.5, "min_p": 0.25, "repeat_penalty": 1.5, "repeat_last_n": 10,
-        }  # fmt: skip
+        }
         texts = {"".join(model.generate("hi")) for _ in range(3)}
         assert texts == {ALPHABET}, "temperature 0 is the file's; a caller's own goes before it"
         hot = {"".join(model.generate("hi", temperature=100.0, top_k=0, top_p=1.0, min_p=0.0, max_tokens=9, seed=s))
-               for s in range(3)}  # fmt: skip
+               for s in range(3)}
         assert len(hot) == 3
 
 
@@ -170,7 +170,7 @@ def test_sampling_that_the_file_recommends(tmp_path: Path) -> None:
     ("key", "value", "error"),
     [("temp", -1.0, ModelError), ("temp", float("nan"), ModelError), ("top_k", -3, ModelError),
      ("top_k", 1.5, GGUFError), ("temp", "hot", GGUFError)],
-)  # fmt: skip
+)
 def test_wrong_recommendations_name_the_file_and_key(
     tmp_path: Path, key: str, value: object, error: type[Exception]
 ) -> None:

@@ -98,7 +98,7 @@ def test_the_demo_model_says_the_same_on_two_kinds_of_backend(layers: int, q8_0:
             replies.append("".join(model.generate(PROMPT, temperature=0.0, max_tokens=40)))
             if config.strict:
                 ops = [(n.title, model.engine.schedule.backends[id(n)]) for n in model.engine.schedule.graph.nodes[1:]
-                       if not n.is_leaf]  # fmt: skip
+                       if not n.is_leaf]
                 assert {("swiglu:q8_1", 0), ("rms_norm:q8_1", 1), ("quantize", 0)} <= set(ops)
                 assert ("rms_norm:q8_1", 0) not in ops
     assert replies[0] == replies[1]
@@ -173,7 +173,7 @@ def test_last_true(most: int, limit: int) -> None:
      ("auto", -1, "gpu", "auto"), ("cpu", -1, "cpu", "all"),
      ("gpu", "auto", "gpu", "auto"),
      ("auto", 0, "cpu", "all"), ("gpu", 0, "cpu", "all"), ("reference", 0, "reference", "all")],
-)  # fmt: skip
+)
 def test_which_device_a_number_of_layers_asks_for(
     monkeypatch: pytest.MonkeyPatch, device: str, given: object, asked: str, layers: object
 ) -> None:

@@ -189,7 +189,7 @@ def test_changes_of_several_replies_are_those_of_each() -> None:
         {"repeat_penalty": 1.3}, {}, {"logit_bias": {9: 1.5, 2: -100, 5: 0.25}, "repeat_penalty": 0.7},
         {"presence_penalty": 0.3, "frequency_penalty": 0.1}, {"repeat_penalty": 1.1, "repeat_last_n": 0},
         {"min_tokens": 3, "frequency_penalty": -0.7, "logit_bias": {3: 2}}, {"ignore_eos": True},
-    ]  # fmt: skip
+    ]
     samplers = [make_sampler(SamplingParams(**k), n_prompt=4, end_ids=[3, 1]) for k in kinds]
     for length in (0, 5, 40):
         texts = [rng.integers(0, 20, length).tolist() for _ in kinds]

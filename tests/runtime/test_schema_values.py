@@ -55,7 +55,7 @@ def test_a_value_is_not_another_number(number: int) -> None:
 def test_bounds_that_do_not_belong_to_what_they_bound(kind: str, low: float, width: float | None) -> None:
     high = {} if width is None else {"exclusiveMaximum": low + width}
     for schema in ({"type": kind, "exclusiveMinimum": low, **high},
-                   {"type": kind, "exclusiveMaximum": -low, "minimum": -low - (width or 9)}):  # fmt: skip
+                   {"type": kind, "exclusiveMaximum": -low, "minimum": -low - (width or 9)}):
         valid = jsonschema.Draft202012Validator(schema).is_valid
         try:
             assert all(valid(json.loads(text)) for text in NUMBERS if takes_text(schema, text)), schema

@@ -250,7 +250,7 @@ def test_an_interrupted_step_is_computed_again(model: ModelSpec, monkeypatch: py
 
 def test_a_step_of_several_that_fails_is_computed_one_by_one(
     model: ModelSpec, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+) -> None:
     """After it has changed their states."""
     prompts = [TOKENS[:60], TOKENS[90:110]]
     alone = [run(EngineCore(make_engine(model)), request(p, params=GREEDY))[0] for p in prompts]

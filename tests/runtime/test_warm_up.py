@@ -160,7 +160,7 @@ def test_the_first_sizes_do_for_any_step(core: EngineCore) -> None:
     (1, 0, (1, 0, 0)), (2, 0, (6, 0, 0)), (0, 17, (0, 8, 32)), (0, 20, (0, 8, 32)), (0, 33, (8, 8, 64)),
     (2, 31, (8, 8, 64)),  # with 32 one would be missing, which is a reply
     (9, 33, (32, 8, 48)),  # none is large enough, so that this one is made now
-])  # fmt: skip
+])
 def test_a_step_gets_the_smallest_size_that_is_made(replies: int, tokens: int, wanted: Any) -> None:
     made = Made()
     for size in ((1, 0), (6, 0), (0, 32), (8, 64), (8, 32)):

@@ -87,7 +87,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
 def make_engine(
     model: ModelSpec, monkeypatch: pytest.MonkeyPatch, *, parted: bool, sequences: int = 1,
     backend: type[ReferenceBackend] = ReferenceBackend,
-) -> Engine:  # fmt: skip
+) -> Engine:
     monkeypatch.setattr(engines, "most_pages", most_pages if parted else lambda *sizes: 1 << 30)
     config = EngineConfig(n_ctx=CONTEXT, n_batch=BATCH, n_outputs=BATCH, max_sequences=sequences, cache_type="f32")
     made = Engine(model, [backend()], config)
@@ -151,7 +151,7 @@ def test_a_fork_has_pages_of_its_own(model: ModelSpec, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("backend", [ReferenceBackend, Eager])
 def test_requests_together(
     model: ModelSpec, monkeypatch: pytest.MonkeyPatch, backend: type[ReferenceBackend]
-) -> None:  # fmt: skip
+) -> None:
     """In steps as they are, and in those that are filled up; two prompts begin alike."""
     prompts = [TOKENS[:300], [*TOKENS[:280], 1, 2], TOKENS[77:90]]
     plain = EngineCore(make_engine(model, monkeypatch, parted=False))
@@ -166,7 +166,7 @@ def test_requests_together(
 @pytest.mark.parametrize("backend", [ReferenceBackend, Eager])
 def test_a_prompt_of_more_pages_than_windows_have(
     model: ModelSpec, monkeypatch: pytest.MonkeyPatch, backend: type[ReferenceBackend]
-) -> None:  # fmt: skip
+) -> None:
     greedy = SamplingParams(temperature=0)
     plain = EngineCore(make_engine(model, monkeypatch, parted=False))
     core = EngineCore(make_engine(model, monkeypatch, parted=True, backend=backend))

@@ -48,7 +48,7 @@ def metadata(arch: str = "qwen3", n_layer: int = 2) -> dict[str, Any]:
         "block_count": n_layer, "context_length": 512, "embedding_length": N_EMBD, "feed_forward_length": N_FF,
         "attention.head_count": N_HEAD, "attention.head_count_kv": N_HEAD_KV, "attention.key_length": HEAD_DIM,
         "attention.value_length": HEAD_DIM, "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0,
-    }  # fmt: skip
+    }
     if arch == "qwen3moe":
         keys |= {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": N_FF}
     return {f"{arch}.{k}": v for k, v in keys.items()} | TOKENIZER
@@ -69,7 +69,7 @@ def tensors(arch: str = "qwen3", n_layer: int = 2, seed: int = 0) -> dict[str, n
         block = {
             "attn_norm": weight(N_EMBD), "attn_q": weight(q, N_EMBD), "attn_k": weight(kv, N_EMBD),
             "attn_v": weight(kv, N_EMBD), "attn_output": weight(N_EMBD, q), "ffn_norm": weight(N_EMBD),
-        }  # fmt: skip
+        }
         if arch.startswith("qwen3"):
             block |= {"attn_q_norm": weight(HEAD_DIM), "attn_k_norm": weight(HEAD_DIM)}
         if arch == "qwen3moe":

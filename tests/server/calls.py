@@ -28,7 +28,7 @@ from tests.text.vocabularies import CONTROL, byte_level
 PARAMETERS = {
     "type": "object", "required": ["city"], "additionalProperties": False,
     "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer"}, "unit": {"enum": ["C"]}},
-}  # fmt: skip
+}
 TOOLS: list[Any] = [
     {"type": "function", "function": {"name": "weather", "description": "How it will be.", "parameters": PARAMETERS}},
     {"type": "function", "function": {"name": "now"}},

@@ -104,7 +104,7 @@ def running(
 
         task = loop.create_task(serve(client, model.file, ServerOptions(
             name="demo", port=port, limits=limits or Limits(drain_time=0), **options,
-        ), sock, told))  # fmt: skip
+        ), sock, told))
         stop.append(task)
         try:
             await task

@@ -127,7 +127,7 @@ def test_thoughts_text_and_calls(client: anthropic.Anthropic, server: Server, mo
 def test_a_call_that_has_to_be(client: anthropic.Anthropic) -> None:
     choice: Any = {"type": "tool", "name": "now"}
     got = client.messages.create(model="x", max_tokens=200, messages=ASK, tools=[{**TOOLS[1], "input_schema": {
-        "type": "object", "additionalProperties": False}}], tool_choice=choice)  # fmt: skip
+        "type": "object", "additionalProperties": False}}], tool_choice=choice)
     assert (got.stop_reason, [b.type for b in got.content]) == ("tool_use", ["tool_use"])
 
 
@@ -136,7 +136,7 @@ class Answer(BaseModel):
 
 
 ENDLESS = {"type": "json_schema", "schema": {
-    "type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}}  # fmt: skip
+    "type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}}
 SCHEMA = {"type": "json_schema", "schema": {"enum": ["x"]}}
 
 
@@ -174,12 +174,12 @@ def test_a_conversation_with_results(server: Server, monkeypatch: pytest.MonkeyP
                 {"type": "tool_use", "id": "t1", "name": "now", "input": {"a": 1}}]},
             {"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "12:00"}]},
-                {"type": "text", "text": "And?"}]}])  # fmt: skip
+                {"type": "text", "text": "And?"}]}])
     assert [(m["role"], m["content"]) for m in seen[0]] == [
         ("system", "Be brief."), ("user", QUESTION),
         ("assistant", 'Look:\n<tool_call>\n{"name": "now", "arguments": {"a": 1}}\n</tool_call>'),
         ("user", "<tool_response>\n12:00\n</tool_response>"), ("user", "And?"),
-    ]  # fmt: skip
+    ]
     one = server.post("/v1/messages/count_tokens", messages=ASK, system="x-anthropic-billing-header: cch=1;\nBe brief.")
     assert one == server.post("/v1/messages/count_tokens", messages=ASK, system="Be brief.")
 

@@ -28,7 +28,7 @@ OBJECTS = st.dictionaries(KEYS, VALUES, max_size=4)
 PIECES = st.lists(st.sampled_from([
     *'{}[]:,"\\ud8', "\\ud83d", "\\ude00", "\\\\", '\\"', '"a"', '"a":', "1", "-0", "01", "1.5", "1e999", "NaN",
     "-Infinity", "true", "\n", "\t", "\x00", "é", "\ufeff", '{"a": 1, "a": 2}', "9" * 30,
-]))  # fmt: skip
+]))
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_what_is_taken_is_what_the_standard_library_takes(large: int, text: str)
 @pytest.mark.parametrize(("text", "said"), [
     ('{"a": %s, "b": {"c": 1, "c": 2}}', "a key is there twice"), ('{"a": %s, "b": NaN}', "no JSON"),
     ('{"a": %s, "b": "\\ud800 and more"}', "surrogate"), ('{"a": %s', "no JSON"),
-])  # fmt: skip
+])
 def test_large_bodies_that_are_not_plain(text: str, said: str) -> None:
     data = (text % json.dumps("x" * body.LARGE)).encode()
     with pytest.raises(ApiError, match=said):
@@ -145,7 +145,7 @@ CONTENT = '{"max_tokens": 1, "messages": [{"role": "user", "content": ['
     ("/v1/messages", CONTENT, '"",', '""]}]}', "messages.0.content.0: Input should be an object"),
     ("/v1/responses", '{"input": [{"role": "user", "content": [', '"",', '""]}]}',
      "input.0.content.0: Input should be an object"),
-])  # fmt: skip
+])
 def test_of_many_faults_one_is_found(front: Server, path: str, begin: str, part: str, end: str, message: str) -> None:
     took = list[float]()
     while len(took) < 3 and (not took or took[-1] >= 2):  # what else this process does counts too

@@ -32,7 +32,7 @@ def test_messages_come_whole_however_they_are_cut(ends: Ends) -> None:
 @pytest.mark.parametrize(("sent", "said"), [
     (LENGTH.pack(9)[:3], "ends after 3 of 4 bytes"), (LENGTH.pack(9) + b"some", "ends after 4 of 9 bytes"),
     (LENGTH.pack(MOST + 1), f"of {MOST + 1} bytes"),
-])  # fmt: skip
+])
 def test_what_is_no_message(ends: Ends, sent: bytes, said: str) -> None:
     sock, channel = ends
     sock.sendall(sent)

@@ -65,7 +65,7 @@ def test_chunks_of_a_stream(server: Server, client: openai.OpenAI) -> None:
 def test_usage_comes_after_the_finish(client: openai.OpenAI) -> None:
     chunks = list(client.chat.completions.create(
         model="any", messages=ASK, temperature=0, stream=True, stream_options={"include_usage": True},
-    ))  # fmt: skip
+    ))
     *before, last = chunks
     assert all(len(c.choices) == 1 for c in before)
     assert all(c.usage is None for c in before)
@@ -93,7 +93,7 @@ def test_several_replies_to_one_prompt(client: openai.OpenAI, server: Server) ->
     chunks = list(client.chat.completions.create(
         model="any", messages=ASK, n=3, seed=4, max_tokens=8, stream=True,
         stream_options={"include_usage": True}, **WILD,
-    ))  # fmt: skip
+    ))
     texts, roles, ends = [""] * 3, [0] * 3, [0] * 3
     for choice in (c for chunk in chunks for c in chunk.choices):
         texts[choice.index] += choice.delta.content or ""
@@ -236,5 +236,5 @@ def test_fields_that_mean_nothing_here_are_ignored(client: openai.OpenAI) -> Non
     reply = client.chat.completions.create(
         model="any", messages=ASK, max_tokens=2, store=True, metadata={"a": "b"}, user="me", service_tier="auto",
         parallel_tool_calls=True, extra_body={"nothing": [1, {"x": None}]},
-    )  # fmt: skip
+    )
     assert reply.choices[0].message.content is not None

@@ -102,7 +102,7 @@ def test_how_likely_the_tokens_of_a_prompt_are(server: Server, model: Model) -> 
         wanted = [logprobs[i, token] for i, token in enumerate(tokens[1:])]
         np.testing.assert_allclose(found["token_logprobs"][1 : len(tokens)], wanted, atol=1e-3)
         assert all(max(top.values()) >= one - 1e-6 for one, top in
-                   zip(found["token_logprobs"][1:], found["top_logprobs"][1:], strict=True))  # fmt: skip
+                   zip(found["token_logprobs"][1:], found["top_logprobs"][1:], strict=True))
         joined = "".join(found["tokens"])  # also of a token that ends the reply, which evaluations count on
         assert joined == reply["choices"][0]["text"] + "".join(found["tokens"][len(tokens) :])
         assert all(joined[at:].startswith(text) for at, text in zip(found["text_offset"], found["tokens"], strict=True))

@@ -445,7 +445,7 @@ def test_connections_that_ask_nothing_make_room(model: Model, monkeypatch: pytes
 
 @pytest.mark.parametrize("asked", [b"CONNECT example.org:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
                                    HEALTH[:-2] + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
-                                   HEALTH[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"])  # fmt: skip
+                                   HEALTH[:-2] + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n"])
 def test_other_protocols_are_not_spoken(model: Model, asked: bytes, caplog: pytest.LogCaptureFixture) -> None:
     with playing(model) as played, closing(played.server.connect()) as sock:
         sock.sendall(asked + HEALTH)
@@ -533,7 +533,7 @@ def test_handshakes_that_do_not_come_make_room(model: Model, monkeypatch: pytest
 @pytest.mark.parametrize(("soft", "hard", "room", "raised"), [
     (1024, 4096, 1000, 1192), (4096, 4096, 1000, None), (256, 512, 320, 512), (100, 100, 1, 100), (-1, -1, 1000, None),
     (1024, -1, 1000, 1192),
-])  # fmt: skip
+])
 def test_connections_that_the_systems_limit_leaves(
     soft: int, hard: int, room: int, raised: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,7 +67,7 @@ def test_what_is_refused_of_custom_tools(server: Server) -> None:
         ({"tools": [{"type": "custom"}]}, "tools", "custom"), ({"tools": [{"type": "function"}]}, "tools", "function"),
         ({"tools": [CODE], "tool_choice": {"type": "custom", "custom": {"name": "b"}}}, "tool_choice", "'b'"),
         ({"tools": [CODE], "tool_choice": {"type": "custom"}}, "tool_choice", "tool_choice"),
-    ):  # fmt: skip
+    ):
         status, error = server.refused("/v1/chat/completions", {"messages": ASK, **more})
         assert (status, error["param"]) == (400, param)
         assert word in error["message"]
@@ -77,11 +77,11 @@ def test_a_conversation_with_texts() -> None:
     call = {"id": "a", "type": "custom", "custom": {"name": "code", "input": TEXT}}
     chat = ChatRequest.model_validate({"messages": [
         *ASK, {"role": "assistant", "tool_calls": [call]}, {"role": "tool", "tool_call_id": "a", "content": "84"},
-    ]})  # fmt: skip
+    ]})
     responses = chat_request(ResponsesRequest.model_validate({"input": [
         *ASK, {"type": "custom_tool_call", "call_id": "a", "name": "code", "input": TEXT},
         {"type": "custom_tool_call_output", "call_id": "a", "output": "84"},
-    ]}))  # fmt: skip
+    ]}))
     for request in (chat, responses):
         _, told, result = messages_of(request.messages)
         (one,) = told["tool_calls"]

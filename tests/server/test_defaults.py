@@ -23,7 +23,7 @@ from tests.server.test_front import MESSAGES, ROUTES
 SAMPLING: dict[str, Any] = {
     "temperature": 0.25, "top_k": 7, "top_p": 0.5, "min_p": 0.125, "repeat_penalty": 1.5, "repeat_last_n": 9,
     "presence_penalty": 0.75, "frequency_penalty": -0.5,
-}  # fmt: skip
+}
 OF_ANTHROPIC = {"temperature", "top_k", "top_p"}
 OF_RESPONSES = {"temperature", "top_p"}
 NUMBERS = {"/completion": "n_predict", "/v1/responses": "max_output_tokens"}
@@ -63,7 +63,7 @@ def test_sampling_seed_and_length(route: str, model: Model) -> None:
         known = {"/v1/messages": OF_ANTHROPIC, "/v1/responses": OF_RESPONSES}.get(route, set(SAMPLING))
         own = {name: value for name, value in {**SAMPLING, "temperature": 0, "top_k": 3, "top_p": 1, "min_p": 0,
                "repeat_penalty": 1, "repeat_last_n": -1, "presence_penalty": 0, "frequency_penalty": 0}.items()
-               if name in known}  # fmt: skip
+               if name in known}
         add = asked(server, fake, route, **own, **{NUMBERS.get(route, "max_tokens"): 2})
         wanted = {**SAMPLING, **own} | ({"repeat_last_n": server.service.info.n_ctx} if "repeat_last_n" in own else {})
         assert {name: getattr(add.sampling, name) for name in SAMPLING} == wanted
@@ -121,7 +121,7 @@ THINKS, CLOSED = "<think>\n", "<think>\n\n</think>\n\n"
         (DEEPSEEK, "off", {"thinking": True}, "<think>"),
         (PLAIN, "auto", {}, ""), (PLAIN, "auto", {"enable_thinking": True}, ""),
     ],
-)  # fmt: skip
+)
 def test_thinking_is_on_unless_told_otherwise(
     source: str, reasoning: str, given: dict[str, Any], end: str, model: Model
 ) -> None:
@@ -169,7 +169,7 @@ def test_control_tokens_in_variables_are_text(model: Model) -> None:
 
 
 @pytest.mark.parametrize(("options", "most"), [({}, 512), ({"max_tokens": -1}, None), ({"max_tokens": 9}, 9),
-                                               ({"template_text": PLAIN}, None)])  # fmt: skip
+                                               ({"template_text": PLAIN}, None)])
 def test_replies_of_a_model_without_a_chat_template_have_a_limit(
     tmp_path: Path, options: dict[str, Any], most: int | None
 ) -> None:

@@ -58,7 +58,7 @@ class Result:
 def result(
     text: str, form: ToolFormat | None = None, thinking: Thinking | None = None, cuts: list[int] | None = None,
     stops: tuple[str, ...] = (),
-) -> Result:  # fmt: skip
+) -> Result:
     """What a reply comes to that arrives in pieces between `cuts` (places between tokens)."""
     tokens = TOKENIZER.encode(text)
     parser = None if form is None else ToolParser(form, TOOLS)
@@ -117,7 +117,7 @@ def cut_off(form: ToolFormat, text: str) -> Result:
 @pytest.mark.parametrize(("name", "text"), [
     ("llama3", '{"name": "Bob", "age": 4'), ("llama3", '{"answer": "as long as'), ("llama3", '{"name": "B'),
     ("pythonic", "[Note: this"), ("pythonic", "[1] Accord"), ("hermes", "a < b"), ("generic", "<tool> is"),
-])  # fmt: skip
+])
 def test_text_that_is_cut_is_shown(name: str, text: str) -> None:
     assert cut_off(BY_NAME[name], text).content == text
 
@@ -424,7 +424,7 @@ WORDS = [
     '{"name": "add", ', "<function=add>", "<parameter=a>", "1", "</parameter>", "</function>", "add[ARGS]",
     "[add(a=1)]", "<|tool_call>", "call:add{", '<|"|>',
     "ü", "<|python_tag|>", "<", ",",
-]  # fmt: skip
+]
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
@@ -432,7 +432,7 @@ WORDS = [
     words=st.lists(st.sampled_from(WORDS), max_size=9), form=st.sampled_from([None, *BY_NAME.values()]),
     thinking=st.sampled_from([None, THINK, BEGUN]), cuts=st.lists(st.integers(0, 60), max_size=8),
     stops=st.sampled_from([(), ("]}",), ("<t", "1\n")]),
-)  # fmt: skip
+)
 def test_any_reply_in_any_pieces(
     words: list[str], form: ToolFormat | None, thinking: Thinking | None, cuts: list[int], stops: tuple[str, ...]
 ) -> None:

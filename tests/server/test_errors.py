@@ -60,7 +60,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "a number of 400 digits": ({"chat_template_kwargs": {"x": [10**400]}}, "chat_template_kwargs"),
     "a template": ({"chat_template": "{{ 1 }}"}, "chat_template"),
     "adapters": ({"lora": [{"id": 0, "scale": 0.5}]}, "lora"),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -216,7 +216,7 @@ def test_a_prompt_that_fills_the_context(server: Server, client: openai.OpenAI) 
     n_ctx = server.get("/props")["default_generation_settings"]["n_ctx"]
     assert (error["code"], error["param"], error["type"]) == (
         "context_length_exceeded", "messages", "invalid_request_error"
-    )  # fmt: skip
+    )
     assert error["n_ctx"] == n_ctx < error["n_prompt_tokens"]
     assert f"This model's maximum context length is {n_ctx} tokens" in error["message"]
     assert "exceeds the available context size" in error["message"]
@@ -231,7 +231,7 @@ def test_litellm_knows_a_prompt_that_is_too_long(server: Server, litellm: Any) -
         litellm.completion(
             model="openai/demo", api_base=f"{server.url}/v1", api_key="none",
             messages=[{"role": "user", "content": "What is 1 plus 1? " * 400}],
-        )  # fmt: skip
+        )
     reply = litellm.completion(
         model="openai/demo", api_base=f"{server.url}/v1", api_key="none", messages=ASK, stream=True
     )
@@ -249,7 +249,7 @@ def test_other_models(server: Server, model: Model) -> None:
 def test_a_large_body_is_refused_before_it_is_read(server: Server) -> None:
     with server.connect() as sock:
         sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                     b"Content-Length: 99999999999\r\n\r\n")  # fmt: skip
+                     b"Content-Length: 99999999999\r\n\r\n")
         assert sock.recv(1000).startswith(b"HTTP/1.1 413 ")
     with server.connect() as sock:
         sock.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n")

@@ -50,7 +50,7 @@ HARMLESS: dict[str, str] = {
     **dict.fromkeys(("chat_format", "generation_prompt", "parse_tool_calls", "chat_parser", "reasoning_format",
                      "continue_final_message", "echo"), "of chats: replies of /completion are text as it comes"),
     "stream_options": "of OpenAI's routes",
-}  # fmt: skip
+}
 LLAMA = """verbose timings_per_token stream stream_options cache_prompt return_tokens return_progress sse_ping_interval
 n_predict max_completion_tokens max_tokens n_indent n_keep n_discard n_cmpl n n_cache_reuse t_max_predict_ms
 response_fields top_k top_p min_p top_n_sigma xtc_probability xtc_threshold typical_p temperature dynatemp_range
@@ -77,7 +77,7 @@ FAMILIES: list[tuple[type[Body], Any]] = [
     (MessagesRequest, message_create_params.MessageCreateParamsBase),
     (MessagesRequest, beta_create_params.MessageCreateParamsBase),
     (CountRequest, message_count_tokens_params.MessageCountTokensParams), (NativeRequest, LLAMA),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("kind", "fields"), FAMILIES, ids=lambda one: getattr(one, "__name__", "llama-server"))
@@ -93,7 +93,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": ASK, "max_tokens": 1}, "/v1/completions": {"prompt": "x", "max_tokens": 1},
     "/v1/responses": {"input": "x", "max_output_tokens": 1}, "/v1/messages": {"messages": ASK, "max_tokens": 1},
     "/completion": {"prompt": "x", "n_predict": 1},
-}  # fmt: skip
+}
 EVERYWHERE: list[tuple[str, Any, Any]] = [
     ("lora", [{"id": 0, "scale": 1}], []), ("top_n_sigma", 1.5, -1), ("xtc_probability", 0.5, 0), ("typical_p", 0.9, 1),
     ("dynatemp_range", 0.5, 0.0), ("dry_multiplier", 0.8, 0), ("mirostat", 2, 0), ("adaptive_target", 0.3, -1.0),
@@ -101,7 +101,7 @@ EVERYWHERE: list[tuple[str, Any, Any]] = [
     ("grammar_lazy", True, False), ("reasoning_budget_tokens", 0, -1), ("thinking_budget_tokens", 64, -1),
     ("bad_words", ["x"], []), ("samplers", ["temperature", "top_k"], ["dry", "top_k", "temperature"]),
     ("samplers", "tk", "edskypmxt"), ("samplers", ["infill"], ["penalties"]), ("samplers", 5, None),
-]  # fmt: skip
+]
 SOME: list[tuple[str, str, Any, Any]] = [
     ("/v1/chat/completions", "modalities", ["text", "audio"], ["text"]),
     ("/v1/chat/completions", "audio", {"voice": "x"}, None), ("/v1/chat/completions", "verbosity", "low", "medium"),
@@ -119,7 +119,7 @@ SOME: list[tuple[str, str, Any, Any]] = [
     ("/v1/messages", "context_management", [], {}),
     ("/v1/messages", "output_config", {"task_budget": {"type": "tokens", "total": 9}}, {"effort": "low"}),
     ("/completion", "image_data", [{"id": 1}], []),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("path", BODIES)
@@ -159,7 +159,7 @@ def test_samplers_that_are_not_named_are_off(server: Server) -> None:
     settings = server.post(
         "/completion", prompt="x", n_predict=1, samplers=["top_k"], top_k=1, temperature=3.0, min_p=0.5,
         presence_penalty=1.0,
-    )["generation_settings"]  # fmt: skip
+    )["generation_settings"]
     assert (settings["top_k"], settings["temperature"], settings["min_p"]) == (1, 1, 0)
     assert (settings["top_p"], settings["presence_penalty"], settings["repeat_penalty"]) == (1, 0, 1)
 
@@ -183,7 +183,7 @@ def test_fields_of_a_completion_that_are_asked_for(server: Server) -> None:
     fields = ["content", "generation_settings/n_predict", "prompt", "nothing", "timings/nothing/more"]
     assert server.post("/completion", **body, response_fields=fields) == {
         "content": whole["content"], "generation_settings/n_predict": 4, "prompt": whole["prompt"],
-    }  # fmt: skip
+    }
     assert server.post("/completion", **body, response_fields=[]).keys() == whole.keys()
 
 

@@ -30,7 +30,7 @@ class Answer(BaseModel):
 def test_replies_of_a_schema(client: openai.OpenAI) -> None:
     for seed in range(2):
         reply = client.chat.completions.parse(model="x", messages=ASK, response_format=Answer, seed=seed,
-                                              extra_body=FREE | {"temperature": 2})  # fmt: skip
+                                              extra_body=FREE | {"temperature": 2})
         assert reply.choices[0].message.parsed is not None
     with pytest.raises(openai.LengthFinishReasonError):
         client.chat.completions.parse(model="x", messages=ASK, response_format=Answer, max_tokens=2)
@@ -144,7 +144,7 @@ def test_a_grammar_that_is_wrong_is_not_repeated(server: Server) -> None:
 SCHEMA = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False}
 FORMS: list[dict[str, Any]] = [
     {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}, {"type": "json_object"}, {"type": "text"},
-]  # fmt: skip
+]
 NAMED = {"type": "function", "function": {"name": "now"}}
 
 
@@ -171,12 +171,12 @@ def test_forced_calls_of_other_routes_come_before_a_form(server: Server) -> None
     answer = server.post(
         "/v1/responses", input="x", text={"format": form}, tools=[{"type": "function", **function}],
         tool_choice={"type": "function", "name": "now"},
-    )  # fmt: skip
+    )
     assert [item["type"] for item in answer["output"]] == ["function_call"]
     answer = server.post(
         "/v1/messages", messages=ASK, max_tokens=90, tools=[function], tool_choice={"type": "any"},
         output_format={"type": "json_schema", "schema": SCHEMA},
-    )  # fmt: skip
+    )
     assert [block["type"] for block in answer["content"]][:1] == ["tool_use"]
 
 
@@ -196,7 +196,7 @@ CLOSED: dict[str, tuple[str, dict[str, Any]]] = {
     "json_schema": ("/completion", {"prompt": "x", "json_schema": EMPTY}),
     "text.format": ("/v1/responses", {"input": "x", "text": {"format": {**SCHEMA_FORM, "name": "a"}}}),
     "output_config": ("/v1/messages", {"messages": ASK, "max_tokens": 40, "output_config": {"format": SCHEMA_FORM}}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CLOSED)

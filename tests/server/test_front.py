@@ -83,7 +83,7 @@ def test_an_engine_that_ends_in_a_stream_is_told(route: str, model: Model) -> No
     ({"top_k": -1}, {"top_k": 0}), ({"top_p": 0}, {"top_p": 1.0, "top_k": 1}), ({"top_k": 7}, {"top_k": 7}),
     ({"repetition_penalty": 1.5}, {"repeat_penalty": 1.5}),
     ({"repetition_penalty": 1.5, "repeat_penalty": 1.2}, {"repeat_penalty": 1.2}),
-])  # fmt: skip
+])
 def test_names_and_values_that_other_servers_know(said: dict[str, Any], made: dict[str, Any], model: Model) -> None:
     with asked(model) as (server, fake):
         server.post(CHAT, messages=MESSAGES, max_tokens=1, **said)

@@ -32,7 +32,7 @@ def test_a_reply_that_calls_a_function(client: openai.OpenAI, server: Server, mo
     for how in ({}, {"function_call": "auto"}):
         chunks = list(client.chat.completions.create(
             model="x", messages=ASK, functions=FUNCTIONS, stream=True, **how,
-        ))  # fmt: skip
+        ))
         parts = [c.choices[0].delta.function_call for c in chunks if c.choices[0].delta.function_call is not None]
         assert next(part.name for part in parts) == "now"
         assert json.loads("".join(part.arguments or "" for part in parts)) == {}
@@ -53,7 +53,7 @@ def test_a_conversation_with_calls_of_functions() -> None:
     request = ChatRequest.model_validate({"messages": [
         *ASK, {"role": "assistant", "content": None, "function_call": {"name": "now", "arguments": "{}"}},
         {"role": "function", "name": "now", "content": "12:00"},
-    ]})  # fmt: skip
+    ]})
     _, call, result = messages_of(request.messages)
     assert call["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
     assert (result["role"], result["content"]) == ("tool", "12:00")
@@ -68,7 +68,7 @@ def test_what_is_wrong_with_functions(server: Server) -> None:
         ({"function_call": {"name": "now"}}, "function_call"),
         ({"function_call": "auto", "tool_choice": "none"}, "function_call"),
         ({"functions": FUNCTIONS, "tool_choice": "auto"}, "functions"),
-    ):  # fmt: skip
+    ):
         status, error = server.refused("/v1/chat/completions", {"messages": ASK, **more})
         assert (status, error["param"]) == (400, param), error
         assert param in error["message"]
@@ -89,7 +89,7 @@ def test_tools_of_which_some_may_be_called(server: Server) -> None:
         calls = reply["choices"][0]["message"]["tool_calls"]
         assert {call["function"]["name"] for call in calls} == {"now"}
     told = [server.post("/v1/chat/completions/input_tokens", messages=ASK, tools=tools, **more)["input_tokens"]
-            for more in ({}, {"tool_choice": allowed("auto", "now")})]  # fmt: skip
+            for more in ({}, {"tool_choice": allowed("auto", "now")})]
     assert told[0] == told[1]
     status, error = server.refused(
         "/v1/chat/completions", {"messages": ASK, "tools": TOOLS, "tool_choice": allowed("auto", "rm")}

@@ -56,7 +56,7 @@ def test_both_headers_and_all_keys(guarded: Server) -> None:
     (b"GET /health HTTP/1.0\r\nOrigin: https://evil.example\r\n\r\n", 403), (b"GET /health HTTP/1.1\r\n\r\n", 403),
     (b"GET /v1/models HTTP/1.0\r\n\r\n", 403), (b"GET / HTTP/1.0\r\n\r\n", 403),
     (b"POST /v1/chat/completions HTTP/1.0\r\nContent-Length: 2\r\n\r\n{}", 403),
-])  # fmt: skip
+])
 def test_balancers_ask_in_http_1_0(guarded: Server, request_: bytes, wanted: int) -> None:
     with guarded.connect() as sock:
         sock.sendall(request_)

@@ -95,6 +95,6 @@ def test_others_are_answered_while_a_text_is_encoded(model: Model, path: str) ->
 @pytest.mark.parametrize(("given", "size"), [
     ("abc", 3), ([1, 2], 2), (["abc", "d"], 4), ([[1, 2], [3]], 3), ([1, "abc"], 4), ([[1, "abc"], "d"], 5),
     (["a"] * 5000, 5000),
-])  # fmt: skip
+])
 def test_sizes(given: Any, size: int) -> None:
     assert threads.size_of(given) == size

@@ -93,7 +93,7 @@ def test_too_few_pages_for_all(server: Server, model: Model) -> None:
         asked = [
             {"messages": [{"role": "user", "content": f"What is {i} plus {i}?"}], "max_tokens": 170, "ignore_eos": True,
              "temperature": 0} for i in range(6)
-        ]  # fmt: skip
+        ]
         with running_model(small) as few:
             found = together(few, asked)
             assert metrics(few)["octavo:num_preemptions_total"] > 0

@@ -26,7 +26,7 @@ def parameters(i: int, n: int = 4) -> dict[str, Any]:
 
 def functions(n: int, more: int = 4) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": f"tool_{i}", "parameters": parameters(i, more)}}
-            for i in range(n)]  # fmt: skip
+            for i in range(n)]
 
 
 def takes(use: ToolUse, text: str) -> bool:
@@ -54,7 +54,7 @@ def test_calls_of_one_of_800_tools(form: ToolFormat, choice: Any) -> None:
 
 def test_what_a_grammar_takes_grows_with_the_tools() -> None:
     sizes = [len(ToolUse(GENERIC, [Tool(f"tool_{i}", parameters(i)) for i in range(n)], "auto").grammar(PLAIN).text)
-             for n in (100, 800)]  # fmt: skip
+             for n in (100, 800)]
     assert sizes[1] < 8.5 * sizes[0]
 
 

@@ -24,7 +24,7 @@ def test_vectors_of_texts_are_counted(model: Model) -> None:
     with running_model(model, embeddings=True) as server:
         before = counts(server)
         told = [server.post("/v1/embeddings", input=given)["usage"]["prompt_tokens"]
-                for given in ("A cat.", [[5] * 40, [7]], ["a", "b", "c"] * 20)]  # fmt: skip
+                for given in ("A cat.", [[5] * 40, [7]], ["a", "b", "c"] * 20)]
         after = counts(server)
     grown = {name: after[name] - before.get(name, 0) for name in after}
     assert grown["llamacpp:prompt_tokens_total"] == sum(told)

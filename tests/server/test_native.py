@@ -103,7 +103,7 @@ def test_biases(server: Server, model: Model, bias: Any) -> None:
 @pytest.mark.parametrize("fields", [
     {"logit_bias": [[1]]}, {"logit_bias": [[1, True]]}, {"logit_bias": [[1.5, 1]]}, {"n_probs": 100}, {"prompt": None},
     {"n_predict": -3}, {"repeat_last_n": -2}, {"temperature": -1},
-], ids=str)  # fmt: skip
+], ids=str)
 def test_errors_have_llama_servers_shape(server: Server, fields: dict[str, Any]) -> None:
     status, error = server.refused("/completion", {"prompt": TEXT, **fields})
     assert (status, error["code"], error["type"]) == (400, 400, "invalid_request_error")
@@ -168,7 +168,7 @@ def test_adapters(server: Server, model: Model) -> None:
     with running_model(model, lora=(("/a/b/one.gguf", 0.5), ("two", 1.0))) as adapted:
         assert adapted.get("/lora-adapters") == [
             {"id": 0, "path": "one.gguf", "scale": 0.5}, {"id": 1, "path": "two", "scale": 1.0},
-        ]  # fmt: skip
+        ]
     status, error = server.refused("/lora-adapters", [{"id": 0, "scale": 1}])
     assert (status, error["message"]) == (405, "POST is no method of /lora-adapters")
     status, error = server.refused("/completion", {"prompt": "x", "lora": [{"id": 0, "scale": 0.5}]})
@@ -183,7 +183,7 @@ def test_models(server: Server, model: Model) -> None:
     assert server.get("/v1/models/demo") == one
     assert one["meta"] == {
         "n_ctx": model.n_ctx, "n_ctx_train": 1024, "n_params": 7477760, "size": 14968832, "n_vocab": 1024,
-    }  # fmt: skip
+    }
     assert (one["id"], one["object"], one["max_model_len"]) == ("demo", "model", model.n_ctx)
 
 

@@ -84,7 +84,7 @@ def test_a_rate_of_metrics_is_too(server: Server) -> None:
 
 @pytest.mark.parametrize("message", [
     {"role": "assistant", "content": None}, {"role": "assistant"}, {"role": "function", "name": "f", "content": "84"},
-])  # fmt: skip
+])
 def test_messages_that_have_little(server: Server, message: dict[str, Any]) -> None:
     answer = server.post("/v1/chat/completions", messages=[*ASK, message, *ASK], max_tokens=2)
     assert answer["choices"][0]["finish_reason"] == "length"

@@ -46,7 +46,7 @@ def test_blocks_of_anthropics_messages() -> None:
             {"role": "user", "content": texts()}, {"role": "assistant", "content": [*thoughts, *texts()]},
             {"role": "user", "content": [result]},
         ],
-    }))  # fmt: skip
+    }))
     assert contents(request) == [(role, TOGETHER) for role in ("system", "user", "assistant", "tool")]
     assert request.messages[2].reasoning_content == TOGETHER
 
@@ -58,6 +58,6 @@ def test_parts_of_responses() -> None:
         {"role": "assistant", "content": texts("output_text")},
         {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "a", "output": texts("input_text")},
-    ]}))  # fmt: skip
+    ]}))
     assert contents(request) == [(role, TOGETHER) for role in ("user", "assistant", "tool")]
     assert request.messages[1].reasoning_content == TOGETHER

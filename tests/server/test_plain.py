@@ -108,7 +108,7 @@ def test_large_numbers_that_fit(server: Server) -> None:
 @pytest.mark.parametrize("schema", [
     '{"minimum": 1e400}', f'{{"minimum": {"9" * 400}}}', f'{{"minLength": {"9" * 5000}}}', '{"enum": ["\\ud800"]}',
     {"maxItems": 10**400}, {"const": "\ud800"}, {"properties": {"\ud800": {}}},
-])  # fmt: skip
+])
 def test_schemas_of_texts_and_of_the_library(schema: Any) -> None:
     with pytest.raises(GrammarError, match=r"no JSON: (minimum|minLength|maxItems|enum\.0|const|properties): "):
         Grammar.json_schema(schema)

@@ -21,7 +21,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": LONG}], "max_tokens": 3},
     "/v1/completions": {"prompt": LONG, "max_tokens": 3}, "/completion": {"prompt": LONG, "n_predict": 3},
     "/v1/responses": {"input": LONG, "max_output_tokens": 3},
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,7 @@ def test_a_response(client: openai.OpenAI, model: Model) -> None:
     assert got.usage.output_tokens == len(wanted.tokens)
     assert got.usage.input_tokens + got.usage.output_tokens == got.usage.total_tokens
     cut = client.responses.create(model="x", input=[{"role": "user", "content": QUESTION}], temperature=0,
-                                  max_output_tokens=2)  # fmt: skip
+                                  max_output_tokens=2)
     assert (cut.status, cut.output_text) == ("incomplete", model.generate(QUESTION, temperature=0, max_tokens=2).text)
     assert cut.incomplete_details is not None
     assert cut.incomplete_details.reason == "max_output_tokens"
@@ -170,12 +170,12 @@ def test_a_conversation_with_results(server: Server, monkeypatch: pytest.MonkeyP
         {"type": "message", "role": "assistant", "content": [text("output_text", "Look:")]},
         {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "12:00"},
-        {"role": "user", "content": "And?"}])  # fmt: skip
+        {"role": "user", "content": "And?"}])
     assert [(m["role"], m["content"]) for m in seen[0]] == [
         ("system", "Be brief."), ("user", QUESTION),
         ("assistant", 'Look:\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'),
         ("user", "<tool_response>\n12:00\n</tool_response>"), ("user", "And?"),
-    ]  # fmt: skip
+    ]
     assert seen[0][2]["reasoning_content"] == "Hm."
 
 

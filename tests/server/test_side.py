@@ -183,11 +183,11 @@ def test_sizes_that_are_made_ready_are_left_out_of_searches_for_garbage(
 @pytest.mark.parametrize(("path", "body", "name"), [
     ("/v1/embeddings", {"input": "a cat"}, "_embedded"),
     ("/v1/completions", {"prompt": "a cat", "echo": True, "logprobs": 1, "max_tokens": 0}, "_scored"),
-])  # fmt: skip
+])
 def test_a_fault_of_work_beside_replies_ends_it_alone(
     model: Model, path: str, body: dict[str, Any], name: str, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+) -> None:
     def fails(side: SideWork, message: Message) -> Iterator[None]:
         yield
         raise ZeroDivisionError("the words of a program")
@@ -214,7 +214,7 @@ def test_a_fault_of_work_beside_replies_ends_it_alone(
     ("UsageError", 400, "words"), ("GrammarError", 400, "words"), ("ContextFullError", 400, "words"),
     ("NonFiniteError", 500, "words"), ("DeviceMemoryError", 500, "words"), ("QuarantineError", 500, "words"),
     ("CacheFullError", 503, "the KV cache is full: words"), ("KeyError", 500, "internal error: KeyError"),
-])  # fmt: skip
+])
 def test_what_is_told_of_faults_of_the_engine(kind: str, status: int, message: str) -> None:
     told = api_error(EngineFailedError(kind, "words"))
     assert (told.status, told.message) == (status, message)

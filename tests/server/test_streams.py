@@ -33,7 +33,7 @@ def test_each_step_is_a_chunk_that_comes_at_once(model: Model) -> None:
         assert [e["choices"][0]["delta"] for e in found] == [
             {"role": "assistant", "content": ""}, {"role": "assistant", "content": ""},
             {"content": model.tokenizer.decode([16])}, {"content": model.tokenizer.decode([17])},
-        ]  # fmt: skip
+        ]
         played.say(Row(first, 18), Row(second, 19, "length"))
         found = events(reader.chunk())
         assert [e["choices"][0]["index"] for e in found] == [0, 1, 1]

@@ -31,7 +31,7 @@ MARKED = Tokenizer.from_metadata(byte_level([], special=SPECIAL, eos_token_id=25
 
 IN_FORMATS = [
     *((form, PLAIN) for form in (*FORMATS, GENERIC)), *((form, MARKED) for form in FORMATS if form.opens[0] in SPECIAL),
-]  # fmt: skip
+]
 OF_EACH_MARKER = [*IN_FORMATS[: len(FORMATS) + 1], *some(IN_FORMATS[len(FORMATS) + 1 :], 4)]
 """By default each format with markers of text, and a few with markers that are tokens."""
 
@@ -90,7 +90,7 @@ NESTED = {
         "inner": {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}, "any": {}}},
         "choice": {"enum": ["a", 1, None]},
     },
-}  # fmt: skip
+}
 
 
 def test_values_in_values_between_marks() -> None:
@@ -114,7 +114,7 @@ def test_values_in_values_between_marks() -> None:
 CHOICES: list[Any] = [
     {"type": "string", "enum": ["C", "F"]}, {"type": "string", "const": "C"}, {"const": "C"}, {"enum": ["C", 1]},
     {"type": ["integer", "null"]}, {"type": "array", "maxItems": 0}, {"type": "object", "additionalProperties": False},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("form", [*FORMATS, GENERIC], ids=lambda form: form.name)

@@ -50,7 +50,7 @@ UNCARRIED = {
     "glm": {"a<b", " a", "", '<|"|>'}, "minimax_m2": {'a"b', " a", "", "a\nb", '<|"|>'}, "gemma4": {'<|"|>'},
     "seed_oss": {"a>b", " a", "", "a\nb", '<|"|>'}, "xml": {"a>b", " a", "", "a\nb", '<|"|>'},
     "pythonic": {"a,b", 'a"b', "a=b", "a[b]", " a", "", '<|"|>'},
-}  # fmt: skip
+}
 """What can't be told apart from what is around it, in formats whose arguments are not JSON."""
 
 
@@ -93,7 +93,7 @@ def test_names_within_values_between_marks() -> None:
     wrong = {"properties": {"x": {"items": {"properties": {form.mark: {}}}}}}
     with pytest.raises(ApiError, match="its optional parameter"):
         tool_use(ChatTemplate(f"{{# tools tool_calls {form.tells[0]} #}}"), [{"name": "f", "parameters": wrong}], None,
-                 None, True)  # fmt: skip
+                 None, True)
 
 
 REFERENCE = {"$ref": "#/$defs/Where", "$defs": {"Where": PARAMETERS}}
@@ -117,7 +117,7 @@ def test_parameters_that_are_a_reference(form: ToolFormat, strict: bool) -> None
 def test_references_within_what_a_reference_leads_to() -> None:
     """And what stands beside it counts, too."""
     parts = {"Where": {"$ref": "#/$defs/Place"}, "Day": {"type": "integer"}, "Place": {
-        "type": "object", "required": ["day"], "properties": {"day": {"$ref": "#/$defs/Day"}}}}  # fmt: skip
+        "type": "object", "required": ["day"], "properties": {"day": {"$ref": "#/$defs/Day"}}}}
     beside = {"properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
     given = {"$ref": "#/$defs/Where", "$defs": parts, **beside}
     for form in (GENERIC, *(form for form in FORMATS if form.parameter and not form.mark)):
@@ -131,7 +131,7 @@ def test_references_within_what_a_reference_leads_to() -> None:
     {"$ref": "#/$defs/A", "$defs": {"A": {"$ref": "#/$defs/B"}, "B": {"$ref": "#/$defs/A"}}},
     {"$ref": "#/$defs/A", "$defs": {"A": {"type": "object"}}, "type": "array"},
     {"$ref": "#/$defs/A", "$defs": {"A": True}},
-], ids=str)  # fmt: skip
+], ids=str)
 def test_references_that_stay_as_they_are(schema: dict[str, Any]) -> None:
     """They lead nowhere or back, or what stands beside them contradicts; the grammar's compiler tells of them."""
     assert referred(schema) == schema
@@ -167,7 +167,7 @@ def test_tools_that_no_grammar_holds(server: Server) -> None:
     """Calls of a tool whose schema can't be kept to are held to less; a strict one is refused."""
     for strict in (False, True):
         body: dict[str, Any] = {"messages": ASK, "max_tokens": 2, "tools": [
-            {"type": "function", "function": {"name": "f", "parameters": ENDLESS, "strict": strict}}]}  # fmt: skip
+            {"type": "function", "function": {"name": "f", "parameters": ENDLESS, "strict": strict}}]}
         if strict:
             status, error = server.refused("/v1/chat/completions", body)
             assert (status, error["param"]) == (400, "tools")
@@ -180,7 +180,7 @@ UNKEPT = {"type": "object", "properties": {"a": {"not": {"type": "string"}}}}
 
 @pytest.mark.parametrize("more", [
     {}, {"tool_choice": "required"}, {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
-], ids=str)  # fmt: skip
+], ids=str)
 def test_a_strict_tool_that_can_not_be_kept_to_is_named(server: Server, more: dict[str, Any]) -> None:
     """With what is wrong, and no lines of a grammar that nobody wrote."""
     loose = {"type": "function", "function": {"name": "loose", "parameters": UNKEPT}}

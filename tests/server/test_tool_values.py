@@ -24,7 +24,7 @@ from tests.server.test_detail import Result
 RAW = [form for form in FORMATS if form.raw]
 DEFS = {"Unit": {"type": "string", "enum": ["C", "F"], "title": "Unit"}, "Text": {"type": "string"},
         "Deep": {"anyOf": [{"$ref": "#/$defs/Unit"}, {"$ref": "#/$defs/Numbers"}]},
-        "Numbers": {"type": "array", "items": {"type": "integer"}}}  # fmt: skip
+        "Numbers": {"type": "array", "items": {"type": "integer"}}}
 NULL, TEXT = {"type": "null"}, {"type": "string"}
 
 WRITTEN: list[tuple[dict[str, Any], str, Any]] = [
@@ -74,7 +74,7 @@ WRITTEN: list[tuple[dict[str, Any], str, Any]] = [
     ({"enum": ["True", True]}, "True", "True"),
     ({"enum": ["C", "True"]}, "True", "True"),
     ({"description": "Anything."}, "True", "True"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("form", RAW, ids=lambda form: form.name)
@@ -95,14 +95,14 @@ WORDS: list[tuple[dict[str, Any], str, Any]] = [
     ({"anyOf": [{"type": "integer"}, NULL], "default": None}, "None", None),
     ({"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/Flag"}]}, "False", False),
     ({"enum": [True, 1]}, "True", True),
-]  # fmt: skip
+]
 OF_TEXTS: list[tuple[dict[str, Any], str, Any]] = [
     ({"enum": ["auto", True]}, "True", True),
     ({"enum": ["auto", None]}, "None", None),
     ({"type": ["string", "boolean"]}, "False", False),
     ({"anyOf": [{**TEXT, "maxLength": 2}, NULL]}, "None", None),
     ({"anyOf": [{**TEXT, "minLength": 6}, NULL]}, "None", None),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -119,7 +119,7 @@ def test_words_of_python(form: ToolFormat, strict: bool) -> None:
 
 TEXTS = {"type": "array", "items": TEXT}
 POINT = {"type": "object", "properties": {"x": {"type": "number"}, "on": {"type": "boolean"}, "to": {"type": "null"}},
-         "required": ["x"], "additionalProperties": False}  # fmt: skip
+         "required": ["x"], "additionalProperties": False}
 TREE = {
     "type": "object",
     "properties": {"of": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}},
@@ -141,7 +141,7 @@ LITERALS: list[tuple[dict[str, Any], str, Any]] = [
     ({"type": "object", "additionalProperties": {"type": "integer"}}, "{'a b': 1, 'c': 2}", {"a b": 1, "c": 2}),
     ({"type": "object"}, "{'a': [1, {'b': None}], 'c': 'd'}", {"a": [1, {"b": None}], "c": "d"}),
     ({"type": "array"}, "[True, 'a', [2.5]]", [True, "a", [2.5]]),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_lists_of_python_that_a_strict_schema_does_not_allow() -> None:
 @pytest.mark.parametrize("text", [
     "['a'", "[__import__('os')]", "[print(1)]", "{'a', 'b'}", "[b'a']", "[1e999]", "[...]", "['a' 'b'", "[" * 5000,
     "[" * 300 + "'a'" + "]" * 300, "[" + "-" * 9000 + "1]", "[a for a in 'b']", "[1 + 2j]", "[" + "9" * 9000 + "]",
-], ids=lambda text: text[:20])  # fmt: skip
+], ids=lambda text: text[:20])
 def test_what_is_no_list_of_python_is_a_text(text: str) -> None:
     assert value_of(text, {"type": "array"}) == json.dumps(text)
 
@@ -191,7 +191,7 @@ def test_lists_of_python_are_read_where_a_schema_has_lists() -> None:
 MAYBE = {"anyOf": [{"$ref": "#/$defs/Tree"}, NULL], "default": None}
 PARTS = {
     "Unit": {"enum": ["C", "F"]}, "Point": POINT, "Tree": {"type": "object", "properties": {"left": MAYBE}},
-}  # fmt: skip
+}
 OPTIONAL: list[tuple[dict[str, Any], str, Any]] = [
     ({"anyOf": [TEXT, NULL], "default": None, "title": "A"}, '<|"|>it\'s<|"|>', "it's"),
     ({"anyOf": [TEXT, NULL]}, "null", None),
@@ -208,7 +208,7 @@ OPTIONAL: list[tuple[dict[str, Any], str, Any]] = [
     ({"type": "object", "additionalProperties": {"type": "integer"}}, "{a:1,b:2}", {"a": 1, "b": 2}),
     ({"type": ["string", "null"]}, "null", None),
     ({"const": "C"}, '<|"|>C<|"|>', "C"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("choice", ["required", slow("auto")])
@@ -265,7 +265,7 @@ def test_line_ends_that_some_models_do_not_write(form: ToolFormat, choice: Liter
     shapes: list[dict[str, Any]] = [
         TEXT, {"anyOf": [{**TEXT, "minLength": 6}, NULL]}, {**TEXT, "maxLength": 4}, {"enum": ["null", "x"]},
         {"type": "integer"}, {}, {"type": ["string", "integer"]}, {"type": ["integer", "null"]},
-    ]  # fmt: skip
+    ]
     for a in shapes:
         schema = {"type": "object", "properties": {"a": a, "b": {"type": "integer"}}, "$defs": DEFS}
         value = "12" if a.get("type") == "integer" else "null"
@@ -307,7 +307,7 @@ STRICT: list[dict[str, Any]] = [
     {"anyOf": [{**TEXT, "maxLength": 3}, NULL]}, {"anyOf": [{**TEXT, "minLength": 6, "maxLength": 8}, NULL]},
     {"anyOf": [{"$ref": "#/$defs/Unit"}, NULL]}, {"$ref": "#/$defs/Deep"}, {"type": ["string", "integer"]},
     {"enum": ["C", 1, None]},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("form", RAW, ids=lambda form: form.name)
@@ -321,7 +321,7 @@ def test_strict_values_are_valid(form: ToolFormat) -> None:
 
 @pytest.mark.parametrize("one", [
     {"anyOf": [{**TEXT, "pattern": "a"}, NULL]}, {"anyOf": [{**TEXT, "maxLength": 1}, {**TEXT, "minLength": 3}]},
-], ids=str)  # fmt: skip
+], ids=str)
 def test_strict_texts_that_can_not_be_kept_to(one: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"a": one}}
     for form in RAW:

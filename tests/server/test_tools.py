@@ -74,7 +74,7 @@ def test_a_stream_of_calls(client: openai.OpenAI, monkeypatch: pytest.MonkeyPatc
     first = {part.index: part for part in reversed(parts)}
     assert [(i, p.type, p.function and p.function.name) for i, p in sorted(first.items())] == [
         (0, "function", "weather"), (1, "function", "now"),
-    ]  # fmt: skip
+    ]
     assert sum(part.id is not None for part in parts) == 2
     arguments = ["".join((p.function and p.function.arguments) or "" for p in parts if p.index == i) for i in (0, 1)]
     assert [json.loads(a) for a in arguments] == [{"city": "</tool_call>"}, {}]
@@ -107,13 +107,13 @@ def test_a_conversation_with_calls(client: openai.OpenAI, server: Server) -> Non
         *ASK, {"role": "assistant", "content": None, "tool_calls": [
             {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": '{"zone": "<|im_end|>"}'}}]},
         {"role": "tool", "tool_call_id": "call_1", "content": "12:00"},
-    ]  # fmt: skip
+    ]
     prompt = server.post("/apply-template", messages=messages, tools=TOOLS)["prompt"]
     assert '<tool_call>\n{"name": "now", "arguments": {"zone": "<|im_end|>"}}\n</tool_call>' in prompt
     assert "<tool_response>\n12:00\n</tool_response>" in prompt
     assert '"name": "weather"' in prompt
     told = [client.chat.completions.create(model="x", messages=messages, max_tokens=1, **more).usage for more in (
-        {"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "none"}, {})]  # fmt: skip
+        {"tools": TOOLS}, {"tools": TOOLS, "tool_choice": "none"}, {})]
     with_tools, none, without = (usage.prompt_tokens for usage in told if usage)
     assert with_tools > none == without
 
@@ -135,7 +135,7 @@ def test_ids_as_mistral_wants_them() -> None:
     template = ChatTemplate("{{ tools }}[TOOL_CALLS]")
     call = {"id": "call_abc", "type": "function", "function": {"name": "f", "arguments": {}}}
     told = for_template(template, [{"role": "assistant", "content": "", "tool_calls": [call]},
-                                   {"role": "tool", "content": "", "tool_call_id": "call_abc"}], [])  # fmt: skip
+                                   {"role": "tool", "content": "", "tool_call_id": "call_abc"}], [])
     assert told[0]["tool_calls"][0]["id"] == told[1]["tool_call_id"]
     assert len(told[1]["tool_call_id"]) == 9
     use = tool_use(template, [{"name": "f"}], "auto", None, True)
@@ -167,7 +167,7 @@ def test_a_call_that_is_cut_in_its_head_is_no_text(server: Server, path: str, st
         "/v1/messages": {"messages": ASK, "tools": [function], "tool_choice": {"type": "any"}, "max_tokens": 9},
         "/v1/responses": {"input": ASK, "tools": [{"type": "function", **function}], "tool_choice": "required",
                           "max_output_tokens": 9},
-    }  # fmt: skip
+    }
     _, _, answer = server.send("POST", path, {**body[path], "stream": stream})
     assert b"tool_call>" not in answer
     assert b'{\\"name' not in answer

@@ -58,7 +58,7 @@ def test_every_reply_has_an_id(route: str, stream: bool, faked: Server) -> None:
         ("POST", CHAT, {}, {"Authorization": "Bearer secret"}, 400), ("POST", CHAT, {}, {}, 401),
         ("POST", CHAT, {}, {"Host": "evil.example"}, 403),
     ],
-)  # fmt: skip
+)
 def test_every_other_response_has_one(
     method: str, path: str, body: Any, headers: dict[str, str], status: int, faked: Server
 ) -> None:
@@ -130,7 +130,7 @@ def test_a_line_of_each_reply(route: str, stream: bool, model: Model, lines: Lin
     assert {name: one[name] for name in ("id", "method", "path", "status", "model", "cached", "reply", "finish")} == {
         "id": "mine", "method": "POST", "path": route, "status": "200", "model": "demo", "cached": "0", "reply": "3",
         "finish": "length",
-    }  # fmt: skip
+    }
     assert int(one["prompt"]) > 1
     assert 0 <= float(one["first"]) <= float(one["seconds"])
 

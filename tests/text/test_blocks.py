@@ -25,12 +25,12 @@ NASTY = (
     *"aZs'tK19 \n\r\t_.,!/?(", "  ", " a", "abc", "12", "123", "1234567", "\n1", ".\n", "\n\n", "a ", "9 ",
     "\u00a0", "\u3000", "\u0301", "日", "か", "한", "²", "½", "٣", "é", "Ж", "\x1c", "\x85", "\u2028",
     "<sentinel:12>", "IMGIMGAZ", "ا", "\u093c", "。", "🙂", "\u1160", "\u200d", "'re", "'ll ",
-)  # fmt: skip
+)
 TEXTS = st.lists(st.sampled_from(NASTY), min_size=2, max_size=24).map("".join)
 WORDS = (
     "a text", " of ", "words ", "12 ", "and\n", "日本語。\n", "I'm ", "x=1;\n", "\n\n", "e\u0301 ", "▁", "ab", "K",
     "<|end|>", "  ",
-)  # fmt: skip
+)
 
 
 def words(splitter: Any, text: str) -> list[str]:

@@ -25,7 +25,6 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.from_metadata(byte_level(MERGES, "qwen2", SPECIAL, bos_token_id=0, add_bos_token=False))
 
 
-# fmt: off
 GOLDEN = {  # ids of llama.cpp for TRICKY with this vocabulary
     "gpt-2": [
         73, 292, 32, 119, 101, 39, 76, 76, 32, 105, 116, 260, 32, 39, 115, 117, 112, 32, 100, 111, 110, 293, 32, 32,
@@ -73,7 +72,6 @@ GOLDEN = {  # ids of llama.cpp for TRICKY with this vocabulary
         124, 96, 270, 32, 10, 256, 32, 101, 110, 100, 261, 46, 256, 32,
     ],
 }
-# fmt: on
 
 
 @pytest.mark.parametrize("pre", GOLDEN)

@@ -48,7 +48,7 @@ def last(model: str) -> dict[str, Any]:
     ("t5", "precompiled_charsmap", "AQAA", "3 bytes"),
     ("t5", "precompiled_charsmap", "/////wAA", "6 bytes, of which 4294967295 are units"),
     ("t5", "precompiled_charsmap", "BAAAAAH+/38A", "leads to unit"),
-])  # fmt: skip
+])
 def test_what_is_refused(model: str, key: str, value: Any, message: str) -> None:
     keys = {k: v for k, v in (last(model) | {K + key: value}).items() if v is not None}
     with pytest.raises(TokenizerError, match=message):

@@ -126,7 +126,7 @@ def test_a_text_has_as_many_tokens_as_its_length_tells(kind: str, text: str) -> 
 
 @pytest.mark.parametrize(("kind", "token", "least"), [
     ("byte-level", LONGEST, 100), ("composed", LONGEST, 25), ("composed", "<|end|>", 11), ("spm", "日本", 100),
-])  # fmt: skip
+])
 def test_a_long_token_again_and_again(kind: str, token: str, least: int) -> None:
     tokenizer = TOKENIZERS[kind]
     assert len(tokenizer.encode(token * 100, add_special=False)) in (100, 101)  # one is the space before a text

@@ -17,7 +17,7 @@ CONTROLS = (
     "<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|eot_id|>", "<|start_header_id|>", "<|end_header_id|>", "[INST]",
     "[/INST]", "<start_of_turn>", "<end_of_turn>", "<|user|>", "<|assistant|>", "<|system|>", "<|end|>", "<|tool|>",
     "<｜User｜>", "<｜Assistant｜>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "SEPARATOR",
-)  # fmt: skip
+)
 SHOWN = ("<think>", "</think>", "<tool_call>", "</tool_call>", "<|channel|>", "<|message|>")
 SPECIAL = dict.fromkeys(CONTROLS, CONTROL) | dict.fromkeys(SHOWN, USER_DEFINED)
 TOKENIZERS = {

@@ -18,7 +18,7 @@ PIECES = {
     "a": -3.0, "b": -3.0, "ab": -4.0, "abc": -2.0, "bc": -3.5, "c": -3.0, "aa": -6.0, "aaaa": -9.0, " ": -4.0,
     "  ": -4.0, "    ": -5.0, "日本": -2.0, "本": -5.0, "\n": -1.0, "<": -4.0, "|": -4.0, "plamo": -3.0, ":": -2.0,
     ">": -4.0, "x<": -1.0, "k": -1000.5, "never": -2000.0, "n": -1.0,
-}  # fmt: skip
+}
 
 
 def made(pieces: dict[str, float] = PIECES, arch: str = "plamo2", **more: Any) -> Tokenizer:
@@ -27,7 +27,7 @@ def made(pieces: dict[str, float] = PIECES, arch: str = "plamo2", **more: Any) -
         "general.architecture": arch, K + "model": "plamo2", K + "tokens": tokens,
         K + "scores": [0.0] * (len(tokens) - len(pieces)) + list(pieces.values()),
         K + "token_type": [2, 3, 3, 3, 3, *[6] * 256, *[1] * len(pieces)], **more,
-    })  # fmt: skip
+    })
 
 
 def defined(text: str) -> list[str]:
@@ -37,7 +37,7 @@ def defined(text: str) -> list[str]:
         found = [
             (costs[i + len(t)] - round(score * 1e4), -len(t), [t, *ways[i + len(t)]])
             for t, score in PIECES.items() if score > -2000 and text.startswith(t, i)
-        ]  # fmt: skip
+        ]
         found.append((costs[i + 1] + 10**7, 0, [*(f"<0x{b:02X}>" for b in text[i].encode()), *ways[i + 1]]))
         costs[i], _, ways[i] = min(found)
     return ways[0]
@@ -96,7 +96,7 @@ def test_a_byte_order_mark_stays() -> None:
 @pytest.mark.parametrize(("change", "message"), [
     ({K + "scores": None}, "scores: missing"),
     ({K + "token_type": [2, 3, 3, 3, 3, 1, *[6] * 255, *[1] * len(PIECES)]}, "tokens: 1 bytes have no token"),
-])  # fmt: skip
+])
 def test_what_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(TokenizerError, match=message):
         made(**change)

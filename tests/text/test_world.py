@@ -22,7 +22,7 @@ def keys(*more: bytes, **values: Any) -> dict[str, Any]:
     return {
         f"{K}model": "rwkv", f"{K}tokens": texts, f"{K}token_type": [3, *[1] * len(tokens), 5], f"{K}bos_token_id": 0,
         f"{K}eos_token_id": 0, **{K + key: value for key, value in values.items()},
-    }  # fmt: skip
+    }
 
 
 def test_the_longest_token_at_each_place() -> None:
@@ -89,7 +89,7 @@ def test_the_template_that_files_name() -> None:
     end = 1 + 256 + WORDS.index("\n\n")
     tokenizer = Tokenizer.from_metadata(keys(eot_token_id=end) | {"tokenizer.chat_template": "rwkv-world"})
     messages = [{"role": "system", "content": "x "}, {"role": "user", "content": " y\n"},
-                {"role": "assistant", "content": "z"}]  # fmt: skip
+                {"role": "assistant", "content": "z"}]
     assert tokenizer.chat_template().render(messages) == "System: x\n\nUser: y\n\nAssistant: z\n\nAssistant:"
     assert tokenizer.chat_template().render(messages, False).endswith("z\n\n")
     assert tokenizer.stop_ids == {0, end}

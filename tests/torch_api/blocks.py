@@ -32,7 +32,7 @@ class Decoder(nn.Module):
         q, k, v = (
             layer(y).unflatten(-1, (-1, DIM)).transpose(-2, -3)
             for layer in (self.q, self.k, self.v)
-        )  # fmt: skip
+        )
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
         x = x + self.o(mixed.transpose(-2, -3).flatten(-2))
         y = self.norm2(x)
@@ -66,7 +66,7 @@ def folds(prefix: str = "") -> list[Fold]:
     return [
         Fold(prefix + "norm1", named("q", "k", "v")), Fold(prefix + "v", named("o"), index=SHARES),
         Fold(prefix + "norm2", named("gate", "up")), Fold(prefix + "up", named("down")),
-    ]  # fmt: skip
+    ]
 
 
 def all_folds() -> list[Fold]:

@@ -94,7 +94,7 @@ def test_a_norm_that_adds_to_its_weight() -> None:
         (("norm1", ["q"]), r"folds\[0\] is a tuple \(allowed: octavo.torch.Fold\)"),
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_folds_that_are_none(wrong: Any, named: str) -> None:
     model = Decoder()
     before = {name: p.clone() for name, p in model.named_parameters()}

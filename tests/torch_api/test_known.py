@@ -20,7 +20,7 @@ KINDS = {
     "ernie4_5": 4, "helium": 4, "hunyuan_v1_dense": 4, "gemma": 4, "gemma2": 4, "gemma3_text": 4, "phi3": 4, "glm": 4,
     "glm4": 4, "cohere": 3, "cohere2": 3, "olmo": 2, "olmo2": 2, "olmo3": 2, "exaone4": 2, "starcoder2": 3, "arcee": 3,
     "nemotron": 3, "apertus": 3, "mixtral": 2, "qwen3_moe": 2,
-}  # fmt: skip
+}
 """Folds of a layer."""
 IDS = torch.arange(18).reshape(2, 9) % 61 + 3
 
@@ -30,7 +30,7 @@ def model(kind: str) -> Any:
     config = AutoConfig.for_model(
         kind, hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
         head_dim=32, vocab_size=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
-    )  # fmt: skip
+    )
     made: Any = AutoModelForCausalLM.from_config(config).float().eval()  # type: ignore[no-untyped-call]
     with torch.no_grad():
         for values in made.parameters():
@@ -71,4 +71,4 @@ def test_models_that_are_not_known() -> None:
         folds_of(other)
     assert {type(part).__name__ for kind in ("llama", "gemma2") for part in model(kind).modules()} & {*LAYERS} == {
         "LlamaDecoderLayer", "Gemma2DecoderLayer",
-    }  # fmt: skip
+    }

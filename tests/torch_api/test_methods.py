@@ -46,13 +46,13 @@ GAINS = {
     ("fp8", "smoothquant"): 1.0, ("w4a16", "awq"): 0.8, ("nvfp4a16", "qqq"): 0.8, ("mxfp4a16", "auto"): 0.8,
     ("w8a16", "awq"): 0.9, ("fp8-block", "auto"): 1.0, ("int8-w8a8", "auto"): 0.8, ("w4a8", "smoothquant"): 0.95,
     ("w4a8-g128", "qqq"): 0.7, ("w4a16-g128", "auto"): 0.7,
-}  # fmt: skip
+}
 """How much of the error of rounding a method may leave."""
 
 
 @pytest.mark.parametrize(("scheme", "method"), [
     pytest.param(*pair, marks=() if i < 4 else pytest.mark.slow) for i, pair in enumerate(GAINS)
-])  # fmt: skip
+])
 def test_a_method_errs_less_than_rounding(scheme: str, method: str) -> None:
     model = made(scheme, method)
     assert sum(isinstance(layer, QuantLinear) for layer in model.modules()) == 14
@@ -113,7 +113,7 @@ def test_what_methods_refuse() -> None:
         ("w4a8", {"method": "qqq", "folds": all_folds()}, "qqq without batches"),
         ("fp8-block", {"method": "qqq", "calibration": batches, "folds": all_folds()}, "qqq for fp8-block"),
         ("fp8-block", {"method": "gptq", "calibration": batches}, r"gptq for fp8-block.*\(allowed: rtn, awq"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(UsageError, match=named):
             quantize_(model, scheme, **options)
     assert not any(isinstance(layer, QuantLinear) for layer in model.modules())

@@ -25,7 +25,7 @@ PER_CHANNEL, GROUPED = ops.quantize_w4a8(W.numpy()).to("cpu"), ops.quantize_w4a8
 FP8_A, FP8_B = ops.quantize_fp8(X, "e4m3", 128), ops.quantize_fp8(W, "e4m3", "block")
 STORED, FLOAT4 = (
     quantized.QuantLinear.from_linear(LINEAR, scheme).weight for scheme in ("w4a16-g128", "nvfp4a16")
-)  # fmt: skip
+)
 
 CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
     "int8 tensor": (quantized.quantize_int8, (X,), {}),
@@ -54,7 +54,7 @@ CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
         quantized.stored_gemm, (X.reshape(1, 5, 256), FLOAT4, "NVFP4", torch.tensor(0.5), BIAS), {}
     ),
     "fp8_gemm blocks": (quantized.fp8_gemm, (FP8_A[0], FP8_B[0], FP8_A[1], FP8_B[1], BIAS), {"activation": "silu"}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -142,7 +142,7 @@ def batches(n: int = 6) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize(("scheme", "method"), [("w4a8-g128", "gptq"), *(
     pytest.param(s, m, marks=pytest.mark.slow) for s in SCHEMES if s != "fp8-block" for m in ("gptq", "qronos")
-)])  # fmt: skip
+)])
 @torch.no_grad()
 def test_a_method_errs_less_than_rounding(scheme: str, method: str) -> None:
     torch.manual_seed(2)
@@ -199,7 +199,7 @@ def test_layers_are_seen_in_the_order_of_their_calls() -> None:
     names = {layer: name for name, layer in layers.items()}
     assert [names[layer] for layer in calls] == [
         *(f"blocks.{i}.{end}" for i in (0, 1) for end in ("gate", "up", "down")), "lm_head",
-    ]  # fmt: skip
+    ]
     assert list(calls.values()) == [2, 2, 2, 1, 1, 1, 1]
     first, second = inputs_of(model, model.blocks[0].down, 2, IDS)  # type: ignore[union-attr, arg-type]
     assert first.shape == second.shape == (2, 6, 256)

@@ -30,7 +30,7 @@ PLAIN, KEYS, VALUES = 257, 4095, 512
 CONFIG = Config(
     vocabulary=PLAIN + KEYS + VALUES, width=128, layers=2, heads=2, kv_heads=2, head_width=128, ffn=256, context=8192,
     rope_base=1e10,
-)  # fmt: skip
+)
 TOKENS = 2048
 """Tokens of a step, or as many as a row has."""
 SCHEDULE = ((256, 0.4), (1024, 0.4), (2048, 0.2))

@@ -65,7 +65,7 @@ def config_json(c: Config, special: dict[str, int]) -> dict[str, Any]:
     experts = {
         "num_experts": c.experts, "num_experts_per_tok": 2, "moe_intermediate_size": c.ffn, "norm_topk_prob": True,
         "decoder_sparse_step": 1, "mlp_only_layers": [],
-    }  # fmt: skip
+    }
     return {
         "architectures": [name], "model_type": kind, "torch_dtype": "float16", "hidden_act": "silu",
         "vocab_size": c.vocabulary, "hidden_size": c.width, "num_hidden_layers": c.layers,
@@ -74,7 +74,7 @@ def config_json(c: Config, special: dict[str, int]) -> dict[str, Any]:
         "rms_norm_eps": c.eps, "tie_word_embeddings": c.tied, "attention_bias": False,
         "bos_token_id": special["<|endoftext|>"], "eos_token_id": special["<|im_end|>"],
         "pad_token_id": special["<|endoftext|>"], **(experts if c.experts else {}),
-    }  # fmt: skip
+    }
 
 
 def save(model: Decoder, tokenizer: Path, out: Path) -> None:

@@ -36,7 +36,7 @@ sys.path[:0] = [str(HERE), str(HERE.parents[1] / "bench")]
 
 TARGETS = {
     "headers": "fuzz_headers", "models": "fuzz_models", "checkpoints": "fuzz_checkpoints", "adapters": "fuzz_adapters",
-}  # fmt: skip
+}
 BYTES = 1 << 30
 """Most memory for an input."""
 STUCK = 24
@@ -81,7 +81,7 @@ def main() -> int:
         "refused": counts["refused"], "findings": len(findings), "workers": args.workers, "seed": args.seed,
         "first": args.first, "seconds": round(time.monotonic() - start, 1),
         "slowest_seconds": counts["slowest_ms"] / 1000, "most_mib": counts["most_mib"],
-    }  # fmt: skip
+    }
     print(", ".join(f"{name} {value}" for name, value in summary.items()))
     if args.output is not None:
         import results_file

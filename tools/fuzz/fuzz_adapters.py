@@ -26,12 +26,12 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 PATTERNS = (
     "q_proj", "(?i)q_proj", "(q)_proj|\\1", "a{99999999999}", "[", "((((a))))", "layers.0.*q_proj", "[[a]]", "(a*)*b",
     "a" * 300, "", "\\",
-)  # fmt: skip
+)
 """Keys of `rank_pattern` and `alpha_pattern`."""
 WORDS = (
     "use_dora", "use_rslora", "bias", "modules_to_save", "init_lora_weights", "ensure_weight_tying", "target_modules",
     "base_model_name_or_path", "peft_type", "target_parameters",
-)  # fmt: skip
+)
 
 
 class Target:
@@ -85,7 +85,7 @@ def _adapter_file(weights: dict[str, F32]) -> tuple[dict[str, Any], Stored]:
     keys = {
         "general.architecture": "qwen3moe", "general.type": "adapter", "adapter.type": "lora",
         "adapter.lora.alpha": 8.0,
-    }  # fmt: skip
+    }
     pairs: dict[str, F32] = {}
     for name in ("token_embd.weight", "blk.0.attn_q.weight", "blk.0.ffn_down_exps.weight", "output.weight"):
         *experts, n, k = weights[name].shape
@@ -101,7 +101,7 @@ def _adapter_folder(folder: Path) -> Path:
     named = {
         "model.layers.0.self_attn.q_proj": "blk.0.attn_q", "model.layers.0.mlp.down_proj": "blk.0.ffn_down",
         "lm_head": "output", "model.embed_tokens": "token_embd",
-    }  # fmt: skip
+    }
     factors: dict[str, F32] = {}
     for module, name in named.items():
         n, k = weights[f"{name}.weight"].shape
@@ -118,7 +118,7 @@ def _adapter_folder(folder: Path) -> Path:
     config = {
         "peft_type": "LORA", "r": RANK, "lora_alpha": 8, "bias": "none", "target_modules": ["q_proj", "down_proj"],
         "rank_pattern": {"lm_head": RANK // 2}, "alpha_pattern": {"down_proj": 4.5}, "use_rslora": False,
-    }  # fmt: skip
+    }
     (folder / CONFIG).write_text(json.dumps(config))
     return folder
 

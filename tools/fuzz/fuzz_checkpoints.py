@@ -24,7 +24,7 @@ SIDE_FILES = (
     "config.json", "config.json", "tokenizer.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json",
     "model.safetensors.index.json", "special_tokens_map.json", "added_tokens.json", "chat_template.jinja",
     "tokenizer.model",
-)  # fmt: skip
+)
 TEMPLATES = (
     "{{ messages[0].content }}",
     "{% for m in messages %}",
@@ -41,7 +41,7 @@ def seeds(folder: Path) -> list[Path]:
     made = []
     for name, model, scheme in (
         ("int8", tiny("qwen3"), "int8-w8a8"), ("w4a8", tiny("qwen2"), "w4a8-g128"), ("fp8", tiny("llama"), "fp8"),
-    ):  # fmt: skip
+    ):
         source = folder / f"{name}.gguf"
         source.write_bytes(encode(model.keys, stored(model.tensors, "F32")))
         quantize_checkpoint(source, folder / name, scheme)

@@ -21,12 +21,12 @@ TYPE_IDS = (0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 16, 20, 23, 24, 26, 28, 30,
 NAMES = (
     "rope_freqs.weight", "output.bias", "output.weight", "blk.0.attn_output.bias", "blk.0.ffn_up.bias",
     "blk.0.attn_q.scale", "blk.0.attn_q_norm.weight", "blk.1.attn_q.weight", "blk.0.ffn_gate_inp.weight", "x",
-)  # fmt: skip
+)
 KEYS = (
     "rope.scaling.type", "rope.scaling.factor", "rope.dimension_count", "rope.scaling.original_context_length",
     "expert_count", "expert_used_count", "attention.sliding_window", "attention.causal", "vocab_size",
     "attention.head_count", "attention.head_count_kv", "attention.key_length", "attention.value_length",
-)  # fmt: skip
+)
 FLOAT_PATTERNS = (0x7FC00000, 0x7F800000, 0xFF800000, 0x7F7FFFFF, 0x00000001, 0x80000000)
 
 

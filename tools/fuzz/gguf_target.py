@@ -43,7 +43,7 @@ _NUMBERS = [t for t in _Type if t not in (_Type.STRING, _Type.ARRAY)]
 _ACCESSORS = (
     *(f"get_{kind}" for kind in ("int", "float", "bool", "str", "bytes", "ints", "floats", "bools", "strs")),
     "get_bytes_list", "typed", "describe",
-)  # fmt: skip
+)
 
 
 def seeds() -> list[bytes]:

@@ -11,7 +11,7 @@ EDGE_VALUES: tuple[Any, ...] = (
     1e-300, 1e300, 0.5, float("nan"), float("inf"), -float("inf"), "", "x", "\x00", "\ud800", "<0x-1>", "a" * 3000,
     "../../x",
     "{{ 1 }}", "{% for i in range(99999) %}{% endfor %}", [], {}, [[]], [None], {"": {}}, [0] * 100, ["a", "a"],
-)  # fmt: skip
+)
 LONG_NUMBER = "1" + "0" * 400
 MOST_PLACES = 5000
 

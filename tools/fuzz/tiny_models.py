@@ -63,7 +63,7 @@ def tiny(arch: str, *, keys: dict[str, Any] | None = None, tied: bool = False, e
         "block_count": 1, "context_length": 64, "embedding_length": N_EMBD, "feed_forward_length": N_FF,
         "attention.head_count": N_HEAD, "attention.head_count_kv": N_HEAD_KV, "attention.key_length": HEAD_DIM,
         "attention.value_length": HEAD_DIM, "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0,
-    }  # fmt: skip
+    }
     if experts:
         sizes |= {"expert_count": N_EXPERT, "expert_used_count": 2, "expert_feed_forward_length": N_FF}
     rng = np.random.default_rng(0)
@@ -75,7 +75,7 @@ def tiny(arch: str, *, keys: dict[str, Any] | None = None, tied: bool = False, e
     block = {
         "attn_norm.weight": weight(N_EMBD), "attn_q.weight": weight(q, N_EMBD), "attn_k.weight": weight(kv, N_EMBD),
         "attn_v.weight": weight(kv, N_EMBD), "attn_output.weight": weight(N_EMBD, q), "ffn_norm.weight": weight(N_EMBD),
-    }  # fmt: skip
+    }
     if arch.startswith("qwen3"):
         block |= {"attn_q_norm.weight": weight(HEAD_DIM), "attn_k_norm.weight": weight(HEAD_DIM)}
     if arch == "qwen2":

@@ -95,7 +95,7 @@ def _scaled(pair: Pair, method: Callable[[Pair], Any]) -> Numbers:
     return {
         "before": _digits(pair.largest), "after": _digits(after), "scales": _digits(found.scales),
         "setting": _digits(found.setting or 0.0), "gain": _digits(found.after / found.before),
-    }  # fmt: skip
+    }
 
 
 def smoothquant_numbers() -> Numbers:

@@ -57,4 +57,4 @@ ARCH = Architecture(
     },
     ropes=("default", "linear", "yarn"),
     writable=False,
-)  # fmt: skip
+)

@@ -59,7 +59,7 @@ def config_keys(config: Config) -> Keys:
     return dict.fromkeys(NO_ATTENTION, 0) | {
         "context_length": CONTEXT, FF: config.size("intermediate_size", LIMITS[FF]), HEAD: size, SHIFTS: 1,
         **{RANKS[name]: rank for name, rank in (RANK | {"g": gate}).items()},
-    }  # fmt: skip
+    }
 
 
 def _all_layers(config: Config, listed: object) -> bool:
@@ -104,4 +104,4 @@ ARCH = Architecture(
     remade=remade,
     why_unwritten=lambda hp: rwkv7.WHY_UNWRITTEN,
     writable=False,
-)  # fmt: skip
+)

@@ -56,7 +56,7 @@ def config_keys(config: Config) -> Keys:
         "context_length": config.size("max_position_embeddings", LIMITS["context_length"], LENGTH),
         "attention.head_count_kv": config.size("num_attention_heads", LIMITS["attention.head_count"]),
         "feed_forward_length": 4 * width, "rope.freq_base": None, "rope.dimension_count": None,
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -87,4 +87,4 @@ ARCH = Architecture(
     ropes=("default",),
     tied=True,
     writable=False,
-)  # fmt: skip
+)

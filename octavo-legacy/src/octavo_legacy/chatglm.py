@@ -36,7 +36,7 @@ def tensors(hp: ChatGlm) -> Tensors:
     attention.pop("attn_output.bias", None)
     feed_forward = with_scales({
         "ffn_up.weight": matrix(2 * hp.n_ff, hp.n_embd), "ffn_down.weight": matrix(hp.n_embd, hp.n_ff),
-    })  # fmt: skip
+    })
     return layers.model_tensors(hp, attention | feed_forward | {"ffn_norm.weight": vector(hp.n_embd)})
 
 
@@ -61,7 +61,7 @@ def first_keys(config: Config) -> Keys:
     config.only_flags({
         "rmsnorm": True, "post_layer_norm": True, "apply_residual_connection_post_layernorm": False,
         "add_bias_linear": False, "multi_query_attention": True, "original_rope": True, "interleaved_qkv": False,
-    })  # fmt: skip
+    })
     config.only({"quantization_bit": 0, "pre_seq_len": 0})
     return rotary_keys(config, default=0.5) | {"rope.freq_base": 10000.0 * config.real("rope_ratio", 1.0)}
 
@@ -105,4 +105,4 @@ ARCH = Architecture(
     ropes=("default",),
     reordered=False,
     writable=False,
-)  # fmt: skip
+)

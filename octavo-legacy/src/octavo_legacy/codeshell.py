@@ -42,7 +42,7 @@ def config_keys(config: Config) -> Keys:
     return layer_norm_keys(config, "layer_norm_epsilon") | {
         "attention.head_count_kv": config.size("num_query_groups", heads) if grouped else heads,
         "feed_forward_length": config.size("intermediate_size", LIMITS["feed_forward_length"], 4 * width),
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(

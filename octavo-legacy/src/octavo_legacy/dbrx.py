@@ -66,7 +66,7 @@ def config_keys(config: Config) -> Keys:
         RMS_EPS: None, LAYER_NORM_EPS: 1e-5, CLIP: clip, "attention.head_count_kv": attention.size("kv_n_heads", heads),
         "expert_count": experts, "expert_used_count": feed_forward.size("moe_top_k", experts),
         "feed_forward_length": width,
-    }  # fmt: skip
+    }
 
 
 def _part(config: Config, word: str) -> Config:
@@ -101,4 +101,4 @@ ARCH = Architecture(
     ropes=("default",),
     columns="in one",
     writable=False,
-)  # fmt: skip
+)

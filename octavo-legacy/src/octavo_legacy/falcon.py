@@ -53,7 +53,7 @@ def config_keys(config: Config) -> Keys:
     return layer_norm_keys(config, "layer_norm_epsilon") | {
         "attention.head_count_kv": config.size("num_key_value_heads", heads, heads) if newer else 1,
         "feed_forward_length": config.size("intermediate_size", limit, 4 * width),
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -84,4 +84,4 @@ ARCH = Architecture(
     activation="gelu",
     tied=True,
     writable=False,
-)  # fmt: skip
+)

@@ -44,7 +44,7 @@ def config_keys(config: Config) -> Keys:
         "attention.head_count_kv": heads,
         "feed_forward_length": config.size("intermediate_size", LIMITS["feed_forward_length"], 4 * width),
         "rope.dimension_count": config.size("rotary_dim", LIMITS["attention.key_length"], width // heads),
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -73,4 +73,4 @@ ARCH = Architecture(
     activation="gelu_new",
     reordered=False,
     writable=False,
-)  # fmt: skip
+)

@@ -54,7 +54,7 @@ def config_keys(config: Config) -> Keys:
     heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
     return layer_norm_keys(config, "layer_norm_eps") | rotary_keys(config, default=0.25) | {
         PARALLEL: config.flag(PARALLEL, True), "attention.head_count_kv": heads,
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -81,4 +81,4 @@ ARCH = Architecture(
     ropes=("default", "linear"),
     activation="gelu",
     writable=False,
-)  # fmt: skip
+)

@@ -54,4 +54,4 @@ ARCH = Architecture(
     remade=remade,
     ropes=("default", "linear"),
     writable=False,
-)  # fmt: skip
+)

@@ -71,7 +71,7 @@ def config_keys(config: Config) -> Keys:
         MOST: USUAL, "context_length": _context(config), "logit_scale": output / embedding if tied else None,
         "attention.head_count_kv": config.size("num_attention_heads", LIMITS["attention.head_count"]),
         "rope.freq_base": None, "rope.dimension_count": None,
-    }  # fmt: skip
+    }
 
 
 def _context(config: Config) -> int:

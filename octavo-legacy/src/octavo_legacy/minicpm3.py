@@ -60,7 +60,7 @@ def config_keys(config: Config) -> Keys:
     usual = {
         "q_lora_rank": 768, "kv_lora_rank": 256, "qk_rope_head_dim": 32, "qk_nope_head_dim": 64,
         "v_head_dim": max(1, width // heads),
-    }  # fmt: skip
+    }
     said = {word: value for word, value in config.values.items() if value is not None}
     return latent.config_keys(config.replaced(usual | said))
 

@@ -83,7 +83,7 @@ def config_keys(config: Config) -> Keys:
     return layer_norm_keys(config, "layer_norm_epsilon") | {
         MOST: inner.real("alibi_bias_max", 8.0), CLIP: clip, "attention.head_count_kv": n_kv,
         "feed_forward_length": times * width, "rope.freq_base": None, "rope.dimension_count": None,
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -107,4 +107,4 @@ ARCH = Architecture(
     ropes=("default",),
     tied=True,
     writable=False,
-)  # fmt: skip
+)

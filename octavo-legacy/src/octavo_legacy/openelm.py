@@ -77,7 +77,7 @@ def config_keys(config: Config) -> Keys:
         HEADS: _by_layer(config, "num_query_heads", (int,)), KV_HEADS: _by_layer(config, "num_kv_heads", (int,)),
         WIDTH: [_rounded(n * width, divisor) for n in times],
         **dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), head),
-    }  # fmt: skip
+    }
 
 
 def _by_layer(config: Config, word: str, kinds: tuple[type, ...]) -> list[Any]:
@@ -116,4 +116,4 @@ ARCH = Architecture(
     ropes=("default",),
     tied=True,
     writable=False,
-)  # fmt: skip
+)

@@ -127,7 +127,7 @@ def _scan(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int) -> Node:
     y = g.selective_scan(
         g.split_heads(x, hp.heads), g.split_heads(before, 1), g.split_heads(after, 1), steps, as_vector(b["ssm_a"]),
         none, as_vector(b["ssm_d"]), layer,
-    )  # fmt: skip
+    )
     return layers.linear(g, b, "ssm_out", g.swiglu(gate, y))
 
 
@@ -144,7 +144,7 @@ def config_keys(config: Config) -> Keys:
         SIZES["inner"]: sizes["heads"] * head, SIZES["scan_groups"]: 0,
         "attention.key_length": head, "attention.value_length": head, "rope.dimension_count": head,
         KV_HEADS: [kv_heads * attend for attend in attends], **_window_keys(config, attends),
-    }  # fmt: skip
+    }
 
 
 def _attends(config: Config) -> list[bool]:
@@ -170,7 +170,7 @@ def _window_keys(config: Config, attends: list[bool]) -> Keys:
     return {
         WINDOW: config.size("attention_window_size", LIMITS[WINDOW] - 1, 2048) + 1, PATTERN: windowed,
         LOCAL_BASE: config.real("rope_local_theta", base),
-    }  # fmt: skip
+    }
 
 
 def remade(name: str, tensor: LazyTensor, hp: Plamo2) -> LazyTensor:
@@ -202,4 +202,4 @@ ARCH = Architecture(
     vocabulary=Vocabulary(file="tokenizer.jsonl", pre="default"),
     why_unwritten=lambda hp: plamo3.WHY_UNWRITTEN,
     writable=False,
-)  # fmt: skip
+)

@@ -75,4 +75,4 @@ ARCH = Architecture(
     ),
     ropes=("default",),
     writable=False,
-)  # fmt: skip
+)

@@ -42,7 +42,7 @@ def config_keys(config: Config) -> Keys:
     return {
         "attention.head_count_kv": 1, "feed_forward_length": -(-inner // MULTIPLE) * MULTIPLE,
         "rope.freq_base": None, "rope.dimension_count": None,
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -66,4 +66,4 @@ ARCH = Architecture(
     },
     ropes=("default",),
     writable=False,
-)  # fmt: skip
+)

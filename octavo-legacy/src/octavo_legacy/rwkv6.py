@@ -81,7 +81,7 @@ def hparams(r: HyperparamReader) -> Rwkv6:
     return hp.extended(
         Rwkv6, attends=(False,) * hp.n_layer, size=size, rank=ranks[0], decay_rank=ranks[1],
         rescale=r.whole(RESCALE, 0, LIMITS["block_count"]), fused=f"blk.0.{APART[0]}.weight" not in r.shapes,
-    )  # fmt: skip
+    )
 
 
 def tensors(hp: Rwkv6) -> Tensors:
@@ -91,7 +91,7 @@ def tensors(hp: Rwkv6) -> Tensors:
         "time_mix_w1.weight": matrix(len(MIXED) * hp.rank, n), "time_mix_decay_w1.weight": matrix(hp.decay_rank, n),
         "time_mix_decay_w2.weight": matrix(n, hp.decay_rank), "channel_mix_key.weight": matrix(hp.n_ff, n),
         "channel_mix_value.weight": matrix(n, hp.n_ff), "channel_mix_receptance.weight": matrix(n, n),
-    }  # fmt: skip
+    }
     shares = {f"{name}.weight": one for name in APART}
     shares = {f"{TOGETHER}.weight": Expected((len(MIXED), 1, 1, n), ones=True)} if hp.fused else shares
     norms = [norm_tensors(n, name) for name in ("attn_norm", "attn_norm_2", "time_mix_ln")]
@@ -99,7 +99,7 @@ def tensors(hp: Rwkv6) -> Tensors:
         "time_mix_w2.weight": Expected((len(MIXED), n, hp.rank)), "time_mix_lerp_x.weight": one,
         "time_mix_first.weight": matrix(hp.heads, hp.size), "time_mix_decay.weight": one,
         "channel_mix_lerp_k.weight": one, "channel_mix_lerp_r.weight": one,
-    }  # fmt: skip
+    }
     return layers.model_tensors(hp, block) | norm_tensors(n, "token_embd_norm") | {"output_norm.bias": vector(n)}
 
 
@@ -157,7 +157,7 @@ def config_keys(config: Config) -> Keys:
     return dict.fromkeys(NO_ATTENTION, 0) | layer_norm_keys(config, "layer_norm_epsilon") | {
         "context_length": CONTEXT, HEAD: config.size("head_size", width, 64), RANK: 32 * times, DECAY_RANK: 64 * times,
         FF: config.size("intermediate_size", LIMITS[FF], max(1, min(int(width * 3.5) // 32 * 32, LIMITS[FF]))),
-    }  # fmt: skip
+    }
 
 
 def remade(name: str, tensor: LazyTensor, hp: Rwkv6) -> LazyTensor:
@@ -178,7 +178,7 @@ def _with_rows(tensor: LazyTensor) -> LazyTensor:
     return LazyTensor(
         tensor.name, plain, (count, n, k),
         lambda: quantize_reference(np.ascontiguousarray(dequantize(tensor.load()).swapaxes(1, 2)), plain, tensor.name),
-    )  # fmt: skip
+    )
 
 
 ATTENTION, FEED_FORWARD = "attention.", "feed_forward."
@@ -211,4 +211,4 @@ ARCH = Architecture(
     remade=remade,
     why_unwritten=lambda hp: WHY_UNWRITTEN,
     writable=False,
-)  # fmt: skip
+)

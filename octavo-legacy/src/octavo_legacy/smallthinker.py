@@ -78,7 +78,7 @@ def config_keys(config: Config) -> Keys:
         "expert_count": experts, "expert_used_count": config.size("moe_num_active_primary_experts", experts),
         "expert_feed_forward_length": width, "feed_forward_length": width,
         GATE: SOFTMAX if config.flag("moe_primary_router_apply_softmax", False) else SIGMOID,
-    }  # fmt: skip
+    }
     if not any(windowed):
         return keys
     usual = [i % PERIOD != 0 for i in range(n)]
@@ -109,4 +109,4 @@ ARCH = Architecture(
     },
     ropes=("default", "linear", "yarn"),
     writable=False,
-)  # fmt: skip
+)

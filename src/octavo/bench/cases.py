@@ -87,14 +87,14 @@ def _states() -> Iterator[OpCase]:
     lies: tuple[tuple[int, Mapping[str, int], tuple[int, ...]], ...] = (
         (1, {}, ()), (9, {}, ()), (33, {}, ()), (1, {}, (5,)), (3, {}, (5, 1, 70)), (20, {}, (0, 70, 3)),
         (11, {"decodes": 2}, (9, 0, 40)), (2, {}, (1,)),
-    )  # fmt: skip
+    )
     for width, channels, more_of_it in ((3, 144, {"silu": 0}), (4, 48, {"silu": 1}), (4, 48, {"silu": 1, "biased": 1}),
-                                        (2, 48, {"silu": 0, "filters": 3})):  # fmt: skip
+                                        (2, 48, {"silu": 0, "filters": 3})):
         shape = {"width": width, "channels": channels, **more_of_it}
         yield from (OpCase("causal_conv", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("causal_conv", 90, {**shape, "decodes": 1}, past=(3, 0, 70))
     for heads, key_heads, keys, size, tiled, by_row in ((4, 2, 16, 16, 0, {}), (6, 2, 32, 64, 1, {}),
-                                                        (3, 3, 48, 32, 0, {"by_row": 1})):  # fmt: skip
+                                                        (3, 3, 48, 32, 0, {"by_row": 1})):
         shape = {"heads": heads, "key_heads": key_heads, "keys": keys, "size": size, "tiled": tiled, **by_row}
         yield from (OpCase("gated_delta_rule", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("gated_delta_rule", 150, {**shape, "decodes": 1}, past=(3, 0, 70))

@@ -155,7 +155,7 @@ def measures(members: Sequence[Kernel]) -> dict[str, Any]:
         "launches": len(members), "seconds": total["nanoseconds"] / 1e9, "dram_bytes": total["read"] + total["written"],
         "l1_bytes": total["l1"], "integer": total["integer"] / max(total["instructions"], 1),
         "matrix": total["matrix"] / max(total["warps"], 1),
-    }  # fmt: skip
+    }
     return made | {name: _by_time(members, name) for name in SHARES}
 
 

@@ -66,7 +66,7 @@ def make_tests(prompt: int, generate: int, batches: Sequence[int] = (1,), depths
     """
     for name, values, least in (
         ("-p", [prompt], 0), ("-n", [generate], 0), ("--batch", batches, 1), ("--depth", depths, 0),
-    ):  # fmt: skip
+    ):
         wrong = [v for v in values if v < least]
         if wrong:
             raise UsageError(f"{name} is {wrong[0]} (allowed: {least} or more)")
@@ -154,7 +154,7 @@ def report(timing: Timing, cost: Cost, read_limit: float | None) -> dict[str, An
         "rates": rates, "ratio": {name: median / rates[name]["median"] for name in others},
         "gops": cost.operations * passes / 1e9, "read_limits": timing.limits,
         "others_cpu": timing.others,
-    }  # fmt: skip
+    }
     if test.kind == "decode":
         row["weights_gbps"] = cost.weights * passes / 1e9
         row["share_of_read_limit"] = row["weights_gbps"] / read_limit if read_limit else None

@@ -126,7 +126,7 @@ class OpCase:
 PRODUCTS = frozenset({
     "mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_id", "mul_mat_id_swiglu", "quantized_rms_norm",
     "quantized_swiglu", "quantized_geglu", "quantized_attention", "numbers",
-})  # fmt: skip
+})
 
 
 def _scattered(lengths: Sequence[int]) -> list[Tokens]:

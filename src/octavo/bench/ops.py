@@ -25,7 +25,7 @@ ENOUGH_ROUNDS, ENOUGH_SECONDS = 200, 0.5
 def time_cases(
     cases: Sequence[OpCase], backends: Sequence[Backend], *, limit: Callable[[], float] | None = None,
     seconds: float = ENOUGH_SECONDS,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+) -> Iterator[dict[str, Any]]:
     """A row for each case: name, op, formats, tokens, seconds (median), rounds, gbps, gops, share_of_read_limit,
     others_cpu (the share of the CPU that other programs took, or None).
 
@@ -44,7 +44,7 @@ def time_cases(
             "name": case.name, "op": case.op, "formats": list(case.formats), "tokens": case.tokens,
             "seconds": median, "rounds": len(times), "gbps": gbps, "gops": does.operations / median / 1e9,
             "share_of_read_limit": gbps / most if most else None, "others_cpu": others,
-        }  # fmt: skip
+        }
 
 
 def _time(case: OpCase, backends: Sequence[Backend], seconds: float) -> tuple[list[float], Cost]:

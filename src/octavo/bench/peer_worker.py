@@ -45,7 +45,7 @@ class Worker:
             path, n_ctx=n_ctx, n_threads=threads, n_threads_batch=threads, n_batch=512, n_ubatch=512,
             n_gpu_layers=-1 if gpu else 0, flash_attn=FLASH_ATTENTION,
             type_k=GGML_TYPES[kv], type_v=GGML_TYPES[kv], verbose=False,
-        )  # fmt: skip
+        )
 
     def prepare(self, depth: int) -> dict[str, float]:
         """Nobody times this, so it takes all cores."""

@@ -52,7 +52,7 @@ class Profile:
 def ready_engine(
     file: GGUFFile, device: str, new: int, depth: int, kv: CacheType, threads: int | None = None,
     gpu_layers: GpuLayers | None = None, attention: Attention = "exact", lora: Lora | None = None,
-) -> Engine:  # fmt: skip
+) -> Engine:
     """An engine for steps of `new` tokens after `depth` others. Raises UsageError for a model made for fewer."""
     model, n_ctx, n_batch = with_adapters(read_model(file), located(chosen(lora))), depth + max(new, 1), max(new, 512)
     require_context(model, n_ctx)
@@ -152,7 +152,7 @@ def group(times: Iterable[NodeTime], key: Callable[[NodeTime], tuple[str, ...]])
             "key": list(name), "calls": len(members), "seconds": seconds, "share": seconds / everything,
             "bytes": nbytes, "gbps": nbytes / seconds / 1e9,
             "operations": does.operations, "gops": does.operations / seconds / 1e9,
-        })  # fmt: skip
+        })
     return sorted(rows, key=lambda row: -float(row["seconds"]))
 
 

@@ -65,13 +65,13 @@ def to_csv(result: Result) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["date", "machine", "device", "threads", "model", "subject", "test", "tokens", "depth", "batch",
-                     "median", "mean", "deviation", "weights_gbps", "share_of_read_limit", "rounds"])  # fmt: skip
+                     "median", "mean", "deviation", "weights_gbps", "share_of_read_limit", "rounds"])
     same = [result["date"], result["machine"]["cpu"], result["device"], result["threads"], result["model"]["file"]]
     for test in result["tests"]:
         for i, (name, rate) in enumerate(test["rates"].items()):
             speeds = ["", ""] if i else [test.get("weights_gbps", ""), test.get("share_of_read_limit", "")]
             writer.writerow([*same, name, test["test"], test["tokens"], test["depth"], test["batch"], rate["median"],
-                             rate["mean"], rate["deviation"], *speeds, " ".join(map(str, rate["rounds"]))])  # fmt: skip
+                             rate["mean"], rate["deviation"], *speeds, " ".join(map(str, rate["rounds"]))])
     return text.getvalue()
 
 

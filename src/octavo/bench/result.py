@@ -94,14 +94,14 @@ def _peer(path: str, ours: EngineSubject, tests: Sequence[Trial], options: Optio
     worker = {
         "path": path, "threads": threads, "n_ctx": room(tests), "n_vocab": ours.engine.model.hparams.n_vocab,
         "gpu": ours.engine.backends[0].name == "gpu", "kv": options.kv,
-    }  # fmt: skip
+    }
     return PeerSubject(options.peer, worker_command(options.peer, options.peer_python, worker))
 
 
 def _run(
     tests: Sequence[Trial], ours: EngineSubject, subjects: Sequence[Subject], rounds: int, threads: int,
     progress: Progress,
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[dict[str, Any]]:
     limit = read_limit_of(ours.engine.backends[0], threads)
     baseline = None
     timings = []

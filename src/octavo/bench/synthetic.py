@@ -113,7 +113,7 @@ SHAPES = {
             "rope.scaling.yarn_log_multiplier": 0.0707,
         },
     ),
-}  # fmt: skip
+}
 
 BETTER = {"Q4_K_M": ("Q4_K", "Q6_K"), "Q5_K_M": ("Q5_K", "Q6_K"), "MXFP4_MOE": ("Q8_0", "Q8_0")}
 """Mixed presets: the type of most matrices, and that of half of attn_v and ffn_down; see `EXPERTS` for experts."""
@@ -278,4 +278,4 @@ def _sizes(shape: ModelShape) -> dict[str, Any]:
         "attention.head_count_kv": shape.n_head_kv, "attention.key_length": shape.head_dim,
         "attention.value_length": shape.head_dim, "attention.layer_norm_rms_epsilon": 1e-6,
         "rope.freq_base": shape.freq_base, "vocab_size": shape.n_vocab, **shape.keys,
-    }  # fmt: skip
+    }

@@ -50,5 +50,5 @@ def show_counters(rows: Iterable[Mapping[str, Any]], *names: str) -> None:
             *(printable(named[name]) for name in names), str(row["launches"]), f"{row['seconds'] * 1e6:.1f}",
             f"{row['dram_bytes'] / 1e6:.2f}", of_f16, f"{row['l1_bytes'] / 1e6:.2f}", *shares,
             f"{row['integer']:.1%}", f"{row['matrix']:.1%}",
-        ))  # fmt: skip
+        ))
     print_columns((*names, *numbers), cells, numbers)

@@ -85,7 +85,7 @@ OPTIONS = (
     Option("--chat-template", "NAME", "--chat-template", "TEMPLATE", python="use_template()"),
     Option("--raw", "", "-no-cnv --no-conversation", "raw", python="generate(raw=)"),
     Option("--stats", "", "--perf --show-timings"),
-)  # fmt: skip
+)
 """Those of `run`; where another command has one, it takes the same names."""
 
 OF_SERVE = (
@@ -109,7 +109,7 @@ OF_SERVE = (
     Option("--reasoning -rea", "on|off|auto", "-rea --reasoning --reasoning-budget"),
     Option("--chat-template-file", "FILE", "--chat-template-file"),
     Option("--chat-template-kwargs", "JSON", "--chat-template-kwargs", "", "--default-chat-template-kwargs"),
-)  # fmt: skip
+)
 """Those that only `serve` has, with others' names for them."""
 
 OF_OTHERS = (
@@ -123,7 +123,7 @@ OF_OTHERS = (
     Option("--rounds -r", "N", "-r --repetitions"),
     Option("--depth", "N", "-d --n-depth"),
     Option("--chunks", "N", "--chunks"),
-)  # fmt: skip
+)
 """Those of commands that measure or write models: of llama-imatrix, convert_hf_to_gguf, llama-bench, llm-compressor."""
 
 _THINK = {"on": "--think", "off": "--no-think", "auto": ""}
@@ -137,7 +137,7 @@ VALUES: Mapping[str, tuple[Mapping[str, str], ...]] = {
                            {n: f"--reasoning {word}" for n, word in _BUDGETS.items()}),
     "--format": ({"json": '--json-schema {"type":"object"}'},),
     "--embd-normalize": ({"-1": "--no-normalize", "2": ""},),
-}  # fmt: skip
+}
 """Options that each have a few values: what is typed instead, for commands that have the first of these options."""
 
 MEANT: Mapping[str, Mapping[str, str]] = {
@@ -148,7 +148,7 @@ MEANT: Mapping[str, Mapping[str, str]] = {
     "--max-sequences": _NO_VALUE,
     "--chunks": _NO_VALUE,
     "--gpu-layers": {"-2": "--gpu-layers all"},
-}  # fmt: skip
+}
 """Values that others have: what they are here. Nothing stands for the default."""
 
 ANSWERED = {
@@ -203,7 +203,7 @@ ANSWERED = {
     "--kl-divergence --kl-divergence-base": "`octavo eval kl MODEL TEXT --base MODEL` compares with another model",
     "-f --file": "where a text is read it is the argument after the model",
     "--outfile": "the file to write is the second argument",
-}  # fmt: skip
+}
 """What those are told who type one of these; {} is the command."""
 
 MODELS, PROMPTS = ("-m", "--model", "--model-path", "-hf", "-hfr", "--hf-repo"), ("-p", "--prompt")
@@ -220,5 +220,5 @@ COMMANDS = {
     "ps": "GET /v1/models of a server, which has one model", "stop": "Ctrl-C in octavo serve",
     "cp": "octavo serve MODEL --alias NAME", "push": "hf upload, which comes with huggingface-hub",
     "embedding": "octavo embed MODEL TEXTS", "rerank": "octavo rank MODEL QUERY DOCUMENTS", "ppl": "octavo eval ppl",
-}  # fmt: skip
+}
 """Commands of others, and what does that here."""

@@ -52,7 +52,7 @@ Layers = Annotated[
         "auto what fits, with gpu all).",
         rich_help_panel=PLACE,
     ),
-]  # fmt: skip
+]
 
 Lora = Annotated[
     list[str] | None,

@@ -44,4 +44,4 @@ __getattr__ = names_from(__name__, {
     "octavo.evals.schemes": ["SchemeMethod"],
     "octavo.evals.stats": ["Estimate"],
     "octavo.evals.texts": ["Text", "demo_text", "read_text"],
-})  # fmt: skip
+})

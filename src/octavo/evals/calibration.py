@@ -146,7 +146,7 @@ class Calibration:
                 self.spec, self.backends, self.samples, journal=journal, done=parts.save,
                 attention=None if clips is None else AttentionWatch(partial(_see_attention, clips), TOKENS),
                 progress=progress,
-            )  # fmt: skip
+            )
             for stage in run.run():
                 parts.take(stage)
             statistics = parts.join([s.number for s in run.stages], path, self._about())
@@ -160,7 +160,7 @@ class Calibration:
         """What the file says of the run."""
         sizes = {"samples": len(self.samples), "context": self.context, "seed": self.options.seed}
         names = {"model": os.path.basename(self.file.path), "model_sha256": model_digest(self.file),
-                 "text": self.text.name, "text_sha256": self.text.digest}  # fmt: skip
+                 "text": self.text.name, "text_sha256": self.text.digest}
         return {**names, **{key: str(value) for key, value in sizes.items()}}
 
     def _require_room(self, path: str | os.PathLike[str]) -> None:
@@ -249,7 +249,7 @@ def calibrate(
 
 def samples_of(
     file: GGUFFile, text: str, count: int, context: int | None, usual: int, seed: int = 0
-) -> Samples:  # fmt: skip
+) -> Samples:
     """Samples of a text for a method: at most `count` windows of `context` tokens.
 
     context  default: `usual`, or what the model was made for

@@ -31,7 +31,7 @@ TIED = "token_embd.weight"
 
 def made_of_stage(
     job: Job, stage: OpenStage, *, corrects: bool, threads: int | None
-) -> Iterator[tuple[str, Made]]:  # fmt: skip
+) -> Iterator[tuple[str, Made]]:
     """The stage's weights in their formats, put in their places in the run.
 
     corrects  errors are those against what the original model gives
@@ -57,7 +57,7 @@ def made_of_stage(
 def _of_input(
     job: Job, stage: OpenStage, given: ProductInput, expert: int | None, names: list[str], corrects: bool,
     threads: int | None,
-) -> Iterator[tuple[str, _Part]]:  # fmt: skip
+) -> Iterator[tuple[str, _Part]]:
     """Of an input, or an expert's, each weight that reads it."""
     tokens, matrix, cross = _sums(given, expert, both=corrects)
     factor = factorize(matrix, "act", DAMP) if expert is None or tokens >= given.size else None

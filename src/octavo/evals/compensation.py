@@ -161,7 +161,7 @@ class Compensation:
             spec, backends, samples, original=self.kind == "qronos", tables=_tables(job, spec, made),
             journal=None if kept is None else kept.journal, made=partial(_values, job, spec, dict(made)),
             progress=None if self.progress is None else self._tell,
-        )  # fmt: skip
+        )
         for stage in run.run():
             found = dict(made_of_stage(job, stage, corrects=self.kind == "qronos", threads=self.threads))
             made |= found

@@ -72,7 +72,7 @@ def inputs_of(run: Layerwise, stage: Stage, names: Callable[[str], bool]) -> lis
         Inputs(tuple(shape[-2] for shape, _ in of), of[0][0][-1], of[0][0][0] if len(of[0][0]) == 3 else 0,
                tuple(stored for _, stored in of))
         for of in found.values()
-    ]  # fmt: skip
+    ]
 
 
 def hessian_peak(k: int) -> int:
@@ -246,7 +246,7 @@ def _made_alone(n: int, k: int, threads: int | None, *, cross: bool) -> int:
 
 def compensation_bytes(
     run: Layerwise, shapes: Mapping[str, tuple[int, ...]], formats: int, kept: int, threads: int | None
-) -> int:  # fmt: skip
+) -> int:
     """Bytes of a process in which weights [N, K] of a GGUF file are made one after the other.
 
     shapes  of all weights by name, of experts [E, N, K]; those of no product, whose rows are looked up, come first

@@ -76,7 +76,7 @@ class SchemeRun:
             self.file, self.backends, self.samples, self._searching(self.scales), *roundings(self.scheme), dynamic,
             folder=journal.folder, by_rows=self.scheme.strategy != "tensor_group",
             kept=self.scheme.left, results=KeptSearch(journal),
-        )  # fmt: skip
+        )
         how = self.scales
         choices = tuple(Scaled(**{**vars(choice), "how": choice.how or how}) for choice in made.choices)
         save_scales(journal.folder, made.scales, choices)
@@ -97,7 +97,7 @@ class SchemeRun:
             read_model(file), self.backends, self.samples, original=self._original, journal=journal,
             made=self._values_of(dict(made.made), made.inputs), done=done, caches=self.kv is not None,
             progress=None if self.progress is None else self._tell,
-        )  # fmt: skip
+        )
         for stage in run.run():
             for given in stage.inputs:
                 linear, scheme = [name for name in given.names if self.scheme.takes(name)], self.scheme
@@ -152,7 +152,7 @@ class SchemeRun:
             ways=len(self.ways), static=scheme.static, other=self.other is not None, scales=self.scales is not None,
             tokens=scheme.tokens, by_rows=scheme.strategy != "tensor_group", clipped=scheme.group,
             threads=self.threads,
-        )  # fmt: skip
+        )
 
     def coded_bytes(self) -> int:
         """Bytes of the weights in their scheme before they are packed."""
@@ -198,7 +198,7 @@ def _maker(stage: OpenStage) -> Callable[..., Maker]:
 
 def _values(
     scheme: CheckpointScheme, weight: MadeWeight, shape: tuple[int, ...], device: str | None
-) -> F32 | Tensor:  # fmt: skip
+) -> F32 | Tensor:
     """A weight [N, K], or [experts, N, K], as the model is computed with, where weights are made."""
     if device is None:
         return _host_values(scheme, weight, shape)

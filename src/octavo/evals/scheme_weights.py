@@ -50,7 +50,7 @@ def before_softmax(name: str) -> bool:
 def made_weights(
     stage: OpenStage, given: ProductInput, names: Sequence[str], scheme: CheckpointScheme, ways: Sequence[str],
     threads: int | None, maker: Callable[..., Maker] | None = None,
-) -> Iterator[tuple[str, MadeWeight]]:  # fmt: skip
+) -> Iterator[tuple[str, MadeWeight]]:
     """Each of the weights of an input in the scheme, by that of `ways` which errs least; of experts each by itself.
 
     maker  makes a `Maker`, if not the one for arrays
@@ -99,7 +99,7 @@ class Maker:
     def __init__(
         self, scheme: CheckpointScheme, given: ProductInput, expert: int | None, ways: Sequence[str],
         threads: int | None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._scheme, self._expert, self._threads = scheme, expert, threads
         self._given, self._judged = held_out(given) if len(ways) > 1 else (given, given)
         if expert is not None and not self._judged.tokens(expert):

@@ -105,7 +105,7 @@ def load_stages(folder: str, first: int) -> Done:
                 at, codes = Fields(seen, file.path, ""), StoredCodes(tensors, name, factors)
                 done.made[name] = MadeWeight(
                     codes, error, before, how, seen["tried"], channels_of(at), starved_of(at)
-                )  # fmt: skip
+                )
             done.inputs.extend(StaticInput(**{**row, "names": tuple(row["names"])}) for row in about["inputs"])
             done.caches.update(
                 (name.removeprefix("cache "), t.floats()) for name, t in tensors.items() if name.startswith("cache ")
@@ -174,7 +174,7 @@ def _write(path: str, arrays: Mapping[str, AnyArray], about: object) -> None:
     with written_file(path) as temporary:
         write_safetensors(
             temporary, heads, map(np.ascontiguousarray, arrays.values()), {ABOUT: json.dumps(about)}
-        )  # fmt: skip
+        )
 
 
 def _read(path: str) -> tuple[SafetensorsFile, Any]:

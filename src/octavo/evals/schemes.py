@@ -167,7 +167,7 @@ class SchemeMethod:
     def _name(self, file: GGUFFile, scheme: CheckpointScheme, run: SchemeRun) -> str:
         """What two runs must share for one to go on from the other."""
         options = (self.kind, self.rotate, self.kv, self.seed, scheme.name, scheme.row, self.activations,
-                   *sorted(scheme.left))  # fmt: skip
+                   *sorted(scheme.left))
         return run_name(file, run.samples, *options, *(b.name for b in run.backends))
 
     def _opened(self, file: GGUFFile, scheme: CheckpointScheme) -> SchemeRun:
@@ -178,7 +178,7 @@ class SchemeMethod:
             turned, scheme, samples, select(self.device, self.threads), KINDS[self.kind].scales, ways, self.kv,
             self.threads, self.progress, MIXED if activations in ("mixed", E4M3) else math.inf,
             NUMBERS if activations == E4M3 else None,
-        )  # fmt: skip
+        )
 
     def _turned(self, file: GGUFFile) -> GGUFFile:
         """The model turned as far as it can be, and a warning of what was not."""

@@ -203,7 +203,7 @@ class Measured:
         found = sensitivities(
             model, text.tokens, names, weights=file.tensor, imatrix=self.imatrix, context=context, chunks=self.chunks,
             progress=tell,
-        )  # fmt: skip
+        )
         return {name: sensitivity.slope for name, sensitivity in found.items()}
 
 

@@ -93,7 +93,7 @@ def smooth_model(
     file: GGUFFile, backends: Sequence[Backend], samples: Samples, method: Method, weight: Rounding,
     activation: Rounding = as_they_are, in_experts: Rounding | None = None, *, folder: str | None = None,
     by_rows: bool = True, kept: Container[str] = (), results: Results | None = None,
-) -> Smoothed:  # fmt: skip
+) -> Smoothed:
     """Choose scales for all folds of a model, each by the error of the products that read it, rounded.
 
     method  as in `octavo.quantizers.smoothing.METHODS`
@@ -135,7 +135,7 @@ def smooth_model(
 
 def _search(
     fold: Fold, readers: list[_Reader], pairs: Sequence[tuple[str, np.ndarray, Pair]], method: Method
-) -> Searched:  # fmt: skip
+) -> Searched:
     """Scales of a fold, of some of its channels for each pair."""
     scales, choices = np.ones(fold.size), list[Choice]()
     for name, places, pair in pairs:
@@ -151,7 +151,7 @@ def _choice(name: str, found: Found, pair: Pair, readers: list[_Reader]) -> Choi
     columns = np.abs(pair.inputs).max(axis=0) if pair.absmax is None else pair.absmax
     return Choice(
         name, found.setting, found.before, found.after, found.how, least, largest, read, channels(columns)
-    )  # fmt: skip
+    )
 
 
 def with_scales(file: GGUFFile, scales: Mapping[str, F32]) -> ChangedFile:
@@ -215,4 +215,4 @@ def _pairs(
             (reader.weight[e],), reader.given.some(TOKENS, e), weight, activation, np.arange(len(index[e])),
             met.absmax[e], met.mean_abs[e]))
         for e in range(reader.given.experts) if reader.given.tokens(e) >= FEWEST
-    ]  # fmt: skip
+    ]

@@ -22,7 +22,7 @@ TOKENS = 512
 def static_input(
     given: ProductInput, names: Sequence[str], weights: Sequence[F32], scheme: CheckpointScheme, most: float,
     other: CheckpointScheme | None,
-) -> StaticInput:  # fmt: skip
+) -> StaticInput:
     """The scale of an input whose products are with `weights` [N, K] of these names.
 
     most   times as much as with a scale for each token may products err, else the scale is not used
@@ -41,7 +41,7 @@ def static_input(
 
 def _choose_scale(
     given: ProductInput, names: Sequence[str], weights: Sequence[F32], x: F32, scheme: CheckpointScheme
-) -> StaticInput:  # fmt: skip
+) -> StaticInput:
     """The scale that serves some of the inputs, x [T, K], best."""
     kind = scheme.activation
     largest = max(float(np.abs(batch).max()) for batch in given.batches())
@@ -51,7 +51,7 @@ def _choose_scale(
     return StaticInput(
         tuple(names), found.scale, largest, over, given.vectors.size, found.before, found.after, found.dynamic, True,
         scheme.name,
-    )  # fmt: skip
+    )
 
 
 def _wrong(x: F32, weights: Sequence[F32], found: StaticInput, scheme: CheckpointScheme) -> float:

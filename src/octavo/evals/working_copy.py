@@ -41,6 +41,6 @@ def open_to_probe(path: str, context: int, *, device: str = "auto", threads: int
         large = file.nbytes > SMALL and not isinstance(backends[0], AsyncBackend)
     config = EngineConfig(
         n_ctx=context, n_batch=context, n_outputs=outputs_for(n_vocab, context), gpu_layers=gpu_layers
-    )  # fmt: skip
+    )
     opened = GGUFFile.open(path) if floats and not large else WorkingCopy.open(path)
     return model_of(opened, backends, config)

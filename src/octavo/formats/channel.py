@@ -57,13 +57,13 @@ def channel_format(name: str, k: int) -> BlockFormat:
 def _make_format(name: str, k: int) -> BlockFormat:
     scheme, d = _SCHEMES[name], f32("d")
     row = partial(BlockFormat, name, block=k, bits=scheme.bits, group=scheme.group or k, super=k,
-                  activation=scheme.activation)  # fmt: skip
+                  activation=scheme.activation)
     if scheme.kind == "float":
         return row(number=E4M3_NUMBER, fields=(d, u8("qs", k)), unpack=_unpack_numbers, pack=_pack_numbers,
-                   encode=_encode_fp8, note="`qs` are e4m3 numbers.")  # fmt: skip
+                   encode=_encode_fp8, note="`qs` are e4m3 numbers.")
     if scheme.bits == 8:
         return row(offset=128, fields=(d, s8("qs", k)), unpack=_unpack_bytes, pack=_pack_bytes, encode=_encode_int8,
-                   note="`qs` are signed; in planes they are unsigned with offset 128.")  # fmt: skip
+                   note="`qs` are signed; in planes they are unsigned with offset 128.")
     row = partial(row, offset=8, unpack=_unpack_nibbles, pack=_pack_nibbles, note=_NIBBLES)
     if scheme.group is None:
         return row(fields=(d, u8("qs", k // 2)), encode=_encode_int4)

@@ -25,7 +25,7 @@ def float8_format(group: int) -> BlockFormat:
     return BlockFormat(
         f"FP8_{group}", block=group, bits=8, group=group, super=group, number=E4M3_NUMBER, activation="f32",
         fields=(f32("d"), u8("qs", group)), unpack=_unpack, pack=_pack, note="`qs` are e4m3 numbers.",
-    )  # fmt: skip
+    )
 
 
 def _unpack(fields: Fields) -> Planes:

@@ -62,6 +62,6 @@ def _shifted(fmt: BlockFormat, table: F32, y: F32) -> tuple[AnyArray, U8]:
     points = by_groups(y, grid.width)
     found = [_nearest(grid, values, points) for values in (table[:half], table[half:])]
     left = [flat_groups(np.repeat(by_groups(e, fmt.group // 8).sum(axis=-1, keepdims=True), fmt.group // 8, axis=-1))
-            for _, e in found]  # fmt: skip
+            for _, e in found]
     marked = left[1] < left[0]
     return np.where(marked, found[1][0], found[0][0]), marked.astype(np.uint8) * np.uint8(255)

@@ -64,10 +64,9 @@ def _row(
 ) -> BlockFormat:
     return BlockFormat(name, gguf=gguf, block=256, bits=points.bits + 1, group=group, super=256, scale_bits=scale_bits,
                        odd_scales=True, table=table, step=step, grid=points, indexed=indexed, fields=fields, note=note,
-                       unpack=_Unpack(points, indexed), pack=_Pack(points, fields_of), encode=on_grid)  # fmt: skip
+                       unpack=_Unpack(points, indexed), pack=_Pack(points, fields_of), encode=on_grid)
 
 
-# fmt: off
 GRID_FORMATS: tuple[BlockFormat, ...] = (
     _row("IQ2_XXS", 16, grid.IQ2_XXS, of.iq2_xxs, of.pack_iq2_xxs,
          table=IQ2_VALUES, step=0.125, group=32, fields=(f16("d"), u16("qs", 32)),
@@ -102,4 +101,3 @@ GRID_FORMATS: tuple[BlockFormat, ...] = (
               " i and the mark of its values. The words of `scales` hold 4 scales of 3 bits each and, on top, 4 bits of"
               " the f16 d, the lowest first."),
 )
-# fmt: on

@@ -59,7 +59,7 @@ def group_format(bits: int, group: int, scale: str = "F16", below: Below = "offs
         has_min=below == "minimum", has_zero=below == "zero", offset=1 << (bits - 1) if below == "offset" else 0,
         note="Field qB holds B bits of each code, the lower ones in the wider field: bits B j to B j + B - 1 of byte i"
              " are those of code i + j * (bytes of the field).",
-    )  # fmt: skip
+    )
 
 
 def row_named(name: str) -> BlockFormat:

@@ -13,10 +13,9 @@ import numpy.typing as npt
 
 from octavo.formats.spec import F32, AnyArray
 
-# fmt: off
 CHANNEL_WORD = (4, 0, 5, 1, 6, 2, 7, 3)  # nibble i of a word holds code CHANNEL_WORD[i]: 4 (of columns h, h + 8) + row
 GROUP_WORD = (0, 2, 4, 6, 1, 3, 5, 7)
-# fmt: on
+
 TILES = (0, 3, 6, 1, 4, 5, 2)  # [K/16, l, row, N/64, block, h + 8?, h] -> [K/16, N/64, h, l, block, h + 8?, row]
 CHANNEL_ORDER = np.array([2 * i + j for i in range(4) for j in (0, 1, 8, 9, 16, 17, 24, 25)])
 GROUP_ORDER = np.array([i + 8 * j for i in range(8) for j in range(8)])

@@ -36,7 +36,7 @@ _OWN: dict[int, BlockFormat] = {
                     fields=(f16("d"), u8("qs", 16)), unpack=_unpack_q1_0),
     42: BlockFormat("Q2_0", gguf=42, block=64, bits=2, group=64, super=64, offset=1,
                     fields=(f16("d"), u8("qs", 16)), unpack=_unpack_q2_0),
-}  # fmt: skip
+}
 
 # id: name, values in a block, bytes of a block
 RARE: dict[int, tuple[str, int, int]] = {number: (row.name, row.block, row.block_bytes) for number, row in _OWN.items()}
@@ -44,7 +44,7 @@ RARE: dict[int, tuple[str, int, int]] = {number: (row.name, row.block, row.block
 REMOVED: dict[int, str] = {
     4: "Q4_2", 5: "Q4_3", 31: "Q4_0_4_4", 32: "Q4_0_4_8", 33: "Q4_0_8_8",
     36: "IQ4_NL_4_4", 37: "IQ4_NL_4_8", 38: "IQ4_NL_8_8",
-}  # fmt: skip
+}
 
 
 def block_layout(gguf_id: int) -> tuple[int, int] | None:

@@ -34,10 +34,9 @@ E2M1_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)  # doubl
 def _plain(name: str, gguf: int, field: Field, number: Number, note: str) -> BlockFormat:
     return BlockFormat(name, gguf=gguf, block=1, bits=8 * field.nbytes, group=1, super=1, number=number,
                        activation="f32", fields=(field,), unpack=unpackers.plain, pack=packers.plain,
-                       encode=encoders.plain if number.encode else None, note=note)  # fmt: skip
+                       encode=encoders.plain if number.encode else None, note=note)
 
 
-# fmt: off
 FORMATS: tuple[BlockFormat, ...] = (
     _plain("F32", 0, f32("x"), scalars.F32_NUMBER, "IEEE 754 single precision."),
     _plain("F16", 1, f16("x"), scalars.F16_NUMBER, "IEEE 754 half precision."),
@@ -146,7 +145,7 @@ FORMATS: tuple[BlockFormat, ...] = (
                 note="Codes are packed as in Q2_K; those that are written are 0, 1 and 2."),
     *GRID_FORMATS,
 )
-# fmt: on
+
 
 _BY_NAME = {f.name: f for f in FORMATS}
 _BY_GGUF = {f.gguf: f for f in FORMATS if f.gguf is not None}

@@ -75,7 +75,7 @@ def signed_bytes(f: Fields) -> Planes:
 def q2_k(f: Fields) -> Planes:
     scales = _bytes(flat(f["scales"]))
     return Planes(flat(split_bits(f["qs"], run=32, bits=2)),
-                  d=scale(f["d"]), sc=scales & 15, dmin=scale(f["dmin"]), m=scales >> np.uint8(4))  # fmt: skip
+                  d=scale(f["d"]), sc=scales & 15, dmin=scale(f["dmin"]), m=scales >> np.uint8(4))
 
 
 def q3_k(f: Fields) -> Planes:

@@ -56,7 +56,7 @@ class GraphBuilder:
     def __init__(
         self, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int = 4096, *,
         window_pages: bool = False, static: Mapping[tuple[int, str], CacheConstants] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.cache_type: CacheType = cache_type
         self.page_size = page_size
         self.n_ctx = n_ctx
@@ -149,7 +149,7 @@ class GraphBuilder:
     def attention(
         self, q: Node, k: Node, v: Node | None, layer: int, scale: float, window: int = 0, cap: float = 0.0,
         sinks: Node | None = None, reach: int = 0, value_dim: int = 0, alibi: float = 0.0,
-    ) -> Node:  # fmt: skip
+    ) -> Node:
         """Writes k and v [T, Hkv, D] to the layer's cache, then attends with q [T, H, D] -> [T, H * D].
 
         Without v, keys are values too (their first `value_dim` values, 0: all), and the cache has them once.
@@ -166,7 +166,7 @@ class GraphBuilder:
         self._filled[layer] = keys, values
         return apply("attention", q, keys, values, self.positions, self.starts, pages, *last,
                      scale=scale, page_size=self.page_size, window=window, cap=cap, **rare,
-                     label=f"blk.{layer}.attn")  # fmt: skip
+                     label=f"blk.{layer}.attn")
 
     def attention_to(self, source: int, q: Node, layer: int, scale: float, window: int = 0) -> Node:
         """Attends with q [T, H, D] -> [T, H * D] to the keys and values of an earlier layer, `source`.
@@ -175,7 +175,7 @@ class GraphBuilder:
         """
         pages, _ = self._windows_lie if window else self._lies
         return apply("attention", q, *self._filled[source], self.positions, self.starts, pages, scale=scale,
-                     page_size=self.page_size, window=window, cap=0.0, label=f"blk.{layer}.attn")  # fmt: skip
+                     page_size=self.page_size, window=window, cap=0.0, label=f"blk.{layer}.attn")
 
     def attention_of_all(
         self, q: Node, k: Node, v: Node, layer: int, scale: float, window: int = 0, alibi: float = 0.0
@@ -194,7 +194,7 @@ class GraphBuilder:
             raise ModelError(
                 "changes what attention gives", field=f"tensor blk.{layer}.cache_k.center",
                 allowed="a center where scores have no cap and no sinks, and keys are not values too",
-            )  # fmt: skip
+            )
 
     def _written(self, cache: int, layer: int, kind: str, x: Node, rows: Node) -> Node:
         """The cache of a layer's keys or values once x [T, Hkv, D] of a layer is in it."""
@@ -210,7 +210,7 @@ class GraphBuilder:
 
     def causal_conv(
         self, x: Node, taps: F32, layer: int, *, silu: bool = False, bias: Node | None = None, part: str = ""
-    ) -> Node:  # fmt: skip
+    ) -> Node:
         """x [T, C] convolved over time with taps [K, F * C], the last of which is a token's own, plus bias [F * C].
 
         part  names one of several convolutions of a layer
@@ -219,37 +219,37 @@ class GraphBuilder:
         given = constant(taps.reshape(-1), f"blk.{layer}.taps{part}")
         more = () if bias is None else (bias,)
         return apply("causal_conv", x, given, state, self.positions, self.starts, self.slots, *more, silu=silu,
-                     label=x.name)  # fmt: skip
+                     label=x.name)
 
     def gated_delta_rule(
         self, q: Node, k: Node, v: Node, alpha: Node, beta: Node, rates: Node, bias: Node, layer: int, *, tiled: bool
-    ) -> Node:  # fmt: skip
+    ) -> Node:
         """As the op, with a state of the layer's own."""
         (heads, size), keys = v.shape[1:], k.shape[2]
         state = self._state(layer, "delta", heads, keys, size)
         return apply("gated_delta_rule", q, k, v, alpha, beta, rates, bias, state, self.positions, self.starts,
-                     self.slots, tiled=tiled, label=f"blk.{layer}.delta")  # fmt: skip
+                     self.slots, tiled=tiled, label=f"blk.{layer}.delta")
 
     def selective_scan(
         self, x: Node, b: Node, c: Node, dt: Node, rates: Node, bias: Node, skip: Node, layer: int
-    ) -> Node:  # fmt: skip
+    ) -> Node:
         """As the op, with a state of the layer's own."""
         (heads, size), keys = x.shape[1:], b.shape[2]
         state = self._state(layer, "scan", heads, keys, size)
         return apply("selective_scan", x, b, c, dt, rates, bias, skip, state, self.positions, self.starts, self.slots,
-                     label=f"blk.{layer}.scan")  # fmt: skip
+                     label=f"blk.{layer}.scan")
 
     def channel_scan(self, x: Node, b: Node, c: Node, dt: Node, rates: F32, skip: Node, layer: int) -> Node:
         """As the op, with a state of the layer's own; rates are [N, C]."""
         given = constant(rates.reshape(-1), f"blk.{layer}.rates")
         state = self._state(layer, "scan", *rates.shape)
         return apply("channel_scan", x, b, c, dt, given, skip, state, self.positions, self.starts, self.slots,
-                     label=f"blk.{layer}.scan")  # fmt: skip
+                     label=f"blk.{layer}.scan")
 
     def wkv7(
         self, r: Node, w: Node, k: Node, v: Node, a: Node, vectors: F32, layer: int, heads: int,
         eps: float | None, mixed: tuple[Node, Node] | None = None,
-    ) -> Node:  # fmt: skip
+    ) -> Node:
         """As the op, with a state of the layer's own; vectors are [7, H * N], or [8, H * N] where there is `mixed`.
 
         mixed  the first layer's v, and what is to say how much of it is taken
@@ -258,17 +258,17 @@ class GraphBuilder:
         state = self._state(layer, "wkv", heads, size, size)
         given = constant(vectors.reshape(-1), f"blk.{layer}.wkv_vectors")
         return apply("wkv7", r, w, k, v, a, given, state, self.positions, self.starts, self.slots, *(mixed or ()),
-                     eps=eps, label=f"blk.{layer}.wkv")  # fmt: skip
+                     eps=eps, label=f"blk.{layer}.wkv")
 
     def wkv6(
         self, r: Node, w: Node, k: Node, v: Node, vectors: F32, layer: int, heads: int, eps: float
-    ) -> Node:  # fmt: skip
+    ) -> Node:
         """As the op, with a state of the layer's own; vectors are [4, H * N]."""
         size = vectors.shape[1] // heads
         state = self._state(layer, "wkv", heads, size, size)
         given = constant(vectors.reshape(-1), f"blk.{layer}.wkv_vectors")
         return apply("wkv6", r, w, k, v, given, state, self.positions, self.starts, self.slots, eps=eps,
-                     label=f"blk.{layer}.wkv")  # fmt: skip
+                     label=f"blk.{layer}.wkv")
 
     @staticmethod
     def _state(layer: int, kind: str, *shape: Dim) -> Node:

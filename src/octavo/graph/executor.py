@@ -50,7 +50,7 @@ class Executor:
     def __init__(
         self, schedule: Schedule, backends: Sequence[Backend], limits: Sizes, outputs: Sequence[int] | None = None,
         shares: Executor | None = None, fed: Collection[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.schedule, self.backends, self.limits, self._fed = schedule, tuple(backends), dict(limits), frozenset(fed)
         self._outputs = tuple(range(len(schedule.graph.outputs)) if outputs is None else outputs)
         self._memory = [b.allocate(n) for b, n in zip(backends, schedule.memory, strict=True)]

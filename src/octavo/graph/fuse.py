@@ -146,7 +146,7 @@ def rope_set_rows(graph: Graph) -> Replacements:
             sources = [s.inputs[0] for s in sources]
         caches = [k.inputs[0], v.inputs[0]]
         done = apply("rope_set_rows", *sources, v.inputs[1], *caches, q.inputs[1], rows, q.inputs[2], *norms,
-                     label=node.name, **attrs)  # fmt: skip
+                     label=node.name, **attrs)
         written = [apply("after", c, done, label=c.name) for c in caches]
         found |= dict(zip((id(k), id(v)), written, strict=True))
         found[id(node)] = apply("attention", done, *written, *batch, label=node.name, **node.attrs)
@@ -186,7 +186,7 @@ def sum_experts(graph: Graph) -> Replacements:
             if term.shape == node.shape:
                 last, terms = readers[0], [term]
         found[id(last)] = apply("sum_experts", x, *probabilities.inputs, ids, *terms, normalized=normalized,
-                                label=node.name)  # fmt: skip
+                                label=node.name)
     return found
 
 

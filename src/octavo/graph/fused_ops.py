@@ -55,7 +55,7 @@ def sum_experts(x: Node, logits: Node, ids: Node, *term: Node, normalized: bool)
 def rope_set_rows(
     q: Node, k: Node, v: Node, k_cache: Node, v_cache: Node, positions: Node, rows: Node, freqs: Node, *norms: Node,
     scale: float, interleaved: bool, eps: float = 0.0,
-) -> tuple[Shape, DType]:  # fmt: skip
+) -> tuple[Shape, DType]:
     """q [T, H, D] normed and turned; on the way k, normed and turned, and v are written to the caches.
 
     `norms` is empty, or the weights of q's and of k's RMS norm.

@@ -34,7 +34,7 @@ def op(infer: Infer) -> Infer:
 
 def apply(
     name: str, *inputs: Node, out: DType | None = None, static_scale: float | None = None, label: str = "", **attrs: Any
-) -> Node:  # fmt: skip
+) -> Node:
     """The node of op `name` on `inputs`; with `out`, its float32 result quantized to that activation format.
 
     static_scale  of formats that are given a scale
@@ -97,7 +97,7 @@ def mul_mat(weight: Node, x: Node) -> tuple[Shape, DType]:
     require(
         len(weight.shape) == 2 and len(x.shape) == 2 and weight.shape[1] == x.shape[1],
         "mul_mat", "weight [N, K] and x [T, K] share K", weight, x,
-    )  # fmt: skip
+    )
     return (x.shape[0], weight.shape[0]), "f32"
 
 
@@ -107,7 +107,7 @@ def mul_mat_id(weight: Node, x: Node, ids: Node) -> tuple[Shape, DType]:
     require(
         len(weight.shape) == 3 and x.shape[-1] == weight.shape[2] and x.shape[:-1] in (ids.shape[:1], ids.shape),
         "mul_mat_id", "weight [E, N, K], x [T, K] or [T, k, K], ids [T, k]", weight, x, ids,
-    )  # fmt: skip
+    )
     return (*ids.shape, weight.shape[1]), "f32"
 
 
@@ -122,7 +122,7 @@ def rope(x: Node, positions: Node, freqs: Node, *, scale: float, interleaved: bo
     require(
         len(x.shape) == 3 and isinstance(half, int) and isinstance(x.shape[2], int) and 2 * half <= x.shape[2],
         "rope", "x is [T, H, D] and turns at most D values", x, freqs,
-    )  # fmt: skip
+    )
     return x.shape, "f32"
 
 
@@ -153,7 +153,7 @@ def set_rows(cache: Node, values: Node, rows: Node) -> tuple[Shape, DType]:
 def attention(
     q: Node, k: Node, v: Node, *where: Node, scale: float, page_size: int,
     window: int = 0, cap: float = 0.0, reach: int = 0, value_dim: int = 0, alibi: float = 0.0,
-) -> tuple[Shape, DType]:  # fmt: skip
+) -> tuple[Shape, DType]:
     """q [T, H, D], caches k and v [rows, Hkv, D] -> [T, H * D]: softmax(q k^T * scale) v, causal, by sequence.
 
     The other inputs are positions int [T], starts, pages int [sequences, pages], and sinks if there are any.

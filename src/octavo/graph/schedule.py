@@ -63,7 +63,7 @@ class Schedule:
 def schedule(
     graph: Graph, backends: Sequence[Backend], limits: Sizes, *, place: Place = lambda weight: 0, strict: bool = False,
     quiet: bool = False,
-) -> Schedule:  # fmt: skip
+) -> Schedule:
     """Schedule `graph` for steps of at most `limits`. Raises GraphError for a node that no backend runs.
 
     With `strict`, a node that can't run where it was meant to is an error too; else it is a warning, unless `quiet`.

@@ -149,7 +149,7 @@ def wkv7(
 @op
 def wkv6(
     r: Node, w: Node, k: Node, v: Node, vectors: Node, state: Node, *where: Node, eps: float
-) -> tuple[Shape, DType]:  # fmt: skip
+) -> tuple[Shape, DType]:
     """What RWKV-6's time mixing does behind its projections: r, w, k and v [T, H * N] -> [T, H * N].
 
     Vectors [4 * H * N] are, one after the other, w0, u, and the weight and the bias of a norm. Each head has a matrix

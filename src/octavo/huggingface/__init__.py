@@ -22,4 +22,4 @@ __getattr__ = names_from(__name__, {
     "octavo.formats.rows": ["SCHEMES", "Scheme"],
     "octavo.huggingface.file": ["CheckpointFile"],
     "octavo.huggingface.model_file": ["open_model_file"],
-})  # fmt: skip
+})

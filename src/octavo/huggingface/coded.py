@@ -116,7 +116,7 @@ def planes_of(scheme: CheckpointScheme, coded: Coded) -> tuple[Planes, BlockForm
     n, k = coded.q.shape
     fmt = scheme.format(k)
     return row_planes(fmt, coded.q, coded.scales if not scheme.square else np.repeat(coded.scales, GROUP, 0)[:n],
-                      coded.zeros), fmt  # fmt: skip
+                      coded.zeros), fmt
 
 
 def row_planes(fmt: BlockFormat, q: U8, scales: F32, zeros: U8 | None = None) -> Planes:

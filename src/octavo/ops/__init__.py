@@ -44,4 +44,4 @@ __getattr__ = names_from(__name__, {
     "octavo.ops.quantize": ["mmq_layout", "quantize_fp8", "quantize_int8", "quantize_mmq_q8_1", "quantize_q8_1"],
     "octavo.ops.w4a8": ["W4A8Weight", "quantize_w4a8"],
     "octavo.ops.weight_only": ["dequantize", "matmul"],
-})  # fmt: skip
+})

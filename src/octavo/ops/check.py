@@ -83,7 +83,7 @@ def packed(codes: AnyArray, channel: AnyArray, groups: AnyArray | None) -> None:
     n, k = len(codes), 2 * codes.shape[1]
     for name, x, dtype, shape in (
         ("channel_scale", channel, "float32", (n,)), ("group_scale", groups, "float16", (n, k // 128)),
-    ):  # fmt: skip
+    ):
         if x is not None and (x.shape != shape or name_of(x.dtype) != dtype):
             raise UsageError(f"{name} is {words(x)} (allowed: {dtype} {list(shape)})")
 

@@ -89,7 +89,7 @@ def int8_gemm(
     a: AnyArray, b: AnyArray, scale_a: AnyArray, scale_b: AnyArray, *, zero_a: AnyArray | None = None,
     bias: AnyArray | None = None, activation: Activation | None = None, residual: AnyArray | None = None,
     out_dtype: OutDType = "f32",
-) -> AnyArray:  # fmt: skip
+) -> AnyArray:
     """y [M, N] of codes int8 a [M, K] and b [N, K]: acc = sum((a - zero_a) * b), exact; then the epilogue.
 
     scale_a and zero_a are [], [M] or [M, 1]; scale_b is [], [N] or [N, 1]; bias is [N], residual [M, N]. Of G groups of
@@ -123,19 +123,19 @@ def _of_group(x: AnyArray | None, group: int) -> AnyArray:
 def w4a8_gemm(
     a: AnyArray, weight: W4A8Weight, scale_a: AnyArray, *, bias: AnyArray | None = None,
     activation: Activation | None = None, residual: AnyArray | None = None, out_dtype: OutDType = "f32",
-) -> AnyArray:  # fmt: skip
+) -> AnyArray:
     """y [M, N] of codes int8 a [M, K] and a 4-bit weight [N, K]: int8_gemm with `weight.int8()` and its channels'
     scales."""
     return int8_gemm(
         a, weight.int8(), scale_a, weight.channel_scale, bias=bias, activation=activation, residual=residual,
         out_dtype=out_dtype,
-    )  # fmt: skip
+    )
 
 
 def fp8_gemm(
     a: AnyArray, b: AnyArray, scale_a: AnyArray, scale_b: AnyArray, *, bias: AnyArray | None = None,
     activation: Activation | None = None, residual: AnyArray | None = None, out_dtype: OutDType = "f32",
-) -> AnyArray:  # fmt: skip
+) -> AnyArray:
     """y [M, N] of fp8 a [M, K] and b [N, K], whose sums over K are float64.
 
     Scales are those of `int8_gemm`; or scale_a is [M, ceil(K / 128)], and scale_b [ceil(N / 128), ceil(K / 128)], and
@@ -152,7 +152,7 @@ def fp8_gemm(
 def epilogue(
     acc: F32, scale_a: AnyArray, scale_b: AnyArray, bias: AnyArray | None, activation: Activation | None,
     residual: AnyArray | None, out_dtype: OutDType,
-) -> AnyArray:  # fmt: skip
+) -> AnyArray:
     """activation(acc * scale_a * scale_b + bias) + residual, float32 up to the last rounding."""
     y = acc * np.reshape(scale_a, (-1, 1)).astype(np.float32) * np.reshape(scale_b, (1, -1)).astype(np.float32)
     if bias is not None:

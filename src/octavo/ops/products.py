@@ -36,7 +36,7 @@ def int8_gemm(
     a: Array, b: Array, scale_a: Array | np.float32, scale_b: Array | np.float32, *, zero_a: Array | None = None,
     bias: Array | None = None, activation: Activation | None = None, residual: Array | None = None,
     out_dtype: OutDTypeLike = "f32",
-) -> Array:  # fmt: skip
+) -> Array:
     """y [M, N] of int8 codes a [M, K] and b [N, K]: acc = sum((a - zero_a) * b).
 
     scale_a    float32: [], or [M] or [M, 1] of tokens, or [M, groups] of groups of K
@@ -59,7 +59,7 @@ def int8_gemm(
         y = gpu_module("matmul.w8a8.gemm").int8_gemm(
             x, w, scale_x, scale_w, zero_a=zero_x, bias=bias_, activation=activation, residual=residual_,
             out_dtype=kind,
-        )  # fmt: skip
+        )
         return cast("Array", rows.restored(y))
     x, w, scale_x, scale_w, zero_x, bias_, residual_ = map(to_numpy, arguments)
     m, n, k = check.factors(x, w, ("int8",))
@@ -74,7 +74,7 @@ def int8_gemm(
         y = definition.int8_gemm(
             x, w, end.scale_a, end.scale_b, zero_a=end.zero_a, bias=end.bias, activation=activation,
             residual=end.residual, out_dtype=kind,
-        )  # fmt: skip
+        )
     else:
         y = end.product(_rows(x, 64), _rows(w, 64))
     return cast("Array", rows.restored(like(a, y)))
@@ -83,7 +83,7 @@ def int8_gemm(
 def w4a8_gemm(
     a: Array, weight: W4A8Weight, scale_a: Array | np.float32, *, bias: Array | None = None,
     activation: Activation | None = None, residual: Array | None = None, out_dtype: OutDTypeLike = "f32",
-) -> Array:  # fmt: skip
+) -> Array:
     """y [M, N] of int8 codes a [M, K] and a 4-bit weight [N, K], whose scales of groups are applied before the sum.
 
     It is `int8_gemm` with `weight.int8()`, which it never makes as a whole, and scales of channels. The weight's parts
@@ -94,7 +94,7 @@ def w4a8_gemm(
     y: Array = w4a8_parts(
         a, weight.packed, scale_a, weight.channel_scale, weight.group_scale, bias=bias, activation=activation,
         residual=residual, out_dtype=out_dtype,
-    )  # fmt: skip
+    )
     return y
 
 
@@ -102,7 +102,7 @@ def w4a8_parts(
     a: Array, packed: Array, scale_a: Array | np.float32, channel_scale: Array, group_scale: Array | None = None, *,
     bias: Array | None = None, activation: Activation | None = None, residual: Array | None = None,
     out_dtype: OutDTypeLike = "f32",
-) -> Array:  # fmt: skip
+) -> Array:
     """`w4a8_gemm` with the parts of a W4A8Weight, whose shapes and types are looked at, but not their values: scales
     that no W4A8Weight has make results that mean nothing."""
     kind, gpu = check.out_dtype(out_dtype), on_gpu(a, packed, scale_a, channel_scale, group_scale, bias, residual)
@@ -112,7 +112,7 @@ def w4a8_parts(
         *parts, bias_, residual_ = arguments
         y = gpu_module("matmul.w8a8.gemm").w4a8_gemm(
             *parts, bias=bias_, activation=activation, residual=residual_, out_dtype=kind
-        )  # fmt: skip
+        )
         return cast("Array", rows.restored(y))
     x, codes, scale, channel, groups, bias_, residual_ = map(to_numpy, arguments)
     check.matrix("a", x, ("int8",))
@@ -124,7 +124,7 @@ def w4a8_parts(
         y = definition.w4a8_gemm(
             x, W4A8Weight(codes, channel, groups), end.scale_a, bias=bias_, activation=activation, residual=residual_,
             out_dtype=kind,
-        )  # fmt: skip
+        )
     else:
         y = end.product(_rows(x, 64), _rows(codes, 64), None if groups is None else _rows(groups, 1))
     return cast("Array", rows.restored(like(a, y)))
@@ -133,7 +133,7 @@ def w4a8_parts(
 def fp8_gemm(
     a: Array, b: Array, scale_a: Array | np.float32, scale_b: Array | np.float32, *, bias: Array | None = None,
     activation: Activation | None = None, residual: Array | None = None, out_dtype: OutDTypeLike = "f32",
-) -> Array:  # fmt: skip
+) -> Array:
     """y [M, N] of a [M, K] and b [N, K], each float8_e4m3fn or float8_e5m2 (ml_dtypes' or torch's).
 
     Scales are those of `int8_gemm`; or of blocks: scale_a [M, ceil(K / 128)] and scale_b [ceil(N / 128),
@@ -146,7 +146,7 @@ def fp8_gemm(
         *factors, bias_, residual_ = arguments
         y = gpu_module("matmul.w8a8.gemm").fp8_gemm(
             *factors, bias=bias_, activation=activation, residual=residual_, out_dtype=kind
-        )  # fmt: skip
+        )
         return cast("Array", rows.restored(y))
     x, w, scale_x, scale_w, bias_, residual_ = map(to_numpy, arguments)
     m, n, k = check.factors(x, w, ("float8_e4m3fn", "float8_e5m2"))
@@ -191,7 +191,7 @@ class _Epilogue:
     def __init__(
         self, m: int, n: int, scale_a: AnyArray, scale_b: AnyArray, zero_a: AnyArray | None, bias: AnyArray | None,
         residual: AnyArray | None, activation: Activation | None, out_dtype: OutDType,
-    ) -> None:  # fmt: skip
+    ) -> None:
         check.epilogue(m, n, bias, activation, residual)
         self.scale_a, self.scale_b = check.per_row("scale_a", scale_a, m), check.per_row("scale_b", scale_b, n)
         self.zero_a = None if zero_a is None else check.zero_points("zero_a", zero_a, m)

@@ -54,4 +54,4 @@ __getattr__ = names_from(__name__, {
     "octavo.quantizers.job.report": ["Report"],
     "octavo.quantizers.mix.mixing": ["Choices"],
     "octavo.quantizers.mix.presets": ["PRESETS", "Preset"],
-})  # fmt: skip
+})

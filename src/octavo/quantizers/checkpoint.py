@@ -45,7 +45,7 @@ CARRIED = (
     "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
     "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
     "qwen.tiktoken",
-)  # fmt: skip
+)
 """Files of a checkpoint that go with its weights."""
 OUTPUT, WORK = "output.weight", ".work"
 """The output matrix, and what the folder of a method at work is called, after the name of its checkpoint."""

@@ -46,7 +46,7 @@ def ignored_layers(model: ModelSpec, patterns: Sequence[str]) -> frozenset[str]:
     for joined, apart, layers in _apart(names, found):
         where = f"{layers} layer{'s' if layers > 1 else ''}"
         _log.warning("vLLM joins %s and wants all of them or none as they are: --ignore leaves %s in %s",
-                     _listed(joined), _listed(apart), where)  # fmt: skip
+                     _listed(joined), _listed(apart), where)
     return frozenset(found)
 
 

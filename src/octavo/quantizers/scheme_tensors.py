@@ -206,7 +206,7 @@ class CheckpointJob:
         heads = (
             [TensorHead("", stored.format, info.shape)] if plain else
             self.writer.heads("", self.scheme_of(name), shape)
-        )  # fmt: skip
+        )
         nbytes = sum(head.nbytes for head in heads) * (1 if plain else max(1, stored.experts))
         return TensorRow(
             name, info.shape, was.type_name, stored.format, was.nbytes, nbytes, error, before=before, how=how

@@ -44,4 +44,4 @@ __getattr__ = names_from(__name__, {
     "octavo.runtime.options": ["GenerateOptions"],
     "octavo.runtime.output.reply": ["Reply"],
     "octavo.runtime.sampling.sampler": ["SamplingParams"],
-})  # fmt: skip
+})

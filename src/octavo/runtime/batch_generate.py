@@ -31,7 +31,7 @@ class Row:
         return Request(
             self.prompt, self.sampler, reply.max_tokens, reply.stop_ids,
             constraint=self.constraint, logprobs=self.logprobs,
-        )  # fmt: skip
+        )
 
 
 def fill(conversation: Conversation, rows: Iterable[Row]) -> None:

@@ -77,14 +77,14 @@ def require_generating(model: ModelSpec) -> None:
 def embedding_engine(
     model: ModelSpec, backends: Sequence[Backend], *, n_ctx: int | None = None, gpu_layers: GpuLayers = "all",
     strict: bool = False,
-) -> Engine:  # fmt: skip
+) -> Engine:
     """An engine whose steps give vectors of tokens; a text is in one step, which has room for several."""
     n_ctx = context_of(model, n_ctx)
     step = max(n_ctx, STEP)
     config = EngineConfig(
         n_ctx=n_ctx, n_batch=step, n_outputs=step, max_sequences=SEQUENCES, cache_type="f32", strict=strict,
         gpu_layers=gpu_layers, embeds=True, n_pages=-(-step // PAGE_SIZE) + SEQUENCES,
-    )  # fmt: skip
+    )
     return Engine(model, backends, config)
 
 
@@ -156,7 +156,7 @@ class Embedder:
     def _computed(
         self, tokens: Sequence[list[int]], room: Callable[[], int], seconds: Sequence[int] = (), *,
         kept: Callable[[F32], F32],
-    ) -> Pieces[list[F32]]:  # fmt: skip
+    ) -> Pieces[list[F32]]:
         self._require_fitting(tokens)
         if self._shared is not None:
             return (yield from self._shared.computed(tokens, room, kept))

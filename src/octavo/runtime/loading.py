@@ -23,7 +23,7 @@ from octavo.runtime.model import Model
 from octavo.text import Tokenizer
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",
-                "speculate", "deterministic", "attention", "lora")  # fmt: skip
+                "speculate", "deterministic", "attention", "lora")
 
 
 def load(
@@ -119,7 +119,7 @@ def model_of(file: GGUFFile, backends: Sequence[Backend], config: EngineConfig, 
             raise ModelError(
                 f"{tokenizer.n_vocab} tokens, but the embedding has {architecture.hparams.n_vocab} rows",
                 file=file.path, field="tokenizer.ggml.tokens",
-            )  # fmt: skip
+            )
         engine = _engine(architecture, backends, config)
         engine.load()
         return Model(file, engine, tokenizer, lora)

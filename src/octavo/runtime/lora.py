@@ -90,7 +90,7 @@ def _require_no_own_scale(adapter: Adapter, model: ModelSpec) -> None:
     """Raise ModelError for experts that the model itself multiplies by a number each, as Gemma 4 does: additions come
     behind scales of products, which elsewhere belong to how a weight is stored."""
     own = {f"{name.removesuffix('.scale')}.weight" for name in model.architecture.names.values()
-           if name.endswith("_exps.scale")}  # fmt: skip
+           if name.endswith("_exps.scale")}
     name = next((name for name in adapter.parts if split_layer(name)[1] in own), None)
     if name is not None:
         problem, allowed = "is multiplied by a number of each expert in the model", "merged by octavo convert --lora"

@@ -117,7 +117,7 @@ class Model:
             self._talk, tokens, tokenizer=self.tokenizer, sampler=sampler, constraint=constraint,
             stop=chosen.stop, max_tokens=chosen.max_tokens, stop_ids=chosen.sampling.stop_token_ids,
             goes_on=self._goes_on(prompt, raw), logprobs=self._logprobs(options),
-        )  # fmt: skip
+        )
 
     def chat(self, messages: Sequence[Message], **options: Unpack[GenerateOptions]) -> Generation:
         """Generate the reply to the messages of a conversation; options are those of `generate`.

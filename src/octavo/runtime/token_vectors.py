@@ -47,7 +47,7 @@ class VectorSteps:
         graph = engine.model.graph(
             cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=engine.n_ctx, vectors=True,
             window_pages=windows is not None,
-        )  # fmt: skip
+        )
         sizes = {"tokens": tokens, "outputs": tokens, "sequences": self.texts, "boundaries": self.texts + 1}
         limits = {**engine.limits, **sizes}
         graph = lower(graph, backends, place, fused=config.fuse)

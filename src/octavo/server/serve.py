@@ -176,7 +176,7 @@ def _threads() -> ThreadPoolExecutor:
 async def serve(
     client: EngineClient, file: GGUFFile, options: ServerOptions, sock: socket.socket,
     told: Callable[[Service], None] = lambda service: None,
-) -> None:  # fmt: skip
+) -> None:
     """Serve a model until a signal to end comes, or until its engine can't be loaded.
 
     `told` is called once the model is loaded. Raises EngineDiedError where that fails, UsageError for a wrong argument.
@@ -215,7 +215,7 @@ def config(service: Service) -> uvicorn.Config:
         make_app(service), http=connection_class(limits), ws="none", lifespan="off", log_config=None, log_level="error",
         access_log=False, server_header=False, proxy_headers=False, timeout_keep_alive=KEEP_ALIVE_S, backlog=BACKLOG,
         timeout_graceful_shutdown=1, ssl_certfile=shown and shown.cert, ssl_keyfile=shown and shown.key,
-    )  # fmt: skip
+    )
 
 
 async def _until_signal() -> None:

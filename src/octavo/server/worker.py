@@ -198,7 +198,7 @@ class EngineLoop:
             after_sampling=add.after_sampling,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
             constraint=None if add.grammar is None else self._grammars.begin(add.grammar, add.thinking),
-        )  # fmt: skip
+        )
 
     def _step(self, core: EngineCore, *, prompts: bool) -> None:
         start = clock()
@@ -255,7 +255,7 @@ def info_of(model: Model) -> Info:
         n_pages=engine.pool.n_pages, page_size=PAGE_SIZE, max_sequences=engine.config.max_sequences,
         device=engine.backends[0].name, embeds=embeds, pid=os.getpid(),
         pooling=model.embedder.pooling if embeds else None,
-    )  # fmt: skip
+    )
 
 
 def serve_engine(sock: socket.socket) -> None:

@@ -64,7 +64,7 @@ def added_tokens(fields: Fields, vocab: Vocab, guarded: Collection[int]) -> list
             i, text, lstrip=i in flags["lstrip"], rstrip=i in flags["rstrip"], single_word=i in flags["single_word"],
             guarded=i in guarded, late=normalized, fold=fold if normalized else None,
             after_space=normalized and prefixed,
-        ))  # fmt: skip
+        ))
     return found
 
 

@@ -60,7 +60,7 @@ class _Merged:
     def __init__(
         self, vocab: Vocab, merges: list[tuple[str, str]], spelled: Callable[[str], list[int]],
         whole_words: bool = False, **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         texts = dict.fromkeys(t for left, right in merges for t in (left, right, left + right))
         self.size, self._spelled, self._merges, self._options = len(vocab), spelled, merges, options
         self.between = dict(enumerate((text for text in texts if text not in vocab.ids), len(vocab) + 1))
@@ -71,7 +71,7 @@ class _Merged:
         from tokenizers import Tokenizer, models
 
         bpe = models.BPE(vocab=self._ids, merges=self._merges, unk_token=_UNKNOWN, ignore_merges=whole_words,
-                         **self._options)  # fmt: skip
+                         **self._options)
         return Tokenizer(bpe)
 
     @cached_property

@@ -18,5 +18,5 @@ def encode_texts(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         return found
     if long := [len(ids) for ids in found if len(ids) > most]:
         _log.warning("%d of %d texts have more than %d tokens, up to %d: the vector is that of the first ones, as the "
-                     "model has it (max_seq_length)", len(long), len(texts), most, max(long))  # fmt: skip
+                     "model has it (max_seq_length)", len(long), len(texts), most, max(long))
     return [tokenizer.cut(ids, most) for ids in found]

@@ -107,7 +107,7 @@ class Tokenizer:
     def encode(
         self, text: str, add_special: bool = True, parse_special: bool = True, *, continued: bool = False,
         foreign: bytes = b"",
-    ) -> list[int]:  # fmt: skip
+    ) -> list[int]:
         """The ids of `text`.
 
         `add_special`: with BOS and EOS where the model wants them. `parse_special`: text such as "<|im_end|>" becomes
@@ -147,7 +147,7 @@ class Tokenizer:
     def encode_chat(
         self, template: ChatTemplate, /, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
         **extra: Any,
-    ) -> list[int]:  # fmt: skip
+    ) -> list[int]:
         """The ids of what `template.render` makes of these arguments, with BOS where the model wants it.
 
         Control tokens are those that the template itself writes. What stands in messages and other variables is text,
@@ -159,7 +159,7 @@ class Tokenizer:
     def write_chat(
         self, template: ChatTemplate, /, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True,
         **extra: Any,
-    ) -> tuple[str, bytes]:  # fmt: skip
+    ) -> tuple[str, bytes]:
         """What `encode_chat` encodes: text, and for each character 1 where it is from outside, empty for nowhere."""
         marks = self.marks({"messages": messages, **extra}, template.source)
         try:

@@ -38,7 +38,7 @@ def word_piece_encoder(fields: Fields, vocab: Vocab) -> Encoder:
     model = models.WordPiece(
         vocab=ids, unk_token=_as_bert(vocab.texts[unknown]), max_input_chars_per_word=LONGEST_WORD,
         continuing_subword_prefix=INSIDE,
-    )  # fmt: skip
+    )
     lower = fields.flag(LOWERCASE)
     lower = True if lower is None else lower
     accents = fields.flag(STRIP_ACCENTS)

@@ -46,7 +46,7 @@ class Calibrator:
     def __init__(
         self, module: nn.Module, scheme: CheckpointScheme, ways: Sequence[str], batches: Sequence[Any],
         chosen: Mapping[str, nn.Linear], calls: Mapping[nn.Linear, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._module, self._scheme, self._ways, self._batches = module, scheme, ways, batches
         self._original = deepcopy(module) if "qronos" in ways else None
         self._made: dict[str, Coded] = {}

@@ -39,7 +39,7 @@ _HALVES = ("mlp.gate_up_proj", "mlp.down_proj")
 _PHI3 = Layer(
     (("input_layernorm", ("self_attn.qkv_proj",)), ("post_attention_layernorm", _HALVES[:1])),
     ("self_attn.qkv_proj", "self_attn.o_proj"), _HALVES,
-)  # fmt: skip
+)
 _GLM = Layer((("input_layernorm", QKV), ("post_attention_layernorm", _HALVES[:1])), up=_HALVES)
 _COHERE = Layer((("input_layernorm", (*QKV, *_GATE_UP)),))
 _OLMO = Layer(())
@@ -68,7 +68,7 @@ LAYERS = {
     "NemotronDecoderLayer": _NEMOTRON,
     "ApertusDecoderLayer": _APERTUS,
     **dict.fromkeys(("MixtralDecoderLayer", "Qwen3MoeDecoderLayer"), _ATTENTION),
-}  # fmt: skip
+}
 """By the names of their classes. Layers of experts have folds around attention only: their experts are no nn.Linear."""
 
 

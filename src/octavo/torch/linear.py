@@ -138,7 +138,7 @@ class QuantLinear(nn.Module):
     def _load_from_state_dict(
         self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Any, strict: bool, missing_keys: list[str],
         unexpected_keys: list[str], error_msgs: list[str],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """As every module's, but tensors of another type are errors, where torch would cast them, and so are scales
         that no weight has."""
         for name, own in self.named_buffers(recurse=False):

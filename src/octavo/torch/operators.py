@@ -115,7 +115,7 @@ def quantize_fp8(x: Tensor, granularity: str = "tensor", kind: Any = "e4m3") -> 
 def int8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, zero_a: Tensor | None = None, bias: Tensor | None = None,
     residual: Tensor | None = None, **after: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """y [..., N] of codes int8 a [..., K] and b [N, K]."""
     return ops.int8_gemm(a, b, scale_a, scale_b, zero_a=zero_a, bias=bias, residual=residual, **after)
 
@@ -128,7 +128,7 @@ def int8_gemm(
 def w4a8_gemm(
     a: Tensor, packed: Tensor, scale_a: Tensor, channel_scale: Tensor, group_scale: Tensor | None = None,
     bias: Tensor | None = None, residual: Tensor | None = None, **after: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """y [..., N] of codes int8 a [..., K] and the parts of a W4A8Weight [N, K]."""
     return w4a8_parts(a, packed, scale_a, channel_scale, group_scale, bias=bias, residual=residual, **after)
 
@@ -137,7 +137,7 @@ def w4a8_gemm(
 def fp8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, bias: Tensor | None = None, residual: Tensor | None = None,
     **after: Any,
-) -> Any:  # fmt: skip
+) -> Any:
     """y [..., N] of float8 a [..., K] and b [N, K]."""
     return ops.fp8_gemm(a, b, scale_a, scale_b, bias=bias, residual=residual, **after)
 
@@ -163,7 +163,7 @@ def _fake_stored(x: Tensor, weight: Tensor, format: str, *others: Any, out_dtype
 def stored_gemm(
     x: Tensor, weight: Tensor, format: str, scale: Tensor | None = None, bias: Tensor | None = None, *,
     out_dtype: str = "f32",
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """y [..., N] of floats x [..., K] and stored rows of a format, uint8 [N, bytes of a row].
 
     scale  float32 [], what values of the weight are multiplied by

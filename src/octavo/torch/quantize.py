@@ -30,7 +30,7 @@ VALUES = 4
 def quantize_(
     module: nn.Module, scheme: str, *, skip: Skip = HEAD, method: str = "rtn",
     calibration: Iterable[Any] | None = None, folds: Iterable[Fold] = (),
-) -> nn.Module:  # fmt: skip
+) -> nn.Module:
     """Replace every nn.Linear within a module by a QuantLinear of a scheme, and return the module.
 
     scheme  one of SCHEMES: "int8-w8a8", "w4a8", "w4a8-g128", "fp8": activations rounded by token; "w4a16-g128",
@@ -70,7 +70,7 @@ def quantize_(
 def _calibrated(
     module: nn.Module, scheme: CheckpointScheme, method: str, ways: tuple[str, ...], chosen: dict[str, nn.Linear],
     batches: Sequence[Any], folds: Sequence[Fold],
-) -> tuple[dict[str, nn.Linear], Calibrator | None]:  # fmt: skip
+) -> tuple[dict[str, nn.Linear], Calibrator | None]:
     """The layers in the order in which they are called, and what makes their weights, after folds were scaled."""
     opened, scales = open_folds(module, folds), KINDS[method].scales
     calls = layers_in_order(module, chosen.values(), batches[0])
@@ -86,7 +86,7 @@ def _calibrated(
 
 def _replaced(
     module: nn.Module, scheme: str, chosen: dict[str, nn.Linear], calibrator: Calibrator | None
-) -> nn.Module:  # fmt: skip
+) -> nn.Module:
     """The module with layers replaced one after the other, or the one that takes its place."""
     while chosen:  # a layer's floats are free before the next one is quantized
         first = next(iter(chosen))
@@ -138,7 +138,7 @@ def _misfits(layers: dict[str, nn.Linear], multiple: int) -> str:
 
 def _require_method(
     scheme: CheckpointScheme, method: str, calibration: Any, folds: Sequence[Fold]
-) -> tuple[str, ...]:  # fmt: skip
+) -> tuple[str, ...]:
     """The ways in which a method makes weights.
 
     Raises UsageError for a method that is not there or that a scheme has nothing for, and for one that has no batches

@@ -108,7 +108,7 @@ def some_rows(x: F32, most: int) -> F32:
 
 def vectors_of(
     module: nn.Module, layer: nn.Linear, calls: int, batches: Sequence[Any], most: int | None = None
-) -> F32:  # fmt: skip
+) -> F32:
     """What a layer is given over batches, float32 [T, K]; with `most` about so many vectors, evenly spread."""
     quota = None if most is None else -(-most // len(batches))
     parts = []

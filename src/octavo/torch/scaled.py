@@ -27,7 +27,7 @@ KEPT = 1 << 30
 def scale_folds(
     module: nn.Module, folds: Sequence[OpenFold], scheme: CheckpointScheme, scales: str, ways: Sequence[str],
     chosen: Collection[nn.Linear], batches: Sequence[Any],
-) -> None:  # fmt: skip
+) -> None:
     """Choose scales of folds one after the other, and apply them to the float layers.
 
     scales  the way in which they are chosen, by its name
@@ -78,7 +78,7 @@ class _Read:
         return Pair(
             weights, np.concatenate(self.some), *roundings(scheme), self.fold.columns, self._met.absmax[0],
             self._met.mean_abs[0], scheme.strategy != "tensor_group",
-        )  # fmt: skip
+        )
 
 
 def _parts(read: Sequence[_Read]) -> Iterator[list[_Read]]:

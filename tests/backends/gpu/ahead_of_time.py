@@ -138,7 +138,7 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
     text = made.asm.get("ptx") or made.asm["amdgcn"]
     found = re.findall(r"dp4a|mma\.sync|wgmma\.mma_async|tcgen05\.mma|v_dot4_i32_i\w+|v_mfma_\w+|v_wmma_\w+", text)
     return {"kernel": name, "layout": layout, "target": target, "instructions": sorted(set(found)),
-            "spills": spills(made, text)}  # fmt: skip
+            "spills": spills(made, text)}
 
 
 def _layout(name: str) -> Layout:
@@ -158,7 +158,7 @@ def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:
         **planes, scale=scale, minimum=scale if kind.has_min and not kind.two_level and not kind.has_zero else None,
         small="*i16" if kind.two_level else None, rest="*i8" if kind.min_bits == 6 else None,
         table=("i32",) * 4 if kind.table else None, layout=row_layout(kind, kp),
-    )  # fmt: skip
+    )
     if kind.grid is not None:
         upper, marks = "*i32" if kind.grid.more else None, "*i32" if kind.grid.marks else None
         weight = weight._replace(small="*i8", low="*i32", upper=upper, marks=marks, points="*i32")

@@ -29,7 +29,7 @@ INT4_ROWS = CacheRows("*i8", "*fp16", "i32", "*fp32")
 def of_codes(kind: str, scales: str) -> dict[str, dict[str, AttentionShape]]:
     """What attention to a cache of codes is compiled for, decoding and for prompts."""
     return {"decode": {"shape": AttentionShape(128, 128, 4, 16, 33, kind=kind, scales=scales)},
-            "prefill": {"shape": AttentionShape(128, 128, 4, 64, kind=kind, scales=scales)}}  # fmt: skip
+            "prefill": {"shape": AttentionShape(128, 128, 4, 64, kind=kind, scales=scales)}}
 
 
 INT8, STATIC_INT8 = of_codes("int8", "dynamic"), of_codes("int8", "static")
@@ -42,7 +42,7 @@ LATENT_CODES = {
     "q8": (replace(LATENT, kind="q8_0"), Q8_CACHE),
 }
 LATENTS = {"latent": (LATENT, CACHE), "latent_f32": (LATENT, F32_CACHE),
-           **{f"latent_{name}": case for name, case in LATENT_CODES.items()}}  # fmt: skip
+           **{f"latent_{name}": case for name, case in LATENT_CODES.items()}}
 
 ATTENTION: Kernels = {
     "decode": (decode_kernel.decode_kernel, DECODE, 4, {**DECODING, "cache": CACHE}),
@@ -141,4 +141,4 @@ ATTENTION: Kernels = {
         "q": ROWS, "k": ROWS, "v": ROWS, "k_cache": FLOAT_ROWS, "v_cache": FLOAT_ROWS, "rows": "*i64",
         "rotation": ROTATION, "norms": Norms("*fp32", "*fp32", "fp32"), "out": ROWS,
     }),
-}  # fmt: skip
+}

@@ -63,13 +63,13 @@ HEAD = 128256  # rows of a vocabulary
 KERNELS = {"int8": int8_gemm_kernel, "w4a8": w4a8_gemm_kernel, "fp8": fp8_gemm_kernel}
 TYPES = {
     "b": "*i8", "sums": "*i32", "x": "*fp16", "codes": "*i8", "scales": "*fp32", "zeros": "*i32", "top": "fp32",
-}  # fmt: skip
+}
 EVEN = ("n", "k", "stride", "a", "b")  # of records: sizes, and strides of matrices
 OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
     "row_sums": (row_sums_kernel, {"B": 1024}),
     **{f"quantize_{kind}": (quantize8_kernel, {"KIND": kind, "GIVEN": False, "B": 1024})
        for kind in ("int8", "zero", "e4m3", "e5m2")},
-}  # fmt: skip
+}
 
 
 def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
     mixed = name.startswith(("mixed_", "head_", "pair_", "experts_", "eights_"))
     waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
-            "carried": carried, "serialized": waits, "shared": made.metadata.shared}  # fmt: skip
+            "carried": carried, "serialized": waits, "shared": made.metadata.shared}
 
 
 def case_of(name: str, tokens: int, target: str) -> Case:
@@ -118,7 +118,7 @@ def case_of(name: str, tokens: int, target: str) -> Case:
     fixed = {
         "shape": s, "config": config, "ASM": TARGETS[target][1],
         "fp8": Fp8Config("e4m3", mixed or "e4m3", operands, KEPT if name == "fp8" and target == "sm_90" else 0),
-    }  # fmt: skip
+    }
     element = "fp8e4nv" if name.startswith("fp8") and operands == "fp8" else "i8"
     depth = 64 if name.startswith("w4a8") else s.block_k
     for factor, rows in (("a", s.block_m), ("b", s.block_n), ("packed", s.block_n)):
@@ -149,7 +149,7 @@ def _types(scheme: Scheme) -> dict[str, Any]:
         "blocks": BlockScales("*fp32", "*fp32", "i32") if scheme == "fp8_blocks" else None,
         "end": Epilogue(Matrix("*bf16", "i32"), scale, scale, zero, zero, "*fp16", Matrix("*fp16", "i32")),
         "split_k": SplitK("*fp32" if float8 else "*i32", "*i32"),
-    }  # fmt: skip
+    }
 
 
 def _of(kernel: Any, fixed: dict[str, Any]) -> dict[str, Any]:
@@ -182,7 +182,7 @@ def _mixed(name: str, tokens: int) -> Case:
     row = Matrix("*fp32", "i32")
     types = _tiles(layout, s) | {
         "terms": (row, row), "y": row, "splits": SplitK("*fp32", "*i32"), "size": Size("i32", "i32", "i32"),
-    }  # fmt: skip
+    }
     fixed = {"layout": layout, "shape": s, "PDL": True}
     kernel: Any = w4a16_hopper.mixed_hopper_kernel
     if isinstance(s, dispatch.StreamShape):
@@ -239,7 +239,7 @@ def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:
     types = {
         "q": row, "out": row, "keys": tile, "values": tile, "pages": "*i32", "positions": "*i32", "starts": "*i32",
         "items": Items("i32", "i32", "i32", "i32"), "scale": "fp32",
-    }  # fmt: skip
+    }
     types["factors"] = Factors("*fp32", "*fp32" if scales == "static" else None, "i32") if scales else None
     types |= {"pages": None} if kind else {}
     fixed = {"shape": PrefillShape(int(dim), 4, kind=kind, scales=scales), "PDL": True}
@@ -257,7 +257,7 @@ def _eights(dim: str, products: str) -> Case:
     }
     row = Matrix("*fp32", "i32")
     types |= {"q": row, "out": row, "factors": "*fp32", "positions": "*i32", "starts": "*i32", "scale": "fp32",
-              "items": Items("i32", "i32", "i32", "i32")}  # fmt: skip
+              "items": Items("i32", "i32", "i32", "i32")}
     fixed = {"shape": s, "PDL": True}
     return _case("sm_90", prefill_8bit_kernel.eights_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
 
@@ -267,7 +267,7 @@ def _encode(cache: str, products: str) -> Case:
     kind = "" if cache == "f16" else cache
     data, scales = ("*i8", "*fp16") if kind else ("*fp16", None)
     types = {"cache": PagedCache(data, data, scales, scales, "i32", "*i32", "i32"), "positions": "*i32",
-             "starts": "*i32", "codes": Codes("*i8", "*i8", "*fp32", "i32")}  # fmt: skip
+             "starts": "*i32", "codes": Codes("*i8", "*i8", "*fp32", "i32")}
     fixed = {"shape": EightsShape(128, 4, kind=kind, products=products), "PDL": True}
     return _case("sm_90", cache_encode_kernel.encode_kernel, fixed, types, 8, 3)
 
@@ -295,7 +295,7 @@ def _decode(cache: str, sequences: int, target: str) -> Case:
         "q": row, "cache": PagedCache(data, data, of_codes, of_codes, "i32", "*i32", "i32"), "positions": "*i32",
         "sinks": "*fp32", "out": row if sequences == 8 else None, "quantized": quantized,
         "ordered": None if sequences == 8 else "*fp16", "partial": shares, "scale": "fp32",
-    }  # fmt: skip
+    }
     fixed = {"shape": s, "num_warps": s.warps, "PDL": target != "sm_80"}
     return _case(target, decode_mma_kernel, fixed, types, s.warps, 3, GluonASTSource)
 
@@ -303,7 +303,7 @@ def _decode(cache: str, sequences: int, target: str) -> Case:
 def _case(
     target: str, kernel: Any, fixed: dict[str, Any], types: dict[str, Any], warps: int, stages: int,
     language: Any = ASTSource,
-) -> Case:  # fmt: skip
+) -> Case:
     even = {*EVEN, *(arg for arg in kernel.arg_names if arg.endswith("_stride"))}
     return Case(kernel, target, fixed, types, warps, stages, language, even)
 

@@ -32,7 +32,7 @@ SCANS = ScanChunks(*(Halves("*bf16", "*bf16"),) * 3, "*fp32", "*fp32")
 SEARCHED = {"TOP": 15, "GROUP": 128, "GROUPS": 8}
 SEARCH = dict.fromkeys(("shrinks", "chosen"), "*fp32")
 COLUMNS = {"base": "*fp32", "matrix": "*fp32", "made": "*fp32",
-           "grid": ColumnGrid(*("*fp32",) * 6, "*i32", "*fp32", "i32")}  # fmt: skip
+           "grid": ColumnGrid(*("*fp32",) * 6, "*i32", "*fp32", "i32")}
 
 OTHERS: Kernels = {
     "rms_norm": (pointwise.rms_norm_kernel, {"B": 128}, 1, {"k": "i32"}),
@@ -117,4 +117,4 @@ OTHERS: Kernels = {
                     {"keys": "*i64", "chosen": "*i64"}),
     "topk_of_groups": (topk_kernel.topk_of_groups_kernel, {"K": 64, "SIZE": 64, "MOST": 128, "BLOCKS": 75}, 8,
                        {"x": ROWS, "chosen": "*i64", "bad": "*i32", "scratch": "*i64", "out": "*i32"}),
-}  # fmt: skip
+}

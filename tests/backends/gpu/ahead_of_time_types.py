@@ -20,7 +20,7 @@ NAMES = {
     "w": "*fp16", "table": "*fp32", "values": "*fp32", "minimum": "*i32", "small": "*i16", "rest": "*i8",
     "order": "*i32", "counts": "*i32", "eps": "fp32", "scale": "fp32", "cap": "fp32",
     "factor": "fp32",
-}  # fmt: skip
+}
 ROWS = Matrix("*fp32", "i32")
 SOURCE = Source(Matrix("*fp32", "i32"), Matrix("*fp32", "i32"), "fp32")
 Q8 = Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32")

@@ -98,7 +98,7 @@ def launches(*ops: str) -> list[Launch]:
             Launch(TARGET, of_records[op], (32,), Scaled(matrix(x), None, Scaling(by, "all")), terms, matrix(x),
                    size=size, B=64)
             for op in ops for by, terms in ((2, ()), (3, ()), (2, (matrix(x),)), (2, ()))
-        ]  # fmt: skip
+        ]
     return [
         Launch(TARGET, binary_kernel, (rows, 1), x, x, x, 64, 64, 64, 64, OP=op, B=64) for op in ops for rows in (1, 32)
     ]
@@ -149,7 +149,7 @@ def main() -> None:
             "compiled": ready, "later": watch.compilations - ready, "loaded": len(gpu.loaded),
             "binaries": sorted({b[:4].decode("latin-1") for b in gpu.loaded}), "launches": gpu.launches,
             "warnings": watch.warnings,
-        }  # fmt: skip
+        }
 
     start("empty", "add", "mul")
     start("kept", "add", "mul")

@@ -32,7 +32,7 @@ def check_product_of_one_token(
     halves = codes.sum(axis=1, dtype=np.float32) * scale.repeat(2)
     for place, given in (
         (x.codes, codes.ravel()), (x.scale, scale), (x.sums, halves.reshape(-1, 2).sum(axis=1)), (x.sums16, halves),
-    ):  # fmt: skip
+    ):
         place.copy_(torch.from_numpy(given))
     y, term = torch.full((2, 1, n), torch.nan, device=c.target.device)
     term.fill_(3.0)

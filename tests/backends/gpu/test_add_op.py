@@ -47,7 +47,7 @@ def bind_on_cpu(node: Node, inputs: Sequence[Any], out: Any, shared: Any) -> lis
     (x,) = inputs
     return [KernelCall(
         square_kernel(), len(out), y=out, y_stride=out.strides[0], x=x, x_stride=x.strides[0], k=out.shape[1],
-    )]  # fmt: skip
+    )]
 
 
 @triton.jit
@@ -61,7 +61,7 @@ def bind_on_gpu(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
     (x,) = inputs
     k = out.shape[1]
     return [c.launch(square_on_gpu_kernel, (len(out),), x, out, x.stride(0), out.stride(0), k,
-                     B=triton.next_power_of_2(k))]  # fmt: skip
+                     B=triton.next_power_of_2(k))]
 
 
 def sketch(s: Sketch) -> Node:

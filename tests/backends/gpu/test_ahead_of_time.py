@@ -48,7 +48,7 @@ NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "solve_delta": "wide", "gated_delta_chunks": "wide", "score_scan": "wide",
          "selective_scan_chunks": "wide", "selective_scan_chunks_256": "wide",
          "experts_few": "wide", "experts": "wide", "experts_wide": "wide",
-         "float_experts": "wide"}  # fmt: skip
+         "float_experts": "wide"}
 SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "gfx1100"),
          ("prefill_window", "gfx1100"), ("decode_q8", "gfx1100"), ("decode_int4", "gfx1100"),
          ("decode_512", "gfx1100"), ("prefill_512", "gfx1100"),
@@ -56,7 +56,7 @@ SPILL = {("prefill", "gfx1100"), ("prefill_int8", "gfx1100"), ("prefill_fp8", "g
          *(("prefill_int4", target) for target in ("sm_80", "sm_100", "gfx1100")),
          *(("decode_f32_256", target) for target in ("sm_80", "sm_90", "sm_100", "gfx1100")),
          *(("prefill_f32_256", target) for target in ("sm_90", "sm_100", "gfx1100")),
-         *((f"latent_{kind}", "sm_90") for kind in ("int8_many", "fp8_many", "int4_many", "int8_own"))}  # fmt: skip
+         *((f"latent_{kind}", "sm_90") for kind in ("int8_many", "fp8_many", "int4_many", "int8_own"))}
 """What does not fit the registers of targets yet; see docs/gpu.md."""
 NEWER = tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
 LITTLE = {
@@ -65,19 +65,19 @@ LITTLE = {
     ("mmq_mma_32", "sm_100"): 32, ("unpack_int8_dynamic", "sm_100"): 8, ("predict_streams", "sm_100"): 16,
     ("mmq_dot", "gfx1100"): 24, ("experts", "gfx1100"): 25, ("experts_wide", "gfx1100"): 25,
     ("matvec_id_wide", "gfx1100"): 17, ("decode_window", "gfx1100"): 13,
-}  # fmt: skip
+}
 LITTLE |= {("decode", "gfx1100"): 3, ("decode_f32", "gfx1100"): 3} if NEWER else {}
 """Bytes (of AMD's, registers) that are spilled; the latter by Triton 3.9, and not by those before it."""
 SPILL |= {("prefill_f32", "sm_90"), ("prefill_int4", "sm_90")} if NEWER else set()
 SPILL |= {(f"latent_{kind}", "sm_100") for kind in (
-    "int8", "fp8", "int4", "int8_many", "fp8_many", "int8_own")} if NEWER else set()  # fmt: skip
+    "int8", "fp8", "int4", "int8_many", "fp8_many", "int8_own")} if NEWER else set()
 
 TARGETS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100")
 OF_NVIDIA = ("mmq_mma", "mmq_mma_32")
 LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4", "NVFP4", "TQ1_0",
-           "TQ2_0", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")  # fmt: skip
+           "TQ2_0", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
-             "get_rows")  # fmt: skip
+             "get_rows")
 OF_GRID = ("grid_matvec", "grid_matvec_id", "grid_matvec_2", *OF_LAYOUT[2:])
 STREAMED = [
     f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K", "Q8_0")
@@ -161,7 +161,7 @@ def test_each_kernel_has_a_row() -> None:
     """Here or among products of 8-bit numbers; all rows of KERNELS are compiled."""
     text = "".join(path.read_text() for path in Path(__file__).parent.glob("ahead_of_time*.py"))
     kernels = [name for path in Path(gpu.__path__[0]).rglob("*.py")
-               for name in re.findall(r"^@\w+\.jit.*\ndef (\w+_kernel)\(", path.read_text(), re.MULTILINE)]  # fmt: skip
+               for name in re.findall(r"^@\w+\.jit.*\ndef (\w+_kernel)\(", path.read_text(), re.MULTILINE)]
     assert len(kernels) > 70
     assert [name for name in kernels if not re.search(rf"\b{name}\b", text)] == []
     assert set(KERNELS) == {*OTHERS, *CHUNKS, *OF_LAYOUT, *OF_GRID, *OF_NVIDIA, *OF_SOME}

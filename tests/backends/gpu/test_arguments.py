@@ -15,7 +15,7 @@ from tests.backends.gpu.records import Scaled, Scaling, records_kernel
     (Scaling(3, "all"), None, lambda x: 3 * x),
     (Scaling(3, "all"), 7, lambda x: 3 * (x + 7)),
     (Scaling(5, "half", (1, 10)), None, lambda x: 2 * x + 10),
-])  # fmt: skip
+])
 def test_nested_records(scaling, offset, expected) -> None:  # type: ignore[no-untyped-def]
     c = Context(target())
     x = torch.arange(64, dtype=torch.int32, device=c.target.device).view(2, 32)
@@ -24,7 +24,7 @@ def test_nested_records(scaling, offset, expected) -> None:  # type: ignore[no-u
         c.launch(
             records_kernel, (2,), Scaled(matrix(x), offset, scaling), tuple(map(matrix, terms)), matrix(y),
             size=Scaling(30, ""), B=32,
-        )()  # fmt: skip
+        )()
         right = expected(x) + sum(terms)
         assert torch.equal(y[:, :30], right[:, :30])
         assert (y[:, 30:] == -1).all()

@@ -69,7 +69,7 @@ def test_draw() -> None:
     settings = np.column_stack([
         rng.integers(1, 65, n), rng.uniform(0.1, 1, n), rng.choice([0, 0.05, 0.5], n),
         rng.choice([1e-30, 0.3, 1, 100], n), rng.uniform(0, 1, n), rng.choice([90, 100], n),
-    ]).astype(np.float64)  # fmt: skip
+    ]).astype(np.float64)
     found = ops.top_candidates(x, k=64)
     graph, limits = Graph.of(apply("draw", _rows("found", 129), _rows("settings", 12))), {"tokens": n}
     given = {"found": found, "settings": settings.view(np.int32)}

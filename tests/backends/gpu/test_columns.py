@@ -27,7 +27,7 @@ ROWS = [
     "Q4_K", "GROUP4_128_F16", *map(slow, ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "NVFP4", "Q2_K",
     "Q3_K", "Q5_K", "Q6_K", "IQ4_XS", "GROUP4_64_Z_F16", "GROUP3_32_M_BF16", "GROUP8_128_F32", "GROUP2_32_Z_BF16",
     channel_format("INT4", K), channel_format("INT8", K), e4m3_row(channel_format("FP8", K))]),
-]  # fmt: skip
+]
 """Every kind of row that the CPU makes up for errors in."""
 
 
@@ -98,7 +98,7 @@ def test_a_plain_loop_over_columns_gives_the_same() -> None:
         grid = ColumnGrid(
             got, f32["w"], f32["step"], 1 / f32["step"], f32["shift"], f32["w"][:, 0].contiguous(),
             placed(order.astype(np.int32)), choices.table, size,
-        )  # fmt: skip
+        )
         base = f32["w"][placed(order)]
         for start in range(0, k, BLOCK):
             stop = min(start + BLOCK, k)

@@ -78,7 +78,7 @@ def test_what_is_damaged_in_tritons_cache_is_not_used(happened: dict[str, dict[s
 @pytest.mark.parametrize(("case", "warning"), [
     ("triton's not writable", "Triton's cache in"),
     ("not writable", "compiled kernels can't be kept in"),
-])  # fmt: skip
+])
 def test_folders_that_cannot_be_written(case: str, warning: str, happened: dict[str, dict[str, Any]]) -> None:
     row = happened[case]
     (said,) = row["warnings"]

@@ -100,7 +100,7 @@ def test_products_of_one_plan_sort_once(tokens: int, n_experts: int) -> None:
     ("pairs", "n_experts", "kp", "wanted"),
     [(8, 128, 2048, False), (64, 128, 2048, False), (256, 128, 2048, True), (8, 8, 4096, False), (16, 8, 4096, True),
      (8, 128, 768, False), (16, 128, 768, True)],
-)  # fmt: skip
+)
 def test_when_sorting_pays(pairs: int, n_experts: int, kp: int, wanted: bool) -> None:
     assert experts.sorts(pairs, n_experts, kp) == wanted
 

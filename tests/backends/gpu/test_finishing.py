@@ -53,7 +53,7 @@ def token(codes: np.ndarray, scale: np.ndarray, squares: np.ndarray | None) -> S
             ("swiglu", True, (1, 8, 1)), ("", True, (1, 2, 2)),
         )),
     ],
-)  # fmt: skip
+)
 def test_products(name: str, ends: Any, normed: bool, shape: tuple[int, int, int]) -> None:
     """What is stored is what float64 makes of it: codes nearest, whose scale is the largest of 16 over 127."""
     c, rng = Context(target()), np.random.default_rng(3)
@@ -82,7 +82,7 @@ def test_products(name: str, ends: Any, normed: bool, shape: tuple[int, int, int
     )
     out = torch.full((1, N), torch.nan, device=c.target.device)
     multiply(c, MatvecStreamShape(*shape, ends), w, token(codes, scale, squares), None if ends == "swiglu" else out,
-             terms, end if ends else None)()  # fmt: skip
+             terms, end if ends else None)()
     if ends != "swiglu":
         np.testing.assert_allclose(out.cpu().numpy()[0], y, rtol=2e-5, atol=4e-6 * np.abs(y).max())
     if not ends:

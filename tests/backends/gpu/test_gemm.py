@@ -109,7 +109,7 @@ def test_epilogue(activation: Any, out_dtype: Any) -> None:
     y = int8_gemm(*map(on, args), bias=on(bias), residual=on(residual), **how)
     assert y.dtype == gemm.OUT_TYPES[out_dtype]
     check(y, definition.int8_gemm(*args, bias=bias, residual=residual, **how),
-          {"f32": 2e-6, "f16": 1e-3, "bf16": 8e-3}[out_dtype])  # fmt: skip
+          {"f32": 2e-6, "f16": 1e-3, "bf16": 8e-3}[out_dtype])
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -129,7 +129,7 @@ def test_scales_of_groups_may_lie_group_by_group() -> None:
     there = weight.to(WHERE)
     turned = there.group_scale.t().contiguous().t()
     check(w4a8_gemm(on(a), there.packed, on(scale), there.channel_scale, turned),
-          definition.w4a8_gemm(a, weight, scale))  # fmt: skip
+          definition.w4a8_gemm(a, weight, scale))
 
 
 def test_group_scales_round_halves_to_even() -> None:
@@ -155,7 +155,7 @@ def test_int8_with_scales_of_groups(size: tuple[int, int, int], group: int, zero
     bias, residual = scales(n), scales(m, n)
     more = {"bias": bias, "residual": residual}
     y = int8_gemm(*map(on, args), zero_a=on(zeros), activation="relu", shape=SMALL.with_split_k(splits),
-                  **{name: on(x) for name, x in more.items()})  # fmt: skip
+                  **{name: on(x) for name, x in more.items()})
     check(y, definition.int8_gemm(*args, zero_a=zeros, activation="relu", **more), 1e-5)
 
 
@@ -208,7 +208,7 @@ def test_fp8_blocks(size: tuple[int, int, int]) -> None:
     ("how", "rows", "kind"),
     some([("exact", 128, "e4m3"), ("exact", 256, "e5m2"), ("fast", 128, "e5m2"), ("fast", 256, "e4m3"),
           ("blocks", 128, "e4m3")], 1),
-)  # fmt: skip
+)
 def test_large_tiles_of_fp8(how: str, rows: int, kind: Any, splits: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that compute capability 9.0 has a kernel of its own for, where a program takes more than one."""
     monkeypatch.setattr(torch_device, "multiprocessors", lambda: 2)
@@ -258,7 +258,7 @@ def test_programs_that_share_k(splits: int) -> None:
         y = int8_gemm(*map(on, (a, b, sa, sb)), shape=shape, workspace=workspace)
         check(y, definition.int8_gemm(a, b, sa, sb))
         y = w4a8_gemm(on(a), there.packed, on(sa), there.channel_scale, there.group_scale, shape=shape,
-                      workspace=workspace)  # fmt: skip
+                      workspace=workspace)
         check(y, definition.w4a8_gemm(a, weight, sa))
     x, one = rng.standard_normal((17, 640)).astype(definition.fp8_dtype("e4m3")), np.ones((), np.float32)
     again = [fp8_gemm(on(x), on(x), on(one), on(one), shape=shape, workspace=workspace) for _ in range(2)]
@@ -290,7 +290,7 @@ def test_results_go_where_the_caller_says() -> None:
          lambda **to: w4a8_gemm(on(a), there.packed, on(sa), there.channel_scale, there.group_scale, **to),
          lambda **to: fp8_gemm(*map(on, (x, w, sa, sb)), **to)),
         strict=True,
-    ):  # fmt: skip
+    ):
         out = whole.fill_(1)[:, 8:48]
         assert call(out=out, residual=out) is out
         check(out, right + 1, FP8)

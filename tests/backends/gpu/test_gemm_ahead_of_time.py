@@ -90,7 +90,7 @@ def test_two_types_of_fp8() -> None:
 @pytest.mark.slow
 def test_scales_of_groups() -> None:
     wanted = ("_64_zero:1:sm_90", "_128:512:sm_90", "_64:512:sm_80", "_64:512:sm_100", "_32:512:gfx942",
-              "_64:512:gfx1100")  # fmt: skip
+              "_64:512:gfx1100")
     for row in rows_of("ahead_of_time_gemm", [f"int8_groups{case}" for case in wanted]):
         assert any(re.search(r"\.s8\.s8$|kind::i8$|v_w?mf?ma_i32_", i) for i in row["instructions"]), row
         assert not row["spills"], row
@@ -161,4 +161,4 @@ def test_integers_of_1(target: str) -> None:
     wanted += [f"{name}:1:{target}" for name in OTHERS]
     check_ones([*wanted, *(f"mixed_{name}:64:sm_90" for name in ("Q4_K", "Q6_K") if target == "sm_90"),
                 *(["experts_Q4_K:512:sm_90"] if target == "sm_90" else []),
-                *(f"{name}:1:sm_90" for name in OF_ATTENTION if target == "sm_90")])  # fmt: skip
+                *(f"{name}:1:sm_90" for name in OF_ATTENTION if target == "sm_90")])

@@ -186,7 +186,7 @@ def test_attention_that_does_not_compile(broken: Kernel) -> None:
         ("int8", 1, 31, None), ("int8", 1, 64, (16, 4)), ("int8", 1, 512, (32, 3)), ("int8", 8, 8, (2, 4)),
         ("int8", 8, 64, (4, 3)), ("int8", 32, 64, (1, 3)),
     ],
-)  # fmt: skip
+)
 def test_shapes_of_decoding(kind: str, sequences: int, pages: int, wanted: tuple[int, int] | None) -> None:
     """Programs that share a sequence, and blocks under way, on 8 heads of keys; None for the portable kernel."""
     codes = torch.zeros(64, 8, 128, dtype=torch.int8 if kind else torch.float16)

@@ -28,7 +28,7 @@ RARE = [
     group_format(5, 32, "BF16"), group_format(4, 128, "F32"), group_format(8, 64, "F16", "minimum"),
     group_format(4, 32, "F16", "zero"), group_format(8, 32, "F32", "zero"), group_format(6, 64, "BF16", "zero"),
     group_format(4, 16), group_format(3, 16, "F16", "zero"),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("fmt", [*COMMON, *RARE], ids=lambda f: f.name)

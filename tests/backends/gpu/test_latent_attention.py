@@ -34,7 +34,7 @@ SHAPES = {
 STEPS: dict[str, tuple[int, tuple[int, ...], dict[str, int]]] = {
     "one": (1, (70,), {}), "three decode": (3, (1, 64, 130), {}), "prompt": (20, (0,), {}),
     "some begin, some go on": (20, (0, 70, 3), {}), "some decode meanwhile": (11, (90, 40), {"decodes": 1}),
-}  # fmt: skip
+}
 KINDS = ("int8", "fp8", "int4")
 QUICK = {("int8", "96", step) for step in STEPS} | {("fp8", "96", "one"), ("int4", "96", "one"), ("int8", "576", "one")}
 CASES_OF_KINDS = [(kind, shape, step) for kind in KINDS for shape in SHAPES for step in STEPS]
@@ -57,7 +57,7 @@ def test_steps(kind: str, shape: str, step: str) -> None:
 
 
 OTHER_TILES = [(kind, part, step) for kind in (*KINDS, "q8_0") for part, step in (
-    (0, "three decode"), (64, "some begin, some go on"), (32, "one"))]  # fmt: skip
+    (0, "three decode"), (64, "some begin, some go on"), (32, "one"))]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def attention_node(kind: str, shared: int, static: bool = False) -> Node:
     [("int4", 48, False, "of which 48 are values, in a cache of int4 (allowed: multiples of 32)"),
      ("q8_0", 48, False, "of which 48 are values, in a cache of q8_0 (allowed: multiples of 32)"),
      ("fp8", 64, True, "with static scales (allowed: dynamic scales)")],
-)  # fmt: skip
+)
 def test_what_runs_elsewhere(kind: str, shared: int, static: bool, reason: str) -> None:
     """Values that are no whole blocks, which can't be rotated back, and scales that no kernel has."""
     assert GpuBackend().supports(attention_node(kind, shared, static)) == (False, f"keys that are values too {reason}")

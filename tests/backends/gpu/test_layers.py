@@ -22,7 +22,7 @@ BOUND = {
     "int8-w8a8": 0.03, "w4a8": 0.2, "w4a8-g128": 0.15, "fp8": 0.05,
     "w4a16-g128": 0.15, "w4a16-g64": 0.15, "w4a16-g32": 0.15,
     "w4a16": 0.2, "w8a16": 0.03, "fp8-block": 0.05, "mxfp4a16": 0.2, "nvfp4a16": 0.15,
-}  # fmt: skip
+}
 EVERY = pytest.mark.parametrize("scheme", SCHEMES)
 
 

@@ -30,7 +30,7 @@ from tests.sampling import slow
         "Q3_K", "Q4_0", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S codes", "IQ3_XXS codes",
         "IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ3_S",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize(
     ("n", "k", "shape"),
     [
@@ -40,7 +40,7 @@ from tests.sampling import slow
             (70_001, 2048, (1,)), (35, 1024, (1, 4, 1)), (70, 2304, (2, 2, 4)),
         )),
     ],
-)  # fmt: skip
+)
 def test_rows(name: str, n: int, k: int, shape: tuple[int, ...]) -> None:
     """Programs with no, some and all of their rows, and lanes without a chunk."""
     streamed = MatvecStreamShape(*cast(Any, shape))
@@ -84,7 +84,7 @@ def test_rows_of_several_planes_and_of_tables() -> None:
     for name, expected in (
         ("IQ4_NL", wide), ("IQ4_XS", wide), ("Q3_K", wide | long), ("Q5_0", wide | long),
         ("Q5_K", wide | long | {(28672, 5120): 2}),
-    ):  # fmt: skip
+    ):
         found = {size: shape_of(layout_of(by_name(name), "f16"), *size, "sm_90") for size in sizes}
         assert {size: shape.warps for size, shape in found.items() if shape} == expected
 
@@ -95,7 +95,7 @@ def test_rows_of_several_planes_and_of_tables() -> None:
         ((*range(8), *range(-8, 0)), True), ((*range(-127, -119), *range(8)), True),
         ((*range(-128, -120), *range(8)), False), (tuple(range(16)), False), ((1, -1) * 8, False),
     ],
-)  # fmt: skip
+)
 def test_tables_whose_halves_have_signs(table: tuple[int, ...], taken: bool) -> None:
     """Magnitudes of each half are looked up apart, in seven bits."""
     assert matvec_persistent.has_signed_halves(table) == taken

@@ -270,7 +270,7 @@ def test_launches_of_two_products() -> None:
         one, other = pair.shape, pair.other_shape
         assert (one.block_m, one.depth, one.warps, one.resident) == (
             other.block_m, other.depth, other.warps, other.resident
-        )  # fmt: skip
+        )
         nbytes = other.depth * other.stages * stage_bytes(kinds[1], other.block_m, other.block_n)
         assert other.resident * nbytes <= 196 << 10
     assert dispatch.even_pair((kinds[0], 3072, 4096), (kinds[1], 1024, 4096), 4, "sm_90") is None

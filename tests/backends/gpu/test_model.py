@@ -50,7 +50,7 @@ def test_prompt_and_token_by_token(tmp_path: Path) -> None:
 
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
-         "vocab_size": 64, "sliding_window": 3}  # fmt: skip
+         "vocab_size": 64, "sliding_window": 3}
 
 
 @pytest.mark.parametrize("name", [slow("phi3"), "gemma3"])

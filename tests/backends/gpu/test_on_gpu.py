@@ -69,7 +69,7 @@ PARTS = [
     c for c in CASES
     if c.op == "attention" and c.tokens > len(c.past) and c.shape["dim"] in (64, 128)
     and c.shape.get("cache") in ("f16", *prefill_hopper_launch.KINDS) and not {*c.shape} & {*BEYOND, "sinks", "shared"}
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("attention", ["exact", "int8", "fp8"])

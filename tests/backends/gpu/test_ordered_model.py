@@ -34,7 +34,7 @@ NATURAL = np.argsort([PLACE[i] for i in range(16)]).tolist()
 def plain_product(
     c: Context, shape: object, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
     otherwise: Callable[[], list[Call]],
-) -> list[Call]:  # fmt: skip
+) -> list[Call]:
     halves, unpack = matmul.unpacked(c, w)
     ordered: Any = x.ordered
 

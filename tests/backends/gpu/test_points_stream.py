@@ -26,7 +26,7 @@ from tests.sampling import slow
             (5, 4096, (1, 2)), (3, 2304, (1, 16)), (5, 14336, (4, 2)), (70_001, 2048, (1, 16)), (9, 256, (1,)),
         )),
     ],
-)  # fmt: skip
+)
 def test_rows(name: str, n: int, k: int, shape: tuple[int, ...]) -> None:
     """Programs with no, some and all of their rows, more turns than a warp has lanes, and lanes without a tile."""
     streamed = PointsStreamShape(*shape)
@@ -44,7 +44,7 @@ def test_which_rows_it_takes() -> None:
         taken = {size: shape for size in sizes if (shape := shape_of(grid, *size, "sm_90"))}
         assert {size: (shape.warps, shape.rows) for size, shape in taken.items()} == {
             (28672, 4096): (1, 16), (4096, 14336): (4, 2), (14336, 14336): (4, 2), (28672, 14336): (4, 2),
-        }  # fmt: skip
+        }
         assert all(4 * grid.count * shape.copies <= 32 << 10 for shape in taken.values())
         assert not any(shape_of(grid, *size, arch) for size in sizes for arch in ("gfx942", "interpreter"))
     other = layout_of(row_named("IQ2_XS"), "f16").grid

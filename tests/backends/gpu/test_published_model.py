@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.slow, pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:overflow encountered"),  # in sums for tokens beyond the last, which are not kept
     pytest.mark.filterwarnings("ignore:invalid value encountered"),
-]  # fmt: skip
+]
 
 
 def check(folder: Path) -> None:

@@ -52,7 +52,7 @@ pytestmark = [
 KINDS: list[DType] = ["f16", "f32", "q8_0", "int8", "fp8"]
 LATENT: list[tuple[DType, dict[str, float]]] = [
     *((kind, {"latent": True, "value_dim": 32}) for kind in KINDS), ("int4", {"latent": True, "value_dim": 64})
-]  # fmt: skip
+]
 ATTENTION: list[tuple[DType, dict[str, float]]] = [
     *((kind, attrs) for attrs in ({}, {"window": 40}, {"cap": 5.0}) for kind in KINDS),
     *LATENT,
@@ -104,7 +104,7 @@ TEXTS = [np.random.default_rng(n).integers(0, 256, n).tolist() for n in (9, 6, 2
 STEPS = (
     ((0, 5), (1, 1)), ((0, 1), (2, 17)), ((1, 1), (0, 1), (2, 1), (3, 65)),
     *[((0, 1), (1, 1), (2, 1), (3, 1))] * 2, ((2, 1), (1, 2), (3, 3)),
-)  # fmt: skip
+)
 """Which text goes on in a step, and by how many tokens. The fifth step on a card replays what the fourth was."""
 
 

@@ -75,7 +75,7 @@ def _value(text: str, words: Words) -> int:
 
 
 CASES = [(bits, signed, *kind, part) for bits in (4, 6, 8) for signed in (False, True)
-         for kind in ((False, False), (True, False), (True, True)) for part in (0, 1)]  # fmt: skip
+         for kind in ((False, False), (True, False), (True, True)) for part in (0, 1)]
 
 
 @pytest.mark.parametrize(("bits", "signed", "has_min", "has_zero", "part"), CASES)

@@ -108,7 +108,7 @@ class Fake:
         given = request.get("prompt") or " ".join(m["content"] for m in request["messages"])
         count = len(given) if isinstance(given, list) else 2 * len(given.split()) + 7
         usage = {"prompt_tokens": count, "completion_tokens": request["max_tokens"],
-                 "prompt_tokens_details": {"cached_tokens": 5}}  # fmt: skip
+                 "prompt_tokens_details": {"cached_tokens": 5}}
         yield event({"choices": [], "usage": usage}) + b"data: [DONE]\n\n"
 
 

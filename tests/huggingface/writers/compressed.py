@@ -13,7 +13,7 @@ INPUT: Parts = {"input_scale": np.array([0.01], np.float32)}
 
 
 def packed(bits: int, group: int | None, *, sym: bool = True, dtype: Any = np.float32, loose: bool = False,
-           ordered: bool = False, static: bool = False) -> Tensors:  # fmt: skip
+           ordered: bool = False, static: bool = False) -> Tensors:
     """compressed-tensors' pack-quantized; `loose` zero points have a byte each, `static` a scale for activations."""
 
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
@@ -54,7 +54,7 @@ def int8(group: int | None, dtype: Any = np.float32, *, static: bool = False) ->
 def fp8(
     strategy: str, end: str = "weight_scale", shape: tuple[int, ...] = (1,), static: bool = False, dtype: Any = None,
     flat: bool = False,
-) -> Tensors:  # fmt: skip
+) -> Tensors:
     """e4m3 numbers with a scale for the tensor, each row, or blocks of 128 x 128, powers of two if of a `dtype`.
 
     flat  scales in one dimension
@@ -118,7 +118,7 @@ def mxint4(w: np.ndarray) -> tuple[Parts, np.ndarray]:
 
 def nvfp4(
     codes_end: str, scale_end: str, global_end: str, *, divides: bool, given: float | None = None
-) -> Tensors:  # fmt: skip
+) -> Tensors:
     """`given` is what the scales of groups are multiplied by, None for what the largest magnitude asks for."""
 
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
@@ -133,7 +133,7 @@ def nvfp4(
         parts = {
             codes_end: pairs(codes.reshape(w.shape)), scale_end: scale,
             global_end: np.array([whole if divides else factor], np.float32),
-        }  # fmt: skip
+        }
         return parts, ((E2M1[codes] * each) * factor).reshape(w.shape)
 
     return tensors

@@ -11,7 +11,7 @@ from tests.huggingface.writers.codes import Parts, Tensors, affine, stream, symm
 PLANES = {
     2: [(2, 0)], 3: [(2, 0), (1, 2)], 4: [(4, 0)], 5: [(4, 0), (1, 4)], 6: [(4, 0), (2, 4)],
     7: [(4, 0), (2, 4), (1, 6)], 8: [(8, 0)],
-}  # fmt: skip
+}
 """Width of each plane of codes and the bit that it begins at."""
 
 
@@ -32,7 +32,7 @@ def planar(codes: np.ndarray, bits: int) -> np.ndarray:
 def gptq(
     bits: int, group: int, *, sym: bool, v2: bool, ordered: bool = False, word: int = 32, seed: int = 0,
     dtype: Any = np.float16,
-) -> Tensors:  # fmt: skip
+) -> Tensors:
     def tensors(w: np.ndarray) -> tuple[Parts, np.ndarray]:
         k = w.shape[1]
         size = k if group < 0 else group
@@ -57,7 +57,7 @@ def gptq(
             "qweight": np.ascontiguousarray(stream(natural, bits).view(f"i{word // 8}").T),
             "qzeros": stored.view(f"i{word // 8}"),
             "scales": np.ascontiguousarray(scale.T), "g_idx": index,
-        }  # fmt: skip
+        }
         return parts, there
 
     return tensors
@@ -75,7 +75,7 @@ def gptq_p(bits: int, group: int, *, sym: bool) -> Tensors:
         parts = {
             "qweight": np.ascontiguousarray(planar(codes, bits).T), "qzeros": planar(zero.T, bits),
             "scales": np.ascontiguousarray(scale.T), "g_idx": np.arange(w.shape[1], dtype=np.int32) // group,
-        }  # fmt: skip
+        }
         return parts, values(codes, scale, zero)
 
     return tensors

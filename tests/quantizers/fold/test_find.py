@@ -38,11 +38,11 @@ def parts(fold: Fold) -> dict[str, str]:
 def test_scales_of_a_layer(folder: Path) -> None:
     folds = folds_of(folder)
     assert list(folds) == [*(f"blk.{i}.{name}" for i in range(2) for name in (
-        "attn_norm", "cache_k", "cache_v", "ffn_norm", "ffn_up")), "output_norm"]  # fmt: skip
+        "attn_norm", "cache_k", "cache_v", "ffn_norm", "ffn_up")), "output_norm"]
     reads = "* columns"
     assert parts(folds["blk.0.attn_norm"]) == {
         "attn_norm.weight": "/ norm", "attn_q.weight": reads, "attn_k.weight": reads, "attn_v.weight": reads,
-    }  # fmt: skip
+    }
     assert parts(folds["blk.0.ffn_up"]) == {"ffn_up.weight": "/ rows", "ffn_down.weight": reads}
     assert parts(folds["blk.0.cache_v"]) == {"attn_v.weight": "/ rows", "attn_output.weight": reads}
     assert parts(folds["blk.0.cache_k"]) == {"attn_k.weight": "/ rows", "attn_q.weight": "* rows"}

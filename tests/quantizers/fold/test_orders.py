@@ -23,7 +23,7 @@ from tests.test_docs import BLOCK
 
 DOCS = Path(__file__).parents[3] / "docs"
 HEADS = Fold("two heads", 64, (
-    Part("v", "rows", np.arange(64), 1), Part("o", "columns", np.arange(64), 1)), np.repeat([0, 1], 32))  # fmt: skip
+    Part("v", "rows", np.arange(64), 1), Part("o", "columns", np.arange(64), 1)), np.repeat([0, 1], 32))
 
 
 def test_a_shuffled_model_computes_the_same(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_sorted_model_computes_the_same(tmp_path: Path, monkeypatch: pytest.Mo
         down = [dequantize(f.tensor("blk.0.ffn_down.weight")) for f in (file, other)]
         order = np.argsort(-stats.of("blk.0.ffn_down.weight").mean_square[0], kind="stable")
         stream = [np.flatnonzero((dequantize(other.tensor("token_embd.weight")) == column[:, None]).all(axis=0))[0]
-                  for column in dequantize(file.tensor("token_embd.weight")).T]  # fmt: skip
+                  for column in dequantize(file.tensor("token_embd.weight")).T]
         np.testing.assert_array_equal(down[1][stream], down[0][:, order])
         assert sorted(stream) == list(range(tiny.N_EMBD)) != stream
         want, got = (logits(f, ReferenceBackend(), TOKENS[:16], at_once=True) for f in (file, other))

@@ -45,7 +45,7 @@ from tests.sampling import slow
 
 KINDS: tuple[Kind, ...] = ("scales", "orders")
 QUICK = [("mixtral", "scales"), ("glm4-odd", "orders"), ("deepseek2-v3", "scales"), ("deepseek2-v3", "orders"),
-         ("gemma4-e", "orders"), ("qwen35", "orders")]  # fmt: skip
+         ("gemma4-e", "orders"), ("qwen35", "orders")]
 """Experts and K/V heads that several share; biases, fused matrices and three K/V heads; latent attention; embeddings of
 each layer, and values that are normed; the delta rule."""
 QUICK_ROTATED = ("glm4-odd", "starcoder2")
@@ -56,7 +56,7 @@ STAYING = {"gemma4-moe", "rwkv7", "rwkv7-odd"}
 """Those whose residual stream has one order: a norm before the router has weights that are no tensor of the file, or
 channels are mixed with those of the token before in the order of the file."""
 TAPS = ("conv1d.weight", "shortconv.conv.weight", *(f"conv1d_{n}.weight" for n in "qkv"), ".ssm_a", ".ssm_d",
-        "ssm_norm.weight", *(f"attn_{n}_norm.weight" for n in "qk"))  # fmt: skip
+        "ssm_norm.weight", *(f"attn_{n}_norm.weight" for n in "qk"))
 """Of convolutions, whose channels stay, and rates and norms of heads as matrices."""
 GATED = {"afmoe", "rwkv7"}
 """Those of BEHIND with a gate behind attention or what stands for it, so that heads can't be turned either."""

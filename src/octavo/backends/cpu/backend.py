@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 INT8_KINDS, FP8_KINDS = ("int8_token", "int8_static"), ("fp8_token", "fp8_static")
 DTYPES = {
     "f32": np.float32, **dict.fromkeys(FP8_KINDS, np.float32), "f16": np.float16, "i32": np.int32, "i64": np.int64,
-}  # fmt: skip
+}
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
 QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu"})
 

@@ -32,7 +32,7 @@ HALVES: dict[str, DType] = {"F16": "f16", "BF16": "bf16"}
 """Formats of weights whose products take activations rounded as the weights are."""
 FUSIONS = frozenset({
     "mul_mat_concat", "mul_mat_add", "mul_mat_id_swiglu", "rope_set_rows", "soft_max_top_k", "sum_experts",
-})  # fmt: skip
+})
 QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu", "attention"})
 
 
@@ -68,7 +68,7 @@ class GpuBackend:
         self._context = Context(self.target, deterministic, attention)
         self._dtypes = {
             "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64
-        }  # fmt: skip
+        }
 
     @property
     def device(self) -> str:

@@ -39,7 +39,7 @@ class ReferenceBackend(HostMemory):
     def __init__(
         self, *, threads: int | None = None, fusions: Collection[str] = (), quantizes: Collection[str] = (),
         quantize_activations: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.fusions, self.quantizes = frozenset(fusions), frozenset(quantizes)
         self._quantize = quantize_activations
         self._kept = 0

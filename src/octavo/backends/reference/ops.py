@@ -98,7 +98,7 @@ def set_rows(cache: AnyArray, values: F32, rows: AnyArray) -> AnyArray:
 def attention(
     q: F32, k: AnyArray, v: AnyArray, *where: AnyArray, scale: float, page_size: int,
     window: int = 0, cap: float = 0.0, reach: int = 0, value_dim: int = 0, alibi: float = 0.0,
-) -> F32:  # fmt: skip
+) -> F32:
     positions, starts, pages, *sinks = where
     tokens, heads, dim = q.shape
     group = heads // k.shape[1]
@@ -345,7 +345,7 @@ def sum_experts(x: F32, logits: F32, ids: AnyArray, *term: F32, normalized: bool
 def rope_set_rows(
     q: F32, k: F32, v: F32, k_cache: AnyArray, v_cache: AnyArray, positions: AnyArray, rows: AnyArray, freqs: F32,
     *norms: F32, scale: float, interleaved: bool, eps: float = 0.0,
-) -> F32:  # fmt: skip
+) -> F32:
     if norms:
         q, k = rms_norm(q, norms[0], eps=eps), rms_norm(k, norms[1], eps=eps)
     set_rows(k_cache, rope(k, positions, freqs, scale=scale, interleaved=interleaved), rows)

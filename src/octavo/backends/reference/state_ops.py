@@ -102,7 +102,7 @@ def channel_scan(x: F32, b: F32, c: F32, dt: F32, rates: F32, skip: F32, state: 
 
 def wkv7(
     r: F32, w: F32, k: F32, v: F32, a: F32, vectors: F32, state: F32, *where: AnyArray, eps: float | None
-) -> F32:  # fmt: skip
+) -> F32:
     positions, starts, slots, *mixed = where
     _, heads, size, _ = state.shape
     w0, a0, k_k, k_a, r_k, weight, bias, *v0 = vectors.reshape(-1, heads * size)
@@ -135,7 +135,7 @@ def wkv7(
 
 def wkv6(
     r: F32, w: F32, k: F32, v: F32, vectors: F32, state: F32, *where: AnyArray, eps: float
-) -> F32:  # fmt: skip
+) -> F32:
     positions, starts, slots = where
     _, heads, size, _ = state.shape
     w0, u, weight, bias = vectors.reshape(4, -1)

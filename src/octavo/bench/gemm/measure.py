@@ -74,7 +74,7 @@ def bench_gemm(m: int, n: int, k: int, scheme: str, device: str, how: How | None
         "m": m, "n": n, "k": k, "scheme": scheme, "device": "Triton's interpreter" if interpreted else device,
         "scale_a": how.scale_a, "fp8": "-".join(how.kinds) if scheme.startswith("fp8") else None, "bias": how.bias,
         "activation": how.activation, "residual": how.residual, "seed": how.seed, **checked,
-    }  # fmt: skip
+    }
     if interpreted:
         seconds = time.perf_counter() - start
         nothing = {"others_cpu": None, "withheld": "the interpreter's time is no GPU's"}
@@ -110,7 +110,7 @@ def _timed(subject: GemmSubject, x: F32, w: F32, scheme: str, device: str) -> di
     return {
         "seconds": seconds, "gops": operations / seconds / 1e9, **reached, "libraries": libraries,
         "others_cpu": others, "withheld": misleading(others, reached["share_of_limit"]),
-    }  # fmt: skip
+    }
 
 
 def is_interpreted() -> bool:
@@ -171,7 +171,7 @@ def errors(subject: GemmSubject, x: F32, w: F32) -> dict[str, Any]:
     return {
         "rel_l2": error, "max_abs_err": float(np.abs(got - floats).max()), "bound": bound, "own_error": own,
         "own_bound": OWN_BOUND, "passed": (bound is None or error <= bound) and own <= OWN_BOUND,
-    }  # fmt: skip
+    }
 
 
 def _rel_l2(y: F32, expected: F32) -> float:

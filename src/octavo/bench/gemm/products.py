@@ -108,7 +108,7 @@ def subject(scheme: str, x: F32, w: F32, device: str, how: How) -> GemmSubject:
     return GemmSubject(
         E5M2_BOUND if "e5m2" in how.kinds else product.bound, lambda: np.asarray(_host(function(*placed, **given))),
         exact, calls, placed, int(weight.nbytes), nbytes + 4 * len(x) * len(w), after,
-    )  # fmt: skip
+    )
 
 
 def _after(how: How, m: int, n: int) -> dict[str, Any]:

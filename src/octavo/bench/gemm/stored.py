@@ -73,7 +73,7 @@ def subject(fmt: BlockFormat, x: F32, w: F32, device: str) -> GemmSubject:
     return GemmSubject(
         bound(fmt), lambda: np.array(first.run(inputs, sizes)[0]), exact, calls, _operands(x, device),
         tensor.nbytes, tensor.nbytes + len(x) * (k + k // 8 + 4 * n),
-    )  # fmt: skip
+    )
 
 
 def _encoded(fmt: BlockFormat, w: F32) -> npt.NDArray[np.uint8]:

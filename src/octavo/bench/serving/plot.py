@@ -43,7 +43,7 @@ def plot(result: dict[str, Any], path: str) -> None:
     with matplotlib.rc_context():
         matplotlib.rcdefaults()  # a user's own style may not fit
         matplotlib.rcParams.update({"font.size": 9.0, "axes.grid": True, "grid.alpha": 0.25, "axes.axisbelow": True,
-                                    "axes.spines.top": False, "axes.spines.right": False})  # fmt: skip
+                                    "axes.spines.top": False, "axes.spines.right": False})
         figure = Figure(figsize=(WIDTH, HEIGHT), layout="constrained")
         left, middle, right = figure.subplots(1, 3)
         {"a": _short, "b": _among_streams, "c": _turns}[result["workload"]](result["runs"], left, middle, right)

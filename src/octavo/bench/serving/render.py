@@ -51,14 +51,14 @@ def _asked(result: Result) -> str:
 
 def _requests(runs: Sequence[Result], judged: bool) -> tuple[list[str], list[list[str]]]:
     head = ["streams", "requests", "failed", "out tok/s", "all tok/s", "req/s", *(["goodput"] if judged else []),
-            *_heads("TTFT", "ITL", "TPOT"), "client CPU"]  # fmt: skip
+            *_heads("TTFT", "ITL", "TPOT"), "client CPU"]
     rows = [
         [str(run["streams"]), str(run["requests"]), str(run["failed"]), _rate(run, "output_rate"),
          _rate(run, "total_rate"), _rate(run, "request_rate", 2),
          *([f"{_rate(run, 'goodput', 2)} ({run.get('kept') or 0:.0%})"] if judged else []),
          *_percentiles(run, "ttft", "itl", "tpot"), f"{run['client_cpu']:.0%}"]
         for run in runs
-    ]  # fmt: skip
+    ]
     return head, rows
 
 
@@ -68,7 +68,7 @@ def _among_streams(runs: Sequence[Result], judged: bool) -> tuple[list[str], lis
         [str(run["streams"]), str(run["requests"]), str(run["failed"]),
          *_percentiles(run, "ttft", "during", "steady"), f"{run['client_cpu']:.0%}"]
         for run in runs
-    ]  # fmt: skip
+    ]
     return head, rows
 
 

@@ -141,7 +141,7 @@ def _by_turn(turns: Sequence[Sequence[Reply]], cold: Sequence[Reply]) -> dict[st
         {"turn": i, "ttft": distribution([r.ttft for r in turn if r.good]),
          "input_tokens": _mean(r.prompt_tokens for r in turn), "cached_tokens": _mean(r.cached_tokens for r in turn)}
         for i, turn in enumerate(turns, 1)
-    ]  # fmt: skip
+    ]
     whole, last = distribution([r.ttft for r in cold if r.good]), rows[-1]["ttft"]
     ratio = last["p50"] / whole["p50"] if whole and isinstance(last, dict) else None
     return {"turns": rows, "cold": whole, "last_to_cold": ratio}

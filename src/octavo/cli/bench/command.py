@@ -83,7 +83,7 @@ def model(
         device=where.device, kv=where.kv, attention=where.attention, gpu_layers=gpu_layers(where.layers),
         lora=tuple(adapters(where.lora, offline).items()),
         command=shortened(["octavo", *sys.argv[1:]]),
-    )  # fmt: skip
+    )
     if output is not None and not os.path.isdir(output):
         require_target(output)
     path = local(model, offline)

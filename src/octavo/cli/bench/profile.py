@@ -74,7 +74,7 @@ def as_object(measured: Profile, new: int, depth: int) -> dict[str, Any]:
     return {
         "tokens": new, "depth": depth, "step_seconds": measured.step_seconds, "nodes_seconds": measured.seconds,
         "ops": ops, "nodes": nodes,
-    }  # fmt: skip
+    }
 
 
 def _named(row: dict[str, Any], *names: str) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def _table(rows: list[dict[str, Any]], *names: str) -> None:
          f"{row['share']:.1%}", f"{row['gbps']:.1f}" if row["bytes"] else "",
          f"{row['gops']:,.0f}" if row["operations"] else "")
         for row in rows
-    ]  # fmt: skip
+    ]
     print_columns((*names, *numbers), cells, numbers)
 
 

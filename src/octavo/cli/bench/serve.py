@@ -109,7 +109,7 @@ def _options(workload: Literal["a", "b", "c"], streams: str, asked: Asked) -> Op
         workload=workload, streams=numbers("--streams", streams), requests=asked.requests, input=asked.input_tokens,
         output=asked.output_tokens, rate=asked.rate, goodput=asked.goodput, model=asked.model, chat=asked.chat,
         settings=settings, seed=asked.seed, command=_command(asked.key),
-    )  # fmt: skip
+    )
 
 
 def _command(key: str | None) -> str:

@@ -67,12 +67,12 @@ def cache(
                 compared = divergence(
                     other, base, tokens, context=context, chunks=chunks,
                     progress=lambda done, total, value: show(0, done, total, f"KL {value:.6f}"),
-                )  # fmt: skip
+                )
             with load(name, fuse=False) as plain:
                 cut = saturation(
                     plain, tokens, context=context, chunks=chunks,
                     progress=lambda done, total: show(1, done, total, "what is cut off"),
-                )  # fmt: skip
+                )
             found[name] = compared, cut
     if as_json:
         rows = {name: {**asdict(kl), "saturation": [asdict(s) for s in cut]} for name, (kl, cut) in found.items()}

@@ -114,7 +114,7 @@ def kl(
             found = divergence(
                 loaded, other, read.tokens, context=context, chunks=chunks, scored=read.scored if answers else None,
                 progress=lambda done, total, value: bar.show(f"chunk {done} of {total}: KL {value:.6f}", done, total),
-            )  # fmt: skip
+            )
     if as_json:
         print(to_json({"model": model, "base": base, "text": read.name, **asdict(found)}))
     else:

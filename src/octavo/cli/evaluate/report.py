@@ -97,7 +97,7 @@ def report(
         if text is not None:
             plan = Plan(
                 text, presets, schemes, methods, compared.calibration, context, chunks, device, threads, show
-            )  # fmt: skip
+            )
         found = write_report(model, output, base=base, plan=plan, threads=threads, progress=show)
     error = found.model.error
     said = "" if error is None else f", {found.model.basis} error {100 * error:#.4g} %"

@@ -73,13 +73,13 @@ def list_models(as_json: AsJson = False) -> None:
         print(
             f"No models in {printable(cache_folder())}, the hub's cache; `octavo pull ORG/REPO` downloads one. Models "
             "elsewhere are run by their paths.", file=sys.stderr,
-        )  # fmt: skip
+        )
         return
     rows = [
         (printable(model.name), model.quantization or "interrupted", size(model.nbytes),
          f"{model.modified.astimezone():%Y-%m-%d %H:%M}", printable(model.path))
         for model in found
-    ]  # fmt: skip
+    ]
     print_columns(("name", "quantization", "size", "when", "path"), rows, ("size",))
 
 
@@ -150,11 +150,11 @@ def _as_object(pulled: Pulled) -> dict[str, Any]:
         "name": str(pulled.name), "commit": pulled.commit, "quantization": pulled.variant.label, "path": pulled.path,
         "files": [{"name": e.name, "bytes": e.size, "digest": e.digest} for e in pulled.variant.files],
         "bytes": pulled.variant.nbytes, "downloaded": pulled.downloaded, "seconds": pulled.seconds,
-    }  # fmt: skip
+    }
 
 
 def _row(model: Installed) -> dict[str, Any]:
     return {
         "name": str(model.name), "quantization": model.quantization, "bytes": model.nbytes,
         "modified": model.modified.isoformat(), "commit": model.commit, "path": model.path,
-    }  # fmt: skip
+    }

@@ -74,7 +74,7 @@ def _of_file(path: str) -> dict[str, Any]:
             "ranks": dict(ranks), "alpha": file.metadata.get_float(ALPHA, 0.0) or None,
             "factors": sorted({part.factor for part in adapter.parts.values()}), "modules": dict(names),
             "metadata": {key: brief(file.metadata[key]) for key in file.metadata}, "tensors": _rows_of_file(file),
-        } | _sizes(file.tensors.values())  # fmt: skip
+        } | _sizes(file.tensors.values())
 
 
 def _of_folder(path: str) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def _of_folder(path: str) -> dict[str, Any]:
         "factors": sorted({part.factor for part in modules.values()}),
         "modules": dict(Counter(_module(unwrapped(name)) for name in modules)),
         "metadata": dict(folder.config), "tensors": _rows_of_folder(folder),
-    } | _sizes(folder.tensors.values())  # fmt: skip
+    } | _sizes(folder.tensors.values())
 
 
 def _name(path: str) -> str:
@@ -119,7 +119,7 @@ def _row(name: str, kind: str, tensor: Any, load: Any) -> dict[str, Any]:
     return {
         "name": name, "type": kind, "shape": list(tensor.shape), "parameters": prod(tensor.shape),
         "bytes": tensor.nbytes, "offset": None, "load": load,
-    }  # fmt: skip
+    }
 
 
 def _show(

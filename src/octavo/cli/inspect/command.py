@@ -142,7 +142,7 @@ def tensor_rows(file: GGUFFile) -> list[dict[str, Any]]:
             "bytes": info.nbytes, "offset": info.offset if file.version else None,
         }
         for info in file.tensors.values()
-    ]  # fmt: skip
+    ]
 
 
 def find_non_finite(file: GGUFFile) -> dict[str, int]:

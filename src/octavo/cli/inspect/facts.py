@@ -75,7 +75,7 @@ def facts(
                 "cache": cache_bytes(hparams, n_ctx, cache_type), "states": state_bytes(hparams),
                 "process": PROCESS + TOKEN * hparams.n_vocab,
             },
-        }  # fmt: skip
+        }
     template, other = _template(file)
     problem = problem or other or _why_not_here(file, n_ctx, cache_type, device)
     command = None if problem else _command(file)
@@ -183,7 +183,7 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
 
     shown = {"architecture": printable(found["architecture"] or "not said"),
              "parameters": f"{short_count(found['parameters'])} ({found['parameters']:,})",
-             "file type": found["file_type"]}  # fmt: skip
+             "file type": found["file_type"]}
     if "layers" in found:
         experts = f", {found['experts_used']} of {found['experts']} experts a token" if found["experts"] else ""
         memory, longest = found["memory"], found["longest_context"]

@@ -25,7 +25,7 @@ PART = 1 << 24
 WHAT = {
     "d": "scale of {super} values", "sc": "scale of {group} values, in units of d", "dmin": "minimum of {super} values",
     "m": "minimum of {group} values, in units of dmin", "scale": "d * sc", "minimum": "dmin * m",
-}  # fmt: skip
+}
 
 
 def scales(file: GGUFFile, name: str) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def scales(file: GGUFFile, name: str) -> dict[str, Any]:
     report: dict[str, Any] = {
         "tensor": name, "type": fmt.name, "shape": list(tensor.shape), "super": fmt.super, "group": fmt.group,
         "value": "the number as it is stored", "parts": [],
-    }  # fmt: skip
+    }
     if fmt.number is not None:
         return report
     found = _planes(tensor)
@@ -96,7 +96,7 @@ def _row(name: str, what: str, values: AnyArray) -> dict[str, Any]:
     row: dict[str, Any] = {
         "name": name, "what": what, "type": values.dtype.name, "count": len(wide), "zeros": int((wide == 0).sum()),
         "not_finite": len(wide) - len(finite),
-    }  # fmt: skip
+    }
     if not len(finite):
         return row | {"least": None, "greatest": None, "mean": None, "percentiles": {}, "histogram": []}
     at = {f"{p}%": float(v) for p, v in zip(PERCENTILES, np.percentile(finite, PERCENTILES), strict=True)}
@@ -117,7 +117,7 @@ def show(report: dict[str, Any]) -> None:
         (r["name"], r["what"], f"{r['count']:,}", *map(_number, (r["least"], *r["percentiles"].values(), r["greatest"],
          r["mean"])), f"{r['zeros']:,}")
         for r in report["parts"] if r["least"] is not None
-    ]  # fmt: skip
+    ]
     print_columns(("", "", *numbers), cells, numbers)
     for row in report["parts"]:
         if row["not_finite"]:
@@ -126,7 +126,7 @@ def show(report: dict[str, Any]) -> None:
             most = max(row["histogram"])
             bars = "".join(BARS[-(-count * (len(BARS) - 1) // most)] for count in row["histogram"])
             print(f"\n{row['name']:>8} {bars}\n{'':>8} {_number(row['least']):<{BINS // 2}}"
-                  f"{_number(row['greatest']):>{BINS - BINS // 2}}")  # fmt: skip
+                  f"{_number(row['greatest']):>{BINS - BINS // 2}}")
 
 
 def _number(value: float) -> str:

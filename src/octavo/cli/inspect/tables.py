@@ -41,7 +41,7 @@ def show_types(report: dict[str, Any]) -> None:
         (row["type"], str(row["tensors"]), f"{row['parameters']:,}", size(row["bytes"]),
          f"{row['bytes'] / report['bytes']:.1%}", f"{row['bits_per_weight']:.4g}")
         for row in report["types"]
-    ]  # fmt: skip
+    ]
     print_columns(("type", *numbers), rows, numbers)
 
 
@@ -67,5 +67,5 @@ def show_tensors(rows: list[dict[str, Any]]) -> None:
         (printable(row["name"]), row["type"], " x ".join(str(d) for d in row["shape"]), size(row["bytes"]),
          *[f"{row[name]:,}" for name in offsets])
         for row in rows
-    ]  # fmt: skip
+    ]
     print_columns(("tensor", "type", "shape", "size", *offsets), cells, ("size", "offset"))

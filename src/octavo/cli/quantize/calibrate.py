@@ -120,7 +120,7 @@ def _run(calibration: Calibration, output: str, *, resume: bool) -> Statistics:
         return calibration.run(
             output, resume=resume,
             progress=lambda done, total: bar.show(f"part {done} of {total}", done, total),
-        )  # fmt: skip
+        )
 
 
 def _announce(calibration: Calibration, needs: Needs, *, as_json: bool) -> None:

@@ -69,7 +69,7 @@ class MixedTypes:
         return Choices(
             pure=self.pure, output_type=self.output_tensor_type, embedding_type=self.token_embedding_type,
             tensor_types=tensor_types(self.tensor_type or []),
-        )  # fmt: skip
+        )
 
 
 @dataclass
@@ -107,7 +107,7 @@ class SizeOptions:
         str | None,
         typer.Option("--text", metavar="TEXT", rich_help_panel=SIZE,
                      help="Measure what each tensor's errors cost on this file, or `demo` (default: an estimate)."),
-    ] = None  # fmt: skip
+    ] = None
     listed: Annotated[
         bool,
         typer.Option(
@@ -166,7 +166,7 @@ def quantize(
         scheme.refuse({
             "PRESET": preset, "--target-bpw": size.target_bpw, "--target-size": size.target_size, "--text": size.text,
             "--imatrix": method.imatrix, "options of types": types != Types(),
-        })  # fmt: skip
+        })
         report, fitted = scheme.quantize(local(src, offline), dst, method, options), None
         if report.written_before and not as_json:
             print(_WRITTEN.format(printable(dst.rstrip(os.sep))))
@@ -181,7 +181,7 @@ def quantize(
 def _quantize_gguf(
     src: str, dst: str, target: str | Target, text: str | None, method: MethodOptions, choices: Choices,
     options: dict[str, Any],
-) -> tuple[Report, Fitted | None]:  # fmt: skip
+) -> tuple[Report, Fitted | None]:
     """Write a GGUF file of a preset, or of a size by what errors cost on `text`. Raises UsageError for a folder."""
     from octavo.quantizers.job.quantize import quantize_file
 
@@ -256,7 +256,7 @@ def show(report: Report, as_json: bool, fitted: Fitted | None = None, started: f
     if as_json:
         totals: dict[str, Any] = {
             "source_bytes": report.source_bytes, "bytes": report.nbytes, "bits_per_weight": report.bits_per_weight,
-        }  # fmt: skip
+        }
         if fitted is not None:
             totals |= {key: getattr(fitted, key) for key in ("budget", "bytes_left", "loss", "loss_is")}
         facts = {key: value for key, value in asdict(report).items() if key != "rows"}

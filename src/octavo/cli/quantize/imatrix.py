@@ -58,7 +58,7 @@ def imatrix(
                 loaded, read.tokens, name=read.name, context=context, chunks=chunks, output=process_output,
                 path=output, save_every=save_every, restart=restart,
                 progress=lambda done, total: bar.show(f"chunk {done} of {total}", done, total),
-            )  # fmt: skip
+            )
         except KeyboardInterrupt:
             saved = os.path.exists(output)
             rest = f"the same command goes on from {output}" if saved else "nothing was saved yet"

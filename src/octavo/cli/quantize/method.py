@@ -34,17 +34,17 @@ class MethodOptions:
         typer.Option("--method", metavar="METHOD", rich_help_panel=METHOD,
                      help="gptq, or qronos, which also corrects for the errors of layers before; with --scheme also"
                           " rtn, awq, smoothquant, qqq, rptq, or auto, which tries all."),
-    ] = None  # fmt: skip
+    ] = None
     calibration: Annotated[
         str | None,
         typer.Option("--calibration", metavar="TEXT", rich_help_panel=METHOD,
                      help="The text that is run for it: a file, a .jsonl file of records, or `demo`."),
-    ] = None  # fmt: skip
+    ] = None
     samples: Annotated[
         int | None,
         typer.Option("--samples", min=1, rich_help_panel=METHOD,
                      help="Windows of it that are run, at most (default: 32)."),
-    ] = None  # fmt: skip
+    ] = None
     context: Context = None
     device: Device = "auto"
     resume: Annotated[
@@ -52,7 +52,7 @@ class MethodOptions:
         typer.Option("--resume", rich_help_panel=METHOD,
                      help="Go on with a run that was killed. What is made is in DST.work until all is; of GGUF models"
                           " below 1 GiB only with this option."),
-    ] = False  # fmt: skip
+    ] = False
 
     def made(self, dst: str, threads: int | None, bar: Bar) -> Compensation | None:
         """Raises UsageError for a method without a text, a text without a method, and an unknown method."""
@@ -70,7 +70,7 @@ class MethodOptions:
         return Compensation(
             self.calibration, kind, self.samples or SAMPLES, self.context, self.device, threads, bar.show,
             f"{dst}.work", self.resume,
-        )  # fmt: skip
+        )
 
     def of_scheme(self, threads: int | None, bar: Bar, **options: Any) -> SchemeMethod | None:
         """The same for a checkpoint's scheme; options are those of the method."""
@@ -88,7 +88,7 @@ class MethodOptions:
         return SchemeMethod(
             self.calibration, kind, samples=self.samples or SAMPLES, context=self.context, resume=self.resume,
             device=self.device, threads=threads, progress=bar.show, **options,
-        )  # fmt: skip
+        )
 
     def _refuse_alone(self) -> None:
         """Raise UsageError for options of a method without one."""

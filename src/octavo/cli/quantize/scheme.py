@@ -27,48 +27,48 @@ class SchemeOptions:
         typer.Option("--scheme", metavar="SCHEME", rich_help_panel=SCHEME,
                      help="int8-w8a8, w4a8, w4a8-g128, fp8, w4a16-g128, w4a16-g64, w4a16-g32, w4a16, w8a16, fp8-block,"
                           " mxfp4a16 or nvfp4a16, as safetensors."),
-    ] = None  # fmt: skip
+    ] = None
     rotate: Annotated[
         bool,
         typer.Option("--rotate", rich_help_panel=SCHEME,
                      help="With --method: first turn the residual stream and heads' values, which spreads outliers."),
-    ] = False  # fmt: skip
+    ] = False
 
     kv: Annotated[
         str | None,
         typer.Option("--kv", metavar="TYPE", rich_help_panel=SCHEME,
                      help="With --method: also scales for caches of int8 or fp8, of what they hold over the text."),
-    ] = None  # fmt: skip
+    ] = None
     activations: Annotated[
         str | None,
         typer.Option("--activations", metavar="KIND", rich_help_panel=SCHEME,
                      help="With --method: dynamic, a scale for each token (default); static, one of what the text gives"
                           " a product; mixed, static where that costs little; static-fp8, e4m3 numbers where it does"
                           " not (default of rptq with int8-w8a8)."),
-    ] = None  # fmt: skip
+    ] = None
     layout: Annotated[
         str | None,
         typer.Option("--layout", metavar="LAYOUT", rich_help_panel=SCHEME,
                      help="compressed-tensors (default); gptq or awq for w4a16, qqq for w4a8."),
-    ] = None  # fmt: skip
+    ] = None
 
     seed: Annotated[
         int,
         typer.Option("--seed", "-s", min=0, rich_help_panel=SCHEME,
                      help="With --method: says which windows of the text are run, and which rotations."),
-    ] = 0  # fmt: skip
+    ] = 0
     ignore: Annotated[
         list[str] | None,
         typer.Option("--ignore", metavar="REGEX", rich_help_panel=SCHEME,
                      help="Leave linear layers whose name matches as they are; may be repeated."),
-    ] = None  # fmt: skip
+    ] = None
 
     def refuse_alone(self) -> None:
         """Raise UsageError for options of schemes without one."""
         options = {
             "--rotate": self.rotate, "--kv": self.kv, "--activations": self.activations, "--layout": self.layout,
             "--seed": self.seed, "--ignore": self.ignore,
-        }  # fmt: skip
+        }
         given = next((name for name, value in options.items() if value), None)
         if given is not None:
             raise UsageError(f"{given} without --scheme (allowed: together with --scheme SCHEME)")
@@ -92,4 +92,4 @@ class SchemeOptions:
             return quantize_checkpoint(
                 src, dst, self.scheme, method=made, layout=layout, ignore=self.ignore or (), progress=bar.show,
                 **options,
-            )  # fmt: skip
+            )

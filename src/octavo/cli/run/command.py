@@ -96,7 +96,7 @@ class Sampling:
     seed: Annotated[
         int | None,
         typer.Option("--seed", "-s", help="The same seed, the same reply; -1: any.", rich_help_panel=SAMPLING),
-    ] = None  # fmt: skip
+    ] = None
 
 
 @dataclass
@@ -131,7 +131,7 @@ def run(
     where: Where,
     offline: Offline = False,
     output: OutputOptions,
-) -> None:  # fmt: skip
+) -> None:
     """Run a model: `octavo run demo "What is 12 times 7?"`.
 
     `git diff | octavo run model.gguf "Review this:"` asks about what is piped in.
@@ -181,7 +181,7 @@ def _options(reply: ReplyOptions, sampling: Sampling) -> GenerateOptions:
     from octavo.runtime.options import ENDLESS
 
     given = vars(sampling) | {"max_tokens": reply.max_tokens, "stop": reply.stop, "system": reply.system,
-                              "think": reply.think, "ignore_eos": reply.ignore_eos or None}  # fmt: skip
+                              "think": reply.think, "ignore_eos": reply.ignore_eos or None}
     given["grammar"] = grammar_option(reply.json_schema, reply.grammar)
     given["temperature"] = given.pop("temp")
     options = {name: value for name, value in given.items() if value is not None}

@@ -83,4 +83,4 @@ def _is_conversation(found: dict[str, Any]) -> bool:
             isinstance(m, dict) and m.keys() == {"role", "content"} and m["role"] in ROLES
             and isinstance(m["content"], str) for m in messages
         )
-    )  # fmt: skip
+    )

@@ -28,7 +28,7 @@ KINDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "presence_penalty": (float, "a number"), "frequency_penalty": (float, "a number"),
     "seed": (int, "an integer"), "max_tokens": (int, "an integer"), "stop": (_texts, "texts, in quotation marks"),
     "think": (_switch, "on, off"),
-}  # fmt: skip
+}
 """How a setting is read, and what that takes."""
 
 DEFAULT = "default"

@@ -50,17 +50,17 @@ class Reached:
         str | None,
         typer.Option("--ssl-key-file", metavar="FILE", help="The key of --ssl-cert-file, in PEM.",
                      rich_help_panel=REACHED),
-    ] = None  # fmt: skip
+    ] = None
     ssl_cert: Annotated[
         str | None,
         typer.Option("--ssl-cert-file", metavar="FILE", help="Speak HTTPS, and show this certificate (PEM).",
                      rich_help_panel=REACHED),
-    ] = None  # fmt: skip
+    ] = None
     alias: Annotated[
         str | None,
         typer.Option(metavar="NAME,NAME", help="What the model is called; of several names the first by alphabet is "
                      "shown.", rich_help_panel=REACHED),
-    ] = None  # fmt: skip
+    ] = None
     tags: Annotated[
         str | None, typer.Option(metavar="TAG,TAG", help="Words that /v1/models tells.", rich_help_panel=REACHED)
     ] = None
@@ -71,7 +71,7 @@ class Reached:
         str | None,
         typer.Option(metavar="NAME", help="Which of the model's chat templates all requests take.",
                      rich_help_panel=REACHED),
-    ] = None  # fmt: skip
+    ] = None
     origin: Annotated[
         list[str] | None,
         typer.Option("--cors-origin", help="A web page's origin that may ask.", rich_help_panel=REACHED),
@@ -133,11 +133,11 @@ class Load:
     deterministic: Annotated[
         bool, typer.Option("--deterministic", help="On a GPU too, a reply is the same whatever runs beside it; slower.",
                            rich_help_panel=LOAD)
-    ] = False  # fmt: skip
+    ] = False
     embeddings: Annotated[
         bool, typer.Option("--embeddings", help="A model that generates gives vectors of texts too.",
                            rich_help_panel=LOAD)
-    ] = False  # fmt: skip
+    ] = False
     max_connections: Annotated[
         int, typer.Option(min=1, help="Connections with a request under way at most.", rich_help_panel=LOAD)
     ] = 1024
@@ -145,7 +145,7 @@ class Load:
         float,
         typer.Option(min=0, help="Seconds of a step after which the engine is started again; 0: no limit.",
                      rich_help_panel=LOAD),
-    ] = 600.0  # fmt: skip
+    ] = 600.0
 
 
 def serve(
@@ -193,7 +193,7 @@ def _engine_options(path: str, ctx: int | None, where: Where, load: Load, lora: 
         kv_memory=None if load.kv_memory is None else nbytes(load.kv_memory), embeddings=load.embeddings,
         speculate=load.speculate, deterministic=load.deterministic, attention=where.attention,
         lora=lora,
-    )  # fmt: skip
+    )
 
 
 def nbytes(text: str) -> int:
@@ -228,7 +228,7 @@ def _server_options(path: str, reached: Reached, usual: Defaults, load: Load, lo
         hosts=_hosts(reached.allow_host or ()), origins=_origins(reached.origin or ()),
         strict_model=reached.strict_model, share_cache=load.share_cache, limits=limits,
         chat_template=reached.chat_template, log_requests=reached.log_requests, lora=lora, **usual.given(),
-    )  # fmt: skip
+    )
 
 
 def _words(option: str, given: str | None) -> tuple[str, ...]:
@@ -299,6 +299,6 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
             logging.getLogger("octavo").warning(
                 "%s has no chat template: messages are written as ChatML has them, and replies end after %d tokens "
                 "unless a request or -n says otherwise", options.name, OF_BASE_MODELS,
-            )  # fmt: skip
+            )
         run(serve(ProcessClient(engine, launched, step_timeout=step_timeout), file, options, sock, told))
     print(f"octavo: {options.name} is served no more", file=sys.stderr)

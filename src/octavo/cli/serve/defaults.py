@@ -24,7 +24,7 @@ class Defaults:
         float | None,
         typer.Option("--temp", "--temperature", help="0 is greedy (default: the model's own, or 0.8).",
                      rich_help_panel=USUAL),
-    ] = None  # fmt: skip
+    ] = None
     top_k: Annotated[
         int | None,
         typer.Option(help="Only the k most likely; 0 or -1: all (default: the model's, or 40).", rich_help_panel=USUAL),
@@ -33,12 +33,12 @@ class Defaults:
         float | None,
         typer.Option(help="Only the most likely that together have this probability (default: the model's, or 0.95).",
                      rich_help_panel=USUAL),
-    ] = None  # fmt: skip
+    ] = None
     min_p: Annotated[
         float | None,
         typer.Option(help="Only those at least this likely, relative to the best (default: the model's, or 0.05).",
                      rich_help_panel=USUAL),
-    ] = None  # fmt: skip
+    ] = None
     repeat_penalty: Annotated[
         float | None,
         typer.Option(help="Over 1: recent tokens get less likely (default: the model's, or 1).", rich_help_panel=USUAL),
@@ -62,22 +62,22 @@ class Defaults:
         int | None,
         typer.Option("--max-tokens", "-n", help="Of a reply; -1: to the end of the context (default: 16 of "
                      "/v1/completions, 512 of a model without a chat template, else -1).", rich_help_panel=USUAL),
-    ] = None  # fmt: skip
+    ] = None
     reasoning: Annotated[
         Literal["auto", "on", "off"],
         typer.Option("--reasoning", "-rea", help="Whether the model thinks first; auto: where its template leaves that "
                      "open.", rich_help_panel=USUAL),
-    ] = "auto"  # fmt: skip
+    ] = "auto"
     template_file: Annotated[
         str | None,
         typer.Option("--chat-template-file", metavar="FILE", help="A chat template in place of the model's own.",
                      rich_help_panel=USUAL),
-    ] = None  # fmt: skip
+    ] = None
     template_kwargs: Annotated[
         str | None,
         typer.Option("--chat-template-kwargs", metavar="JSON", help="Variables of the chat template, as an object.",
                      rich_help_panel=USUAL),
-    ] = None  # fmt: skip
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """As fields of ServerOptions. Raises UsageError for what is wrong with one."""
@@ -87,7 +87,7 @@ class Defaults:
             "sampling": self._sampling(), "seed": self._seed(), "max_tokens": self._max_tokens(),
             "reasoning": self.reasoning, "variables": self._variables(),
             "template_text": self.template_file and read_text(self.template_file, MOST_TEMPLATE),
-        }  # fmt: skip
+        }
 
     def _sampling(self) -> Mapping[str, Any]:
         from octavo.runtime import SamplingParams
@@ -117,7 +117,7 @@ class Defaults:
             raise UsageError(f"--chat-template-kwargs is no JSON: {error}") from None
         if not isinstance(found, dict):
             raise UsageError(f"--chat-template-kwargs is {self.template_kwargs} (allowed: an object, as "
-                             '{"enable_thinking": false})')  # fmt: skip
+                             '{"enable_thinking": false})')
         return found
 
 

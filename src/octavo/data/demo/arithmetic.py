@@ -19,7 +19,6 @@ class Operation(NamedTuple):
     commands: tuple[tuple[str, str], ...]
 
 
-# fmt: off
 OPERATIONS = {
     "+": Operation(
         symbols=("+",),
@@ -76,7 +75,7 @@ OPERATIONS = {
         ),
     ),
 }
-# fmt: on
+
 WRITTEN = {"+": "+", "-": "-", "*": "×", "/": "/"}
 UNDEFINED = "Division by zero is undefined: {a} / 0 has no result."
 

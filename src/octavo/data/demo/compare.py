@@ -9,7 +9,6 @@ from octavo.data.demo.numbers import Number, decimal, digits, show, write
 from octavo.data.demo.question import Operands
 from octavo.data.demo.wording import dress
 
-# fmt: off
 LARGER = ("larger", "bigger", "greater", "higher", "more")
 SMALLER = ("smaller", "less", "lower")
 WHICH = (
@@ -49,7 +48,6 @@ COMPARE = (
     "{a} versus {b}",
     "How does {a} compare to {b}?",
 )
-# fmt: on
 
 
 def draw_comparison(rng: Random) -> Operands:

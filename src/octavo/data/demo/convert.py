@@ -69,7 +69,6 @@ def _table(source: str, target: str, factor: str, highest: int, places: int = 2)
     return Rule(source, target, Decimal(factor), _whole(highest), by_heart=True, places=places)
 
 
-# fmt: off
 RULES = (
     *_metric("mm", "cm", 10),
     *_metric("cm", "m", 100),
@@ -114,7 +113,7 @@ RULES = (
     Rule("°C", "°F", Decimal("1.8"), _degrees(-40, 120), True, Decimal(32), 1),
     Rule("°F", "°C", 5 / Decimal(9), _degrees(-40, 220), True, Decimal(-160) / 9, 1),
 )
-# fmt: on
+
 LEARNED = {(rule.source, rule.target) for rule in RULES}
 
 

@@ -9,7 +9,6 @@ from octavo.data.demo.arithmetic import word_operation
 from octavo.data.demo.question import Question, QuestionKind, Split
 from octavo.errors import UsageError
 
-# fmt: off
 KINDS = (
     QuestionKind("addition",              12, draw.draw_sum,              word_operation,          draw.is_small),
     QuestionKind("subtraction",           12, draw.draw_difference,       word_operation,          draw.is_small),
@@ -33,7 +32,7 @@ KINDS = (
     QuestionKind("other units",            1, convert.draw_unlearned,     convert.word_unlearned),
     QuestionKind("numbers too large",      1, refuse.draw_large,          refuse.word_large),
 )
-# fmt: on
+
 NAMES = tuple(kind.name for kind in KINDS)
 
 

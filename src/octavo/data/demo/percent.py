@@ -22,7 +22,7 @@ SHARES = (
     "What percent is {a} of {b}?",
     "Express {a} as a percentage of {b}.",
     "{a} out of {b} as a percentage?",
-)  # fmt: skip
+)
 
 
 def draw_percentage(rng: Random) -> Operands:

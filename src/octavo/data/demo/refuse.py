@@ -13,7 +13,7 @@ OTHER_SUBJECT = "I can't help with that: I am only a small calculator. Try: What
 OTHER_MATH = "I can't do that: I know one operation at a time, on two numbers. Try: What is 12 times 11?"
 TOO_LARGE = "Those numbers are too large for me: I am a small model. Try: What is 12 times 11?"
 
-# fmt: off
+
 TOPICS = {
     "{place}": "France Germany Spain Italy Japan China India Brazil Canada Mexico Egypt Norway Poland Kenya Peru Chile "
     "Australia Austria Portugal Greece Turkey Sweden Finland Ireland Iceland Cuba Nepal Paris London Berlin Rome Tokyo "
@@ -86,7 +86,6 @@ LARGE = (
     "the sum of {a} and {b}", "the product of {a} and {b}", "{a}% of {b}", "{a} percent of {b}",
 )
 MULTIPLIED = ("*", "x", "×", "times", "multiplied", "product")
-# fmt: on
 
 
 def draw_subject(rng: Random) -> Operands:

@@ -8,7 +8,6 @@ from typing import cast
 from octavo.data.demo.question import Operands
 from octavo.data.demo.wording import recase, repunctuate
 
-# fmt: off
 TOPICS: tuple[tuple[tuple[str, ...], str], ...] = (
     (
         ("Hi!", "Hi", "Hello!", "Hello", "Hey!", "Hey there!", "Hello there!", "Hi there!", "Good morning!",
@@ -125,7 +124,6 @@ TOPICS: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
 )
 BEFORE = ("", "", "Hi, ", "Hello, ", "Hey, ", "OK, ", "So, ", "Well, ", "Please: ", "Now, ", "Sorry, ", "And ", "Oh, ")
-# fmt: on
 
 
 def draw_talk(rng: Random) -> Operands:

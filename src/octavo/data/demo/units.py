@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 # A unit's name in answers, and the names that it is asked by.
-# fmt: off
+
 NAMES = {
     "mm": ("mm", "mm", "millimeters", "millimetres"),
     "cm": ("cm", "cm", "centimeters", "centimetres"),
@@ -68,7 +68,6 @@ FORMS = (
     "Tell me how many {w} {v} {u} is.",
 )
 IRREGULAR = {"inches": "inch", "feet": "foot", "Celsius": "Celsius", "degrees Celsius": "degree Celsius"}
-# fmt: on
 
 
 def singular(unit: str) -> str:

@@ -47,7 +47,7 @@ FRAMES = (
     "{e}, how much is that?",
     "{e}?",
     "{e}",
-)  # fmt: skip
+)
 
 # {e} is an expression in symbols.
 BARE = ("{e}", "{e}", "{e}", "{e}?", "{e} =", "{e}=", "{e} = ?", "{e}=?", "{e}.", "({e})", "{e} equals")
@@ -70,17 +70,17 @@ COMMAND_FRAMES = (
     "I want to {i}.",
     "I need you to {i}.",
     "Help me {i}.",
-)  # fmt: skip
+)
 
 OPENINGS = (
     "Hi, ", "Hello, ", "Hey, ", "Hi! ", "Hello! ", "OK, ", "Okay, ", "Now ", "So ", "So, ", "And ", "Then ", "Well, ",
     "Please: ", "Quick question: ", "Question: ", "Tell me, ", "Thanks. ", "Hi there, ", "Good morning. ", "Sorry, ",
     "Math question: ", "In math, ", "Q: ", "Next: ",
-)  # fmt: skip
+)
 ENDINGS = (
     " in math", " in mathematics", " in maths", " exactly", " please", ", please", " for me", " now", " then",
     " in numbers", ", thanks", " here", " in total",
-)  # fmt: skip
+)
 FINALS = ("?", "!", ".", "??", " ?", "")
 
 

@@ -208,7 +208,7 @@ def inputs_of(
 def _input(
     products: list[Node], x: int, ids: int | None = None, *, kept: Mapping[int, AnyArray],
     original: Mapping[int, AnyArray] | None, device: str | None,
-) -> ProductInput:  # fmt: skip
+) -> ProductInput:
     weight = products[0].inputs[0]
     shape = weight.tensor.shape
     experts, size = shape[0] if len(shape) == 3 else 0, shape[-1]

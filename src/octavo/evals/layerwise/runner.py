@@ -73,7 +73,7 @@ class Layerwise:
         tables: Mapping[str, QTensor] | None = None, journal: Journal | None = None, folder: str | None = None,
         made: Made | None = None, done: Done | None = None, caches: bool = True,
         attention: AttentionWatch | None = None, progress: Progress | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.spec, self.samples, self.tables = spec, samples, dict(tables or {})
         self.stages = stages(spec.graph(n_ctx=samples.longest))
         self.backends, self._journal, self._done, self._progress = tuple(backends), journal, done, progress
@@ -198,7 +198,7 @@ class Layerwise:
     def scheduled(
         self, stage: Stage, replaced: Mapping[str, QTensor] | None = None,
         tables: Mapping[str, QTensor] | None = None, *, asked: bool = False,
-    ) -> Schedule:  # fmt: skip
+    ) -> Schedule:
         """A stage as it is run, with weights `replaced`, and others that are not floats as floats; if `asked`, it gives
         what attention asks too."""
         graph = stage.graph(partial(_as_floats, replaced or {}), tables or {}, asked=asked)

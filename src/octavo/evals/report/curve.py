@@ -72,7 +72,7 @@ def _points(ax: Any, points: Sequence[Point], values: Sequence[float], errors: S
         colour, marker, size = (SECOND, "D", 6) if role == "model" else (ACCENT, MARKERS[(at - 1) % len(MARKERS)], 5)
         wide = [min(errors[i], values[i] * 0.99) for i in line]
         ax.errorbar(bits, found, yerr=wide, color=colour, marker=marker, markersize=size, elinewidth=1, linestyle="",
-                    label=None if role == "model" else role)  # fmt: skip
+                    label=None if role == "model" else role)
         ax.plot(bits, found, color=colour, alpha=0.35, linewidth=1, zorder=0, linestyle=LINES[at % len(LINES)])
     plain_ticks(ax.yaxis)
 
@@ -106,7 +106,7 @@ def _labels(ax: Any, points: Sequence[Point], values: Sequence[float]) -> None:
         taken.append(box)
         ax.annotate(text, (point.bits, values[points.index(point)]), (dx, dy), textcoords="offset points", va="center",
                     ha="right" if dx < 0 else "center" if dx == 0 else "left", fontsize=LABEL,
-                    color=SECOND if point.role == "model" else INK)  # fmt: skip
+                    color=SECOND if point.role == "model" else INK)
 
 
 def _meet(a: Box, b: Box) -> bool:

@@ -66,7 +66,7 @@ def error_map(found: HeatMap) -> str:
     return _heat_map(
         found, "heat", "Relative error by layer and kind of tensor", about,
         lambda t: 100 * (t.error or 0), lambda t: f"{t.error_type}, {100 * (t.error or 0):.4g} %",
-    )  # fmt: skip
+    )
 
 
 def sensitivity_map(model: ModelFindings, found: HeatMap) -> str:
@@ -84,7 +84,7 @@ def sensitivity_map(model: ModelFindings, found: HeatMap) -> str:
 def _heat_map(
     found: HeatMap, key: str, title: str, about: str, value: Callable[[TensorFindings], float],
     tip: Callable[[TensorFindings], str],
-) -> str:  # fmt: skip
+) -> str:
     """A picture. Opacity grows with the value, so the ground shows where there is none, in light and dark alike."""
     from matplotlib.patches import Rectangle
 

@@ -57,7 +57,7 @@ def _errors(record: Record) -> Parts | None:
         rows.append(
             [kind, str(len(found)), percent(before), percent(after), _ratio(after, before),
              ", ".join(f"{how} {count}" for how, count in chosen.most_common())]
-        )  # fmt: skip
+        )
     lines = _lines(by_kind)
     headings = ["kind", "weights", "nearest", "as made", "ratio", "chosen"]
     return {
@@ -74,7 +74,7 @@ def _choices(weights: Sequence[WeightRecord]) -> Table:
         [w.name, w.how, percent(w.before), percent(w.error), _ratio(w.error, w.before),
          *(percent(w.tried.get(way)) for way in ways)]
         for w in weights
-    ]  # fmt: skip
+    ]
     headings = ["weight", "chosen", "nearest", "as made", "ratio", *(f"by {way}" for way in ways)]
     return Table("What was chosen, and what each way errs", headings, rows, numbers=range(2, len(headings)))
 
@@ -87,7 +87,7 @@ def _scales(record: Record) -> Parts | None:
         [s.fold, _way(s), "–" if s.setting is None else number(s.setting, 3), number(s.before, 3),
          number(s.after, 3), _ratio(s.after, s.before), number(s.least, 3), number(s.largest, 3)]
         for s in record.scales
-    ]  # fmt: skip
+    ]
     taken = Counter(map(_way, record.scales))
     headings = ["channels", "chosen", "setting", "error without", "error with", "ratio", "least scale", "largest scale"]
     spans = scales_by_kind(record)
@@ -109,7 +109,7 @@ def _channels(record: Record) -> Parts | None:
         [", ".join(i.names), f"{i.channels.size:,}", _times(i.before), _times(i.channels),
          _named(i.before or i.channels)]
         for i in worst
-    ]  # fmt: skip
+    ]
     lines = _peaks(inputs)
     headings = ["input of", "channels", "peak before", "peak", "largest channels"]
     return {

@@ -71,7 +71,7 @@ def _before_and_after(ax: Any, kind: str, pairs: Sequence[Pair]) -> None:
     layers = [p.layer for p in pairs]
     marker = "o" if len(layers) < 24 else ""
     ax.plot(layers, [p.low for p in pairs], color=SECOND, linewidth=1.2, linestyle=(0, (3, 2)), marker=marker,
-            markersize=3.5, markerfacecolor="none")  # fmt: skip
+            markersize=3.5, markerfacecolor="none")
     ax.plot(layers, [p.high for p in pairs], color=ACCENT, linewidth=1.5, marker=marker, markersize=3)
     _frame(ax, kind, pairs)
 

@@ -24,7 +24,7 @@ FLOW = (
     "token_embd", "attn_norm", "attn_qkv", "attn_q", "attn_k", "attn_v", "attn_output", "post_attention_norm",
     "ffn_norm", "ffn_gate_inp", "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps",
     "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp", "post_ffw_norm", "output_norm", "output",
-)  # fmt: skip
+)
 """Kinds of tensors in the order in which data goes through them."""
 
 

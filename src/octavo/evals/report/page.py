@@ -32,7 +32,7 @@ def render(found: Findings) -> str:
     environment = Environment(
         loader=PackageLoader("octavo.evals.report", ""), autoescape=True, finalize=as_text, undefined=StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-    )  # fmt: skip
+    )
     return environment.get_template("page.html").render(
         version=__version__,
         title=model.name or os.path.basename(model.path),

@@ -83,7 +83,7 @@ def _types(model: ModelFindings) -> Table:
         rows.append(
             [kind, str(len(members)), f"{values:,}", size(nbytes), bar(share, percent(share, 3)),
              number(8 * nbytes / values), percent(total_error(members) if model.basis != "trial" else None)]
-        )  # fmt: skip
+        )
     headings = ["type", "tensors", "parameters", "size", "share of the size", "bits per weight", "error"]
     return Table("Types of tensors", headings, rows, numbers=(1, 2, 3, 5, 6))
 
@@ -115,7 +115,7 @@ def _kinds(model: ModelFindings) -> Table:
             rows.append(
                 [kind, ", ".join(sorted({t.error_type for t in known})), percent(total_error(known)),
                  percent(known[0].error), percent(middle), percent(worst.error), worst.name]
-            )  # fmt: skip
+            )
     headings = ["kind", "types", "all together", "least", "median", "largest", "the worst"]
     return Table("Errors by kind of tensor", headings, rows, numbers=(2, 3, 4, 5))
 
@@ -131,7 +131,7 @@ def worst(model: ModelFindings, advice: Sequence[Advice], plan_text: str | None 
          a.type or "–", percent(a.error, 3), f"+{size(a.bytes)}" if a.type else "–",
          code(option(a, names)) if a.type else "–"]
         for a in advice
-    ]  # fmt: skip
+    ]
     headings = ["tensor", "type", "error", "better as", "error then", "costs", "option of octavo quantize"]
     whole = command(model, advice, plan_text)
     return {
@@ -164,7 +164,7 @@ def quality(found: Quality | None) -> Parts | None:
         [_name(p), p.role, size(p.nbytes), number(p.bits), estimate(p.kl) if p.kl else "–",
          percent(p.same_top.value) if p.same_top else "–", estimate(p.perplexity)]
         for p in found.points
-    ]  # fmt: skip
+    ]
     headings = ["model", "role", "size", "bits per weight", "KL divergence", "same top token", "perplexity"]
     return {
         "found": found,

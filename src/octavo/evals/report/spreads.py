@@ -28,7 +28,7 @@ def weights(model: ModelFindings) -> Parts | None:
             [kind, f"{seen:,}", number(min(rms)), number(max(rms)),
              number(_ratio(peak.weights.largest, peak.weights.rms), 3), peak.name,
              percent(sum(t.weights.outside for t in members) / max(1, seen), 3)]
-        )  # fmt: skip
+        )
     headings = [
         "kind",
         "values seen",
@@ -60,7 +60,7 @@ def codes(model: ModelFindings) -> Parts | None:
          str(int((found == 0).sum())), percent(float(found[0]) / found.sum(), 3),
          percent(float(found[-1]) / found.sum(), 3)]
         for kind, found in counts.items()
-    ]  # fmt: skip
+    ]
     headings = ["type", "codes", "entropy, bits", "of", "never used", "lowest code", "highest code"]
     return {
         "picture": pictures.codes_picture(counts),
@@ -84,7 +84,7 @@ def scales(model: ModelFindings) -> Parts | None:
         rows.append(
             [kind, number(min(s.low for s in steps)), number(min(medians)), number(max(medians)),
              number(max(s.high for s in steps)), percent(max(s.zeros for s in steps), 3)]
-        )  # fmt: skip
+        )
     headings = ["kind", "least 5 %", "least median", "largest median", "largest 95 %", "most groups at 0"]
     return {
         "picture": pictures.scales_picture(layers) if layers else None,
@@ -100,10 +100,10 @@ def tensors(model: ModelFindings) -> Table:
          number(pictures.entropy(t.codes)) if t.codes is not None else "–",
          number(t.steps.median) if t.steps else "–"]
         for t in model.tensors
-    ]  # fmt: skip
+    ]
     headings = ["tensor", "shape", "type", "in the base", "size", "bits per weight",
                 f"error as {model.trial}" if model.trial else "error", "rms", "entropy, bits",
-                "median step"]  # fmt: skip
+                "median step"]
     return Table("Every tensor, in the order of the file", headings, rows, numbers=(4, 5, 6, 7, 8, 9))
 
 

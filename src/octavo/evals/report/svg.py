@@ -36,7 +36,7 @@ STYLE: dict[str, Any] = {
     "axes.spines.right": False, "axes.facecolor": "none", "figure.facecolor": "none", "savefig.facecolor": "none",
     "axes.unicode_minus": True, "xtick.major.size": 3.0, "ytick.major.size": 3.0,
     "axes.formatter.use_mathtext": False, "axes.formatter.useoffset": False,
-}  # fmt: skip
+}
 
 
 def require_matplotlib() -> None:

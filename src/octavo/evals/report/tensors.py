@@ -141,7 +141,7 @@ def _tensor(file: GGUFFile, info: TensorInfo, errors: Errors) -> TensorFindings:
     return TensorFindings(
         info.name, info.shape, info.type_name, info.nbytes, base_type, error_type, error, lost, power,
         sample.weights, sample.codes, sample.steps, bad,
-    )  # fmt: skip
+    )
 
 
 def trial_error(rows: QTensor, fmt: BlockFormat, threads: int | None) -> float | None:

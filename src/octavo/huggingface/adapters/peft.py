@@ -27,7 +27,7 @@ CHANGING = {
     "monteclora_config": "MonteCLoRA", "alora_invocation_tokens": "an activated LoRA (aLoRA)",
     "modules_to_save": "whole modules beside the LoRA", "trainable_token_indices": "single rows of embeddings",
     "layer_replication": "layers that occur several times", "lora_bias": "biases of a LoRA",
-}  # fmt: skip
+}
 """Words of the configuration under which an adapter is more, or something else, than W + B A, and what it is then."""
 OF_OTHER_BASES = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Beginnings of values of `init_lora_weights` with which training changes the model's own weights before it starts."""
@@ -127,7 +127,7 @@ def read_peft(path: str | os.PathLike[str]) -> PeftFolder:
         bool(config.get("use_rslora")), bool(config.get("ensure_weight_tying")),
         tuple(sorted(str(target) for target in listed if isinstance(target, str))), _parameters(config, file),
         base if isinstance(base, str) and base else None, config, SafetensorsFile.open(weights).tensors,
-    )  # fmt: skip
+    )
 
 
 def _require_lora(config: Mapping[str, Any], file: str) -> None:

@@ -290,7 +290,7 @@ def _as_converted(folder: PeftFolder, name: str, part: Factored, model: ModelSpe
         raise _fault(folder, part.name, "is multiplied by numbers that no GGUF file of the model has", allowed)
     if name == "output.weight" and architecture.unit_output is not usual["unit_output"].default and (
         config is None or architecture.unit_output(config) is not None
-    ):  # fmt: skip
+    ):
         raise _fault(folder, part.name, "is normalized in the model, which no sum goes through", "other modules")
     if name.endswith("position_embd.weight"):
         raise _fault(folder, part.name, "is of positions", "other modules")

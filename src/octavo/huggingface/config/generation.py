@@ -14,7 +14,7 @@ log = logging.getLogger("octavo")
 
 SAMPLING = {
     "temperature": "temp", "top_k": "top_k", "top_p": "top_p", "min_p": "min_p", "repetition_penalty": "penalty_repeat",
-}  # fmt: skip
+}
 """Values that a model recommends, and the ends of their keys under `general.sampling.`."""
 READ = frozenset({*SAMPLING, KEY, "do_sample"})
 HARMLESS = frozenset(
@@ -32,7 +32,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "renormalize_logits": (None, False),
     "early_stopping": (None, False), "num_beam_groups": (None, 1), "remove_invalid_values": (None, False),
     "token_healing": (None, False), "presence_penalty": (None, 0), "frequency_penalty": (None, 0),
-}  # fmt: skip
+}
 """Keys that change nothing with these values."""
 
 

@@ -65,7 +65,7 @@ READ: dict[str, dict[str, tuple[Any, ...]]] = {
         "module_output_name": (None, "sentence_embedding"),
     },
     SETTINGS: {"default_prompt_name": (), "model_type": (None, "SentenceTransformer"), "truncate_dim": (None,)},
-}  # fmt: skip
+}
 """Keys that are read, by file or kind of module, and the values that they may have; none for any."""
 TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
 """What `modality_config` may say of texts; what it says of others does nothing here."""
@@ -167,7 +167,7 @@ def _settings(path: str) -> None:
         prompt = prompts.get(name) if isinstance(prompts, dict) else None
         if prompt:
             log.warning("%s: default_prompt_name: the model wants %r before each text, which is for you to put there",
-                        path, str(prompt)[:200])  # fmt: skip
+                        path, str(prompt)[:200])
 
 
 def _values(path: str, kind: str) -> dict[str, Any]:

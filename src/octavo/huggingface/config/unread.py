@@ -48,12 +48,12 @@ CONFIG_HARMLESS = (
     "*_token_id", "*_token_ids", "*_token_index", "im_*_id", "vision_*", "audio_*", "image_*", "video_*", "mm_*",
     "projector_*", "multimodal_projector_*", "spatial_merge_size", "text_config",
     *generation.HARMLESS, "do_sample",
-)  # fmt: skip
+)
 """Keys of config.json that say nothing of which numbers come; * stands for anything."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     **generation.NEUTRAL, "temperature": (1,), "top_k": (50,), "top_p": (1,), "repetition_penalty": (1,),
     "partial_rotary_factor": (1,), "decoder_sparse_step": (1,), "topk_method": ("noaux_tc",),
-}  # fmt: skip
+}
 """Keys that change nothing with these values, which older files have in config.json."""
 BESIDE = {
     "rope_parameters": ("rope_scaling", "rope_theta"),
@@ -91,7 +91,7 @@ OF_EXPERTS = (
 TOKENIZER_READ = (
     "added_tokens_decoder", "chat_template", "model_max_length", "add_bos_token", "add_eos_token", *MORE,
     *(f"{role}_token" for role in ROLES),
-)  # fmt: skip
+)
 TOKENIZER_HARMLESS = (
     "unsloth_*",
     "tokenizer_class", "processor_class", "auto_map", "name_or_path", "model_input_names", "is_local",
@@ -104,7 +104,7 @@ TOKENIZER_HARMLESS = (
     "padding_side", "padding", "pad_to_multiple_of", "pad_token_type_id", "truncation", "truncation_side", "max_length",
     "stride", "truncation_strategy", "clean_up_tokenization_spaces", "spaces_between_special_tokens",
     "use_default_system_prompt", "response_schema", "return_token_type_ids", "*_token", "*_tokens",
-)  # fmt: skip
+)
 """Keys of tokenizer_config.json and special_tokens_map.json that change no token of a text."""
 
 
@@ -121,7 +121,7 @@ def log_unread_keys(checkpoint: Checkpoint, whole: Config, config: Config, *, ex
     said = {key: value for key, value in left.items() if key not in read}
     for key in left.keys() - said.keys():
         said |= {found.place: found.value for found in unread_inside(left[key])
-                 if not known(found.key) and not _says_nothing(found, config.read)}  # fmt: skip
+                 if not known(found.key) and not _says_nothing(found, config.read)}
     _log(whole.file, said, ())
     for name in (TOKENIZER, MAP):
         _log(checkpoint.path(name), checkpoint.json(name) or {}, (*TOKENIZER_READ, *TOKENIZER_HARMLESS))

@@ -17,7 +17,7 @@ TEXT = "language_model."
 OTHERS = (
     "vision_tower.", "vision_model.", "vision_embedder.", "multi_modal_projector.", "visual.", "audio_tower.",
     "embed_vision.", "embed_audio.", "vit_large_projector.", "vit.", "mlp_AR.", "projector.",
-)  # fmt: skip
+)
 """What names of the other parts' tensors begin with, perhaps after "model."."""
 
 
@@ -38,7 +38,7 @@ class Wrapper:
 GEMMA3 = {
     "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "max_position_embeddings": 131072,
-}  # fmt: skip
+}
 WRAPPERS = {
     "Gemma3ForConditionalGeneration": Wrapper({"gemma3_text": "Gemma3ForCausalLM"}, GEMMA3),
     "Gemma3nForConditionalGeneration": Wrapper({"gemma3n_text": "Gemma3nForCausalLM"}),
@@ -59,7 +59,7 @@ WRAPPERS = {
     "HunYuanVLForConditionalGeneration": Wrapper({"hunyuan_vl_text": "HunYuanVLForConditionalGeneration"}, flat=True),
     "PaddleOCRVLForConditionalGeneration": Wrapper(
         {"paddleocr_vl_text": "PaddleOCRVLForConditionalGeneration"}, flat=True),
-}  # fmt: skip
+}
 """By the class that config.json names under `architectures`."""
 
 
@@ -86,7 +86,7 @@ def text_part(checkpoint: Checkpoint, config: Config) -> Config:
     outer = {
         key: value for key, value in config.values.items()
         if not key.endswith("_config") or key.startswith("q") or key in wrapper.kept
-    }  # fmt: skip
+    }
     values = {**wrapper.defaults, **outer, **text, "architectures": [wrapper.texts[str(kind)]]}
     values["tie_word_embeddings"] = _is_tied(checkpoint, [config.values, text])
     return config.replaced(values)

@@ -92,7 +92,7 @@ def _is_of(module: str, name: str) -> bool:
 
 def _rows(
     module: Module, n: int, k: int, codes: Callable[[], AnyArray], number: Callable[[], F32]
-) -> list[LazyTensor]:  # fmt: skip
+) -> list[LazyTensor]:
     """The weight [n, k] of codes from 0 to 2, and their number [1].
 
     Where blocks of TQ2_0 make a row up, the number goes beside them, otherwise it is that of each group.

@@ -23,12 +23,12 @@ MICRO = 32
 KEYS = (
     "quant_method", "config_groups", "ignore", "format", "kv_cache_scheme", "quantization_status", "version",
     "global_compression_ratio", "sparsity_config", "transform_config", "compression_ratio",
-)  # fmt: skip
+)
 GROUP_KEYS = ("targets", "weights", "input_activations", "output_activations", "format")
 ARGUMENTS = (
     "num_bits", "type", "symmetric", "strategy", "group_size", "block_structure", "dynamic", "actorder", "scale_dtype",
     "zp_dtype", "observer", "observer_kwargs", "scale_calculation",
-)  # fmt: skip
+)
 """Keys of weights, of activations, and of the cache."""
 STRATEGIES = {"int": ("channel", "group", "tensor"), "float": ("channel", "tensor", "block", "group", "tensor_group")}
 _INT8, _FP8 = {"num_bits": 8, "type": "int"}, {"num_bits": 8, "type": "float"}
@@ -56,7 +56,7 @@ PRESETS: dict[str, tuple[dict[str, Any], dict[str, Any] | None]] = {
     "MXFP4": (_MX, {**_MX, "dynamic": True}),
     "MXFP8A16": (_MX8, None),
     "MXFP8": (_MX8, {**_MX8, "dynamic": True}),
-}  # fmt: skip
+}
 """Groups that are named instead of described: the arguments of weights and of activations."""
 
 Read = Callable[[Module, Arguments], list[LazyTensor]]

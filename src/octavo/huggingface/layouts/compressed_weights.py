@@ -191,7 +191,7 @@ def _order(module: Module, a: Arguments, k: int) -> AnyArray | None:
 
 def _groups(
     module: Module, a: Arguments, n: int, k: int, load: Callable[[], Part], order: AnyArray | None
-) -> list[LazyTensor]:  # fmt: skip
+) -> list[LazyTensor]:
     """Rows of groups, for activations of any kind."""
     group = a.group or k
     scale = _scale(module, a, n, k)

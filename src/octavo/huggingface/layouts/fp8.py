@@ -18,7 +18,7 @@ from octavo.io.gguf import LazyTensor
 USED = (
     "quant_method", "fmt", "activation_scheme", "weight_block_size", "modules_to_not_convert", "ignored_layers",
     "scale_fmt",
-)  # fmt: skip
+)
 OF_THE_WRITER = ("dequantize", "kv_cache_scheme", "is_checkpoint_fp8_serialized", "quantization_type")
 SCALES = ("weight_scale_inv", "weight_scale")
 INPUT_SCALES = ("input_scale", "activation_scale")

@@ -40,7 +40,7 @@ WORDS = {"int32": "I32", "int16": "I16", "int8": "I8"}
 USED = (
     "quant_method", "method", "bits", "group_size", "sym", "checkpoint_format", "format", "pack_dtype", "dynamic",
     "desc_act",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class _Weight:
                 found = sorted(set(np.unique(stored).tolist()))[:4]
                 problem = f"has zero points {', '.join(map(str, found))} in a symmetric checkpoint"
                 raise ModelError(problem, file=self.zeros.file, field=f"tensor {shown(self.zeros.name)}",
-                                 allowed=f"all {middle - 1} (gptq) or all {middle} (gptq_v2)")  # fmt: skip
+                                 allowed=f"all {middle - 1} (gptq) or all {middle} (gptq_v2)")
             return stored
         if self.kind.format in ("gptq_v2", PLANAR):
             return self._codes(words)

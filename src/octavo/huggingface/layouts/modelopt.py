@@ -62,7 +62,7 @@ class ModelOpt:
         settings.one_of("kv_cache_quant_algo", (None, "FP8", NVFP4), None)
         if not has_cache_scales(settings):
             log.warning("%s: caches of NVFP4 are not known here; what the folder has for them is left out",
-                        settings.config.file)  # fmt: skip
+                        settings.config.file)
         self._plain = settings.strings("exclude_modules") + settings.strings("ignore")
 
     def read(self, module: Module) -> list[LazyTensor]:

@@ -39,5 +39,5 @@ def _experts(module: Module, stem: str) -> LazyTensor:
     e, n, groups = scales.shape
     codes, exponents = replace(blocks, shape=(e * n, groups * 16)), replace(scales, shape=(e * n, groups))
     rows = mxfp4(Module(module.folder, module.name, {stem + BLOCKS: codes, stem + SCALES: exponents}), stem + BLOCKS,
-                 stem + SCALES)  # fmt: skip
+                 stem + SCALES)
     return as_experts(rows, f"{module.name}.{stem}", e)

@@ -20,11 +20,11 @@ from octavo.io.gguf import LazyTensor
 USED = (
     "quant_method", "method", "wbits", "bits", "group_size", "sym", "desc_act", "format", "checkpoint_format",
     "quant_format",
-)  # fmt: skip
+)
 OF_THE_WRITER = (
     "damp_percent", "damp_auto_increment", "static_groups", "true_sequential", "lm_head", "meta", "pack_dtype", "mse",
     "dynamic", "rotation", "act_group_aware",
-)  # fmt: skip
+)
 
 
 class Qqq:

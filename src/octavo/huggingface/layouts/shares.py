@@ -11,7 +11,7 @@ JOINED = {
         "linear_num_value_heads linear_value_head_dim",
     ),
     "gate_up_proj": ("", ""),
-}  # fmt: skip
+}
 """By the last part of a module's name: what each matrix' rows are proportional to, numbers of config.json."""
 
 

@@ -7,7 +7,7 @@ AUTO_ROUND = (
     "enable_minmax_tuning", "enable_norm_bias_tuning", "enable_quanted_input", "gradient_accumulate_steps", "iters",
     "low_gpu_mem_usage", "lr", "minmax_lr", "model_free", "nsamples", "provider", "quant_block_list", "scale_dtype",
     "seqlen", "static_attention_granularity", "static_kv_granularity", "to_quant_block_names",
-)  # fmt: skip
+)
 """AutoRound's, which are in the configurations of GPTQ and AWQ too that it writes."""
 GPTQ = (
     "act_group_aware", "cache_block_outputs", "damp_auto_increment", "damp_percent", "disable_exllama",
@@ -15,10 +15,10 @@ GPTQ = (
     "model_name_or_path", "model_seqlen", "module_name_preceding_first_block", "modules_in_block_to_quantize", "mse",
     "offload_to_disk", "pad_token_id", "quantizer", "static_groups", "tokenizer", "true_sequential", "use_cuda_fp16",
     "use_exllama", "version",
-)  # fmt: skip
+)
 """AutoGPTQ's and GPTQModel's."""
 AWQ = (
     "checkpoint_format", "do_fuse", "exllama_config", "fuse_max_seq_len", "lm_head", "meta", "modules_to_fuse",
     "pack_dtype", "sym",
-)  # fmt: skip
+)
 """AutoAWQ's and GPTQModel's, which has `sym` beside `zero_point`, its opposite."""

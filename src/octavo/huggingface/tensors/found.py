@@ -34,7 +34,7 @@ class Found:
 def find(
     tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], modules: Mapping[str, str],
     outer: Mapping[str, str],
-) -> Found:  # fmt: skip
+) -> Found:
     """A checkpoint's tensors, by its own names, where `modules` of layers and `outer` say that they belong."""
     found = Found()
     in_layer = re.compile(re.escape(architecture.layer) + _NUMBER)

@@ -260,7 +260,7 @@ def _shifted(tensor: LazyTensor, shift: float) -> LazyTensor:
     return LazyTensor(
         tensor.name, plain, tensor.shape,
         lambda: quantize_reference(dequantize(tensor.load()) + np.float32(shift), plain, tensor.name),
-    )  # fmt: skip
+    )
 
 
 def _without_rows(tensor: LazyTensor, count: int) -> LazyTensor:
@@ -271,7 +271,7 @@ def _without_rows(tensor: LazyTensor, count: int) -> LazyTensor:
     return LazyTensor(
         tensor.name, tensor.format, shape,
         lambda: QTensor(tensor.format, shape, np.ascontiguousarray(tensor.load().data[count:]), tensor.name),
-    )  # fmt: skip
+    )
 
 
 def _constant(name: str, values: F32) -> LazyTensor:

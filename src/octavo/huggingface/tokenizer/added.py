@@ -105,7 +105,7 @@ def _older(checkpoint: Checkpoint, config: Mapping[str, Any]) -> Iterator[AddedT
         yield replace(
             read_added({"content": text}, number, checkpoint.path(OLDER), text[:40]),
             special=text in special, normalized=text not in special,
-        )  # fmt: skip
+        )
 
 
 def roles(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -19,14 +19,14 @@ NONE: Allowed = {}
 _LEVEL: Allowed = {"add_prefix_space": (), "trim_offsets": (), "use_regex": ()}
 _META: Allowed = {
     "replacement": (SPACE,), "add_prefix_space": (), "prepend_scheme": (), "split": (), "str_rep": (SPACE,)
-}  # fmt: skip
+}
 _AROUND: Allowed = {"sep": (), "cls": (), "trim_offsets": (), "add_prefix_space": ()}
 _BERT: Allowed = {"clean_text": (), "handle_chinese_chars": (), "strip_accents": (), "lowercase": ()}
 
 TOP: Allowed = {
     "version": ("1.0",), "truncation": (), "padding": (), "added_tokens": (), "normalizer": (), "pre_tokenizer": (),
     "post_processor": (), "decoder": (), "model": (),
-}  # fmt: skip
+}
 MODELS: Mapping[str, Allowed] = {
     "BPE": {
         "dropout": (None, 0), "continuing_subword_prefix": (None, ""), "end_of_word_suffix": (None, ""),
@@ -34,7 +34,7 @@ MODELS: Mapping[str, Allowed] = {
     },
     "WordPiece": {"unk_token": (), "continuing_subword_prefix": (), "max_input_chars_per_word": (), "vocab": ()},
     "Unigram": {"unk_id": (), "vocab": (), "byte_fallback": ()},
-}  # fmt: skip
+}
 SPACES: tuple[Any, ...] = ({"String": " "}, {"Regex": " {2,}"})
 """What normalizers replace: spaces, and runs of them."""
 STEPS: Mapping[str, Mapping[str, Allowed]] = {
@@ -57,7 +57,7 @@ STEPS: Mapping[str, Mapping[str, Allowed]] = {
         "Replace": {"pattern": ({"String": SPACE},), "content": (" ",)},
         "Strip": {"content": (" ",), "start": (0, 1), "stop": (0,)}, "WordPiece": {"prefix": ("##",), "cleanup": ()},
     },
-}  # fmt: skip
+}
 """Steps by part, and their keys."""
 _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")
 

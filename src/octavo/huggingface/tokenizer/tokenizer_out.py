@@ -17,7 +17,7 @@ from octavo.text.vocab import SPACE, read_vocab
 
 MERGES, SCORES, TYPES, TEMPLATE = (
     "tokenizer.ggml.merges", "tokenizer.ggml.scores", "tokenizer.ggml.token_type", "tokenizer.chat_template",
-)  # fmt: skip
+)
 
 
 def tokenizer_files(file: GGUFFile) -> dict[str, dict[str, Any]]:

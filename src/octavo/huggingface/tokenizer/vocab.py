@@ -158,7 +158,7 @@ def _from_lines(checkpoint: Checkpoint, n_vocab: int, own: Vocabulary) -> dict[s
         "tokenizer.ggml.model": "plamo2", "tokenizer.ggml.add_space_prefix": False,
         **({} if cut_first == own.breaks else {"tokenizer.ggml.pre": BREAKING if cut_first else WHOLE}),
         **({} if end is None else {"tokenizer.ggml.eot_token_id": end}),
-    }  # fmt: skip
+    }
 
 
 def _from_world(checkpoint: Checkpoint, n_vocab: int) -> dict[str, Any]:
@@ -214,7 +214,7 @@ def _from_sentencepiece(
 def _spm_keys(pieces: list[Piece], adds_space: bool) -> dict[str, Any]:
     return {
         "tokenizer.ggml.model": "llama", **_scored_keys(pieces), "tokenizer.ggml.add_space_prefix": adds_space
-    }  # fmt: skip
+    }
 
 
 def _scored_keys(pieces: list[Piece]) -> dict[str, Any]:

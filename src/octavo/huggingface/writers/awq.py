@@ -20,7 +20,7 @@ def quantization_config(scheme: CheckpointScheme, ignored: list[str]) -> dict[st
     return {
         "quant_method": "awq", "bits": scheme.bits, "group_size": scheme.group, "zero_point": True, "version": "gemm",
         "modules_to_not_convert": ignored,
-    }  # fmt: skip
+    }
 
 
 def module_heads(name: str, scheme: CheckpointScheme, shape: tuple[int, ...]) -> list[TensorHead]:

@@ -78,14 +78,14 @@ def quantization_config(scheme: CheckpointScheme, ignored: list[str]) -> dict[st
         "num_bits": 8, "type": scheme.kind, "strategy": "group" if scheme.square else "token",
         "group_size": GROUP if scheme.square else None, "symmetric": True, "dynamic": True, "actorder": None,
         "observer": None,
-    }  # fmt: skip
+    }
     if scheme.static:
         tokens |= {"strategy": "tensor", "dynamic": False, "observer": "minmax"}
     group = {
         "targets": ["Linear"], "weights": weights, "input_activations": tokens if scheme.tokens else None,
         "output_activations": None, "format": scheme.layouts[0],
-    }  # fmt: skip
+    }
     return {
         "quant_method": "compressed-tensors", "format": scheme.layouts[0], "quantization_status": "compressed",
         "config_groups": {"group_0": group}, "ignore": ignored, "kv_cache_scheme": None,
-    }  # fmt: skip
+    }

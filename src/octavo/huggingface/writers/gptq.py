@@ -27,7 +27,7 @@ def quantization_config(scheme: CheckpointScheme, ignored: list[str]) -> dict[st
         "quant_method": "gptq", "bits": scheme.bits, "group_size": scheme.group or -1, "sym": True, "desc_act": False,
         "checkpoint_format": "gptq", "pack_dtype": "int32", "lm_head": False,
         **({"dynamic": routers} if routers else {}),
-    }  # fmt: skip
+    }
 
 
 def module_heads(name: str, scheme: CheckpointScheme, shape: tuple[int, ...]) -> list[TensorHead]:

@@ -61,7 +61,7 @@ def _rows(*names: str) -> dict[str, str]:
 def _writer(name: str, rows: dict[str, str], multiple: int, module: Any) -> Writer:
     return Writer(
         name, rows, multiple, module.quantization_config, module.module_heads, module.module_arrays
-    )  # fmt: skip
+    )
 
 
 WRITERS = {

@@ -30,7 +30,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def fetch(
     url: str, headers: Mapping[str, str], entry: RepoFile, blob: str, partial: str, refused: Callable[[Any], None],
     patience: Patience, show: Show,
-) -> int:  # fmt: skip
+) -> int:
     """Bring a file from `url` to `blob`, by way of `partial`, which keeps what is there when it is interrupted.
 
     `refused` is told of each response that is an error, and returns if it is to be asked again; `show` is told of the

@@ -138,7 +138,7 @@ def _remove_variant(
     paths = {
         os.path.join(r.snapshot_path, *entry.name.split("/")) for r in revisions
         for v in models[r.commit_hash] if v.label == chosen.label for entry in v.files
-    }  # fmt: skip
+    }
     chosen_at = {r.commit_hash for r in revisions}
     left = [v for commit, there in models.items() for v in there if v.label != chosen.label or commit not in chosen_at]
     if not left and not _partial(repo):

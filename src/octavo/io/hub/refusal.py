@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
 _NAMES = {408: "is too slow", 429: "gets too many requests", 500: "has failed", 502: "is not reached",
-          503: "is busy", 504: "is not reached in time"}  # fmt: skip
+          503: "is busy", 504: "is not reached in time"}
 _SEARCHED = 50
 
 

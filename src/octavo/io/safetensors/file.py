@@ -26,14 +26,14 @@ WANTED = "a safetensors file"
 ITEM_BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
     "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "C64": 8,
-}  # fmt: skip
+}
 """Bytes of a value by the dtype's name."""
 FLOATS = ("F32", "F16", "BF16", "F64")
 """Dtypes that are formats of the table too."""
 NUMPY = {
     "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U64": "<u8", "U32": "<u4", "U16": "<u2", "U8": "u1",
     "F8_E4M3": "u1", "F8_E5M2": "u1", "F8_E8M0": "u1",
-}  # fmt: skip
+}
 """Types of arrays by the dtype's name; 8-bit floats as their bytes."""
 
 

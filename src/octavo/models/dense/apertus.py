@@ -70,4 +70,4 @@ ARCH = Architecture(
     ropes=("default", "linear", "llama3"),
     activation="xielu",
     writable=False,
-)  # fmt: skip
+)

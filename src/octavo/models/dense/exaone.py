@@ -37,4 +37,4 @@ ARCH = Architecture(
     },
     ropes=("default", "linear", "yarn", "llama3"),
     writable=False,
-)  # fmt: skip
+)

@@ -99,7 +99,7 @@ def _block(hp: Gemma3n, layer: int) -> Tensors:
         "laurel_post_norm.weight": width, "altup_router_norm.weight": width, "altup_correct_scale.weight": width,
         "altup_router.weight": matrix(n, hp.n_embd),
         **{f"altup_{name}.weight": matrix(rows, n) for name, rows in coefs.items()},
-    }  # fmt: skip
+    }
 
 
 def build(g: GraphBuilder, hp: Gemma3n, w: Weights) -> Node:
@@ -175,7 +175,7 @@ def config_keys(config: Config) -> Keys:
         STREAMS: config.size("altup_num_inputs", MOST_STREAMS, 4), SPREADS: _kept(config, n),
         per_layer.LENGTH: config.size("hidden_size_per_layer_input", LIMITS["embedding_length"], 256),
         "final_logit_softcapping": config.real("final_logit_softcapping", 30.0),
-    }  # fmt: skip
+    }
     return keys
 
 
@@ -237,4 +237,4 @@ ARCH = Architecture(
     activation="gelu_pytorch_tanh",
     tied=True,
     writable=False,
-)  # fmt: skip
+)

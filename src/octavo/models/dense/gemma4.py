@@ -178,7 +178,7 @@ def config_keys(config: Config) -> Keys:
         FF: [ff] * (n - readers) + [wider * ff] * readers,
         PATTERN: windowed, READERS: readers,
         per_layer.LENGTH: config.count("hidden_size_per_layer_input", LIMITS["embedding_length"]),
-    }  # fmt: skip
+    }
     keys["rope.freq_base_swa"] = _local_base(config)
     if config.values.get("final_logit_softcapping") is not None:
         keys["final_logit_softcapping"] = config.real("final_logit_softcapping")
@@ -237,4 +237,4 @@ ARCH = Architecture(
     activation="gelu_pytorch_tanh",
     tied=True,
     writable=False,
-)  # fmt: skip
+)

@@ -16,7 +16,7 @@ from octavo.models.shared.weights import Tensors, Weights, matrix, vector, with_
 def tensors(hp: Hyperparams) -> Tensors:
     feed_forward = with_scales({
         "ffn_up.weight": matrix(2 * hp.n_ff, hp.n_embd), "ffn_down.weight": matrix(hp.n_embd, hp.n_ff),
-    })  # fmt: skip
+    })
     norms = {f"{part}_norm.weight": vector(hp.n_embd) for part in ("post_attention", "ffn", "post_ffw")}
     return layers.model_tensors(hp, layers.attention_tensors(hp) | feed_forward | norms)
 
@@ -48,4 +48,4 @@ ARCH = Architecture(
     ropes=("default",),
     reordered=False,
     writable=False,
-)  # fmt: skip
+)

@@ -44,7 +44,7 @@ def config_keys(config: Config) -> Keys:
         "attention.head_count_kv": config.size("num_attention_heads", LIMITS["attention.head_count"]),
         "feed_forward_length": config.size("intermediate_size", LIMITS["feed_forward_length"], 4 * width),
         "rope.freq_base": None, "rope.dimension_count": None,
-    }  # fmt: skip
+    }
 
 
 def remade(name: str, tensor: LazyTensor, hp: Hyperparams) -> LazyTensor:
@@ -79,4 +79,4 @@ ARCH = Architecture(
     activation="gelu_new",
     tied=True,
     writable=False,
-)  # fmt: skip
+)

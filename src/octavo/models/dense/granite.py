@@ -80,7 +80,7 @@ def feed_forward(g: GraphBuilder, hp: Granite, b: Weights, x: Node) -> Node:
 def config_keys(config: Config) -> Keys:
     """The four numbers, each 1 where config.json does not say."""
     words = {"attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
-             "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"}  # fmt: skip
+             "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"}
     return {field: config.real(word, 1.0) for word, field in words.items()}
 
 

@@ -14,7 +14,7 @@ from octavo.models.shared.weights import Tensors, Weights
 
 NAMES = names.NORMS | names.ATTENTION | {
     "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
-}  # fmt: skip
+}
 STRETCHED = {1000.0: 1 << 18}
 """Tokens of context that a rope's `alpha` makes of 32,768, which config.json says as before."""
 
@@ -63,7 +63,7 @@ def config_keys(config: Config) -> Keys:
     return {
         "rope.freq_base": theta * alpha ** (d / max(1, d - 2)),
         "context_length": max(context, STRETCHED.get(alpha, 1)) if context == 1 << 15 else context,
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(

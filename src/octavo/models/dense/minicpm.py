@@ -39,7 +39,7 @@ def config_keys(config: Config) -> Keys:
     config.only({"sparse_config": None})
     experts = config.count("num_experts", LIMITS["expert_count"])
     n, width = (config.size(word, LIMITS[field]) for word, field in (
-        ("num_hidden_layers", "block_count"), ("hidden_size", "embedding_length")))  # fmt: skip
+        ("num_hidden_layers", "block_count"), ("hidden_size", "embedding_length")))
     return (expert_keys(config, "num_experts") if experts else {}) | {
         "embedding_scale": config.real("scale_emb", 1.0),
         "residual_scale": config.real("scale_depth", 1.0) / math.sqrt(n),

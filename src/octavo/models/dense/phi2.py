@@ -70,4 +70,4 @@ ARCH = Architecture(
     ropes=("default", "linear"),
     activation="gelu_new",
     writable=False,
-)  # fmt: skip
+)

@@ -72,4 +72,4 @@ ARCH = Architecture(
     },
     ropes=("default", "longrope"),
     writable=False,
-)  # fmt: skip
+)

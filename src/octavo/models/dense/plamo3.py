@@ -36,7 +36,7 @@ NAMES = {
     "pre_mixer_norm": "attn_norm", "post_mixer_norm.weight": MIXED, "pre_mlp_norm": "ffn_norm",
     "post_mlp_norm.weight": FED, "mixer.qkv_proj": "attn_qkv", "mixer.o_proj": "attn_output",
     "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-}  # fmt: skip
+}
 WHY_UNWRITTEN = "norms of its folders have other weights than those of GGUF files"
 PLAIN = {"linear_type": "normal", "image_token_id": None, "fp8_accum_dtype": None}
 """Keys of config.json that have no computation here with other values: pictures, and matrices of another type."""
@@ -125,7 +125,7 @@ def usual_config(config: Config) -> Config:
         values["rope_parameters"] = {
             "rope_type": "yarn", "rope_theta": values["rope_theta"], "factor": factor, "truncate": False,
             "original_max_position_embeddings": values.get("initial_context_length"),
-        }  # fmt: skip
+        }
     return config.replaced(values)
 
 

@@ -41,4 +41,4 @@ ARCH = Architecture(
         "attention_bias": ("attn_q", "attn_k", "attn_v"), "attention_out_bias": ("attn_output",),
         "mlp_bias": ("ffn_gate", "ffn_up", "ffn_down"),
     },
-)  # fmt: skip
+)

@@ -90,4 +90,4 @@ ARCH = Architecture(
     tied=True,
     encoder=True,
     writable=False,
-)  # fmt: skip
+)

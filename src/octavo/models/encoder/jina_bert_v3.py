@@ -19,10 +19,10 @@ STORED = ".parametrizations.weight.original"
 """What the name of a weight ends in that has adapters beside it."""
 WEIGHTS = {
     "mixer.Wqkv": "attn_qkv", "mixer.out_proj": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-}  # fmt: skip
+}
 EMBEDDINGS = {
     "embeddings.word_embeddings": "token_embd.weight", "embeddings.token_type_embeddings": "token_types.weight",
-}  # fmt: skip
+}
 
 
 def tensors(hp: bert.Bert) -> Tensors:
@@ -85,4 +85,4 @@ ARCH = Architecture(
     tied=True,
     encoder=True,
     writable=False,
-)  # fmt: skip
+)

@@ -55,7 +55,7 @@ def tensors(hp: ModernBert) -> Tensors:
         "attn_output.weight": matrix(hp.n_embd, hp.n_head * hp.head_dim),
         "ffn_up.weight": matrix(2 * hp.n_ff, hp.n_embd),
         "ffn_down.weight": matrix(hp.n_embd, hp.n_ff),
-    })  # fmt: skip
+    })
     head = {"cls.weight": Expected((hp.n_embd, hp.n_embd), optional=True)} | layers.classifier_tensors(hp)
     head |= {"cls.norm.weight": vector(hp.n_embd, optional=True), "cls.output.bias": vector(hp.n_labels, optional=True)}
     blocks = {f"blk.{i}.{name}": want for i in range(hp.n_layer) for name, want in products.items()}
@@ -155,4 +155,4 @@ ARCH = Architecture(
     tied=True,
     encoder=True,
     writable=False,
-)  # fmt: skip
+)

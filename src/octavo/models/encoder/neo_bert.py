@@ -28,7 +28,7 @@ def tensors(hp: Hyperparams) -> Tensors:
         "attn_output.weight": matrix(hp.n_embd, hp.n_head * hp.head_dim),
         "ffn_up.weight": matrix(2 * hp.n_ff, hp.n_embd),
         "ffn_down.weight": matrix(hp.n_embd, hp.n_ff),
-    })  # fmt: skip
+    })
     block = products | {f"{name}.weight": vector(hp.n_embd) for name in ("attn_norm", "ffn_norm")}
     outer = {"token_embd.weight": matrix(hp.n_vocab, hp.n_embd), "enc.output_norm.weight": vector(hp.n_embd)}
     return outer | {f"blk.{i}.{name}": want for i in range(hp.n_layer) for name, want in block.items()}
@@ -57,7 +57,7 @@ def config_keys(config: Config) -> Keys:
         CAUSAL: False, RMS_EPS: config.real("norm_eps", 1e-6), "pooling_type": 2,
         "context_length": config.size("max_length", LIMITS["context_length"], 1024),
         "feed_forward_length": -(-width // ROUNDED) * ROUNDED,
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -79,4 +79,4 @@ ARCH = Architecture(
     tied=True,
     encoder=True,
     writable=False,
-)  # fmt: skip
+)

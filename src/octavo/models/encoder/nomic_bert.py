@@ -17,7 +17,7 @@ FIXED = {
     "prenorm": False, "qkv_proj_bias": False, "mlp_fc1_bias": False, "mlp_fc2_bias": False, "moe_every_n_layers": 0,
     "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "causal": False,
     "rotary_scaling_factor": None,
-}  # fmt: skip
+}
 """Words of config.json that have no computation here with other values."""
 TRAINED = 2048
 """Positions that the published models were trained for, whatever more their configurations say."""
@@ -27,7 +27,7 @@ def tensors(hp: bert.Bert) -> Tensors:
     block = with_scales({
         "attn_qkv.weight": matrix((hp.n_head + 2 * hp.n_head_kv) * hp.head_dim, hp.n_embd),
         "attn_output.weight": matrix(hp.n_embd, hp.n_head * hp.head_dim),
-    })  # fmt: skip
+    })
     block |= {name: want for name, want in layers.ffn_tensors(hp).items() if not name.startswith("ffn_norm")}
     block |= {f"{name}.{part}": vector(hp.n_embd) for name in bert.NORMS for part in ("weight", "bias")}
     return bert.outer_tensors(hp, positions=False) | {
@@ -108,4 +108,4 @@ ARCH = Architecture(
     tied=True,
     encoder=True,
     writable=False,
-)  # fmt: skip
+)

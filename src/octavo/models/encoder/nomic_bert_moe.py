@@ -21,7 +21,7 @@ TRAINED = 512
 FIXED = {key: value for key, value in nomic_bert.FIXED.items() if "bias" not in key and key != STEP} | {
     "activation_function": "gelu", "moe_normalize_expert_weights": False, "expert_choice_router": False,
     "num_shared_experts": 0, "ffn_div": 1,
-}  # fmt: skip
+}
 """Words of config.json that have no computation here with other values."""
 
 
@@ -50,7 +50,7 @@ def tensors(hp: NomicBertMoe) -> Tensors:
     experts |= with_scales({
         "ffn_up_exps.weight": Expected((hp.n_expert, hp.n_ff_expert, hp.n_embd)),
         "ffn_down_exps.weight": Expected((hp.n_expert, hp.n_embd, hp.n_ff_expert)),
-    })  # fmt: skip
+    })
     blocks = [norms | attention | (experts if hp.has_experts(i) else dense) for i in range(hp.n_layer)]
     return bert.outer_tensors(hp, positions=False) | {
         f"blk.{i}.{name}": want for i, block in enumerate(blocks) for name, want in block.items()
@@ -111,4 +111,4 @@ ARCH = Architecture(
     tied=True,
     encoder=True,
     writable=False,
-)  # fmt: skip
+)

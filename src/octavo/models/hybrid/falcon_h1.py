@@ -92,7 +92,7 @@ def factors(config: Config) -> Mapping[str, float | F32]:
         "ssm_in.weight": (rows * number("ssm_in_multiplier")).astype(np.float32),
         "ssm_out.weight": number("ssm_out_multiplier"),
         "ffn_gate.weight": gate, "ffn_gate.bias": gate, "ffn_down.weight": down, "ffn_down.bias": down,
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -114,4 +114,4 @@ ARCH = Architecture(
     factors=factors,
     ropes=("default", "linear", "yarn", "llama3"),
     writable=False,
-)  # fmt: skip
+)

@@ -19,7 +19,7 @@ KV_HEADS, WIDTH = "attention.head_count_kv", "feed_forward_length"
 WORDS = {
     "taps": "mamba_d_conv", "keys": "mamba_d_state", "heads": "mamba_n_heads", "scan_groups": "mamba_n_groups",
     "size": "mamba_d_head", "limit": "time_step_limit",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +88,7 @@ def config_keys(config: Config) -> Keys:
     return granite.config_keys(config) | _scan_keys(config) | {
         KV_HEADS: [heads * (kind == "attend") for kind in found], ROPE: positions == "rope",
         SHARED_WIDTH: shared, WIDTH: shared,
-    }  # fmt: skip
+    }
 
 
 def _scan_keys(config: Config) -> Keys:
@@ -107,7 +107,7 @@ EXPERTS = {
     "block_sparse_moe.output_linear": "ffn_down_exps", **names.stacked("block_sparse_moe"),
     **names.switch("block_sparse_moe.switch_mlp"),
     "shared_mlp.input_linear": names.SHARED_GATE_UP, "shared_mlp.output_linear": "ffn_down_shexp",
-}  # fmt: skip
+}
 
 ARCH = Architecture(
     name="granitehybrid",

@@ -50,7 +50,7 @@ def tensors(hp: Jamba) -> Tensors:
     experts = layers.moe_tensors(hp) if any(hp.routes) else {}
     return layers.model_tensors(
         hp, lambda i: (attention if hp.attends[i] else scan) | (experts if hp.routes[i] else dense)
-    )  # fmt: skip
+    )
 
 
 def build(g: GraphBuilder, hp: Jamba, w: Weights) -> Node:
@@ -79,7 +79,7 @@ def config_keys(config: Config) -> Keys:
     width = config.size("hidden_size", LIMITS["embedding_length"])
     return mamba.scan_keys(config, WORDS, width * config.size("mamba_expand", 64, 2)) | _expert_keys(config, n) | {
         KV_HEADS: [heads * attends for attends in _layers_of(config, "attn", n)]
-    }  # fmt: skip
+    }
 
 
 def _expert_keys(config: Config, n: int) -> Keys:
@@ -104,7 +104,7 @@ def _layers_of(config: Config, kind: str, n: int) -> list[bool]:
 FEED = "feed_forward"
 EXPERTS = {
     module: name for module, name in names.moe(FEED, "gate_proj", "up_proj", "down_proj").items() if name != ROUTER
-}  # fmt: skip
+}
 
 ARCH = Architecture(
     name="jamba",
@@ -125,4 +125,4 @@ ARCH = Architecture(
     },
     remade=mamba.remade,
     writable=False,
-)  # fmt: skip
+)

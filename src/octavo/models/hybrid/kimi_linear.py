@@ -31,7 +31,7 @@ KINDS = {"linear_attention": False, "full_attention": True}
 LISTS = {"kda_layers": False, "full_attn_layers": True}
 """The same of lists of layers in `linear_attn_config`, which count from 1."""
 WORDS = {"head_dim": "linear_head_dim", "num_heads": "linear_num_heads",
-         "short_conv_kernel_size": "linear_conv_kernel_dim"}  # fmt: skip
+         "short_conv_kernel_size": "linear_conv_kernel_dim"}
 """Keys of `linear_attn_config`, and those of config.json that say the same."""
 
 
@@ -69,7 +69,7 @@ def hparams(r: HyperparamReader) -> KimiLinear:
     return hp.extended(
         KimiLinear, **sizes, **routed.read(r, hp, SIGMOID, normalized=True), query_scale=1 / math.sqrt(sizes["key"]),
         attends=attends, taps=taps, size=size,
-    )  # fmt: skip
+    )
 
 
 def tensors(hp: KimiLinear) -> Tensors:
@@ -84,7 +84,7 @@ def delta_tensors(hp: KimiLinear) -> Tensors:
     rows = {
         "attn_q": hp.inner, "attn_k": hp.inner, "attn_v": hp.inner, "ssm_f_a": hp.size, "ssm_g_a": hp.size,
         "ssm_beta": hp.n_head,
-    }  # fmt: skip
+    }
     products = {f"{name}.weight": matrix(n, hp.n_embd) for name, n in rows.items()}
     products |= {f"ssm_{n}_b.weight": matrix(hp.inner, hp.size) for n in "fg"}
     products["attn_output.weight"] = matrix(hp.n_embd, hp.inner)
@@ -139,7 +139,7 @@ def config_keys(config: Config) -> Keys:
         KV_HEADS: [int(attends) for attends in _attends(config)],
         TAPS: config.size("linear_conv_kernel_dim", MOST_TAPS, 4),
         HEAD: config.size("linear_head_dim", LIMITS["attention.key_length"]),
-    }  # fmt: skip
+    }
 
 
 def usual_config(config: Config) -> Config:
@@ -195,20 +195,20 @@ def remade(name: str, tensor: LazyTensor, hp: KimiLinear) -> LazyTensor:
 EXPERTS = names.moe("block_sparse_moe", "w1", "w3", "w2") | {
     "block_sparse_moe.gate.e_score_correction_bias": "exp_probs_b.bias",
     **{f"block_sparse_moe.shared_experts.{n}_proj": f"ffn_{n}_shexp" for n in ("gate", "up", "down")},
-}  # fmt: skip
+}
 DELTA = {
     **{f"self_attn.{n}_conv1d": f"ssm_conv1d_{n}" for n in "qkv"},
     **{f"self_attn.{n}_{part}_proj": f"ssm_{n}_{part}" for n in "fg" for part in "ab"},
     "self_attn.b_proj": "ssm_beta", "self_attn.A_log": "ssm_a", "self_attn.dt_bias": "ssm_dt.bias",
     "self_attn.o_norm": "ssm_norm",
-}  # fmt: skip
+}
 RESAVED = {f"block_sparse_moe.{n}_proj": f"ffn_{n}" for n in ("gate", "up", "down")}
 """Dense layers as transformers writes them, which published folders have under `mlp`."""
 ALIASES = {
     "num_experts": "n_routed_experts", "num_experts_per_token": "num_experts_per_tok",
     "num_shared_experts": "n_shared_experts", "moe_renormalize": "norm_topk_prob", "num_expert_group": "n_group",
     "model_max_length": "max_position_embeddings",
-}  # fmt: skip
+}
 
 ARCH = Architecture(
     name="kimi-linear",

@@ -139,11 +139,11 @@ NAMES = {
     **{module: names.ATTENTION[module] for module in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")},
     "conv.in_proj": "shortconv.in_proj", "conv.conv": "shortconv.conv", "conv.out_proj": "shortconv.out_proj",
     "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down",
-}  # fmt: skip
+}
 OUTER = {
     "embed_tokens.weight": "token_embd.weight", "embedding_norm.weight": NORM,
     "lm_head.weight": "output.weight",
-}  # fmt: skip
+}
 WORDS = {"norm_eps": "rms_norm_eps", "block_ff_dim": "intermediate_size", "tie_embedding": "tie_word_embeddings"}
 
 ARCH = Architecture(

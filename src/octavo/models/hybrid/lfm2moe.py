@@ -41,7 +41,7 @@ def config_keys(config: Config) -> Keys:
     return lfm2.shared_keys(config) | expert_keys(config, "num_experts") | {
         N_DENSE: config.count("num_dense_layers", n), GATE: SIGMOID,
         "expert_feed_forward_length": config.size("moe_intermediate_size", LIMITS["expert_feed_forward_length"]),
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(

@@ -20,11 +20,11 @@ PATTERN, KINDS = "hybrid_override_pattern", "layers_block_type"
 LETTERS = {"M": SCAN, "*": ATTEND, "-": FEED, "E": EXPERTS}
 OF_KINDS = {
     "mamba": SCAN, "linear_attention": SCAN, "attention": ATTEND, "full_attention": ATTEND, "mlp": FEED, "moe": EXPERTS,
-}  # fmt: skip
+}
 WORDS = {
     "taps": "conv_kernel", "keys": "ssm_state_size", "heads": "mamba_num_heads", "scan_groups": "n_groups",
     "size": "mamba_head_dim", "limit": "time_step_limit",
-}  # fmt: skip
+}
 FIELDS = ssd.KEYS | {LAYER_NORM_EPS}
 """Some files say what norms add by the one key, and others by both."""
 FeedForward = Callable[[GraphBuilder, Weights, Node], Node]
@@ -114,7 +114,7 @@ def layer_keys(config: Config, kind: str, width: int) -> Keys:
     return ssd.config_keys(config, WORDS) | {
         "block_count": n, RMS_EPS: eps, LAYER_NORM_EPS: eps, KV_HEADS: [heads * (each == ATTEND) for each in found],
         WIDTH: [width * (each == kind) for each in found],
-    }  # fmt: skip
+    }
 
 
 NAMES = {"norm": "attn_norm", **ssd.names("mixer."), "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down"} | {
@@ -122,7 +122,7 @@ NAMES = {"norm": "attn_norm", **ssd.names("mixer."), "mixer.up_proj": "ffn_up", 
 }
 OUTER = {
     "embeddings.weight": "token_embd.weight", "norm_f.weight": "output_norm.weight", "lm_head.weight": "output.weight",
-}  # fmt: skip
+}
 OTHER_WORDS = {"layer_norm_epsilon": "rms_norm_eps", "attention_head_dim": "head_dim"}
 CLASS = "NemotronHForCausalLM"
 

@@ -74,7 +74,7 @@ def config_keys(config: Config) -> Keys:
     return nemotron_h.layer_keys(config, EXPERTS, width) | routed.choice_keys(config, SIGMOID, normalized=True) | {
         **routed.group_keys(config), **latent, N_SHARED: config.size("n_shared_experts", LIMITS["expert_count"], 1),
         SHARED_WIDTH: config.size("moe_shared_expert_intermediate_size", LIMITS[SHARED_WIDTH]),
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -98,4 +98,4 @@ ARCH = Architecture(
     key_aliases=OTHER_WORDS,
     remade=ssd.remade,
     writable=False,
-)  # fmt: skip
+)

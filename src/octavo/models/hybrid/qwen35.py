@@ -71,7 +71,7 @@ def remade(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
 NAMES = delta_net.NAMES | {
     "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
     "linear_attn.in_proj_a": "ssm_alpha", "linear_attn.in_proj_b": "ssm_beta",
-}  # fmt: skip
+}
 
 ARCH = Architecture(
     name="qwen35",

@@ -61,4 +61,4 @@ ARCH = Architecture(
     unused=("mtp.",),
     remade=remade,
     writable=False,
-)  # fmt: skip
+)

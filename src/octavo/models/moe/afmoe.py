@@ -64,7 +64,7 @@ def config_keys(config: Config) -> Keys:
         routed.N_DENSE: config.count("num_dense_layers", config.size("num_hidden_layers", LIMITS["block_count"])),
         routed.N_SHARED: config.count("num_shared_experts", LIMITS["expert_count"]), routed.GATE: SIGMOID,
         routed.SHARE_SCALE: config.real("route_scale", 1.0), routed.NORMALIZED: True,
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -80,4 +80,4 @@ ARCH = Architecture(
         "mlp.router.gate": "ffn_gate_inp", "mlp.expert_bias": "exp_probs_b.bias",
     },
     writable=False,
-)  # fmt: skip
+)

@@ -54,4 +54,4 @@ ARCH = Architecture(
     unit_output=lambda config: 0 if config.flag("norm_head", False) else None,
     reordered=False,
     writable=False,
-)  # fmt: skip
+)

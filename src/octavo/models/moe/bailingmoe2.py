@@ -40,7 +40,7 @@ def config_keys(config: Config) -> Keys:
     config.only_flags({
         "use_qkv_bias": False, "use_bias": False, "use_qk_norm": True, "norm_head": False, "use_rmsnorm": True,
         "moe_router_enable_expert_bias": True,
-    })  # fmt: skip
+    })
     keys = routed.config_keys(config, SIGMOID, normalized=True) | routed.group_keys(config)
     config.only({"moe_shared_expert_intermediate_size": keys[routed.N_SHARED] * keys["expert_feed_forward_length"]})
     return keys | rotary_keys(config, default=0.5) | nextn_keys(config)
@@ -66,4 +66,4 @@ ARCH = Architecture(
            "score_function": "scoring_func"},
     ropes=("default", "linear", "yarn"),
     writable=False,
-)  # fmt: skip
+)

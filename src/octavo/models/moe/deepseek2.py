@@ -48,7 +48,7 @@ def hparams(r: HyperparamReader) -> Deepseek2:
         Deepseek2, **sizes, **routed.read(r, hp, SOFTMAX), rope=rope, query_scale=scale,
         temperature=r.positive(TEMPERATURE) or 0.0,
         length=r.whole(LENGTH, 0, LIMITS["context_length"]) or hp.rope.n_ctx_original,
-    )  # fmt: skip
+    )
 
 
 def tensors(hp: Deepseek2) -> Tensors:

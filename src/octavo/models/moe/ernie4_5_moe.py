@@ -44,7 +44,7 @@ def config_keys(config: Config) -> Keys:
         "expert_count": experts, "expert_used_count": config.size("moe_k", experts), STEP: 1,
         "expert_feed_forward_length": width, routed.N_SHARED: shared, routed.SHARED_WIDTH: shared * width,
         routed.N_DENSE: config.count("moe_layer_start_index", n),
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(

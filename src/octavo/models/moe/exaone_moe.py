@@ -58,4 +58,4 @@ ARCH = Architecture(
     ropes=("default", "linear", "yarn", "llama3"),
     unused=("mtp.",),
     writable=False,
-)  # fmt: skip
+)

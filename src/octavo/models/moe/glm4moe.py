@@ -55,4 +55,4 @@ ARCH = Architecture(
     },
     ropes=("default", "linear", "yarn"),
     writable=False,
-)  # fmt: skip
+)

@@ -77,4 +77,4 @@ ARCH = Architecture(
     writable=False,
     whole_pairs=False,
     columns="alternate",
-)  # fmt: skip
+)

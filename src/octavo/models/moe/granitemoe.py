@@ -38,4 +38,4 @@ ARCH = Architecture(
     },
     ropes=("default", "linear", "yarn", "llama3"),
     writable=False,
-)  # fmt: skip
+)

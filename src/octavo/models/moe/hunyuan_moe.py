@@ -44,7 +44,7 @@ def config_keys(config: Config) -> Keys:
         "expert_count": experts, "expert_used_count": one.size("moe_topk", experts),
         "expert_feed_forward_length": one.size("moe_intermediate_size", width, dense),
         routed.N_SHARED: 1, routed.SHARED_WIDTH: dense,
-    }  # fmt: skip
+    }
 
 
 LISTS = ("moe_topk", "moe_intermediate_size", "num_shared_expert", "num_experts")
@@ -74,4 +74,4 @@ ARCH = Architecture(
     },
     ropes=("default", "dynamic"),
     writable=False,
-)  # fmt: skip
+)

@@ -92,7 +92,7 @@ def config_keys(config: Config) -> Keys:
     usual = {
         "no_rope_layers": [int(turned) for turned in roped], "layer_types": kinds, "attention_bias": False,
         "moe_layers": list(range(step - 1, n, step)), "use_qk_norm": experts != 128, "num_experts_per_tok": 1,
-    }  # fmt: skip
+    }
     for key, allowed in usual.items():
         if (value := config.values.get(key)) not in (None, [], allowed):
             raise config.error(key, f"is {brief(value)}", str(allowed))
@@ -106,7 +106,7 @@ def config_keys(config: Config) -> Keys:
         "expert_feed_forward_length": config.size("intermediate_size", most),
         "feed_forward_length": config.size("intermediate_size_mlp", most),
         "expert_count": experts, "expert_used_count": 1, STEP: step,
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -127,4 +127,4 @@ ARCH = Architecture(
     reordered=False,
     writable=False,
     columns="halves",
-)  # fmt: skip
+)

@@ -123,12 +123,12 @@ def config_keys(config: Config) -> Keys:
     """Raises ModelError for heads that differ in layers with a window by more than how many of keys there are."""
     config = _in_words_of_transformers(config)
     head, value = (config.size(word, LIMITS["attention.key_length"], usual)
-                   for word, usual in (("head_dim", 192), ("v_head_dim", 128)))  # fmt: skip
+                   for word, usual in (("head_dim", 192), ("v_head_dim", 128)))
     heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
     config.only({"swa_head_dim": head, "swa_v_head_dim": value, "swa_num_attention_heads": heads,
-                 "topk_method": "noaux_tc"})  # fmt: skip
+                 "topk_method": "noaux_tc"})
     config.only_flags({"attention_bias": False, "add_swa_attention_sink_bias": True,
-                       "add_full_attention_sink_bias": False})  # fmt: skip
+                       "add_full_attention_sink_bias": False})
     kv = config.size("num_key_value_heads", heads, 4)
     local = config.size("swa_num_key_value_heads", heads, 2 * kv)
     windowed, width = windowed_layers(config, 0), LIMITS["attention.sliding_window"]
@@ -139,13 +139,13 @@ def config_keys(config: Config) -> Keys:
         **routed.config_keys(config, SIGMOID, normalized=True), **routed.group_keys(config), **_rope_keys(config, head),
         "attention.key_length": head, "attention.value_length": value, "attention.sliding_window": window,
         KV: [local if here else kv for here in windowed], PATTERN: windowed, VALUE_SCALE: scale,
-    }  # fmt: skip
+    }
 
 
 def _in_words_of_transformers(config: Config) -> Config:
     """The same where the authors' lists of zeros and ones are lists of names."""
     kinds = (("hybrid_layer_pattern", "layer_types", ("full_attention", "sliding_attention")),
-             ("moe_layer_freq", "mlp_layer_types", ("dense", "sparse")))  # fmt: skip
+             ("moe_layer_freq", "mlp_layer_types", ("dense", "sparse")))
     values = config.copy()
     for theirs, word, of in kinds:
         flags = values.pop(theirs, None)
@@ -162,7 +162,7 @@ def _rope_keys(config: Config, head: int) -> Keys:
     local = local_rope(config)
     parts = [rope_parameters(config), local or {}]
     turned = {int(head * config.real("partial_rotary_factor", config.real("partial_rotary_factor", 0.334), of=part))
-              for part in parts}  # fmt: skip
+              for part in parts}
     if len(turned) > 1 or min(turned) > head:
         raise config.error("partial_rotary_factor", "differs from layer to layer", "one, up to 1")
     base = config.real("rope_theta", of=local) if local is not None else config.real("swa_rope_theta", 10000.0)
@@ -183,4 +183,4 @@ ARCH = Architecture(
     ropes=("default",),
     unused=("mtp.",),
     writable=False,
-)  # fmt: skip
+)

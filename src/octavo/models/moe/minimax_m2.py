@@ -31,7 +31,7 @@ def config_keys(config: Config) -> Keys:
     config.only({
         "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True, "qk_norm_type": "per_layer",
         "shared_intermediate_size": 0,
-    })  # fmt: skip
+    })
     kinds = config.values.get("attn_type_list")
     if isinstance(kinds, list) and any(kind != 1 for kind in kinds):
         raise config.error("attn_type_list", f"is {brief(kinds)}", "1 for each layer")
@@ -40,7 +40,7 @@ def config_keys(config: Config) -> Keys:
     dims = {"rope.dimension_count": config.size(turned, LIMITS["attention.key_length"])} if own else {}
     return rotary_keys(config, 1.0) | dims | expert_keys(config, "num_local_experts") | {
         "expert_feed_forward_length": width, routed.GATE: SIGMOID,
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(
@@ -54,4 +54,4 @@ ARCH = Architecture(
         "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias", **names.stacked("mlp"),
     },
     writable=False,
-)  # fmt: skip
+)

@@ -79,13 +79,13 @@ def config_values(hp: Qwen2Moe) -> Mapping[str, Any]:
         "model_type": "qwen2_moe", **expert_words(hp, "num_experts"), "moe_intermediate_size": hp.n_ff_expert,
         "shared_expert_intermediate_size": hp.n_ff_shared, "norm_topk_prob": False, "decoder_sparse_step": 1,
         "mlp_only_layers": [],
-    }  # fmt: skip
+    }
 
 
 MODULES = names.moe("mlp", "gate_proj", "up_proj", "down_proj") | {
     "mlp.shared_expert_gate": "ffn_gate_inp_shexp", "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
     "mlp.shared_expert.up_proj": "ffn_up_shexp", "mlp.shared_expert.down_proj": "ffn_down_shexp",
-}  # fmt: skip
+}
 """The router, experts and the shared one."""
 
 ARCH = Architecture(
@@ -98,4 +98,4 @@ ARCH = Architecture(
     names=names.NORMS | names.ATTENTION | MODULES,
     biases={"qkv_bias": ("attn_q", "attn_k", "attn_v")},
     config_values=config_values,
-)  # fmt: skip
+)

@@ -61,7 +61,7 @@ def config_values(hp: Hyperparams) -> Mapping[str, Any]:
     return {
         "model_type": "qwen3_moe", **expert_words(hp, "num_experts"), "moe_intermediate_size": hp.n_ff_expert,
         "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [],
-    }  # fmt: skip
+    }
 
 
 ARCH = Architecture(

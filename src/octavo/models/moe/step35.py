@@ -139,7 +139,7 @@ def _gated(g: GraphBuilder, limit: float) -> Callable[[Node, Node], Node]:
         return g.swiglu
     return lambda gate, up: g.mul(
         g.clamp(g.mul(gate, g.sigmoid(gate)), -math.inf, limit), g.clamp(up, -limit, limit)
-    )  # fmt: skip
+    )
 
 
 def usual_config(config: Config) -> Config:
@@ -159,7 +159,7 @@ def usual_config(config: Config) -> Config:
         if min(len(bases), len(parts)) < n:
             raise config.error("rope_theta", f"has {len(bases)} values", f"one for each of {n} layers")
         found = {kind: {"rope_type": "default", "rope_theta": bases[i], "partial_rotary_factor": parts[i]}
-                 for i, kind in reversed(list(enumerate(kinds[:n])))}  # fmt: skip
+                 for i, kind in reversed(list(enumerate(kinds[:n])))}
         if isinstance(scaled := values.pop("rope_scaling", None), dict) and "full_attention" in found:
             found["full_attention"] |= scaled
         values["rope_parameters"] = found
@@ -176,12 +176,12 @@ def _list(config: Config, word: str, usual: list[Any]) -> list[Any]:
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for other scores and gates, for heads of another size with a window, and for other ropes."""
     n, head = (config.size(word, LIMITS[field], usual) for word, field, usual in (
-        ("num_hidden_layers", "block_count", None), ("head_dim", "attention.key_length", 128)))  # fmt: skip
+        ("num_hidden_layers", "block_count", None), ("head_dim", "attention.key_length", 128)))
     config.only({"moe_router_activation": "sigmoid", "moe_every_n_layer": 1, "query_pre_attn_scalar": head})
     config.only_flags({
         "use_head_wise_attn_gate": True, "use_moe_router_bias": True, "attention_bias": False, "mlp_bias": False,
         "use_bidirectional_attention": False,
-    })  # fmt: skip
+    })
     heads = config.size("num_attention_heads", LIMITS[HEADS])
     kv = config.size("num_key_value_heads", heads, heads)
     said = config.values.get("attention_other_setting") or {}
@@ -204,7 +204,7 @@ def config_keys(config: Config) -> Keys:
         HEADS: [local_heads if here else heads for here in windowed], PATTERN: windowed,
         KV: [local_kv if here else kv for here in windowed], "attention.key_length": head,
         "attention.value_length": head, "rope.dimension_count": head,
-    }  # fmt: skip
+    }
     for word, field in CLAMPS.items():
         limits = [0.0 if limit is None else limit for limit in _list(config, word, [0.0] * n)]
         if not all(isinstance(limit, int | float) and limit >= 0 for limit in limits):
@@ -248,4 +248,4 @@ ARCH = Architecture(
     ropes=("default", "llama3"),
     norm_shift=1.0,
     writable=False,
-)  # fmt: skip
+)

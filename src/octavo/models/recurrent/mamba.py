@@ -65,7 +65,7 @@ def hparams(r: HyperparamReader) -> Mamba:
     hp, normed = without_attention(r), r.metadata.get_bool(r.key(NORMED), default=False)
     return hp.extended(
         Mamba, **read_sizes(r), attends=(False,) * hp.n_layer, norm_eps=NORM_EPS if normed else 0.0
-    )  # fmt: skip
+    )
 
 
 def scan_tensors(hp: Mamba) -> Tensors:
@@ -154,7 +154,7 @@ def names(module: str) -> dict[str, str]:
     found = {
         "in_proj": "ssm_in", "conv1d": "ssm_conv1d", "x_proj": "ssm_x", "dt_proj": "ssm_dt", "A_log": "ssm_a",
         "D": "ssm_d", "out_proj": "ssm_out",
-    }  # fmt: skip
+    }
     return {f"{module}{name}": target for name, target in found.items()}
 
 

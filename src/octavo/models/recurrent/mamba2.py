@@ -15,14 +15,14 @@ from octavo.models.shared.weights import Tensors, Weights, vector
 WORDS = {
     "taps": "conv_kernel", "keys": "state_size", "heads": "num_heads", "scan_groups": "n_groups", "size": "head_dim",
     "limit": "time_step_limit",
-}  # fmt: skip
+}
 
 
 def hparams(r: HyperparamReader) -> Mamba2:
     hp = without_attention(r)
     return hp.extended(
         Mamba2, **ssd.read_sizes(r), attends=(False,) * hp.n_layer, scans=(True,) * hp.n_layer
-    )  # fmt: skip
+    )
 
 
 def tensors(hp: Mamba2) -> Tensors:
@@ -69,4 +69,4 @@ ARCH = Architecture(
     key_aliases={"layer_norm_epsilon": "rms_norm_eps"},
     remade=ssd.remade,
     writable=False,
-)  # fmt: skip
+)

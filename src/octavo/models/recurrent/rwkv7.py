@@ -26,11 +26,11 @@ FF, HEAD, SHIFTS = "feed_forward_length", "wkv.head_size", "token_shift_count"
 RANKS = {
     "w": "attention.decay_lora_rank", "a": "attention.iclr_lora_rank", "v": "attention.value_residual_mix_lora_rank",
     "g": "attention.gate_lora_rank",
-}  # fmt: skip
+}
 """Ranks of the matrices of the decay, of the in-context learning rate, of the mix with the first layer's values, and of
 the gate."""
 WORDS = {"w": ("decay_low_rank_dim", 64), "a": ("a_low_rank_dim", 64), "v": ("v_low_rank_dim", 16),
-         "g": ("gate_low_rank_dim", 128)}  # fmt: skip
+         "g": ("gate_low_rank_dim", 128)}
 """Their keys in config.json, and what the class has where that does not say."""
 MIXED = "rwkvag"
 """What tokens are mixed with the one before them for, in the order of the file."""
@@ -115,11 +115,11 @@ def norm_tensors(n: int, name: str) -> Tensors:
 def _layer_tensors(hp: Rwkv7, layer: int) -> Tensors:
     products = {
         "channel_mix_key.weight": matrix(hp.n_ff, hp.n_embd), "channel_mix_value.weight": matrix(hp.n_embd, hp.n_ff)
-    }  # fmt: skip
+    }
     norms = norm_tensors(hp.n_embd, "attn_norm") | norm_tensors(hp.n_embd, "attn_norm_2")
     return norms | with_scales(products) | mixing_tensors(hp, layer) | {
         "channel_mix_lerp_k.weight": Expected((hp.n_embd,), ones=True),
-    }  # fmt: skip
+    }
 
 
 def mixing_tensors(hp: Rwkv7, layer: int) -> Tensors:
@@ -137,13 +137,13 @@ def mixing_tensors(hp: Rwkv7, layer: int) -> Tensors:
         others |= {full: replace(want, optional=True) for full, want in unused.items()}
     return with_scales(products) | others | {
         "time_mix_lerp_fused.weight": Expected((len(hp.mixed), 1, 1, n), ones=True)
-    }  # fmt: skip
+    }
 
 
 def _factors(hp: Rwkv7, name: str, rank: int) -> Tensors:
     return {
         f"time_mix_{name}1.weight": matrix(rank, hp.n_embd), f"time_mix_{name}2.weight": matrix(hp.n_embd, rank)
-    }  # fmt: skip
+    }
 
 
 def build(g: GraphBuilder, hp: Rwkv7, w: Weights) -> Node:
@@ -213,7 +213,7 @@ def config_keys(config: Config) -> Keys:
     return dict.fromkeys(NO_ATTENTION, 0) | layer_norm_keys(config, "norm_eps") | {
         "context_length": CONTEXT, FF: _inner(config, width), HEAD: size,
         **{RANKS[name]: config.size(word, LIMITS["embedding_length"], usual) for name, (word, usual) in WORDS.items()},
-    }  # fmt: skip
+    }
 
 
 def _listed(values: object) -> list[object]:
@@ -266,4 +266,4 @@ ARCH = Architecture(
     remade=remade,
     why_unwritten=lambda hp: WHY_UNWRITTEN,
     writable=False,
-)  # fmt: skip
+)

@@ -194,7 +194,7 @@ class ModelSpec:
     def graph(
         self, *, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int | None = None,
         vectors: bool = False, window_pages: bool = False,
-    ) -> Graph:  # fmt: skip
+    ) -> Graph:
         """The graph of a step: tokens in, logits [outputs, n_vocab] out. `n_ctx` matters to longrope only.
 
         window_pages  layers with a window have pages of their own

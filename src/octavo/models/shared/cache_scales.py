@@ -37,7 +37,7 @@ def cache_tensors(hp: Hyperparams) -> Tensors:
     found = {
         name: vector(hp.kv_heads(i)[0], optional=True)
         for end in (MAX, CLIP) for i, names in _names(hp, end).items() for name in names
-    }  # fmt: skip
+    }
     return found | {name: vector(math.prod(hp.kv_heads(i)), optional=True) for i, name in _centers(hp).items()}
 
 
@@ -60,9 +60,9 @@ def static_scales(file: GGUFFile, hp: Hyperparams, cache_type: CacheType) -> Map
         names, beside = clips, {}
     largest = {(layer, kind): _magnitudes(file, name, beside, hp.kv_heads(layer)[0])
                for layer, of_layer in names.items()
-               for kind, name in zip("kv", of_layer, strict=True) if has_scales}  # fmt: skip
+               for kind, name in zip("kv", of_layer, strict=True) if has_scales}
     centers = {(layer, "k"): _finite(file, name).reshape(hp.kv_heads(layer))
-               for layer, name in _centers(hp).items() if has_centers}  # fmt: skip
+               for layer, name in _centers(hp).items() if has_centers}
     scales = {key: values / np.float32(kept.top) for key, values in largest.items() if kept.can_be_static}
     centers = centers if kept.can_be_centered else {}
     return {key: CacheConstants(scales.get(key), centers.get(key)) for key in scales | centers}

@@ -188,7 +188,7 @@ def expert_words(hp: Hyperparams, name: str) -> Mapping[str, Any]:
     """The inverse of `expert_keys`, and how wide a feed-forward is where none but experts' is there."""
     return {
         name: hp.n_expert, "num_experts_per_tok": hp.n_expert_used, "intermediate_size": hp.n_ff or hp.n_ff_expert
-    }  # fmt: skip
+    }
 
 
 def nextn_keys(config: Config) -> Keys:

@@ -22,7 +22,7 @@ RECURRENT, INTERVAL = "attention.recurrent_layers", "full_attention_interval"
 SIZES = {
     "taps": "ssm.conv_kernel", "keys": "ssm.state_size", "key_heads": "ssm.group_count", "heads": "ssm.time_step_rank",
     "inner": "ssm.inner_size",
-}  # fmt: skip
+}
 WORDS = {"taps": "conv_kernel_dim", "keys": "key_head_dim", "key_heads": "num_key_heads", "heads": "num_value_heads"}
 """Keys of config.json without the "linear_" that comes before each."""
 KEYS = frozenset({RECURRENT, INTERVAL, NEXTN, *SIZES.values()})
@@ -108,12 +108,12 @@ def mixer_tensors(hp: DeltaNet, layer: int, gates: dict[str, int]) -> Tensors:
         "ssm_dt.bias": vector(hp.heads),
         "ssm_a": vector(hp.heads),
         "ssm_norm.weight": vector(hp.inner // hp.heads),
-    }  # fmt: skip
+    }
 
 
 def graph(
     g: GraphBuilder, hp: DeltaNet, w: Weights, feed_forward: FeedForward, gates: Gates, *, tiled: bool
-) -> Node:  # fmt: skip
+) -> Node:
     """The graph of a model; `tiled` is whether heads of keys are taken in turn, see op `gated_delta_rule`."""
     rope = layers.rotary(g, hp.rope, w)
     x = g.get_rows(w["token_embd"], g.tokens)
@@ -131,7 +131,7 @@ def graph(
 def _attend(g: GraphBuilder, hp: DeltaNet, b: Weights, h: Node, i: int, rope: layers.Turn) -> Node:
     """Attention whose output is multiplied by a sigmoid of what lies behind each head's query."""
     both, k, v = (linear_heads(g, b, name, h, n) for name, n in
-                  (("attn_q", hp.n_head), ("attn_k", hp.n_head_kv), ("attn_v", hp.n_head_kv)))  # fmt: skip
+                  (("attn_q", hp.n_head), ("attn_k", hp.n_head_kv), ("attn_v", hp.n_head_kv)))
     q, gate = g.slice_heads(both, 0, hp.head_dim), g.slice_heads(both, hp.head_dim, hp.head_dim)
     q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
     h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
@@ -144,7 +144,7 @@ def linear_heads(g: GraphBuilder, b: Weights, name: str, h: Node, heads: int) ->
 
 def _delta(
     g: GraphBuilder, hp: DeltaNet, b: Weights, h: Node, i: int, gates: tuple[Node, Node], *, tiled: bool
-) -> Node:  # fmt: skip
+) -> Node:
     """The values of all heads, [T, inner], normed and gated."""
     of_keys, gate = hp.key_heads * hp.keys, layers.linear(g, b, "attn_gate", h)
     mixed = g.causal_conv(layers.linear(g, b, "attn_qkv", h), taps_of(b["ssm_conv1d"]), i, silu=True)
@@ -207,4 +207,4 @@ NAMES = names.ATTENTION | names.QK_NORMS | {
     "input_layernorm": "attn_norm", "post_attention_layernorm": "post_attention_norm",
     "linear_attn.conv1d": "ssm_conv1d", "linear_attn.dt_bias": "ssm_dt.bias", "linear_attn.A_log": "ssm_a",
     "linear_attn.norm": "ssm_norm", "linear_attn.out_proj": "ssm_out",
-}  # fmt: skip
+}

@@ -150,7 +150,7 @@ class HyperparamReader:
 
     def size(
         self, field: str, default: int | None = None, *, largest: bool = False, some: bool = False
-    ) -> int:  # fmt: skip
+    ) -> int:
         """A size from 1 to its limit; an array, one a layer, must be the same everywhere, unless `largest` will do.
 
         With `some` layers may have 0.
@@ -196,7 +196,7 @@ def read_shared(
     r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None, eps: str = RMS_EPS,
     equal_lengths: bool = True, by_layer: bool = False, some_attend: bool = False, some_lack: bool = False,
     unlike_heads: bool = False, some_route: bool = False,
-) -> Hyperparams:  # fmt: skip
+) -> Hyperparams:
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
     interleaved    rope turns pairs of neighbours, otherwise halves of a head

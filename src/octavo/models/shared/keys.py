@@ -84,7 +84,7 @@ READ = (
         "text_begin_ids", "text_end_ids", "text_lowercase", "text_max_length",
         *(f"added_tokens.{flag}" for flag in ("lstrip", "rstrip", "single_word", "normalized")),
     )),
-)  # fmt: skip
+)
 """Keys of `general.` and `tokenizer.` that say what is computed, or of what; * stands for anything."""
 HARMLESS = (
     *(f"general.{end}" for end in (
@@ -95,7 +95,7 @@ HARMLESS = (
     )),
     "tokenizer.ggml.token_type_count", "tokenizer.ggml.cls_token_id", "tokenizer.huggingface.json",
     "tokenizer.rwkv.world",
-)  # fmt: skip
+)
 """Keys there that change nothing: who made a model and how, and what other keys say too."""
 OFF = {"general.sampling.mirostat": (0,), "general.sampling.xtc_probability": (0,)}
 """Keys there that change nothing with these values."""
@@ -128,7 +128,7 @@ def _unread(metadata: Metadata) -> list[str]:
         key for key in metadata
         if key.startswith(("general.", "tokenizer.")) and not known(key)
         and not (key in OFF and _neutral(metadata, key, OFF[key]))
-    ]  # fmt: skip
+    ]
 
 
 def check_keys(metadata: Metadata, path: str, arch: str, own: frozenset[str]) -> None:

@@ -21,14 +21,14 @@ NAMES = {
     "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
     "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_k_b attn_v_b",
     "self_attn.o_proj": "attn_output", "self_attn.embed_q": "attn_k_b", "self_attn.unembed_out": "attn_v_b",
-}  # fmt: skip
+}
 """Names of modules in a checkpoint and in GGUF, which has each head's keys as columns, and its values apart, as MLX's
 `embed_q` and `unembed_out` are."""
 
 SIZES = {
     "q_rank": "attention.q_lora_rank", "kv_rank": "attention.kv_lora_rank", "key": "attention.key_length_mla",
     "value": "attention.value_length_mla",
-}  # fmt: skip
+}
 """Fields of whole numbers, by their names in `Latent`."""
 
 
@@ -131,7 +131,7 @@ def config_keys(config: Config) -> Keys:
         "attention.head_count_kv": 1, "attention.key_length": rank + turned, "attention.value_length": rank,
         SIZES["kv_rank"]: rank, SIZES["key"]: config.size("qk_nope_head_dim", most, 128) + turned,
         SIZES["value"]: config.size("v_head_dim", most, 128), "rope.dimension_count": turned,
-    }  # fmt: skip
+    }
     if config.values.get("q_lora_rank") is not None:
         keys[SIZES["q_rank"]] = config.size("q_lora_rank", most)
     return keys

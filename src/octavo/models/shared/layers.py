@@ -73,7 +73,7 @@ def joined_qkv_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
     return {
         "attn_norm.weight": vector(hp.n_embd), **with_scales(products),
         **{name: vector(size, optional=not bias) for name, size in biases.items()},
-    }  # fmt: skip
+    }
 
 
 def row_norm_tensors(hp: Hyperparams) -> Tensors:
@@ -120,7 +120,7 @@ def moe_tensors(hp: Hyperparams, *, bias: bool = False, joined: bool = False) ->
     joined  each expert's rows of the gate and then those of up are one tensor
     """
     heads = {"ffn_gate_up_exps": 2 * hp.n_ff_expert} if joined else dict.fromkeys(
-        ("ffn_gate_exps", "ffn_up_exps"), hp.n_ff_expert)  # fmt: skip
+        ("ffn_gate_exps", "ffn_up_exps"), hp.n_ff_expert)
     products = {f"{name}.weight": Expected((hp.n_expert, rows, hp.n_embd)) for name, rows in heads.items()}
     products["ffn_down_exps.weight"] = Expected((hp.n_expert, hp.n_embd, hp.n_ff_expert))
     router = matrix(hp.n_expert, hp.n_embd)

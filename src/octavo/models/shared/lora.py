@@ -71,7 +71,7 @@ class Adapter:
                 raise ModelError(
                     f"changes a weight of shape {list(part.shape)}", file=self.path, field=f"tensor {shown(name)}",
                     allowed=f"{list(targets[name])}, as the model's",
-                )  # fmt: skip
+                )
 
 
 def combined(adapters: Sequence[tuple[Adapter, float]]) -> dict[str, LowRank]:

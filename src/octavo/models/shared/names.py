@@ -20,7 +20,7 @@ NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 ATTENTION = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
-}  # fmt: skip
+}
 BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 """Norms of what attention and feed-forward add."""
 QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
@@ -59,10 +59,10 @@ SHARED_GATE_UP = "ffn_gate_shexp ffn_up_shexp"
 ROUTED = moe("mlp", "gate_proj", "up_proj", "down_proj") | {
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias", "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
     "mlp.shared_experts.up_proj": "ffn_up_shexp", "mlp.shared_experts.down_proj": "ffn_down_shexp",
-}  # fmt: skip
+}
 """Names of the parts of experts as DeepSeek has them, see `models.routed`."""
 NEXTN = {
     "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm", "embed_tokens": "nextn.embed_tokens",
     "shared_head.head": "nextn.shared_head_head", "shared_head.norm": "nextn.shared_head_norm",
-}  # fmt: skip
+}
 """What layers that guess tokens have beside what others have."""

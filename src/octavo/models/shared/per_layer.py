@@ -19,7 +19,7 @@ OUTER = {
 }
 NAMES = {
     "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj", "post_per_layer_input_norm": "post_norm",
-}  # fmt: skip
+}
 
 
 def tensors(hp: Hyperparams, length: int) -> Tensors:

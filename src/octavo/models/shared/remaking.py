@@ -161,7 +161,7 @@ def multiplied(tensor: LazyTensor, by: float | F32) -> LazyTensor:
     return LazyTensor(
         tensor.name, fmt, tensor.shape,
         lambda: quantize_reference(dequantize(tensor.load()) * factor, fmt, tensor.name),
-    )  # fmt: skip
+    )
 
 
 def _with_scales_times(tensor: LazyTensor, factor: F32) -> LazyTensor:

@@ -65,7 +65,7 @@ def read(r: HyperparamReader, hp: Hyperparams, gate: int, *, normalized: bool = 
         "n_ff_shared": width or r.whole(N_SHARED, 0, LIMITS["expert_count"]) * hp.n_ff_expert,
         "gate": found or gate, "share_scale": r.positive(SHARE_SCALE) or 1.0,
         "normalized": r.metadata.get_bool(r.key(NORMALIZED), default=normalized),
-    }  # fmt: skip
+    }
 
 
 def feed_forward_tensors(hp: Routed, layer: int) -> Tensors:
@@ -129,7 +129,7 @@ def choice_keys(config: Config, gate: int, *, normalized: bool) -> Keys:
         "expert_feed_forward_length": config.size("moe_intermediate_size", LIMITS["expert_feed_forward_length"]),
         GATE: gate, SHARE_SCALE: config.real("routed_scaling_factor", 1.0),
         NORMALIZED: config.flag("norm_topk_prob", normalized),
-    }  # fmt: skip
+    }
 
 
 def _dense_layers(config: Config) -> int:

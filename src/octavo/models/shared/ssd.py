@@ -19,7 +19,7 @@ from octavo.models.shared.weights import Expected, Tensors, Weights, matrix, vec
 SIZES = {
     "taps": "ssm.conv_kernel", "inner": "ssm.inner_size", "keys": "ssm.state_size", "heads": "ssm.time_step_rank",
     "scan_groups": "ssm.group_count",
-}  # fmt: skip
+}
 KEYS = frozenset(SIZES.values())
 MOST = LIMITS["embedding_length"]
 
@@ -107,7 +107,7 @@ def scan(g: GraphBuilder, hp: Mamba2, b: Weights, h: Node, layer: int) -> Node:
     y = g.selective_scan(
         g.split_heads(x, hp.heads), before, after, dt, as_vector(b["ssm_a"]), b["ssm_dt.bias"], as_vector(b["ssm_d"]),
         layer,
-    )  # fmt: skip
+    )
     return layers.linear(g, b, "ssm_out", _normed(g, hp, b, g.swiglu(gate, y), layer))
 
 
@@ -190,7 +190,7 @@ def in_rows(tensor: LazyTensor, rows: int) -> LazyTensor:
     return LazyTensor(
         tensor.name, plain, shape,
         lambda: quantize_reference(dequantize(tensor.load()).reshape(shape), plain, tensor.name),
-    )  # fmt: skip
+    )
 
 
 def names(module: str) -> dict[str, str]:
@@ -198,5 +198,5 @@ def names(module: str) -> dict[str, str]:
     found = {
         "in_proj": "ssm_in", "conv1d": "ssm_conv1d", "dt_bias": "ssm_dt.bias", "A_log": "ssm_a", "D": "ssm_d",
         "norm": "ssm_norm", "out_proj": "ssm_out",
-    }  # fmt: skip
+    }
     return {f"{module}{name}": target for name, target in found.items()}

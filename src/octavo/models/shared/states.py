@@ -51,7 +51,7 @@ def without_attention(r: HyperparamReader, *, ff: int = 0, eps: str = RMS_EPS) -
         arch=r.arch, n_layer=r.size("block_count"), n_embd=r.size("embedding_length"), n_ff=ff, n_head=0, n_head_kv=0,
         head_dim=0, n_vocab=vocabulary_size(r), n_ctx_train=r.size("context_length", CONTEXT),
         eps=r.real(eps, 1e-5, high=1.0), rope=Rope(dims=0, base=10000.0, interleaved=False),
-    )  # fmt: skip
+    )
 
 
 def taps_of(weight: Node) -> F32:
@@ -71,7 +71,7 @@ def without_middle(tensor: LazyTensor) -> LazyTensor:
     return LazyTensor(
         tensor.name, plain, shape,
         lambda: quantize_reference(dequantize(tensor.load()).reshape(shape), plain, tensor.name),
-    )  # fmt: skip
+    )
 
 
 def in_shape(
@@ -85,7 +85,7 @@ def in_shape(
     return LazyTensor(
         tensor.name, plain, shape,
         lambda: quantize_reference(change(dequantize(tensor.load())).reshape(shape), plain, tensor.name),
-    )  # fmt: skip
+    )
 
 
 def of_values(tensor: LazyTensor, change: Callable[[F32], F32]) -> LazyTensor:
@@ -94,7 +94,7 @@ def of_values(tensor: LazyTensor, change: Callable[[F32], F32]) -> LazyTensor:
     return LazyTensor(
         tensor.name, plain, tensor.shape,
         lambda: quantize_reference(change(dequantize(tensor.load())), plain, tensor.name),
-    )  # fmt: skip
+    )
 
 
 def flat(tensor: LazyTensor) -> LazyTensor:
@@ -103,4 +103,4 @@ def flat(tensor: LazyTensor) -> LazyTensor:
     return LazyTensor(
         tensor.name, plain, shape,
         lambda: quantize_reference(dequantize(tensor.load()).reshape(shape), plain, tensor.name),
-    )  # fmt: skip
+    )

@@ -107,6 +107,6 @@ def split(file: GGUFFile, value_length: int | None = None) -> tuple[GGUFFile, Me
     changed = {
         "head_count_kv": 1, "key_length": rank + turned, "value_length": rank, "key_length_mla": key,
         "value_length_mla": value,
-    }  # fmt: skip
+    }
     metadata = PlainMetadata(file.path, own | {f"{arch}.attention.{field}": n for field, n in changed.items()})
     return SplitFile(file, heads, key - turned, value), metadata

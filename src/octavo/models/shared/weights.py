@@ -80,7 +80,7 @@ def check_tensors(file: GGUFFile, expected: Tensors) -> None:
             raise ModelError(
                 f"shape {list(info.shape)} contradicts the hyperparameters",
                 file=file.path, field=f"tensor {name}", allowed=f"shape {list(want.shape)}",
-            )  # fmt: skip
+            )
         elif name.endswith((SCALE, INPUT_SCALE, ORDER)) and weight_of(name) not in file.tensors:
             raise ModelError(f"has no {weight_of(name)} beside it", file=file.path, field=f"tensor {name}")
     others = [name for name in file.tensors if name not in expected]

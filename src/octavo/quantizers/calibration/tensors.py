@@ -168,7 +168,7 @@ def count(x: Tensor, found: ChannelStatistics, row: int | None = None) -> None:
         low, high = torch.aminmax(x[part], dim=0)
         size = x[part].abs()
         sums = torch.stack([x[part].sum(0, dtype=torch.float64), size.sum(0, dtype=torch.float64),
-                            size.square_().sum(0, dtype=torch.float64)])  # fmt: skip
+                            size.square_().sum(0, dtype=torch.float64)])
         found.count(len(x[part]), row, sums.cpu().numpy(), low.cpu().numpy(), high.cpu().numpy())
 
 

@@ -42,7 +42,7 @@ def has_records(path: str | os.PathLike[str]) -> bool:
 def read_calibration(
     path: str | os.PathLike[str], tokenizer: Tokenizer, *, samples: int = 128, context: int = 2048, seed: int = 0,
     parse_special: bool = False,
-) -> CalibrationText:  # fmt: skip
+) -> CalibrationText:
     """At most so many samples of a text of UTF-8, or of a JSONL file if it is called so.
 
     Of a text these are windows of `context` tokens that do not overlap; of a JSONL file the first `context` tokens of

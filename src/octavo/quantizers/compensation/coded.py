@@ -75,7 +75,7 @@ def compensated(
     scheme: CheckpointScheme, values: F32 | Tensor, hessian: npt.ArrayLike | Tensor, *, importance: F32 | None = None,
     cross: npt.ArrayLike | Tensor | None = None, factor: Factor | TensorFactor | None = None,
     threads: int | None = None,
-) -> Coded:  # fmt: skip
+) -> Coded:
     """Values [N, K] in a scheme that `compensated_row` has a format for. Arguments and errors as of `compensate`."""
     fmt = compensated_row(scheme, values.shape[1])
     assert fmt is not None

@@ -69,7 +69,7 @@ def tiles_of(planes: Planes, fmt: BlockFormat) -> Tiles:
         to_tiles(ones if planes.sc is None else planes.sc),
         to_tiles(np.zeros_like(planes.d) if planes.dmin is None else planes.dmin),
         to_tiles(ones if m is None else m), to_tiles(none if zero is None else zero),
-    )  # fmt: skip
+    )
 
 
 def planes_of(tiles: Tiles, fmt: BlockFormat, like: Planes) -> Planes:

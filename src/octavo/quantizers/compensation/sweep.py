@@ -46,7 +46,7 @@ def sweep(
     call = KernelCall(
         compensate_kernel(grid), count, w=w, **vars(tiles), **memory, hessian=factor.hessian, factor=factor.m,
         order=factor.order, damping=factor.added, k=k, columns=columns, rounds=rounds, before=before, after=after,
-    )  # fmt: skip
+    )
     bound = _bound(start, fmt, factor)
     Program([call], threads)()
     end_progress()

@@ -25,7 +25,7 @@ from octavo.quantizers.tiles import spans
 def compensate(
     weight: Any, hessian: Tensor, fmt: BlockFormat, importance: Any, cross: Any, order: Order, damp: float,
     rounds: int, factor: Any, threads: int | None,
-) -> Compensated:  # fmt: skip
+) -> Compensated:
     """The same as `compensate.compensate`, on the device of `hessian`."""
     rows = weight if is_tensor(weight) else tensor_of(rows_of(weight, fmt), hessian.device)
     k = rows.shape[1]
@@ -53,7 +53,7 @@ def compensate(
     return Compensated(
         found.planes.where(better, plain).host(), fmt, before.cpu().numpy(), after.cpu().numpy(), found.bound,
         int(better.sum()), factor.damping,
-    )  # fmt: skip
+    )
 
 
 def _require_square(matrix: Tensor, name: str, k: int) -> None:

@@ -13,7 +13,7 @@ from octavo.quantizers.encoding.kernels.recipe import LEAST_IMPORTANCE
 
 ENCODABLE = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
              "IQ4_NL", "IQ4_XS", "MXFP4", "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0",
-             "TQ2_0")  # fmt: skip
+             "TQ2_0")
 """Names of the formats that `encode` knows: those of weights in GGUF models."""
 
 

@@ -108,7 +108,7 @@ def _probes(zero: Planes, name: str, bits: int) -> Planes:
     rows = {
         other: np.broadcast_to(value, (count * bits, *value.shape)).copy()
         for other, value in vars(zero).items() if value is not None
-    }  # fmt: skip
+    }
     return Planes(**(rows | {name: ones.reshape(-1, count).view(plane.dtype)}))
 
 

@@ -126,7 +126,7 @@ def on_grid(fmt: BlockFormat, x: F32, w: F32, threads: int) -> Planes:
     search = PointSearch(
         grid.width, len(grid.keys), fmt.group, 2 * (1 << fmt.scale_bits) - 1, shared,
         *RANGES[grid.width, grid.shared], STEPS,
-    )  # fmt: skip
+    )
     up = _up(x)
     y, marks = _without_signs(fmt, x * up, w)
     supers, share = len(x), max(1, len(x) // (4 * threads))
@@ -134,11 +134,11 @@ def on_grid(fmt: BlockFormat, x: F32, w: F32, threads: int) -> Planes:
     made: dict[str, Any] = {
         "index": np.empty((supers, fmt.block // grid.width), np.uint32), "marks": marks,
         "sc": np.empty((supers, fmt.block // fmt.group), np.int8), "d": np.empty(supers, np.float32),
-    }  # fmt: skip
+    }
     call = KernelCall(
         points_kernel(search), tasks, x=y, weights=np.ascontiguousarray(w), up=up, supers=supers, share=share,
         points=points, squares=np.square(points), scratch=np.empty(tasks * search.scratch_bytes, np.uint8), **made,
-    )  # fmt: skip
+    )
     run_call(call, threads)
     end_progress()
     return Planes(grid.codes(made["index"], marks).reshape(-1), d=made["d"], sc=made["sc"].reshape(-1))

@@ -67,7 +67,7 @@ def make_recipe(fmt: BlockFormat, *, weighted: bool) -> Recipe:
     spread = None if search == "exponent" else SPREAD[weighted]
     return Recipe(low, high, fmt.table, fmt.group, fmt.super // fmt.group, two_levels if fmt.scale_bits else 0,
                   fmt.has_min, weighted, spread, width.steps, first, step, width.trials, width.refits, width.reach,
-                  layout)  # fmt: skip
+                  layout)
 
 
 def _levels(fmt: BlockFormat) -> tuple[int, int]:

@@ -100,5 +100,5 @@ def _by_search(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: int
         kernel, -(-tiles // share), threads,
         x=values, importance=0 if importance is None else importance, columns=rows.shape[1], out=out, supers=supers,
         tiles=share,
-    )  # fmt: skip
+    )
     return out[: rows.size // fmt.block * fmt.block_bytes].reshape(len(rows), -1)

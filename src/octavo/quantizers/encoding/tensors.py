@@ -162,7 +162,7 @@ def _zero_point(fmt: BlockFormat, x: Tensor) -> TensorPlanes:
     """`encoders.zero_point`."""
     g = x.view(len(x), -1, fmt.group)
     low, high = (e.clamp(*ends) for e, ends in zip(torch.aminmax(g, dim=-1, keepdim=True), ((None, 0), (0, None)),
-                                                   strict=True))  # fmt: skip
+                                                   strict=True))
     d = ((high - low) / ((1 << fmt.bits) - 1)).half().float()
     zero = torch.round(-low * _inverse(d)).clamp(0, (1 << fmt.bits) - 1)
     q = torch.round(g * _inverse(d)) + zero

@@ -117,7 +117,7 @@ def quantize_to_size(
         report = write_model(
             job, dst, method=method, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads,
             progress=progress,
-        )  # fmt: skip
+        )
     return Fitted(report, fit.loss, MEASURED if slopes else GUESSED, budget)
 
 

@@ -11,7 +11,7 @@ from octavo.quantizers.job.source import Source
 
 MOST_BITS = 32
 UNITS = {"": 1, "b": 1, **{p + "b": 1000**i for i, p in enumerate("kmgt", 1)},
-         **{p + "ib": 1024**i for i, p in enumerate("kmgt", 1)}}  # fmt: skip
+         **{p + "ib": 1024**i for i, p in enumerate("kmgt", 1)}}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
 
 

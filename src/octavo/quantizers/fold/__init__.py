@@ -9,4 +9,4 @@ from octavo.quantizers.fold.rotate import rotate, rotate_possible
 __all__ = [
     "ChangedFile", "Changes", "Fold", "Kind", "Part", "apply", "clustered_order", "clusters", "find_folds",
     "random_order", "reorder", "reordered", "rotate", "rotate_possible", "scaled", "shuffle", "sorted_order",
-]  # fmt: skip
+]

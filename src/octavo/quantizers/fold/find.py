@@ -18,7 +18,7 @@ from octavo.quantizers.fold.rules import ORDERS, ROTATIONS, SCALES
 Kind = Literal["scales", "orders", "rotations"]
 _RULES: Mapping[Kind, tuple[Mapping[str, Rule], int]] = {
     "scales": (SCALES, -1), "orders": (ORDERS, 1), "rotations": (ROTATIONS, 1),
-}  # fmt: skip
+}
 _SEEDS = ("set_rows", "rms_norm", "layer_norm", "mul_mat", "mul_mat_id", "columns", "get_rows")
 
 

@@ -197,7 +197,7 @@ class Flow:
 _ELEMENTWISE = frozenset({
     "add", "mul", "swiglu", "geglu", "clamped_swiglu", "gelu", "gelu_erf", "add_rows", "rope", "scale_by_position",
     "soft_cap", "sigmoid", "relu_squared", "xielu", "keep_largest", "clamp",
-})  # fmt: skip
+})
 """Ops whose result has the channels of their first input."""
 
 

@@ -244,11 +244,11 @@ _LINEAR: dict[str, Rule] = {
                      "relu_squared", "xielu", "keep_largest", "clamp", "as_large_as", "causal_conv", "gated_delta_rule",
                      "selective_scan", "channel_scan", "wkv6", "wkv7"), _keep),
     **dict.fromkeys(("predict_streams", "correct_streams", "add_to_others"), _streams),
-}  # fmt: skip
+}
 
 SCALES: dict[str, Rule] = _LINEAR | {
     "rms_norm": _norm, "layer_norm": _norm, "swiglu": _gated, "geglu": _gated, "rope": _rope, "attention": _attention,
-}  # fmt: skip
+}
 """Each channel times a number of its own, of any sign but not 0."""
 
 ORDERS: dict[str, Rule] = _LINEAR | {
@@ -256,11 +256,11 @@ ORDERS: dict[str, Rule] = _LINEAR | {
     "mul": _mul_in_order, "as_large_as": _streams,
     **dict.fromkeys(("swiglu", "geglu", "clamped_swiglu", "gelu", "gelu_erf", "soft_cap", "relu_squared", "xielu",
                      "keep_largest", "clamp"), _elementwise),
-}  # fmt: skip
+}
 """Channels in another order, among those of one block."""
 
 ROTATIONS: dict[str, Rule] = _LINEAR | {
     "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _mixed_values,
     "as_large_as": _streams,
-}  # fmt: skip
+}
 """Channels of a block times an orthogonal matrix; norms' weights must be 1, and a layer norm's mean must stay."""

@@ -76,7 +76,7 @@ class Imatrix:
             dict(self.entries), self.datasets + tuple(d for d in other.datasets if d not in self.datasets),
             self.chunk_count + other.chunk_count, max(self.chunk_size, other.chunk_size),
             self.run if self.run == other.run else "",
-        )  # fmt: skip
+        )
         for name, entry in other.entries.items():
             merged.add(name, entry.sums, entry.counts)
         return merged
@@ -108,7 +108,7 @@ class Imatrix:
             "general.type": "imatrix", "imatrix.datasets": list(self.datasets) or [""],
             "imatrix.chunk_count": self.chunk_count, "imatrix.chunk_size": self.chunk_size,
             **({RUN: self.run} if self.run else {}),
-        }  # fmt: skip
+        }
         tensors: dict[str, AnyArray] = {}
         for name, entry in sorted(self.entries.items()):
             one = len(entry.counts) == 1
@@ -141,5 +141,5 @@ def _numbers(file: GGUFFile, name: str) -> F32:
         raise FileError(
             f"stored as {info.type_name}", file=file.path, offset=info.offset, field=f"tensor {shown(name)}",
             allowed="F32",
-        )  # fmt: skip
+        )
     return file.tensor(name, copy=True).data.view(np.float32).reshape(info.shape)

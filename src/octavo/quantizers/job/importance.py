@@ -41,7 +41,7 @@ def of_statistics(statistics: Statistics) -> Imatrix:
     made = Imatrix(
         datasets=(about["text"],) if "text" in about else (), chunk_count=_number(about.get("samples")),
         chunk_size=_number(about.get("context")), path=statistics.path,
-    )  # fmt: skip
+    )
     for name in weights:
         found = statistics.inputs[first[name]]
         squares = found.fields()["mean_square"] * found.tokens[:, None].astype(np.float64)

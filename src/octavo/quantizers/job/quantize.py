@@ -51,4 +51,4 @@ def quantize_file(
         return write_model(
             job, dst, method=method, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads,
             progress=progress,
-        )  # fmt: skip
+        )

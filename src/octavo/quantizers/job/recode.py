@@ -99,7 +99,7 @@ def room(threads: int) -> int:
 def joined(
     slabs: Iterator[Slab], name: str, shape: tuple[int, ...], fmt: BlockFormat, *, weighted: bool,
     advance: Callable[[int], None] = lambda values: None,
-) -> Recoded:  # fmt: skip
+) -> Recoded:
     """The tensor whose slabs come next. `advance` is told how many values were done since it was last told.
 
     Raises QuantFormatError where a value is beyond the format's range.
@@ -121,7 +121,7 @@ def joined(
 def _slab(
     load: Callable[[], QTensor], rows: slice, fmt: BlockFormat, weights: F32 | None, scale: np.float32 | None,
     threads: int | None,
-) -> Slab:  # fmt: skip
+) -> Slab:
     tensor = load()
     values = dequantize(QTensor(tensor.format, (rows.stop - rows.start, tensor.shape[-1]), tensor.rows(rows)))
     if scale is not None:

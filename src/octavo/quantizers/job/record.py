@@ -98,7 +98,7 @@ def scaled_values(row: Scaled) -> dict[str, Any]:
         "fold": row.fold, "how": row.how, "setting": row.setting, "before": row.before, "after": row.after,
         "least": row.least, "largest": row.largest, "readers": list(row.readers),
         **channel_values(row.channels),
-    }  # fmt: skip
+    }
 
 
 def starved_values(starved: Sequence[Starved]) -> dict[str, Any]:
@@ -146,11 +146,11 @@ def record_of(values: object, file: str) -> Record:
     about = About(
         at.text("method"), at.text("text"), at.whole("samples"), at.whole("tokens"), at.text("sha256"),
         at.values.get("rotate") is True, None if kv is None else at.text("kv"),
-    )  # fmt: skip
+    )
     return Record(
         about, at.text("target"), tuple(map(_weight, at.parts("weights"))), tuple(map(scaled_of, at.parts("scales"))),
         starved_of(at),
-    )  # fmt: skip
+    )
 
 
 def scaled_of(at: Fields) -> Scaled:
@@ -159,7 +159,7 @@ def scaled_of(at: Fields) -> Scaled:
     return Scaled(
         at.text("fold"), at.text("how"), setting, at.real("before"), at.real("after"), at.real("least"),
         at.real("largest"), tuple(at.texts("readers")), channels_of(at),
-    )  # fmt: skip
+    )
 
 
 def _weight(at: Fields) -> WeightRecord:
@@ -167,7 +167,7 @@ def _weight(at: Fields) -> WeightRecord:
     return WeightRecord(
         at.text("name"), at.text("how"), at.real("before"), at.real("error"),
         {} if tried is None else {way: tried.real(way) for way in tried.values}, channels_of(at),
-    )  # fmt: skip
+    )
 
 
 def channels_of(at: Fields) -> Channels | None:

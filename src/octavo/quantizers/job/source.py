@@ -105,7 +105,7 @@ def _scale(file: GGUFFile, info: TensorInfo) -> tuple[F32 | None, tuple[str, ...
     count = info.shape[0] if len(info.shape) == 3 else 1
     if scale is not None and scale.shape != (count,):
         raise ModelError(f"has shape {list(scale.shape)}", file=file.path, field=f"tensor {shown(stem + SCALE)}",
-                         allowed=f"[{count}]")  # fmt: skip
+                         allowed=f"[{count}]")
     if stem == info.name:
         return None, ()
     return scale, tuple(name for name in (scale_name(info.name), stem + INPUT_SCALE) if name in file.tensors)

@@ -127,7 +127,7 @@ class _Writer:
         recoded = joined(
             cast(Iterator[Slab], self.parts), tensor.name, tensor.shape, fmt,
             weighted=self._importance(tensor) is not None, advance=lambda values: self._advance(tensor, values),
-        )  # fmt: skip
+        )
         self.report.rows.append(_row(self.job, tensor, recoded.error, recoded.weighted))
         return recoded.tensor
 

@@ -103,7 +103,6 @@ class Preset:
     experts: bool = False
 
 
-# fmt: off
 PRESETS: tuple[Preset, ...] = (
     Preset("F32",       0,  "F32"),
     Preset("F16",       1,  "F16"),
@@ -157,7 +156,7 @@ PRESETS: tuple[Preset, ...] = (
     Preset("TQ1_0",     36, "TQ1_0",  {"token_embd": _always("Q4_K")}),
     Preset("Q2_K_S",    21, "Q2_K",   {"attn_v": _shared_heads("Q4_K"), "ffn_down": _first_part(8, "Q4_K")}),
 )
-# fmt: on
+
 
 ALIASES = {"Q5_K": "Q5_K_M", "Q4_K": "Q4_K_M", "Q3_K": "Q3_K_M"}
 NEEDS_IMATRIX = {"Q2_K_S": "Q2_K"}
@@ -167,7 +166,7 @@ WEIGHTED = frozenset({"IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS"}
 """Types that are of no use without them under any preset."""
 
 FALLBACKS = {"IQ4_XS": "IQ4_NL", "Q2_K": "Q4_0", "Q3_K": "Q4_0", "Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0",
-             "TQ1_0": "Q4_0", "TQ2_0": "Q4_0", "IQ3_S": "IQ4_NL", **dict.fromkeys(WEIGHTED, "IQ4_NL")}  # fmt: skip
+             "TQ1_0": "Q4_0", "TQ2_0": "Q4_0", "IQ3_S": "IQ4_NL", **dict.fromkeys(WEIGHTED, "IQ4_NL")}
 """What a row that is not whole blocks of 256 gets instead; one that is not whole blocks of 32 gets F16."""
 
 _BY_NAME = {preset.name: preset for preset in PRESETS}

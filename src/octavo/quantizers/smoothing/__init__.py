@@ -19,4 +19,4 @@ __all__ = [
     "METHODS", "Clipped", "Found", "Pair", "Rounding", "StaticScale", "as_they_are", "awq", "best_of", "clip",
     "groups_of_weights", "outlier_threshold", "rounded_error", "rows_of_weights", "rptq", "search", "smoothquant",
     "static_scale", "tensor_fp8", "tensor_int8", "tokens_fp8", "tokens_int8", "unless",
-]  # fmt: skip
+]

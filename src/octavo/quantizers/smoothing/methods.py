@@ -73,7 +73,7 @@ def outlier_threshold(pair: Pair, steps: int = 40, least: float = 0.1) -> Found:
 
 def rptq(
     pair: Pair, counts: Sequence[int] = CLUSTERS, exponents: Sequence[float] = EXPONENTS
-) -> Found:  # fmt: skip
+) -> Found:
     """s = (the largest |x| of a channel's cluster)^e, with clusters of channels of like |x| (arXiv 2304.01089, 4.1).
 
     RPTQ gives each cluster a static scale of its own. With e = 1 that is what folded scales make of one scale for all;
@@ -95,7 +95,7 @@ def rptq(
 
 def unless(
     method: Callable[[Pair], Found], other: Callable[[Pair], Pair], most: float = 1.0
-) -> Callable[[Pair], Found]:  # fmt: skip
+) -> Callable[[Pair], Found]:
     """A method that leaves channels as they are where products then err less, rounded in another way.
 
     other  gives a pair as it is rounded in that way

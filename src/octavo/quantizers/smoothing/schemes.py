@@ -19,7 +19,7 @@ from octavo.quantizers.smoothing.rounding import (
 
 ROUNDINGS = {
     "int8_token": tokens_int8, "fp8_token": tokens_fp8, "int8_static": tensor_int8, "fp8_static": tensor_fp8,
-}  # fmt: skip
+}
 """How activations are rounded, by their format."""
 WORTH = 0.5
 """Scales are taken only if they leave at most this share of the error of nearest codes, where only weights are rounded

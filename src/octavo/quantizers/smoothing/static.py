@@ -14,7 +14,7 @@ from octavo.quantizers.smoothing.pair import F64
 
 SHARES: Mapping[str, tuple[float, ...]] = {
     "int8_static": tuple(1 - 0.05 * i for i in range(15)), "fp8_static": (64.0, 32.0, 16.0, 8.0, 4.0)
-}  # fmt: skip
+}
 """Shares of the largest magnitude that may become the largest code, by format, the widest first. e4m3 numbers have room
 for what no text had: their steps grow with the values."""
 WIDER = 1.1

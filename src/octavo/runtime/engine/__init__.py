@@ -22,4 +22,4 @@ __getattr__ = names_from(__name__, {
     "octavo.runtime.engine.config": ["EngineConfig"],
     "octavo.runtime.engine.core": ["EngineCore"],
     "octavo.runtime.engine.engine": ["Engine"],
-})  # fmt: skip
+})

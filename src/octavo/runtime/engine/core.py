@@ -283,4 +283,4 @@ class EngineCore:
             counts["steps"],
             scheduler.preemptions, scheduler.prompt_tokens, scheduler.cached_tokens, counts["generated"],
             counts["drafts"], counts["drafted"], counts["accepted"],
-        )  # fmt: skip
+        )

@@ -109,7 +109,7 @@ class Engine:
         graph, windows = self._parted(partial(
             self.model.graph, cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx,
             vectors=config.embeds,
-        ))  # fmt: skip
+        ))
         states = StatePool(slots_for(config.max_sequences)) if any(graph.leaves("state")) else None
         pages = cache_pages(graph, config, self._max_pages, windows, states)
         self.pool = PagePool(pages, windows, states)
@@ -125,7 +125,7 @@ class Engine:
         self._placement = Placement(
             graph, self.model.hparams.n_layer, self.backends, self.limits, config.gpu_layers, fused=config.fuse,
             searched=not config.embeds,
-        )  # fmt: skip
+        )
         self.gpu_layers = self._placement.layers
         self.schedule: Schedule = self._placement.scheduled(place, strict=config.strict)
         self.graph = self.schedule.graph
@@ -255,7 +255,7 @@ class Engine:
     def begin(
         self, feeds: Seq[Feed], outputs: tuple[int, ...], fed: Fed | None = None,
         more: LogitChanges | DrawsThere | None = None, *, check: bool = True,
-    ) -> Begun:  # fmt: skip
+    ) -> Begun:
         """Begin a step that makes some outputs of `candidates`; the sequences get pages, but not yet their tokens.
 
         `fed` are tokens on the device to take in place of the first ones of `feeds`, all of them or those of some

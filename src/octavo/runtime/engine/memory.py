@@ -68,7 +68,7 @@ def _spared(hosts: Sequence[tuple[HostBackend, list[Node]]], weights: int) -> in
         log.warning(
             "weights take %.2f GiB as they are fastest, more than fits: they are kept in %.2f GiB, and are slower",
             weights / GIB, least / GIB,
-        )  # fmt: skip
+        )
     return least
 
 

@@ -99,7 +99,7 @@ class Placement:
     def __init__(
         self, graph: Graph, n_layer: int, backends: Sequence[Backend], limits: Sizes, gpu_layers: GpuLayers,
         *, fused: bool = True, searched: bool = True,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.n_layer, self._searched = n_layer, searched
         self._graph, self._backends, self._limits, self._fused = graph, backends, limits, fused
         self._schedules: dict[int, Schedule] = {}

@@ -17,4 +17,4 @@ __all__ = ["Grammar", "Grammars"]
 
 __getattr__ = names_from(__name__, {
     "octavo.runtime.grammar.grammar": ["Grammar", "Grammars"],
-})  # fmt: skip
+})

@@ -158,7 +158,7 @@ def _started(vocabulary: IO[bytes], nice: int) -> tuple[subprocess.Popen[bytes],
                 [sys.executable, "-m", "octavo.runtime.grammar.process", *map(str, (*given, nice))],
                 pass_fds=given, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 process_group=0, env={**os.environ, **quiet},
-            )  # fmt: skip
+            )
         except BaseException:
             ours.close()
             raise

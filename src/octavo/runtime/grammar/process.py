@@ -44,7 +44,7 @@ MEMORY, STACK = 256 << 20, 64 << 20
 LIMITS = {
     "initial_lexer_fuel": 300_000, "step_lexer_fuel": 50_000, "max_lexer_states": 40_000, "max_grammar_size": 200_000,
     "max_items_in_row": 6000, "verbose_errors": False,
-}  # fmt: skip
+}
 """Limits for llguidance, which most grammars meet that are too much: it says what it has no room for. An optional
 property of an object is four items of a row, so that the 1,000 that a schema may have need twice its usual limit."""
 JSON = {"whitespace_pattern": r" |\n[ \t]{0,20}", "whitespace_flexible": True}
@@ -378,7 +378,7 @@ def _lark_of_choice(texts: str) -> str:
 _LARK: dict[str, Callable[[str], str]] = {
     "lark": str, "calls": str, "reply": str, "gbnf": _lark_of_gbnf, "regex": _lark_of_regex,
     "choice": _lark_of_choice,
-}  # fmt: skip
+}
 
 
 def brief(message: str) -> str:

@@ -41,7 +41,7 @@ class Reply:
     def __init__(
         self, tokenizer: Tokenizer, stop: Sequence[str] = (), max_tokens: int | None = None,
         stop_ids: Collection[int] = (), after: Sequence[int] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.text_so_far = ""
         self.tokens: list[int] = []
         self.logprobs: list[LogProbs] = []

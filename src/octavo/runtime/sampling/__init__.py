@@ -17,4 +17,4 @@ __all__ = ["SamplingParams", "make_sampler"]
 
 __getattr__ = names_from(__name__, {
     "octavo.runtime.sampling.sampler": ["SamplingParams", "make_sampler"],
-})  # fmt: skip
+})

@@ -80,7 +80,7 @@ class SamplingParams:
         for name, low, high in (
             ("temperature", 0, 100), ("top_p", 0, 1), ("min_p", 0, 1), ("repeat_penalty", 1e-3, 100),
             ("presence_penalty", -2, 2), ("frequency_penalty", -2, 2),
-        ):  # fmt: skip
+        ):
             number(name, getattr(self, name), low, high)
         for name, low in (("top_k", -1), ("repeat_last_n", -1), ("min_tokens", 0)):
             integer(name, getattr(self, name), low)

@@ -162,7 +162,7 @@ def _later(request: Request, draft: list[int]) -> Request:
     """The request as it is once the tokens of a draft are chosen."""
     held = Later(request.constraint, draft) if foresees(request.constraint) else None
     later = Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs, constraint=held,
-                    after_sampling=request.after_sampling)  # fmt: skip
+                    after_sampling=request.after_sampling)
     later.tokens.base = request.tokens
     return later
 

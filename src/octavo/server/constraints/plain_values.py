@@ -25,7 +25,7 @@ _READ = {**dict.fromkeys(NULLS), **WORDS}
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "string": str, "boolean": bool, "integer": int, "number": (int, float), "array": list, "object": dict,
     "null": NoneType,
-}  # fmt: skip
+}
 
 
 @dataclass(slots=True)

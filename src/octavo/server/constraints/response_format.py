@@ -73,7 +73,7 @@ def _wanted(body: Constrained) -> Iterator[Named]:
         outputs = body.structured_outputs
         yield "structured_outputs", lambda: _of_outputs(outputs)
     for name, make in (("guided_json", Grammar.json_schema), ("guided_regex", Grammar.regex),
-                       ("guided_choice", Grammar.choice), ("guided_grammar", _of_text)):  # fmt: skip
+                       ("guided_choice", Grammar.choice), ("guided_grammar", _of_text)):
         if (value := getattr(body, name)) is not None:
             yield name, lambda make=make, value=value: make(value)  # type: ignore[misc]
 
@@ -96,17 +96,17 @@ def _of_outputs(given: StructuredOutputs) -> Grammar:
     makers: tuple[tuple[Any, Callable[[Any], Grammar]], ...] = (
         (given.json_, Grammar.json_schema), (given.regex, Grammar.regex), (given.choice, Grammar.choice),
         (given.grammar, _of_text), (given.json_object or None, lambda _: Grammar.json_object()),
-    )  # fmt: skip
+    )
     found = [(value, make) for value, make in makers if value is not None]
     if len(found) != 1:
         raise GrammarError(f"structured_outputs has {len(found)} of json, regex, choice, grammar and json_object "
-                           "(allowed: one)")  # fmt: skip
+                           "(allowed: one)")
     ((value, make),) = found
     return make(value)
 
 
 FIELDS = ("tools", "response_format", "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex",
-          "guided_choice", "guided_grammar")  # fmt: skip
+          "guided_choice", "guided_grammar")
 """What a request may have a grammar for."""
 
 
@@ -118,7 +118,7 @@ def is_held(body: Any) -> bool:
 async def held(
     service: Service, body: Any, find: Callable[Concatenate[Service, Any, P], Grammar | None],
     *args: P.args, **kwargs: P.kwargs,
-) -> Grammar | None:  # fmt: skip
+) -> Grammar | None:
     """The grammar that `find` makes for a request, in a thread that nothing else waits for. Raises what it does."""
     if not is_held(body):
         return None

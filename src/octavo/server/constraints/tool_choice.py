@@ -105,7 +105,7 @@ class _Writer:
             words = f"{before}{begin}{tool.name}{rest[0]}".split(" ")
             head = r"\s*".join(escaped(word) for word in words)
             rules.append(f"bare{i}: bare_head{i} {self._call(rest[1:], i)}\n"
-                         rf"bare_head{i}[lazy]: /\s*{head}/" "\n")  # fmt: skip
+                         rf"bare_head{i}[lazy]: /\s*{head}/" "\n")
         first = " | ".join(f"bare{i}" for i in range(len(rules)))
         return f"bare: ({first}) {more} {self.text(after)}\n{''.join(rules)}"
 

@@ -18,7 +18,7 @@ NAME = "[A-Za-z_][A-Za-z0-9_]*"
 UNWRITTEN = frozenset({
     "anyOf", "oneOf", "allOf", "not", "if", "$ref", "const", "enum", "pattern", "format", "minItems", "maxItems",
     "uniqueItems", "prefixItems", "contains", "minProperties", "maxProperties", "patternProperties", "propertyNames",
-})  # fmt: skip
+})
 """Keywords that only JSON is held to."""
 
 

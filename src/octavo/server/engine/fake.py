@@ -26,7 +26,7 @@ from octavo.server.engine.protocol import (
 )
 
 INFO = Info(n_ctx=4096, n_ctx_train=4096, n_vocab=1024, n_params=1, nbytes=1, n_pages=1 << 20, page_size=64,
-            max_sequences=1 << 10, device="none")  # fmt: skip
+            max_sequences=1 << 10, device="none")
 
 
 class FakeClient(EngineClient):

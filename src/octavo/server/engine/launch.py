@@ -14,7 +14,7 @@ STDIN = "-"
 ENDING = (
     "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGBREAK", "SIGUSR1", "SIGUSR2", "SIGALRM", "SIGVTALRM", "SIGPROF",
     "SIGIO", "SIGPWR", "SIGSTKFLT", "SIGXCPU",
-)  # fmt: skip
+)
 """Signals that would end a process at once, but for faults. A server's front takes them, its engine ignores them."""
 GONE_S = 10.0
 """Seconds that a killed process may take to be gone."""
@@ -54,7 +54,7 @@ def _with_descriptor(theirs: socket.socket) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         _command(str(theirs.fileno())),
         pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+    )
 
 
 def _on_windows(theirs: socket.socket) -> subprocess.Popen[bytes]:

@@ -25,7 +25,7 @@ def load_model(options: EngineOptions) -> Model:
     backends, layers = backends_for(
         options.device, options.threads, wanted,  # type: ignore[arg-type]
         deterministic=options.deterministic, attention=options.attention,
-    )  # fmt: skip
+    )
     file = open_model_file(resolve(options.path))
     spec = read_model(file)
     kv_memory = options.kv_memory
@@ -34,7 +34,7 @@ def load_model(options: EngineOptions) -> Model:
     config = EngineConfig(
         n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, kv_memory=kv_memory,
         max_sequences=options.max_sequences, speculate=options.speculate or usual_speculation(backends[0]),
-    )  # fmt: skip
+    )
     with on_terminal():
         return model_of(file, backends, config, options.lora)
 

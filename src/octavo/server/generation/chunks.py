@@ -31,7 +31,7 @@ class ChunkedReply:
         self.common: dict[str, Any] = {
             "id": new_id(prefix), "object": kind, "created": int(time.time()), "model": name,
             "system_fingerprint": service.fingerprint,
-        }  # fmt: skip
+        }
         self._head = b"data: " + to_json(self.common)[:-1] + b',"choices":['
         self._tail = b',"usage":null}\n\n' if self.usage else b"}\n\n"
         self._times = bool(body.timings_per_token)

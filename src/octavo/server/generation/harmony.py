@@ -48,7 +48,7 @@ class Channels:
         if not self._held:
             return None
         return {"begins": self._begin, "between": self._begin, "head": self._head, "body": self._body,
-                "plain": self._plain}[self._state]()  # fmt: skip
+                "plain": self._plain}[self._state]()
 
     def _begin(self) -> tuple[str, str] | None:
         text = self._held.lstrip()

@@ -17,14 +17,14 @@ from octavo.server.tool_calls.tools import ToolUse
 SAMPLERS: Mapping[str, Mapping[str, float]] = {
     "penalties": {"repeat_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0},
     "top_k": {"top_k": 0}, "top_p": {"top_p": 1.0}, "min_p": {"min_p": 0.0}, "temperature": {"temperature": 1.0},
-}  # fmt: skip
+}
 """llama-server's names of what chooses tokens, in the order in which it is done, and without which settings it is."""
 ALWAYS_OFF = ("dry", "top_n_sigma", "typ_p", "typical_p", "xtc", "adaptive_p")
 """Those that there are not, and whose own fields are refused unless they are off."""
 LETTERS = {
     "d": "dry", "k": "top_k", "y": "typ_p", "p": "top_p", "s": "top_n_sigma", "m": "min_p", "t": "temperature",
     "x": "xtc", "i": "infill", "e": "penalties", "a": "adaptive_p",
-}  # fmt: skip
+}
 RANDOM_SEEDS = (-1, 0xFFFFFFFF)
 """Which llama-server has for a random seed, the second as a number of 32 bits that its clients send back."""
 FIELDS = tuple(f.name for f in fields(SamplingParams) if f.name in Sampling.model_fields and f.name != "seed")

@@ -50,7 +50,7 @@ class Detail:
         self, tokenizer: Tokenizer, stops: Sequence[str] = (), thinking: Thinking | None = None,
         parser: ToolParser | None = None, call_id: Callable[[], str] = lambda: new_id("call_"),
         after: Sequence[int] = (), customs: Collection[str] = (),
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._customs: Collection[str] = customs
         self._input: InputReader | None = None  # of the call that is read, if its argument is a text
         self._stream, self._stops = tokenizer.stream_after(after), StopStrings(stops)

@@ -127,7 +127,7 @@ class Service:
             raise ApiError(
                 429, f"{self.metrics.replies} replies are under way or wait (allowed: {room} and {limits.queue})",
                 code="queue_full", headers={"Retry-After": str(seconds)},
-            )  # fmt: skip
+            )
         self.metrics.replies += replies
         self._tokens_under_way += tokens
 
@@ -150,7 +150,7 @@ class Service:
         """The name of the model that answers. Raises ApiError for another one where that is not to be."""
         if self.options.strict_model and name is not None and not self.is_called(name):
             raise ApiError(404, f"there is no model {name!r} (allowed: {self.options.name})", param="model",
-                           code="model_not_found")  # fmt: skip
+                           code="model_not_found")
         return self.options.name
 
     def is_called(self, name: str) -> bool:

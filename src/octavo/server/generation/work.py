@@ -94,7 +94,7 @@ class Work:
                     1 if job.max_tokens == 0 else job.max_tokens, job.logprobs, job.space, job.grammar, job.thinking,
                     job.after_sampling, job.progress)
                 for i, prompt in enumerate(job.prompts)
-            ]  # fmt: skip
+            ]
             self.stream = service.client.submit(adds)
         except BaseException:
             service.leave(*self._room)

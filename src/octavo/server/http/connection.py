@@ -298,5 +298,5 @@ class Connection(Protocol):
             b"HTTP/1.1 %d %b\r\n" % (error.status, LINES[error.status]),
             *(b"%b: %b\r\n" % header for header in id_headers(one)),
             b"content-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(body), body,
-        )))  # fmt: skip
+        )))
         self.transport.close()

@@ -19,7 +19,7 @@ TYPES = {
     405: "invalid_request_error", 408: "timeout_error", 413: "invalid_request_error", 415: "invalid_request_error",
     429: "rate_limit_exceeded", 431: "invalid_request_error", 500: "server_error", 501: "not_supported_error",
     503: "unavailable_error",
-}  # fmt: skip
+}
 """What OpenAI's errors call each status."""
 OBJECT = re.compile(r"a valid dictionary(?: or instance of \w+)?")
 FIELD = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): ")
@@ -44,7 +44,7 @@ class ApiError(Exception):
     def __init__(
         self, status: int, message: str, *, param: str | None = None, code: str | None = None, type: str | None = None,
         headers: dict[str, str] | None = None, more: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.code = status, message, param, code
         self.type = type or TYPES.get(status, "server_error")
@@ -70,7 +70,7 @@ class PromptTooLongError(ApiError):
             f"This model's maximum context length is {n_ctx} tokens, but the request has {counted}: "
             "it exceeds the available context size",
             param=param, code="context_length_exceeded", more={"n_prompt_tokens": n_prompt, "n_ctx": n_ctx},
-        )  # fmt: skip
+        )
         self.n_prompt, self.n_ctx = n_prompt, n_ctx
 
     def body(self, *, native: bool = False) -> dict[str, Any]:

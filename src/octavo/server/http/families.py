@@ -14,7 +14,7 @@ ANTHROPIC = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
 ANTHROPIC_TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
     413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error",
-}  # fmt: skip
+}
 VERSION = b"anthropic-version"
 OVERLOADED = 529
 """What Anthropic's clients know as the status of a server that can't answer now."""

@@ -21,7 +21,7 @@ BODIES: dict[str, type[BaseModel]] = {
     "/apply-template": TemplateRequest, "/responses": ResponsesRequest,
     "/chat/completions/input_tokens": ChatRequest, "/responses/input_tokens": ResponsesRequest,
     "/messages": MessagesRequest, "/messages/count_tokens": CountRequest,
-}  # fmt: skip
+}
 """What the body of a route is, without the /v1 before it."""
 REF = "#/components/schemas/{model}"
 ERROR = {
@@ -30,7 +30,7 @@ ERROR = {
         "message": {"type": "string"}, "type": {"type": "string"}, "param": {"type": ["string", "null"]},
         "code": {"type": ["string", "integer", "null"]},
     }}},
-}  # fmt: skip
+}
 
 
 def describe(routes: list[Route]) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def describe(routes: list[Route]) -> dict[str, Any]:
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{}, {"key": []}],
-    }  # fmt: skip
+    }
 
 
 def _operation(route: Route, places: Any) -> dict[str, Any]:

@@ -23,7 +23,7 @@ PING = b": ping\n\n"
 HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
-]  # fmt: skip
+]
 
 
 class Renderer(Protocol):

@@ -89,11 +89,11 @@ def _of_replies(work: Work, start: float) -> dict[str, Any]:
         "prompt": counts["prompt_tokens"], "cached": counts["prompt_tokens_details"]["cached_tokens"],
         "reply": counts["completion_tokens"], "first": f"{min(begun) - start:.3f}" if begun else "-",
         "finish": ",".join(choice.finish or unfinished for choice in work.choices),
-    }  # fmt: skip
+    }
 
 
 def _line(fields: Mapping[str, Any]) -> str:
     """Names and values with "=" between them; a value that is no plain word is a string of JSON, in ASCII."""
     words = (f"{name}={text if PLAIN.fullmatch(text := str(value)[:LONGEST]) else json.dumps(text)}"
-             for name, value in fields.items())  # fmt: skip
+             for name, value in fields.items())
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} request {' '.join(words)}"

@@ -86,7 +86,7 @@ class MessageReply:
         if what == "ends":
             return _event("content_block_stop", index=block.index)
         kind, key = {"thinking": ("thinking_delta", "thinking"), "text": ("text_delta", "text"),
-                     "call": ("input_json_delta", "partial_json")}[block.kind]  # fmt: skip
+                     "call": ("input_json_delta", "partial_json")}[block.kind]
         return _event("content_block_delta", index=block.index, delta={"type": kind, key: piece})
 
     def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
@@ -100,7 +100,7 @@ class MessageReply:
         return {
             "id": self.id, "type": "message", "role": "assistant", "model": self.name, "content": content,
             "stop_reason": reason, "usage": self._usage(),
-        }  # fmt: skip
+        }
 
     def _reason(self) -> str:
         choice = self.work.choices[0]
@@ -113,7 +113,7 @@ class MessageReply:
         return {
             "input_tokens": found["prompt_tokens"] - cached, "cache_read_input_tokens": cached,
             "cache_creation_input_tokens": 0, "output_tokens": found["completion_tokens"],
-        }  # fmt: skip
+        }
 
 
 def _block(block: Block, *, empty: bool = False) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _block(block: Block, *, empty: bool = False) -> dict[str, Any]:
     if block.kind == "call":
         return {"type": "tool_use", "id": block.id, "name": block.name, "input": {} if empty else _input(text)}
     return {"type": "thinking", "thinking": text, "signature": ""} if block.kind == "thinking" else {
-        "type": "text", "text": text}  # fmt: skip
+        "type": "text", "text": text}
 
 
 def _input(arguments: str) -> Any:

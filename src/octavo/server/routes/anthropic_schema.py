@@ -21,7 +21,7 @@ from octavo.server.routes.schema import (
     chosen_as,
     joined,
     many,
-)  # fmt: skip
+)
 
 BILLING = "x-anthropic-billing-header"
 """How a line begins that Claude Code puts before its system message, and which is another one each time."""
@@ -160,12 +160,12 @@ def _messages(message: MessageParam) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": block.tool_use_id, "content": _text(block.content)}
         for block in message.content if block.type == "tool_result"
-    ]  # fmt: skip
+    ]
     one: dict[str, Any] = {"role": message.role, "content": _text(message.content)}
     calls = [
         {"id": block.id, "type": "function", "function": {"name": block.name, "arguments": json.dumps(block.input)}}
         for block in message.content if block.type == "tool_use"
-    ]  # fmt: skip
+    ]
     thoughts = joined(block.thinking for block in message.content if block.type == "thinking")
     if calls:
         one["tool_calls"] = calls
@@ -190,7 +190,7 @@ def _tools(given: Sequence[ToolParam] | None) -> list[dict[str, Any]] | None:
         {"type": "function", "function": {
             "name": tool.name, "description": tool.description, "parameters": tool.input_schema, "strict": tool.strict}}
         for tool in given
-    ]  # fmt: skip
+    ]
 
 
 def _choice(given: ToolChoice | None) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def unheld_job(service: Service, body: ChatRequest, key: str) -> Job:
         logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
         tools=tools, thinking=thinking, progress=shows_progress(body), shows_thinking=body.reasoning_format == "none",
         goes_on=body.continues and bool(body.messages[-1].text()),
-    )  # fmt: skip
+    )
 
 
 def size_of_messages(messages: Sequence[Message]) -> int:
@@ -83,7 +83,7 @@ def _tools_of(service: Service, body: ChatRequest) -> ToolUse | None:
         return tool_use(
             service.template_for(body.tools), functions, plain, named, body.parallel_tool_calls is not False,
             None if allowed is None else [tool.name for tool in allowed.tools],
-        )  # fmt: skip
+        )
     except ApiError as error:
         if body.functions is not None or body.function_call is not None:
             error.param = {"tools": "functions", "tool_choice": "function_call"}.get(error.param or "", error.param)

@@ -65,7 +65,7 @@ def _unheld_job(service: Service, body: CompletionRequest, key: str) -> Job:
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
         logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), goes_on=True,
         progress=shows_progress(body),
-    )  # fmt: skip
+    )
 
 
 def logprobs_of(body: CompletionRequest) -> int | None:
@@ -84,7 +84,7 @@ class CompletionReply(ChunkedReply):
     def __init__(
         self, service: Service, body: CompletionRequest, name: str, work: Work,
         echoed: Sequence[Sequence[Likely]] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(service, body, name, work, "cmpl-", "text_completion")
         self.echo, self.echoed, self.logprobs = bool(body.echo), echoed, logprobs_of(body)
         self._offsets = [self._places(i, 0) for i in range(len(work.choices))]
@@ -117,7 +117,7 @@ class CompletionReply(ChunkedReply):
     def _chunk(
         self, i: int, text: str, logprobs: dict[str, Any] | None = None, finish: str | None = None,
         at: Progress | None = None,
-    ) -> bytes:  # fmt: skip
+    ) -> bytes:
         choice = to_json({"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish})
         return self.chunk(choice, self.more(self.work.choices[i], at))
 

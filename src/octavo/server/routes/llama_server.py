@@ -47,7 +47,7 @@ def _unheld_job(service: Service, body: NativeRequest, key: str) -> Job:
         stop=stops_of(body), max_tokens=most, logprobs=(body.n_probs or body.logprobs) or None,
         n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
         space=service.space(key, body.cache_salt), goes_on=True,
-    )  # fmt: skip
+    )
 
 
 def _prompts(service: Service, given: object, *, reply: bool) -> list[list[int]]:
@@ -125,7 +125,7 @@ class NativeReply:
         if at is not None:
             more["prompt_progress"] = progress_of(choice, at)
         return {"index": i, "content": content, "tokens": tokens, "stop": False, "id_slot": -1,
-                "tokens_predicted": choice.tokens, "tokens_evaluated": choice.n_prompt, **more}  # fmt: skip
+                "tokens_predicted": choice.tokens, "tokens_evaluated": choice.n_prompt, **more}
 
     def end(self) -> bytes:
         return b""
@@ -157,7 +157,7 @@ class NativeReply:
             "truncated": choice.end == "context", "stop_type": kind, "stopping_word": choice.stopped or "",
             "tokens_cached": choice.n_prompt + choice.tokens, "timings": timings(choice),
             **self._probabilities(events),
-        })  # fmt: skip
+        })
 
     def _wanted(self, reply: dict[str, Any]) -> dict[str, Any]:
         """The fields of a reply that are asked for; those of fields within others by both names."""
@@ -198,7 +198,7 @@ def settings(job: Job) -> dict[str, Any]:
     found = asdict(job.sampling)
     found["logit_bias"] = [{"token": token, "bias": bias} for token, bias in job.sampling.logit_bias.items()]
     more = {"seed": job.seed, "stop": list(job.stop), "n_probs": job.logprobs or 0,
-            "n_predict": -1 if job.max_tokens is None else job.max_tokens}  # fmt: skip
+            "n_predict": -1 if job.max_tokens is None else job.max_tokens}
     return {**found, **more, "max_tokens": more["n_predict"]}
 
 
@@ -273,7 +273,7 @@ async def props(request: Request) -> Response:
         "total_slots": info.max_sequences, "model_path": service.path, "model_alias": options.name,
         "chat_template": service.template.source, **_ends(service, ""), "build_info": service.fingerprint,
         "modalities": {"vision": False, "audio": False}, "is_sleeping": False, **more,
-    })  # fmt: skip
+    })
 
 
 async def lora_adapters(request: Request) -> Response:
@@ -281,7 +281,7 @@ async def lora_adapters(request: Request) -> Response:
     adapters = service_of(request).options.lora
     return json_response([
         {"id": i, "path": shown_name(path), "scale": scale} for i, (path, scale) in enumerate(adapters)
-    ])  # fmt: skip
+    ])
 
 
 async def slots(request: Request) -> Response:
@@ -291,4 +291,4 @@ async def slots(request: Request) -> Response:
     return json_response([
         {"id": i, "n_ctx": info.n_ctx, "speculative": False, "is_processing": i < running}
         for i in range(info.max_sequences)
-    ])  # fmt: skip
+    ])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 NATIVE = frozenset({
     "/completion", "/tokenize", "/detokenize", "/apply-template", "/props", "/lora-adapters", "/slots", "/health",
-})  # fmt: skip
+})
 
 
 def is_native(path: str) -> bool:

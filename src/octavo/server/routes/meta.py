@@ -46,17 +46,17 @@ def _model(request: Request) -> dict[str, Any]:
     if is_anthropics(request.scope):
         name, created = service.options.name, datetime.fromtimestamp(service.created, UTC).isoformat()
         return {"type": "model", "id": name, "display_name": name, "created_at": created, "lifecycle": "active",
-                "max_input_tokens": info.n_ctx, "max_tokens": info.n_ctx}  # fmt: skip
+                "max_input_tokens": info.n_ctx, "max_tokens": info.n_ctx}
     meta = {
         "n_ctx": info.n_ctx, "n_ctx_train": info.n_ctx_train, "n_params": info.n_params, "size": info.nbytes,
         "n_vocab": info.n_vocab,
-    }  # fmt: skip
+    }
     options = service.options
     return {
         "id": options.name, "object": "model", "created": service.created, "owned_by": "octavo",
         "aliases": sorted({options.name, *options.aliases}), "tags": sorted(options.tags), "meta": meta,
         "max_model_len": info.n_ctx,
-    }  # fmt: skip
+    }
 
 
 async def metrics(request: Request) -> Response:

@@ -65,9 +65,9 @@ class Metrics:
         self.queued = self._histogram("request_queue_time_seconds", "Before a prompt was begun", SECONDS)
         self.step_time = self._histogram("step_seconds", "Of the engine's steps", GAPS)
         self.finished = Counter("octavo:request_success", "Replies by how they ended", ["finished_reason"],
-                                registry=self.registry)  # fmt: skip
+                                registry=self.registry)
         self.refused = Counter("octavo:requests_refused", "Requests refused as the queue was full",
-                               registry=self.registry)  # fmt: skip
+                               registry=self.registry)
         self.registry.register(self)
         client.on_step = self.stepped
 
@@ -127,7 +127,7 @@ class Metrics:
             ("requests_processing", "Replies under way", running),
             ("requests_deferred", "Replies that wait", waiting),
             ("n_busy_slots_per_decode", "Replies in a step", _rate(self.busy, self.steps)),
-        ):  # fmt: skip
+        ):
             yield GaugeMetricFamily(f"llamacpp:{name}", text, value=value)
         pages = info.n_pages if info is not None else 0
         for name, text, value in (

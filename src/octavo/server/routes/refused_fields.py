@@ -34,31 +34,31 @@ SAMPLING: Rules = {
     "preserved_tokens": ABSENT, "use_beam_search": FALSE, "bad_words": ABSENT, "allowed_token_ids": ABSENT,
     "include_stop_str_in_output": FALSE, "skip_special_tokens": TRUE, "logits_processors": ABSENT,
     "prompt_logprobs": ("none", lambda value: False),
-}  # fmt: skip
+}
 """Of llama-server and vLLM: what chooses tokens, or says which are shown."""
 BUDGETS: Rules = {"reasoning_budget_tokens": up_to(-1), "thinking_budget_tokens": up_to(-1)}
 TEMPLATE: Rules = {"chat_template": ("none: the model's own is used", lambda value: False)}
 OPENAI: Rules = {
     **SAMPLING, **BUDGETS, "moderation": ABSENT, "post_sampling_probs": FALSE, "verbose": FALSE,
     "n_probs": ("0: logprobs and top_logprobs say how likely tokens are", lambda value: value == 0),
-}  # fmt: skip
+}
 CHAT: Rules = {
     **OPENAI, **TEMPLATE, "audio": ABSENT, "modalities": ('["text"]', lambda value: value == ["text"]),
     "web_search_options": ABSENT, "verbosity": only("medium"), "documents": ABSENT, "echo": FALSE,
-}  # fmt: skip
+}
 COMPLETIONS: Rules = {**OPENAI, "suffix": only("")}
 FORMS: Rules = {
     **dict.fromkeys(("response_format", "grammar", "json_schema", "structured_outputs", "guided_json", "guided_regex",
                      "guided_choice", "guided_grammar"), ("none: text.format, or output_config.format", ABSENT[1])),
     "n": only(1), "logit_bias": ABSENT,
-}  # fmt: skip
+}
 """Of chats, which routes of other names and forms don't have."""
 KEPT: Rule = ("none: nothing is kept between requests; send the whole conversation as input", ABSENT[1])
 RESPONSES: Rules = {
     **SAMPLING, **BUDGETS, **TEMPLATE, **FORMS, "previous_response_id": KEPT, "conversation": KEPT, "prompt": KEPT,
     "background": KEPT, "context_management": ABSENT, "moderation": ABSENT, "personality": ABSENT, "image": ABSENT,
     "access_programs": ABSENT,
-}  # fmt: skip
+}
 NATIVE: Rules = {**SAMPLING, **BUDGETS}
 EMBEDDINGS: Rules = {"embd_normalize": only(2)}
 KEEPS_ALL = {"type": "clear_thinking_20251015", "keep": "all"}
@@ -69,7 +69,7 @@ MESSAGES: Rules = {
         f"edits that keep all: {json.dumps(KEEPS_ALL)}",
         lambda value: isinstance(value, dict) and all(one == KEEPS_ALL for one in value.get("edits") or ()),
     ),
-}  # fmt: skip
+}
 
 
 def refuse(rules: Rules, body: Mapping[str, Any]) -> None:

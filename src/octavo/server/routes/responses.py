@@ -27,7 +27,7 @@ from octavo.server.routes.responses_schema import ResponsesRequest, chat_request
 PREFIXES = {"thinking": "rs_", "text": "msg_", "call": "fc_"}
 GROWS = {
     "thinking": "response.reasoning_text", "text": "response.output_text", "call": "response.function_call_arguments",
-}  # fmt: skip
+}
 FIELDS = {"messages": "input", "response_format": "text.format", "max_tokens": "max_output_tokens"}
 """Names that /v1/responses has for fields of /v1/chat/completions."""
 
@@ -85,7 +85,7 @@ class ResponseReply:
                 "response.in_progress", response=self._response("in_progress"), prompt_progress=progress_of(choice, at),
                 **self._times(at),
             ) for one in events for at in one.progress
-        ]  # fmt: skip
+        ]
         return b"".join((*read, *(x for change, told in self._changes(events) for x in self._written(change, told))))
 
     def _times(self, at: Progress | None = None) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class ResponseReply:
             "reasoning": (body.reasoning.model_dump() if body.reasoning else {"effort": None, "summary": None}),
             "text": {"format": _dumped(body.text.format) if body.text and body.text.format else {"type": "text"}},
             "tool_choice": _dumped(body.tool_choice) or "auto", "tools": [_dumped(tool) for tool in body.tools or ()],
-        }  # fmt: skip
+        }
 
     def _usage(self) -> dict[str, Any]:
         found = usage(self.work)
@@ -209,7 +209,7 @@ class ResponseReply:
             "input_tokens": found["prompt_tokens"], "input_tokens_details": found["prompt_tokens_details"],
             "output_tokens": found["completion_tokens"],
             "output_tokens_details": found["completion_tokens_details"], "total_tokens": found["total_tokens"],
-        }  # fmt: skip
+        }
 
 
 def _grows(block: Block) -> str:

@@ -29,7 +29,7 @@ INCLUDABLE = (
     LOGPROBS, "reasoning.encrypted_content", "file_search_call.results", "web_search_call.results",
     "web_search_call.action.sources", "message.input_image.image_url", "computer_call_output.output.image_url",
     "code_interpreter_call.outputs",
-)  # fmt: skip
+)
 """What responses may be asked to have. They have nothing of all but the first: thoughts come as text."""
 ITEMS = ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning")
 
@@ -196,7 +196,7 @@ def chat_request(body: ResponsesRequest) -> ChatRequest:
         "reasoning_effort": body.reasoning.effort if body.reasoning is not None else None,
         "logprobs": LOGPROBS in (body.include or ()) or body.top_logprobs is not None,
         "top_logprobs": body.top_logprobs,
-    }  # fmt: skip
+    }
     return ChatRequest.model_validate(asked)
 
 

@@ -249,7 +249,7 @@ class Tool(Body):
             self.type, self.function = "function", ToolFunction(
                 name=self.custom.name, description=self.custom.description, parameters=parameters(pattern),
                 strict=pattern is not None,
-            )  # fmt: skip
+            )
         if self.function is None:
             raise ValueError(f"a tool of type {self.type} needs {self.type}")
         return self

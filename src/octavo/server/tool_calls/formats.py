@@ -155,9 +155,9 @@ FORMATS = (
                comma=", ", words=True),
     ToolFormat("llama3", ObjectReader, tells=("<|python_tag|>", '"parameters"'), opens=("<|python_tag|>",), bare="{",
                separates=";,", call='{"name": "NAME", "parameters": ARGUMENTS}', joint="; "),
-)  # fmt: skip
+)
 GENERIC = ToolFormat("generic", ObjectReader, opens=("<tool_call>",), closes=("</tool_call>",), call=_HERMES,
-                     joint="\n")  # fmt: skip
+                     joint="\n")
 """For templates that know no calls, or have a format that is not listed."""
 
 

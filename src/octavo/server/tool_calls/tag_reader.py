@@ -47,17 +47,17 @@ def _parameter(pattern: str) -> re.Pattern[str]:
 
 XML = Tags(re.compile(r"\s*<function=([^>\s]+)>"), "<function=",
            _parameter(r"\s*<parameter=([^>\n]+)>(.*?)</parameter>"), "<parameter=", "</parameter>",
-           "</function>", edge="\n")  # fmt: skip
+           "</function>", edge="\n")
 """<function=f><parameter=a>\\n1\\n</parameter></function>"""
 SEED = replace(XML, edge="")
 """<function=f><parameter=a>1</parameter></function>"""
 GLM = Tags(re.compile(r"\s*([^<>\s]+)\s*(?=<)"), "",
            _parameter(r"\s*<arg_key>([^<]+)</arg_key>\s*<arg_value>(.*?)</arg_value>"), "<arg_key>", "</arg_value>",
-           "</tool_call>")  # fmt: skip
+           "</tool_call>")
 """f<arg_key>a</arg_key><arg_value>1</arg_value></tool_call>"""
 INVOKE = Tags(re.compile(r'\s*<invoke name="([^">\s]+)">'), "<invoke name=",
               _parameter(r'\s*<parameter name="([^"\n]+)">(.*?)</parameter>'), "<parameter name=", "</parameter>",
-              "</invoke>")  # fmt: skip
+              "</invoke>")
 """<invoke name="f"><parameter name="a">1</parameter></invoke>"""
 
 

@@ -113,7 +113,7 @@ def _mistral_id() -> str:
 
 
 def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice: str | None, named: str | None,
-             several: bool, allowed: Sequence[str] | None = None) -> ToolUse | None:  # fmt: skip
+             several: bool, allowed: Sequence[str] | None = None) -> ToolUse | None:
     """The tools of a request, of whose functions `given` has name, parameters and strict; None where there are none.
 
     `allowed`: names of those that may be called, of all that the model is told of; None for all.
@@ -140,7 +140,7 @@ def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice:
     wanted: Any = tools[named] if named is not None else choice or "auto"
     callables = [tool for name, tool in tools.items() if allowed is None or name in allowed]
     return ToolUse(form, callables, wanted, several, knows_tools(template),
-                   frozenset(one["name"] for one in given if one.get("custom")))  # fmt: skip
+                   frozenset(one["name"] for one in given if one.get("custom")))
 
 
 def _require_carried(form: ToolFormat, given: Sequence[Mapping[str, Any]]) -> None:
@@ -220,7 +220,7 @@ def _takes_objects(template: ChatTemplate) -> bool:
     call = {"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {"needle": "x"}}}
     messages: Messages = [
         {"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": [call]},
-    ]  # fmt: skip
+    ]
     try:
         return "'needle'" not in template.render(messages, add_generation_prompt=False)
     except TemplateError:
@@ -260,7 +260,7 @@ def _as_text(message: dict[str, Any]) -> dict[str, Any]:
     for call in message["tool_calls"]:
         arguments = call["function"]["arguments"]
         told = {"name": call["function"]["name"],
-                "arguments": _object_of(arguments) if isinstance(arguments, str) else arguments}  # fmt: skip
+                "arguments": _object_of(arguments) if isinstance(arguments, str) else arguments}
         calls.append(f"<tool_call>\n{json.dumps(told, ensure_ascii=False)}\n</tool_call>")
     rest = {name: value for name, value in message.items() if name != "tool_calls"}
     return {**rest, "content": "\n".join([*([message["content"]] if message["content"] else []), *calls])}

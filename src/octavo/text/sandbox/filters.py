@@ -203,7 +203,7 @@ def _sum(environment: Environment, value: Any, attribute: str | int | None = Non
 def _wordwrap(
     environment: Environment, value: Any, width: int = 79, break_long_words: bool = True,
     wrapstring: Any = None, break_on_hyphens: bool = True,
-) -> str:  # fmt: skip
+) -> str:
     text, between = printed(value), "\n" if wrapstring is None else printed(wrapstring)
     current.get().charge(len(text) * (1 + len(between)))
     return str(_FILTERS["wordwrap"](environment, text, width, break_long_words, between, break_on_hyphens))

@@ -60,7 +60,7 @@ from octavo.jit.simd import (
 _FMA = {
     "f16": fma_panel_f16, "f32": fma_panel_f32, "q8_0": fma_panel_s8, "fp8": fma_panel_e4m3,
     "fp8_static": fma_panel_e4m3,
-}  # fmt: skip
+}
 UNIT = {"fp8": 256.0, "fp8_static": 256.0}
 """What numbers are divided by as kernels load them, for what loads them to make up for; 1 of others."""
 

@@ -192,7 +192,7 @@ def prefill_kernel(kind: Kind, dim: int, windowed: bool, capped: bool, reaching:
                     attend(
                         part_sums, part_states, q, q_stride, a, pages, head, position, final, count,
                         from_page, end_page,
-                    )  # fmt: skip
+                    )
                     for i in range(count):
                         at, state_at = i * dim * 4, i * 16
                         join(sums + at, states + state_at, part_sums + at, part_states + state_at)

@@ -74,7 +74,7 @@ def part_columns(kind: Kind, dim: int, value_dim: int) -> int:
 @kernels(ATTENTION)
 def latent_kernel(
     kind: Kind, group: int, dim: int, value_dim: int, windowed: bool, capped: bool, reaching: bool
-) -> Any:  # fmt: skip
+) -> Any:
     """One task for each token, head of keys, split and 16 of its `group` query heads; these go through pages together.
 
     Values are the first `value_dim` of the `dim` values of a key. Where there are splits, each is one part. Heads that

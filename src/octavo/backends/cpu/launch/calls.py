@@ -59,7 +59,7 @@ def copy_rows(out: AnyArray, x: AnyArray, rows: AnyArray) -> KernelCall:
     return KernelCall(
         elementwise.copy_rows_kernel(), len(out),
         y=out, y_stride=stride(out), x=x, x_stride=stride(x), rows=rows, k=x.shape[1],
-    )  # fmt: skip
+    )
 
 
 def quantize_rows(x: AnyArray, codes: AnyArray, tile: int) -> KernelCall:
@@ -70,4 +70,4 @@ def quantize_rows(x: AnyArray, codes: AnyArray, tile: int) -> KernelCall:
         quantize.quantize_kernel("values", tile), tiles * chunks,
         codes=codes, tokens=tokens, k=k, x=x, x_stride=stride(x), chunks=chunks,
         other=0, other_stride=0, eps=0.0,
-    )  # fmt: skip
+    )

@@ -75,4 +75,4 @@ def _form(layout: Layout) -> PointForm:
     return PointForm(
         width=grid.width, planes=grid.more - shared, largest=max(values) + offset, offset=offset,
         raised=values[0] - values[len(values) // 2], halves=layout.groups == 2,
-    )  # fmt: skip
+    )

@@ -26,7 +26,7 @@ from octavo.jit.simd import (
     stack,
     store_f32x16,
     zeros,
-)  # fmt: skip
+)
 
 Kind = Literal["f32", "f16", "bf16", "e4m3"]
 WIDTH: dict[Kind, int] = {"f32": 4, "f16": 2, "bf16": 2, "e4m3": 1}

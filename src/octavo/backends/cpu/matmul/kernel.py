@@ -87,7 +87,7 @@ def staged_mul_mat_kernel(layout: Layout, n: int) -> Any:
     return staged_product(
         layout, n, _unpack_super(layout, n), _add_super(layout, n, staged=True), staged_bytes(layout), at.x_first,
         at.x_bytes,
-    )  # fmt: skip
+    )
 
 
 class _Places:

@@ -37,7 +37,7 @@ def product(
 def _tile_call(
     weight: Weight, x: AnyArray, y: AnyArray, terms: Sequence[AnyArray],
     first: int, n: int, tiles: int, tail: KernelCall | None,
-) -> KernelCall:  # fmt: skip
+) -> KernelCall:
     """The product for tokens `first` to `first` + n * tiles; `tail` is the call for those after."""
     shape = weight_arguments(weight)
     if not isinstance(weight, QuantWeight):
@@ -53,4 +53,4 @@ def _tile_call(
         x=address(x) + first * shape["x_stride"], y=address(y) + first * stride(y), y_stride=stride(y), tiles=tiles,
         terms=added, term_count=len(terms),
         tail=tail or 0, tail_arguments=tail.args if tail else 0,
-    )  # fmt: skip
+    )

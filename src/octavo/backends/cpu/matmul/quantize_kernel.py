@@ -32,7 +32,7 @@ from octavo.jit.simd import (
     splat,
     stack,
     store_token_words,
-)  # fmt: skip
+)
 
 Source = Literal["values", "rms_norm", "swiglu", "geglu"]
 

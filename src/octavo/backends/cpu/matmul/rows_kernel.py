@@ -22,7 +22,7 @@ from octavo.jit.simd import (
     store_f32x16,
     sub,
     u8_pointer,
-)  # fmt: skip
+)
 
 GET_ROWS = record("y y_stride", "weights k table scales", "rows")
 """float32 y, a row of k values a task; the weights with the table of their codes or their scales, or 0; int32 rows."""

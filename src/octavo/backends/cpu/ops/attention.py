@@ -49,7 +49,7 @@ def _rope_table(
     call = KernelCall(
         rope.rope_table_kernel(), len(positions),
         table=table, positions=positions, freqs=freqs, pairs=len(freqs), scale=scale,
-    )  # fmt: skip
+    )
     return table, [call]
 
 
@@ -69,7 +69,7 @@ def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
         keys=keys, values=values, rows=places, k_scales=scales[0], v_scales=scales[1],
         k_center=_center(node.inputs[3]), table=table,
         q_weight=q_weight, k_weight=k_weight, eps=float(node.attrs.get("eps", 0.0)), tokens=tokens, run=run,
-    )  # fmt: skip
+    )
     return [*before, call]
 
 
@@ -81,7 +81,7 @@ def _set_rows(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> li
         make(_kind(node), values.shape[2]), len(values),
         cache=cache, x=values, x_stride=stride(values), heads=values.shape[1], rows=places,
         scales=_written_scales(node), center=_center(node),
-    )]  # fmt: skip
+    )]
 
 
 def _kind(cache: Node) -> Any:
@@ -136,7 +136,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
         "reach": int(node.attrs.get("reach", 0)),
         "k_scales": _read_scales(node.inputs[1], shared), "v_scales": _read_scales(node.inputs[2], shared),
         "slopes": _slopes(heads, float(node.attrs.get("alibi", 0.0)), shared),
-    }  # fmt: skip
+    }
     kinds, reaching, sloped = (given["window"] > 0, given["cap"] > 0), given["reach"] > 0, "alibi" in node.attrs
     kind, group, calls = _kind(node.inputs[1]), heads // kv_heads, list[KernelCall]()
     if node.inputs[1] is node.inputs[2]:
@@ -157,7 +157,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
 
 def _decoding(
     kernel: Any, kind: Any, pairs: int, group: int, dim: int, given: Mapping[str, Any], shared: Shared
-) -> list[KernelCall]:  # fmt: skip
+) -> list[KernelCall]:
     """Attention of as many pairs of a token and a head of keys, with a task for each part of a sequence."""
     splits = -(-given["pages_width"] // given["part"])
     size = pairs * splits * group * (dim + 4) if splits > 1 else 0
@@ -167,13 +167,13 @@ def _decoding(
         calls.append(KernelCall(
             attention.combine_kernel(kind, group, dim), pairs, out=given["out"], partial=partial, splits=splits,
             sinks=given["sinks"], kv_heads=given["kv_heads"], v_scales=given["v_scales"],
-        ))  # fmt: skip
+        ))
     return calls
 
 
 def _latent(
     kind: Any, group: int, dim: int, limits: tuple[bool, bool, bool], given: Mapping[str, Any], shared: Shared
-) -> list[KernelCall]:  # fmt: skip
+) -> list[KernelCall]:
     """Attention whose keys are values too; `limits` are constants of the kernel."""
     out, tokens, kv_heads, width = given["out"], given["tokens"], given["kv_heads"], given["pages_width"]
     value_dim, parts = out.shape[1] // (kv_heads * group), -(-group // latent_pairs.LANES)
@@ -188,7 +188,7 @@ def _latent(
             latent_attention.combine_kernel(kind, group, dim, value_dim),
             pairs * (value_dim // latent_attention.part_columns(kind, dim, value_dim)), out=out, partial=partial,
             splits=splits, sinks=given["sinks"], kv_heads=kv_heads,
-        ))  # fmt: skip
+        ))
     return calls
 
 

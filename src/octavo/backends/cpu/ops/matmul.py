@@ -59,7 +59,7 @@ def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     return [KernelCall(
         kernel, len(out), (table,), y=out, y_stride=stride(out), weights=table.data, k=table.k,
         table=parts["table"], scales=parts["scales"], rows=ids,
-    )]  # fmt: skip
+    )]
 
 
 @binds("take_columns_id")
@@ -74,7 +74,7 @@ def _take_columns_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: S
             y=out[:, i], y_stride=stride(out), x=x, x_stride=stride(x), ids=columns[i:], ids_stride=used * k * 4, k=k,
         )
         for i in range(used)
-    )]  # fmt: skip
+    )]
 
 
 @binds("take_columns")
@@ -84,4 +84,4 @@ def _take_columns(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shar
     return [KernelCall(
         routing.gather_kernel(), len(out),
         y=out, y_stride=stride(out), x=x, x_stride=stride(x), ids=ids, ids_stride=0, k=out.shape[1],
-    )]  # fmt: skip
+    )]

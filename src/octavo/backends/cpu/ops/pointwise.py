@@ -35,7 +35,7 @@ def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     return [rows_call(
         elementwise.rms_norm_kernel(), out, x, weight=weight, k=k, eps=float(node.attrs["eps"]),
         heads=heads, y_head_stride=k * 4, x_head_stride=k * 4,
-    )]  # fmt: skip
+    )]
 
 
 @binds("layer_norm")
@@ -57,7 +57,7 @@ def _binary(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) ->
     return [KernelCall(
         elementwise.binary_kernel(node.op), len(out),
         y=out, y_stride=stride(out), a=a, a_stride=stride(a), b=b, b_stride=b_stride, k=k,
-    )]  # fmt: skip
+    )]
 
 
 def _scale_rows(out: AnyArray, x: AnyArray, scales: AnyArray) -> KernelCall:
@@ -74,7 +74,7 @@ def _clamped_swiglu(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sh
     return [rows_call(
         elementwise.clamped_swiglu_kernel(), out, gate,
         up=up, up_stride=stride(up), k=int(np.prod(out.shape[1:])), **node.attrs,
-    )]  # fmt: skip
+    )]
 
 
 @binds(*OF_A_ROW)

@@ -38,4 +38,4 @@ def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -
     return [KernelCall(
         quantize.quantize_kernel(source, TILES[0]), tiles * chunks,
         codes=out, tokens=tokens, k=k, x=x, x_stride=stride(x), chunks=chunks, **more,
-    )]  # fmt: skip
+    )]

@@ -30,7 +30,7 @@ def _causal_conv(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Share
     return [KernelCall(
         kernel, len(where[2]) * -(-channels // states.CHANNELS), y=out, y_stride=stride(out), x=x, x_stride=stride(x),
         taps=taps, bias=bias[0] if bias else 0, state=state, channels=channels, **_where(where),
-    )]  # fmt: skip
+    )]
 
 
 @binds("gated_delta_rule")
@@ -44,7 +44,7 @@ def _gated_delta_rule(node: Node, inputs: Sequence[Any], out: AnyArray, shared: 
         q=q, q_stride=stride(q), k=k, k_stride=stride(k), v=v, v_stride=stride(v), alpha=alpha,
         alpha_stride=stride(alpha), beta=beta, beta_stride=stride(beta), rates=rates, bias=bias, state=state,
         heads=heads, key_heads=q.shape[1], **_where(where),
-    )]  # fmt: skip
+    )]
 
 
 @binds("selective_scan")
@@ -57,7 +57,7 @@ def _selective_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sh
         kernel, len(where[2]) * heads * (size // (16 * wide)), y=out, y_stride=stride(out), x=x, x_stride=stride(x),
         b=b, b_stride=stride(b), c=c, c_stride=stride(c), dt=dt, dt_stride=stride(dt), rates=rates, bias=bias,
         skip=skip, state=state, heads=heads, groups=b.shape[1], **_where(where),
-    )]  # fmt: skip
+    )]
 
 
 @binds("channel_scan")
@@ -69,7 +69,7 @@ def _channel_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shar
         states.channel_scan_kernel(keys, wide), len(where[2]) * (channels // (16 * wide)), y=out, y_stride=stride(out),
         x=x, x_stride=stride(x), b=b, b_stride=stride(b), c=c, c_stride=stride(c), dt=dt, dt_stride=stride(dt),
         rates=rates, skip=skip, state=state, channels=channels, **_where(where),
-    )]  # fmt: skip
+    )]
 
 
 @binds("wkv7")
@@ -83,7 +83,7 @@ def _wkv7(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> l
     return [KernelCall(
         wkv7.wkv7_kernel(size, wide, mixed, eps is not None), len(slots) * heads, y=out, y_stride=stride(out), **given,
         **strides, vectors=vectors, state=state, heads=heads, eps=eps or 0.0, **_where((positions, starts, slots)),
-    )]  # fmt: skip
+    )]
 
 
 @binds("wkv6")
@@ -95,7 +95,7 @@ def _wkv6(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> l
         kernel, len(where[2]) * heads, y=out, y_stride=stride(out), r=r, r_stride=stride(r), w=w, w_stride=stride(w),
         k=k, k_stride=stride(k), v=v, v_stride=stride(v), vectors=vectors, state=state, heads=heads,
         eps=node.attrs["eps"], **_where(where),
-    )]  # fmt: skip
+    )]
 
 
 def _where(where: Sequence[AnyArray]) -> dict[str, int | AnyArray]:

@@ -20,7 +20,7 @@ def _top_k(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> 
     return [KernelCall(
         routing.top_k_kernel(), len(out),
         ids=out, ids_stride=stride(out), x=x, x_stride=stride(x), n=x.shape[1], k=out.shape[1],
-    )]  # fmt: skip
+    )]
 
 
 @binds("keep_groups")
@@ -41,7 +41,7 @@ def _floor_divide(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shar
     return [KernelCall(
         routing.floor_divide_kernel(), len(out),
         y=out, y_stride=stride(out), ids=ids, ids_stride=stride(ids), k=out.shape[1], by=node.attrs["by"],
-    )]  # fmt: skip
+    )]
 
 
 @binds("gather")
@@ -51,7 +51,7 @@ def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) ->
     return [KernelCall(
         routing.gather_kernel(), len(out),
         y=out, y_stride=stride(out), x=x, x_stride=x_stride, ids=ids, ids_stride=stride(ids), k=out.shape[1],
-    )]  # fmt: skip
+    )]
 
 
 @binds("sparse_shares")
@@ -60,7 +60,7 @@ def _sparse_shares(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
     return [rows_call(
         routing.sparse_shares_kernel(), out, x, ids=ids, ids_stride=stride(ids), n=x.shape[1], k=out.shape[1],
         tolerance=float(node.attrs["tolerance"]),
-    )]  # fmt: skip
+    )]
 
 
 @binds("add_rows")
@@ -69,7 +69,7 @@ def _add_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
     k = x.shape[2]
     return [KernelCall(
         routing.add_rows_kernel(), ids.size, y=out, y_stride=4 * k, x=x, x_stride=4 * k, rows=rows, ids=ids, k=k
-    )]  # fmt: skip
+    )]
 
 
 @binds("weighted_sum")
@@ -78,4 +78,4 @@ def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shar
     return [rows_call(
         routing.weighted_sum_kernel(), out, x,
         weights=weights, weights_stride=stride(weights), k=x.shape[1], n=out.shape[1],
-    )]  # fmt: skip
+    )]

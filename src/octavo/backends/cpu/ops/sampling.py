@@ -31,7 +31,7 @@ def _top_candidates(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sh
         KernelCall(
             choice.merge_candidates_kernel(k), tokens, y=out, y_stride=stride(out), parts=parts, **found
         ),
-    ]  # fmt: skip
+    ]
 
 
 @binds("log_sum_exp")
@@ -51,4 +51,4 @@ def _mask(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> l
     return [KernelCall(
         choice.mask_kernel(), len(rows),
         x=x, x_stride=stride(x), n=x.shape[1], rows=rows, masks=masks, words=masks.shape[1],
-    )]  # fmt: skip
+    )]

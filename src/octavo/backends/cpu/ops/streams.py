@@ -20,7 +20,7 @@ def _predict(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -
     _, count, k = x.shape
     return [rows_call(
         streams.predict_streams_kernel(), out, x, coefs=coefs, coefs_stride=stride(coefs), streams=count, k=k
-    )]  # fmt: skip
+    )]
 
 
 @binds("correct_streams")
@@ -30,7 +30,7 @@ def _correct(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -
     return [rows_call(
         streams.correct_streams_kernel(), out, x, first=first, first_stride=stride(first),
         coefs=coefs, coefs_stride=stride(coefs), streams=count, k=k,
-    )]  # fmt: skip
+    )]
 
 
 @binds("add_to_others")
@@ -47,4 +47,4 @@ def _as_large_as(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Share
     return [rows_call(
         streams.as_large_as_kernel(), out, x, like=like, like_stride=stride(like), streams=count, k=k,
         least=float(node.attrs["least"]),
-    )]  # fmt: skip
+    )]

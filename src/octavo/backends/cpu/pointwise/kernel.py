@@ -19,7 +19,7 @@ from octavo.jit.simd import (
     mul,
     splat,
     store_f32x16,
-)  # fmt: skip
+)
 
 Binary = Literal["add", "mul", "swiglu", "geglu"]
 

@@ -21,7 +21,7 @@ from octavo.jit.simd import (
     splat,
     sub,
     sum_lanes,
-)  # fmt: skip
+)
 
 ROOT_HALF = np.float32(math.sqrt(0.5))
 ERF_P = np.float32(0.3275911 * math.sqrt(0.5))

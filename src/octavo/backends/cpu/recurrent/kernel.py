@@ -175,7 +175,7 @@ soft_plus = inner(_soft_plus, inline="always")
 GATED_DELTA_RULE = record(
     "y y_stride q q_stride k k_stride v v_stride", "alpha alpha_stride beta beta_stride rates bias state",
     "heads key_heads", WHERE,
-)  # fmt: skip
+)
 
 
 def _decays(keys: int, by_row: bool) -> Any:

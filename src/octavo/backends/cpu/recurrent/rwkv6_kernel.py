@@ -34,7 +34,7 @@ W0, U, WEIGHT, BIAS = range(4)
 
 WKV6 = record(
     "y y_stride r r_stride w w_stride k k_stride v v_stride", "vectors state heads eps:f4", WHERE
-)  # fmt: skip
+)
 
 
 def _prepared(size: int) -> Any:

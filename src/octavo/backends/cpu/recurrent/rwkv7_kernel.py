@@ -46,7 +46,7 @@ W0, A0, K_K, K_A, R_K, WEIGHT, BIAS, V0 = range(8)
 WKV7 = record(
     "y y_stride r r_stride w w_stride k k_stride v v_stride a a_stride first first_stride gate gate_stride",
     "vectors state heads eps:f4", WHERE,
-)  # fmt: skip
+)
 
 
 def _changed(size: int, wide: int) -> Any:

@@ -24,7 +24,7 @@ from octavo.jit.simd import (
     splat,
     sub,
     sum_lanes,
-)  # fmt: skip
+)
 
 PART = 16384
 """Values of a row that a task looks at."""

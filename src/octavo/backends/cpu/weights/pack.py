@@ -124,7 +124,7 @@ def _pack_rows(fmt: BlockFormat, layout: Layout, rows: U8, out: U8, decode_table
         pack_kernel(layout, n_pieces, scales is not None), len(out), (rows,),
         tiles=out, rows=len(rows), k=k, source=source, row_bytes=source.shape[1], block_bytes=block_in,
         block_words=words, pieces=codes.pieces, base=codes.base, **small, odd=odd,
-    )  # fmt: skip
+    )
     call.run()
     return not odd[0]
 

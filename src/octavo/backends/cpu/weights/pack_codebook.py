@@ -84,7 +84,7 @@ def pack_points(fmt: BlockFormat, layout: Layout, rows: U8, out: U8) -> bool:
         source=rows, row_bytes=rows.shape[1], block_bytes=fmt.block_bytes,
         numbers=found.numbers, marks=found.marks, scales=found.scales, d=found.d, odd=odd,
         renumbered=_renumbered(fmt.grid, layout),
-    ).run()  # fmt: skip
+    ).run()
     return not odd[0]
 
 

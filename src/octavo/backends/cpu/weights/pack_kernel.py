@@ -120,7 +120,7 @@ def _move_codes(layout: Layout, n_pieces: int) -> Any:
             i = source + first // a.block_words * a.block_bytes
             p = a.pieces + first % a.block_words * word_bytes
             put(to, high, block, word(i, p, 0, base), word(i, p, 1, base), word(i, p, 2, base), word(i, p, 3, base),
-                word(i, p, 4, base), word(i, p, 5, base), word(i, p, 6, base), word(i, p, 7, base))  # fmt: skip
+                word(i, p, 4, base), word(i, p, 5, base), word(i, p, 6, base), word(i, p, 7, base))
         else:
             put(to, high, block, 0, 0, 0, 0, 0, 0, 0, 0)
 

@@ -104,7 +104,7 @@ def fields(fmt: BlockFormat, blocks: U8, without: frozenset[str] = frozenset()) 
             out[f.name] = np.empty((*blocks.shape[:-1], 0), f.dtype)
         else:  # copied a whole field at a time: byte by byte takes ten times as long
             whole = np.dtype({"names": ["x"], "formats": [f"V{f.nbytes}"], "offsets": [offset],
-                              "itemsize": fmt.block_bytes})  # fmt: skip
+                              "itemsize": fmt.block_bytes})
             raw = np.ascontiguousarray(blocks.view(whole)["x"])
             out[f.name] = raw.view(np.uint8).reshape(*blocks.shape[:-1], f.nbytes).view(f.dtype)
         offset += f.nbytes

@@ -125,7 +125,7 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
 @triton.jit
 def _joined(
     partial, row, used, start, sink, SIZE: tl.constexpr, BLOCK_D: tl.constexpr, COUNT: tl.constexpr
-):  # fmt: skip
+):
     """SIZE values of a head, from `start` on, from the first `used` of COUNT splits, whose shares are from `row` on;
     `sink` is a score without a value, or None."""
     at, split = start + tl.arange(0, SIZE), tl.arange(0, COUNT)
@@ -144,7 +144,7 @@ def _joined(
 @triton.jit
 def combine_kernel(
     partial, positions, sinks, out, quantized, ordered, heads, shape: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """Program (sequence, head, part): the head's result from all splits, or shape.part values of it.
 
     It is float32 in `out` [sequences, heads * dim], or if that is None as `store_q8_1` writes it to `quantized` and

@@ -212,7 +212,7 @@ def divided(result, m, total, sinks, head, shape: gl.constexpr):
 @gluon.jit
 def attend(
     q, cache, sinks, out, quantized, ordered, partial, scale, place_of, seen, shape: gl.constexpr, PDL: gl.constexpr
-):  # fmt: skip
+):
     """What `decode_mma_kernel` says, for a program that has blocks.
 
     place_of is the sequence, the head of keys and the split, seen its first block, the one after its last, the query's
@@ -325,7 +325,7 @@ def attend(
 def decode_mma_kernel(
     q, cache, positions, sinks, out, quantized, ordered, partial, scale, shape: gl.constexpr,
     num_warps: gl.constexpr, PDL: gl.constexpr,
-):  # fmt: skip
+):
     """Program (sequence, K/V head, split) attends to its part of the blocks, for all query heads of the K/V head.
 
     q is float32 [sequences, heads * dim], cache a PagedCache, shape a DecodeShape. The result, with `sinks`, float32

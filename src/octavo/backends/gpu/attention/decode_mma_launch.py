@@ -140,7 +140,7 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
 def decode(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, sinks: torch.Tensor | None, scale: float,
     shape: DecodeShape, out: torch.Tensor | Activation, otherwise: Callable[[], Sequence[Launch]],
-) -> Launch:  # fmt: skip
+) -> Launch:
     """out [sequences, H * D] of q float32 [sequences, H, D]; `otherwise` makes the launches that take its place if
     Triton can't compile the kernel. `scale` has a factor of log2(e)."""
     sequences, heads, dim = q.shape
@@ -156,4 +156,4 @@ def decode(
     return gluon.Preferred(
         "decode", otherwise, c.target, (sequences, cache.heads, shape.splits), Matrix(q, q.stride(0)), cache, positions,
         sinks, given, quantized, ordered, shares, scale, shape=shape, warps=shape.warps,
-    )  # fmt: skip
+    )

@@ -99,7 +99,7 @@ def _rotate(c: Context, x: torch.Tensor, out: torch.Tensor, dim: int, *, back: b
     return c.launch(
         rotate_heads_kernel, (tokens, heads), Matrix(x, x.stride(0)), Matrix(out, out.stride(0)), SIZE=size,
         BLOCK=triton.next_power_of_2(size), DIM=dim, BACK=back, warps=1, exact=c.deterministic,
-    )  # fmt: skip
+    )
 
 
 def _paged(keys: Cache, values: Cache, pages: torch.Tensor) -> PagedCache:
@@ -109,7 +109,7 @@ def _paged(keys: Cache, values: Cache, pages: torch.Tensor) -> PagedCache:
 def _prefill(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor,
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
-) -> list[Launch]:  # fmt: skip
+) -> list[Launch]:
     portable = partial(_portable_prefill, c, q, cache, positions, starts, sinks, scale, limits, out)
     if prefill_8bit_launch.takes(c, q, cache, sinks, scale, limits):
         return prefill_8bit_launch.prefill(c, q, cache, positions, starts, scale, limits, out, otherwise=portable)
@@ -121,25 +121,25 @@ def _prefill(
 def _portable_prefill(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor,
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
-) -> Launch:  # fmt: skip
+) -> Launch:
     tokens, heads, dim = q.shape
     block = triton.next_power_of_2(dim)
     tile = attention_tiles.prefill(block, c.target.arch, cache.k.dtype == torch.float32, limits.get("kind", ""))
     shape = AttentionShape(
         dim, block, heads // cache.heads, tile.block_m, block_n=tile.block_n, precision=tile.precision,
         own_scales=c.deterministic and limits.get("scales") == "dynamic", **limits,
-    )  # fmt: skip
+    )
     return c.launch(
         prefill_kernel, (-(-tokens // tile.block_m), heads, len(starts) - 1), Matrix(q, q.stride(0)), cache, positions,
         starts, sinks, Matrix(out, out.stride(0)), scale, shape=shape, warps=tile.warps, stages=2,
         exact=c.deterministic,
-    )  # fmt: skip
+    )
 
 
 def _decode(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, sinks: torch.Tensor | None, scale: float,
     limits: Mapping[str, Any], out: torch.Tensor | Activation,
-) -> list[Launch]:  # fmt: skip
+) -> list[Launch]:
     portable = partial(_portable_decode, c, q, cache, positions, sinks, scale, limits, out)
     shape = decode_mma_launch.shape_of(c, q, cache, limits)
     if shape is None:
@@ -150,7 +150,7 @@ def _decode(
 def _portable_decode(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, sinks: torch.Tensor | None, scale: float,
     limits: Mapping[str, Any], out: torch.Tensor | Activation,
-) -> list[Launch]:  # fmt: skip
+) -> list[Launch]:
     """A second launch joins the splits, unless there is one, and nothing to quantize."""
     tokens, heads, dim = q.shape
     block, group = triton.next_power_of_2(dim), heads // cache.heads
@@ -166,14 +166,14 @@ def _portable_decode(
     first = c.launch(
         decode_kernel, (tokens, cache.heads, splits), Matrix(q, q.stride(0)), cache, positions, *places, scale,
         shape=shape, warps=tile.warps, stages=2,
-    )  # fmt: skip
+    )
     return [first] if shares is None else [first, _combine(c, shares, positions, sinks, heads, shape, out, tokens)]
 
 
 def _combine(
     c: Context, shares: PartialAttention, positions: torch.Tensor, sinks: torch.Tensor | None, heads: int,
     shape: AttentionShape, out: torch.Tensor | Activation, tokens: int,
-) -> Launch:  # fmt: skip
+) -> Launch:
     """Joins the splits of each sequence's token and head."""
     if isinstance(out, Activation):
         places: tuple[Any, ...] = None, *c.wanted_of(out)
@@ -188,20 +188,20 @@ def _combine(
 def _prefill_latent(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor,
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
-) -> list[Launch]:  # fmt: skip
+) -> list[Launch]:
     rows = len(q) * (q.shape[1] // cache.heads)
     shape, tile = _latent_shape(c, q, cache, MANY_ROWS if c.deterministic else rows, 1, limits)
     return [c.launch(
         latent_kernel, (-(-rows // shape.block_m), cache.heads, len(starts) - 1), Matrix(q, q.stride(0)), cache,
         positions, starts, sinks, Matrix(out, out.stride(0)), None, scale, shape=shape,
         ASM=c.target.asm, warps=tile.warps, stages=tile.stages, exact=c.deterministic,
-    )]  # fmt: skip
+    )]
 
 
 def _decode_latent(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, sinks: torch.Tensor | None, scale: float,
     limits: Mapping[str, Any], out: torch.Tensor | Activation,
-) -> list[Launch]:  # fmt: skip
+) -> list[Launch]:
     (tokens, heads, _), group = q.shape, q.shape[1] // cache.heads
     tiles = -(-group // _latent_tile(c, cache, group, limits).block_m)
     splits = attention_tiles.latent_splits(tokens * cache.heads * tiles, pages_seen(cache, limits), c.target.arch)
@@ -210,7 +210,7 @@ def _decode_latent(
     first = c.launch(
         latent_kernel, (tiles, splits * cache.heads, tokens), Matrix(q, q.stride(0)), cache, positions, None, None,
         None, shares, scale, shape=shape, ASM=c.target.asm, warps=tile.warps, stages=tile.stages,
-    )  # fmt: skip
+    )
     part = max(64, block_of(shape.dim)) if shape.rotated else 64
     summed = replace(shape, block_r=0, part=min(part, shape.block_d))
     return [first, _combine(c, shares, positions, sinks, heads, summed, out, tokens)]
@@ -218,7 +218,7 @@ def _decode_latent(
 
 def _latent_shape(
     c: Context, q: torch.Tensor, cache: PagedCache, rows: int, splits: int, limits: Mapping[str, Any]
-) -> tuple[AttentionShape, attention_tiles.AttentionTile]:  # fmt: skip
+) -> tuple[AttentionShape, attention_tiles.AttentionTile]:
     """Where keys are values too: rows of a tile are pairs of a token and a head."""
     _, heads, dim = q.shape
     tile, value_dim = _latent_tile(c, cache, rows, limits), limits["value_dim"]
@@ -226,10 +226,10 @@ def _latent_shape(
         dim, triton.next_power_of_2(value_dim), heads // cache.heads, tile.block_m, splits, block_n=tile.block_n,
         block_r=max(16, triton.next_power_of_2(dim - value_dim)), part=tile.part, precision=tile.precision,
         ahead=tile.ahead, own_scales=c.deterministic and limits.get("scales") == "dynamic", **limits,
-    ), tile  # fmt: skip
+    ), tile
 
 
 def _latent_tile(
     c: Context, cache: PagedCache, rows: int, limits: Mapping[str, Any]
-) -> attention_tiles.AttentionTile:  # fmt: skip
+) -> attention_tiles.AttentionTile:
     return attention_tiles.latent(rows, c.target.arch, cache.k.dtype == torch.float32, limits.get("kind", ""))

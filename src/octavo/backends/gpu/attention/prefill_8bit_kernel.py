@@ -186,7 +186,7 @@ def _packed(p, shape: gl.constexpr):
         "{.reg .b16 x, y; cvt.rn.satfinite.e4m3x2.f32 x, $2, $1; cvt.rn.satfinite.e4m3x2.f32 y, $4, $3;"
         " mov.b32 $0, {y, x};}",
         "=r,f,f,f,f", [a, b, c, d], dtype=gl.int32, is_pure=True, pack=1,
-    )  # fmt: skip
+    )
 
 
 @gluon.jit

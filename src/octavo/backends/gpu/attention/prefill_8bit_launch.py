@@ -147,7 +147,7 @@ def most_code_bytes(nodes: Iterable[Node], limits: Sizes) -> int:
 def prefill(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor, scale: float,
     limits: Mapping[str, Any], out: torch.Tensor, otherwise: Callable[[], Launch],
-) -> list[Launch]:  # fmt: skip
+) -> list[Launch]:
     """`prefill_hopper.prefill` by 8-bit products."""
     tokens, heads, dim = q.shape
     sequences = len(starts) - 1
@@ -159,7 +159,7 @@ def prefill(
         "eights", lambda: [otherwise()], c.target, (min(items.heads * items.tiles, multiprocessors()),),
         Matrix(q, q.stride(0)), keys, values, codes.factors, positions, starts, items, Matrix(out, out.stride(0)),
         scale, shape=EightsShape(dim, shape.group, products=c.attention), warps=4,
-    )]  # fmt: skip
+    )]
 
 
 def encode(
@@ -175,7 +175,7 @@ def encode(
     codes = Codes(
         (k if shape.products == "int8" else k.view(e4m3)).view(rows * width, shape.dim),
         v.view(e4m3).view(rows * shape.dim, width), factors, width,
-    )  # fmt: skip
+    )
     as_bytes = codes._replace(k=k, v=v)
     grid = (2 * width // BLOCK, cache.heads, sequences)
     return c.launch(encode_kernel, grid, cache, positions, starts, as_bytes, shape=shape, warps=8), codes

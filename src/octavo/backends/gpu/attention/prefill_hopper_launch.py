@@ -137,7 +137,7 @@ def half_bytes(sequences: int, width: int, heads: int, dim: int) -> int:
 def prefill(
     c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor, scale: float,
     limits: Mapping[str, Any], out: torch.Tensor, otherwise: Callable[[], Launch],
-) -> list[Launch]:  # fmt: skip
+) -> list[Launch]:
     """out float32 [T, H * D] of q float32 [T, H, D] over the keys and values of a cache; `otherwise` makes the launch
     that takes its place if Triton can't compile the kernel. `scale` has a factor of log2(e). A cache of codes becomes
     float16 before."""
@@ -155,7 +155,7 @@ def prefill(
     return [*before, gluon.Preferred(
         "prefill", lambda: [otherwise()], c.target, (programs,), Matrix(q, q.stride(0)), keys, values, factors, pages,
         positions, starts, items, Matrix(out, out.stride(0)), scale, shape=shape, warps=4,
-    )]  # fmt: skip
+    )]
 
 
 def _unpack(

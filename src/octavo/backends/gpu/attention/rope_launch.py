@@ -87,7 +87,7 @@ def turn(c: Context, x: torch.Tensor, rotation: Rotation, interleaved: bool, out
 def turn_and_set_rows(
     c: Context, qkv: Sequence[torch.Tensor], caches: Sequence[Cache], rows: torch.Tensor, rotation: Rotation,
     interleaved: bool, norms: Norms | None, out: torch.Tensor,
-) -> Launch:  # fmt: skip
+) -> Launch:
     """out = q turned; k turned, and v, go to rows `rows` of their caches. With `norms` q and k are normed before."""
     q, k, v = qkv
     tokens, heads, _ = q.shape
@@ -98,7 +98,7 @@ def turn_and_set_rows(
     return c.launch(
         rope_set_rows_kernel, (tokens, -(-rows_of_heads // shape.per_program)), _rows(q), _rows(k), _rows(v), k_cache,
         v_cache, rows, rotation, norms, _rows(out), heads, shape=shape, warps=1, exact=True,
-    )  # fmt: skip
+    )
 
 
 def _per_program(tokens: int, heads: int) -> int:

@@ -54,7 +54,7 @@ def rotate_back(x, ROWS: tl.constexpr, SIZE: tl.constexpr, DIM: tl.constexpr, fi
 @triton.jit
 def rotate_heads_kernel(
     x, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, DIM: tl.constexpr, BACK: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """Program (token, head): out [T, heads * SIZE] = the heads of x rotated, or (BACK) rotated back; it may be x.
 
     SIZE is the number of values, the first of heads that have DIM, BLOCK the power of two that holds them.

@@ -27,5 +27,5 @@ def clip_search(groups: Tensor, weights: Tensor, shrinks: Sequence[float], kind:
     clip_search_kernel[(-(-count // of_program),)](
         groups, weights, tried, chosen, count, in_row, len(shrinks), KIND=kind, SCALE=scale, TOP=(1 << bits) - 1,
         GROUP=group, GROUPS=of_program, num_warps=4, num_stages=1, enable_fp_fusion=False,
-    )  # fmt: skip
+    )
     return chosen

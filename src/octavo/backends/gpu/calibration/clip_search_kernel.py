@@ -43,7 +43,7 @@ def _rounded(x, KIND: tl.constexpr, SCALE: tl.constexpr, TOP: tl.constexpr, GROU
 def clip_search_kernel(
     x, weights, shrinks, chosen, count, in_row, tried,
     KIND: tl.constexpr, SCALE: tl.constexpr, TOP: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr,
-):  # fmt: skip
+):
     """Program p finds for GROUPS of `count` groups which of `tried` parts of their range leaves the least error.
 
     x        float32 [count, GROUP], groups of rows

@@ -83,7 +83,7 @@ class ColumnShape(Constant):
 
 def take_columns(
     grid: ColumnGrid, choices: LevelTable, base: Tensor, matrix: Tensor, made: Tensor, start: int, *, again: bool
-) -> None:  # fmt: skip
+) -> None:
     """Give the columns from the `start`-th on their levels: as many as `base` [count, N] has rows.
 
     matrix  [count, count], a part of one whose rows may be longer
@@ -95,7 +95,7 @@ def take_columns(
     columns_kernel[(-(-n // rows),)](
         base, matrix, made, for_triton(grid), n, matrix.stride(0), start, count, shape=for_triton(shape),
         num_warps=WARPS, num_stages=1, enable_fp_fusion=True,
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
@@ -109,11 +109,11 @@ class Stored(Constant):
 
 def fit(
     along: Tensor, product: Tensor, slope: Tensor, moved: Tensor, number: Tensor, first: int, stored: Stored
-) -> None:  # fmt: skip
+) -> None:
     """Set each row's `number` [N] to what lowers the error most along a direction; see the kernel."""
     (count, n), width = along.shape, len(slope)
     rows, columns = (FIT_ROWS, FIT_COLUMNS) if along.is_cuda else (ROWS_INTERPRETED, ROWS_INTERPRETED)
     fit_kernel[(-(-n // rows),)](
         along, product, slope, moved, number, n, first, count, width, stored=for_triton(stored), COLUMNS=columns,
         ROWS=rows, num_warps=WARPS, num_stages=1, enable_fp_fusion=True,
-    )  # fmt: skip
+    )

@@ -119,7 +119,7 @@ def as_stored(x, KIND: tl.constexpr):
 def fit_kernel(
     along, product, slope, moved, number, n, first, count, width, stored: tl.constexpr, COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
-):  # fmt: skip
+):
     """Program p sets a number of each of ROWS rows from p ROWS on to what lowers e^T H e most, rounded, if that does.
 
     along    float32 [count, N]: the direction v in which the number goes, in columns `first` to `first` + count of

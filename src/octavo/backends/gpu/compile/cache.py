@@ -97,7 +97,7 @@ def _key(source: Any, target: Any, options: dict[str, Any]) -> str:
     parts = (
         source.fn.__module__, source.name, source.signature, source.constants, source.attrs, target,
         sorted(options.items()), sorted(get_cache_invalidating_env_vars().items()), [os.environ.get(t) for t in TOOLS],
-    )  # fmt: skip
+    )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 Name = Literal[
     "int8", "w4a8", "fp8", "mixed", "mixed_stream", "mixed_even", "experts", "prefill", "eights", "decode",
-]  # fmt: skip
+]
 FOLDER = "octavo.backends.gpu"
 MODULES: dict[Name, str] = {
     "int8": "matmul.w8a8.int8_hopper_kernel",
@@ -90,7 +90,7 @@ def attempt(name: Name) -> Iterator[None]:
             log.warning(
                 "device gpu: Triton %s can't compile the kernel %s of Gluon (%s); slower, portable kernels run instead",
                 triton.__version__, name, cause,
-            )  # fmt: skip
+            )
         raise Unusable(cause) from error
 
 
@@ -127,7 +127,7 @@ class Preferred(Launch):
     def __init__(
         self, name: Name, otherwise: Callable[[], Sequence[Callable[[], None]]], target: Target, grid: Grid,
         *arguments: Any, **options: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(target, options.pop("kernel", None) or kernel(name), grid, *arguments, **options)
         self._name: Name = name
         self._otherwise = otherwise

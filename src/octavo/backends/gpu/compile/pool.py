@@ -81,7 +81,7 @@ def _start() -> subprocess.Popen[bytes] | None:
         return subprocess.Popen(
             [sys.executable, "-m", f"{__package__}.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": paths},
-        )  # fmt: skip
+        )
     except OSError as error:
         log.info("kernels are compiled in this process: %s", error)
         return None

@@ -51,7 +51,7 @@ class Maker:
     def __init__(
         self, run: Callable[[Callable[[], None]], object],
         during: Callable[[Callable[[], Any], Callable[[], int]], Any] = _here,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._run, self._during, self._lock = run, during, Lock()
         self._made: dict[Kind, Future[Any]] = {}
         self._waiting: OrderedDict[Kind, Makes] = OrderedDict()
@@ -134,7 +134,7 @@ class Making:
         log.info(
             "%d kernels of %d launches, %d of them new, were waited for %.2f s",
             len(made), len(self._launches), self.new, time.perf_counter() - start,
-        )  # fmt: skip
+        )
 
 
 def prepare(launches: Sequence[Makes]) -> None:

@@ -47,7 +47,7 @@ def _half_scales(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
     joined = joined_weights(nodes)
     products = (n for n in nodes if n.op.startswith("mul_mat"))
     rows = {id(i.tensor): (i.tensor, math.prod(bind(n.shape[:-1], limits))) for n in products for i in n.inputs
-            if i.op == "weight" and len(i.shape) > 1}  # fmt: skip
+            if i.op == "weight" and len(i.shape) > 1}
     total = 0
     for tensor, most in rows.values():
         if _become_float16(tensor, most, arch, joined=id(tensor) in joined):

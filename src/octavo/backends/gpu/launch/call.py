@@ -27,7 +27,7 @@ class Launch:
     def __init__(
         self, target: Target, kernel: Any, grid: Grid, *arguments: Any, warps: int = 4, stages: int = 3,
         exact: bool = False, **constants: Any,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.kernel, self._grid = kernel, (*grid, *(1,) * (3 - len(grid)))
         self.made: Any = None
         self._shares_l1 = target.arch == "sm_90"

@@ -105,13 +105,13 @@ def _matvec_pair(c: Context, weights: Sequence[QuantWeight], x: Activation, outs
         matvec_pair_kernel, (programs,), first.planes(), other.planes(), x.q8_1.as_words(), *map(matrix, outs),
         first.n, other.n, TOKENS=x.tokens, shape=shape, other_shape=other_shape, ASM=c.target.asm,
         warps=shape.warps,
-    )]  # fmt: skip
+    )]
 
 
 def _matvec(
     c: Context, w: QuantWeight, x: Q8Activation, experts: ExpertIds | None, y: torch.Tensor,
     terms: Sequence[torch.Tensor],
-) -> Call:  # fmt: skip
+) -> Call:
     """The call for each row of y, of a token or of a pair of a token and an expert."""
     pairs = () if experts is None else (len(y),)
     tokens = len(y) if experts is None else 1
@@ -125,7 +125,7 @@ def _matvec(
     return c.launch(
         kernel, (-(-w.n // shape.block_n), *pairs), w.planes(), x.as_words(), experts, _matrices(terms), matrix(y),
         w.n, TOKENS=tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,
-    )  # fmt: skip
+    )
 
 
 def _matrices(terms: Sequence[torch.Tensor]) -> tuple[Matrix, ...]:
@@ -134,25 +134,25 @@ def _matrices(terms: Sequence[torch.Tensor]) -> tuple[Matrix, ...]:
 
 def _mmq_mma(
     c: Context, shape: dispatch.MmaShape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
-) -> Call:  # fmt: skip
+) -> Call:
     tiles = -(-w.n // (16 * shape.row_tiles))
     splits = c.split_k(tiles, 128 * shape.row_tiles * shape.token_tiles, shape.split_k)
     return c.launch(
         mmq_mma_kernel, (tiles, shape.split_k), w.planes(), x.q8_1, _matrices(terms), matrix(y), splits, w.n,
         x.tokens, shape=shape, STRIDE=x.tp, ASM=c.target.asm, warps=shape.warps,
-    )  # fmt: skip
+    )
 
 
 def _mmq_dot(
     c: Context, shape: dispatch.DotShape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
-) -> Call:  # fmt: skip
+) -> Call:
     row_tiles, token_tiles = -(-w.n // shape.block_n), -(-x.tokens // shape.block_m)
     splits = c.split_k(row_tiles * token_tiles, shape.block_m * shape.block_n, shape.split_k)
     return c.launch(
         mmq_dot_kernel, (row_tiles, token_tiles, shape.split_k), w.planes(torch.int8), x.q8_1, _matrices(terms),
         matrix(y), splits, w.n, x.tokens, shape=shape, STRIDE=x.tp, ASM=c.target.asm, warps=shape.warps,
         stages=shape.stages,
-    )  # fmt: skip
+    )
 
 
 def halves_product(
@@ -176,7 +176,7 @@ def unpacked(c: Context, w: QuantWeight) -> tuple[torch.Tensor, Call]:
     return halves, c.launch(
         dequantize_kernel, grid, w.planes(), None, matrix(halves), w.n, w.n, w.kp, BLOCK_N=rows, CHUNKS=chunks,
         ASM=c.target.asm,
-    )  # fmt: skip
+    )
 
 
 def library_product(x: torch.Tensor, w: torch.Tensor, y: torch.Tensor, *, add: bool = False) -> None:
@@ -213,7 +213,7 @@ def _added(c: Context, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[C
         c.launch(pointwise.binary_kernel, grid, y, t, y, y.stride(0), t.stride(0) if t.ndim == 2 else 0, y.stride(0),
                  y.shape[1], OP="add", B=1024)
         for t in terms
-    ]  # fmt: skip
+    ]
 
 
 def library_multiplies(c: Context, weight: object, y: torch.Tensor) -> bool:
@@ -233,7 +233,7 @@ def _float_product(
         rounded = c.shared("float inputs", x.numel(), weights.dtype).view(x.shape)
         if not c.holds("float inputs", x):
             calls.append(c.launch(activations.float_kernel, (len(x), -(-w.k // 1024)), Source(matrix(x)),
-                                  matrix(rounded), None, w.k, w.k, KIND="values", B=1024))  # fmt: skip
+                                  matrix(rounded), None, w.k, w.k, KIND="values", B=1024))
         x = rounded
     if terms and terms[-1].data_ptr() == y.data_ptr():
         return [*calls, partial(library_product, x, weights, y, add=True), *_added(c, y, terms[:-1])]
@@ -243,12 +243,12 @@ def _float_product(
 def _float_matvec(
     c: Context, w: FloatWeight, x: torch.Tensor, experts: ExpertIds | None, y: torch.Tensor,
     terms: Sequence[torch.Tensor],
-) -> Call:  # fmt: skip
+) -> Call:
     rows, warps = (64, 1) if c.target.arch == "interpreter" else (8, 8)
     return c.launch(
         float_matvec_kernel, (-(-w.n // rows), len(y)), w.data, matrix(x), experts, _matrices(terms), matrix(y), w.n,
         w.k, BLOCK_N=rows, BLOCK_K=min(512, 1 << (w.k - 1).bit_length()), warps=warps,
-    )  # fmt: skip
+    )
 
 
 def product_by_id(c: Context, w: Weight, x: Any, ids: torch.Tensor, out: torch.Tensor, sharing: int) -> list[Call]:
@@ -268,4 +268,4 @@ def rows_of(c: Context, w: QuantWeight, ids: torch.Tensor, out: torch.Tensor) ->
     return c.launch(
         dequantize_kernel, grid, w.planes(), ids, matrix(out), w.n, len(out), w.k, BLOCK_N=1, CHUNKS=32,
         ASM=c.target.asm, warps=1,
-    )  # fmt: skip
+    )

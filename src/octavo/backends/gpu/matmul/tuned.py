@@ -47,12 +47,12 @@ MATVEC: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("two levels", "deep"): (2, 64, 4, 2), ("sixteens", "deep"): (2, 64, 4, 2),
     ("zeros", "small"): (2, 64, 2, 2), ("zeros", "wide"): (4, 64, 1, 2),
     ("zeros", "huge"): (2, 64, 2, 2), ("zeros", "deep"): (4, 128, 2, 4),
-}  # fmt: skip
+}
 """One token."""
 
 LOOKED_UP: dict[Size, tuple[int, int, int, int]] = {
     "small": (8, 64, 2, 2), "wide": (4, 32, 4, 1), "deep": (4, 64, 1, 2)
-}  # fmt: skip
+}
 """One token and codes that are looked up in a table, with two levels of scales, where it is another shape."""
 
 TWO_BITS: dict[Size, tuple[int, int, int, int]] = {"small": (4, 128, 1, 4), "deep": (4, 64, 2, 2)}
@@ -60,7 +60,7 @@ TWO_BITS: dict[Size, tuple[int, int, int, int]] = {"small": (4, 128, 1, 4), "dee
 
 LONG: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("sixteens", "small"): (4, 64, 3, 2), ("bytes", "small"): (2, 32, 6, 1),
-}  # fmt: skip
+}
 """One token and rows of 6144 values, where it is another shape."""
 LONG_2: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {("zeros", "small"): (4, 64, 3, 2)}
 """The same of two tokens."""
@@ -71,7 +71,7 @@ SHORT: dict[tuple[Kind, int, bool], tuple[int, int, int, int]] = {
     ("one level", 1, True): (8, 32, 1, 1), ("zeros", 1, True): (8, 32, 1, 1),
     ("one level", 2, False): (4, 32, 2, 1), ("zeros", 2, False): (4, 32, 2, 1), ("one level", 2, True): (8, 32, 1, 1),
     ("zeros", 2, True): (8, 32, 1, 1),
-}  # fmt: skip
+}
 """Rows of 2048 values, by tokens and whether they are 8192 or more."""
 SHORT_OTHERS, SHORT_HUGE = (8, 32, 2, 1), (4, 32, 2, 1)
 """Others of these, and a vocabulary of bytes."""
@@ -83,7 +83,7 @@ DIGITS: dict[tuple[Size | Literal["long"], bool], tuple[int, int, int, int]] = {
     ("wide", False): (2, 32, 256, 2), ("wide", True): (4, 32, 128, 2),
     ("huge", False): (2, 32, 256, 2), ("huge", True): (4, 32, 128, 2),
     ("deep", False): (4, 32, 256, 2), ("deep", True): (2, 32, 128, 4),
-}  # fmt: skip
+}
 """Rows and lanes of a thread, threads and pieces loaded ahead where codes are digits, by whether there are several
 tokens; long: few rows of more than 4096 values."""
 
@@ -126,7 +126,7 @@ MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("zeros", "huge"): (1, 4, 1, 0), ("zeros", "deep"): (1, 8, 1, 1),
     ("digits", "small"): (1, 4, 2, 2), ("digits", "wide"): (1, 4, 1, 2),
     ("digits", "huge"): (1, 4, 1, 2), ("digits", "deep"): (1, 8, 1, 1),
-}  # fmt: skip
+}
 """Three to eight tokens."""
 MMA_SQUARE: dict[Kind, tuple[int, int, int, int]] = {"two levels": (1, 4, 1, 2)}
 """These, up to 2048 rows of as many values."""
@@ -139,13 +139,13 @@ MMA_16: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("two levels", "wide"): (1, 4, 1, 0), ("two levels", "deep"): (1, 8, 1, 0),
     ("sixteens", "deep"): (1, 8, 1, 0), ("zeros", "small"): (1, 8, 1, 0),
     ("zeros", "wide"): (1, 4, 1, 0), ("zeros", "deep"): (1, 8, 1, 0),
-}  # fmt: skip
+}
 MMA_32: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("bytes", "small"): (1, 4, 1, 0), ("bytes", "deep"): (1, 4, 1, 0),
     ("one level", "small"): (1, 4, 1, 0), ("zeros", "small"): (1, 4, 1, 0),
     ("two levels", "small"): (1, 4, 1, 0), ("two levels", "deep"): (1, 4, 1, 0),
     ("sixteens", "small"): (1, 4, 1, 0), ("sixteens", "deep"): (1, 4, 1, 0),
-}  # fmt: skip
+}
 """Up to 16 and 32 tokens; for those that are not here `mmq_dot` is as fast or faster."""
 
 Mixed = tuple[int, int, int] | tuple[int, int, int, int, int] | tuple[int, int, int, int, int, int]
@@ -175,7 +175,7 @@ MIXED: tuple[tuple[int, dict[Size, Mixed]], ...] = (
            "huge": (128, 128, 2, 8, 132)}),
     (256, {"small": (256, 64, 3, 4, 132), "wide": (256, 64, 3, 4, 132), "deep": (256, 64, 3, 4, 132),
            "huge": (128, 128, 2, 8, 132)}),
-)  # fmt: skip
+)
 
 
 def _of_wide_model(n: int, kp: int) -> bool:

@@ -68,4 +68,4 @@ def _copy_heads(c: Context, x: torch.Tensor, out: torch.Tensor) -> Call:
     """out [T, H, D] = x, either of which may be some of the values of heads."""
     tokens, heads, k = out.shape
     return c.launch(pointwise.copy_heads_kernel, (tokens, heads), x, out, x.stride(0), x.stride(1), out.stride(0),
-                    out.stride(1), k, B=next_power_of_2(k), warps=1)  # fmt: skip
+                    out.stride(1), k, B=next_power_of_2(k), warps=1)

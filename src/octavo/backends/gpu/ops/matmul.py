@@ -75,7 +75,7 @@ def _float_product_by_id(
         x, block = c.shared("expert values", x.numel(), torch.float32).view(x.shape), block_of(w.k)
         grid = (rows.count, -(-w.k // block))
         calls.append(c.launch(activations.float_kernel, grid, rows.source, matrix(x), None, w.k, w.k, KIND=rows.kind,
-                              B=block))  # fmt: skip
+                              B=block))
     return [*calls, *product_by_id(c, w, x, ids, out, sharing)]
 
 
@@ -110,4 +110,4 @@ def _take_columns_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) ->
     return [
         c.launch(pointwise.take_columns_kernel, grid, x, orders, ids, out, x.stride(0), out.stride(1), used, k,
                  B=block)
-    ]  # fmt: skip
+    ]

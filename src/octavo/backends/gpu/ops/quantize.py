@@ -44,18 +44,18 @@ def quantized(c: Context, source: Source, out: Activation, kind: str = "values")
 
 def _float_call(
     c: Context, source: Source, rows: int, out: Any, ordered: Any, kind: str, k: int, kp: int
-) -> Call:  # fmt: skip
+) -> Call:
     """Rows of k values of `source` in the type of `out`, filled up with zeros to kp; `ordered` as `float_kernel` has
     it."""
     block = next_power_of_2(kp) if kind == "rms_norm" else block_of(kp, 2048)
     grid = (rows, -(-kp // block))
     return c.launch(activations.float_kernel, grid, source, out, ordered, k, kp, KIND=kind, B=block,
-                    warps=warps_of(block))  # fmt: skip
+                    warps=warps_of(block))
 
 
 def quantize_call(
     c: Context, source: Source, rows: int, out: Any, kind: str, k: int, kp: int, ordered: Any = None
-) -> Call:  # fmt: skip
+) -> Call:
     """8-bit codes of rows of k values of `source`, filled up with zeros to kp; `out` and `ordered` as `store_q8_1` has
     them."""
     block = next_power_of_2(kp) if kind == "rms_norm" else block_of(kp, QUANTIZE_BLOCK)

@@ -51,7 +51,7 @@ def _causal_conv(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> lis
     grid = len(where[2]), -(-x.shape[1] // CHANNELS), -(-most // block)
     return [c.launch(recurrent.causal_conv_kernel, grid, matrix(x), taps, bias[0] if bias else None, state,
                      lies, matrix(out), x.shape[1], shape=shape, warps=1 if block == 1 else 4,
-                     exact=c.deterministic)]  # fmt: skip
+                     exact=c.deterministic)]
 
 
 @binds("gated_delta_rule")
@@ -63,7 +63,7 @@ def _gated_delta_rule(c: Context, node: Node, inputs: Sequence[Any], out: Any) -
     q, k, v, alpha, beta, rates, bias, state, *where = inputs
     (_, heads, keys, size), lies, n = state.shape, sequences(*where), len(where[2])
     shape = DeltaShape(heads, q.shape[1], keys, size, node.attrs["tiled"], min(COLUMNS, next_power_of_2(size)),
-                       by_row=alpha.shape[1] != heads)  # fmt: skip
+                       by_row=alpha.shape[1] != heads)
     *of_keys, values, strength, fade = (Matrix(x, x.stride(0)) for x in (q, k, v, beta, alpha))
     gates = (fade, strength, rates, bias)
     whole = c.deterministic or shape.by_row
@@ -72,11 +72,11 @@ def _gated_delta_rule(c: Context, node: Node, inputs: Sequence[Any], out: Any) -
     if alone := n if tile is None else lies.decodes:
         grid = alone, heads, -(-size // shape.block_v)
         calls.append(c.launch(recurrent.gated_delta_rule_kernel, grid, *of_keys, values, *gates, state, lies,
-                              matrix(out), shape=shape, warps=4, exact=c.deterministic))  # fmt: skip
+                              matrix(out), shape=shape, warps=4, exact=c.deterministic))
     if tile is None:
         return calls
     chunked = replace(shape, chunk=tile.chunk, block_v=tile.block_v, part=min(tile.part, shape.block_k),
-                      interpreted=c.target.arch == "interpreter")  # fmt: skip
+                      interpreted=c.target.arch == "interpreter")
     prompts, most = n - lies.decodes, -(-(len(q) - lies.decodes) // tile.chunk)
     chunks = _chunks(c, q, heads, tile.chunk)
     solve, go = gated_delta_chunks_kernel.solve_delta_kernel, gated_delta_chunks_kernel.gated_delta_chunks_kernel
@@ -86,7 +86,7 @@ def _gated_delta_rule(c: Context, node: Node, inputs: Sequence[Any], out: Any) -
                  warps=tile.solving_warps, stages=1),
         c.launch(go, (prompts, heads, -(-size // tile.block_v)), values, state, lies, chunks, matrix(out),
                  shape=chunked, warps=tile.warps, stages=tile.stages),
-    ]  # fmt: skip
+    ]
 
 
 @binds("selective_scan")
@@ -103,11 +103,11 @@ def _selective_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
     if alone := n if tile is None else lies.decodes:
         grid = alone, heads, -(-size // shape.block_v)
         calls.append(c.launch(recurrent.selective_scan_kernel, grid, values, *steps, skip, state, lies, matrix(out),
-                              shape=shape, warps=4, exact=c.deterministic))  # fmt: skip
+                              shape=shape, warps=4, exact=c.deterministic))
     if tile is None:
         return calls
     chunked = replace(shape, chunk=tile.chunk, block_v=tile.block_v, part=min(tile.part, shape.block_k),
-                      interpreted=c.target.arch == "interpreter")  # fmt: skip
+                      interpreted=c.target.arch == "interpreter")
     prompts, most = n - lies.decodes, -(-(len(x) - lies.decodes) // tile.chunk)
     chunks = _scan_chunks(c, len(x), chunked)
     return [
@@ -116,7 +116,7 @@ def _selective_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
                  warps=tile.scoring_warps, stages=1),
         c.launch(mamba2_chunks.selective_scan_chunks_kernel, (prompts, heads, -(-size // tile.block_v)), values, skip,
                  state, lies, chunks, matrix(out), shape=chunked, warps=tile.warps, stages=tile.stages),
-    ]  # fmt: skip
+    ]
 
 
 @binds("channel_scan")
@@ -126,7 +126,7 @@ def _channel_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
     lies, grid = sequences(positions, starts, slots), (len(slots), -(-channels // SCANNED))
     return [c.launch(recurrent.channel_scan_kernel, grid, *(Matrix(y, y.stride(0)) for y in rows), rates, skip, state,
                      lies, matrix(out), shape=ChannelShape(keys, channels, SCANNED), warps=1,
-                     exact=c.deterministic)]  # fmt: skip
+                     exact=c.deterministic)]
 
 
 @binds("wkv7")
@@ -139,7 +139,7 @@ def _wkv7(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]
     return [c.launch(rwkv7.wkv7_kernel, (len(slots), heads), given, *mixed, vectors, state,
                      sequences(positions, starts, slots), matrix(out), eps or 0.0,
                      shape=WkvShape(heads, size, eps is not None),
-                     warps=4, exact=c.deterministic)]  # fmt: skip
+                     warps=4, exact=c.deterministic)]
 
 
 @binds("wkv6")
@@ -148,14 +148,14 @@ def _wkv6(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]
     _, heads, size, _ = state.shape
     return [c.launch(rwkv6.wkv6_kernel, (len(slots), heads), *(Matrix(x, x.stride(0)) for x in rows), vectors, state,
                      sequences(positions, starts, slots), matrix(out), node.attrs["eps"],
-                     shape=WkvShape(heads, size, True), warps=4, exact=c.deterministic)]  # fmt: skip
+                     shape=WkvShape(heads, size, True), warps=4, exact=c.deterministic)]
 
 
 def _scan_chunks(c: Context, tokens: int, shape: ScanShape) -> ScanChunks:
     """Memory for what a step's tokens are to each other."""
     of_keys, rows = tokens * shape.groups * shape.keys, tokens * shape.heads
     return ScanChunks(_halves(c, "keys", of_keys), _halves(c, "queries", of_keys),
-                      _halves(c, "scores", rows * shape.chunk), *_decays(c, rows))  # fmt: skip
+                      _halves(c, "scores", rows * shape.chunk), *_decays(c, rows))
 
 
 def _chunks(c: Context, q: torch.Tensor, heads: int, chunk: int) -> DeltaChunks:
@@ -163,7 +163,7 @@ def _chunks(c: Context, q: torch.Tensor, heads: int, chunk: int) -> DeltaChunks:
     rows = len(q) * heads
     return DeltaChunks(_halves(c, "keys", q.numel()), _halves(c, "queries", q.numel()),
                        _halves(c, "solved", rows * chunk), _halves(c, "scores", rows * chunk),
-                       *_decays(c, rows))  # fmt: skip
+                       *_decays(c, rows))
 
 
 def _halves(c: Context, name: str, size: int) -> Halves:

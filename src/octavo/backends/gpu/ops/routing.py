@@ -21,7 +21,7 @@ def _top_k(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call
     (x,) = inputs
     k, used = x.shape[1], out.shape[1]
     return [c.launch(pointwise.top_k_kernel, (len(x),), x, out, x.stride(0), k, used,
-                     SOFT_MAX=node.op == "soft_max_top_k", B=next_power_of_2(k), warps=1)]  # fmt: skip
+                     SOFT_MAX=node.op == "soft_max_top_k", B=next_power_of_2(k), warps=1)]
 
 
 @binds("keep_groups")
@@ -30,7 +30,7 @@ def _keep_groups(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> lis
     groups, used, best = (node.attrs[name] for name in ("groups", "used", "best"))
     size = x.shape[1] // groups
     return [c.launch(pointwise.keep_groups_kernel, (len(x),), x, out, x.stride(0), groups, size, used, BEST=best,
-                     GROUPS=next_power_of_2(groups), SIZE=next_power_of_2(size), warps=1)]  # fmt: skip
+                     GROUPS=next_power_of_2(groups), SIZE=next_power_of_2(size), warps=1)]
 
 
 @binds("numbers")
@@ -60,7 +60,7 @@ def _sparse_shares(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> l
     x, ids = inputs
     k, used = x.shape[1], ids.shape[1]
     return [c.launch(pointwise.sparse_shares_kernel, (len(x),), x, ids, out, x.stride(0), k, used,
-                     float(node.attrs["tolerance"]), B=next_power_of_2(k), warps=1)]  # fmt: skip
+                     float(node.attrs["tolerance"]), B=next_power_of_2(k), warps=1)]
 
 
 @binds("add_rows")
@@ -85,4 +85,4 @@ def _sum_experts(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> lis
     block, experts = block_of(n, 512), logits.shape[1]
     return [c.launch(pointwise.sum_experts_kernel, (tokens, -(-n // block)), x, matrix(logits), ids,
                      matrix(term[0]) if term else None, matrix(out), experts, used, NORMALIZED=node.attrs["normalized"],
-                     EXPERTS=next_power_of_2(experts), USED=next_power_of_2(used), B=block)]  # fmt: skip
+                     EXPERTS=next_power_of_2(experts), USED=next_power_of_2(used), B=block)]

@@ -54,7 +54,7 @@ def _largest(c: Context, x: torch.Tensor, out: torch.Tensor, k: int) -> list[Cal
                  BLOCK=RANKED, STEP=min(512, next_power_of_2(groups)), warps=8),
         c.launch(topk_kernel.topk_of_groups_kernel, (tokens,), matrix(x), chosen, bad, few, out, n, groups,
                  K=k, SIZE=size, MOST=FEW, BLOCKS=blocks, warps=8),
-    ]  # fmt: skip
+    ]
 
 
 @binds("draw")
@@ -81,7 +81,7 @@ def _log_sum_exp(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> lis
 def _adjust(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, places, changes = inputs
     return [c.launch(logits.adjust_kernel, (-(-len(places) // 128),), x, places, changes, x.stride(0), len(places),
-                     B=128, warps=1, exact=True)]  # fmt: skip
+                     B=128, warps=1, exact=True)]
 
 
 @binds("mask")
@@ -89,4 +89,4 @@ def _mask(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]
     x, rows, masks = inputs
     n = x.shape[1]
     return [c.launch(logits.mask_kernel, (len(rows), -(-n // BLOCK)), x, rows, masks, x.stride(0), n, masks.shape[1],
-                     B=BLOCK)]  # fmt: skip
+                     B=BLOCK)]

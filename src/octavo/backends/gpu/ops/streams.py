@@ -28,4 +28,4 @@ def _as_large_as(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> lis
     (x, like), (tokens, count, k) = inputs, out.shape
     block = next_power_of_2(k)
     return [c.launch(altup.as_large_as_kernel, (tokens,), x, like, out, x.stride(0), like.stride(0), out.stride(0), k,
-                     float(node.attrs["least"]), S=count, B=block, warps=warps_of(block))]  # fmt: skip
+                     float(node.attrs["least"]), S=count, B=block, warps=warps_of(block))]

@@ -36,7 +36,7 @@ def part_of_row(k, B: tl.constexpr, PDL: tl.constexpr):
 @triton.jit
 def rms_norm_kernel(
     x, weight, out, x_stride, out_stride, heads, k, eps, B: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """A program norms one head of a token: rows [T, heads, k], heads one after the other."""
     begin(PDL)
     token, head = tl.program_id(0) // heads, tl.program_id(0) % heads
@@ -82,7 +82,7 @@ def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr
 @triton.jit
 def clamped_swiglu_kernel(
     gate, up, out, gate_stride, up_stride, out_stride, k, slope, limit, B: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """out [T, k] = g / (1 + exp(-slope g)) * (u + 1), of g = gate up to the limit and u = up within it."""
     token, at, inside = part_of_row(k, B, PDL)
     g = tl.load(gate + token * gate_stride + at, mask=inside, other=0.0)  # [B]
@@ -144,7 +144,7 @@ def clamp_kernel(x, out, x_stride, out_stride, k, low, high, B: tl.constexpr, PD
 @triton.jit
 def xielu_kernel(
     x, out, x_stride, out_stride, k, positive, negative, beta, least, B: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """positive x^2 + beta x over 0, and negative (exp(min(x, least)) - 1 - x) + beta x elsewhere."""
     token, at, inside = part_of_row(k, B, PDL)
     value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
@@ -166,7 +166,7 @@ def keep_largest_kernel(x, out, x_stride, out_stride, k, spread, B: tl.constexpr
 @triton.jit
 def scale_by_position_kernel(
     x, positions, out, x_stride, out_stride, k, length, factor, offset, B: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """out [T, k] = x * (1 + factor * log(1 + (position + offset) // length))."""
     token, at, inside = part_of_row(k, B, PDL)
     spans = (tl.load(positions + token) + offset) // length
@@ -194,7 +194,7 @@ def top_k_kernel(x, out, x_stride, k, used, SOFT_MAX: tl.constexpr, B: tl.conste
 def keep_groups_kernel(
     x, out, x_stride, groups, size, used,
     BEST: tl.constexpr, GROUPS: tl.constexpr, SIZE: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):
     """out [T, groups * size] = x in the `used` groups whose BEST values, one or two, sum highest; elsewhere -inf."""
     begin(PDL)
     token, group, place = tl.program_id(0).to(tl.int64), tl.arange(0, GROUPS), tl.arange(0, SIZE)
@@ -232,7 +232,7 @@ def floor_divide_kernel(ids, out, count, by, B: tl.constexpr, PDL: tl.constexpr)
 @triton.jit
 def copy_heads_kernel(
     x, out, x_stride, x_head_stride, out_stride, out_head_stride, k, B: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """k values of each head of a token, program (token, head)."""
     begin(PDL)
     token, head, at = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.arange(0, B)
@@ -289,7 +289,7 @@ def weighted_sum_kernel(x, weights, out, used, n, B: tl.constexpr, PDL: tl.const
 def sum_experts_kernel(
     x, logits, ids, term, out, experts, used,
     NORMALIZED: tl.constexpr, EXPERTS: tl.constexpr, USED: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):
     """out [T, n] = term + the sum over j of x[t, j] * shares[t, j]: soft_max(logits)[ids], or these normalized.
 
     `term` is None for nothing; EXPERTS and USED are powers of two, `experts` and `used` or more.

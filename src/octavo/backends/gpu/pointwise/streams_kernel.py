@@ -11,7 +11,7 @@ from octavo.backends.gpu.pointwise.kernel import part_of_row, whole_row
 @triton.jit
 def predict_streams_kernel(
     x, coefs, out, x_stride, coefs_stride, out_stride, k, S: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """Each of S streams plus the sum of all of them, each times a coefficient."""
     token, at, inside = part_of_row(k, B, PDL)
     for s in range(S):
@@ -26,7 +26,7 @@ def predict_streams_kernel(
 def correct_streams_kernel(
     x, first, coefs, out, x_stride, first_stride, coefs_stride, out_stride, k,
     S: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):
     """Each stream plus what the first one lacks, times one and a coefficient."""
     token, at, inside = part_of_row(k, B, PDL)
     lacks = tl.load(first + token * first_stride + at, mask=inside, other=0.0)  # [B]
@@ -40,7 +40,7 @@ def correct_streams_kernel(
 @triton.jit
 def add_to_others_kernel(
     x, row, out, x_stride, row_stride, out_stride, k, S: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """The first stream as it is, and the others plus a row."""
     token, at, inside = part_of_row(k, B, PDL)
     added = tl.load(row + token * row_stride + at, mask=inside, other=0.0)  # [B]
@@ -54,7 +54,7 @@ def add_to_others_kernel(
 @triton.jit
 def as_large_as_kernel(
     x, like, out, x_stride, like_stride, out_stride, k, least, S: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """Each stream with the mean square of `like`. A program has a whole token."""
     token, at, inside = whole_row(k, B, PDL)
     wanted = tl.load(like + token * like_stride + at, mask=inside, other=0.0)  # [B]

@@ -106,7 +106,7 @@ def inverse(system, shape: tl.constexpr):
 @triton.jit
 def solve_delta_kernel(
     q, k, alpha, beta, rates, bias, where, chunks, shape: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """A program writes the rows of a chunk of a head: (I + A)^-1 diag(b), the scores d(j, i) (q_i . k_j) and decays.
 
     The first head of those that share keys writes q and k in halves.

@@ -116,7 +116,7 @@ def causal_conv_kernel(x, taps, bias, state, where, out, channels, shape: tl.con
 @triton.jit
 def gated_delta_rule_kernel(
     q, k, v, alpha, beta, rates, bias, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """A program takes `block_v` columns of a head's matrix [keys, size] through the tokens of a sequence."""
     begin(PDL)
     sequence, head = tl.program_id(0), tl.program_id(1)
@@ -150,7 +150,7 @@ def gated_delta_rule_kernel(
 @triton.jit
 def selective_scan_kernel(
     x, b, c, dt, rates, bias, skip, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """A program takes `block_v` columns of a head's matrix [keys, size] through the tokens of a sequence."""
     begin(PDL)
     sequence, head = tl.program_id(0), tl.program_id(1)
@@ -178,7 +178,7 @@ def selective_scan_kernel(
 @triton.jit
 def channel_scan_kernel(
     x, b, c, dt, rates, skip, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """A program takes the numbers of each of `block` channels through a sequence, in registers [block_k, block]."""
     begin(PDL)
     sequence, i = tl.program_id(0), tl.arange(0, shape.block_k)

@@ -46,7 +46,7 @@ def scan_tile(tokens: int, keys: int, arch: str) -> ScanTile | None:
         few = arch == "sm_90" and not TRITON_SPILLS
         return ScanTile(64, 32, 4 if few else 8, 2, 64, 8) if keys <= 128 else ScanTile(64, 16, 8, 1, 64, 8)
     return ScanTile(32, 32 if keys <= 128 else 16, 4, 1, 64, 4) if arch.startswith("gfx") else ScanTile(
-        32, 16, 8, 1, 32, 4)  # fmt: skip
+        32, 16, 8, 1, 32, 4)
 
 
 def columns(keys: int, arch: str) -> int:

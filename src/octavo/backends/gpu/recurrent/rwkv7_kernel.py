@@ -34,7 +34,7 @@ def sigmoid(x):
 @triton.jit
 def wkv7_kernel(
     rows, first, gate, vectors, state, where, out, eps, shape: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """A program takes a head's matrix [keys, values] through the tokens of a sequence; first and gate may be None."""
     begin(PDL)
     sequence, head, i = tl.program_id(0), tl.program_id(1), tl.arange(0, shape.block)

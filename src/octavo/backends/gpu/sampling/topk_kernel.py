@@ -70,7 +70,7 @@ def best_merge_kernel(keys, bad, out, parts, B: tl.constexpr, PDL: tl.constexpr)
 @triton.jit
 def group_maxima_kernel(
     x, keys, bad, x_stride, n, groups, SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """Program (token, block): the largest keys of BLOCK groups, [T, groups], and how many of their values are not
     finite. Group g has the values g, groups + g, ..., SIZE or fewer; `groups` is a multiple of BLOCK."""
     if PDL:
@@ -87,7 +87,7 @@ def group_maxima_kernel(
 @triton.jit
 def rank_groups_kernel(
     keys, chosen, groups, K: tl.constexpr, BLOCK: tl.constexpr, STEP: tl.constexpr, PDL: tl.constexpr
-):  # fmt: skip
+):
     """Program (token, block): of BLOCK groups those whose keys are among the K largest; `chosen` int64 [T, K] has these
     keys in their order. There are K groups or more."""
     if PDL:
@@ -109,7 +109,7 @@ def rank_groups_kernel(
 def topk_of_groups_kernel(
     x, chosen, bad, scratch, out, n, groups,
     K: tl.constexpr, SIZE: tl.constexpr, MOST: tl.constexpr, BLOCKS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):
     """Program (token): out int32 [T, 1 + 2K], from the groups of `rank_groups_kernel`.
 
     Values below the least of the K keys are left out. What is left is mostly few more than K, which are ranked; if

@@ -98,7 +98,7 @@ def look_up_pairs(word, table, ASM: tl.constexpr):
         low, high = tl.inline_asm_elementwise(
             _PAIRS_PTX, "=r,=r,r,r,r,r,r", [word, table[0], table[1], table[2], table[3]],
             dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
+        )
     else:
         low = look_up(word & 0x0F0F0F0F, table, ASM, 1)
         high = look_up((word >> 4) & 0x0F0F0F0F, table, ASM, 1)

@@ -49,7 +49,7 @@ def in_shared_memory(points, thread, COUNT: tl.constexpr, COPIES: tl.constexpr, 
         tl.inline_asm_elementwise(
             "st.shared.v4.b32 [$1], {$2, $3, $4, $5}; mov.u32 $0, 0;", "=r,r,r,r,r,r", [base + quad * 16, a, b, c, d],
             dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
+        )
     tl.debug_barrier()
     return base
 

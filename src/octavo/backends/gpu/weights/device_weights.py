@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
 PLANES = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "rest", "low", "upper", "marks",
-          "digits")  # fmt: skip
+          "digits")
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,7 @@ def by_turns(a, b, ASM: tl.constexpr):
         low, high = tl.inline_asm_elementwise(
             "prmt.b32 $0, $2, $3, 0x5140; prmt.b32 $1, $2, $3, 0x7362;", "=&r,=&r,r,r", [a, b],
             dtype=(tl.int32, tl.int32), is_pure=False, pack=1,
-        )  # fmt: skip
+        )
     else:
         low, high = _four_by_turns(a, b), _four_by_turns(a >> 16, b >> 16)
     return low, high
@@ -89,7 +89,7 @@ def _add_eight(codes, x, y, lower, upper, first, TABLE: tl.constexpr, ASM: tl.co
         a, b, c, d = tl.inline_asm_elementwise(
             _HALVES_PTX, "=&r,=&r,=&r,=&r,r,r,r,r,r", [codes, first[0], WORDS[1], first[1], WORDS[3]],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
+        )
         lower, upper = dot4(b, y, dot4(a, x, lower, ASM), ASM), dot4(d, y, dot4(c, x, upper, ASM), ASM)
     else:
         total = tl.zeros_like(codes)

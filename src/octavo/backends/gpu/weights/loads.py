@@ -51,7 +51,7 @@ def four(pointer, at, mask, ASM: tl.constexpr):
             "ld.global.v4.b32 {$0, $1, $2, $3}, [$4];", "=r,=r,=r,=r,l",
             [(pointer.to(tl.pointer_type(tl.int32)) + at * 4).to(tl.int64)],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=False, pack=1,
-        )  # fmt: skip
+        )
     else:
         low, high = two(pointer, at * 2, mask), two(pointer, at * 2 + 1, mask)
         out = (low[0], low[1], high[0], high[1])

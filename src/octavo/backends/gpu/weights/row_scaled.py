@@ -72,7 +72,7 @@ def load_rows(tensor: QTensor, device: str) -> RowWeight:
     return RowWeight(
         n, k, typed, torch.from_numpy(scale).to(device),
         None if groups is None else torch.from_numpy(groups).to(device),
-    )  # fmt: skip
+    )
 
 
 def joined_rows(weights: Sequence[RowWeight]) -> RowWeight:
@@ -83,7 +83,7 @@ def joined_rows(weights: Sequence[RowWeight]) -> RowWeight:
         sum(w.n for w in weights), first.k,
         torch.cat([w.codes.view(torch.uint8) for w in weights]).view(first.codes.dtype),
         torch.cat([w.scale for w in weights]), torch.cat([g.t() for g in groups], dim=1).t() if groups else None,
-    )  # fmt: skip
+    )
     row = 0
     for w in weights:
         rows = slice(row, row + w.n)

@@ -51,7 +51,7 @@ def _one_by_one(weight: Weight, x: AnyArray, ids: AnyArray, sharing: int, out: A
         experts.mul_mat_id_kernel(), ids.size * tiles, (weight, source, out),
         kernel=kernel, product=product, ids=ids, sharing=sharing,
         expert_bytes=weight.data[0].nbytes, tiles=tiles,
-    )  # fmt: skip
+    )
     return [*calls, call]
 
 
@@ -61,7 +61,7 @@ def _expert_product(weight: Weight, x: AnyArray, of_token: int, y: AnyArray) -> 
     return PRODUCT.new(
         weights=weight.data, **shape, x=x, y=y, y_stride=weight.n * 4, tiles=1,
         terms=0, term_count=0, tail=0, tail_arguments=0,
-    )  # fmt: skip
+    )
 
 
 class _Sorted:
@@ -89,7 +89,7 @@ class _Sorted:
             experts.mul_mat_sorted_kernel(sizes), n_experts * tiles, (weight, rows, products),
             kernels=addresses, product=product, starts=starts,
             expert_bytes=weight.data[0].nbytes, tiles=tiles,
-        ))  # fmt: skip
+        ))
         return [*calls, copy_rows(reshaped(out, pairs, weight.n), products, places)]
 
     def _order(self, calls: list[KernelCall]) -> tuple[AnyArray, AnyArray, AnyArray]:
@@ -104,7 +104,7 @@ class _Sorted:
             calls.append(KernelCall(
                 experts.sort_pairs_kernel(), 1, ids=ids, pairs=ids.size, experts=n_experts, sharing=self._sharing,
                 starts=starts, sources=sources, places=places,
-            ))  # fmt: skip
+            ))
         return starts, sources, places
 
     def _rows(self, starts: AnyArray, sources: AnyArray, calls: list[KernelCall]) -> AnyArray:
@@ -126,9 +126,9 @@ def _quantize_sorted(rows: AnyArray, codes: AnyArray, starts: AnyArray, codes_st
     record = quantize.QUANTIZE.new(
         codes=codes, tokens=0, k=k, x=rows, x_stride=stride(rows), chunks=chunks,
         other=0, other_stride=0, eps=0.0,
-    )  # fmt: skip
+    )
     return KernelCall(
         experts.quantize_sorted_kernel(tile), (len(starts) - 1) * chunks, (rows, codes),
         kernel=kernel, quantize=record, starts=starts,
         x_stride=stride(rows), codes_stride=codes_stride, chunks=chunks,
-    )  # fmt: skip
+    )

@@ -61,10 +61,10 @@ def token_bytes(tokens: int, k: int) -> int:
 def quantize_tokens(
     out: TokenCodes, x: AnyArray, source: Source = "values", static_scale: float | None = None,
     **other: float | AnyArray,
-) -> KernelCall:  # fmt: skip
+) -> KernelCall:
     """The call that quantizes x [T, K]; `other` is what `quantize_token_kernel` is told of the op before."""
     return KernelCall(
         quantize_token_kernel(source, static_scale is not None), out.tokens, given=static_scale or 0.0,
         codes=out.raw, wide_tokens=out.wide * WIDE, tiled=out.tokens >= GEMM_MIN_TOKENS, scales=out.scales,
         begins_8=out.begins(128), begins_4=out.begins(8), k=out.k, x=x, x_stride=x.strides[0], **other,
-    )  # fmt: skip
+    )

@@ -63,7 +63,7 @@ def _matvec(kind: Kind, x: F32, codes: AnyArray, scale: F32 | None, out: F32) ->
                 matvec_kernel(kind, tokens), -(-len(rows) // ROWS), y=y[first:], y_stride=y.strides[0],
                 x=left[first:], x_stride=left.strides[0],
                 codes=rows, codes_stride=rows.strides[0], rows=len(rows), k=rows.shape[1],
-            )  # fmt: skip
+            )
             call.overlaps = True
             calls.append(call)
     Program(calls, cores())()
@@ -92,6 +92,6 @@ def _widened(kind: Kind, x: AnyArray, width: int, factor: float, room: F32 | Non
     call = KernelCall(
         widen_kernel(kind), len(codes), y=out, y_stride=out.strides[0],
         codes=codes, codes_stride=codes.strides[0], k=codes.shape[1], factor=factor,
-    )  # fmt: skip
+    )
     call.run()  # in this thread: others would compete with BLAS for cores
     return out

@@ -113,7 +113,7 @@ def group_sums(a: AnyArray, b: AnyArray, scale_a: AnyArray, scale_b: AnyArray, z
         int8_groups_kernel(tile), -(-n // ROWS), y=out, y_stride=out.strides[0],
         x=x, x_stride=x.strides[0], x_scales=of_a, tokens=len(x), w=w, w_stride=w.strides[0], w_scales=of_b, rows=n,
         begins=begins, groups=groups, steps=x.shape[1] // groups // 64,
-    )  # fmt: skip
+    )
     Program([call], _threads())()
     end_progress()
     if zero_a is None:
@@ -152,7 +152,7 @@ def quantize_groups(x: AnyArray, group: int, symmetric: bool) -> tuple[AnyArray,
     call = KernelCall(
         quantize_groups_kernel(_float_kind(x.dtype)), m,
         codes=codes, scales=scales, zeros=zeros, x=x, k=k, group=group, symmetric=symmetric,
-    )  # fmt: skip
+    )
     if x.size > ALONE:
         Program([call], _threads())()
     else:
@@ -190,7 +190,7 @@ def epilogue_arguments(
         "residual_stride": 0 if residual is None else residual.strides[0],
         "residual_kind": 0 if residual is None else _float_kind(residual.dtype),
         "y": address(y), "y_stride": y.strides[0], "y_kind": _float_kind(y.dtype),
-    }  # fmt: skip
+    }
 
 
 def weight_place(rows: AnyArray, groups: AnyArray | None) -> dict[str, int]:
@@ -198,7 +198,7 @@ def weight_place(rows: AnyArray, groups: AnyArray | None) -> dict[str, int]:
     return {
         "w": address(rows), "w_stride": rows.strides[0], "row_bytes": rows.shape[1],
         "groups": 0 if groups is None else address(groups), "groups_stride": 0 if groups is None else groups.strides[0],
-    }  # fmt: skip
+    }
 
 
 def _plan(kind: int, m: int, n: int) -> _Plan:
@@ -262,7 +262,7 @@ class _MatvecPlan(_Plan):
         at, stride = address(a), a.strides[0]
         begins, *products = self.calls
         begins.fill({"begins": self.begins, "x": at, "x_stride": stride, "chunks": a.shape[1] // 64,
-                     "offset": self.offset})  # fmt: skip
+                     "offset": self.offset})
         place |= {"x_stride": stride, "end": self.end}
         for call, first in zip(products, self.firsts, strict=True):
             place["x"], place["first_token"] = at + first * stride, first
@@ -296,11 +296,11 @@ class _GemmPlan(_Plan):
             call.fill({
                 "codes": codes + first * k, "begins": self.begins + 4 * first, "offset": self.offset,
                 "x": at + first * stride, "x_stride": stride, "tokens": m - first, "chunks": k // 64, "tile": size,
-            })  # fmt: skip
+            })
         wide, narrow = self.counts
         product.fill(place | {
             "x": codes, "wide_tiles": wide, "narrow_tiles": narrow, "partial_sums": address(parts), "end": self.end
-        })  # fmt: skip
+        })
         return tiles, parts
 
 

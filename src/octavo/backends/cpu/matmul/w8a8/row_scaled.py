@@ -126,7 +126,7 @@ def row_product(
     call = KernelCall(
         kernels.gemm_kernel(w.kind), -(-w.n // 16), keep,
         **place, x=x.raw, wide_tiles=x.wide, narrow_tiles=x.narrow, partial_sums=parts, end=end,
-    )  # fmt: skip
+    )
     return [call]
 
 
@@ -136,7 +136,7 @@ def _matvec(w: RowWeight, x: TokenCodes, place: dict[str, int], end: AnyArray, k
         call = KernelCall(
             kernels.matvec_kernel(w.kind, size), -(-w.n // 16), keep,
             **place, x=address(x.raw) + first * width, x_stride=width, first_token=first, end=end,
-        )  # fmt: skip
+        )
         call.overlaps = first + size < x.tokens
         calls.append(call)
     return calls

@@ -57,7 +57,7 @@ def experts_hopper_kernel(
     ring = MixedRing(
         memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES * 2),
         barriers(STAGES),
-    )  # fmt: skip
+    )
     if PDL:
         gdc_wait()
     across = gl.cdiv(n, BLOCK_N)

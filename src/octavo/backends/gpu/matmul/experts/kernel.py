@@ -91,7 +91,7 @@ def pairs_of(tile, order, count, tiles, BLOCK_M: tl.constexpr):
 def experts_kernel(
     w, x, order, counts, y, n, experts, sharing, EXPERTS: tl.constexpr, shape: tl.constexpr, ASM: tl.constexpr,
     PDL: tl.constexpr,
-):  # fmt: skip
+):
     """y f32 [pairs, N]: row i is W[ids[i]] of row i // sharing of x f16 [rows, kp].
 
     A program has a tile of pairs of one expert and of rows of W. EXPERTS is a power of two, `experts` or more.
@@ -124,7 +124,7 @@ def experts_kernel(
 def float_experts_kernel(
     w, x, order, counts, y, n, experts, sharing, EXPERTS: tl.constexpr, shape: tl.constexpr,
     PRECISION: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):
     """As `experts_kernel`, of floats: w [experts, n, k] becomes of the type of x [rows, k], if it has another."""
     if PDL:
         gdc_launch_dependents()

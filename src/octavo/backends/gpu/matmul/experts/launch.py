@@ -100,7 +100,7 @@ def _portable(c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: to
     if not c.holds("halved", rows.x):
         grid = (rows.count, -(-w.kp // FLOAT_BLOCK))
         calls.append(c.launch(activations.float_kernel, grid, rows.source, Matrix(halves, w.kp), None, w.k, w.kp,
-                              KIND=rows.kind, B=FLOAT_BLOCK))  # fmt: skip
+                              KIND=rows.kind, B=FLOAT_BLOCK))
     shape = shape_of(n_pairs, w.experts, w.kp, c.target.arch)
     most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
     y = out.view(n_pairs, w.n)
@@ -108,7 +108,7 @@ def _portable(c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: to
         experts.experts_kernel, (-(-w.n // shape.block_n), most), w.planes(), halves, order, counts, matrix(y), w.n,
         w.experts, sharing, EXPERTS=1 << (w.experts - 1).bit_length(), shape=shape, ASM=c.target.asm,
         warps=shape.warps, stages=shape.stages,
-    ))  # fmt: skip
+    ))
     return calls
 
 
@@ -123,7 +123,7 @@ def float_product(
     if not c.holds(f"expert inputs {dtype}", rows.x):
         grid = (rows.count, -(-w.k // FLOAT_BLOCK))
         calls.append(c.launch(activations.float_kernel, grid, rows.source, Matrix(x, w.k), None, w.k, w.k,
-                              KIND=rows.kind, B=FLOAT_BLOCK))  # fmt: skip
+                              KIND=rows.kind, B=FLOAT_BLOCK))
     shape = shape_of(n_pairs, w.experts, w.k, c.target.arch)
     most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
     calls.append(c.launch(
@@ -131,7 +131,7 @@ def float_product(
         matrix(out.view(n_pairs, w.n)), w.n, w.experts, sharing, EXPERTS=1 << (w.experts - 1).bit_length(),
         shape=shape, PRECISION=exact_products(c.target.arch) if dtype == torch.float32 else None, warps=shape.warps,
         stages=shape.stages,
-    ))  # fmt: skip
+    ))
     return calls
 
 
@@ -152,7 +152,7 @@ def _sorted(
     order, counts = _order(c, w, ids.numel())
     block, warps = (SORT_BLOCK, 4) if ids.numel() <= 4 * SORT_BLOCK else (4 * SORT_BLOCK, 16)
     return [c.launch(experts.sort_kernel, (w.experts,), ids, order, counts, tiles, ids.numel(), BLOCK_M=most,
-                     B=block, warps=warps)]  # fmt: skip
+                     B=block, warps=warps)]
 
 
 def _by_hopper(
@@ -169,7 +169,7 @@ def _by_hopper(
     if not c.holds("gathered", rows.x) or not held:
         block = min(FLOAT_BLOCK, 1 << (w.kp - 1).bit_length())
         calls.append(c.launch(experts.gather_kernel, (n_pairs, -(-w.kp // block)), rows.source, order, x, sharing, w.k,
-                              w.kp, KIND=rows.kind, B=block))  # fmt: skip
+                              w.kp, KIND=rows.kind, B=block))
     planes = w.planes(torch.int8)
     codes: Any = planes.codes8 if w.layout.planes[0] == 8 else planes.codes4
     of_x, of_codes, of_codes2, of_scales = tile_shapes(w.layout, shape)
@@ -180,5 +180,5 @@ def _by_hopper(
         gluon.tiles(planes.codes2.view(n_rows, -1), *of_codes2) if planes.codes2 is not None else None,
         gluon.tiles(f16_scales(c, w), *of_scales), order, tiles, matrix(out.view(n_pairs, w.n)), w.n, w.kp,
         layout=w.layout, shape=shape, warps=shape.warps,
-    ))  # fmt: skip
+    ))
     return calls

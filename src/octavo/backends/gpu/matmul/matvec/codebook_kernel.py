@@ -67,7 +67,7 @@ def _load_chunk_of_token(x, token: tl.constexpr, chunk, LAYOUT: tl.constexpr, AS
 
 @triton.jit
 def _load_token(x, token: tl.constexpr, lane, STEP: tl.constexpr, LAYOUT: tl.constexpr, LANES: tl.constexpr,
-                ASM: tl.constexpr):  # fmt: skip
+                ASM: tl.constexpr):
     """A token's part for piece STEP of a thread, by sixteen codes as `_load_chunk_of_token` has them."""
     piece = tl.minimum(STEP * LANES + lane, _pieces(LAYOUT) - 1)
     if LAYOUT.digits:
@@ -120,7 +120,7 @@ def _product(codes, x, scale, LAYOUT: tl.constexpr, ASM: tl.constexpr):
 
 @triton.jit
 def _multiply(acc, loaded, x, points, lane, STEP: tl.constexpr, TOKENS: tl.constexpr, LAYOUT: tl.constexpr,
-              shape: tl.constexpr, ASM: tl.constexpr):  # fmt: skip
+              shape: tl.constexpr, ASM: tl.constexpr):
     """acc, a sum for each token and row, + the products of piece STEP of each thread."""
     tokens = ()
     for t in tl.static_range(TOKENS):

@@ -143,7 +143,7 @@ def _multiply(
 def _rows(
     w, x, terms, out_row, stride, at, row, n,
     TOKENS: tl.constexpr, shape: tl.constexpr, ASM: tl.constexpr, WAITS: tl.constexpr,
-):  # fmt: skip
+):
     """Rows `row` [BLOCK_N] of the weights, to places `at` of `out_row` and of the rows after it, `stride` apart.
 
     shape.prefetch blocks of chunks are loaded before the values of an earlier kernel are waited for, if it WAITS. With
@@ -232,7 +232,7 @@ def matvec_kernel(
 def matvec_pair_kernel(
     w, other, x, y, other_y, n, other_n,
     TOKENS: tl.constexpr, shape: tl.constexpr, other_shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+):
     """Two products of one activation: y = x W^T by the first programs, and that of the other weights by the rest; see
     `matvec_kernel`."""
     if PDL:
@@ -247,6 +247,6 @@ def matvec_pair_kernel(
 @triton.jit
 def _rows_of_program(
     w, x, y, n, program, TOKENS: tl.constexpr, shape: tl.constexpr, ASM: tl.constexpr, WAITS: tl.constexpr
-):  # fmt: skip
+):
     at = program * shape.block_n + tl.arange(0, shape.block_n)
     _rows(w, x, (), y.data, y.stride, at, tl.minimum(at, n - 1).to(tl.int64), n, TOKENS, shape, ASM, WAITS)

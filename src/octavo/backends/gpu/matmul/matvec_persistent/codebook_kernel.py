@@ -63,7 +63,7 @@ def _point(points, number, own, COPIES: tl.constexpr):
         word = tl.inline_asm_elementwise(
             "{ .reg .b32 a; add.u32 a, $1, $2; ld.shared.b32 $0, [a]; }", "=r,r,r", [place, points],
             dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
+        )
     else:
         word = tl.load(points + number)
     return word
@@ -83,7 +83,7 @@ def _negative(marks, POINT: tl.constexpr, ASM: tl.constexpr):
 
 @triton.jit
 def _dot(total, less, loaded, x, points, own, J: tl.constexpr, POINT: tl.constexpr, COPIES: tl.constexpr,
-         LAYOUT: tl.constexpr, ASM: tl.constexpr):  # fmt: skip
+         LAYOUT: tl.constexpr, ASM: tl.constexpr):
     """total + the products of point POINT of chunk J with a token's codes; less `less` where values are not odd."""
     G: tl.constexpr = LAYOUT.grid
     low, marks, upper = loaded
@@ -164,14 +164,14 @@ def _store(y, row, n, value, ASM: tl.constexpr):
             "{ .reg .pred p; setp.ne.b32 p, $3, 0; @p st.global.f32 [$1], $2; mov.u32 $0, 0; }", "=r,l,r,r",
             [(y + row.to(tl.int64)).to(tl.int64), value, (row < n).to(tl.int32)],
             dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
+        )
     else:
         tl.store(y + row, value, mask=row < n)
 
 
 @triton.jit
 def _finish(loaded, token, points, own, start, kept, turn, lane, shape: tl.constexpr, LAYOUT: tl.constexpr,
-            ASM: tl.constexpr):  # fmt: skip
+            ASM: tl.constexpr):
     """kept, and in lane `turn` of each warp its part of the products of the rows that `_load` has."""
     total = _multiply(loaded, token, points, own, start, shape.copies, LAYOUT, ASM)  # [R, LANES]
     if LAYOUT.factor != 1.0:

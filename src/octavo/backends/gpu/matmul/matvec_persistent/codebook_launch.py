@@ -54,9 +54,9 @@ def programs_of(shape: PointsStreamShape, n: int) -> int:
 def multiply(
     c: Context, shape: PointsStreamShape, w: QuantWeight, x: Q8Activation, y: torch.Tensor,
     terms: Sequence[torch.Tensor],
-) -> Launch:  # fmt: skip
+) -> Launch:
     """y [1, n] = x [1, k] @ w.T + terms."""
     return c.launch(
         points_stream_kernel, (programs_of(shape, w.n),), w.planes(), x.as_words(), tuple(map(matrix, terms)),
         matrix(y), w.n, shape=shape, ASM=c.target.asm, warps=shape.warps * shape.rows,
-    )  # fmt: skip
+    )

@@ -183,7 +183,7 @@ def programs_of(shape: MatvecStreamShape, layout: Layout, n: int, kp: int) -> in
 def multiply(
     c: Context, shape: MatvecStreamShape, w: QuantWeight, x: Q8Activation | StreamToken, y: torch.Tensor | None,
     terms: Sequence[torch.Tensor], end: StreamEnd | None = None,
-) -> Launch:  # fmt: skip
+) -> Launch:
     """y [1, n] = x [1, k] @ w.T + terms, and what `end` says."""
     if not isinstance(x, StreamToken):
         x = StreamToken(*x.as_words())
@@ -191,4 +191,4 @@ def multiply(
     return c.launch(
         matvec_stream_kernel, (programs_of(shape, w.layout, w.n, w.kp),), w.planes(), x, tuple(map(matrix, terms)),
         None if y is None else matrix(y), end, w.n, shape=shape, ASM=c.target.asm, warps=shape.warps * shape.rows,
-    )  # fmt: skip
+    )

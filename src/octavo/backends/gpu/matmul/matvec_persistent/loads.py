@@ -27,7 +27,7 @@ def two_words(pointer, OFFSET: tl.constexpr, wanted, ASM: tl.constexpr):
         out = tl.inline_asm_elementwise(
             CODE[0], CODE[1], [pointer.to(tl.int64), wanted.to(tl.int32)], dtype=(tl.int32, tl.int32), is_pure=False,
             pack=1,
-        )  # fmt: skip
+        )
     else:
         out = two(pointer + OFFSET, 0, wanted)
     return out
@@ -41,7 +41,7 @@ def four_words(pointer, OFFSET: tl.constexpr, wanted, ASM: tl.constexpr):
         out = tl.inline_asm_elementwise(
             CODE[0], CODE[1], [pointer.to(tl.int64), wanted.to(tl.int32)],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=False, pack=1,
-        )  # fmt: skip
+        )
     else:
         out = four(pointer + OFFSET, 0, wanted, ASM)
     return out

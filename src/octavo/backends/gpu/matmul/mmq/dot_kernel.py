@@ -166,7 +166,7 @@ def _add(acc, total, dx, less, sx, s, m, LAYOUT: tl.constexpr):
 def mmq_dot_kernel(
     w, x, terms, y, splits, n, n_tokens, shape: tl.constexpr, STRIDE: tl.constexpr, ASM: tl.constexpr,
     PDL: tl.constexpr,
-):  # fmt: skip
+):
     """y f32 [n_tokens, N] = x W^T + terms, a tile of tokens and rows a program; planes of codes and x.codes are int8.
 
     STRIDE is x.stride.

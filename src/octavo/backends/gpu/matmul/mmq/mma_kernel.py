@@ -42,7 +42,7 @@ def _near_and_rest(x):
 def _less_minima(
     acc, rows, scales, x, unit, lane, mask, LAYOUT: tl.constexpr, SHAPE: tl.constexpr, STRIDE: tl.constexpr,
     ASM: tl.constexpr,
-):  # fmt: skip
+):
     """acc less the minima of a unit's groups times the sums of tokens' groups: a product of its own, over groups.
 
     Sums are divided into two parts that tf32 holds.
@@ -59,7 +59,7 @@ def _less_minima(
                 a = (
                     small_minimum(upper_row, i, t, LAYOUT), small_minimum(lower_row, i, t, LAYOUT),
                     small_minimum(upper_row, i + 1, t, LAYOUT), small_minimum(lower_row, i + 1, t, LAYOUT),
-                )  # fmt: skip
+                )
                 if LAYOUT.group == 32:
                     group = unit * 8 + 2 * (t % 2) + t // 2
                     sums, step = x.sums + group * STRIDE + 8 * j + g, 4 * STRIDE
@@ -76,7 +76,7 @@ def _less_minima(
             out = out + ((  # noqa: RUF005
                 tl.fma(total[0], upper, old[0]), tl.fma(total[1], upper, old[1]),
                 tl.fma(total[2], lower, old[2]), tl.fma(total[3], lower, old[3]),
-            ),)  # fmt: skip
+            ),)
     return out
 
 
@@ -163,7 +163,7 @@ def _load_tokens(codes, unit, KP: tl.constexpr, EVEN: tl.constexpr, ASM: tl.cons
 def _multiply(
     acc, rows, early, x, unit, lane, table, LAYOUT: tl.constexpr, SHAPE: tl.constexpr, STRIDE: tl.constexpr,
     ASM: tl.constexpr,
-):  # fmt: skip
+):
     """acc, four results for each of SHAPE's 16 rows and 8 tokens, + the products of a unit; `early` are tokens' words
     that are loaded already."""
     t = lane[1]
@@ -238,14 +238,14 @@ def _multiply(
                 late = late + ((  # noqa: RUF005
                     tl.fma(new[0], upper, old[0]), tl.fma(new[1], upper, old[1]),
                     tl.fma(new[2], lower, old[2]), tl.fma(new[3], lower, old[3]),
-                ),)  # fmt: skip
+                ),)
         sums = late
     return sums
 
 
 @triton.jit
 def _products(w, x, row, lane, warp, n_tokens, SHAPE: tl.constexpr, STRIDE: tl.constexpr, ASM: tl.constexpr,
-              PDL: tl.constexpr):  # fmt: skip
+              PDL: tl.constexpr):
     """A warp's part of the products of rows `row`, of which each lane has two of 16, and tokens: four results of each
     lane for each tile. See `mmq_mma_kernel` for what is loaded when."""
     LAYOUT: tl.constexpr = w.layout
@@ -340,7 +340,7 @@ def _store(acc, terms, y, splits, start, wanted, n, n_tokens, LAYOUT: tl.constex
 def mmq_mma_kernel(
     w, x, terms, y, splits, n, n_tokens, shape: tl.constexpr, STRIDE: tl.constexpr, ASM: tl.constexpr,
     PDL: tl.constexpr,
-):  # fmt: skip
+):
     """y f32 [n_tokens, N] = x W^T + terms, tiles of 16 rows and 8 tokens as `shape` says; x.codes are int8.
 
     A warp's first unit is loaded before the values of an earlier kernel are waited for. shape.prefetch 1: each next one

@@ -55,7 +55,7 @@ def mma_tf32(a, b, c, ASM: tl.constexpr):
         out = tl.inline_asm_elementwise(
             MMA_TF32, "=f,=f,=f,=f,r,r,r,r,r,r,f,f,f,f", [a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3]],
             dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
-        )  # fmt: skip
+        )
     else:
         d = _plain(a, b)
         out = (c[0] + d[0], c[1] + d[1], c[2] + d[2], c[3] + d[3])
@@ -70,7 +70,7 @@ def mma(a, b, x, ASM: tl.constexpr):
             MMA, "=&r,=&r,=&r,=&r" + ",r" * 12,
             [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], x[0], x[1], x[2], x[3]],
             dtype=(tl.int32, tl.int32, tl.int32, tl.int32), is_pure=True, pack=1,
-        )  # fmt: skip
+        )
     else:
         near = _plain((a[0], b[0], a[1], b[1]), (x[0], x[1]))
         far = _plain((a[2], b[2], a[3], b[3]), (x[2], x[3]))
@@ -85,5 +85,5 @@ def here(value, ASM: tl.constexpr):
         value = tl.inline_asm_elementwise(
             "bar.warp.sync 0xffffffff; mov.b32 $0, $1;",
             "=r,r,~{memory}", [value], dtype=tl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
+        )
     return value

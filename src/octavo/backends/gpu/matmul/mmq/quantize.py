@@ -20,7 +20,7 @@ MMQ_LAYOUTS: dict[str, MmqLayout] = {
         ("Q1_0", "Q5_0", "Q8_0", "Q3_K", "Q6_K", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ4_NL", "IQ4_XS",
          "MXFP4", "NVFP4"), "D4",
     ),
-}  # fmt: skip
+}
 """By type of the weights, as llama.cpp's products (`mmq_get_q8_1_ds_layout`) read activations; docs/formats.md: why."""
 
 BLOCK = 128  # values of a block
@@ -122,5 +122,5 @@ def quantize_mmq_q8_1(x: Any, layout: MmqLayout, padded: int | None = None, ids:
         SampledRows(x, x.stride(2), x.stride(1), x.stride(0)), ids,
         MmqBlocks(out.view(torch.int8), out.view(torch.float32), out.view(torch.float16)), k, rows, channels,
         LAYOUT=layout, num_warps=1, enable_fp_fusion=False,
-    )  # fmt: skip
+    )
     return out

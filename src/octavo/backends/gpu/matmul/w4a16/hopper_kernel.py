@@ -293,7 +293,7 @@ def mixed_hopper_kernel(
     ring = MixedRing(
         memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES * 2),
         barriers(STAGES),
-    )  # fmt: skip
+    )
     for i in gl.static_range(STAGES - 1):
         send_weights(sources, ring, i, first + i, row, first + i < end)
     if PDL:

@@ -27,7 +27,7 @@ STREAM_STEPS = 4
 def mixed_gemm(
     c: Context, shape: MixedShape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
     terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
-) -> list[Call]:  # fmt: skip
+) -> list[Call]:
     """The calls for y f32 [T, n] = x @ w.T + terms; x is float16 [T, kp], or an Activation that has such values in the
     kernel's order. If Triton can't compile the kernel, those that `otherwise` makes. The weight's scales become float16
     the first time."""
@@ -56,7 +56,7 @@ def _reordered(c: Context, x: torch.Tensor) -> tuple[torch.Tensor, Call]:
 def _multiply(
     c: Context, name: gluon.Name, shape: MixedShape, w: QuantWeight, x: torch.Tensor,
     y: torch.Tensor, terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
-) -> Call:  # fmt: skip
+) -> Call:
     (m, kp), layout = x.shape, w.layout
     tiles = -(-m // shape.block_m) * -(-w.n // shape.block_n)
     if isinstance(shape, StreamShape | EvenShape):
@@ -71,13 +71,13 @@ def _multiply(
     return gluon.Preferred(
         name, otherwise, c.target, (programs,), gluon.tiles(x, *of_x), *_tiles_of(c, shape, w),
         tuple(map(matrix, terms)), matrix(y), splits, Size(m, w.n, kp), layout=layout, shape=shape, warps=shape.warps,
-    )  # fmt: skip
+    )
 
 
 def mixed_pair(
     c: Context, pair: EvenPair, weights: Sequence[QuantWeight], x: Activation, ys: Sequence[torch.Tensor],
     otherwise: Callable[[], list[Call]],
-) -> list[Call]:  # fmt: skip
+) -> list[Call]:
     """`mixed_gemm` by two weights in one launch."""
     from octavo.backends.gpu.matmul.w4a16.streamk_multicta_kernel import mixed_even_pair_kernel
 
@@ -99,7 +99,7 @@ def mixed_pair(
         return [gluon.Preferred(
             "mixed_even", otherwise, c.target, (sum(programs),), gluon.tiles(x.ordered, *of_x), *sources[0],
             *sources[1], *of_each, kernel=mixed_even_pair_kernel, pair=pair, warps=pair.shape.warps,
-        )]  # fmt: skip
+        )]
     return otherwise()
 
 

@@ -156,7 +156,7 @@ def store_tile(acc, terms, y, row, token, size):
 def _consumer(
     ring, free, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr,
     WHICH: gl.constexpr,
-):  # fmt: skip
+):
     """Multiply and finish the first (WHICH 0) or the second half of rows of each of a program's tiles."""
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
@@ -200,7 +200,7 @@ def mixed_stream_kernel(
     ring = MixedRing(
         memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES * 2),
         barriers(STAGES),
-    )  # fmt: skip
+    )
     free = barriers(STAGES, 2)
     gl.warp_specialize(
         [

@@ -79,7 +79,7 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
     ring = MixedRing(
         memory_of(sources.codes, STAGES), memory_of(sources.codes2, STAGES), memory_of(sources.scales, STAGES),
         memory_of(sources.x, STAGES), barriers(STAGES),
-    )  # fmt: skip
+    )
     begin = work.start // work.steps
     row, step = begin * BN, work.start - begin * work.steps
     for i in gl.static_range(STAGES - 1):
@@ -130,7 +130,7 @@ def mixed_even_kernel(
 def mixed_even_pair_kernel(
     x, codes, codes2, scales, other_codes, other_codes2, other_scales, one, other, pair: gl.constexpr,
     PDL: gl.constexpr,
-):  # fmt: skip
+):
     """Products of x by two matrices of different layouts, see EvenPair: the first programs have `one`, an EvenPart, and
     the rest the `other`."""
     if PDL:

@@ -88,7 +88,7 @@ def dequantize_stored(tensor: QTensor) -> torch.Tensor:
     c.launch(
         dequantize_kernel, grid, w.planes(), None, matrix(out), n, n, k, BLOCK_N=height, CHUNKS=chunks,
         ASM=c.target.asm,
-    )()  # fmt: skip
+    )()
     return out.reshape(tensor.shape)
 
 
@@ -102,7 +102,7 @@ def _few(c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor) -> None:
     c.launch(
         weight_only_kernel, (-(-w.n // shape.block_n),), w.planes(), matrix(x.view(torch.int32)), matrix(y), w.n,
         TOKENS=len(x), shape=shape, ASM=c.target.asm, warps=shape.warps,
-    )()  # fmt: skip
+    )()
 
 
 def _many(c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor) -> None:

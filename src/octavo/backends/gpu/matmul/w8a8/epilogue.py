@@ -27,7 +27,7 @@ def tile_of(pid, n_rows, n_columns, GROUP: tl.constexpr):
 def load_tile(
     x, row, column, rows, columns, stride,
     R: tl.constexpr, C: tl.constexpr, TMA: tl.constexpr, EVEN: tl.constexpr,
-):  # fmt: skip
+):
     """x [R, C] from (row, column) on, of a descriptor (TMA) or from a pointer; zeros from `columns` on.
 
     Rows from `rows` on may hold anything. EVEN: `columns` is a multiple of C.
@@ -55,7 +55,7 @@ def steps_of(split, k, BK: tl.constexpr, SPLIT_K: tl.constexpr):
 @triton.jit
 def sum_splits(
     acc, split_k, tile, split, R: tl.constexpr, C: tl.constexpr, SPLIT_K: tl.constexpr, WIDE: tl.constexpr
-):  # fmt: skip
+):
     """Adds up a tile's SPLIT_K partial sums `acc`, in order, in the program that is the last to finish.
 
     Returns whether this is that program, and the sums [R, C], of others just `acc`; as int64 if WIDE.

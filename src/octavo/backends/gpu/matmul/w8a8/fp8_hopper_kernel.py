@@ -134,7 +134,7 @@ def _block_scale(blocks, tokens, row, m, block):
 def _add_stages(
     acc, ring, count, step, blocks, tokens, row, m, WHICH: gl.constexpr, BN: gl.constexpr, STAGES: gl.constexpr,
     STEPS: gl.constexpr,
-):  # fmt: skip
+):
     """`acc` and STEPS stages, each summed by the tensor cores and then scaled or not; while one is added they have the
     next."""
     nothing = gl.zeros([HALF, BN], gl.float32, _sums_layout(BN))
@@ -172,7 +172,7 @@ def _sums_of_stages(
 def _consumer(
     ring, size, blocks, end, split_k, shape: gl.constexpr, config: gl.constexpr, FAST: gl.constexpr,
     WHICH: gl.constexpr,
-):  # fmt: skip
+):
     """Multiply and finish the first (WHICH 0) or second 64 tokens of tile after tile."""
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n

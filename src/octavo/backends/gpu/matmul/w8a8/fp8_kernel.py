@@ -41,7 +41,7 @@ def operand(x, KIND: tl.constexpr, OPERANDS: tl.constexpr):
 def fp8_gemm_kernel(
     a, b, strides, size, blocks, end, split_k, shape: tl.constexpr, config: tl.constexpr,
     fp8: tl.constexpr,
-):  # fmt: skip
+):
     """A program computes a tile of block_m x block_n from a part of K.
 
     blocks    a BlockScales, or None where the epilogue has the scales; block_k divides 128, and block_n too

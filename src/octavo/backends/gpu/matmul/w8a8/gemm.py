@@ -77,7 +77,7 @@ FP8_GROUPS = 2
 def int8_gemm(
     a: Tensor, b: Tensor, scale_a: Tensor, scale_b: Tensor, *, zero_a: Tensor | None = None,
     sums: Tensor | None = None, **after: Unpack[After],
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """y [M, N] of codes int8 a [M, K] and b [N, K]: acc = sum((a - zero_a) * b).
 
     Scales are float32: scale_a [] or [M, 1] (or [M]), scale_b [] or [N, 1]; zero_a is int32 like scale_a, from -128 to
@@ -111,7 +111,7 @@ def int8_gemm(
     config = GemmConfig(
         after.get("activation"), step(scale_a), step(scale_b), step(zero_a), 1.0, how.wide, how.tma,
         size.k % s.block_k == 0,
-    )  # fmt: skip
+    )
     end, *constants = for_triton((end, s, config))
     options = {"num_warps": s.warps, "enable_fp_fusion": True}
     if how.hopper:
@@ -136,7 +136,7 @@ def _int8_groups(a: Tensor, b: Tensor, size: Size, groups: GroupFactors, end: Ep
     int8_groups_kernel[_grid(s, size)](
         _tiles(a, s.block_m, depth, tma), _tiles(b, s.block_n, depth, tma), Strides(a.stride(0), b.stride(0)), size,
         groups, end, split_k, *constants, num_warps=s.warps, enable_fp_fusion=True,
-    )  # fmt: skip
+    )
 
 
 def row_sums(b: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ def row_sums(b: Tensor) -> Tensor:
 def w4a8_gemm(
     a: Tensor, packed: Tensor, scale_a: Tensor, channel_scale: Tensor, group_scale: Tensor | None = None,
     **after: Unpack[After],
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """y [M, N] of codes int8 a [M, K] and 4-bit weights [N, K] as `octavo.ops.W4A8Weight` has them.
 
     packed is uint8 [N, K / 2], K a multiple of 128; channel_scale float32 [N]; group_scale float16 [N, K / 128], of any
@@ -176,7 +176,7 @@ def w4a8_gemm(
     factor = 1 / 16 if groups is None else 1.0
     config = GemmConfig(
         after.get("activation"), step(scale_a), step(channel_scale), 0, factor, how.wide, how.tma
-    )  # fmt: skip
+    )
     end, *constants = for_triton((end, s, config))
     options = {"num_warps": s.warps, "enable_fp_fusion": True}
     if how.hopper:
@@ -229,7 +229,7 @@ def fp8_gemm(
                 gluon.tiles(a, s.block_m, s.block_k), gluon.tiles(b, s.block_n, s.block_k), size, blocks, end, split_k,
                 *for_triton((s, config())), FAST=scheme == "fp8_fast", num_warps=s.warps // FP8_GROUPS,
                 enable_fp_fusion=True,
-            )  # fmt: skip
+            )
         return y
     operands = fp8_operands(torch_device.target().arch, *kinds)
     if operands != "fp8":
@@ -239,7 +239,7 @@ def fp8_gemm(
         _tiles(a, s.block_m, s.block_k, how.tma), _tiles(b, s.block_n, s.block_k, how.tma),
         Strides(a.stride(0), b.stride(0)), size, blocks, end, split_k,
         *for_triton((s, config(factor=fp8_factor(operands, *kinds)), fp8)), num_warps=s.warps, enable_fp_fusion=True,
-    )  # fmt: skip
+    )
     return y
 
 

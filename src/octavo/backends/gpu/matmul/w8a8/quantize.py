@@ -95,7 +95,7 @@ def _affine(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def _launch(
     x: torch.Tensor, codes: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None, granularity: Granularity,
     top: float, kind: str,
-) -> None:  # fmt: skip
+) -> None:
     rows, k = x.shape
     if not x.numel():
         scale.zero_()
@@ -106,4 +106,4 @@ def _launch(
     quantize8_kernel[rows, -(-k // size)](
         x, x.stride(0), codes, scale, zero, k, size, shared, top, KIND=kind, GIVEN=granularity in ("tensor", "block"),
         B=width, num_warps=max(1, width // 256), enable_fp_fusion=False,
-    )  # fmt: skip
+    )

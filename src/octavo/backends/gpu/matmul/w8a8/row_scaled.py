@@ -44,10 +44,10 @@ def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms:
 
 def quantize_tokens(
     c: Context, out: TokenCodes, source: Source, kind: str, block: int, warps: int, static_scale: float | None = None
-) -> Call:  # fmt: skip
+) -> Call:
     """The call that quantizes a Source [T, K], of which `kind` says what is made; `block` holds K."""
     code = "int8" if out.is_int8 else "e4m3"
     return c.launch(
         token_codes_kernel, (out.tokens,), source, Matrix(out.bytes, out.k), out.scales, out.k, TOPS[code],
         static_scale, KIND=kind, CODE=code, B=block, warps=warps, exact=True,
-    )  # fmt: skip
+    )

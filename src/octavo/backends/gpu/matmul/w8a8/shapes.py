@@ -48,7 +48,6 @@ class GemmShape(Constant):
         return replace(self, split_k=split_k)
 
 
-# fmt: off
 ANY = 1 << 40
 H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
     # (most tokens, most tokens times rows of the weights, shape): the first row that fits is taken
@@ -100,7 +99,6 @@ H100: dict[Scheme, tuple[tuple[int, int, GemmShape], ...]] = {
         (ANY, ANY, GemmShape(128, 128, 128, stages=6)),
     ),
 }
-# fmt: on
 
 
 def shape_of(

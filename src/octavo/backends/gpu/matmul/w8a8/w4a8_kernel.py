@@ -79,7 +79,7 @@ def _rounded(code, scale):
 @triton.jit
 def w4a8_gemm_kernel(
     a, packed, strides, size, groups, end, split_k, shape: tl.constexpr, config: tl.constexpr, ASM: tl.constexpr
-):  # fmt: skip
+):
     """A program computes a tile of block_n rows of W by block_m tokens from a part of K, a multiple of 128.
 
     groups is a GroupScales or None. Other arguments are those of `int8_kernel`.
