@@ -2,9 +2,9 @@
 
     python tools/point_halves.py
 
-A point is a first half and a last one. Some rectangles, each so many first halves times so many last ones, are to hold
+A point is a first half and a last one. Some rectangles, each some first halves times some last ones, are to hold
 all points between them: then a number is that of a rectangle, of a first half in it and of a last one. They are found
-by trial: each rectangle takes as many points as it can of those that no other one has, and while some are left, one or
+by trial: each rectangle takes as many points as it can that no other one has, and while some are left, one or
 two rectangles are chosen anew.
 """
 
@@ -31,7 +31,7 @@ Rectangle = tuple[Any, Any]
 
 
 def rectangles(points: Any, count: int, rows: int, columns: int, rng: np.random.Generator) -> list[Rectangle]:
-    """So many pairs of rows and columns of a matrix of bool that hold all that is true."""
+    """Pairs of rows and columns of a matrix of bool that hold all that is true."""
     covered, found = np.zeros(points.shape, int), []
     for _ in range(count):
         found.append(_densest(points & (covered == 0), rows, columns, GREEDY_TRIES, rng))

@@ -25,11 +25,11 @@ def _planes(name):
 
 
 @pytest.mark.parametrize("name", ["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M"])
-def test_codes_that_are_no_point(name):
+def test_codes_that_are_not_in_the_codebook(name):
     planes = _planes(name)
     none = planes.q & 0xF0
     none[:, ::3] |= np.uint8((1 << by_name(name).grid.bits) - 1)
-    with pytest.raises(QuantFormatError, match="no point"):
+    with pytest.raises(QuantFormatError, match="not in the codebook"):
         pack(dataclasses.replace(planes, q=none), by_name(name))
 
 

@@ -104,8 +104,8 @@ def test_turned_blocks_keep_what_follows_their_codes() -> None:
 def test_halves_of_numbers_are_those_of_points(points: grid.Grid) -> None:
     numbers, places = numbers_of(points), halves_of(points).places()
     assert len(set(numbers.tolist())) == len(points.keys)
-    looked_up = [table[place[numbers]] for table, place in zip(tables_of(points), places, strict=True)]
-    np.testing.assert_array_equal(looked_up, packed_halves(points.points))
+    expected = [table[place[numbers]] for table, place in zip(tables_of(points), places, strict=True)]
+    np.testing.assert_array_equal(expected, packed_halves(points.points))
     if points.even:  # those that a file stores in few bits keep their numbers
         np.testing.assert_array_equal(numbers, np.arange(len(numbers)))
 

@@ -77,18 +77,18 @@ class Grid:
         return q
 
     def numbers(self, q: U8) -> tuple[npt.NDArray[np.uint16], U8]:
-        """The inverse of `codes`. Raises QuantFormatError where codes are no points or marks not allowed."""
+        """The inverse of `codes`. Raises QuantFormatError for codes that are not in the codebook and wrong marks."""
         sizes = (q & np.uint8((1 << self.bits) - 1)).astype(np.uint16)
         sizes = sizes.reshape(*q.shape[:-1], -1, self.width)
         shifts = self.bits * np.arange(self.width, dtype=np.uint16)
         index = self._numbers[np.bitwise_or.reduce(sizes << shifts, axis=-1)]
         marks = gather(q >> np.uint8(self.bits))
         if index.size and index.min() < 0:
-            raise QuantFormatError(f"codes that are no point of the grid {self.name}")
+            raise QuantFormatError(f"codes that are not in the codebook {self.name}")
         if self.shared and not np.isin(marks, (0, 255)).all():
-            raise QuantFormatError(f"marks that differ among the values of a point of the grid {self.name}")
+            raise QuantFormatError(f"marks that differ among the values of an entry of codebook {self.name}")
         if self.even and parity(marks).any():
-            raise QuantFormatError(f"an odd number of negative values among eight (grid {self.name} has an even one)")
+            raise QuantFormatError(f"an odd number of negative values among eight (even in codebook {self.name})")
         found: npt.NDArray[np.uint16] = index.view(np.uint16)
         return found, marks
 

@@ -47,8 +47,8 @@ def _with_signs(fmt: BlockFormat, table: F32, y: F32) -> tuple[AnyArray, U8]:
     assert grid is not None
     marks = gather(y < 0)
     if grid.even:
-        eights = np.abs(by_groups(y, MARKED))
-        flip = np.uint8(1) << eights.argmin(axis=-1).astype(np.uint8)
+        octets = np.abs(by_groups(y, MARKED))
+        flip = np.uint8(1) << octets.argmin(axis=-1).astype(np.uint8)
         marks = marks ^ (flip * parity(marks))
     signed = np.where(spread(marks), -y, y)
     return _nearest(grid, table[: 1 << grid.bits], by_groups(signed, grid.width))[0], marks

@@ -29,7 +29,7 @@ def _nibbles(packed: AnyArray) -> AnyArray:
 
 
 def _fields_of_words(words: AnyArray, bits: int, count: int) -> AnyArray:
-    """The lowest `count` fields of so many bits of each word: [..., n] -> [..., n * count]."""
+    """The lowest `count` fields of this many bits of each word: [..., n] -> [..., n * count]."""
     shifts = (bits * np.arange(count)).astype(words.dtype)
     fields: AnyArray = (words[..., None] >> shifts) & words.dtype.type((1 << bits) - 1)
     return flat(fields)

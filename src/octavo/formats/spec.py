@@ -124,7 +124,7 @@ class BlockFormat:
     offset      code(q) = q - offset
     table       or code(q) = step * table[q]: the signed bytes of a non-linear code
     step        a power of two
-    grid        codes are those of points of a grid, of which `indexed` gives the numbers; None elsewhere
+    grid        codes are those of codebook entries, whose numbers `indexed` gives; None elsewhere
     indexed     packed fields to numbers of points and what goes with them; `unpack` is made from it
     odd_scales  `sc` is an odd number, 2 s + 1, of which s is stored
     number      or code(q) = the number that the bits of q are
