@@ -60,7 +60,7 @@ def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight,
     """A matrix of n rows, and its bytes as a file has it."""
     tensor = random_matrix("w", row_named(name), (min(n, ROWS), k), np.random.default_rng(0))
     some: Any
-    if tensor.format.grid is None:
+    if tensor.format.codebook is None:
         some = backend.load(tensor)
     else:  # its layout depends on the number of rows
         codes = as_codes(tensor.format, (n, k), backend.target.arch, joined=False)
