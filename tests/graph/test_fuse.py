@@ -231,7 +231,7 @@ def test_sum_experts(normalized: bool) -> None:
         assert fires("sum_experts", apply("add", *terms)) == ["top_k", "sum_experts"]
     again = apply("add", plus, total), apply("rms_norm", total, w(8), eps=1e-5)
     assert fires("sum_experts", *again) == ["top_k", "sum_experts", "add", "rms_norm"], "the sum is read by others, too"
-    assert fires("sum_experts", apply("add", total, w(8))) == ["top_k", "sum_experts", "add"], "a row is no term"
+    assert fires("sum_experts", apply("add", total, w(8))) == ["top_k", "sum_experts", "add"], "a row is not a term"
     assert fires("sum_experts", apply("add", total, total)) == ["top_k", "sum_experts", "add"]
 
 

@@ -55,7 +55,7 @@ def _each(op: str, tokens: Sequence[int], formats: Sequence[str] = (), **shape: 
 def _products() -> Iterator[OpCase]:
     yield from _each("mul_mat", FEW, WEIGHTS, n=16, k=256)
     yield from _each("mul_mat", ODD, WEIGHTS, n=50, k=1024)
-    yield from _each("mul_mat", (1, 3, 9), FLOATS, n=19, k=264)  # rows that are no whole groups of 32
+    yield from _each("mul_mat", (1, 3, 9), FLOATS, n=19, k=264)  # rows that do not end at a group of 32
     yield from _each("mul_mat", (32,), WEIGHTS, n=2880, k=2880)
     yield from _each("mul_mat", (512,), WEIGHTS, n=576, k=576)
     yield from _each("mul_mat", (1, 9), WEIGHTS, n=1, k=8192)

@@ -186,7 +186,7 @@ def rope(s: Sketch) -> Node:
 def attention(s: Sketch) -> Node:
     """Writes k and v to the cache, then reads it. A shape may have a `window`, a `cap` for scores, `sinks`, a `reach`,
     and slopes of `alibi`.
-    With `shared`, the first so many values of keys are values too. A window below 0 is a chunk.
+    With `shared`, that many first values of keys are values too. A window below 0 is a chunk.
     With `static`, scales of the cache are.
 
     With several steps it reads what earlier ones wrote.

@@ -74,7 +74,7 @@ class GraphBuilder:
         self._taken: dict[tuple[int, bytes], Node] = {}
 
     def _tables(self, pages: str, rows: str) -> tuple[Node, Node]:
-        """Where sequences lie in caches of so many `rows`: their pages, and the rows of new tokens."""
+        """Where sequences lie in caches of this many `rows`: their pages, and the rows of new tokens."""
         return self._input(pages, ("sequences", "pages")), self._input(rows, ("tokens",), "i64")
 
     @staticmethod

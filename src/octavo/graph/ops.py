@@ -174,7 +174,7 @@ def attention(
     _, _, _, *sinks = where
     require(min(cap, reach) >= 0 and not (window < 0 < reach), "attention", "no cap below 0, no chunks that reach", q)
     alone = not (cap or sinks or value_dim or k is v)
-    require(not alibi or alone, "attention", "alibi has no cap, no sinks, and values that are no keys", q)
+    require(not alibi or alone, "attention", "alibi has no cap, no sinks, and values that are not keys", q)
     require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
     heads, dim = q.shape[1:]
     kv_heads = k.shape[1]
