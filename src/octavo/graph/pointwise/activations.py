@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """Activation functions."""
 
 from octavo.graph.pointwise.expression import m, pointwise

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """Sums, products and quotients."""
 
 from octavo.graph.pointwise.expression import m, pointwise

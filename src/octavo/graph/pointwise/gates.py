@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 """Gated linear units (arXiv 2002.05202): an activation of the gate times the other half."""
 
 from octavo.graph.pointwise.expression import m, pointwise

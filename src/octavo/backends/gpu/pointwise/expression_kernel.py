@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """The kernel of all pointwise ops: an expression of values that lie beside each other or are spread over rows."""
 
 from __future__ import annotations
