@@ -62,6 +62,11 @@ class Sketch:
         dtype: DType = "i32"
         return Node("input", (), ("tokens", *shape), dtype, name=name)
 
+    def positions(self, below: int) -> Node:
+        """The builder's `positions`, drawn at random."""
+        self.draws["positions"] = lambda tokens: self.rng.integers(0, below, tokens, dtype=np.int32)
+        return self.builder.positions
+
     def counts(self, name: str, *shape: int) -> Node:
         """An input of integers [tokens, *shape] up to 1,000."""
         self.draws[name] = lambda tokens: self.rng.integers(0, 1000, (tokens, *shape), dtype=np.int32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.graph.node import DType, Node, Shape
-from octavo.graph.ops import op, require
+from octavo.graph.ops import op
 
 
 @op

@@ -211,7 +211,9 @@ class GpuBackend:
         """The calls for a node of the plan that `context` belongs to."""
         target()
         with self._enough_memory("a step's workspace; a smaller --gpu-layers leaves more"):
-            calls: list[Call] = self._binders.binder_of(node.op)(context, node, inputs, out)
+            bind = self._binders.binder_of(node.op)
+            assert bind is not None
+            calls: list[Call] = bind(context, node, inputs, out)
         return calls
 
     def write(self, value: torch.Tensor, data: AnyArray) -> None:

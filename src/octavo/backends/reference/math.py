@@ -1,4 +1,4 @@
-"""The functions of NumPy that expressions of pointwise ops are defined with."""
+"""The functions that pointwise ops are defined with."""
 
 from __future__ import annotations
 

@@ -9,7 +9,13 @@ import pkgutil
 
 from octavo.graph.pointwise.expression import POINTWISE, Pointwise, pointwise
 
-for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
-    importlib.import_module(_module.name)
+__all__ = ["POINTWISE", "Pointwise", "find_ops", "pointwise"]
 
-__all__ = ["POINTWISE", "Pointwise", "pointwise"]
+
+def find_ops() -> None:
+    """Import the modules of this folder, whose ops are known from then on."""
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        importlib.import_module(module.name)
+
+
+find_ops()

@@ -4,8 +4,8 @@
     def soft_cap(x, cap):
         return cap * m.tanh(x / cap)
 
-`m` stands for the functions of whoever computes. Each backend rebuilds the function with its own in that place: NumPy's,
-Numba's or Triton's. So an expression has nothing in it but its parameters, operators, literals and `m`.
+`m` stands for the functions of whoever computes. Each backend rebuilds the function with its own in that place: those
+of NumPy, Numba or Triton. So an expression has nothing in it but its parameters, operators, literals and `m`.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class Pointwise:
             return other == shape or (self.spreads and other == shape[-1:])
         return other[0] == shape[0] and all(b in (a, 1) for a, b in zip(shape, other, strict=True))
 
-    def __call__(self, *arguments: Any, label: str = "", **numbers: Any) -> Node:
+    def __call__(self, *arguments: Any, **numbers: Any) -> Node:
         """The node of the op on its inputs and numbers, named as the first input."""
         given = inspect.signature(self.function).bind(*arguments, **numbers).arguments
         inputs = [given.pop(name) for name in self.inputs]
-        return apply(self.name, *inputs, label=label or inputs[0].name, **given)
+        return apply(self.name, *inputs, label=inputs[0].name, **given)
 
 
 POINTWISE: dict[str, Pointwise] = {}
@@ -115,5 +115,8 @@ def operands(shape: Sequence[int], *inputs: Sequence[int]) -> tuple[int, int, li
     values = math.prod(shape[1:])
     whole = all(math.prod(s[1:] if len(s) == len(shape) else s) in (1, values) for s in inputs)
     rows, k = (1, values) if whole else (math.prod(shape[1:-1]), shape[-1])
-    full = [len(s) == len(shape) for s in inputs]
-    return rows, k, [Operand(f, f and rows > 1 and s[1] > 1, s[-1] > 1 or k == 1) for f, s in zip(full, inputs, strict=True)]
+    found = []
+    for s in inputs:
+        full = len(s) == len(shape)
+        found.append(Operand(full, full and rows > 1 and s[1] > 1, s[-1] > 1 or k == 1))
+    return rows, k, found

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""The functions that expressions of pointwise ops are compiled with for one value. Comparisons, so that a NaN stays one."""
+"""The functions of one value that pointwise ops are compiled with. Comparisons, so that a NaN stays one."""
 
 from __future__ import annotations
 

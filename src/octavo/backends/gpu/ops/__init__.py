@@ -8,5 +8,6 @@ from octavo.backends.gpu.ops import attention, matmul, pointwise, quantize, recu
 from octavo.backends.gpu.ops.registry import BINDERS, binder_of
 
 __all__ = [
-    "BINDERS", "attention", "binder_of", "matmul", "pointwise", "quantize", "recurrent", "routing", "sampling", "streams",
+    "BINDERS", "attention", "binder_of", "matmul", "pointwise", "quantize", "recurrent", "routing", "sampling",
+    "streams",
 ]

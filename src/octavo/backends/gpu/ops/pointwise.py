@@ -8,9 +8,9 @@ from typing import Any
 from triton import next_power_of_2
 
 from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.sizes import warps_of
 from octavo.backends.gpu.ops.quantize import bind_quantize
 from octavo.backends.gpu.ops.registry import binds
-from octavo.backends.gpu.ops.sizes import warps_of
 from octavo.backends.gpu.pointwise import kernel as pointwise
 from octavo.backends.gpu.pointwise.launch import launch_pointwise
 from octavo.graph.node import Node

@@ -7,7 +7,7 @@ from typing import Any
 
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.ops.sizes import block_of
+from octavo.backends.gpu.launch.sizes import block_of
 from octavo.backends.gpu.pointwise import expressions
 from octavo.backends.gpu.pointwise.expression_kernel import Operand, pointwise_kernel
 from octavo.graph.pointwise import POINTWISE

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The functions of Triton that expressions of pointwise ops are compiled with. Comparisons, so that a NaN stays one."""
+"""The functions that pointwise ops are compiled with. Comparisons, so that a NaN stays one."""
 
 from __future__ import annotations
 
