@@ -13,7 +13,7 @@ from octavo.bench.op_graphs import GRAPHS, Sketch, pointwise
 from octavo.formats.group import row_named
 from octavo.formats.spec import AnyArray
 from octavo.graph.executor import Executor
-from octavo.graph.fuse import fuse, quantize_activations
+from octavo.graph.lower import lower
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
 from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Backend
@@ -143,7 +143,7 @@ def _scattered(lengths: Sequence[int]) -> list[Tokens]:
 
 def executor(built: Built, backends: Sequence[Backend]) -> Executor:
     """The case lowered for the first of the backends, as an engine does it, and its weights loaded."""
-    graph = fuse(quantize_activations(built.graph, backends[0].activation), backends[0].fusions, backends[0].quantizes)
+    graph = lower(built.graph, backends)
     return Executor(schedule(graph, backends, built.limits, strict=True), backends, built.limits)
 
 

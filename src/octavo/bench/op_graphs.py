@@ -1,8 +1,8 @@
 """How the graph of each op case is written: one small function an op, on plain ops only.
 
 A case of a fused op (`mul_mat_concat`, ...), or of one whose result is quantized (`quantized_rms_norm`, ...), is the
-pattern of plain ops that `graph.fuse` looks for. A backend that asks for the fusion runs it fused, the reference
-backend runs it as it stands.
+pattern of plain ops that rules of `graph.fuse` look for. A backend that asks for the fusion runs it fused, the
+reference backend runs it as it stands.
 """
 
 from __future__ import annotations
