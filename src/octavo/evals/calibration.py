@@ -15,7 +15,6 @@ import numpy as np
 from octavo.backends import select
 from octavo.backends.cores import cores
 from octavo.errors import ModelError, UsageError
-from octavo.evals.cache_scales import can_be_centered
 from octavo.evals.layerwise import (
     Journal,
     Layerwise,
@@ -140,7 +139,7 @@ class Calibration:
         )
         journal = Journal(os.fspath(path) + WORK, name, resume=resume)
         try:
-            clips = CacheClips(can_be_centered(self.spec)) if options.clips else None
+            clips = CacheClips() if options.clips else None
             parts = _Parts(journal.folder, hessians=options.hessians, clips=clips)
             run = Layerwise(
                 self.spec, self.backends, self.samples, journal=journal, done=parts.save,

@@ -7,7 +7,7 @@ from functools import partial
 
 from octavo.formats.cache import CACHE_FORMATS, CacheFormat
 from octavo.formats.rotation import block_of
-from octavo.graph.node import PAGE_SIZE, Node, bind
+from octavo.graph.node import PAGE_SIZE, Node, bind, is_static
 from octavo.graph.schedule import root
 
 LANES = 16
@@ -33,8 +33,7 @@ def _attention(node: Node) -> str:
 
 def _unshared(node: Node, kept: CacheFormat) -> str:
     """Why keys that are values too can't lie in such a cache, "" if they can."""
-    static = root(node.inputs[1]).attrs.get("static")
-    if static is not None and static.scale is not None:
+    if is_static(root(node.inputs[1])):
         return "with static scales (allowed: dynamic scales)"
     dim, values = node.inputs[0].shape[2], node.attrs.get("value_dim", 0)
     if kept.rotated and isinstance(dim, int) and values % block_of(dim):
