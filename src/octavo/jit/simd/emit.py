@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Vector types inside Numba, and small pieces of LLVM IR that the intrinsics are made of."""
 
 from __future__ import annotations

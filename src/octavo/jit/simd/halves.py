@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Values of weights that are stored as numbers of points of a grid, whose halves are looked up 64 at a time: VBMI."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Memory, pointers, and loads and stores that convert."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of points of a grid and int8 activations where bytes are multiplied in pairs to 16 bits: AVX2.
 
 Points are looked up as sizes, bytes that are not negative, and the signs of their values go to the activations. Sums of

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of codes of eight bits and int8 activations, both widened to 16 bits before: AVX2.
 
 There products of bytes are summed by pairs in 16 bits, which two of 255 * 127 overflow.

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """How keys and values lie in the KV cache, of every type, and what the loops over all types have in common.
 
 A head's keys of a page lie so that 64 positions are side by side, and no sum crosses lanes; its values in columns of

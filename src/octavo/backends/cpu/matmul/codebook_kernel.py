@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of weights with a grid where signs go to the activations: for few tokens, on CPUs of 256 bits.
 
 Elsewhere numbers of points become codes of the format's table, as other weights have them (`codes.codes_of_points`).

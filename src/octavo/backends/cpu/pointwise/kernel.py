@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Ops on rows of floats: norms, sums, products, SwiGLU, GeGLU, softmax and what routing to experts needs.
 
 Task t works on row t. Strides are in bytes, so that a row may be part of a wider one.

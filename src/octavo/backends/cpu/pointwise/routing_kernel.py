@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """What routing to experts needs: choices, their numbers and sums of what was chosen. Task t works on row t.
 
 Strides are in bytes, as in `elementwise.py`.

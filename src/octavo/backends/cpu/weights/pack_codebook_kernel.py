@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Packing rows of a format with a grid to tiles of 16 rows: numbers of points, marks and scales, rearranged."""
 
 from __future__ import annotations

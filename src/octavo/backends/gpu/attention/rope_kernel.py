@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Heads of q, k and v: norm, rotation, and into the KV cache. Records and HeadShape are those of `rope_launch`."""
 
 from __future__ import annotations

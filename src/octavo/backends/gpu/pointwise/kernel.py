@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Ops on values without weights of their own: norms, sums and products, rows of a soft-max, the choice of experts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Points of a grid looked up by number and made signed bytes; `layout` says how numbers and marks lie.
 
 `load_chunk` and `codes_of_chunk` are for kernels whose threads hold a chunk each, so that nothing moves between them.

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Digits to the base 3 made bytes in registers; `layout` says how they lie.
 
 Four bytes are two words of two numbers below 2^16, even and odd bytes. 3 times what is left of a number has the next

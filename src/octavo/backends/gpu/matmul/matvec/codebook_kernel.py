@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products with few tokens of weights that have a grid, or whose codes are digits: each thread decodes whole pieces of
 some rows. A piece is a chunk, or a lane's chunks of both tiles of a block of digits.
 """

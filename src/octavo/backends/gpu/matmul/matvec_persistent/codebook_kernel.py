@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products of one token with points of four values: a lane keeps a tile of the token in registers and takes row after
 row of the weights, as many programs as there is room for.
 
