@@ -106,10 +106,6 @@ def _states() -> Iterator[OpCase]:
         shape = {"heads": heads, "size": size, **mixed}
         yield from (OpCase("wkv7", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("wkv7", 70, {**shape, "decodes": 1}, past=(3, 0, 20))
-    for heads, size in ((3, 16), (2, 48)):
-        shape = {"heads": heads, "size": size}
-        yield from (OpCase("wkv6", t, {**shape, **more}, past=past) for t, more, past in lies)
-        yield OpCase("wkv6", 70, {**shape, "decodes": 1}, past=(3, 0, 20))
     for channels, keys in ((48, 6), (144, 16)):
         shape = {"channels": channels, "keys": keys}
         yield from (OpCase("channel_scan", t, {**shape, **more}, past=past) for t, more, past in lies)
@@ -149,7 +145,6 @@ def _small() -> Iterator[OpCase]:
         yield from _each("sparse_shares", (1, 9), k=experts, used=used)
         yield from _each("weighted_sum", (1, 9), k=520, used=used)
     yield from _each("gather", (1, 9), k=60, used=4, row=1)
-    yield from (c for by in (1, 2, 3) for c in _each("floor_divide", (1, 9), k=20, used=5, by=by))
     yield from _each("slice_heads", (1, 9), heads=3, dim=40, start=24, size=16)
     yield from _each("join_heads", (1, 9), heads=3, dim=40, size=16)
     yield from _each("numbers", (1, 9), ("F32", "Q8_0"), heads=3, n=24, k=64)

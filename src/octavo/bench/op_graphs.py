@@ -332,13 +332,6 @@ def gather(s: Sketch) -> Node:
 
 
 @graph
-def floor_divide(s: Sketch) -> Node:
-    """As places of what is gathered."""
-    ids = s.chosen("ids", s["used"], below=s["k"] * s["by"])
-    return s.builder.gather(s.given("x", s["k"]), s.builder.floor_divide(ids, s["by"]))
-
-
-@graph
 def take_columns(s: Sketch) -> Node:
     return s.builder.take_columns(s.given("x", s["k"]), s.rng.permutation(s["k"]).astype(np.float32))
 

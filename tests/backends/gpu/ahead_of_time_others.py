@@ -8,7 +8,7 @@ from octavo.backends.gpu.calibration.gptq_columns import ColumnGrid, ColumnShape
 from octavo.backends.gpu.device import bandwidth
 from octavo.backends.gpu.pointwise import kernel as pointwise
 from octavo.backends.gpu.pointwise import streams_kernel as altup
-from octavo.backends.gpu.recurrent import gated_delta_chunks_kernel, rwkv6_kernel, rwkv7_kernel
+from octavo.backends.gpu.recurrent import gated_delta_chunks_kernel, rwkv7_kernel
 from octavo.backends.gpu.recurrent import kernel as recurrent
 from octavo.backends.gpu.recurrent import mamba2_chunks_kernel as mamba2_chunks
 from octavo.backends.gpu.recurrent.arguments import (
@@ -57,9 +57,6 @@ OTHERS: Kernels = {
     "wkv7": (rwkv7_kernel.wkv7_kernel, {"shape": WkvShape(32, 64, True)}, 4, {
         "rows": WkvRows(*(ROWS,) * 5), **dict.fromkeys(("first", "gate", "out"), ROWS),
         **dict.fromkeys(("vectors", "state"), "*fp32"), "where": SEQUENCES, "eps": "fp32"}),
-    "wkv6": (rwkv6_kernel.wkv6_kernel, {"shape": WkvShape(32, 64, True)}, 4, {
-        **dict.fromkeys((*"rwkv", "out"), ROWS), **dict.fromkeys(("vectors", "state"), "*fp32"),
-        "where": SEQUENCES, "eps": "fp32"}),
     "gated_delta_rule": (recurrent.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
         **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),
@@ -77,7 +74,6 @@ OTHERS: Kernels = {
     "add_rows": (pointwise.add_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "keep_groups": (pointwise.keep_groups_kernel, {"BEST": 2, "GROUPS": 8, "SIZE": 32}, 1, {}),
     "numbers": (pointwise.numbers_kernel, {"B": 16}, 1, {"out": "*i32"}),
-    "floor_divide": (pointwise.floor_divide_kernel, {"B": 16}, 1, {"ids": "*i32", "out": "*i32", "by": "i32"}),
     "copy_heads": (pointwise.copy_heads_kernel, {"B": 64}, 1, {"k": "i32"}),
     "scale_by_position": (pointwise.scale_by_position_kernel, {"B": 1024}, 4, {"k": "i32"}),
     "clamp": (pointwise.clamp_kernel, {"B": 1024}, 4, {"k": "i32", "low": "fp32", "high": "fp32"}),

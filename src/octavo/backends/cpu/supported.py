@@ -64,7 +64,6 @@ _CHECKS: dict[str, Callable[[Node], str]] = {
     "channel_scan": partial(_channels, 6),
     "gated_delta_rule": partial(_matrix_state, 7),
     "selective_scan": partial(_matrix_state, 7),
-    "wkv6": partial(_matrix_state, 5),
     "wkv7": partial(_matrix_state, 6),
     "mul_mat_add": _mul_mat_add,
 }

@@ -39,13 +39,6 @@ def _numbers(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Ca
     return [c.launch(pointwise.numbers_kernel, (tokens,), out, count, B=next_power_of_2(count), warps=1)]
 
 
-@binds("floor_divide")
-def _floor_divide(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    tokens, count = out.shape
-    kernel, by = pointwise.floor_divide_kernel, node.attrs["by"]
-    return [c.launch(kernel, (tokens,), inputs[0], out, count, by, B=next_power_of_2(count), warps=1)]
-
-
 @binds("gather")
 def _gather(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, ids = inputs

@@ -222,15 +222,6 @@ def numbers_kernel(out, count, B: tl.constexpr, PDL: tl.constexpr):
 
 
 @triton.jit
-def floor_divide_kernel(ids, out, count, by, B: tl.constexpr, PDL: tl.constexpr):
-    """out int32 [T, count] = ids // by, of ids int32 [T, count], none below 0."""
-    begin(PDL)
-    at = tl.arange(0, B)
-    place = tl.program_id(0).to(tl.int64) * count + at
-    tl.store(out + place, tl.load(ids + place, mask=at < count, other=0) // by, mask=at < count)
-
-
-@triton.jit
 def copy_heads_kernel(
     x, out, x_stride, x_head_stride, out_stride, out_head_stride, k, B: tl.constexpr, PDL: tl.constexpr
 ):
