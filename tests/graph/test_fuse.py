@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from octavo.graph.builder import GraphBuilder
-from octavo.graph.fuse import RULES, fuse, quantize_activations
+from octavo.graph.fuse import RULES, quantize_activations
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import apply
-from tests.graph.small import K, given, ops_of, run, w
+from tests.graph.small import K, fuse, given, ops_of, run, w
 
 
 def mul_mat(weight: Node, x: Node) -> Node:
