@@ -57,7 +57,6 @@ UNDER_WORK = (
         for top in ("src/octavo", "tests")
         for room in ("backends", "calibrate", "evals", "models", "quantizers", "runtime", "server")
     ),
-    "docs/",
     ".ci/card",
     "bench/engine.py",
     "src/octavo/huggingface/tensors/",
