@@ -94,4 +94,4 @@ def test_block(code: str, folder: Path, tmp_path: Path, request: pytest.FixtureR
 
 
 def test_they_are_there() -> None:
-    assert len(list(blocks())) >= 14
+    assert len(list(blocks())) >= 13
