@@ -174,7 +174,7 @@ def _window_keys(config: Config, attends: list[bool]) -> Keys:
 
 
 def remade(name: str, tensor: LazyTensor, hp: Plamo2) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: rates, convolutions [C, K], which MLX has as [C, K, 1], and norms."""
+    """A checkpoint's tensor as GGUF has it: A, convolutions [C, K], which MLX has as [C, K, 1], and norms."""
     if name.endswith(".ssm_a"):
         return of_values(tensor, lambda values: -np.exp(values))
     if name.endswith(".ssm_conv1d.weight"):

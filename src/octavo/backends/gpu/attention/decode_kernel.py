@@ -12,8 +12,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.attention.kernel import (
-    LEAST_SCALE,
     LOG2E,
+    MIN_SCALE,
     add_values,
     both_scales_of,
     head_scale_of,
@@ -87,7 +87,7 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
         scale *= head_scale_of(cache.k_scales, head, shape)
-        unit = tl.full((), LEAST_SCALE, tl.float32) if DYNAMIC else head_scale_of(cache.v_scales, head, shape)
+        unit = tl.full((), MIN_SCALE, tl.float32) if DYNAMIC else head_scale_of(cache.v_scales, head, shape)
         for i in tl.range(first + 1, stop + 1, num_stages=1):
             row = row_of_block(cache, sequence, i, i < stop, shape)
             coming = (place + i * BLOCK_N <= last) & (i < stop)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import triton
 
-from octavo.backends.gpu.attention import decode_mma_launch, prefill_8bit_launch, prefill_hopper_launch
+from octavo.backends.gpu.attention import decode_mma_launch, prefill_hopper_launch
 from octavo.backends.gpu.attention import tiles as attention_tiles
 from octavo.backends.gpu.attention.arguments import (
     AttentionShape,
@@ -111,8 +111,9 @@ def _prefill(
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
 ) -> list[Launch]:
     portable = partial(_portable_prefill, c, q, cache, positions, starts, sinks, scale, limits, out)
-    if prefill_8bit_launch.takes(c, q, cache, sinks, scale, limits):
-        return prefill_8bit_launch.prefill(c, q, cache, positions, starts, scale, limits, out, otherwise=portable)
+    if prefill_hopper_launch.takes_8bit(c, q, cache, sinks, scale, limits):
+        return prefill_hopper_launch.prefill_8bit(
+            c, q, cache, positions, starts, scale, limits, out, otherwise=portable)
     if c.deterministic or not prefill_hopper_launch.takes(c, q, cache, sinks, scale, limits):
         return [portable()]
     return prefill_hopper_launch.prefill(c, q, cache, positions, starts, scale, limits, out, otherwise=portable)

@@ -20,15 +20,15 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.attention.kernel import LEAST_SCALE
-from octavo.backends.gpu.attention.prefill_hopper_kernel import HALF, REGISTERS, KernelArgs, tile_scheduler, turns
+from octavo.backends.gpu.attention.kernel import MIN_SCALE
+from octavo.backends.gpu.attention.prefill_hopper_kernel import HALF, REGISTERS, KernelArgs, num_tiles, tile_scheduler
 from octavo.backends.gpu.compile.gluon_names import barrier, copy_tile
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves
 
 ROUND = gl.constexpr(12582912.0)  # 1.5 * 2^23: a float32 of this size has an integer in its low bits
 ROUND_BITS = gl.constexpr(0x4B400000)
 OFFSET = gl.constexpr(8.0)  # log2 of the largest weight
-LEAST_UNIT = gl.constexpr(-120.0)
+MIN_UNIT = gl.constexpr(-120.0)
 
 
 class QuantizedKVRing(NamedTuple):
@@ -117,8 +117,8 @@ def _producer(keys, values, given, ring, shape: gl.constexpr):
     """Fill the ring with the blocks of tile after tile, a stage as soon as both groups have read it."""
     BYTES: gl.constexpr = shape.block_n * shape.dim
     count = 0
-    for turn in range(turns(given.items)):
-        work = tile_scheduler(turn, given, shape)
+    for step in range(num_tiles(given.items)):
+        work = tile_scheduler(step, given, shape)
         place = _place_of(work, given.items, shape)
         for i in range(work.blocks):
             slot, phase = count % shape.stages, ((count // shape.stages) & 1) ^ 1
@@ -142,7 +142,7 @@ def _load_queries(q, work, token, ring, scale, shape: gl.constexpr):
     place = q.data + token.to(gl.int64)[:, None] * q.stride + at[None, :]
     value = gl.load(place, mask=(token < work.end)[:, None], other=0.0)  # [64, dim]
     TOP: gl.constexpr = 127.0 if shape.products == "int8" else 448.0
-    most = gl.maximum(gl.max(gl.abs(value), 1), LEAST_SCALE)
+    most = gl.maximum(gl.max(gl.abs(value), 1), MIN_SCALE)
     value *= (TOP / most)[:, None]
     if shape.products == "int8":
         ring.queries.store((value + ROUND).to(gl.int32, bitcast=True).to(gl.int8))
@@ -279,8 +279,8 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
     work = tile_scheduler(0, given, shape)
     if work.blocks > 0:
         _load_queries(q, work, work.token + WHICH * HALF, ring, scale, shape)
-    for turn in range(turns(given.items)):
-        following = tile_scheduler(turn + 1, given, shape)
+    for step in range(num_tiles(given.items)):
+        following = tile_scheduler(step + 1, given, shape)
         next_first = following.token + WHICH * HALF
         if work.blocks > 0:
             first = work.token + WHICH * HALF
@@ -295,7 +295,7 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
             mbarrier.arrive(ring.k_free.index(count % shape.stages))
             lowest = gl.full([HALF], float("-inf"), gl.float32, rows)
             total = _lane_sums(gl.zeros([HALF, shape.block_n], gl.float32, _sums_layout(shape.block_n)))
-            so_far = Running(0, lowest, total, LEAST_UNIT, lowest)
+            so_far = Running(0, lowest, total, MIN_UNIT, lowest)
             so_far = _online_softmax(scores, block, limit, so_far, q_scale, k_scale, v_unit, True, shape)
             acc = gl.zeros([HALF, shape.dim], gl.float32, _sums_layout(shape.dim))
             whole = gl.minimum((earliest + 1) // shape.block_n, block)  # blocks of which every query sees all
@@ -327,13 +327,13 @@ def _store(acc, factor, out, work, token, shape: gl.constexpr):
 
 
 @gluon.jit
-def eights_hopper_kernel(
+def prefill_8bit_kernel(
     q, keys, values, factors, positions, starts, items, out, scale, shape: gl.constexpr, PDL: gl.constexpr
 ):
     """As many programs as run at once take item after item: 128 queries of a head of a sequence.
 
     keys and values are descriptors of blocks [block_n, dim] and [dim, block_n] of Codes, factors theirs, and shape an
-    EightsShape of `prefill_eights`. Other arguments are those of `prefill_hopper_kernel.prefill_hopper_kernel`.
+    Prefill8BitShape. Other arguments are those of `prefill_hopper_kernel.prefill_hopper_kernel`.
     """
     if PDL:
         gdc_launch_dependents()

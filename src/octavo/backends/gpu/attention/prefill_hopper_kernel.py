@@ -6,7 +6,7 @@ warp groups attend to them with 64 queries each (ping-pong): while a group is in
 tensor cores add up its block before, and have the products of the other group. Blocks go from the last one down, so
 that those which a query sees in part come first. The kernel is persistent: `tile_scheduler` gives programs tile after
 tile. What is computed is what `kernel.prefill_kernel` says of a float16 cache without windows, caps and sinks, or of
-what `cache_decode_kernel` has made of one of int8 or fp8.
+what `cache_codec_kernel` has made of one of int8 or fp8.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.attention.kernel import LEAST_SCALE
+from octavo.backends.gpu.attention.kernel import MIN_SCALE
 from octavo.backends.gpu.compile.gluon_names import barrier, copy_tile
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
 from octavo.graph.node import PAGE_SIZE
@@ -91,18 +91,18 @@ class Work(NamedTuple):
 
 
 @gluon.jit
-def turns(items):
-    """How many items a program takes at most."""
+def num_tiles(items):
+    """How many tiles a program takes at most."""
     return gl.cdiv(items.heads * items.tiles, gl.num_programs(0))
 
 
 @gluon.jit
-def tile_scheduler(turn, given, shape: gl.constexpr):
-    """The Work that a program takes in its turn: a sequence's tiles that see most come first, and who had more than
-    others in one turn has less in the next."""
+def tile_scheduler(step, given, shape: gl.constexpr):
+    """The tile that a program takes in a step: a sequence's tiles that see most come first, and who had more than
+    others in one step has less in the next."""
     items = given.items
     programs, place = gl.num_programs(0), gl.program_id(0)
-    item = turn * programs + gl.where(turn % 2 == 0, place, programs - 1 - place)
+    item = step * programs + gl.where(step % 2 == 0, place, programs - 1 - place)
     head, left = item % items.heads, item // items.heads
     sequence, token, end = item * 0, item * 0, item * 0
     begin = gl.load(given.starts)
@@ -143,8 +143,8 @@ def _copy_block(cache, pages, column, ready, out, shape: gl.constexpr):
 def _producer(keys, values, pages, given, ring, shape: gl.constexpr):
     """Fill the ring with the blocks of tile after tile, a stage as soon as both groups have read it."""
     count = 0
-    for turn in range(turns(given.items)):
-        work = tile_scheduler(turn, given, shape)
+    for step in range(num_tiles(given.items)):
+        work = tile_scheduler(step, given, shape)
         column = work.head // shape.group * shape.dim
         first = work.sequence * given.items.width
         found = _pages_of(pages, first, gl.maximum(work.blocks - 1, 0), gl.maximum(work.last, 0), shape)
@@ -220,7 +220,7 @@ def _factors_of(work, given, scale, shape: gl.constexpr):
         k = given.factors.k + (work.sequence * (given.items.heads // shape.group) + head) * given.factors.stride
         v = k + shape.block_n
     elif shape.scales == "static":
-        k *= gl.maximum(gl.load(given.factors.k + head) * shape.unit, LEAST_SCALE)
+        k *= gl.maximum(gl.load(given.factors.k + head) * shape.unit, MIN_SCALE)
         v = gl.load(given.factors.v + head) * shape.unit
     return TileFactors(k, v)
 
@@ -284,8 +284,8 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
     work = tile_scheduler(0, given, shape)
     if work.blocks > 0:
         _load_queries(q, work, work.token + WHICH * HALF, ring, shape)
-    for turn in range(turns(given.items)):
-        following = tile_scheduler(turn + 1, given, shape)
+    for step in range(num_tiles(given.items)):
+        following = tile_scheduler(step + 1, given, shape)
         next_first = following.token + WHICH * HALF
         if work.blocks > 0:
             first = work.token + WHICH * HALF

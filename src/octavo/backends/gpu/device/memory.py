@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from octavo.backends.gpu.attention.prefill_8bit_launch import most_code_bytes
-from octavo.backends.gpu.attention.prefill_hopper_launch import most_half_bytes
+from octavo.backends.gpu.attention.prefill_hopper_launch import most_code_bytes, most_half_bytes
 from octavo.backends.gpu.device.torch_device import Target
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.weights.layout import loaded_layout, padded, scale_stride
