@@ -59,7 +59,7 @@ class CpuBackend(HostMemory):
         return binders
 
     def supports(self, node: Node) -> tuple[bool, str]:
-        if node.op not in self._binders.BINDERS and node.op not in VIEWS and node.op != "copy":
+        if self._binders.binder_of(node.op) is None and node.op not in VIEWS and node.op != "copy":
             return False, f"no kernel for {node.op}"
         if why := problem(node):
             return False, why
@@ -153,7 +153,7 @@ class CpuBackend(HostMemory):
 
     def kernel_calls(self, node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
         """The calls for a node; `shared` is that of its plan."""
-        calls: list[KernelCall] = self._binders.BINDERS[node.op](node, inputs, out, shared)
+        calls: list[KernelCall] = self._binders.binder_of(node.op)(node, inputs, out, shared)
         return calls
 
 

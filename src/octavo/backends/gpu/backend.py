@@ -75,7 +75,7 @@ class GpuBackend:
         return self.target.device
 
     def supports(self, node: Node) -> tuple[bool, str]:
-        if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
+        if self._binders.binder_of(node.op) is None and node.op not in ("reshape", "columns", "after", "copy"):
             return False, f"no kernel for {node.op}"
         if node.op == "attention":
             dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
@@ -210,7 +210,9 @@ class GpuBackend:
         """The calls for a node of the plan that `context` belongs to."""
         target()
         with self._enough_memory("a step's workspace; a smaller --gpu-layers leaves more"):
-            calls: list[Call] = self._binders.BINDERS[node.op](context, node, inputs, out)
+            bind = self._binders.binder_of(node.op)
+            assert bind is not None
+            calls: list[Call] = bind(context, node, inputs, out)
         return calls
 
     def write(self, value: torch.Tensor, data: AnyArray) -> None:

@@ -9,8 +9,8 @@ from triton import next_power_of_2
 
 from octavo.backends.gpu.launch.arguments import matrix
 from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.sizes import block_of
 from octavo.backends.gpu.ops.registry import binds
-from octavo.backends.gpu.ops.sizes import block_of
 from octavo.backends.gpu.pointwise import kernel as pointwise
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
