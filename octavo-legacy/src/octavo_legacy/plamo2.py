@@ -100,7 +100,7 @@ def build(g: GraphBuilder, hp: Plamo2, w: Weights) -> Node:
     return layers.logits(g, hp, w, x)
 
 
-def _attend(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int, rope: layers.Turn) -> Node:
+def _attend(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int, rope: layers.RotaryFn) -> Node:
     q, k, v = layers.joined_qkv(g, hp, b, h)
     q, k = (rope(_normed(g, part, b[f"attn_{n}_norm"])) for n, part in (("q", q), ("k", k)))
     h = g.attention(q, k, v, layer=layer, scale=hp.attention_scale, window=hp.window(layer))

@@ -128,7 +128,7 @@ def graph(
     return layers.logits(g, hp, w, x)
 
 
-def _attend(g: GraphBuilder, hp: DeltaNet, b: Weights, h: Node, i: int, rope: layers.Turn) -> Node:
+def _attend(g: GraphBuilder, hp: DeltaNet, b: Weights, h: Node, i: int, rope: layers.RotaryFn) -> Node:
     """Attention whose output is multiplied by a sigmoid of what lies behind each head's query."""
     both, k, v = (linear_heads(g, b, name, h, n) for name, n in
                   (("attn_q", hp.n_head), ("attn_k", hp.n_head_kv), ("attn_v", hp.n_head_kv)))
