@@ -8,11 +8,11 @@ from octavo.backends.gpu.attention import cache_codec_kernel, decode_kernel, mla
 from octavo.backends.gpu.attention import kernel as attention_kernel
 from octavo.backends.gpu.attention.arguments import AttentionShape, PagedCache, PartialAttention
 from octavo.backends.gpu.attention.prefill_hopper_launch import Factors, HalfCaches, PrefillShape
-from octavo.backends.gpu.attention.rope_launch import CacheRows, HeadShape, Norms, Rotation
+from octavo.backends.gpu.attention.rope_launch import CacheRows, HeadShape, Norms, RotaryAngles
 from tests.backends.gpu.ahead_of_time_types import Q8, ROWS, Kernels
 
 ROPE = {"shape": HeadShape(128, 128, 64)}
-ROTATION = Rotation("*i32", "*fp32", "fp32")
+ROTATION = RotaryAngles("*i32", "*fp32", "fp32")
 FLOAT_ROWS = CacheRows("*fp16", None, "i32")
 CACHE = PagedCache("*fp16", "*fp16", None, None, "i32", "*i32", "i32")
 F32_CACHE = PagedCache("*fp32", "*fp32", None, None, "i32", "*i32", "i32")

@@ -53,9 +53,9 @@ LANES = 16
 """Query heads of a task."""
 QUERY_SCALES = 4 * LANES
 """Bytes before the numbers of queries."""
-MOST_CHUNK = 64
+MAX_CHUNK = 64
 """Values whose sums of products fit 32 bits; a page's keys of so many stay in the first level of the cache."""
-assert MOST_CHUNK * 127 * 32767 < 2**31
+assert MAX_CHUNK * 127 * 32767 < 2**31
 
 
 def pair_query_bytes(dim: int) -> int:
@@ -64,9 +64,9 @@ def pair_query_bytes(dim: int) -> int:
 
 
 @exact
-def set_pair_queries(queries, turned, dim):
+def set_pair_queries(queries, rotated, dim):
     """Queries from floats [dim, LANES]."""
-    store_f32x16(queries, pairs_of_rows(queries + QUERY_SCALES, turned, dim))
+    store_f32x16(queries, pairs_of_rows(queries + QUERY_SCALES, rotated, dim))
 
 
 @exact
@@ -135,7 +135,7 @@ def _add_tile() -> Any:
 
 def pair_score_function(dim: int) -> Any:
     """A function (scores, queries, page, ahead, rows) as `latent_attention` has it for other types."""
-    chunk, tile = math.gcd(dim, MOST_CHUNK), SUMS
+    chunk, tile = math.gcd(dim, MAX_CHUNK), SUMS
     key_bytes, dots = chunk * PAGE_SIZE * 2, _dots(chunk)
 
     def scores_of(scores, queries, page, ahead, rows):

@@ -185,7 +185,7 @@ def _join() -> Any:
 
 
 @exact
-def _turn_in(queries, q, dim, count, scale):
+def _transpose_queries(queries, q, dim, count, scale):
     """queries [dim, LANES] = q [count, dim] times `scale`; lanes that are missing repeat the last one."""
     for i in range(LANES):
         source, target = f32_pointer(q + min(i, count - 1) * dim * 4), f32_pointer(queries + 4 * i)
@@ -229,15 +229,15 @@ def _query_function(kind: Kind, dim: int) -> Any:
 
     def set_queries(queries, q, count, scale):
         if not coded:
-            _turn_in(queries, q, dim, count, scale)
+            _transpose_queries(queries, q, dim, count, scale)
             return
         floats = stack(all_bytes)
         if rotated:
-            turned = stack(all_bytes)  # [LANES, dim]
+            queries_of_all = stack(all_bytes)  # [LANES, dim]
             for i in range(count):
-                rotate(turned + i * dim * 4, q + i * dim * 4, dim)
-            q = turned
-        _turn_in(floats, q, dim, count, scale)
+                rotate(queries_of_all + i * dim * 4, q + i * dim * 4, dim)
+            q = queries_of_all
+        _transpose_queries(floats, q, dim, count, scale)
         set_pair_queries(queries, floats, dim)
 
     return inner(set_queries, kind, dim)

@@ -16,7 +16,7 @@ from octavo.jit.program import KernelCall
 
 WIDEST = 2
 """Vectors of a state's columns that a task has: with its rows they stay in the first level of the cache."""
-MOST_KEYS = 128
+MAX_KEYS = 128
 """Rows of a state beyond which a task of the selective scan has one vector of columns."""
 
 
@@ -50,7 +50,7 @@ def _gated_delta_rule(node: Node, inputs: Sequence[Any], out: AnyArray, shared: 
 def _selective_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, b, c, dt, ssm_a, dt_bias, ssm_d, state, *where = inputs
     _, heads, keys, size = state.shape
-    wide = WIDEST if size % (16 * WIDEST) == 0 and keys <= MOST_KEYS else 1
+    wide = WIDEST if size % (16 * WIDEST) == 0 and keys <= MAX_KEYS else 1
     kernel = states.selective_scan_kernel(keys, size, wide)
     return [KernelCall(
         kernel, len(where[2]) * heads * (size // (16 * wide)), y=out, y_stride=stride(out), x=x, x_stride=stride(x),
@@ -63,7 +63,7 @@ def _selective_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sh
 def _channel_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, b, c, dt, ssm_a, ssm_d, state, *where = inputs
     _, keys, channels = state.shape
-    wide = WIDEST if channels % (16 * WIDEST) == 0 and keys <= MOST_KEYS else 1
+    wide = WIDEST if channels % (16 * WIDEST) == 0 and keys <= MAX_KEYS else 1
     return [KernelCall(
         states.channel_scan_kernel(keys, wide), len(where[2]) * (channels // (16 * wide)), y=out, y_stride=stride(out),
         x=x, x_stride=stride(x), b=b, b_stride=stride(b), c=c, c_stride=stride(c), dt=dt, dt_stride=stride(dt),

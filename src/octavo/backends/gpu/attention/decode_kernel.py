@@ -124,10 +124,10 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
 
 
 @triton.jit
-def _joined(
+def _combined(
     partial, row, used, start, sink, SIZE: tl.constexpr, BLOCK_D: tl.constexpr, COUNT: tl.constexpr
 ):
-    """SIZE values of a head, from `start` on, from the first `used` of COUNT splits, whose shares are from `row` on;
+    """SIZE values of a head, from `start` on, from the first `used` of COUNT splits, whose results are from `row` on;
     `sink` is a score without a value, or None."""
     at, split = start + tl.arange(0, SIZE), tl.arange(0, COUNT)
     m = tl.load(partial.maxima + row + split, mask=split < used, other=float("-inf"))  # [COUNT]
@@ -169,11 +169,11 @@ def combine_kernel(
     row = (sequence * heads + head) * SPLITS
     if SPLITS > FEW_SPLITS:
         if used > FEW_SPLITS:
-            value = _joined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
+            value = _combined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
         else:
-            value = _joined(partial, row, used, start, sink, SIZE, BLOCK_D, FEW_SPLITS)
+            value = _combined(partial, row, used, start, sink, SIZE, BLOCK_D, FEW_SPLITS)
     else:
-        value = _joined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
+        value = _combined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
     if shape.rotated:
         value = tl.reshape(rotate_back(tl.reshape(value, (1, SIZE)), 1, SIZE, shape.dim, start), (SIZE,))
     if out is None:

@@ -301,28 +301,28 @@ def sum_of_warps(acc, m, total, shape: gl.constexpr):
     m = gl.convert_layout(m, gl.SliceLayout(2, LAYOUT))
     total = gl.convert_layout(total, gl.SliceLayout(2, LAYOUT))
     most = gl.max(m, 0)  # [ROWS]
-    share = gl.exp2(m - gl.where(most == float("-inf"), 0.0, most).expand_dims(0))  # [WARPS, ROWS]
-    return gl.sum(each * share.expand_dims(2), 0), most, gl.sum(total * share, 0)
+    split_at = gl.exp2(m - gl.where(most == float("-inf"), 0.0, most).expand_dims(0))  # [WARPS, ROWS]
+    return gl.sum(each * split_at.expand_dims(2), 0), most, gl.sum(total * split_at, 0)
 
 
 @gluon.jit
-def store_share(result, m, total, place, partial, heads, shape: gl.constexpr):
+def store_split(result, m, total, place, partial, heads, shape: gl.constexpr):
     """A program's result [rows, dim], not divided yet, with its maxima and totals [rows], to `partial`; `place` is the
     sequence, the head of keys and the split."""
     sequence, head, split = place
     ROWS: gl.constexpr = gl.SliceLayout(1, result.type.layout)
     row = gl.arange(0, shape.rows, ROWS)
     at = gl.arange(0, shape.dim, gl.SliceLayout(0, result.type.layout)).expand_dims(0)
-    share = ((sequence * heads + head) * shape.group + row) * shape.splits + split
-    gl.store(partial.maxima + share, gl.convert_layout(m, ROWS), mask=row < shape.group)
-    gl.store(partial.totals + share, gl.convert_layout(total, ROWS), mask=row < shape.group)
-    target = (partial.outputs + share * shape.dim).expand_dims(1) + at
+    split_at = ((sequence * heads + head) * shape.group + row) * shape.splits + split
+    gl.store(partial.maxima + split_at, gl.convert_layout(m, ROWS), mask=row < shape.group)
+    gl.store(partial.totals + split_at, gl.convert_layout(total, ROWS), mask=row < shape.group)
+    target = (partial.outputs + split_at * shape.dim).expand_dims(1) + at
     gl.store(target, result, mask=(row < shape.group).expand_dims(1) & (at >= 0))
 
 
 @gluon.jit
 def divided(result, m, total, sinks, head, shape: gl.constexpr):
-    """The result [rows, dim] of a program that has all that its queries see, from what `store_share` takes."""
+    """The result [rows, dim] of a program that has all that its queries see, from what `store_split` takes."""
     ROWS: gl.constexpr = gl.SliceLayout(1, result.type.layout)
     m, total = gl.convert_layout(m, ROWS), gl.convert_layout(total, ROWS)
     if sinks is not None:
@@ -436,7 +436,7 @@ def attend(
         value = divided(result, most, whole, sinks, head, shape)
         store_result(value, out, quantized, ordered, (sequence, head), cache.heads, shape)
     elif partial is not None:
-        store_share(result, most, whole, (sequence, head, split), partial, cache.heads, shape)
+        store_split(result, most, whole, (sequence, head, split), partial, cache.heads, shape)
         barrier()
         one = partial.counter + sequence * cache.heads + head
         if gl.atomic_add(one, 1, sem="acq_rel") == used - 1:
@@ -454,7 +454,7 @@ def decode_mma_kernel(
     q is float32 [sequences, heads * dim], cache a PagedCache, shape a DecodeShape. The result, with `sinks`, float32
     [heads] or None, in its totals, is float32 in `out`, or in `quantized` and `ordered` as `combine` says; the others
     are None.
-    Where programs share a head, partial is a JoinedAttention. Blocks that earlier steps have written are
+    Where programs split_at a head, partial is a PartialAttention. Blocks that earlier steps have written are
     asked for before an earlier kernel's results are waited for.
     """
     if PDL:

@@ -37,7 +37,7 @@ PROGRAMS = 128
 """Programs that make a head of a sequence float16, at the most."""
 MANY_SEQUENCES = 64
 """Programs look through all sequences for their tiles, which takes long with more."""
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Of caches of codes made float16; where all that sequences may become takes more, the portable kernel runs."""
 BLOCK = 2 * PAGE_SIZE
 """Positions whose keys, or values, share a scale."""
@@ -140,7 +140,7 @@ def takes(
 ) -> bool:
     """Whether the kernel computes such a call, and faster than the portable one."""
     sequences, width = cache.pages.shape
-    small = "kind" not in limits or half_bytes(sequences, width, cache.heads, q.shape[2]) <= MOST_BYTES
+    small = "kind" not in limits or half_bytes(sequences, width, cache.heads, q.shape[2]) <= MAX_BYTES
     return small and fits(c, q, cache, sinks, scale, limits) and gluon.usable("prefill")
 
 
@@ -165,7 +165,7 @@ def most_half_bytes(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
         if cache.dtype not in KINDS or dim not in DIMS or limits["pages"] < FEW_PAGES:
             continue
         of_one = half_bytes(1, limits["pages"], heads, dim)
-        most = max(most, min(limits["sequences"], MANY_SEQUENCES, MOST_BYTES // of_one) * of_one)
+        most = max(most, min(limits["sequences"], MANY_SEQUENCES, MAX_BYTES // of_one) * of_one)
     return most
 
 
@@ -261,7 +261,7 @@ def takes_8bit(
         return False
     sequences, width = cache.pages.shape
     return (
-        fits(c, q, cache, sinks, scale, limits) and code_bytes(sequences, width, cache.heads, q.shape[2]) <= MOST_BYTES
+        fits(c, q, cache, sinks, scale, limits) and code_bytes(sequences, width, cache.heads, q.shape[2]) <= MAX_BYTES
     )
 
 
@@ -284,7 +284,7 @@ def most_code_bytes(nodes: Iterable[Node], limits: Sizes) -> int:
         heads, dim = bind(node.inputs[1].shape[1:], {})
         if limits["pages"] >= FEW_PAGES:
             of_one = code_bytes(1, limits["pages"], heads, dim)
-            most = max(most, min(limits["sequences"], MANY_SEQUENCES, MOST_BYTES // of_one) * of_one)
+            most = max(most, min(limits["sequences"], MANY_SEQUENCES, MAX_BYTES // of_one) * of_one)
     return most
 
 
