@@ -159,19 +159,25 @@ def _producer(keys, values, pages, given, ring, shape: gl.constexpr):
 
 
 @gluon.constexpr_function
-def _sums_layout(columns):
-    """How the tensor cores lay out sums [64 queries, columns] of a group of warps."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+def sums_layout(columns, k=16):
+    """How the tensor cores lay out sums [64 queries, columns] of a group of warps; k factors are 32 bytes."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, k])
+
+
+@gluon.jit
+def query_places(x, work, token, shape: gl.constexpr, layout: gl.constexpr):
+    """Where 64 queries, or their results, from `token` on lie, [64, dim], and which there are, [64, 1]."""
+    token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
+    at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
+    return x.data + token.to(gl.int64)[:, None] * x.stride + at[None, :], (token < work.end)[:, None]
 
 
 @gluon.jit
 def _load_queries(q, work, token, ring, shape: gl.constexpr):
     """Put 64 queries from `token` on into shared memory as float16."""
     layout: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
-    token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
-    at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
-    place = q.data + token.to(gl.int64)[:, None] * q.stride + at[None, :]
-    value = gl.load(place, mask=(token < work.end)[:, None], other=0.0)  # [64, dim]
+    place, mask = query_places(q, work, token, shape, layout)
+    value = gl.load(place, mask=mask, other=0.0)  # [64, dim]
     ring.queries.store(value.to(gl.float16))
     fence_async_shared()
     barrier()
@@ -201,7 +207,7 @@ def _scores(ring, count, shape: gl.constexpr):
     there."""
     mbarrier.wait(ring.k_ready.index(count % shape.stages), (count // shape.stages) & 1)
     keys = ring.k.index(count % shape.stages).permute((1, 0))
-    nothing = gl.zeros([HALF, shape.block_n], gl.float32, _sums_layout(shape.block_n))
+    nothing = gl.zeros([HALF, shape.block_n], gl.float32, sums_layout(shape.block_n))
     return warpgroup_mma(ring.queries, keys, nothing, use_acc=False, is_async=True)  # [64, dim] @ [dim, block_n]
 
 
@@ -247,7 +253,7 @@ def _online_softmax(scores, block, limit, m, total, factors, MASK: gl.constexpr,
     total = total * keep + gl.sum(p, 1)
     if shape.scales == "dynamic":
         p *= gl.load(factors.v + block * (2 * shape.block_n) + at)[None, :]
-    operand: gl.constexpr = gl.DotOperandLayout(0, _sums_layout(shape.dim), 2)
+    operand: gl.constexpr = gl.DotOperandLayout(0, sums_layout(shape.dim), 2)
     return gl.convert_layout(p.to(gl.float16), operand), new, total, keep
 
 
@@ -279,7 +285,7 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
 
     A tile's place is read while the tile before is under way, and its queries during the last product of that.
     """
-    rows: gl.constexpr = gl.SliceLayout(1, _sums_layout(shape.block_n))
+    rows: gl.constexpr = gl.SliceLayout(1, sums_layout(shape.block_n))
     count = 0
     work = tile_scheduler(0, given, shape)
     if work.blocks > 0:
@@ -295,7 +301,7 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
             factors = _factors_of(work, given, scale, shape)
             m = gl.full([HALF], float("-inf"), gl.float32, rows)
             total = gl.zeros([HALF], gl.float32, rows)
-            acc = gl.zeros([HALF, shape.dim], gl.float32, _sums_layout(shape.dim))
+            acc = gl.zeros([HALF, shape.dim], gl.float32, sums_layout(shape.dim))
             block = work.blocks - 1
             scores = warpgroup_mma_wait(0, [_scores(ring, count, shape)])
             mbarrier.arrive(ring.k_free.index(count % shape.stages))
@@ -323,12 +329,9 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
 @gluon.jit
 def _store(acc, total, out, work, token, shape: gl.constexpr):
     """out = sums over totals, for 64 queries from `token` on."""
-    layout: gl.constexpr = acc.type.layout
-    total = gl.convert_layout(total, gl.SliceLayout(1, layout))
-    token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
-    at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
-    place = out.data + token.to(gl.int64)[:, None] * out.stride + at[None, :]
-    gl.store(place, acc / total[:, None], mask=(token < work.end)[:, None])  # [64, dim]
+    total = gl.convert_layout(total, gl.SliceLayout(1, acc.type.layout))
+    place, mask = query_places(out, work, token, shape, acc.type.layout)
+    gl.store(place, acc / total[:, None], mask=mask)  # [64, dim]
 
 
 @gluon.jit
