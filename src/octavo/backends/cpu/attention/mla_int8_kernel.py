@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Keys of 8 and 4 bits that are values too, for 16 query heads at a time: both products of integers, which are exact.
 
-`kv_pairs.py` and `kv_nibbles.py` say how keys of types `int8` and `int4` lie. Here queries, and the weights of a page,
-become numbers of 16 bits with a scale for each head, two of a head side by side:
+`cache_int8_kernel.py` and `cache_int4_kernel.py` say how keys of types `int8` and `int4` lie. Here queries, and the
+weights of a page, become numbers of 16 bits with a scale for each head, two of a head side by side:
 
     queries  float32 scales [LANES], then s16 [D / 2, LANES, 2]
     weights  s16 [64 / 2, LANES, 2], with the scales of a page's keys in them
@@ -54,7 +54,7 @@ LANES = 16
 QUERY_SCALES = 4 * LANES
 """Bytes before the numbers of queries."""
 MAX_CHUNK = 64
-"""Values whose sums of products fit 32 bits; a page's keys of so many stay in the first level of the cache."""
+"""Values whose sums of products fit 32 bits; a page of them stays in the first level of the cache."""
 assert MAX_CHUNK * 127 * 32767 < 2**31
 
 

@@ -73,7 +73,7 @@ ROPE_SET_ROWS = record(
 )
 """y, q                float32 [tokens, heads, D]: q, turned, and q; strides are bytes from token to token
 k, v                float32 [tokens, kv_heads, D]
-keys, values, rows  the caches (`kv.py` says how they lie), and int64, the row of each token in them
+keys, values, rows  the caches (`cache_layout.py` says how they lie), and int64, the row of each token in them
 k_scales, v_scales  float32 [kv_heads], where the caches have static ones
 table               of `rope_table_kernel`
 q_weight, k_weight  of the norms, float32 [D]

@@ -70,7 +70,7 @@ def _unpack_page(cache, page, head, sequence, last, halves, factors, scale, shap
 
 @triton.jit
 def unpack_kernel(cache, positions, starts, halves, factors, scale, shape: tl.constexpr, PDL: tl.constexpr):
-    """Program (p, head, sequence): every so many pages from p on as float16, keys and values, and their factors.
+    """Program (p, head, sequence): pages p, p + programs and so on as float16, keys and values, and their factors.
 
     cache is a PagedCache, halves and factors the records of `prefill_hopper_launch`, and `starts` that of the
     attention. Keys are numbers without their scale. With scales of positions, values are times the power of two that

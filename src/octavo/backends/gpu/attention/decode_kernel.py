@@ -30,7 +30,7 @@ from octavo.backends.gpu.attention.rotation import rotate, rotate_back
 from octavo.backends.gpu.matmul.activations import store_q8_1
 
 FEW_SPLITS = tl.constexpr(8)
-"""Splits that are joined with few loads, where a sequence uses no more of those that it has room for."""
+"""Splits that are combined with few loads, where a sequence uses no more of its own."""
 
 
 @triton.jit

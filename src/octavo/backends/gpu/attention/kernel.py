@@ -84,7 +84,7 @@ def weighted_by_scales(p, scales, most, acc):
 
 @triton.jit
 def weighted_by_own_scales(p, scales, most, acc):
-    """`weighted_by_scales`, each query over the largest of those that it gives weight to, [BLOCK_M, 1], so that what
+    """`weighted_by_scales`, each query over the largest that it gives weight to, [BLOCK_M, 1], so that what
     others see makes no difference."""
     new = tl.maximum(most, tl.max(tl.where(p > 0, scales[None, :], 0.0), 1)[:, None])
     return p * scales[None, :] * (1 / new), new, acc * tl.div_rn(most, new)

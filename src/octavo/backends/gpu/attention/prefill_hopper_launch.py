@@ -175,7 +175,7 @@ def _even(width: int) -> int:
 
 
 def half_bytes(sequences: int, width: int, heads: int, dim: int) -> int:
-    """Bytes of keys and values of so many sequences as float16, with the factors of their positions."""
+    """Bytes of keys and values as float16, of `sequences` of `width` pages, with the factors of their positions."""
     return sequences * _even(width) * PAGE_SIZE * heads * (2 * 2 * dim + 2 * 4)
 
 
@@ -271,7 +271,7 @@ def _width(pages: int) -> int:
 
 
 def code_bytes(sequences: int, pages: int, heads: int, dim: int) -> int:
-    """Bytes of the codes and factors of so many sequences."""
+    """Bytes of the codes and factors of `sequences` of `pages`."""
     return sequences * heads * (_width(pages) * 2 * dim + _width(pages) // BLOCK * 8)
 
 

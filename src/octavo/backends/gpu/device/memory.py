@@ -58,7 +58,7 @@ def _half_scales(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
 
 
 def _become_float16(tensor: QTensor, rows: int, arch: str, *, joined: bool = False) -> bool:
-    """Whether weights become float16 in registers in a step of so many rows; of experts, of so many pairs."""
+    """Whether weights become float16 in registers in a step of `rows`; of experts, of pairs."""
     if tensor.format.is_float or tensor.format.per_row or tensor.format.number is not None:
         return False
     layout, (*experts, n, k) = loaded_layout(tensor.format, tensor.shape, arch, joined=joined), tensor.shape

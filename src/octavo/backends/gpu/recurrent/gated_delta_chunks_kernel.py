@@ -111,7 +111,7 @@ def solve_delta_kernel(
 ):
     """A program writes the rows of a chunk of a head: (I + A)^-1 diag(b), the scores d(j, i) (q_i . k_j) and decays.
 
-    The first head of those that share keys writes q and k in halves.
+    The first head of a group that shares keys writes q and k in halves.
     """
     begin(PDL)
     head, row = tl.program_id(2), tl.arange(0, shape.chunk)

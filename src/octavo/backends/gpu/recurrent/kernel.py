@@ -31,7 +31,7 @@ def state_of(sequence, start, where):
 
 @triton.jit
 def key_head_of(head, shape: tl.constexpr):
-    """The head of q and k of a head of values, and which of those that share it this one is."""
+    """The head of q and k of a head of values, and this one's number among the heads that share it."""
     if shape.tiled:
         return head % shape.key_heads, head // shape.key_heads
     return head // shape.group, head % shape.group

@@ -32,7 +32,7 @@ from octavo.backends.gpu.recurrent.kernel import state_of, steps_of, tokens_of
 def score_scan_kernel(b, c, dt, ssm_a, dt_bias, where, chunks, shape: tl.constexpr, PDL: tl.constexpr):
     """A program writes the rows of a chunk of a head: the scores d(j, i) step_j (c_i . b_j) and decays.
 
-    The first head of those that share b and c writes these in halves.
+    The first head of a group that shares b and c writes these in halves.
     """
     begin(PDL)
     head, row = tl.program_id(2), tl.arange(0, shape.chunk)

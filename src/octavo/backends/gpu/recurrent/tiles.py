@@ -34,12 +34,12 @@ MAX_DELTA_KEYS, MAX_KEYS = 128, 256
 
 
 def delta_tile(tokens: int, keys: int, arch: str) -> ChunkTile | None:
-    """The tile of the gated delta rule for so many tokens of prompts; None: token by token."""
+    """The tile of the gated delta rule for prompts of `tokens` in all; None: token by token."""
     return None if keys > MAX_DELTA_KEYS else scan_tile(tokens, keys, arch)
 
 
 def scan_tile(tokens: int, keys: int, arch: str) -> ChunkTile | None:
-    """The tile of the selective scan for so many tokens of prompts; None: token by token.
+    """The tile of the selective scan for prompts of `tokens` in all; None: token by token.
 
     The registers of gfx11 hold no tile.
     """
