@@ -266,7 +266,7 @@ def _attention8(dim: str, products: str) -> Case:
     types |= {"q": row, "out": row, "factors": "*fp32", "positions": "*i32", "starts": "*i32", "scale": "fp32",
               "items": Items("i32", "i32", "i32", "i32")}
     fixed = {"shape": s, "PDL": True}
-    return _case("sm_90", prefill_8bit_kernel.prefill_8bit_kernel, fixed, types, 4, 3, GluonASTSource)
+    return _case("sm_90", prefill_8bit_kernel.prefill_8bit_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
 
 
 def _encode(cache: str, products: str) -> Case:

@@ -324,7 +324,7 @@ def _store(acc, factor, out, work, token, shape: gl.constexpr):
 
 
 @gluon.jit
-def prefill_8bit_kernel(
+def prefill_8bit_hopper_kernel(
     q, keys, values, factors, positions, starts, items, out, scale, shape: gl.constexpr, PDL: gl.constexpr
 ):
     """As many programs as run at once take item after item: 128 queries of a head of a sequence.
