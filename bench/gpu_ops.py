@@ -191,7 +191,7 @@ def latent_attention(backend: GpuBackend, limit: float) -> list[dict[str, Any]]:
 
 
 def _latent_cache(backend: GpuBackend, kind: CacheType, rows: int, dim: int) -> Cache:
-    """Random keys of one head, less the largest codes, of which one of e4m3 is no number."""
+    """Random keys of one head, less the largest codes, one of which is NaN in e4m3."""
     cache: Cache = backend.cache((rows, 1, dim), kind)
     if cache.scales is None:
         return replace(cache, data=torch.randn_like(cache.data))

@@ -84,7 +84,7 @@ GUIDE = ROOT / "docs" / "from-llama-cpp.md"
 KNOWN = """mul_mat_vec_q quantize_mmq_q8_1 load_tiles vec_dot dequant_per_group lop3 ldmatrix cp.async split-K half2 vdr
 shfl MFMA wavefront Marlin persistent occupancy coalescing ggml_backend_sched llama-simple llama-cli llama-quantize
 int8_gemm_qdq nsys rocprof 28.1% dp4a mma.sync quantize_q8_1 mmq_get_q8_1_ds_layout stream-k""".split()
-"""What a reader may look for who knows llama.cpp, CUDA or QQQ."""
+"""Terms that a reader who knows llama.cpp, CUDA or QQQ may look for."""
 
 
 def definitions(path: Path) -> set[str]:

@@ -133,13 +133,14 @@ F32 where a value is beyond F16) and logs it.
 """
 
 GRID_INTRO = """\
-### Grids
+### Codebooks
 
-IQ1, IQ2 and IQ3 store no code for each value. Of each 8 (IQ3: 4) values they store the number of a point of a fixed
-grid, which says how large the values are: one of 3 sizes (IQ3: 8). A bit for each value, its mark, is its sign; IQ1 has
-one mark for 8 values or more, which shifts them all by an eighth up or down. A code is `size | mark << bits`, so a
-table of 8 or 16 small integers says what codes are worth, as in the other formats. Grids are data of
-`octavo.formats.grid`. Where 7 signs of 8 are stored, the last one makes the number of negative values even.
+IQ1, IQ2 and IQ3 store no code for each value. For every 8 values (IQ3: 4) they store the index of an entry in a
+fixed codebook, which says how large each value is: one of 3 sizes (IQ3: 8). A bit for each value is its sign; in IQ1,
+8 values or more share one bit, which shifts them all up or down by an eighth. A code is `size | sign << bits`, so a
+table of 8 or 16 small integers gives the values of codes, as in the other formats. The codebooks are in
+`octavo.formats.codebook`.
+Where only 7 of 8 signs are stored, the last one makes the number of negative values even.
 """
 
 ACTIVATION_INTRO = """\

@@ -50,7 +50,7 @@ def test_no_more_bytes_than_the_file(name: str) -> None:
     assert layout.row_bytes(1024) == fmt.row_bytes(1024)
 
 
-@pytest.mark.parametrize("name", [f.name for f in FORMATS if f.grid or f.base3 or f.name == "TQ2_0"])
+@pytest.mark.parametrize("name", [f.name for f in FORMATS if f.codebook or f.base3 or f.name == "TQ2_0"])
 def test_few_bits_take_those_of_their_codes(name: str) -> None:
     """And of scales: half a bit where groups of 16 have a byte each, a quarter for 32, or a float for 64."""
     fmt = by_name(name)

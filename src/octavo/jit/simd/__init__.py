@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """SIMD values inside Numba: vector types, and intrinsics that emit LLVM IR for them.
 
 A vector has 16 lanes of 32 bits or 64 of 8 on every CPU: LLVM splits it into the CPU's registers. A

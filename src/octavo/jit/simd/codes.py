@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Packed codes of 16 rows x 32 values, unpacked to bytes."""
 
 from __future__ import annotations

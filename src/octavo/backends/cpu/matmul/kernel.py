@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of quantized weights and quantized activations: a tile of 16 rows and n tokens, all of K at a time.
 
 Weights are in `layout.Layout`, activations in blocks of n tokens x 32 values as `kernels.quantize` writes them. A

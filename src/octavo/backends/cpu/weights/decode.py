@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Codes of a weight's block, 16 rows x 32 values, as products take them: unpacked, looked up and with their offset."""
 
 from __future__ import annotations

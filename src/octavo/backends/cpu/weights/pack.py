@@ -189,7 +189,7 @@ def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
 def smallest_layout(fmt: BlockFormat) -> Layout:
     """The layout for tensors of a format, with scales as small as some of them have. Raises QuantFormatError."""
     kinds = {f.name: f.dtype for f in fmt.fields}
-    return _with_scales(fmt, "f16" if fmt.grid or kinds.get("d") == np.dtype("<f2") else "exponent")
+    return _with_scales(fmt, "f16" if fmt.codebook or kinds.get("d") == np.dtype("<f2") else "exponent")
 
 
 def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> Layout:

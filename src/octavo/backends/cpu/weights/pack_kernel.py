@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Packing: rows of packed blocks to a tile of 16 rows in the layout that products read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Packed weights decoded: codes out of their planes, and scales and minima of groups; `layout` says how they lie.
 
 `codes_of` and `scales_of` give blocks of rows, as Triton distributes them over threads. What else decodes takes from

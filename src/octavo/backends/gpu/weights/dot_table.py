@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Dot products of codes of four bits that stand for the values of a table. One half of it has no values below 0, the
 other none above, so that magnitudes are looked up in each apart: 4 permutations of bytes for eight codes instead of 6.
 """

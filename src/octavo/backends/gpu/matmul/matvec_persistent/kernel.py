@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products of one token whose lanes keep their part of it in registers and take row after row of the weights: of 3 to 6
 and 8 bits.
 

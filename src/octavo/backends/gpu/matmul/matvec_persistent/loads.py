@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Loads of `matvec_persistent`: of what some lanes want, in the order in which they are written.
 
 An address is what a lane has of it, then the row's, then a constant, which costs nothing.

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products with some tokens: int8 in tensor cores, a scale for each group of codes, as Triton lays out operands.
 
 The warps of a program share its rows and divide K among them: they are the batch of a batched dot, and are summed at

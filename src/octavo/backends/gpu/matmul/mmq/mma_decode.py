@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """What a lane holds of a unit, 256 values of a row of weights: chunks of 16 codes, and what scales are made from."""
 
 from __future__ import annotations

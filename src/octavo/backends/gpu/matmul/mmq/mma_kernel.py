@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products with some tokens by `mma.sync` of int8, with a scale for each group; what each lane holds is written out.
 
 A 16 x 8 product over 64 values, of a chunk of 16 neighbouring codes in each of the four lanes that share a row. Which
