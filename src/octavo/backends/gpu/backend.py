@@ -62,7 +62,7 @@ class GpuBackend:
         self._torch = torch
         self._binders = binders
         if attention != "exact":
-            from octavo.backends.gpu.attention.prefill_8bit_launch import require
+            from octavo.backends.gpu.attention.prefill_hopper_launch import require
 
             require(attention, self.target, deterministic)
         self._context = Context(self.target, deterministic, attention)
@@ -110,8 +110,7 @@ class GpuBackend:
     def adds_in_place(self, node: Node) -> bool:
         return bool(node.inputs[0].tensor.format.is_float)
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
-        from octavo.backends.gpu.weights.layout import as_codes
+    def load(self, tensor: QTensor) -> Any:
         from octavo.backends.gpu.weights.load import load, vector
 
         if tensor.format.per_row:
@@ -122,8 +121,7 @@ class GpuBackend:
         with self._enough_memory(f"tensor {tensor.name}"):
             if len(tensor.shape) == 1:
                 return vector(tensor, self.target.device)
-            codes = as_codes(tensor.format, tensor.shape, self.target.arch, joined=joined)
-            return load(tensor, self.target.device, as_codes=codes)
+            return load(tensor, self.target.device)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         if dtype in TOKEN_KINDS:
@@ -261,7 +259,7 @@ class GpuBackend:
         from octavo.backends.gpu.device.memory import needs
 
         if self.attention != "exact":
-            from octavo.backends.gpu.attention.prefill_8bit_launch import require_served
+            from octavo.backends.gpu.attention.prefill_hopper_launch import require_served
 
             require_served(self.attention, nodes)
         return needs(nodes, limits, self.target.arch, self.attention)
