@@ -131,8 +131,7 @@ def _small() -> Iterator[OpCase]:
         yield from _each("soft_max", (1, 9), k=k)
         yield from _each("normalize", (1, 9), k=k)
         yield from _each("keep_largest", (1, 9), k=k)
-        for op in ("predict_streams", "correct_streams", "add_to_others", "as_large_as"):
-            yield from _each(op, (1, 9), streams=4, k=k)
+        yield from _each("as_large_as", (1, 9), streams=4, k=k)
     for experts, used in ((8, 2), (128, 8), (60, 4)):
         yield from _each("top_k", (1, 9), k=experts, used=used)
         yield from _each("soft_max_top_k", (1, 9), k=experts, used=used)
@@ -141,6 +140,7 @@ def _small() -> Iterator[OpCase]:
         yield from _each("gather", (1, 9), k=experts, used=used)
         yield from _each("sparse_shares", (1, 9), k=experts, used=used)
         yield from _each("weighted_sum", (1, 9), k=520, used=used)
+    yield from _each("weighted_sum", (1, 9), k=520, used=4, sums=3)
     yield from _each("gather", (1, 9), k=60, used=4, row=1)
     yield from _each("slice_heads", (1, 9), heads=3, dim=40, start=24, size=16)
     yield from _each("join_heads", (1, 9), heads=3, dim=40, size=16)
@@ -157,7 +157,7 @@ def pointwise_cases(op: Pointwise) -> Iterator[OpCase]:
         yield from _each(op.name, (1, 9), k=k)
         if op.spreads:
             yield from _each(op.name, (1, 9, 33), k=k, row=1)
-            yield from _each(op.name, (1, 9), k=k, used=3, spread=1)
+            yield from (c for spread in (1, 2, 3) for c in _each(op.name, (1, 9), k=k, used=3, spread=spread))
     yield from _each(op.name, (1, 9), k=40, used=3)
 
 

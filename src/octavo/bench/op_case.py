@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.bench import state_graphs, stream_graphs  # noqa: F401  (register their graphs)
+from octavo.bench import state_graphs  # noqa: F401  (register their graphs)
 from octavo.bench.op_graphs import GRAPHS, Sketch, pointwise
 from octavo.formats.group import row_named
 from octavo.formats.spec import AnyArray

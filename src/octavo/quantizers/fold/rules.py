@@ -60,16 +60,25 @@ def _mul_mat_id(r: Region, n: Node) -> None:
 
 
 def _add(r: Region, n: Node) -> None:
+    """A sum of its inputs, each times numbers of a row, which stay."""
     _through(r, n)
-    _spread(r, r.flow.value(n), _source(r, n.inputs[1]))
+    for other in n.inputs[1:]:
+        if _of_rows(other, n):
+            r.fix(_source(r, other))
+        else:
+            _spread(r, r.flow.value(n), _source(r, other))
+
+
+def _of_rows(x: Node, n: Node) -> bool:
+    """Whether x has a number for each row of n."""
+    return x.op != "weight" and x.shape[-1:] == (1,) != n.shape[-1:]
 
 
 def _mul(r: Region, n: Node) -> None:
     """By a constant, or by a number for each row."""
     a, b = n.inputs
     constant = b.op == "weight" and b.attrs.get("constant")
-    a_row = b.op != "weight" and b.shape[-1:] == (1,) != a.shape[-1:]
-    if a_row or (constant and (r.flow.inverse < 0 or np.ptp(dequantize(b.tensor)) == 0)):
+    if _of_rows(b, a) or (constant and (r.flow.inverse < 0 or np.ptp(dequantize(b.tensor)) == 0)):
         _through(r, n)
     else:
         _keep(r, n)
@@ -119,7 +128,9 @@ def _set_rows(r: Region, n: Node) -> None:
 
 def _weighted_sum(r: Region, n: Node) -> None:
     x, weights = n.inputs
-    _spread(r, r.flow.value(x), r.flow.value(n))
+    for place in (r.flow.value(x), r.flow.value(n)):
+        at = np.arange(place.size)
+        r.link(place, r.flow.value(x), at, at % _heads(x)[1])
     r.fix(r.flow.value(weights))
 
 
@@ -244,7 +255,6 @@ _LINEAR: dict[str, Rule] = {
     **dict.fromkeys(("soft_max", "top_k", "keep_groups", "numbers", "gather", "normalize", "sparse_shares",
                      "keep_largest", "as_large_as", "causal_conv", "gated_delta_rule", "selective_scan",
                      "channel_scan", "wkv6", "wkv7"), _keep),
-    **dict.fromkeys(("predict_streams", "correct_streams", "add_to_others"), _streams),
 }
 
 _POINTWISE: dict[Fold, tuple[Rule, Rule, Rule]] = {
