@@ -63,7 +63,6 @@ def _products() -> Iterator[OpCase]:
     yield from _each("mul_mat", (2048,), ("Q4_K", "F16"), n=1, k=8192)
     for op in ("mul_mat_add", "quantized_rms_norm", "quantized_swiglu"):
         yield from _each(op, (1, 2, 9, 33), ("Q4_K", "Q8_0", "F16", "BF16", "F32"), n=50, k=512)
-    yield from _each("quantized_geglu", (1, 33), ("Q4_K",), n=50, k=512)
     for t in (1, 2, 9, 33):
         yield from (
             OpCase("mul_mat_concat", t, {"n": 48, "n2": 256, "k": 512}, f)
@@ -159,6 +158,8 @@ def pointwise_cases(op: Pointwise) -> Iterator[OpCase]:
             yield from _each(op.name, (1, 9, 33), k=k, row=1)
             yield from (c for spread in (1, 2, 3) for c in _each(op.name, (1, 9), k=k, used=3, spread=spread))
     yield from _each(op.name, (1, 9), k=40, used=3)
+    if op.quantizes and op.name != "swiglu":  # which runs with all formats
+        yield from _each(f"quantized_{op.name}", (1, 33), ("Q4_K",), n=50, k=512)
 
 
 def _speed() -> Iterator[OpCase]:

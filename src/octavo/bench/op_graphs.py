@@ -8,6 +8,7 @@ reference backend runs it as it stands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from octavo.formats.spec import AnyArray
 from octavo.graph.builder import CacheType, GraphBuilder, constant, weight
 from octavo.graph.node import PAGE_SIZE, DType, Node
 from octavo.graph.ops import apply
-from octavo.graph.pointwise import Pointwise
+from octavo.graph.pointwise import POINTWISE, Pointwise
 
 Draw = Callable[[int], AnyArray]
 """Tokens in a step -> the values of an input, [tokens, ...]."""
@@ -121,6 +122,14 @@ def pointwise(s: Sketch, op: Pointwise) -> Node:
     return op(*inputs, **op.numbers)
 
 
+def quantized(s: Sketch, op: Pointwise) -> Node:
+    """A product of what the op makes of values [tokens, k]."""
+    return s.builder.mul_mat(s.matrix("w", s["n"], s["k"]), pointwise(s, op))
+
+
+GRAPHS |= {f"quantized_{op.name}": partial(quantized, op=op) for op in POINTWISE.values() if op.quantizes}
+
+
 def graph(write: Callable[[Sketch], Node]) -> Callable[[Sketch], Node]:
     GRAPHS[write.__name__] = write
     return write
@@ -166,18 +175,6 @@ def mul_mat_id_swiglu(s: Sketch) -> Node:
 def quantized_rms_norm(s: Sketch) -> Node:
     g = s.builder
     return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.rms_norm(s.given("x", s["k"]), s.vector("norm", s["k"]), 1e-6))
-
-
-@graph
-def quantized_swiglu(s: Sketch) -> Node:
-    g = s.builder
-    return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.swiglu(s.given("gate", s["k"]), s.given("up", s["k"])))
-
-
-@graph
-def quantized_geglu(s: Sketch) -> Node:
-    g = s.builder
-    return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.geglu(s.given("gate", s["k"]), s.given("up", s["k"])))
 
 
 @graph

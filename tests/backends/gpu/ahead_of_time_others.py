@@ -43,7 +43,7 @@ OTHERS: Kernels = {
     **{op.name: (pointwise_kernel, {"EXPRESSION": getattr(expressions, op.version), "B": 1024}, 4, {
         "inputs": tuple(VALUES._replace(data="*i32" if name in op.integers else "*fp32") for name in op.inputs),
         "numbers": tuple("i32" if isinstance(number, int) else "fp32" for number in op.numbers.values()),
-        "out": VALUES._replace(data="*i32" if op.inputs[0] in op.integers else "*fp32")})
+        "out": VALUES._replace(data="*i32" if op.inputs[0] in op.integers else "*fp32"), "rows": "i32", "k": "i32"})
        for op in POINTWISE.values()},
     "row": (pointwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
     "causal_conv": (recurrent.causal_conv_kernel, {"shape": ConvShape(4, 1, 128, 16, True)}, 4,
@@ -97,7 +97,7 @@ OTHERS: Kernels = {
     "sparse_shares": (pointwise.sparse_shares_kernel, {"B": 16}, 1, {"tolerance": "fp32", "k": "i32"}),
     "take_columns": (pointwise.take_columns_kernel, {"B": 1024}, 4,
                      {"order": "*i32", "ids": "*i32", "sharing": "i32", "k": "i32"}),
-    "weighted_sum": (pointwise.weighted_sum_kernel, {"B": 1024}, 4, {}),
+    "weighted_sum": (pointwise.weighted_sum_kernel, {"B": 1024}, 4, {"sums": "i32"}),
     "sum_experts": (pointwise.sum_experts_kernel, {"NORMALIZED": True, "EXPERTS": 128, "USED": 8, "B": 512}, 4,
                     {"logits": ROWS, "term": ROWS, "out": ROWS}),
     "copy_rows": (pointwise.copy_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
