@@ -15,7 +15,6 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import Built, Difference, OpCase, compare, run
-from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
@@ -172,7 +171,7 @@ def test_keys_that_are_values_too_and_run_elsewhere(cache: str, static: int, rea
     node = next(n for n in case.build().graph.nodes if n.op == "attention")
     if static:
         kept = root(node.inputs[1])
-        cache_of_scales = replace(kept, attrs={**kept.attrs, "static": CacheConstants(np.ones(1, np.float32))})
+        cache_of_scales = replace(kept, attrs={**kept.attrs, "static": np.ones(1, np.float32)})
         node = replace(node, inputs=(node.inputs[0], cache_of_scales, cache_of_scales, *node.inputs[3:]))
     supported, found = CpuBackend(threads=2).supports(node)
     assert not supported

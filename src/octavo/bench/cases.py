@@ -106,10 +106,6 @@ def _states() -> Iterator[OpCase]:
         shape = {"heads": heads, "size": size, **mixed}
         yield from (OpCase("wkv7", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("wkv7", 70, {**shape, "decodes": 1}, past=(3, 0, 20))
-    for heads, size in ((3, 16), (2, 48)):
-        shape = {"heads": heads, "size": size}
-        yield from (OpCase("wkv6", t, {**shape, **more}, past=past) for t, more, past in lies)
-        yield OpCase("wkv6", 70, {**shape, "decodes": 1}, past=(3, 0, 20))
     for channels, keys in ((48, 6), (144, 16)):
         shape = {"channels": channels, "keys": keys}
         yield from (OpCase("channel_scan", t, {**shape, **more}, past=past) for t, more, past in lies)

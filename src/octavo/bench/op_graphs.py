@@ -15,10 +15,10 @@ import numpy as np
 
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, channel_format, quantize_reference
-from octavo.formats.cache import CACHE_FORMATS, CacheConstants
+from octavo.formats.cache import CACHE_FORMATS
 from octavo.formats.group import row_named
 from octavo.formats.rows import SCHEMES
-from octavo.formats.spec import AnyArray
+from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType, GraphBuilder, constant, weight
 from octavo.graph.node import PAGE_SIZE, DType, Node
 from octavo.graph.ops import apply
@@ -90,15 +90,11 @@ class Sketch:
         return constant((10000.0 ** (-np.arange(0, turned, 2) / turned)).astype(np.float32), "freqs")
 
 
-def _static(cache: str, shape: Mapping[str, Any]) -> dict[tuple[int, str], CacheConstants]:
-    """Static scales for keys and values from -1 to 1, of which the last head's largest eighth is cut off, if the type
-    takes them, and a center of keys for every second channel."""
+def _static(cache: str, shape: Mapping[str, Any]) -> dict[tuple[int, str], F32]:
+    """Static scales for keys and values from -1 to 1, of which the last head's largest eighth is cut off."""
     largest = np.linspace(1, 0.875, shape["kv_heads"], dtype=np.float32)
     scale = largest / np.float32(CACHE_FORMATS[cache].top)
-    center = np.tile(np.array([0, 0.25], np.float32), (shape["kv_heads"], shape["dim"] // 2))
-    if not CACHE_FORMATS[cache].can_be_static:
-        return {(0, "k"): CacheConstants(None, center)}
-    return {(0, "k"): CacheConstants(scale, center), (0, "v"): CacheConstants(scale)}
+    return {(0, "k"): scale, (0, "v"): scale}
 
 
 GRAPHS: dict[str, Callable[[Sketch], Node]] = {}

@@ -13,7 +13,6 @@ import numpy as np
 
 from octavo.backends import select
 from octavo.errors import ModelError, UsageError
-from octavo.evals.cache_scales import can_be_centered
 from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples
 from octavo.evals.layerwise.runner import Progress
 from octavo.evals.layerwise.watched import AttentionWatch
@@ -118,7 +117,7 @@ class Calibration:
         name = run_name(self.file, self.samples, *["clips"] * options.clips, *(b.name for b in self.backends))
         journal = Journal(os.fspath(path) + WORK, name, resume=resume)
         try:
-            clips = CacheClips(can_be_centered(self.spec)) if options.clips else None
+            clips = CacheClips() if options.clips else None
             parts = _Parts(journal.folder, clips=clips)
             run = Layerwise(
                 self.spec, self.backends, self.samples, journal=journal, done=parts.save,

@@ -10,9 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from octavo.errors import ModelError
 from octavo.formats import QTensor, by_name
-from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import F32
 from octavo.graph import choice_ops, fused_ops, state_ops  # noqa: F401  (register their ops)
 from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
@@ -51,12 +49,12 @@ class GraphBuilder:
 
     cache_type and page_size are of the KV cache that the graph reads and writes, n_ctx the longest sequence. With
     `window_pages` the layers with a window have pages of their own. Caches of a layer and kind ("k" or "v") that are in
-    `static` have static scales.
+    `static` have static scales, float32 [Hkv].
     """
 
     def __init__(
         self, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int = 4096, *,
-        window_pages: bool = False, static: Mapping[tuple[int, str], CacheConstants] | None = None,
+        window_pages: bool = False, static: Mapping[tuple[int, str], F32] | None = None,
     ) -> None:
         self.cache_type: CacheType = cache_type
         self.page_size = page_size
@@ -163,7 +161,6 @@ class GraphBuilder:
 
         window, cap, sinks, reach and alibi are those of op `attention`, 0 and None for none.
         """
-        self._require_plain_scores(layer, cap > 0 or sinks is not None or v is None)
         last = () if sinks is None else (sinks,)
         rare: dict[str, Any] = {n: x for n, x in (("reach", reach), ("value_dim", value_dim), ("alibi", alibi)) if x}
         shared = 0 if reach else layer  # what no later step reads needs no memory of its own
@@ -193,15 +190,6 @@ class GraphBuilder:
         """
         reach = window - 1 if window else WHOLE
         return self.attention(q, k, v, layer, scale, window=window, reach=reach, alibi=alibi)
-
-    def _require_plain_scores(self, layer: int, unlike: bool) -> None:
-        """Refuse a center of a layer whose attention is not the same when all scores of a query change alike."""
-        static = self._static.get((layer, "k"))
-        if unlike and static is not None and static.center is not None:
-            raise ModelError(
-                "changes what attention gives", field=f"tensor blk.{layer}.cache_k.center",
-                allowed="a center where scores have no cap and no sinks, and keys are not values too",
-            )
 
     def _written(self, cache: int, layer: int, kind: str, x: Node, rows: Node) -> Node:
         """The cache of a layer's keys or values once x [T, Hkv, D] of a layer is in it."""

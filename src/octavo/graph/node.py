@@ -93,8 +93,7 @@ class Node:
 
 def is_static(cache: Node) -> bool:
     """Whether a cache has static scales."""
-    constants = cache.attrs.get("static")
-    return constants is not None and constants.scale is not None
+    return cache.attrs.get("static") is not None
 
 
 def row_bytes(cache: Node) -> float:

@@ -9,7 +9,7 @@ from octavo.backends.gpu.device import bandwidth
 from octavo.backends.gpu.pointwise import expressions
 from octavo.backends.gpu.pointwise import kernel as pointwise
 from octavo.backends.gpu.pointwise.expression_kernel import Operand, pointwise_kernel
-from octavo.backends.gpu.recurrent import gated_delta_chunks_kernel, rwkv6_kernel, rwkv7_kernel
+from octavo.backends.gpu.recurrent import gated_delta_chunks_kernel, rwkv7_kernel
 from octavo.backends.gpu.recurrent import kernel as recurrent
 from octavo.backends.gpu.recurrent import mamba2_chunks_kernel as mamba2_chunks
 from octavo.backends.gpu.recurrent.arguments import (
@@ -64,9 +64,6 @@ OTHERS: Kernels = {
     "wkv7": (rwkv7_kernel.wkv7_kernel, {"shape": WkvShape(32, 64, True)}, 4, {
         "rows": WkvRows(*(ROWS,) * 5), **dict.fromkeys(("first", "gate", "out"), ROWS),
         **dict.fromkeys(("vectors", "state"), "*fp32"), "where": SEQUENCES, "eps": "fp32"}),
-    "wkv6": (rwkv6_kernel.wkv6_kernel, {"shape": WkvShape(32, 64, True)}, 4, {
-        **dict.fromkeys((*"rwkv", "out"), ROWS), **dict.fromkeys(("vectors", "state"), "*fp32"),
-        "where": SEQUENCES, "eps": "fp32"}),
     "gated_delta_rule": (recurrent.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
         **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),

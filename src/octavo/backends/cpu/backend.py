@@ -17,8 +17,7 @@ from octavo.backends.cpu.launch.views import reshaped
 from octavo.backends.cpu.supported import problem
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
-from octavo.formats.cache import CacheConstants
-from octavo.formats.spec import U8, AnyArray
+from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, kept_bytes
 from octavo.graph.ops import VIEWS
 from octavo.graph.pointwise import POINTWISE
@@ -133,7 +132,7 @@ class CpuBackend(HostMemory):
             return TokenCodes(raw, *shape)
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
-    def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> AnyArray:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: F32 | None = None) -> AnyArray:
         _ = self._binders
         from octavo.backends.cpu.attention.cache_layout import head_bytes, kind_of
 
