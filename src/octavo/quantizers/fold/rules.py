@@ -134,19 +134,6 @@ def _weighted_sum(r: Region, n: Node) -> None:
     r.fix(r.flow.value(weights))
 
 
-def _streams(r: Region, n: Node) -> None:
-    """A token's streams change alike, and as a row that has a part in them; coefficients stay."""
-    x, *others = n.inputs
-    at = np.arange(r.flow.value(x).size)
-    r.link(r.flow.value(x), r.flow.value(x), at, at % _heads(x)[1])
-    _through(r, n)
-    for other in others:
-        if other.shape[1:] == x.shape[2:]:
-            _spread(r, r.flow.value(n), r.flow.value(other))
-        else:
-            r.fix(r.flow.value(other))
-
-
 def _mul_in_order(r: Region, n: Node) -> None:
     """Also by a vector of weights, whose values go along."""
     b = n.inputs[1]
@@ -276,12 +263,12 @@ SCALES: dict[str, Rule] = _LINEAR | _of_pointwise(0) | {
 
 ORDERS: dict[str, Rule] = _LINEAR | _of_pointwise(1) | {
     "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _attention,
-    "as_large_as": _streams, "keep_largest": _elementwise,
+    "as_large_as": _add, "keep_largest": _elementwise,
 }
 """Channels in another order, among those of one block."""
 
 ROTATIONS: dict[str, Rule] = _LINEAR | _of_pointwise(2) | {
     "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _mixed_values,
-    "as_large_as": _streams,
+    "as_large_as": _add,
 }
 """Channels of a block times an orthogonal matrix; norms' weights must be 1, and a layer norm's mean must stay."""
