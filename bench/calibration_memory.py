@@ -4,9 +4,9 @@
 
 A model is what `octavo quantize` takes, or a name of `random_checkpoint.SHAPES`, which is made with random weights and
 removed again; its tokenizer is that of the checkpoint `--tokenizer`. Each case runs twice as a process of its own, so
-that what is compiled is in the kernel cache. The peak is that of the process' memory that is no file's (RssAnon and
-RssShmem of /proc/PID/status, looked at every few milliseconds); `resident` is the system's own peak, in which files
-that are mapped count as well.
+that compiled kernels are in the cache. The peak is that of the process' memory apart from mapped files (RssAnon and
+RssShmem of /proc/PID/status, sampled every few milliseconds); `resident` is the system's own peak, which counts mapped
+files as well.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight,
     """A matrix of n rows, and its bytes as a file has it."""
     tensor = random_matrix("w", row_named(name), (min(n, ROWS), k), np.random.default_rng(0))
     some: Any
-    if tensor.format.grid is None:
+    if tensor.format.codebook is None:
         some = backend.load(tensor)
     else:  # its layout depends on the number of rows
         codes = as_codes(tensor.format, (n, k), backend.target.arch, joined=False)
@@ -198,7 +198,7 @@ def latent_attention(backend: GpuBackend, limit: float) -> list[dict[str, Any]]:
 
 
 def _latent_cache(backend: GpuBackend, kind: CacheType, rows: int, dim: int) -> Cache:
-    """Random keys of one head, less the largest codes, of which one of e4m3 is no number."""
+    """Random keys of one head, less the largest codes, one of which is NaN in e4m3."""
     cache: Cache = backend.cache((rows, 1, dim), kind)
     if cache.scales is None:
         return replace(cache, data=torch.randn_like(cache.data))

@@ -103,8 +103,8 @@ def compared(name: str, weight: Array, hessian: Array) -> list[dict[str, Any]]:
             mine = own_codes(weight, hessian, scales, size, order)
             nearest = np.clip(np.rint(weight / spread(scales, weight)) + ZERO, 0, 15)
             losses = {
-                who: loss(codes, scales, weight, hessian)
-                for who, codes in (("nearest", nearest), ("authors", theirs), ("octavo", mine))
+                author: loss(codes, scales, weight, hessian)
+                for author, codes in (("nearest", nearest), ("authors", theirs), ("octavo", mine))
             }
             equal = float((theirs == mine).mean())
             rows.append({"tensor": name, "grid": grid, "order": order, "codes": mine.size, "equal": equal, **losses})

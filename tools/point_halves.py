@@ -2,9 +2,9 @@
 
     python tools/point_halves.py
 
-A point is a first half and a last one. Some rectangles, each so many first halves times so many last ones, are to hold
+A point is a first half and a last one. Some rectangles, each some first halves times some last ones, are to hold
 all points between them: then a number is that of a rectangle, of a first half in it and of a last one. They are found
-by trial: each rectangle takes as many points as it can of those that no other one has, and while some are left, one or
+by trial: each rectangle takes as many points as it can that no other one has, and while some are left, one or
 two rectangles are chosen anew.
 """
 
@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu.weights.codebook_halves import IQ1, IQ2_S, IQ3_S, Halves, packed
-from octavo.formats import grid
-from octavo.formats.grid import Grid
+from octavo.formats import codebook
+from octavo.formats.codebook import Codebook
 
 PLACES = {
-    "IQ1": (grid.IQ1, IQ1, [3, 4, 5, 6, 7], [0, 1, 2, 11], [8, 9, 10]),
-    "IQ2_S": (grid.IQ2_S, IQ2_S, [4, 5], [0, 1, 2, 3, 7], [8, 9, 10, 11, 6]),
-    "IQ3_S": (grid.IQ3_S, IQ3_S, [2, 3, 4, 5, 6], [0, 1, 7], [8, 9]),
+    "IQ1": (codebook.IQ1, IQ1, [3, 4, 5, 6, 7], [0, 1, 2, 11], [8, 9, 10]),
+    "IQ2_S": (codebook.IQ2_S, IQ2_S, [4, 5], [0, 1, 2, 3, 7], [8, 9, 10, 11, 6]),
+    "IQ3_S": (codebook.IQ3_S, IQ3_S, [2, 3, 4, 5, 6], [0, 1, 7], [8, 9]),
 }
 """Grids, and the bits of a number that are the rectangle's, the first half's and the last one's."""
 TRIES, GREEDY_TRIES = 3, 30
@@ -31,7 +31,7 @@ Rectangle = tuple[Any, Any]
 
 
 def rectangles(points: Any, count: int, rows: int, columns: int, rng: np.random.Generator) -> list[Rectangle]:
-    """So many pairs of rows and columns of a matrix of bool that hold all that is true."""
+    """Pairs of rows and columns of a matrix of bool that hold all that is true."""
     covered, found = np.zeros(points.shape, int), []
     for _ in range(count):
         found.append(_densest(points & (covered == 0), rows, columns, GREEDY_TRIES, rng))
@@ -72,9 +72,9 @@ def _densest(points: Any, rows: int, columns: int, tries: int, rng: np.random.Ge
     return result
 
 
-def tables(points: Grid, halves: Halves, which: list[int], *parts: list[int]) -> bytes:
+def tables(points: Codebook, halves: Halves, which: list[int], *parts: list[int]) -> bytes:
     """The entries of the tables of the first and of the last halves."""
-    keys = packed(points.points)
+    keys = packed(points.entries)
     kinds = [np.unique(k) for k in keys]
     matrix = np.zeros([len(k) for k in kinds], bool)
     matrix[tuple(np.searchsorted(kind, k) for kind, k in zip(kinds, keys, strict=True))] = True

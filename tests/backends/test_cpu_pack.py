@@ -120,7 +120,7 @@ def test_codes_lie_as_the_layout_says(fmt: BlockFormat) -> None:
     """Vector j of a block holds codes 4 j to 4 j + 3 of its 16 rows; with a grid, number i of a row is byte i of it."""
     if fmt.base3:
         return digits_lie_as_the_layout_says(fmt)
-    if fmt.grid is not None:
+    if fmt.codebook is not None:
         return numbers_lie_as_the_layout_says(fmt)
     return codes_lie_as_the_layout_says(tensor(fmt, 17, 512))
 
@@ -168,8 +168,8 @@ def numbers_lie_as_the_layout_says(fmt: BlockFormat) -> None:
     grid = layout.grid
     if grid is None:
         return  # codes are decoded to bytes there
-    assert fmt.grid is not None
-    numbers = index if grid.halves is None else numbers_of(fmt.grid)[index]
+    assert fmt.codebook is not None
+    numbers = index if grid.halves is None else numbers_of(fmt.codebook)[index]
     high_at = layout.block_bytes - grid.code_bytes + grid.marks
     for row, s, b, i in np.ndindex(17, 2, 8, 32 // grid.width):
         here, byte = data[row // 16, s], row % 16 * 4 + i % 4
@@ -184,11 +184,12 @@ def numbers_lie_as_the_layout_says(fmt: BlockFormat) -> None:
             above = [int(block[high_at + (bit + p) // 8]) >> (bit + p) % 8 & 1 for p in range(grid.more)]
         number = int(block[layout.block_bytes - grid.low_bytes + i // 4 * 64 + byte])
         number += sum(up << (8 + p) for p, up in enumerate(above))
-        mark = len(fmt.grid.keys) if fmt.grid.shared and grid.halves is None else 0  # above the bits of a number
+        is_shared = fmt.codebook.shared and grid.halves is None
+        mark = len(fmt.codebook.keys) if is_shared else 0  # above the bits of a number
         assert number & ~mark == numbers[row, s, b, i]
 
 
-GRIDS = [f for f in QUANTIZED if f.grid is not None]
+GRIDS = [f for f in QUANTIZED if f.codebook is not None]
 no_table = pytest.mark.skipif(not host.has_byte_shuffle(), reason="codes are decoded to bytes there")
 
 

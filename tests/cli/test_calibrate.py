@@ -55,14 +55,12 @@ def test_a_dry_run_writes_nothing(octavo: Run, model: str, text: str, tmp_path: 
 
 
 def test_the_model_again_with_scales_for_its_cache(octavo: Run, model: str, text: str, tmp_path: Path) -> None:
-    out, names = tmp_path / "scaled.gguf", []
-    for more in ((), ("--only-centers",)):
-        options = ("-o", str(tmp_path / "s.safetensors"), "--cache-scales", str(out), *more, *OPTIONS)
-        assert octavo("calibrate", model, text, *options).status == 0
-        with GGUFFile.open(out) as file, GGUFFile.open(model) as plain:
-            names.append({name.removeprefix("blk.0.") for name in file.tensors.keys() - plain.tensors.keys()})
-    assert {"cache_k.max", "cache_v.max", "cache_k.clip", "cache_v.clip", "cache_k.center"} <= names[0]
-    assert {name.rpartition(".")[2] for name in names[1]} == {"center"}
+    out = tmp_path / "scaled.gguf"
+    options = ("-o", str(tmp_path / "s.safetensors"), "--cache-scales", str(out), *OPTIONS)
+    assert octavo("calibrate", model, text, *options).status == 0
+    with GGUFFile.open(out) as file, GGUFFile.open(model) as plain:
+        names = {name.removeprefix("blk.0.") for name in file.tensors.keys() - plain.tensors.keys()}
+    assert {"cache_k.max", "cache_v.max", "cache_k.clip", "cache_v.clip"} <= names
 
 
 @pytest.mark.parametrize(
@@ -75,7 +73,6 @@ def test_the_model_again_with_scales_for_its_cache(octavo: Run, model: str, text
         (("text.txt", "-o", "s", "-c", "4096"), "-c is 4096 .*made for"),
         (("text.txt", "-o", "nowhere/s"), "there is no folder"),
         (("text.txt", "-o", "."), "is a folder"),
-        (("text.txt", "-o", "s", "--only-centers"), "--only-centers says what --cache-scales FILE writes"),
     ],
 )
 def test_bad_input(

@@ -18,7 +18,7 @@ from octavo.backends.cpu.weights.codebook_halves import packed as packed_halves
 from octavo.backends.cpu.weights.decode import codes_across, unpack_codes
 from octavo.backends.cpu.weights.pack import QuantWeight, pack
 from octavo.backends.cpu.weights.pack_codebook import points_of, with_points
-from octavo.formats import QTensor, by_name, grid, unpack
+from octavo.formats import QTensor, by_name, codebook, unpack
 from octavo.jit import host, simd
 from octavo.jit.simd import halves
 from octavo.jit.simd.emit import I8, I64, call_llvm
@@ -100,12 +100,15 @@ def test_turned_blocks_keep_what_follows_their_codes() -> None:
     np.testing.assert_array_equal(out, np.concatenate([codes, x[:, 64:]], axis=1))
 
 
-@pytest.mark.parametrize("points", [grid.IQ1, grid.IQ2_XXS, grid.IQ2_XS, grid.IQ2_S, grid.IQ3_XXS, grid.IQ3_S], ids=str)
-def test_halves_of_numbers_are_those_of_points(points: grid.Grid) -> None:
+CODEBOOKS = [codebook.IQ1, codebook.IQ2_XXS, codebook.IQ2_XS, codebook.IQ2_S, codebook.IQ3_XXS, codebook.IQ3_S]
+
+
+@pytest.mark.parametrize("points", CODEBOOKS, ids=str)
+def test_halves_of_numbers_are_those_of_points(points: codebook.Codebook) -> None:
     numbers, places = numbers_of(points), halves_of(points).places()
     assert len(set(numbers.tolist())) == len(points.keys)
-    looked_up = [table[place[numbers]] for table, place in zip(tables_of(points), places, strict=True)]
-    np.testing.assert_array_equal(looked_up, packed_halves(points.points))
+    expected = [table[place[numbers]] for table, place in zip(tables_of(points), places, strict=True)]
+    np.testing.assert_array_equal(expected, packed_halves(points.entries))
     if points.even:  # those that a file stores in few bits keep their numbers
         np.testing.assert_array_equal(numbers, np.arange(len(numbers)))
 
@@ -145,8 +148,8 @@ def test_products_with_sizes_are_exact(name: str, tokens: int, monkeypatch: pyte
     np.testing.assert_array_equal(y, sums * (2.0**-4 * fmt.step))
 
 
-@pytest.mark.parametrize("points", [grid.IQ1, grid.IQ2_XXS, grid.IQ3_S], ids=str)
-def test_sizes_may_be_read_16_bytes_at_a_time(points: grid.Grid) -> None:
+@pytest.mark.parametrize("points", [codebook.IQ1, codebook.IQ2_XXS, codebook.IQ3_S], ids=str)
+def test_sizes_may_be_read_16_bytes_at_a_time(points: codebook.Codebook) -> None:
     """As AVX2's products with few tokens do it."""
     found = points_of(points, 32, by_halves=False)
     table = with_points(tuple(range(-8, 8)), 8, points, found)

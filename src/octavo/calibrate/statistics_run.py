@@ -10,7 +10,6 @@ from typing import Literal
 
 from octavo.backends import select
 from octavo.calibrate.caches.clips import TOKENS, CacheClips
-from octavo.calibrate.caches.scales import can_be_centered
 from octavo.calibrate.run_name import model_digest, run_name
 from octavo.calibrate.runner import Journal, Layerwise, OpenStage, ProductInput, Samples
 from octavo.calibrate.runner.attention_watch import AttentionWatch
@@ -110,7 +109,7 @@ class StatisticsRun:
         name = run_name(self.file, self.samples, *["clips"] * options.clips, *(b.name for b in self.backends))
         journal = Journal(os.fspath(path) + WORK, name, resume=resume)
         try:
-            clips = CacheClips(can_be_centered(self.spec)) if options.clips else None
+            clips = CacheClips() if options.clips else None
             parts = _Parts(journal.folder, clips=clips)
             run = Layerwise(
                 self.spec, self.backends, self.samples, journal=journal, done=parts.save,

@@ -189,13 +189,13 @@ class Executor:
         return [backend.read(value) for backend, value in plan.outputs]
 
     def copy_page(self, target: int, source: int, rows: str = "rows") -> None:
-        """Copy a page of all caches that have so many `rows` over another one."""
+        """Copy a page of all caches that have this many `rows` over another one."""
         for (where, _), (count, cache) in self._caches.items():
             if count == rows:
                 self.backends[where].copy_page(cache, target, source)
 
     def host_caches(self, rows: str = "rows") -> list[AnyArray]:
-        """The caches that have so many `rows` and lie in the host's memory."""
+        """The caches that have this many `rows` and lie in the host's memory."""
         return [c for size, c in self._caches.values() if size == rows and isinstance(c, np.ndarray)]
 
     def copy_state(self, target: int, source: int) -> None:

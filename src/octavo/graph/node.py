@@ -41,7 +41,7 @@ ACTIVATIONS = frozenset({"f16", "bf16", "q8_1", "int8_token", "fp8_token", "int8
 
 Device = Literal["auto", "cpu", "gpu", "reference"]
 Attention = Literal["exact", "int8", "fp8"]
-"""What attention of prompts multiplies: floats, or numbers of 8 bits, queries and keys int8 or e4m3."""
+"""What attention of prompts multiplies: floats, or 8-bit numbers, queries and keys int8 or e4m3."""
 Sizes = Mapping[str, int]
 
 
@@ -93,8 +93,7 @@ class Node:
 
 def is_static(cache: Node) -> bool:
     """Whether a cache has static scales."""
-    constants = cache.attrs.get("static")
-    return constants is not None and constants.scale is not None
+    return cache.attrs.get("static") is not None
 
 
 def row_bytes(cache: Node) -> float:

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from octavo.formats import QTensor
-from octavo.formats.cache import CacheConstants
-from octavo.formats.spec import AnyArray
+from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import DType, Graph, Node, Sizes
 
 Call = Callable[[], None]
@@ -71,7 +70,7 @@ class Backend(Protocol):
     def view(self, memory: Any, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
         """The value that lies at `offset` bytes of `memory`."""
 
-    def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> Any:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: F32 | None = None) -> Any:
         """The keys or the values of a layer, [rows, H, D], zeroed, in a type of `formats.cache`."""
 
     def copy_page(self, cache: Any, target: int, source: int) -> None:

@@ -86,7 +86,7 @@ STREAMED += ["matvec_stream_wide:Q4_0", "matvec_stream_norm:Q8_0", "matvec_strea
 STREAMED += [f"matvec_stream{size}:{name}" for size in ("_wide", "_deep") for name in ("IQ4_XS", "IQ4_NL", "Q5_K")]
 STREAMED += [f"matvec_stream{size}:{name}" for size in ("_wide", "_planes") for name in ("Q3_K", "Q5_0")]
 STREAMED += ["matvec_stream_planes:Q5_K"]
-GRIDS = {name: grid for name in LAYOUTS if (grid := by_name(name).grid) is not None}
+GRIDS = {name: grid for name in LAYOUTS if (grid := by_name(name).codebook) is not None}
 POINTS = [f"matvec_stream_points:{name}" for name in GRIDS]
 POINTS += [f"matvec_stream_points_wide:{name}" for name, grid in GRIDS.items() if grid.width == 8]
 POINTS += [f"points_stream{size}:{name}" for size in ("", "_deep") for name, grid in GRIDS.items() if grid.width == 4]
@@ -175,7 +175,7 @@ def test_every_kernel(target: str) -> None:
     wanted = [
         f"{name}:{layout}:{target}"
         for layout in LAYOUTS
-        for name in (*(OF_GRID if by_name(layout).grid or by_name(layout).base3 else OF_LAYOUT), *nvidia)
+        for name in (*(OF_GRID if by_name(layout).codebook or by_name(layout).base3 else OF_LAYOUT), *nvidia)
     ]
     wanted += [f"{name}:{target}" for name in (*STREAMED, *(POINTS if nvidia else ()), *PAIRS)]
     wanted += [f"{name}:TQ2_0-exponent:{target}" for name in (*OF_LAYOUT, *nvidia)]

@@ -17,8 +17,7 @@ from octavo.backends.cpu.launch.views import reshaped
 from octavo.backends.cpu.supported import problem
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
-from octavo.formats.cache import CacheConstants
-from octavo.formats.spec import U8, AnyArray
+from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, kept_bytes
 from octavo.graph.ops import VIEWS
 from octavo.jit.prepare import prepare
@@ -60,7 +59,7 @@ class CpuBackend(HostMemory):
         return binders
 
     def supports(self, node: Node) -> tuple[bool, str]:
-        if node.op not in self._binders.BINDERS and node.op not in VIEWS and node.op != "copy":
+        if self._binders.binder_of(node.op) is None and node.op not in VIEWS and node.op != "copy":
             return False, f"no kernel for {node.op}"
         if why := problem(node):
             return False, why
@@ -130,7 +129,7 @@ class CpuBackend(HostMemory):
             return TokenCodes(raw, *shape)
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
-    def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> AnyArray:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: F32 | None = None) -> AnyArray:
         _ = self._binders
         from octavo.backends.cpu.attention.cache_layout import head_bytes, kind_of
 
@@ -154,7 +153,7 @@ class CpuBackend(HostMemory):
 
     def kernel_calls(self, node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
         """The calls for a node; `shared` is that of its plan."""
-        calls: list[KernelCall] = self._binders.BINDERS[node.op](node, inputs, out, shared)
+        calls: list[KernelCall] = self._binders.binder_of(node.op)(node, inputs, out, shared)
         return calls
 
 

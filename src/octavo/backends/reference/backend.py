@@ -14,7 +14,7 @@ from octavo.backends.host_memory import HostMemory
 from octavo.backends.reference import ops
 from octavo.errors import BackendError
 from octavo.formats import QTensor, dequantize
-from octavo.formats.cache import CACHE_FORMATS, CacheConstants, CacheFormat
+from octavo.formats.cache import CACHE_FORMATS, CacheFormat
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.protocol import Call
@@ -76,7 +76,7 @@ class ReferenceBackend(HostMemory):
         value: AnyArray = memory[offset : offset + self.nbytes(shape, dtype)].view(_numpy(dtype)).reshape(shape)
         return value
 
-    def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> Any:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: F32 | None = None) -> Any:
         with _enough_memory(self.nbytes(shape, dtype), "a layer's KV cache; a smaller context needs less"):
             values = np.zeros(shape, _numpy(dtype))
         rounding = CACHE_FORMATS[dtype]
@@ -139,8 +139,8 @@ def _numpy(dtype: DType) -> Any:
 class _RoundedCache:
     """A cache of codes, whose rows are rounded when they are set, and held as the floats that this gives."""
 
-    def __init__(self, values: F32, fmt: CacheFormat, static: CacheConstants | None) -> None:
-        self.values, self._format, self._constants = values, fmt, static
+    def __init__(self, values: F32, fmt: CacheFormat, static: F32 | None) -> None:
+        self.values, self._format, self._static = values, fmt, static
         self.shape = values.shape
 
     def __getitem__(self, rows: AnyArray) -> F32:
@@ -148,7 +148,7 @@ class _RoundedCache:
         return taken
 
     def __setitem__(self, rows: AnyArray, values: F32) -> None:
-        self.values[rows] = self._format.rounded(values, self._constants)
+        self.values[rows] = self._format.rounded(values, self._static)
 
 
 class _Stored:

@@ -40,23 +40,6 @@ class Drawn:
     seed: Annotated[int, typer.Option("--seed", "-s", help="The same seed, the same samples.")] = 0
 
 
-@dataclass
-class Written:
-    """The model's file once more."""
-
-    scales: Annotated[
-        str | None,
-        typer.Option(
-            "--cache-scales",
-            metavar="FILE",
-            help="The model again, with scales for its KV cache: a file or a folder, as it is.",
-        ),
-    ] = None
-    centers: Annotated[
-        bool, typer.Option("--only-centers", help="With --cache-scales: no scales, only the centers of keys.")
-    ] = False
-
-
 def calibrate(
     model: ModelName,
     text: Annotated[
@@ -72,7 +55,13 @@ def calibrate(
     offline: Offline = False,
     *,
     drawn: Drawn,
-    written: Written,
+    scales: Annotated[
+        str | None,
+        typer.Option(
+            "--cache-scales", metavar="FILE",
+            help="The model again, with scales for its KV cache: a file or a folder, as it is.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Keep statistics of activations over a text: `octavo calibrate model.gguf wiki.txt -o s.safetensors`.
@@ -86,24 +75,22 @@ def calibrate(
     if output is None and not dry_run:
         raise UsageError("-o FILE is missing: where the statistics go (or --dry-run)")
     path = local(model, offline)
-    clips = written.scales is not None and not written.centers and not os.path.isdir(path)
+    clips = scales is not None and not os.path.isdir(path)
     options = StatisticsOptions(drawn.samples, drawn.context, drawn.seed, device, threads, clips)
     with StatisticsRun(path, text, options) as calibration:
         if output is not None:
             calibration.require_apart(output)
-        if written.scales is not None:
-            require_scales(calibration.spec, written.scales, only_centers=written.centers)
-            calibration.require_apart(written.scales)
-            require_apart(written.scales, {"the file of -o": [] if output is None else [output]})
-        elif written.centers:
-            raise UsageError("--only-centers says what --cache-scales FILE writes, which is missing")
+        if scales is not None:
+            require_scales(calibration.spec, scales)
+            calibration.require_apart(scales)
+            require_apart(scales, {"the file of -o": [] if output is None else [output]})
         if dry_run or not as_json:
             _announce(calibration, as_json=as_json)
         if output is None or dry_run:
             return
         statistics = _run(calibration, output, resume=resume)
-        if written.scales is not None:
-            write_scales(calibration.spec, statistics, written.scales, only_centers=written.centers)
+        if scales is not None:
+            write_scales(calibration.spec, statistics, scales)
     if as_json:
         print(to_json(report(statistics, output)))
     else:

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Codes of weights that are stored as numbers of points of a grid; 16 rows x 32 k, as `load_codes` has them."""
+"""Codes of weights that are stored as numbers of codebook entries; 16 rows x 32 k, as `load_codes` has them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Values of weights that are stored as numbers of points of a grid, whose halves are looked up 64 at a time: VBMI."""
+"""Values of weights that are stored as numbers of codebook entries, whose halves are looked up 64 at a time: VBMI."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class HalvesForm:
 
     width        values of a point, 8 or 4
     more         bits of a number above eight: 0, 1, 2 or 4
-    own          so many of the lowest bits are the first half's only; the last half has those from bit 8 on instead
+    own          this many of the lowest bits are the first half's only; the last half has those from bit 8 on instead
     first, last  bits that say which 64 entries of its table a half is among; the six lowest say which of these it is
     marked       each value has a mark
     across       vector 4 i + k has value k of points 4 i to 4 i + 3, instead of all values of a point; of 4 values
@@ -105,8 +105,8 @@ def _above(b, high, form):
         return [None] * vectors
     if more * vectors == 1:
         return [b.bitcast(load_at(b, high, I64), ir.VectorType(I1, 64))]
-    eights = b.zext(load_at(b, high, ir.VectorType(ir.IntType(8 * more * vectors), 8)), ir.VectorType(I64, 8))
-    return [_bytes_from(b, eights, [more * (8 * v + i) for i in range(8)]) for v in range(vectors)]
+    octets = b.zext(load_at(b, high, ir.VectorType(ir.IntType(8 * more * vectors), 8)), ir.VectorType(I64, 8))
+    return [_bytes_from(b, octets, [more * (8 * v + i) for i in range(8)]) for v in range(vectors)]
 
 
 class _Bits:

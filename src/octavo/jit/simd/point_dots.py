@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Products of points of a grid and int8 activations where bytes are multiplied in pairs to 16 bits: AVX2.
+"""Products of codebook entries and int8 activations where bytes are multiplied in pairs to 16 bits: AVX2.
 
 Points are looked up as sizes, bytes that are not negative, and the signs of their values go to the activations. Sums of
 several products fit 16 bits, because sizes are small; so this takes half the instructions of `fma_dots`.
@@ -77,7 +77,7 @@ def fma_points_of(form: PointForm) -> Any:
 
         numbers  address of bytes as `load_points` reads them, or of what `store_numbers` made of them
         points   address: for each number, a point's 8 sizes, or its 4 sizes twice
-        marks    address: where marks are signs, of those that `mark_codes` reads; else of what numbers have above
+        marks    address: where marks are signs, among those `mark_codes` reads; else of what numbers have above
                  eight bits, as `load_points` reads it
         small    address of 8 bytes for each group: the numbers s of 4 bits of 16 rows, as `load_nibbles_x16` reads them
         x, at    activations as in `fma_dots`

@@ -50,7 +50,7 @@ def _halves(b, bytes_, shift):
 
 @intrinsic(prefer_literal=True)
 def fma_word_dots(ty, acc, codes, scale, bias, x, at, kind, offset, most):
-    """`fma_dots` of a block of codes, or of those that `store_words` has put at the address `codes`.
+    """`fma_dots` of a block of codes, or of codes that `store_words` has put at the address `codes`.
 
     24 n bytes after the scales, at x + at, lies what `store_token_words` made of each token's codes.
     """

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from octavo.formats.grid import Grid
+from octavo.formats.codebook import Codebook
 from octavo.formats.spec import U8, AnyArray
 
 
@@ -81,7 +81,7 @@ FOUND = {
 """By the name of the grid, with the entries of both tables, one after the other, compressed, as text."""
 
 
-def halves_of(grid: Grid) -> Halves:
+def halves_of(grid: Codebook) -> Halves:
     """How the halves of a grid's points are looked up; by all bits where numbers are the grid's own."""
     if grid.name in FOUND:
         return FOUND[grid.name][0]
@@ -90,21 +90,21 @@ def halves_of(grid: Grid) -> Halves:
     return Halves(more, 0, bits, bits)
 
 
-def tables_of(grid: Grid) -> tuple[U8, U8]:
+def tables_of(grid: Codebook) -> tuple[U8, U8]:
     """The entries of both tables, each the codes of a half, as `packed` has them."""
     if grid.name not in FOUND:
-        first, last = packed(grid.points)
+        first, last = packed(grid.entries)
         return first, last
     halves, stored = FOUND[grid.name]
     entries = np.frombuffer(zlib.decompress(b85decode(stored)), np.uint8)
     return entries[: halves.sizes[0]], entries[halves.sizes[0] :]
 
 
-def numbers_of(grid: Grid) -> npt.NDArray[np.uint16]:
+def numbers_of(grid: Codebook) -> npt.NDArray[np.uint16]:
     """The number of each point: uint16 [points]."""
     first, last = (table[places] for table, places in zip(tables_of(grid), halves_of(grid).places(), strict=True))
     kept = {point: number for number, point in enumerate(zip(first.tolist(), last.tolist(), strict=True))}
-    return np.array([kept[point] for point in zip(*packed(grid.points).tolist(), strict=True)], np.uint16)
+    return np.array([kept[point] for point in zip(*packed(grid.entries).tolist(), strict=True)], np.uint16)
 
 
 def packed(points: U8) -> U8:

@@ -38,14 +38,14 @@ class GridMap:
 def grid_map(fmt: BlockFormat) -> GridMap:
     """The map of a format with a grid."""
     assert fmt.indexed is not None
-    assert fmt.grid is not None
+    assert fmt.codebook is not None
     stored = fmt.indexed(fields(fmt, one_bit_each(fmt)[:-1, None]))
     d = stored.d.astype(np.float16).view(np.uint16)
-    numbers, marks = stored.index, stored.marks
-    if fmt.grid.shared:
-        bits = (len(fmt.grid.keys) - 1).bit_length()
+    numbers, marks = stored.index, stored.signs
+    if fmt.codebook.shared:
+        bits = (len(fmt.codebook.keys) - 1).bit_length()
         numbers = numbers | ((marks & 1).astype(np.uint16) << np.uint16(bits))
-    elif fmt.grid.even:
+    elif fmt.codebook.even:
         marks = marks & np.uint8(127)
     found = (numbers, marks, stored.sc.view(np.uint8) >> 1, d)
     return GridMap(*(_pieces(fmt, values.reshape(8 * fmt.block_bytes, -1)) for values in found))

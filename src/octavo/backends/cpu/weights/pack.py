@@ -20,8 +20,8 @@ from octavo.backends.cpu.weights.probe import UNPACKED, code_map, unpack_scales
 from octavo.backends.cpu.weights.scale_map import ScaleMap, scale_map
 from octavo.errors import QuantFormatError
 from octavo.formats import QTensor, dequantize, unpack
+from octavo.formats.codebook import Codebook
 from octavo.formats.codec import chunks
-from octavo.formats.grid import Grid
 from octavo.formats.scalars import E4M3_NUMBER
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 from octavo.jit import host
@@ -190,8 +190,8 @@ def _layout(tensor: QTensor, compact: bool) -> tuple[Layout, U8 | None]:
         layout = _with_scales(fmt, _smallest_kind(tensor), compact)
     if layout.table is None:
         return layout, None
-    if fmt.grid is not None and layout.grid is not None:
-        return layout, with_points(layout.table, layout.offset, fmt.grid, layout.grid)
+    if fmt.codebook is not None and layout.grid is not None:
+        return layout, with_points(layout.table, layout.offset, fmt.codebook, layout.grid)
     return layout, np.resize(np.array(layout.table, np.int16) + layout.offset, 16).astype(np.uint8)
 
 
@@ -201,7 +201,7 @@ def smallest_layout(fmt: BlockFormat, *, compact: bool = False) -> Layout:
     compact  numbers of points stay numbers, in less memory, also where codes are faster
     """
     kinds = {f.name: f.dtype for f in fmt.fields}
-    return _with_scales(fmt, "f16" if fmt.grid or kinds.get("d") == np.dtype("<f2") else "exponent", compact)
+    return _with_scales(fmt, "f16" if fmt.codebook or kinds.get("d") == np.dtype("<f2") else "exponent", compact)
 
 
 def _with_scales(fmt: BlockFormat, scale: ScaleKind, compact: bool) -> Layout:
@@ -211,7 +211,8 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind, compact: bool) -> Layout:
     if fmt.bits not in BITS and not fmt.base3:
         raise QuantFormatError(f"{fmt.name}: no CPU layout for codes of {fmt.bits} bits")
     keeps_table = fmt.table is not None and len(fmt.table) <= TABLE and host.has_byte_shuffle()
-    points = points_of(fmt.grid, fmt.group) if keeps_table and fmt.grid and not _as_codes(fmt.grid, compact) else None
+    book = fmt.codebook if keeps_table else None
+    points = points_of(book, fmt.group) if book and not _as_codes(book, compact) else None
     table, step = (fmt.table, fmt.step) if points or not keeps_table else _smallest_table(fmt)
     return Layout(
         bits=8 if fmt.table and not keeps_table else fmt.bits,
@@ -230,7 +231,7 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind, compact: bool) -> Layout:
     )
 
 
-def _as_codes(grid: Grid, compact: bool) -> bool:
+def _as_codes(grid: Codebook, compact: bool) -> bool:
     """Whether codes take the place of a grid's numbers: where looking these up would take longer than reading codes."""
     return grid.width == 4 and not compact and not host.has_byte_permutation()
 

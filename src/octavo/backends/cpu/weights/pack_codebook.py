@@ -9,7 +9,7 @@ from octavo.backends.cpu.weights.codebook_halves import halves_of, numbers_of, t
 from octavo.backends.cpu.weights.codebook_map import grid_map
 from octavo.backends.cpu.weights.layout import POINTS_AT, Layout, Points
 from octavo.backends.cpu.weights.pack_codebook_kernel import SHARED_MARK, pack_points_kernel
-from octavo.formats.grid import Grid
+from octavo.formats.codebook import Codebook
 from octavo.formats.spec import U8, BlockFormat
 from octavo.jit import host
 from octavo.jit.program import LINE, KernelCall
@@ -18,7 +18,7 @@ BEHIND_SIZES = np.zeros(8, np.uint8)
 """What may be read behind the sizes of the last point."""
 
 
-def points_of(grid: Grid, group: int, *, by_halves: bool | None = None) -> Points:
+def points_of(grid: Codebook, group: int, *, by_halves: bool | None = None) -> Points:
     """What a layout says of a grid whose values have a scale for `group`; by halves where the CPU is fast at that."""
     if host.has_byte_permutation() if by_halves is None else by_halves:
         halves = halves_of(grid)
@@ -30,14 +30,14 @@ def points_of(grid: Grid, group: int, *, by_halves: bool | None = None) -> Point
     return Points(grid.width, more, None if grid.shared else grid.bits, None, marks=0 if grid.shared else 64)
 
 
-def with_points(values: tuple[int, ...], offset: int, grid: Grid, points: Points) -> U8:
+def with_points(values: tuple[int, ...], offset: int, grid: Codebook, points: Points) -> U8:
     """What kernels look points up in: values, then words and sizes, or tables of halves; see `layout.Points`."""
-    codes = grid.points
+    codes = grid.entries
     if grid.shared:
         codes = np.concatenate([codes, codes | np.uint8(1 << grid.bits)])
     table = np.zeros(POINTS_AT, np.uint8)
     table[:16] = np.resize(np.array(values, np.int16) + offset, 16)
-    sizes = _sizes(values, grid)[grid.points]
+    sizes = _sizes(values, grid)[grid.entries]
     parts: list[U8]
     if points.halves is not None:
         parts = [*tables_of(grid), _meanings(table[: 2 << grid.bits], grid)]
@@ -48,7 +48,7 @@ def with_points(values: tuple[int, ...], offset: int, grid: Grid, points: Points
     return _aligned(np.concatenate([table, *(part.reshape(-1) for part in parts)]))
 
 
-def _meanings(values: U8, grid: Grid) -> U8:
+def _meanings(values: U8, grid: Codebook) -> U8:
     """What numbers of six bits stand for, by their low bits; see `simd.load_halves_of`: [tables, 64]."""
     numbers, sizes = np.arange(64), len(values) // 2
     if grid.shared:  # the values without a mark
@@ -67,7 +67,7 @@ def _aligned(table: U8) -> U8:
     return aligned
 
 
-def _sizes(values: tuple[int, ...], grid: Grid) -> U8:
+def _sizes(values: tuple[int, ...], grid: Codebook) -> U8:
     """What each size stands for: of values with a mark that are shared, how far they are above the least of all."""
     plain, marked = np.array(values).reshape(2, -1)
     sizes: U8 = (marked - min(values) if grid.shared else plain).astype(np.uint8)
@@ -76,22 +76,22 @@ def _sizes(values: tuple[int, ...], grid: Grid) -> U8:
 
 def pack_points(fmt: BlockFormat, layout: Layout, rows: U8, out: U8) -> bool:
     """Pack rows uint8 [rows, bytes] to tiles uint8 [tiles, bytes of a tile]; False if a scale is NaN or Inf."""
-    assert fmt.grid is not None
+    assert fmt.codebook is not None
     found, odd = grid_map(fmt), np.zeros(1, np.uint8)
     KernelCall(
-        pack_points_kernel(layout, fmt.grid.even), len(out), (rows,),
+        pack_points_kernel(layout, fmt.codebook.even), len(out), (rows,),
         tiles=out, rows=len(rows), k=rows.shape[1] // fmt.block_bytes * fmt.block,
         source=rows, row_bytes=rows.shape[1], block_bytes=fmt.block_bytes,
         numbers=found.numbers, marks=found.marks, scales=found.scales, d=found.d, odd=odd,
-        renumbered=_renumbered(fmt.grid, layout),
+        renumbered=_renumbered(fmt.codebook, layout),
     ).run()
     return not odd[0]
 
 
-def _renumbered(grid: Grid, layout: Layout) -> npt.NDArray[np.uint32]:
+def _renumbered(grid: Codebook, layout: Layout) -> npt.NDArray[np.uint32]:
     """What a layout has for each number of a grid, with a mark that is shared above its bits: uint32 [numbers]."""
     if layout.grid is None:
-        return np.ascontiguousarray(grid.points).view("<u4")[:, 0]
+        return np.ascontiguousarray(grid.entries).view("<u4")[:, 0]
     if layout.grid.halves is None:
         return np.arange(len(grid.keys) << grid.shared, dtype=np.uint32)
     numbers = numbers_of(grid).astype(np.uint32)

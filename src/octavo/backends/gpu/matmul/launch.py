@@ -22,7 +22,7 @@ from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persis
 from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
 from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
 from octavo.backends.gpu.matmul.w4a16.launch import mixed_gemm, mixed_pair
-from octavo.backends.gpu.pointwise import kernel as pointwise
+from octavo.backends.gpu.pointwise.launch import launch_pointwise
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
 
@@ -208,12 +208,7 @@ def _tensor_cores(w: torch.Tensor) -> Iterator[None]:
 
 
 def _added(c: Context, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> list[Call]:
-    grid = (len(y), -(-y.shape[1] // 1024))
-    return [
-        c.launch(pointwise.binary_kernel, grid, y, t, y, y.stride(0), t.stride(0) if t.ndim == 2 else 0, y.stride(0),
-                 y.shape[1], OP="add", B=1024)
-        for t in terms
-    ]
+    return [launch_pointwise(c, "add", (y, term), y, {}) for term in terms]
 
 
 def library_multiplies(c: Context, weight: object, y: torch.Tensor) -> bool:

@@ -215,15 +215,16 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind, *, as_codes: bool = False) -> 
         raise QuantFormatError(f"{fmt.name}: no GPU layout for a table of {len(fmt.table)} values")
     if two_level and scale != "f16":
         raise QuantFormatError(f"{fmt.name}: no GPU layout for two levels of scales over {scale}")
-    if fmt.grid is not None and as_codes:
+    if fmt.codebook is not None and as_codes:
         assert fmt.table is not None
         of_codes = tuple(fmt.table[code] for code in IN_ORDER)
         return Layout(4, group, fmt.super, scale, False, 0, False, 0, of_codes, fmt.step)
-    if fmt.grid is not None:
-        numbers = len(fmt.grid.keys) << fmt.grid.shared
+    if fmt.codebook is not None:
+        numbers = len(fmt.codebook.keys) << fmt.codebook.shared
         table = fmt.table if fmt.bits == 3 else None
         odd = table is None and all(value % 2 for value in fmt.table or ())
-        points = Points(fmt.grid.width, (numbers - 1).bit_length() - 8, not fmt.grid.shared, numbers, table, odd)
+        width, has_signs = fmt.codebook.width, not fmt.codebook.shared
+        points = Points(width, (numbers - 1).bit_length() - 8, has_signs, numbers, table, odd)
         return Layout(8, group, fmt.super, scale, False, 0, True, 0, None, fmt.step, grid=points)
     has_min = fmt.has_min or fmt.has_zero
     signed = fmt.table is None and (fmt.offset == 1 << (fmt.bits - 1) or (has_min and fmt.bits == 8))
@@ -249,7 +250,7 @@ def as_codes(fmt: BlockFormat, shape: tuple[int, ...], arch: str, *, joined: boo
     others.
     """
     few = len(shape) == 2 and shape[0] <= FEW_ROWS and 3072 < shape[1] <= 4096
-    if not few or fmt.grid is None or fmt.grid.width != 4 or not arch.startswith("sm_"):
+    if not few or fmt.codebook is None or fmt.codebook.width != 4 or not arch.startswith("sm_"):
         return False
     return not joined or layout_of(fmt, "f16", as_codes=True).odd
 

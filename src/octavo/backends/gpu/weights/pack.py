@@ -11,7 +11,7 @@ from octavo.backends.gpu.weights.pack_codebook import in_order, pack_points, unp
 from octavo.backends.gpu.weights.pack_ternary import pack_digits, unpack_digits
 from octavo.errors import QuantFormatError
 from octavo.formats import BlockFormat, Planes
-from octavo.formats.grid import Grid
+from octavo.formats.codebook import Codebook
 from octavo.formats.spec import F32, U8, AnyArray
 
 
@@ -35,7 +35,7 @@ class Packed:
     minimum: AnyArray | None = None
     small: AnyArray | None = None
     rest: U8 | None = None
-    grid: Grid | None = None
+    grid: Codebook | None = None
     numbers: dict[str, AnyArray] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, AnyArray]:
@@ -65,8 +65,9 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None, *, as_
         assert planes.sc is not None
         d = planes.d if planes.dmin is None else np.stack([planes.d, planes.dmin], axis=-1)
         parts["scale"] = _exactly(d, layout.scale).reshape(n, kp // layout.super, 1 + layout.has_min)
-        if fmt.grid is not None and layout.grid is not None:
-            return Packed(layout, k, scale=parts["scale"], grid=fmt.grid, numbers=pack_points(planes, fmt.grid, layout))
+        if fmt.codebook is not None and layout.grid is not None:
+            numbers = pack_points(planes, fmt.codebook, layout)
+            return Packed(layout, k, scale=parts["scale"], grid=fmt.codebook, numbers=numbers)
         parts["small"], parts["rest"] = _small_scales(layout, planes.sc, planes.m)
     else:
         parts["scale"] = scale = _pairs(_padded(_exactly(planes.d, layout.scale), repeat, kp // layout.group), layout)
@@ -75,9 +76,9 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None, *, as_
             parts["scale"] = np.concatenate([scale, zeros], axis=-1)
         elif planes.dmin is not None:
             parts["minimum"] = _pairs(_padded(_exactly(planes.dmin, layout.scale), repeat, kp // layout.group), layout)
-    q = planes.q if fmt.grid is None else in_order(planes.q)
+    q = planes.q if fmt.codebook is None else in_order(planes.q)
     codes = _pack_codes(_padded(q ^ _flip(layout), 1, kp), layout.bits)
-    return Packed(layout, k, codes, parts["scale"], parts["minimum"], parts["small"], parts["rest"], fmt.grid)
+    return Packed(layout, k, codes, parts["scale"], parts["minimum"], parts["small"], parts["rest"], fmt.codebook)
 
 
 def _flip(layout: Layout) -> np.uint8:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from octavo.backends.gpu.weights.layout import HALF, IN_ORDER, Layout, Points
-from octavo.formats.grid import Grid, gather, spread
+from octavo.formats.codebook import Codebook, gather, spread
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
 
 
 def point_words(fmt: BlockFormat, layout: Layout) -> AnyArray:
     """What kernels look up for each number, int32 [numbers]: signed bytes, or codes of the layout's table."""
-    assert fmt.grid is not None
+    assert fmt.codebook is not None
     assert layout.grid is not None
-    codes = fmt.grid.points
-    if fmt.grid.shared:
-        codes = np.concatenate([codes, codes | np.uint8(1 << fmt.grid.bits)])
+    codes = fmt.codebook.entries
+    if fmt.codebook.shared:
+        codes = np.concatenate([codes, codes | np.uint8(1 << fmt.codebook.bits)])
     if layout.grid.table is None:
         return np.array(fmt.table, np.int8)[codes].reshape(-1).view(np.int32)
     return (codes[:, ::2] | (codes[:, 1::2] << np.uint8(4))).reshape(-1).view(np.int32)
@@ -27,12 +27,12 @@ def in_order(codes: U8) -> U8:
     return ordered
 
 
-def pack_points(planes: Planes, grid: Grid, layout: Layout) -> dict[str, AnyArray]:
+def pack_points(planes: Planes, grid: Codebook, layout: Layout) -> dict[str, AnyArray]:
     """The parts of rows [N, K] that stand for codes and small scales, by name."""
     assert layout.grid is not None
     assert planes.sc is not None
     n, more = len(planes.q), layout.grid.more
-    index, marks = grid.numbers(planes.q)
+    index, marks = grid.indices(planes.q)
     if grid.shared:
         index = index | ((marks & 1).astype(np.uint16) << np.uint16(more + 7))
     index = _in_turn(index, grid.width)
@@ -48,7 +48,7 @@ def pack_points(planes: Planes, grid: Grid, layout: Layout) -> dict[str, AnyArra
     return parts
 
 
-def unpack_points(parts: dict[str, AnyArray], d: F32, grid: Grid, layout: Layout) -> Planes:
+def unpack_points(parts: dict[str, AnyArray], d: F32, grid: Codebook, layout: Layout) -> Planes:
     """The inverse of `pack_points`; d float32 [N, K / S]."""
     assert layout.grid is not None
     n, more = len(d), layout.grid.more

@@ -1,4 +1,4 @@
-"""Grids against the gguf package's, and planes that no format with a grid can hold."""
+"""Codebooks against the gguf package's, and planes that no format with a codebook can hold."""
 
 import dataclasses
 
@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 from octavo.errors import QuantFormatError
-from octavo.formats import by_name, grid, pack, quantize_reference, unpack
+from octavo.formats import by_name, codebook, pack, quantize_reference, unpack
 
-GRIDS = [grid.IQ1, grid.IQ2_XXS, grid.IQ2_XS, grid.IQ2_S, grid.IQ3_XXS, grid.IQ3_S]
+CODEBOOKS = [codebook.IQ1, codebook.IQ2_XXS, codebook.IQ2_XS, codebook.IQ2_S, codebook.IQ3_XXS, codebook.IQ3_S]
 
 
-@pytest.mark.parametrize("points", GRIDS, ids=lambda g: g.name)
-def test_points_are_those_of_gguf(points):
-    theirs = getattr(gguf.quants, "IQ1_S" if points.name == "IQ1" else points.name)
+@pytest.mark.parametrize("book", CODEBOOKS, ids=lambda book: book.name)
+def test_entries_are_those_of_gguf(book):
+    theirs = getattr(gguf.quants, "IQ1_S" if book.name == "IQ1" else book.name)
     theirs.init_grid()
     values = theirs.grid.reshape(theirs.grid_shape)
-    assert np.array_equal(np.unique(values)[points.points], values)
+    assert np.array_equal(np.unique(values)[book.entries], values)
 
 
 def _planes(name):
@@ -25,11 +25,11 @@ def _planes(name):
 
 
 @pytest.mark.parametrize("name", ["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M"])
-def test_codes_that_are_no_point(name):
+def test_codes_that_are_not_in_the_codebook(name):
     planes = _planes(name)
     none = planes.q & 0xF0
-    none[:, ::3] |= np.uint8((1 << by_name(name).grid.bits) - 1)
-    with pytest.raises(QuantFormatError, match="no point"):
+    none[:, ::3] |= np.uint8((1 << by_name(name).codebook.bits) - 1)
+    with pytest.raises(QuantFormatError, match="not in the codebook"):
         pack(dataclasses.replace(planes, q=none), by_name(name))
 
 
@@ -39,7 +39,7 @@ def test_codes_that_are_no_point(name):
 def test_an_odd_number_of_signs(name, allowed):
     fmt, planes = by_name(name), _planes(name)
     q = planes.q.copy()
-    q[0, 9] ^= 1 << fmt.grid.bits
+    q[0, 9] ^= 1 << fmt.codebook.bits
     changed = dataclasses.replace(planes, q=q)
     if allowed:
         assert len(pack(changed, fmt)) == 2
@@ -48,9 +48,9 @@ def test_an_odd_number_of_signs(name, allowed):
             pack(changed, fmt)
 
 
-def test_a_mark_that_is_not_shared():
+def test_a_shift_that_is_not_shared():
     planes = _planes("IQ1_M")
     q = planes.q.copy()
     q[0, 9] ^= 4
-    with pytest.raises(QuantFormatError, match="marks that differ"):
+    with pytest.raises(QuantFormatError, match="shifts that differ"):
         pack(dataclasses.replace(planes, q=q), by_name("IQ1_M"))

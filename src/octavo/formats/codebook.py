@@ -1,12 +1,12 @@
-"""Grids: formats that store no code for each value, but for each 8 or 4 values the number of a point of a fixed grid.
+"""Codebooks: formats that store, in place of a code for each value, the index of a codebook entry for each 8 or 4.
 
-A point says how large its values are, each one of four or eight sizes. Beside the number lies a bit for each value,
-its mark: the sign; or, where all 8 values of a point share it, a shift of them. Size and mark together are the code:
+An entry says how large its values are, each one of four or eight sizes. A bit for each value lies beside the index: its
+sign; or, where all 8 values share it (IQ1), a shift. Size and sign together are the code:
 
-    q = size | mark << bits                 size of `bits` bits (2 or 3)
+    q = size | sign << bits                 size of `bits` bits (2 or 3)
 
-so the row's table has first the values without a mark, then those with one. The grids are ggml's: sets of points that
-it found to serve well, in ascending order.
+so the row's table has first the values without a sign, then those with one. The codebooks are ggml's, in ascending
+order.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from octavo.errors import QuantFormatError
 U8 = npt.NDArray[np.uint8]
 AnyArray = npt.NDArray[Any]
 
-MARKED = 8  # values whose marks are a byte
+SIGNED = 8  # values whose signs fill a byte
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A set of points.
+class Codebook:
+    """A list of vectors of sizes.
 
-    name    for messages and comparisons; two grids of one name are the same
-    stored  how far each point's key is from the one before it: 16-bit words, compressed, as text
-    width   values of a point
+    name    for messages and comparisons; two codebooks of one name are the same
+    stored  the difference of each entry's key to the one before: 16-bit words, compressed, as text
+    width   values of an entry
     bits    of a size
-    shared  the values of a point share their mark
-    even    of eight marks, the last one makes their number even
+    shared  the values of an entry share one sign bit, which shifts them
+    even    an even number of eight signs are set, so that seven are stored
     """
 
     name: str
@@ -52,62 +52,62 @@ class Grid:
 
     @cached_property
     def keys(self) -> npt.NDArray[np.uint16]:
-        """The sizes of each point in one word, the first value's in the lowest bits: uint16 [points]."""
+        """The sizes of each entry in one word, the first value's in the lowest bits: uint16 [entries]."""
         steps = np.frombuffer(zlib.decompress(b85decode(self.stored)), "<u2")
         return np.cumsum(steps, dtype=np.uint16)
 
     @cached_property
-    def points(self) -> U8:
-        """Sizes, uint8 [points, width]."""
+    def entries(self) -> U8:
+        """Sizes, uint8 [entries, width]."""
         shifts = self.bits * np.arange(self.width, dtype=np.uint16)
         sizes: U8 = ((self.keys[:, None] >> shifts) & ((1 << self.bits) - 1)).astype(np.uint8)
         return sizes
 
     @cached_property
-    def _numbers(self) -> npt.NDArray[np.int16]:
-        """The number of the point with a key, -1 where there is none: int16 [keys]."""
-        numbers = np.full(1 << self.bits * self.width, -1, np.int16)
-        numbers[self.keys] = np.arange(len(self.keys), dtype=np.int16)
-        return numbers
+    def _index_of_key(self) -> npt.NDArray[np.int16]:
+        """The index of the entry with a key, -1 where there is none: int16 [keys]."""
+        index = np.full(1 << self.bits * self.width, -1, np.int16)
+        index[self.keys] = np.arange(len(self.keys), dtype=np.int16)
+        return index
 
-    def codes(self, index: AnyArray, marks: AnyArray) -> U8:
-        """Codes of all values, uint8 [..., K], from numbers of points [..., K / width] and marks [..., K / 8]."""
-        q: U8 = self.points[index].reshape(*index.shape[:-1], -1)
-        q |= spread(marks) << np.uint8(self.bits)
+    def codes(self, index: AnyArray, signs: AnyArray) -> U8:
+        """Codes of all values, uint8 [..., K], from indices of entries [..., K / width] and signs [..., K / 8]."""
+        q: U8 = self.entries[index].reshape(*index.shape[:-1], -1)
+        q |= spread(signs) << np.uint8(self.bits)
         return q
 
-    def numbers(self, q: U8) -> tuple[npt.NDArray[np.uint16], U8]:
-        """The inverse of `codes`. Raises QuantFormatError where codes are no points or marks not allowed."""
+    def indices(self, q: U8) -> tuple[npt.NDArray[np.uint16], U8]:
+        """The inverse of `codes`. Raises QuantFormatError for codes and signs that can't be stored."""
         sizes = (q & np.uint8((1 << self.bits) - 1)).astype(np.uint16)
         sizes = sizes.reshape(*q.shape[:-1], -1, self.width)
         shifts = self.bits * np.arange(self.width, dtype=np.uint16)
-        index = self._numbers[np.bitwise_or.reduce(sizes << shifts, axis=-1)]
-        marks = gather(q >> np.uint8(self.bits))
+        index = self._index_of_key[np.bitwise_or.reduce(sizes << shifts, axis=-1)]
+        signs = gather(q >> np.uint8(self.bits))
         if index.size and index.min() < 0:
-            raise QuantFormatError(f"codes that are no point of the grid {self.name}")
-        if self.shared and not np.isin(marks, (0, 255)).all():
-            raise QuantFormatError(f"marks that differ among the values of a point of the grid {self.name}")
-        if self.even and parity(marks).any():
-            raise QuantFormatError(f"an odd number of negative values among eight (grid {self.name} has an even one)")
+            raise QuantFormatError(f"codes that are not in the codebook {self.name}")
+        if self.shared and not np.isin(signs, (0, 255)).all():
+            raise QuantFormatError(f"shifts that differ within an entry of codebook {self.name}")
+        if self.even and parity(signs).any():
+            raise QuantFormatError(f"an odd number of negative values among eight (even in codebook {self.name})")
         found: npt.NDArray[np.uint16] = index.view(np.uint16)
-        return found, marks
+        return found, signs
 
 
-def spread(marks: AnyArray) -> U8:
+def spread(signs: AnyArray) -> U8:
     """Bytes [..., n] as bits, the lowest first: uint8 [..., 8 n]."""
-    bits: U8 = np.unpackbits(marks.view(np.uint8), axis=-1, bitorder="little")
+    bits: U8 = np.unpackbits(signs.view(np.uint8), axis=-1, bitorder="little")
     return bits
 
 
 def gather(bits: AnyArray) -> U8:
     """The inverse of `spread`."""
-    marks: U8 = np.packbits(bits, axis=-1, bitorder="little")
-    return marks
+    signs: U8 = np.packbits(bits, axis=-1, bitorder="little")
+    return signs
 
 
-def parity(marks: AnyArray) -> U8:
-    """1 where the number of bits set in a byte is odd."""
-    odd: U8 = (marks ^ (marks >> np.uint8(4))).astype(np.uint8)
+def parity(signs: AnyArray) -> U8:
+    """1 where an odd number of a byte's bits is set."""
+    odd: U8 = (signs ^ (signs >> np.uint8(4))).astype(np.uint8)
     odd ^= odd >> np.uint8(2)
     odd ^= odd >> np.uint8(1)
     odd &= np.uint8(1)
@@ -115,10 +115,10 @@ def parity(marks: AnyArray) -> U8:
 
 
 def completed(seven: AnyArray) -> U8:
-    """Marks of which the first seven are given; the eighth makes their number even."""
-    marks: U8 = (seven & 127).astype(np.uint8)
-    marks |= parity(marks) << np.uint8(7)
-    return marks
+    """Eight signs of which seven are given; the eighth makes an even number negative."""
+    signs: U8 = (seven & 127).astype(np.uint8)
+    signs |= parity(signs) << np.uint8(7)
+    return signs
 
 
 _IQ1 = (
@@ -175,9 +175,9 @@ _IQ3_S = (
     "ypsf%$<o~g0{o=VeDqP*qhY;6F#jJtajv-MB-L-fjk7ffbvx67wnZTIG>Qw0a+o^Pe>~wkDM@N>BL-$veqm1Z&aQ~;8G?hR-NSqr$en7XR*mCxGn"
     "O9wL{b|JK5lDGkXC3EpolfGtfl#ty~tOzQK3F>Vaer-?Mxp=0-H5Wzb5RA;Yu7o3(#V`8;tlHppH7>ZAO?_X9|;@&~>@55W"
 )
-IQ1 = Grid("IQ1", _IQ1, width=8, bits=2, shared=True)
-IQ2_XXS = Grid("IQ2_XXS", _IQ2_XXS, width=8, bits=2, even=True)
-IQ2_XS = Grid("IQ2_XS", _IQ2_XS, width=8, bits=2, even=True)
-IQ2_S = Grid("IQ2_S", _IQ2_S, width=8, bits=2)
-IQ3_XXS = Grid("IQ3_XXS", _IQ3_XXS, width=4, bits=3, even=True)
-IQ3_S = Grid("IQ3_S", _IQ3_S, width=4, bits=3)
+IQ1 = Codebook("IQ1", _IQ1, width=8, bits=2, shared=True)
+IQ2_XXS = Codebook("IQ2_XXS", _IQ2_XXS, width=8, bits=2, even=True)
+IQ2_XS = Codebook("IQ2_XS", _IQ2_XS, width=8, bits=2, even=True)
+IQ2_S = Codebook("IQ2_S", _IQ2_S, width=8, bits=2)
+IQ3_XXS = Codebook("IQ3_XXS", _IQ3_XXS, width=4, bits=3, even=True)
+IQ3_S = Codebook("IQ3_S", _IQ3_S, width=4, bits=3)
