@@ -19,7 +19,7 @@ from octavo.calibrate.methods import (
     rows_of_weights,
     rptq,
     smoothquant,
-    static,
+    static_activations,
     static_scale,
     tensor_int8,
     tokens_int8,
@@ -241,7 +241,7 @@ def test_power_of_products_by_matrices_of_any_size(monkeypatch: pytest.MonkeyPat
     rng = np.random.default_rng(0)
     inputs, weight = (rng.normal(size=(n, K)).astype(np.float32) for n in (50, 40))
     few = static_scale(inputs, [weight, weight], 5.0, "int8_static")
-    monkeypatch.setattr(static, "LARGEST_GRAM", 64)
+    monkeypatch.setattr(static_activations, "LARGEST_GRAM", 64)
     many = static_scale(inputs, [weight, weight], 5.0, "int8_static")
     assert (many.scale, many.share) == (few.scale, few.share)
     assert (many.before, many.after) == pytest.approx((few.before, few.after), rel=1e-4)

@@ -18,7 +18,7 @@ from octavo.calibrate.methods.rounding import (
     tokens_int8,
 )
 from octavo.calibrate.methods.scale_search import ChosenScales, FoldProducts, search
-from octavo.calibrate.methods.static_scale import StaticScale, rounded_error, static_scale
+from octavo.calibrate.methods.static_activations import StaticScale, rounded_error, static_scale
 
 __all__ = [
     "METHODS",

@@ -12,7 +12,7 @@ import numpy as np
 from octavo.calibrate.methods import best_of, unless
 from octavo.calibrate.methods.scale_search import Search
 from octavo.calibrate.methods.scheme_search import ROUNDINGS, roundings, search_of
-from octavo.calibrate.methods.static_scale import DYNAMIC
+from octavo.calibrate.methods.static_activations import DYNAMIC
 from octavo.calibrate.runner import Journal, Layerwise, OpenStage, ProductInput, Samples
 from octavo.calibrate.schemes.fold_scales import scale_model, with_scales
 from octavo.calibrate.schemes.resume import Done, load_scales, load_stages, save_scales, save_stage

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from octavo.calibrate.methods import rounded_error, static_scale
-from octavo.calibrate.methods.static_scale import TOPS
+from octavo.calibrate.methods.static_activations import TOPS
 from octavo.calibrate.runner import ProductInput
 from octavo.formats.spec import F32
 from octavo.huggingface.coded import nearest, values_of
