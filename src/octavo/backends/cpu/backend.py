@@ -48,7 +48,7 @@ class CpuBackend(HostMemory):
 
     def __init__(self, *, threads: int | None = None, later: bool = False) -> None:
         self.threads = threads or cores()
-        self._arena, self._compact = Arena(), False
+        self._arena = Arena()
         if not later:
             _ = self._binders
 
@@ -82,7 +82,7 @@ class CpuBackend(HostMemory):
             return "f32"
         return cast(DType, weight.format.activation)
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
+    def load(self, tensor: QTensor) -> Any:
         _ = self._binders
         from octavo.backends.cpu.matmul.w8a8.row_scaled import is_row_weight, pack_rows
         from octavo.backends.cpu.weights.pack import pack
@@ -91,7 +91,7 @@ class CpuBackend(HostMemory):
             return dequantize(tensor)
         if is_row_weight(tensor):
             return pack_rows(tensor, self.threads, self._arena)
-        return pack(tensor, self.threads, self._arena, compact=self._compact)
+        return pack(tensor, self.threads, self._arena)
 
     def begin_loading(self) -> None:
         self._arena = Arena()
@@ -99,10 +99,7 @@ class CpuBackend(HostMemory):
     def weight_bytes(self, nodes: Sequence[Node]) -> int:
         from octavo.backends.cpu.device.memory import weight_bytes
 
-        return weight_bytes(nodes, compact=self._compact)
-
-    def spare_memory(self) -> None:
-        self._compact = True
+        return weight_bytes(nodes)
 
     def cache_bytes(self, nodes: Sequence[Node], limits: Sizes) -> int:
         return kept_bytes(nodes, limits)

@@ -111,8 +111,7 @@ class GpuBackend:
     def adds_in_place(self, node: Node) -> bool:
         return bool(node.inputs[0].tensor.format.is_float)
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
-        from octavo.backends.gpu.weights.layout import as_codes
+    def load(self, tensor: QTensor) -> Any:
         from octavo.backends.gpu.weights.load import load, vector
 
         if tensor.format.per_row:
@@ -123,8 +122,7 @@ class GpuBackend:
         with self._enough_memory(f"tensor {tensor.name}"):
             if len(tensor.shape) == 1:
                 return vector(tensor, self.target.device)
-            codes = as_codes(tensor.format, tensor.shape, self.target.arch, joined=joined)
-            return load(tensor, self.target.device, as_codes=codes)
+            return load(tensor, self.target.device)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         if dtype in TOKEN_KINDS:
