@@ -149,6 +149,13 @@ def test_arithmetic(name: str) -> None:
     np.testing.assert_array_equal(through(getattr(simd, name), X, Y), ARITHMETIC[name])
 
 
+def test_operators() -> None:
+    """Of two vectors, or of one and a number."""
+    three = np.float32(3)
+    np.testing.assert_array_equal(through(compiled(lambda x, y: x / y - 3 * x), X, Y), X / Y - three * X)
+    np.testing.assert_array_equal(through(compiled(lambda x: (x + 3.0) * 0.5), X), (X + three) * np.float32(0.5))
+
+
 def test_largest_magnitude() -> None:
     out = np.empty(1, np.float32)
 

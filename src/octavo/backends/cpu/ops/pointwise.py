@@ -22,6 +22,7 @@ from octavo.jit.program import KernelCall
 OF_A_ROW = {
     "soft_max": elementwise.soft_max_kernel,
     "normalize": elementwise.normalize_kernel,
+    "keep_largest": elementwise.keep_largest_kernel,
 }
 
 
@@ -61,14 +62,8 @@ def _pointwise(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
 
 @binds(*OF_A_ROW)
 def _row(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    k = int(np.prod(out.shape[1:]))  # values of a token, of all its experts together
-    return [rows_call(OF_A_ROW[node.op](), out, inputs[0], k=k)]
-
-
-@binds("keep_largest")
-def _keep_largest(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    kernel, k = elementwise.keep_largest_kernel(), out.shape[1]
-    return [rows_call(kernel, out, inputs[0], k=k, spread=float(node.attrs["spread"]))]
+    numbers = {name: float(value) for name, value in node.attrs.items()}
+    return [rows_call(OF_A_ROW[node.op](), out, inputs[0], k=out.shape[1], **numbers)]
 
 
 @binds("as_large_as")
