@@ -7,6 +7,7 @@ A weight is an array, or something that gives rows by `w[ids]`, an expert by `w[
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from octavo.formats.activation import activation
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.alibi import alibi_slopes
 from octavo.graph.node import Shape
-from octavo.graph.pointwise import POINTWISE
+from octavo.graph.pointwise import POINTWISE, Pointwise
 
 Weight = Any
 
@@ -34,11 +35,12 @@ def __getattr__(name: str) -> Any:
     """A pointwise op's expression, with NumPy's functions."""
     if name not in POINTWISE:
         raise AttributeError(f"{name} is not defined")
-    return _definition(name)
+    return _definition(POINTWISE[name])
 
 
-def _definition(name: str) -> Callable[..., Any]:
-    function, cases = POINTWISE[name].rebuilt(math), POINTWISE[name].numbers
+@cache
+def _definition(op: Pointwise) -> Callable[..., Any]:
+    function, cases = op.rebuilt(math), op.numbers
 
     def define(*inputs: AnyArray, **numbers: float) -> AnyArray:
         given = {n: np.float32(value) if isinstance(cases[n], float) else value for n, value in numbers.items()}
@@ -130,7 +132,7 @@ def attention(
         rows = pages[sequence, seen // page_size].astype(np.int64) * page_size + seen % page_size
         keys, values = (np.repeat(c[rows].astype(np.float32), group, axis=1) for c in (k, v))
         scores = np.einsum("thd,shd->hts", q[start:stop], keys, optimize=True) * np.float32(scale)
-        scores = _definition("soft_cap")(scores, cap=cap) if cap else scores
+        scores = _definition(POINTWISE["soft_cap"])(scores, cap=cap) if cap else scores
         if alibi:
             scores -= alibi_slopes(heads, alibi)[:, None, None] * np.abs(seen - at[:, None])
         first = at // -window * -window if window < 0 else at + 1 - (window or len(seen))
