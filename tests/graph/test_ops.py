@@ -49,10 +49,10 @@ def scan(
 
 
 def channels(
-    dt: int = 4, keys: int = 8, rates: int = 32, state: tuple[int, ...] = (8, 4)
+    dt: int = 4, keys: int = 8, ssm_a: int = 32, state: tuple[int, ...] = (8, 4)
 ) -> tuple[Node, ...]:
     b = value(T, keys)
-    return (value(T, 4), b, b, value(T, dt), w(rates), w(4), value("states", *state), *SLOTS)
+    return (value(T, 4), b, b, value(T, dt), w(ssm_a), w(4), value("states", *state), *SLOTS)
 
 
 def mixing(
@@ -210,7 +210,7 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("wkv7", mixing(vectors=84, more=(12,)), {"eps": 1e-5}),
     ("wkv7", mixing(more=(12, 8)), {"eps": 1e-5}),
     ("channel_scan", channels(keys=7), {}),
-    ("channel_scan", channels(rates=31), {}),
+    ("channel_scan", channels(ssm_a=31), {}),
     ("channel_scan", channels(state=(4, 8)), {}),
     ("channel_scan", channels(state=(8, 4, 1)), {}),
     ("swiglu", (value(T, 4), value(T, 5)), {}),

@@ -217,28 +217,29 @@ class GraphBuilder:
                      label=x.name)
 
     def gated_delta_rule(
-        self, q: Node, k: Node, v: Node, alpha: Node, beta: Node, rates: Node, bias: Node, layer: int, *, tiled: bool
+        self, q: Node, k: Node, v: Node, alpha: Node, beta: Node, ssm_a: Node, dt_bias: Node, layer: int, *,
+        tiled: bool,
     ) -> Node:
         """As the op, with a state of the layer's own."""
         (heads, size), keys = v.shape[1:], k.shape[2]
         state = self._state(layer, "delta", heads, keys, size)
-        return apply("gated_delta_rule", q, k, v, alpha, beta, rates, bias, state, self.positions, self.starts,
+        return apply("gated_delta_rule", q, k, v, alpha, beta, ssm_a, dt_bias, state, self.positions, self.starts,
                      self.slots, tiled=tiled, label=f"blk.{layer}.delta")
 
     def selective_scan(
-        self, x: Node, b: Node, c: Node, dt: Node, rates: Node, bias: Node, skip: Node, layer: int
+        self, x: Node, b: Node, c: Node, dt: Node, ssm_a: Node, dt_bias: Node, ssm_d: Node, layer: int
     ) -> Node:
         """As the op, with a state of the layer's own."""
         (heads, size), keys = x.shape[1:], b.shape[2]
         state = self._state(layer, "scan", heads, keys, size)
-        return apply("selective_scan", x, b, c, dt, rates, bias, skip, state, self.positions, self.starts, self.slots,
-                     label=f"blk.{layer}.scan")
+        return apply("selective_scan", x, b, c, dt, ssm_a, dt_bias, ssm_d, state, self.positions, self.starts,
+                     self.slots, label=f"blk.{layer}.scan")
 
-    def channel_scan(self, x: Node, b: Node, c: Node, dt: Node, rates: F32, skip: Node, layer: int) -> Node:
-        """As the op, with a state of the layer's own; rates are [N, C]."""
-        given = constant(rates.reshape(-1), f"blk.{layer}.rates")
-        state = self._state(layer, "scan", *rates.shape)
-        return apply("channel_scan", x, b, c, dt, given, skip, state, self.positions, self.starts, self.slots,
+    def channel_scan(self, x: Node, b: Node, c: Node, dt: Node, ssm_a: F32, ssm_d: Node, layer: int) -> Node:
+        """As the op, with a state of the layer's own; ssm_a is [N, C]."""
+        given = constant(ssm_a.reshape(-1), f"blk.{layer}.scan_a")
+        state = self._state(layer, "scan", *ssm_a.shape)
+        return apply("channel_scan", x, b, c, dt, given, ssm_d, state, self.positions, self.starts, self.slots,
                      label=f"blk.{layer}.scan")
 
     def wkv7(

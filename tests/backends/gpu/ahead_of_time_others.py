@@ -14,14 +14,11 @@ from octavo.backends.gpu.recurrent import kernel as recurrent
 from octavo.backends.gpu.recurrent import mamba2_chunks_kernel as mamba2_chunks
 from octavo.backends.gpu.recurrent.arguments import (
     ChannelShape,
+    ChunkScores,
     ConvShape,
-    DeltaChunks,
-    DeltaShape,
-    Halves,
-    ScanChunks,
     ScanShape,
     Sequences,
-    WkvRows,
+    SplitFloats,
     WkvShape,
 )
 from octavo.backends.gpu.sampling import logits_kernel, topk_kernel
@@ -30,8 +27,8 @@ from tests.backends.gpu.ahead_of_time_types import ROWS, Kernels
 
 VALUES = Operand("*fp32", "i32", "i32", 1)
 SEQUENCES = Sequences("*i32", "*i32", "*i32", "i32")
-CHUNKS = DeltaChunks(*(Halves("*bf16", "*bf16"),) * 4, "*fp32", "*fp32")
-SCANS = ScanChunks(*(Halves("*bf16", "*bf16"),) * 3, "*fp32", "*fp32")
+CHUNKS = ChunkScores(*(SplitFloats("*bf16", "*bf16"),) * 4, "*fp32", "*fp32")
+SCANS = CHUNKS._replace(ut=None)
 SEARCHED = {"TOP": 15, "GROUP": 128, "GROUPS": 8}
 SEARCH = dict.fromkeys(("shrinks", "chosen"), "*fp32")
 COLUMNS = {"base": "*fp32", "matrix": "*fp32", "made": "*fp32",
@@ -50,30 +47,30 @@ OTHERS: Kernels = {
                     {"x": ROWS, **dict.fromkeys(("taps", "bias", "state"), "*fp32"), "where": SEQUENCES, "out": ROWS}),
     **{name: (kernel, {"shape": ScanShape(48, 1, keys, 64, 64)}, 4, {
         **dict.fromkeys(("x", "b", "c", "dt", "out"), ROWS), "chunks": SCANS,
-        **dict.fromkeys(("rates", "bias", "skip", "state"), "*fp32"), "where": SEQUENCES})
+        **dict.fromkeys(("ssm_a", "dt_bias", "ssm_d", "state"), "*fp32"), "where": SEQUENCES})
        for name, kernel, keys in (("selective_scan", recurrent.selective_scan_kernel, 256),
                                   ("score_scan", mamba2_chunks.score_scan_kernel, 128),
                                   ("selective_scan_chunks", mamba2_chunks.selective_scan_chunks_kernel, 128),
                                   ("selective_scan_chunks_256", mamba2_chunks.selective_scan_chunks_kernel, 256))},
     "channel_scan": (recurrent.channel_scan_kernel, {"shape": ChannelShape(16, 5120, 32)}, 1, {
         **dict.fromkeys(("x", "b", "c", "dt", "out"), ROWS),
-        **dict.fromkeys(("rates", "skip", "state"), "*fp32"), "where": SEQUENCES}),
+        **dict.fromkeys(("ssm_a", "ssm_d", "state"), "*fp32"), "where": SEQUENCES}),
     "token_shift": (recurrent.causal_conv_kernel, {"shape": ConvShape(2, 6, 128, 16, False)}, 4,
                     {"x": ROWS, "bias": None, **dict.fromkeys(("taps", "state"), "*fp32"), "where": SEQUENCES,
                      "out": ROWS}),
     "wkv7": (rwkv7_kernel.wkv7_kernel, {"shape": WkvShape(32, 64, True)}, 4, {
-        "rows": WkvRows(*(ROWS,) * 5), **dict.fromkeys(("first", "gate", "out"), ROWS),
+        **dict.fromkeys((*"rwkva", "first", "gate", "out"), ROWS),
         **dict.fromkeys(("vectors", "state"), "*fp32"), "where": SEQUENCES, "eps": "fp32"}),
-    "gated_delta_rule": (recurrent.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
+    "gated_delta_rule": (recurrent.gated_delta_rule_kernel, {"shape": ScanShape(32, 16, 128, 128, 32, True)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
-        **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),
+        **dict.fromkeys(("ssm_a", "dt_bias", "state"), "*fp32"), "where": SEQUENCES}),
     "gated_delta_rule_by_row": (recurrent.gated_delta_rule_kernel, {
-        "shape": DeltaShape(32, 32, 128, 128, False, 32, by_row=True)}, 4, {
+        "shape": ScanShape(32, 32, 128, 128, 32, by_row=True)}, 4, {
             **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
-            **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),
-    **{name: (kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
+            **dict.fromkeys(("ssm_a", "dt_bias", "state"), "*fp32"), "where": SEQUENCES}),
+    **{name: (kernel, {"shape": ScanShape(32, 16, 128, 128, 32, True)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS), "chunks": CHUNKS,
-        **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES})
+        **dict.fromkeys(("ssm_a", "dt_bias", "state"), "*fp32"), "where": SEQUENCES})
        for name, kernel in (("solve_delta", gated_delta_chunks_kernel.solve_delta_kernel),
                             ("gated_delta_chunks", gated_delta_chunks_kernel.gated_delta_chunks_kernel))},
     "add_rows": (pointwise.add_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),

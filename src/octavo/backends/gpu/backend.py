@@ -63,7 +63,7 @@ class GpuBackend:
         self._torch = torch
         self._binders = binders
         if attention != "exact":
-            from octavo.backends.gpu.attention.prefill_8bit_launch import require
+            from octavo.backends.gpu.attention.prefill_hopper_launch import require
 
             require(attention, self.target, deterministic)
         self._context = Context(self.target, deterministic, attention)
@@ -260,7 +260,7 @@ class GpuBackend:
         from octavo.backends.gpu.device.memory import needs
 
         if self.attention != "exact":
-            from octavo.backends.gpu.attention.prefill_8bit_launch import require_served
+            from octavo.backends.gpu.attention.prefill_hopper_launch import require_served
 
             require_served(self.attention, nodes)
         return needs(nodes, limits, self.target.arch, self.attention)
