@@ -25,7 +25,7 @@ m: Any = None
 """The functions of a backend, once it has rebuilt an expression."""
 
 Fold = Literal["keep", "through", "elementwise", "gated", "add", "mul"]
-"""What an op lets through, see `quantizers.fold.rules`."""
+"""What an op lets through, see `calibrate.fold.rules`."""
 
 
 class Pointwise:
@@ -72,8 +72,9 @@ class Pointwise:
         fits = len(others) == len(self.inputs) - 1 and all(self._fits(x.shape, other.shape) for other in others)
         rule = "inputs have one shape, or are spread over it" if self.spreads else "inputs have one shape"
         require(fits, self.name, rule, x, *others)
-        given = ", ".join(f"{name} {value:g}" for name, value in numbers.items())
-        require(numbers.keys() == self.numbers.keys() and self.allowed(**numbers), self.name, f"{given or 'no numbers'} not allowed", x)
+        given = ", ".join(f"{name} {value:g}" for name, value in numbers.items()) or "no numbers"
+        allowed = numbers.keys() == self.numbers.keys() and self.allowed(**numbers)
+        require(allowed, self.name, f"{given} not allowed", x)
         return x.shape, "i32" if self.inputs[0] in self.integers else "f32"
 
     def _fits(self, shape: Shape, other: Shape) -> bool:
