@@ -129,7 +129,7 @@ def fit_kernel(
     slope    float32 [width, N], in and out: H e
     moved    float32 [width, N], in and out: what errors grow by, added up
     number   float32 [N], in and out
-    stored   a `Stored`: what a number may be
+    stored   a `NumberType`: what a number may be
     """
     KIND: tl.constexpr = stored.kind
     LOW: tl.constexpr = stored.low
