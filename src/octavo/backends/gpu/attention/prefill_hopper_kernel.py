@@ -1,12 +1,15 @@
 # mypy: ignore-errors
 """Prefill attention for compute capability 9.0, in Gluon, by FlashAttention-3's plan (arXiv 2407.08608).
 
-Warp specialization: a producer warp copies blocks of keys and values into a ring of shared memory, and two consumer
-warp groups attend to them with 64 queries each (ping-pong): while a group is in the online softmax of a block, the
-tensor cores add up its block before, and have the products of the other group. Blocks go from the last one down, so
-that those which a query sees in part come first. The kernel is persistent: `tile_scheduler` gives programs tile after
-tile. What is computed is what `kernel.prefill_kernel` says of a float16 cache without windows, caps and sinks, or of
-what `cache_codec_kernel` has made of one of int8 or fp8.
+    producer warp      K V | K V | K V | ...           TMA into a ring of `stages` blocks of 128 positions
+    consumer group 0   S=QK | softmax | S=QK PV | softmax | ...        64 queries
+    consumer group 1         S=QK | softmax | S=QK PV | softmax ...    64 queries: ping-pong
+
+Warp specialization: while a group is in the online softmax of a block, the tensor cores add up its block before, and
+have the products of the other group. Blocks go from the last one down, so that those which a query sees in part come
+first. The kernel is persistent: `tile_scheduler` gives programs tile after tile. It is bound by the tensor cores and
+exponentials. What is computed is what `kernel.prefill_kernel` says of a float16 cache without windows, caps and sinks,
+or of what `cache_codec_kernel` has made of one of codes.
 """
 
 from __future__ import annotations
