@@ -38,7 +38,7 @@ def blocks() -> Iterator[object]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the blocks name."""
-    from octavo.evals.activations import collect_imatrix
+    from octavo.evals.importance import collect_imatrix
     from octavo.evals.subject import open_subject
     from octavo.quantizers import quantize_file
 
@@ -94,4 +94,4 @@ def test_block(code: str, folder: Path, tmp_path: Path, request: pytest.FixtureR
 
 
 def test_they_are_there() -> None:
-    assert len(list(blocks())) >= 14
+    assert len(list(blocks())) >= 13

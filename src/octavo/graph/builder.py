@@ -12,7 +12,7 @@ import numpy as np
 
 from octavo.formats import QTensor, by_name
 from octavo.formats.spec import F32
-from octavo.graph import activation_ops, choice_ops, fused_ops, state_ops, stream_ops  # noqa: F401  (register their ops)
+from octavo.graph import choice_ops, fused_ops, state_ops  # noqa: F401  (register their ops)
 from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
 from octavo.graph.ops import apply
 from octavo.graph.pointwise import POINTWISE
@@ -280,15 +280,6 @@ class GraphBuilder:
     def relu(self, x: Node) -> Node:
         return self.clamp(x, 0.0, math.inf)
 
-    def predict_streams(self, x: Node, coefs: Node) -> Node:
-        return apply("predict_streams", x, coefs, label=coefs.name)
-
-    def correct_streams(self, x: Node, first: Node, coefs: Node) -> Node:
-        return apply("correct_streams", x, first, coefs, label=coefs.name)
-
-    def add_to_others(self, x: Node, row: Node) -> Node:
-        return apply("add_to_others", x, row, label=row.name)
-
     def as_large_as(self, x: Node, like: Node, least: float) -> Node:
         return apply("as_large_as", x, like, least=least, label=x.name)
 
@@ -297,10 +288,10 @@ class GraphBuilder:
 
     def mul(self, a: Node, b: Node) -> Node:
         """a * b, which may have a number for each row of a [T, k, N]."""
-        return apply("mul", a, self._as_columns(b) if a.shape[:-1] == b.shape else b, label=a.name)
+        return apply("mul", a, self.as_columns(b) if a.shape[:-1] == b.shape else b, label=a.name)
 
-    @staticmethod
-    def _as_columns(x: Node) -> Node:
+    def as_columns(self, x: Node) -> Node:
+        """[T, k] -> [T, k, 1]."""
         return apply("reshape", x, shape=(*x.shape, 1), label=x.name)
 
     def scale_by_position(self, x: Node, length: int, factor: float, offset: int) -> Node:

@@ -8,7 +8,6 @@ from octavo.backends.gpu.calibration.gptq_columns import ColumnGrid, ColumnShape
 from octavo.backends.gpu.device import bandwidth
 from octavo.backends.gpu.pointwise import expressions
 from octavo.backends.gpu.pointwise import kernel as pointwise
-from octavo.backends.gpu.pointwise import streams_kernel as altup
 from octavo.backends.gpu.pointwise.expression_kernel import Operand, pointwise_kernel
 from octavo.backends.gpu.recurrent import gated_delta_chunks_kernel, rwkv7_kernel
 from octavo.backends.gpu.recurrent import kernel as recurrent
@@ -41,7 +40,7 @@ OTHERS: Kernels = {
     **{op.name: (pointwise_kernel, {"EXPRESSION": getattr(expressions, op.version), "B": 1024}, 4, {
         "inputs": tuple(VALUES._replace(data="*i32" if name in op.integers else "*fp32") for name in op.inputs),
         "numbers": tuple("i32" if isinstance(number, int) else "fp32" for number in op.numbers.values()),
-        "out": VALUES._replace(data="*i32" if op.inputs[0] in op.integers else "*fp32")})
+        "out": VALUES._replace(data="*i32" if op.inputs[0] in op.integers else "*fp32"), "rows": "i32", "k": "i32"})
        for op in POINTWISE.values()},
     "row": (pointwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
     "causal_conv": (recurrent.causal_conv_kernel, {"shape": ConvShape(4, 1, 128, 16, True)}, 4,
@@ -79,23 +78,20 @@ OTHERS: Kernels = {
     "numbers": (pointwise.numbers_kernel, {"B": 16}, 1, {"out": "*i32"}),
     "copy_heads": (pointwise.copy_heads_kernel, {"B": 64}, 1, {"k": "i32"}),
     "keep_largest": (pointwise.keep_largest_kernel, {"B": 16384}, 16, {"spread": "fp32", "k": "i32"}),
-    "predict_streams": (altup.predict_streams_kernel, {"S": 4, "B": 1024}, 4, {"coefs": "*fp32", "k": "i32"}),
-    "correct_streams": (altup.correct_streams_kernel, {"S": 4, "B": 1024}, 4,
-                        {"first": "*fp32", "coefs": "*fp32", "k": "i32"}),
-    "add_to_others": (altup.add_to_others_kernel, {"S": 4, "B": 1024}, 4, {"row": "*fp32", "k": "i32"}),
     "columns": (gptq_columns_kernel.columns_kernel, {"shape": ColumnShape(-8.0, 7.0, 0, False, False)}, 4, COLUMNS),
     "columns_again": (gptq_columns_kernel.columns_kernel, {"shape": ColumnShape(0.0, 0.0, 4, True, True)}, 4, COLUMNS),
     "fit": (gptq_columns_kernel.fit_kernel, {"stored": NumberType("f16"), "COLUMNS": 32, "ROWS": 32}, 4,
             dict.fromkeys(("along", "product", "slope", "moved", "number"), "*fp32")),
     **{f"clip_search_{kind}": (clip_search.clip_search_kernel, {"KIND": kind, "SCALE": "bf16"} | SEARCHED, 4, SEARCH)
        for kind in ("symmetric", "zero_point", "affine")},
-    "as_large_as": (altup.as_large_as_kernel, {"S": 4, "B": 2048}, 8, {"like": "*fp32", "least": "fp32", "k": "i32"}),
+    "as_large_as": (pointwise.as_large_as_kernel, {"S": 4, "B": 2048}, 8,
+                    {"like": "*fp32", "least": "fp32", "k": "i32"}),
     "top_k": (pointwise.top_k_kernel, {"SOFT_MAX": True, "B": 128}, 1, {"out": "*i32", "k": "i32"}),
     "gather": (pointwise.gather_kernel, {"B": 8}, 1, {}),
     "sparse_shares": (pointwise.sparse_shares_kernel, {"B": 16}, 1, {"tolerance": "fp32", "k": "i32"}),
     "take_columns": (pointwise.take_columns_kernel, {"B": 1024}, 4,
                      {"order": "*i32", "ids": "*i32", "sharing": "i32", "k": "i32"}),
-    "weighted_sum": (pointwise.weighted_sum_kernel, {"B": 1024}, 4, {}),
+    "weighted_sum": (pointwise.weighted_sum_kernel, {"B": 1024}, 4, {"sums": "i32"}),
     "sum_experts": (pointwise.sum_experts_kernel, {"NORMALIZED": True, "EXPERTS": 128, "USED": 8, "B": 512}, 4,
                     {"logits": ROWS, "term": ROWS, "out": ROWS}),
     "copy_rows": (pointwise.copy_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),

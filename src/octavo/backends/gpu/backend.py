@@ -16,6 +16,7 @@ from octavo.formats.cache import CACHE_FORMATS
 from octavo.formats.rotation import block_of
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import PAGE_SIZE, Attention, DType, Graph, Node, Sizes, is_static
+from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Call
 from octavo.graph.schedule import root
 
@@ -33,7 +34,7 @@ HALVES: dict[str, DType] = {"F16": "f16", "BF16": "bf16"}
 FUSIONS = frozenset({
     "mul_mat_concat", "mul_mat_add", "mul_mat_id_swiglu", "rope_set_rows", "soft_max_top_k", "sum_experts",
 })
-QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu", "attention"})
+QUANTIZES = frozenset({"rms_norm", "attention", *(op.name for op in POINTWISE.values() if op.quantizes)})
 
 
 class GpuBackend:

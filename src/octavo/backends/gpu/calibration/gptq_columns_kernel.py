@@ -2,11 +2,11 @@
 """GPTQ's inner loop (arXiv 2210.17323): a block of columns in turn, for some rows of a matrix a program.
 
     columns  | done | block of up to 128, one after the other | to come |
-    rows     each column's rounding error goes to the columns of the block behind it, by a factor of the inverse Hessian
-
-What `octavo.quantizers.encoding.kernels.columns` and `refine` do with vectors of 16 rows. Matrices are [K, N] here, so
     rows     a column's rounding error goes to the columns of the block behind it, by a factor of the inverse Hessian
-bounds it, since columns follow each other.
+
+What `columns_kernel` and `refine_kernel` of `octavo.calibrate.methods.gptq` do with vectors of 16 rows. Matrices are
+[K, N] here, so that a column's rows lie side by side. Sums over what lies before a block are products of matrices,
+made outside. Latency bounds it, since columns follow each other.
 """
 
 from __future__ import annotations
