@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.backends.gpu.calibration import clip_search_kernel as clip_search
 from octavo.backends.gpu.calibration import gptq_columns_kernel
-from octavo.backends.gpu.calibration.gptq_columns import ColumnGrid, ColumnShape, Stored
+from octavo.backends.gpu.calibration.gptq_columns import ColumnGrid, ColumnShape, NumberType
 from octavo.backends.gpu.device import bandwidth
 from octavo.backends.gpu.pointwise import expressions
 from octavo.backends.gpu.pointwise import kernel as pointwise
@@ -80,7 +80,7 @@ OTHERS: Kernels = {
     "keep_largest": (pointwise.row_kernel, {"OP": "keep_largest", "B": 16384}, 16, {"spread": "fp32", "k": "i32"}),
     "columns": (gptq_columns_kernel.columns_kernel, {"shape": ColumnShape(-8.0, 7.0, 0, False, False)}, 4, COLUMNS),
     "columns_again": (gptq_columns_kernel.columns_kernel, {"shape": ColumnShape(0.0, 0.0, 4, True, True)}, 4, COLUMNS),
-    "fit": (gptq_columns_kernel.fit_kernel, {"stored": Stored("f16"), "COLUMNS": 32, "ROWS": 32}, 4,
+    "fit": (gptq_columns_kernel.fit_kernel, {"stored": NumberType("f16"), "COLUMNS": 32, "ROWS": 32}, 4,
             dict.fromkeys(("along", "product", "slope", "moved", "number"), "*fp32")),
     **{f"clip_search_{kind}": (clip_search.clip_search_kernel, {"KIND": kind, "SCALE": "bf16"} | SEARCHED, 4, SEARCH)
        for kind in ("symmetric", "zero_point", "affine")},
