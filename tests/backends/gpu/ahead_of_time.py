@@ -36,12 +36,12 @@ PAIRS = {"experts_few": 512, "experts": 4096, "experts_wide": 16384}
 """Pairs of a token and one of 128 experts, which the shape is chosen for."""
 LENGTHS = {
     "matvec_id_wide": 2048,
-    "matvec_stream_wide": 4096,
-    "matvec_stream_deep": 6144,
-    "matvec_stream_deepest": 14336,
-    "matvec_stream_planes": 14336,
-    "matvec_stream_norm": 14336,
-    "matvec_stream_swiglu": 4096,
+    "matvec_persistent_wide": 4096,
+    "matvec_persistent_deep": 6144,
+    "matvec_persistent_deepest": 14336,
+    "matvec_persistent_planes": 14336,
+    "matvec_persistent_norm": 14336,
+    "matvec_persistent_swiglu": 4096,
 }
 """Values of a row, where not KP."""
 

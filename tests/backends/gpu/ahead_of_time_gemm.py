@@ -34,15 +34,15 @@ from octavo.backends.gpu.matmul.experts.hopper_kernel import experts_hopper_kern
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import streamk_kernel, streamk_multicta_kernel
 from octavo.backends.gpu.matmul.w4a16.launch import tile_shapes
-from octavo.backends.gpu.matmul.w4a16.shapes import MixedShape
+from octavo.backends.gpu.matmul.w4a16.shapes import W4A16Shape
 from octavo.backends.gpu.matmul.w8a8.arguments import (
     BlockScales,
     Epilogue,
-    EvenPart,
     Fp8Config,
     GemmConfig,
     GroupFactors,
     GroupScales,
+    MultiCtaPart,
     Size,
     Strides,
 )
@@ -81,7 +81,7 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
         r"w?g?mma[.\w:]*(?:s8|i8|e4m3|e5m2|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text
     )
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
-    mixed = name.startswith(("mixed_", "head_", "pair_", "experts_", "eights_"))
+    mixed = name.startswith(("w4a16_", "head_", "pair_", "experts_", "eights_"))
     waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
             "carried": carried, "serialized": waits, "shared": made.metadata.shared}
@@ -89,7 +89,7 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
 
 def case_of(name: str, tokens: int, target: str) -> Case:
     """A kernel in the shape that is chosen for so many tokens."""
-    if name.startswith(("mixed_", "head_")):
+    if name.startswith(("w4a16_", "head_")):
         return _mixed(name, tokens)
     if name.startswith("pair_"):
         return _pair(name.removeprefix("pair_"), tokens)
@@ -177,36 +177,36 @@ def _mixed(name: str, tokens: int) -> Case:
     """The product of floats with the codes of a format that has a kernel of Gluon."""
     kind, name = name.split("_", maxsplit=1)
     layout = layout_of(row_named(name), "f16")
-    s = dispatch.mixed_gemm(layout, HEAD if kind == "head" else N, K, tokens, "sm_90")
+    s = dispatch.w4a16(layout, HEAD if kind == "head" else N, K, tokens, "sm_90")
     assert s is not None
     row = Matrix("*fp32", "i32")
     types = _tiles(layout, s) | {
         "terms": (row, row), "y": row, "splits": SplitK("*fp32", "*i32"), "size": Size("i32", "i32", "i32"),
     }
     fixed = {"layout": layout, "shape": s, "PDL": True}
-    kernel: Any = w4a16_hopper.mixed_hopper_kernel
-    if isinstance(s, dispatch.StreamShape):
-        kernel = streamk_kernel.mixed_stream_kernel
-    elif isinstance(s, dispatch.EvenShape):
-        kernel = streamk_multicta_kernel.mixed_even_kernel
+    kernel: Any = w4a16_hopper.w4a16_hopper_kernel
+    if isinstance(s, dispatch.StreamKShape):
+        kernel = streamk_kernel.w4a16_streamk_kernel
+    elif isinstance(s, dispatch.MultiCtaShape):
+        kernel = streamk_multicta_kernel.w4a16_multicta_kernel
     return _case("sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
 def _pair(names: str, tokens: int) -> Case:
     """Products of x by matrices of two formats in one launch."""
     layouts = [layout_of(row_named(name), "f16") for name in names.split("-")]
-    pair = dispatch.even_pair((layouts[0], N, K), (layouts[1], 1024, K), tokens, "sm_90")
+    pair = dispatch.w4a16_pair((layouts[0], N, K), (layouts[1], 1024, K), tokens, "sm_90")
     assert pair is not None
     one, other = _tiles(layouts[0], pair.shape), _tiles(layouts[1], pair.other_shape)
     assert one["x"] == other.pop("x")
-    part = EvenPart(Matrix("*fp32", "i32"), SplitK("*fp32", "*i32"), Size("i32", "i32", "i32"), "i32")
+    part = MultiCtaPart(Matrix("*fp32", "i32"), SplitK("*fp32", "*i32"), Size("i32", "i32", "i32"), "i32")
     types = one | {f"other_{name}": kind for name, kind in other.items()} | {"one": part, "other": part}
     fixed = {"pair": pair, "PDL": True}
-    kernel = streamk_multicta_kernel.mixed_even_pair_kernel
+    kernel = streamk_multicta_kernel.w4a16_multicta_pair_kernel
     return _case("sm_90", kernel, fixed, types, pair.shape.warps, pair.shape.stages, GluonASTSource)
 
 
-def _tiles(layout: Layout, shape: MixedShape) -> dict[str, Any]:
+def _tiles(layout: Layout, shape: W4A16Shape) -> dict[str, Any]:
     """Types of tiles of x and of what is read of weights."""
     kinds = (
         ("x", "fp16", gl.float16),
@@ -224,7 +224,7 @@ def _tiles(layout: Layout, shape: MixedShape) -> dict[str, Any]:
 def _experts(name: str, tokens: int) -> Case:
     """The product of so many tokens with 8 of 128 experts of a format."""
     layout = layout_of(row_named(name), "f16")
-    s = dispatch.mixed_experts(layout, 768, tokens * 8 / 128, "sm_90")
+    s = dispatch.w4a16_experts(layout, 768, tokens * 8 / 128, "sm_90")
     assert s is not None
     types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32")}
     fixed = {"layout": layout, "shape": s, "PDL": True}

@@ -26,7 +26,7 @@ from octavo.graph.node import Graph, Node
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.loading import load as load_model
-from tests.backends.gpu.test_mixed_gemm import reordered, stored
+from tests.backends.gpu.test_w4a16 import reordered, stored
 
 K = 256
 
@@ -60,7 +60,7 @@ def test_what_readers_want(
     readers: list[tuple[str, list[int]]], found: set[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Products by few rows take codes here."""
-    monkeypatch.setattr(dispatch, "mixed_gemm", lambda layout, n, kp, tokens, arch: n >= 40)
+    monkeypatch.setattr(dispatch, "w4a16", lambda layout, n, kp, tokens, arch: n >= 40)
     expected = {} if found is None else {0: frozenset(found)}
     assert wanted(Context(target()), *plan(*readers)) == expected
     assert wanted(Context(target()), *plan(*readers, both=False)) == {}
@@ -81,7 +81,7 @@ def test_attention_is_told_whether_products_copy_weights(
     readers: list[tuple[str, list[int]]], found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only beside these it takes as much shared memory for a short context: products without get less of the L1."""
-    monkeypatch.setattr(dispatch, "mixed_gemm", lambda layout, n, kp, tokens, arch: n >= 40)
+    monkeypatch.setattr(dispatch, "w4a16", lambda layout, n, kp, tokens, arch: n >= 40)
     assert copies(Context(target()), plan(*readers)[0]) is found
     assert not copies(Context(target()), plan(*readers, both=False)[0])
     monkeypatch.setattr(gluon, "usable", lambda name: True)
@@ -97,7 +97,7 @@ def test_all_is_made_where_a_kernel_can_not_be(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(launch, "Making", lambda launches: SimpleNamespace(finish=lambda: None))
     monkeypatch.setattr(gluon, "_given_up", set())
     calls = Narrowed([lambda: ran.append("ordered")], [lambda: ran.append("all")])
-    monkeypatch.setattr(gluon, "_given_up", {"mixed_even"})
+    monkeypatch.setattr(gluon, "_given_up", {"w4a16_multicta"})
     calls()
     assert ran == ["all"]
     calls = Narrowed([lambda: ran.append("ordered")], [lambda: ran.append("all")])

@@ -83,6 +83,6 @@ def _of_products(c: Context, reader: Bound, x: Activation) -> frozenset[str] | N
     if c.deterministic or not all(isinstance(w, QuantWeight) for w in weights):
         return None
     return frozenset(
-        "ordered" if dispatch.mixed_gemm(w.layout, w.n, w.kp, x.tokens, c.target.arch) else "plain"
+        "ordered" if dispatch.w4a16(w.layout, w.n, w.kp, x.tokens, c.target.arch) else "plain"
         for w in cast("list[QuantWeight]", c.joined(weights))
     )

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from octavo.backends.gpu.launch.arguments import StreamEnd, StreamToken
+from octavo.backends.gpu.launch.arguments import FusedEpilogue, Q8Token
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation, parts
-from octavo.backends.gpu.matmul.matvec_persistent.launch import UNIT, MatvecStreamShape, finishing, multiply, shape_of
+from octavo.backends.gpu.matmul.matvec_persistent.launch import UNIT, PersistentShape, finishing, multiply, shape_of
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import TILE
 from octavo.graph.node import Graph, Node
@@ -39,12 +39,12 @@ class Product:
     `y`."""
 
     weights: list[QuantWeight]
-    shapes: list[MatvecStreamShape]
+    shapes: list[PersistentShape]
     x: Activation
     y: torch.Tensor
     terms: Sequence[torch.Tensor]
 
-    def calls(self, c: Context, x: StreamToken | None, finish: Finish | None) -> list[Call]:
+    def calls(self, c: Context, x: Q8Token | None, finish: Finish | None) -> list[Call]:
         """With tokens `x` in place of its own, and its results finished."""
         token = x or self.x.q8_1
         if finish is not None:
@@ -60,15 +60,15 @@ class Product:
 class Finish(NamedTuple):
     """How a product finishes its results."""
 
-    shape: MatvecStreamShape
-    end: StreamEnd
+    shape: PersistentShape
+    end: FusedEpilogue
 
 
 def finished(c: Context, bound: Sequence[Bound], graph: Graph) -> list[Call]:
     """The calls of what was bound, where `graph` has all who read their results, as fewer that do the same."""
     products = {} if c.deterministic else {i: p for i, b in enumerate(bound) if (p := _product(c, b)) is not None}
     places, users = {id(b.node): i for i, b in enumerate(bound)}, graph.users()
-    tokens: dict[int, StreamToken] = {}  # of products, by place
+    tokens: dict[int, Q8Token] = {}  # of products, by place
     ends: dict[int, Finish] = {}
     gone: set[int] = set()
     busy: list[int] = []  # the place of the last reader of each piece of memory
@@ -130,7 +130,7 @@ def _maker(b: Bound, places: dict[int, int], users: dict[int, list[Node]]) -> in
     return places.get(id(source), -1) if whole and alone else -1
 
 
-def _shape(c: Context, product: Product, b: Bound) -> MatvecStreamShape | None:
+def _shape(c: Context, product: Product, b: Bound) -> PersistentShape | None:
     """The shape of a product that finishes its results, which are units of one matrix, for `b`."""
     (weight, *others), ends = product.weights, b.node.op
     width = product.y.shape[1] // (2 if ends == "swiglu" else 1)
@@ -139,7 +139,7 @@ def _shape(c: Context, product: Product, b: Bound) -> MatvecStreamShape | None:
     return finishing(weight.layout, weight.n, weight.kp, c.target.arch, ends)  # type: ignore[arg-type]
 
 
-def _memory(c: Context, slot: int, b: Bound) -> tuple[StreamEnd, StreamToken]:
+def _memory(c: Context, slot: int, b: Bound) -> tuple[FusedEpilogue, Q8Token]:
     """What a product leaves and the next ones read."""
     k = b.out.k
     memory = c.shared(f"token {slot}", 2 * k, torch.uint8)
@@ -148,5 +148,5 @@ def _memory(c: Context, slot: int, b: Bound) -> tuple[StreamEnd, StreamToken]:
     codes = codes.view(torch.int8)
     normed = b.node.op == "rms_norm"
     weight, eps = (b.inputs[1], float(b.node.attrs["eps"])) if normed else (None, 0.0)
-    end = StreamEnd(codes, scale, sums, squares if normed else None, weight)
-    return end, StreamToken(codes.view(torch.int32), scale, None, sums, 1, squares if normed else None, eps)
+    end = FusedEpilogue(codes, scale, sums, squares if normed else None, weight)
+    return end, Q8Token(codes.view(torch.int32), scale, None, sums, 1, squares if normed else None, eps)

@@ -285,7 +285,7 @@ def _finish(total, added, y, end, row, own, at, n, weight, shape: tl.constexpr):
 
 
 @triton.jit
-def matvec_stream_kernel(w, x, terms, y, end, n, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):
+def matvec_persistent_kernel(w, x, terms, y, end, n, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):
     """y f32 [1, N] = x W^T + terms; x is q8_1, or has a scale for each 16 values, with codes as int32.
 
     Of P programs p has rows p R to p R + R - 1, those P R further on, and so on, shape.ahead times R of them under way.

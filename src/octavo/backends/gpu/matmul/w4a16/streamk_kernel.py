@@ -23,8 +23,8 @@ from octavo.backends.gpu.compile.gluon_names import barrier
 from octavo.backends.gpu.matmul.w4a16.hopper_kernel import (
     GROUP_M,
     TILE,
-    MixedRing,
     Sources,
+    W4A16Ring,
     memory_of,
     multiply_tile,
     send_tokens,
@@ -190,15 +190,15 @@ def _consumer(
 
 
 @gluon.jit
-def mixed_stream_kernel(
+def w4a16_streamk_kernel(
     x, codes, codes2, scales, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
 ):
-    """As many programs as run at once; arguments are those of `mixed_hopper_kernel`."""
+    """As many programs as run at once; arguments are those of `w4a16_hopper_kernel`."""
     if PDL:
         gdc_launch_dependents()
     STAGES: gl.constexpr = shape.stages
     sources = Sources(codes, codes2, scales, x)
-    ring = MixedRing(
+    ring = W4A16Ring(
         memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES * 2),
         barriers(STAGES),
     )

@@ -70,7 +70,7 @@ class Size(NamedTuple):
     k: int
 
 
-class EvenPart(NamedTuple):
+class MultiCtaPart(NamedTuple):
     """One of two products of a launch: y f32, memory for partial sums, its size, and how many programs it has."""
 
     y: Matrix

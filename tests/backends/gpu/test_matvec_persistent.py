@@ -14,8 +14,8 @@ from octavo.backends.gpu.launch import values
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.launch import product
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
-from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_stream_kernel
-from octavo.backends.gpu.matmul.matvec_persistent.launch import MatvecStreamShape, finishing, multiply, shape_of
+from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
+from octavo.backends.gpu.matmul.matvec_persistent.launch import PersistentShape, finishing, multiply, shape_of
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
@@ -40,7 +40,7 @@ from tests.sampling import slow
 )
 def test_rows(name: str, n: int, k: int, shape: tuple[int, ...]) -> None:
     """Programs with no, some and all of their rows, and lanes without a chunk."""
-    streamed = MatvecStreamShape(*cast(Any, shape))
+    streamed = PersistentShape(*cast(Any, shape))
     check_product_of_one_token(lambda c, *of: multiply(c, streamed, *of), name, n, k)
 
 
@@ -53,7 +53,7 @@ def test_what_takes_it() -> None:
     kernels = []
     for tokens in (1, 2):
         (call,) = product(c, w, values.Activation(x, tokens, k), torch.empty(tokens, n, device=c.target.device), ())
-        kernels.append(getattr(call, "kernel", None) is matvec_stream_kernel)
+        kernels.append(getattr(call, "kernel", None) is matvec_persistent_kernel)
     assert kernels == [not c.target.arch.startswith("gfx"), False]
     for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0", "IQ1_S", "IQ2_XS"):
         other: Any = load(random_matrix("w", by_name(name), (4, 1024), rng), "cpu")
