@@ -15,7 +15,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.launch import product
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
-from octavo.backends.gpu.matmul.matvec_persistent.launch import PersistentShape, finishing, multiply, shape_of
+from octavo.backends.gpu.matmul.matvec_persistent.launch import PersistentShape, epilogue_shape, multiply, shape_of
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
@@ -102,19 +102,19 @@ def test_lanes_of_long_rows() -> None:
     assert shape_of(w.layout, 8192, 28672, "sm_90") is None
 
 
-def test_what_is_finished() -> None:
+def test_which_epilogues_are_fused() -> None:
     """Q8_0, with whole units for programs, unless these leave many multiprocessors without work."""
     rng = np.random.default_rng(0)
     loaded: list[Any] = [load(random_matrix("w", by_name(name), (4, 256), rng), "cpu") for name in ("Q8_0", "Q4_K")]
     eight, four = (w.layout for w in loaded)
     for kp in (2048, 4096, 6144, 14336):
         for ends in ("rms_norm", "swiglu"):
-            shape = finishing(eight, 8192, kp, "sm_90", ends)
+            shape = epilogue_shape(eight, 8192, kp, "sm_90", ends)
             assert shape is not None
             assert 16 * (1 + (ends == "swiglu")) % (shape.rows * shape.ahead) == 0
-            assert finishing(four, 8192, kp, "sm_90", ends) is None
-            assert finishing(eight, 8192, kp, "gfx942", ends) is None
-    assert finishing(eight, 128256, 4096, "sm_90", "rms_norm") is None
+            assert epilogue_shape(four, 8192, kp, "sm_90", ends) is None
+            assert epilogue_shape(eight, 8192, kp, "gfx942", ends) is None
+    assert epilogue_shape(eight, 128256, 4096, "sm_90", "rms_norm") is None
     with patch.object(matvec_persistent, "multiprocessors", lambda: 132):
-        assert finishing(eight, 4096, 14336, "sm_90", "rms_norm") is not None
-        assert finishing(eight, 3072, 8192, "sm_90", "rms_norm") is None
+        assert epilogue_shape(eight, 4096, 14336, "sm_90", "rms_norm") is not None
+        assert epilogue_shape(eight, 3072, 8192, "sm_90", "rms_norm") is None

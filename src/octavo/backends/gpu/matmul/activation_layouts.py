@@ -20,7 +20,7 @@ from octavo.graph.protocol import Call
 ALL = frozenset({"plain", "ordered"})
 
 
-class Narrowed(Captured):
+class ReadLayouts(Captured):
     """Calls that make of activations only what is read.
 
     whole  calls that make all of it. They are taken where a kernel in Gluon turns out not to compile before the calls
@@ -38,7 +38,7 @@ class Narrowed(Captured):
         super().__call__()
 
 
-def wanted(c: Context, bound: Sequence[Bound], graph: Graph) -> dict[int, frozenset[str]]:
+def read_layouts(c: Context, bound: Sequence[Bound], graph: Graph) -> dict[int, frozenset[str]]:
     """By the number of a node that was bound, what its readers want of its result, where that is not all of it."""
     places, users = {id(b.node): i for i, b in enumerate(bound)}, graph.users()
     found: dict[int, frozenset[str]] = {}

@@ -17,7 +17,7 @@ from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persisten
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import Layout
 
-Ends = Literal["", "rms_norm", "swiglu"]
+EpilogueKind = Literal["", "rms_norm", "swiglu"]
 UNIT = 16
 """Results that share a scale where a product quantizes them."""
 WARPS, DEEP_WARPS = 16, 12
@@ -43,14 +43,14 @@ class PersistentShape(Constant):
     warps  that share a row
     rows   at a time, each of as many warps
     ahead  times as many rows are under way
-    ends   what the results are quantized for, if they are
+    epilogue  what the results are quantized for, if they are
     fine   the token has a scale for each 16 values
     """
 
     warps: int
     rows: int = 1
     ahead: int = 2
-    ends: Ends = ""
+    epilogue: EpilogueKind = ""
     fine: bool = False
 
 
@@ -89,18 +89,18 @@ def _faster_of_planes(layout: Layout, n: int, kp: int) -> bool:
     return wide or DEEP <= kp <= DEEPEST or (layout.has_min and n >= 8192 and 4096 < kp < DEEP)
 
 
-def finishing(layout: Layout, n: int, kp: int, arch: str, ends: Ends) -> PersistentShape | None:
+def epilogue_shape(layout: Layout, n: int, kp: int, arch: str, epilogue: EpilogueKind) -> PersistentShape | None:
     """The shape of a product whose results are quantized as well, or None where two launches are faster: for Q4_K and
     Q6_K, which wait for instructions, and for many bytes in units that leave some multiprocessors without work."""
     shape = shape_of(layout, n, kp, arch)
     if shape is None or layout.bits != 8:
         return None
-    turns = max(1, n // (2 * UNIT if ends == "swiglu" else UNIT)) / multiprocessors()
+    turns = max(1, n // (2 * UNIT if epilogue == "swiglu" else UNIT)) / multiprocessors()
     if n * layout.row_bytes(kp) * (math.ceil(turns) / turns - 1) > MOST_IDLE:
         return None
     rows = max(1, EPILOGUE_WARPS // shape.warps)
-    all_under_way = ends == "rms_norm" and turns <= 1
-    return replace(shape, ends=ends, rows=rows, ahead=min(4, UNIT // rows) if all_under_way else 2)
+    all_under_way = epilogue == "rms_norm" and turns <= 1
+    return replace(shape, epilogue=epilogue, rows=rows, ahead=min(4, UNIT // rows) if all_under_way else 2)
 
 
 def _few(shape: PersistentShape, kp: int) -> bool:
@@ -141,7 +141,7 @@ def warps_of(kp: int) -> int:
 def resident(shape: PersistentShape, layout: Layout, kp: int) -> int:
     """Warps of a multiprocessor."""
     few = _few(shape, kp)
-    if shape.ends:
+    if shape.epilogue:
         return EPILOGUE_WARPS * (1 + few)
     if layout.bits > 4 or layout.bits == 3:
         return WARPS if few else SOME_WARPS
@@ -151,20 +151,20 @@ def resident(shape: PersistentShape, layout: Layout, kp: int) -> int:
 def programs_of(shape: PersistentShape, layout: Layout, n: int, kp: int) -> int:
     """Programs for n rows."""
     most = multiprocessors() * max(1, resident(shape, layout, kp) // (shape.warps * shape.rows))
-    if not shape.ends:
+    if not shape.epilogue:
         return even_programs(-(-n // shape.rows), most)
-    return min(n // (2 * UNIT if shape.ends == "swiglu" else UNIT), most)
+    return min(n // (2 * UNIT if shape.epilogue == "swiglu" else UNIT), most)
 
 
 def multiply(
     c: Context, shape: PersistentShape, w: QuantWeight, x: Q8Activation | Q8Token, y: torch.Tensor | None,
-    terms: Sequence[torch.Tensor], end: FusedEpilogue | None = None,
+    terms: Sequence[torch.Tensor], epilogue: FusedEpilogue | None = None,
 ) -> Launch:
-    """y [1, n] = x [1, k] @ w.T + terms, and what `end` says."""
+    """y [1, n] = x [1, k] @ w.T + terms, and what `epilogue` says."""
     if not isinstance(x, Q8Token):
         x = Q8Token(*x.as_words())
     shape = replace(shape, fine=x.sums is None)
     return c.launch(
         matvec_persistent_kernel, (programs_of(shape, w.layout, w.n, w.kp),), w.planes(), x, tuple(map(matrix, terms)),
-        None if y is None else matrix(y), end, w.n, shape=shape, ASM=c.target.asm, warps=shape.warps * shape.rows,
+        None if y is None else matrix(y), epilogue, w.n, shape=shape, ASM=c.target.asm, warps=shape.warps * shape.rows,
     )

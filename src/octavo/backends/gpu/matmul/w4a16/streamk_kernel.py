@@ -37,7 +37,7 @@ REGISTERS = gl.constexpr(192)  # of a thread that multiplies
 OTHERS = gl.constexpr(120)  # of one that copies: with fewer ptxas has matrix instructions wait for each other
 
 
-class Work(NamedTuple):
+class StepRange(NamedTuple):
     """Steps `start` to `stop` of all tiles' are those of a program of so many; a tile has `steps`, all have `total`."""
 
     start: Any
@@ -49,17 +49,17 @@ class Work(NamedTuple):
 
 
 @gluon.jit
-def even_part(steps, tiles, program, programs):
+def step_range(steps, tiles, program, programs):
     """A program's steps, one at least, of as many tiles."""
     total = tiles * steps
-    return Work(program * total // programs, (program + 1) * total // programs, steps, total, program, programs)
+    return StepRange(program * total // programs, (program + 1) * total // programs, steps, total, program, programs)
 
 
 @gluon.jit
-def _work_of(size, BM: gl.constexpr, BN: gl.constexpr):
+def _own_steps(size, BM: gl.constexpr, BN: gl.constexpr):
     """This program's steps."""
     tiles = gl.cdiv(size.m, BM) * gl.cdiv(size.n, BN)
-    return even_part(size.k // TILE, tiles, gl.program_id(0), gl.num_programs(0))
+    return step_range(size.k // TILE, tiles, gl.program_id(0), gl.num_programs(0))
 
 
 @gluon.jit
@@ -75,7 +75,7 @@ def _producer(sources, ring, free, size, shape: gl.constexpr, PDL: gl.constexpr)
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
-    work = _work_of(size, BM, BN)
+    work = _own_steps(size, BM, BN)
     early = gl.minimum(work.stop - work.start, STAGES)
     for i in range(early):
         at = work.start + i
@@ -164,7 +164,7 @@ def _consumer(
     ROWS: gl.constexpr = BN // 2
     STAGES: gl.constexpr = shape.stages
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
-    work = _work_of(size, BM, BN)
+    work = _own_steps(size, BM, BN)
     if PDL:
         gdc_wait()
     count = 0

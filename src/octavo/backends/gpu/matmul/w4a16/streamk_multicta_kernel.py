@@ -22,7 +22,7 @@ from octavo.backends.gpu.matmul.w4a16.hopper_kernel import (
     memory_of,
     send_weights,
 )
-from octavo.backends.gpu.matmul.w4a16.streamk_kernel import even_part, store_tile, whole_tile
+from octavo.backends.gpu.matmul.w4a16.streamk_kernel import step_range, store_tile, whole_tile
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
 
 
@@ -75,7 +75,7 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
     DEPTH: gl.constexpr = shape.depth
-    work = even_part(gl.cdiv(size.k, TILE * DEPTH), gl.cdiv(size.n, BN), place[0], place[1])
+    work = step_range(gl.cdiv(size.k, TILE * DEPTH), gl.cdiv(size.n, BN), place[0], place[1])
     left = work.stop - work.start
     ring = W4A16Ring(
         memory_of(sources.codes, STAGES), memory_of(sources.codes2, STAGES), memory_of(sources.scales, STAGES),

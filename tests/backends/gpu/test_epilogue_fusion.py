@@ -101,14 +101,14 @@ def test_products(name: str, ends: Any, normed: bool, shape: tuple[int, int, int
 @contextmanager
 def counted() -> Iterator[list[tuple[int, int]]]:
     """Calls of a run as they are bound, and those that are left."""
-    real, found = epilogue_fusion.finished, list[tuple[int, int]]()
+    real, found = epilogue_fusion.fuse_epilogues, list[tuple[int, int]]()
 
-    def finished(c: Context, bound: Sequence[epilogue_fusion.Bound], graph: Any) -> Any:
+    def fuse_epilogues(c: Context, bound: Sequence[epilogue_fusion.Bound], graph: Any) -> Any:
         calls = real(c, bound, graph)
         found.append((sum(len(b.calls) for b in bound), len(calls)))
         return calls
 
-    with patch.object(epilogue_fusion, "finished", finished):
+    with patch.object(epilogue_fusion, "fuse_epilogues", fuse_epilogues):
         yield found
 
 
@@ -124,7 +124,7 @@ def test_model(tmp_path: Path) -> None:
         synthetic.make("tiny", "Q8_0", tmp_path / "model.gguf")
     some = matvec_persistent.PersistentShape(1, 8, 2)
     with (
-        patch.object(epilogue_fusion, "finishing", lambda *args: replace(some, ends=args[-1])),
+        patch.object(epilogue_fusion, "epilogue_shape", lambda *args: replace(some, epilogue=args[-1])),
         patch.object(epilogue_fusion, "shape_of", lambda *_: some),
         counted() as found,
     ):

@@ -19,7 +19,7 @@ from octavo.backends.gpu.launch import call as launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.matmul import dispatch
-from octavo.backends.gpu.matmul.activation_layouts import Narrowed, copies, wanted
+from octavo.backends.gpu.matmul.activation_layouts import ReadLayouts, copies, read_layouts
 from octavo.backends.gpu.matmul.epilogue_fusion import Bound
 from octavo.backends.gpu.weights.load import load
 from octavo.graph.node import Graph, Node
@@ -62,10 +62,10 @@ def test_what_readers_want(
     """Products by few rows take codes here."""
     monkeypatch.setattr(dispatch, "w4a16", lambda layout, n, kp, tokens, arch: n >= 40)
     expected = {} if found is None else {0: frozenset(found)}
-    assert wanted(Context(target()), *plan(*readers)) == expected
-    assert wanted(Context(target()), *plan(*readers, both=False)) == {}
+    assert read_layouts(Context(target()), *plan(*readers)) == expected
+    assert read_layouts(Context(target()), *plan(*readers, both=False)) == {}
     if any(op == "mul_mat" for op, _ in readers):
-        assert wanted(Context(target(), deterministic=True), *plan(*readers)) == {}
+        assert read_layouts(Context(target(), deterministic=True), *plan(*readers)) == {}
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_all_is_made_where_a_kernel_can_not_be(monkeypatch: pytest.MonkeyPatch) 
     ran: list[str] = []
     monkeypatch.setattr(launch, "Making", lambda launches: SimpleNamespace(finish=lambda: None))
     monkeypatch.setattr(gluon, "_given_up", set())
-    calls = Narrowed([lambda: ran.append("ordered")], [lambda: ran.append("all")])
+    calls = ReadLayouts([lambda: ran.append("ordered")], [lambda: ran.append("all")])
     monkeypatch.setattr(gluon, "_given_up", {"w4a16_multicta"})
     calls()
     assert ran == ["all"]
-    calls = Narrowed([lambda: ran.append("ordered")], [lambda: ran.append("all")])
+    calls = ReadLayouts([lambda: ran.append("ordered")], [lambda: ran.append("all")])
     calls()
     assert ran == ["all", "ordered"]
 
@@ -117,7 +117,7 @@ def test_attention_of_many_single_tokens_in_order() -> None:
     floats = torch.full((tokens, 128), torch.nan, device=device)
     nbytes = activation_bytes(tokens, 128, "sm_90")
     out = Activation(torch.zeros(nbytes, dtype=torch.uint8, device=device), tokens, 128, both=True)
-    narrow = replace(c, wanted=frozenset({"ordered"}))
+    narrow = replace(c, read_layouts=frozenset({"ordered"}))
     assert quantizes(narrow, q, pages, out)
     assert not quantizes(c, q, pages, out)
     for context, place in ((c, floats), (narrow, out)):
