@@ -41,7 +41,7 @@ class StoredWeight:
         from octavo.backends.cpu.launch.shared import Shared
         from octavo.backends.cpu.matmul.launch import product
         from octavo.backends.cpu.matmul.quantize_kernel import TILES, TOKEN_BYTES
-        from octavo.backends.cpu.weights.pack import QuantWeight
+        from octavo.backends.cpu.weights.pack import TiledWeight
 
         weight, (m, k) = self._weight, x.shape
         out = np.empty((m, weight.n), np.float32)
@@ -50,7 +50,7 @@ class StoredWeight:
         given: AnyArray = np.ascontiguousarray(x, np.float32)
         require_finite(given, "x")
         calls = []
-        if isinstance(weight, QuantWeight):
+        if isinstance(weight, TiledWeight):
             codes = _aligned(m * (k // 32) * TOKEN_BYTES)
             calls.append(quantize_rows(given, codes, TILES[0]))
             given = codes

@@ -8,7 +8,7 @@ from typing import Any, cast
 from octavo.backends.cpu.launch.calls import stride
 from octavo.backends.cpu.launch.shared import Shared
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
-from octavo.backends.cpu.matmul.w8a8.activations import TokenCodes, quantize_tokens
+from octavo.backends.cpu.matmul.w8a8.activations import Int8Tokens, quantize_tokens
 from octavo.backends.cpu.matmul.w8a8.quantize_kernel import round_fp8_kernel
 from octavo.backends.cpu.ops.registry import binds
 from octavo.graph.node import Node
@@ -32,7 +32,7 @@ def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -
         source, more = "rms_norm", more | {"other": other[0], "eps": float(node.attrs["eps"])}
     elif node.op in ("swiglu", "geglu"):
         source, more = cast("quantize.Source", node.op), more | {"other": other[0], "other_stride": stride(other[0])}
-    if isinstance(out, TokenCodes):
+    if isinstance(out, Int8Tokens):
         return [quantize_tokens(out, x, source, scale, **more)]
     tiles, chunks = quantize.tasks_of(tokens, k, TILES[0])
     return [KernelCall(
