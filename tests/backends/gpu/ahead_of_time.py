@@ -21,7 +21,7 @@ from octavo.backends.gpu.launch.arguments import PackedWeight, SplitK
 from octavo.backends.gpu.matmul.experts.launch import shape_of
 from octavo.backends.gpu.recurrent import gated_delta_tiles, mamba2_tiles
 from octavo.backends.gpu.recurrent.arguments import DeltaShape, ScanShape
-from octavo.backends.gpu.weights.layout import Layout, layout_of, row_layout
+from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of, row_layout
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time_attention import ATTENTION
 from tests.backends.gpu.ahead_of_time_case import TARGETS, Case, spills
@@ -122,7 +122,7 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
             "spills": spills(made, text)}
 
 
-def _layout(name: str) -> Layout:
+def _layout(name: str) -> PlaneLayout:
     """Of a format's name, or of TQ2_0-exponent, whose scales are powers of two, as BitNet's are."""
     name, *more = name.split("-")
     return layout_of(row_named(name), "exponent" if more or name == "MXFP4" else "f16")

@@ -43,7 +43,7 @@ from octavo.backends.gpu.matmul.w8a8.arguments import (
     GroupFactors,
     GroupScales,
     MultiCtaPart,
-    Size,
+    ProblemSize,
     Strides,
 )
 from octavo.backends.gpu.matmul.w8a8.fp8_hopper_kernel import fp8_hopper_kernel
@@ -54,7 +54,7 @@ from octavo.backends.gpu.matmul.w8a8.int8_kernel import int8_gemm_kernel, int8_g
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import quantize8_kernel
 from octavo.backends.gpu.matmul.w8a8.shapes import Scheme, shape_of
 from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import w4a8_gemm_kernel
-from octavo.backends.gpu.weights.layout import Layout, layout_of
+from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time_case import TARGETS, Case, said_of, spills
 
@@ -144,7 +144,7 @@ def _types(scheme: Scheme) -> dict[str, Any]:
     float8, scale = scheme.startswith("fp8"), None if scheme == "fp8_blocks" else "*fp32"
     zero = "*i32" if scheme == "int8" else None
     return {
-        "strides": Strides("i32", "i32"), "size": Size("i32", "i32", "i32"),
+        "strides": Strides("i32", "i32"), "size": ProblemSize("i32", "i32", "i32"),
         "groups": GroupScales("*fp16", "i32", "i32") if scheme == "w4a8_g128" else None,
         "blocks": BlockScales("*fp32", "*fp32", "i32") if scheme == "fp8_blocks" else None,
         "end": Epilogue(Matrix("*bf16", "i32"), scale, scale, zero, zero, "*fp16", Matrix("*fp16", "i32")),
@@ -181,7 +181,7 @@ def _mixed(name: str, tokens: int) -> Case:
     assert s is not None
     row = Matrix("*fp32", "i32")
     types = _tiles(layout, s) | {
-        "terms": (row, row), "y": row, "splits": SplitK("*fp32", "*i32"), "size": Size("i32", "i32", "i32"),
+        "terms": (row, row), "y": row, "splits": SplitK("*fp32", "*i32"), "size": ProblemSize("i32", "i32", "i32"),
     }
     fixed = {"layout": layout, "shape": s, "PDL": True}
     kernel: Any = w4a16_hopper.w4a16_hopper_kernel
@@ -199,14 +199,14 @@ def _pair(names: str, tokens: int) -> Case:
     assert pair is not None
     one, other = _tiles(layouts[0], pair.shape), _tiles(layouts[1], pair.other_shape)
     assert one["x"] == other.pop("x")
-    part = MultiCtaPart(Matrix("*fp32", "i32"), SplitK("*fp32", "*i32"), Size("i32", "i32", "i32"), "i32")
+    part = MultiCtaPart(Matrix("*fp32", "i32"), SplitK("*fp32", "*i32"), ProblemSize("i32", "i32", "i32"), "i32")
     types = one | {f"other_{name}": kind for name, kind in other.items()} | {"one": part, "other": part}
     fixed = {"pair": pair, "PDL": True}
     kernel = streamk_multicta_kernel.w4a16_multicta_pair_kernel
     return _case("sm_90", kernel, fixed, types, pair.shape.warps, pair.shape.stages, GluonASTSource)
 
 
-def _tiles(layout: Layout, shape: W4A16Shape) -> dict[str, Any]:
+def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
     """Types of tiles of x and of what is read of weights."""
     kinds = (
         ("x", "fp16", gl.float16),

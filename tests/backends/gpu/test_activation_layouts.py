@@ -20,7 +20,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.activation_layouts import ReadLayouts, copies, read_layouts
-from octavo.backends.gpu.matmul.epilogue_fusion import Bound
+from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 from octavo.backends.gpu.weights.load import load
 from octavo.graph.node import Graph, Node
 from octavo.runtime.cache.page_pool import Sequence
@@ -31,16 +31,16 @@ from tests.backends.gpu.test_w4a16 import reordered, stored
 K = 256
 
 
-def plan(*readers: tuple[str, list[int]], both: bool = True) -> tuple[list[Bound], Graph]:
+def plan(*readers: tuple[str, list[int]], both: bool = True) -> tuple[list[BoundNode], Graph]:
     """A norm of eight tokens and products that read it: an op, and the rows of its weights each."""
     x = Node("input", (), ("tokens", K), "f32", name="x")
     norm = Node("rms_norm", (x,), ("tokens", K), "q8_1")
     out = Activation(torch.zeros(1 << 14, dtype=torch.uint8), 8, K, both=both)
-    bound = [Bound(norm, [torch.zeros(8, K)], out, [])]
+    bound = [BoundNode(norm, [torch.zeros(8, K)], out, [])]
     for op, rows in readers:
         weights: list[Any] = [load(stored("Q4_K" if n % 2 else "Q6_K", n, K), "cpu") for n in rows]
         inputs = [out, *weights] if op == "mul_mat_concat" else [*weights, out]
-        bound.append(Bound(Node(op, (norm,), ("tokens", sum(rows)), "f32"), inputs, torch.zeros(8, sum(rows)), []))
+        bound.append(BoundNode(Node(op, (norm,), ("tokens", sum(rows)), "f32"), inputs, torch.zeros(8, sum(rows)), []))
     return bound, Graph.of(*(b.node for b in bound[1:]))
 
 

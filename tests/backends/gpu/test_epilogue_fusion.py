@@ -103,7 +103,7 @@ def counted() -> Iterator[list[tuple[int, int]]]:
     """Calls of a run as they are bound, and those that are left."""
     real, found = epilogue_fusion.fuse_epilogues, list[tuple[int, int]]()
 
-    def fuse_epilogues(c: Context, bound: Sequence[epilogue_fusion.Bound], graph: Any) -> Any:
+    def fuse_epilogues(c: Context, bound: Sequence[epilogue_fusion.BoundNode], graph: Any) -> Any:
         calls = real(c, bound, graph)
         found.append((sum(len(b.calls) for b in bound), len(calls)))
         return calls

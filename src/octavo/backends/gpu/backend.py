@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import torch
 
     from octavo.backends.gpu.launch.context import Context
-    from octavo.backends.gpu.matmul.epilogue_fusion import Bound
+    from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 
 MOST_DIM = 512  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
@@ -273,14 +273,14 @@ class GpuBinder:
 
     def __init__(self, backend: GpuBackend, context: Context, graph: Graph) -> None:
         self._backend, self._context, self._graph = backend, context, graph
-        self._bound: list[Bound] = []
+        self._bound: list[BoundNode] = []
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         from octavo.backends.gpu.launch.call import Calls
-        from octavo.backends.gpu.matmul.epilogue_fusion import Bound
+        from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 
         calls = self._backend.launches(self._context, node, inputs, out)
-        self._bound.append(Bound(node, inputs, out, calls))
+        self._bound.append(BoundNode(node, inputs, out, calls))
         return Calls(calls)
 
     def finish(self) -> list[Call]:
@@ -303,7 +303,7 @@ class GpuBinder:
             return [Calls(calls)]
         return [ReadLayouts(calls, whole) if found else Captured(calls)]
 
-    def _again(self, b: Bound, context: Context) -> Bound:
+    def _again(self, b: BoundNode, context: Context) -> BoundNode:
         """What was bound, with the calls that it has in another context."""
         return b._replace(calls=self._backend.launches(context, b.node, b.inputs, b.out))
 

@@ -20,7 +20,7 @@ from octavo.backends.gpu.matmul.w4a16.shapes import (
     stage_bytes,
     stages,
 )
-from octavo.backends.gpu.weights.layout import TILE, Layout
+from octavo.backends.gpu.weights.layout import TILE, PlaneLayout
 
 Kind = Literal["q8_1", "f16"]
 
@@ -74,7 +74,7 @@ class MatvecShape(Constant):
     early: bool = False
 
 
-def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str, *, pairs: bool = False) -> MatvecShape:
+def matvec(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str, *, pairs: bool = False) -> MatvecShape:
     """The shape of a matvec: a thread holds a chunk of some rows, and a short K is all in flight at once.
 
     pairs  of a token and an expert, each with rows of its own, of which there are many
@@ -83,7 +83,7 @@ def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str, *, pairs: bo
     return replace(_matvec(layout, n, kp, tokens, arch, pairs), early=early)
 
 
-def _matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str, pairs: bool) -> MatvecShape:
+def _matvec(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str, pairs: bool) -> MatvecShape:
     chunks, kind = kp // 32, tile_tables.kind(layout)
     width = min(64, 1 << (chunks - 1).bit_length())
     if arch == "interpreter":
@@ -132,7 +132,7 @@ class DotShape(Constant):
     split_k: int = 1
 
 
-def mmq_dot(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape:
+def mmq_dot(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str) -> DotShape:
     """The shape of a product with some tokens: more rows a program where there are many, more warps for a long K."""
     narrowest = 16 if arch.startswith("gfx") else 8  # columns of a matrix instruction
     width = max(narrowest, 1 << (min(tokens, INT8_MAX_TOKENS) - 1).bit_length())
@@ -152,7 +152,7 @@ def mmq_dot(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape
     return DotShape(width, 32, 2, 3)
 
 
-def mmq_any(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape:
+def mmq_any(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str) -> DotShape:
     """The shape of a product with any number of tokens, whose sums are in one order whatever that number is.
 
     That order comes from how K is divided among warps and programs, and from rows of weights a program; so all of these
@@ -182,7 +182,7 @@ class MmaShape(Constant):
     short: bool
 
 
-def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape | None:
+def mmq_mma(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str) -> MmaShape | None:
     """The shape of a product with some tokens by `mma.sync`, or None for another way."""
     found: tuple[int, int, int, int] | None
     if arch == "interpreter":
@@ -209,7 +209,7 @@ def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape
     return MmaShape(row_tiles, token_tiles, warps, split_k, prefetch, n < 16 * row_tiles)
 
 
-def w4a16(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> W4A16Shape | None:
+def w4a16(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str) -> W4A16Shape | None:
     """The shape of a product with some tokens whose weights become float16 in registers, or None for another way."""
     if not _becomes_float16(layout, arch) or not gluon.usable("w4a16"):
         return None
@@ -237,7 +237,7 @@ def w4a16(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> W4A16Shape
 
 
 def w4a16_pair(
-    one: tuple[Layout, int, int], other: tuple[Layout, int, int], tokens: int, arch: str
+    one: tuple[PlaneLayout, int, int], other: tuple[PlaneLayout, int, int], tokens: int, arch: str
 ) -> MultiCtaPair | None:
     """The shape of products of the same tokens by two matrices (layout, n, kp) in one launch, or None for two.
 
@@ -250,7 +250,7 @@ def w4a16_pair(
     return MultiCtaPair(one[0], shape, other[0], replace(shape, stages=max(2, min(shape.stages, fitting))))
 
 
-def _becomes_float16(layout: Layout, arch: str) -> bool:
+def _becomes_float16(layout: PlaneLayout, arch: str) -> bool:
     """Whether kernels in Gluon make codes of a layout float16 in registers; minima of 8 bits are too large for it."""
     plain = layout.table is None and not layout.offset and layout.bits in (4, 6, 8)
     large = layout.scale == "f32" or (layout.bits == 8 and layout.has_min and not layout.has_zero)
@@ -261,7 +261,7 @@ EXPERTS_MIN_PAIRS, EXPERTS_SOME_PAIRS, EXPERTS_MANY_PAIRS = 8, 12, 96
 """Pairs of an expert, on average, from which on `experts_hopper` is taken, with tiles of 32, of 64, and of 128."""
 
 
-def w4a16_experts(layout: Layout, n: int, average: float, arch: str) -> HopperShape | None:
+def w4a16_experts(layout: PlaneLayout, n: int, average: float, arch: str) -> HopperShape | None:
     """The shape of products with experts whose weights become float16 in registers, or None for another way.
 
     n        rows of an expert: scales of all lie side by side, and the copy engine stops a kernel, as an illegal

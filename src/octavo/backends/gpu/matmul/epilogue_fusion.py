@@ -30,7 +30,7 @@ from octavo.graph.ops import VIEWS
 from octavo.graph.protocol import Call
 
 
-class Bound(NamedTuple):
+class BoundNode(NamedTuple):
     """A node with its values and its calls."""
 
     node: Node
@@ -40,7 +40,7 @@ class Bound(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Product:
+class PersistentProduct:
     """A product of one token whose matrices all have a shape of `matvec_persistent`; results lie side by side in
     `y`."""
 
@@ -70,7 +70,7 @@ class Fusion(NamedTuple):
     epilogue: FusedEpilogue
 
 
-def fuse_epilogues(c: Context, bound: Sequence[Bound], graph: Graph) -> list[Call]:
+def fuse_epilogues(c: Context, bound: Sequence[BoundNode], graph: Graph) -> list[Call]:
     """The calls of what was bound, where `graph` has all who read their results, as fewer that do the same."""
     products = {} if c.deterministic else {i: p for i, b in enumerate(bound) if (p := _product(c, b)) is not None}
     places, users = {id(b.node): i for i, b in enumerate(bound)}, graph.users()
@@ -101,7 +101,7 @@ def fuse_epilogues(c: Context, bound: Sequence[Bound], graph: Graph) -> list[Cal
     return calls
 
 
-def _product(c: Context, b: Bound) -> Product | None:
+def _product(c: Context, b: BoundNode) -> PersistentProduct | None:
     if b.node.op in ("mul_mat", "mul_mat_add"):
         weight, x, *terms = b.inputs
         weights = [weight]
@@ -115,10 +115,10 @@ def _product(c: Context, b: Bound) -> Product | None:
     shapes = [shape_of(w.layout, w.n, w.kp, c.target.arch) for w in weights]
     if None in shapes:
         return None
-    return Product(weights, shapes, x, b.out, terms)  # type: ignore[arg-type]
+    return PersistentProduct(weights, shapes, x, b.out, terms)  # type: ignore[arg-type]
 
 
-def _maker(b: Bound, places: dict[int, int], users: dict[int, list[Node]]) -> int:
+def _maker(b: BoundNode, places: dict[int, int], users: dict[int, list[Node]]) -> int:
     """The place of the product whose results alone `b` norms or activates, and quantizes; -1 for none."""
     if b.node.op not in ("rms_norm", "swiglu") or not b.node.quantizes or not isinstance(b.out, Activation):
         return -1
@@ -136,7 +136,7 @@ def _maker(b: Bound, places: dict[int, int], users: dict[int, list[Node]]) -> in
     return places.get(id(source), -1) if whole and alone else -1
 
 
-def _shape(c: Context, product: Product, b: Bound) -> PersistentShape | None:
+def _shape(c: Context, product: PersistentProduct, b: BoundNode) -> PersistentShape | None:
     """The shape of a product whose epilogue is `b`, for results that are units of one matrix."""
     (weight, *others), kind = product.weights, b.node.op
     width = product.y.shape[1] // (2 if kind == "swiglu" else 1)
@@ -145,7 +145,7 @@ def _shape(c: Context, product: Product, b: Bound) -> PersistentShape | None:
     return epilogue_shape(weight.layout, weight.n, weight.kp, c.target.arch, kind)  # type: ignore[arg-type]
 
 
-def _memory(c: Context, slot: int, b: Bound) -> tuple[FusedEpilogue, Q8Token]:
+def _memory(c: Context, slot: int, b: BoundNode) -> tuple[FusedEpilogue, Q8Token]:
     """What a product leaves and the next ones read."""
     k = b.out.k
     memory = c.shared(f"token {slot}", 2 * k, torch.uint8)

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from octavo.backends.gpu.weights.layout import Layout
+from octavo.backends.gpu.weights.layout import PlaneLayout
 
 Kind = Literal["int8", "group16", "two levels", "one level", "zero_point"]
 Size = Literal["small", "wide", "huge", "deep"]
 
 
-def kind(layout: Layout) -> Kind:
+def kind(layout: PlaneLayout) -> Kind:
     """What decides how many instructions unpacking takes: bytes, groups of 16, scales or zero points."""
     if layout.bits == 8:
         return "int8"
@@ -147,7 +147,7 @@ def _of_wide_model(n: int, kp: int) -> bool:
     return kp >= WIDE and (n <= HEADS or (n >= WIDE and n * kp > WIDE * WIDE))
 
 
-def w4a16(layout: Layout, n: int, kp: int, tokens: int, streamk: bool, multicta: bool) -> W4A16Tile | None:
+def w4a16(layout: PlaneLayout, n: int, kp: int, tokens: int, streamk: bool, multicta: bool) -> W4A16Tile | None:
     """The shape of a product whose weights become float16 in registers, as one H200 has it fastest on the products of
     Llama 3 8B in Q4_K_M; None where int8 is faster. More than 256 tokens take tiles of 128.
 

@@ -15,7 +15,7 @@ from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
 from octavo.backends.gpu.weights.device_weights import QuantWeight
-from octavo.backends.gpu.weights.layout import Layout
+from octavo.backends.gpu.weights.layout import PlaneLayout
 
 EpilogueKind = Literal["", "rms_norm", "swiglu"]
 UNIT = 16
@@ -54,7 +54,7 @@ class PersistentShape(Constant):
     fine: bool = False
 
 
-def shape_of(layout: Layout, n: int, kp: int, arch: str) -> PersistentShape | None:
+def shape_of(layout: PlaneLayout, n: int, kp: int, arch: str) -> PersistentShape | None:
     """The shape for one token where it was faster than `matvec` in steps of Llama 3 8B and Qwen3 1.7B on one H200, else
     None."""
     if not _has_kernel(layout, kp):
@@ -80,7 +80,7 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> PersistentShape | No
     return replace(shape, rows=8) if many else shape
 
 
-def _faster_of_planes(layout: Layout, n: int, kp: int) -> bool:
+def _faster_of_planes(layout: PlaneLayout, n: int, kp: int) -> bool:
     """As `shape_of`, of codes of 3 and 5 bits and of those that are looked up, in models of 2048 to 8192 channels: for
     joined matrices, and without a table for long rows."""
     wide = n >= 8192 and (2048 < kp <= 4096 or kp == DEEP)
@@ -89,7 +89,7 @@ def _faster_of_planes(layout: Layout, n: int, kp: int) -> bool:
     return wide or DEEP <= kp <= DEEPEST or (layout.has_min and n >= 8192 and 4096 < kp < DEEP)
 
 
-def epilogue_shape(layout: Layout, n: int, kp: int, arch: str, epilogue: EpilogueKind) -> PersistentShape | None:
+def epilogue_shape(layout: PlaneLayout, n: int, kp: int, arch: str, epilogue: EpilogueKind) -> PersistentShape | None:
     """The shape of a product whose results are quantized as well, or None where two launches are faster: for Q4_K and
     Q6_K, which wait for instructions, and for many bytes in units that leave some multiprocessors without work."""
     shape = shape_of(layout, n, kp, arch)
@@ -108,7 +108,7 @@ def _few(shape: PersistentShape, kp: int) -> bool:
     return kp <= 2 * 32 * 32 * shape.warps
 
 
-def _has_kernel(layout: Layout, kp: int) -> bool:
+def _has_kernel(layout: PlaneLayout, kp: int) -> bool:
     """Whether the kernel takes a layout: those of Q3_K, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K and Q8_0, and tables for three
     bits, or for four whose halves have a sign each."""
     if layout.has_zero or layout.scale != "f16" or (layout.two_level and kp % 256):
@@ -138,7 +138,7 @@ def warps_of(kp: int) -> int:
     return warps
 
 
-def resident(shape: PersistentShape, layout: Layout, kp: int) -> int:
+def resident(shape: PersistentShape, layout: PlaneLayout, kp: int) -> int:
     """Warps of a multiprocessor."""
     few = _few(shape, kp)
     if shape.epilogue:
@@ -148,7 +148,7 @@ def resident(shape: PersistentShape, layout: Layout, kp: int) -> int:
     return DEEP_WARPS if kp > DEEP else WARPS
 
 
-def programs_of(shape: PersistentShape, layout: Layout, n: int, kp: int) -> int:
+def programs_of(shape: PersistentShape, layout: PlaneLayout, n: int, kp: int) -> int:
     """Programs for n rows."""
     most = multiprocessors() * max(1, resident(shape, layout, kp) // (shape.warps * shape.rows))
     if not shape.epilogue:

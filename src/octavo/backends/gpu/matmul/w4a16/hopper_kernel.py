@@ -277,7 +277,7 @@ def multiply_tile(acc, ring, slot, rows: gl.constexpr, first: gl.constexpr, LAYO
 def w4a16_hopper_kernel(
     x, codes, codes2, scales, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
 ):
-    """A program a tile of rows of W by tokens and a part of K; `size` is a `Size`.
+    """A program a tile of rows of W by tokens and a part of K; `size` is a `ProblemSize`.
 
     x, codes, codes2 and scales are `Sources`, x float16 [M, K] as `reordered` gives it; y is float32.
     """

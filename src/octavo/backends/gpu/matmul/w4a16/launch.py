@@ -14,9 +14,9 @@ from octavo.backends.gpu.launch.arguments import SplitK, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation, parts
 from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape, MultiCtaPair, MultiCtaShape, StreamKShape, W4A16Shape
-from octavo.backends.gpu.matmul.w8a8.arguments import MultiCtaPart, Size
+from octavo.backends.gpu.matmul.w8a8.arguments import MultiCtaPart, ProblemSize
 from octavo.backends.gpu.weights.device_weights import QuantWeight
-from octavo.backends.gpu.weights.layout import TILE, Layout, scale_stride
+from octavo.backends.gpu.weights.layout import TILE, PlaneLayout, scale_stride
 from octavo.graph.protocol import Call
 
 NAMES: dict[type, gluon.Name] = {HopperShape: "w4a16", StreamKShape: "w4a16_streamk", MultiCtaShape: "w4a16_multicta"}
@@ -70,7 +70,8 @@ def _multiply(
     of_x = tile_shapes(layout, shape)[0]
     return gluon.Preferred(
         name, otherwise, c.target, (programs,), gluon.tiles(x, *of_x), *_tiles_of(c, shape, w),
-        tuple(map(matrix, terms)), matrix(y), splits, Size(m, w.n, kp), layout=layout, shape=shape, warps=shape.warps,
+        tuple(map(matrix, terms)), matrix(y), splits, ProblemSize(m, w.n, kp), layout=layout, shape=shape,
+        warps=shape.warps,
     )
 
 
@@ -90,7 +91,7 @@ def w4a16_product_pair(
         sums = parts(c.shared("partial sums", sum(sizes), torch.float32), sizes)
         counters = parts(c.counters(sum(tiles)), tiles)
         of_each = [
-            MultiCtaPart(matrix(y), SplitK(*memory), Size(x.tokens, w.n, x.kp), n)
+            MultiCtaPart(matrix(y), SplitK(*memory), ProblemSize(x.tokens, w.n, x.kp), n)
             for y, memory, w, n in zip(ys, zip(sums, counters, strict=True), weights, programs, strict=True)
         ]
         of_x = tile_shapes(weights[0].layout, pair.shape)[0]
@@ -124,7 +125,7 @@ def _tiles_of(c: Context, shape: W4A16Shape, w: QuantWeight) -> tuple[Any, Any, 
     )
 
 
-def tile_shapes(layout: Layout, shape: W4A16Shape) -> tuple[tuple[int, int], ...]:
+def tile_shapes(layout: PlaneLayout, shape: W4A16Shape) -> tuple[tuple[int, int], ...]:
     """Rows and columns of what is copied at once: of x, codes of 4 or 8 bits, codes of 2 bits, and scales."""
     depth, wide = (shape.depth, TILE) if isinstance(shape, MultiCtaShape) else (1, TILE // 2)
     pairs = TILE // (2 * layout.group) * (1 + layout.has_min)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.backends.gpu.launch.arguments import Constant
-from octavo.backends.gpu.weights.layout import TILE, Layout
+from octavo.backends.gpu.weights.layout import TILE, PlaneLayout
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,9 @@ class MultiCtaPair(Constant):
     """What `w4a16_multicta_pair_kernel` is compiled for: layouts and shapes of two products, whose tiles have
     the same tokens and values of K."""
 
-    layout: Layout
+    layout: PlaneLayout
     shape: MultiCtaShape
-    other_layout: Layout
+    other_layout: PlaneLayout
     other_shape: MultiCtaShape
 
 
@@ -82,12 +82,12 @@ SHARED_BYTES, STEP_BYTES = 226 << 10, 192 << 10
 """Of shared memory, for stages of loads: of a multiprocessor at most, and as steps ask for it (`launch.SHARES`)."""
 
 
-def stage_bytes(layout: Layout, block_m: int, block_n: int) -> int:
+def stage_bytes(layout: PlaneLayout, block_m: int, block_n: int) -> int:
     """Of tiles of 128 values: codes, scales and tokens."""
     scales = 4 * TILE // (2 * layout.group) * (1 + layout.has_min)
     return block_n * (TILE * layout.bits // 8 + scales) + block_m * 2 * TILE
 
 
-def stages(layout: Layout, block_m: int, block_n: int, most: int) -> int:
+def stages(layout: PlaneLayout, block_m: int, block_n: int, most: int) -> int:
     """As many stages of tiles of 128 values as there is room for."""
     return min(most, SHARED_BYTES // stage_bytes(layout, block_m, block_n))

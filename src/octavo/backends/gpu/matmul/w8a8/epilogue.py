@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """What all products of 8-bit numbers share: tiles in, split-K, and what follows their sums.
 
-Arguments are records: `size` a Size, `end` an Epilogue, `split_k` a SplitK or None, and the constants `shape`, a
+Arguments are records: `size` a ProblemSize, `end` an Epilogue, `split_k` a SplitK or None, and the constants `shape`, a
 GemmShape, and `config`, a GemmConfig (see `arguments`). Where the factors of a product are swapped, a tile is
 [rows of b, tokens].
 """
