@@ -26,7 +26,8 @@ from tests.sampling import slow
 
 @pytest.mark.parametrize(
     "name",
-    ["Q3_K", "Q4_0", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS"],
+    ["Q3_K", "Q4_0", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ1_S",
+     "IQ2_XS"],
 )
 @pytest.mark.parametrize(
     ("n", "k", "shape"),
@@ -45,7 +46,7 @@ def test_rows(name: str, n: int, k: int, shape: tuple[int, ...]) -> None:
 
 
 def test_what_takes_it() -> None:
-    """One token, and two not; formats of two bits, tables of three, exponents for scales or minima of one level not."""
+    """One token, and two not; formats of two bits, exponents for scales or minima of one level not."""
     c, rng = Context(target()), np.random.default_rng(0)
     n, k = (8192, 4096) if c.target.arch.startswith("sm_") else (4, 1024)
     w: Any = load(random_matrix("w", by_name("Q4_K"), (n, k), rng), c.target.device)
@@ -55,7 +56,7 @@ def test_what_takes_it() -> None:
         (call,) = product(c, w, values.Activation(x, tokens, k), torch.empty(tokens, n, device=c.target.device), ())
         kernels.append(getattr(call, "kernel", None) is matvec_persistent_kernel)
     assert kernels == [not c.target.arch.startswith("gfx"), False]
-    for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0", "IQ1_S", "IQ2_XS"):
+    for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0"):
         other: Any = load(random_matrix("w", by_name(name), (4, 1024), rng), "cpu")
         found = [shape_of(other.layout, 28672, k, arch) for k in (2048, 4096) for arch in ("sm_90", "interpreter")]
         assert not any(found)
@@ -75,7 +76,8 @@ def test_rows_of_several_planes_and_of_tables() -> None:
     wide = {(28672, 2560): 1, (28672, 4096): 1, (28672, 8192): 2}
     long = {(n, kp): warps for n in (4096, 6144, 28672) for kp, warps in ((8192, 2), (9728, 4), (14336, 8))}
     for name, expected in (
-        ("IQ4_NL", wide), ("IQ4_XS", wide), ("IQ3_S", wide), ("Q3_K", wide | long), ("Q5_0", wide | long),
+        ("IQ4_NL", wide), ("IQ4_XS", wide), ("IQ3_S", wide), ("IQ2_XS", wide | long),
+        ("Q3_K", wide | long), ("Q5_0", wide | long),
         ("Q5_K", wide | long | {(28672, 5120): 2}),
     ):
         found = {size: shape_of(layout_of(by_name(name), "f16"), *size, "sm_90") for size in sizes}
