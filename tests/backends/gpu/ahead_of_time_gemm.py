@@ -73,7 +73,7 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
-    """Compile a kernel in the shape that is chosen for so many tokens; see `ahead_of_time.compiled`."""
+    """Compile a kernel in the shape that is chosen for that many tokens; see `ahead_of_time.compiled`."""
     case = case_of(name, tokens, target)
     made = triton.compile(case.source(), target=TARGETS[target][0], options=case.options)
     text = made.asm.get("ptx") or made.asm["amdgcn"]
@@ -88,7 +88,7 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
 
 
 def case_of(name: str, tokens: int, target: str) -> Case:
-    """A kernel in the shape that is chosen for so many tokens."""
+    """A kernel in the shape that is chosen for that many tokens."""
     if name.startswith(("w4a16_", "head_")):
         return _mixed(name, tokens)
     if name.startswith("pair_"):
@@ -222,7 +222,7 @@ def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
 
 
 def _experts(name: str, tokens: int) -> Case:
-    """The product of so many tokens with 8 of 128 experts of a format."""
+    """The product of that many tokens with 8 of 128 experts of a format."""
     layout = layout_of(row_named(name), "f16")
     s = dispatch.w4a16_experts(layout, 768, tokens * 8 / 128, "sm_90")
     assert s is not None

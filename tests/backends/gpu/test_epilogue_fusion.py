@@ -118,7 +118,7 @@ def logits(path: Path, backend: Any) -> np.ndarray:
 
 @pytest.mark.slow
 def test_model(tmp_path: Path) -> None:
-    """A step of a model: norms and SwiGLU between products are no launches, but for the first and the last norm."""
+    """A step of a model: norms and SwiGLU take no launches of their own, but for the first and the last norm."""
     shape = ModelShape("llama", 1, 256, 256, 2, 1, 128, 66, False)
     with patch.dict(synthetic.SHAPES, {"tiny": shape}):
         synthetic.make("tiny", "Q8_0", tmp_path / "model.gguf")

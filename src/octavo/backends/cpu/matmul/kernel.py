@@ -71,7 +71,7 @@ def mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
 
 
 def stages(n: int, tiles: int) -> bool:
-    """Whether products with so many tiles of n tokens are those of `staged_mul_mat_kernel`: AVX2's are."""
+    """Whether products with that many tiles of n tokens are those of `staged_mul_mat_kernel`, as AVX2's are."""
     return host.level() == "avx2" and n == TILES[0] and tiles >= STAGED_MIN_TILES
 
 

@@ -18,7 +18,7 @@ FEW = 64
 """Tokens up to which `float_product` is faster than decoding weights for BLAS."""
 
 PARTS = 3
-"""Numbers of 8 bits that a float of a block becomes: each holds seven bits of what those before it leave."""
+"""8-bit numbers that a float of a block becomes: each holds seven bits of what those before it leave."""
 
 
 class StoredWeight:
@@ -66,7 +66,7 @@ _packed: WeakKeyDictionary[QTensor, StoredWeight] = WeakKeyDictionary()
 def float_product(x: F32, tensor: QTensor) -> F32 | None:
     """y float32 [M, N] of finite x [M, K] and a quantized matrix, to float32's rounding, or None where BLAS is for it.
 
-    Weights are decoded in registers, by the kernels of integer dots: x is the sum of three numbers of 8 bits with a
+    Weights are decoded in registers, by the kernels of integer dots: x is the sum of three 8-bit numbers with a
     scale for each 32 values, and each part is a token of one product. The first product packs the tensor, and the copy
     is kept as long as `tensor` lives.
     """

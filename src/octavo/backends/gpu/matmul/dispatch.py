@@ -62,7 +62,7 @@ class MatvecShape(Constant):
 
     block_n   rows of weights
     chunks    chunks of 32 codes that are loaded at once
-    prefetch  blocks of so many chunks that are loaded before activations are waited for
+    prefetch  blocks of that many chunks that are loaded before activations are waited for
     warps
     early     all of a token is loaded before anything is multiplied
     """

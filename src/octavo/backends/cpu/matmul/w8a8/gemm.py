@@ -96,7 +96,7 @@ def group_sums(a: AnyArray, b: AnyArray, scale_a: AnyArray, scale_b: AnyArray, z
     scale_a  float32 [m, groups], and int32 zero_a or None
     scale_b  float32 [n, groups]
 
-    Groups that are no multiples of 64 values are copied to such. m, n and k are not 0.
+    Groups are copied to multiples of 64 values where they are none. m, n and k are not 0.
     """
     prepare()
     from octavo.backends.cpu.matmul.w8a8.int8_groups_kernel import ROWS, int8_groups_kernel

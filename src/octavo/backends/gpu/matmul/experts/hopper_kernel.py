@@ -2,7 +2,7 @@
 """Products with experts for compute capability 9.0, in Gluon: `w4a16.hopper_kernel` for pairs that are sorted by
 expert.
 
-Tiles of pairs are those that `sort_kernel` lists. A tile is read whole: pairs of the next expert that it reaches into,
+Tiles of pairs are those that `sort_kernel` lists. A tile is read whole: pairs of the next expert inside it,
 and rows of that one's weights, are multiplied and not stored. Results go where their pairs were before sorting.
 """
 

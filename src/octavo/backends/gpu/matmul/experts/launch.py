@@ -29,7 +29,7 @@ FLOAT_BLOCK = 1024
 
 
 def sorts(n_pairs: int, n_experts: int, kp: int) -> bool:
-    """Whether so many pairs are to be sorted, so that an expert's weights are read for all of its pairs together."""
+    """Whether that many pairs are to be sorted, so that an expert's weights are read for all of its pairs together."""
     if kp <= SHORT_K:
         return n_pairs > FEW_PAIRS
     in_use = n_experts * (1 - (1 - 1 / n_experts) ** n_pairs)

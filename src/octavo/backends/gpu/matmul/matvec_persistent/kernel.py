@@ -19,7 +19,7 @@ from octavo.backends.gpu.matmul.mmq.mma_decode import byte_float
 from octavo.backends.gpu.matmul.mmq.mma_ptx import here
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import ROUND
 from octavo.backends.gpu.weights.decode import half_pair, look_up, word_of
-from octavo.backends.gpu.weights.dot_table import by_turns, magnitudes, table_product
+from octavo.backends.gpu.weights.dot_table import interleaved, magnitudes, table_product
 from octavo.backends.gpu.weights.loads import four, load_or_zero
 
 UNIT = tl.constexpr(16)  # values that share a scale where a product quantizes them on their way out
@@ -107,8 +107,8 @@ def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, FINE: tl.constexp
             d_low = load_or_zero(x.scale + group * x.stride, mask)
             d_high = load_or_zero(x.scale + (group + 2) * x.stride, mask)
         if LAYOUT.table is not None and LAYOUT.bits == 4:
-            low = by_turns(low[0], low[1], ASM) + by_turns(low[2], low[3], ASM)
-            high = by_turns(high[0], high[1], ASM) + by_turns(high[2], high[3], ASM)
+            low = interleaved(low[0], low[1], ASM) + interleaved(low[2], low[3], ASM)
+            high = interleaved(high[0], high[1], ASM) + interleaved(high[2], high[3], ASM)
         elif LAYOUT.bits == 4 and not LAYOUT.signed:
             d_high *= 0.0625  # high codes are taken as they lie, 16 times as large
         chunks = chunks + ((low, high, d_low, d_high),)  # noqa: RUF005

@@ -81,8 +81,8 @@ def shape_of(layout: PlaneLayout, n: int, kp: int, arch: str) -> PersistentShape
 
 
 def _faster_of_planes(layout: PlaneLayout, n: int, kp: int) -> bool:
-    """As `shape_of`, of codes of 3 and 5 bits and of those that are looked up, in models of 2048 to 8192 channels: for
-    joined matrices, and without a table for long rows."""
+    """As `shape_of`, of codes of 3 and 5 bits and of those in a table, in models of 2048 to 8192 channels: for joined
+    matrices, and for long rows but of a table of 16."""
     wide = n >= 8192 and (2048 < kp <= 4096 or kp == DEEP)
     if layout.table is not None and layout.bits == 4:
         return wide
@@ -95,11 +95,11 @@ def epilogue_shape(layout: PlaneLayout, n: int, kp: int, arch: str, epilogue: Ep
     shape = shape_of(layout, n, kp, arch)
     if shape is None or layout.bits != 8:
         return None
-    turns = max(1, n // (2 * UNIT if epilogue == "swiglu" else UNIT)) / multiprocessors()
-    if n * layout.row_bytes(kp) * (math.ceil(turns) / turns - 1) > MOST_IDLE:
+    passes = max(1, n // (2 * UNIT if epilogue == "swiglu" else UNIT)) / multiprocessors()
+    if n * layout.row_bytes(kp) * (math.ceil(passes) / passes - 1) > MOST_IDLE:
         return None
     rows = max(1, EPILOGUE_WARPS // shape.warps)
-    all_under_way = epilogue == "rms_norm" and turns <= 1
+    all_under_way = epilogue == "rms_norm" and passes <= 1
     return replace(shape, epilogue=epilogue, rows=rows, ahead=min(4, UNIT // rows) if all_under_way else 2)
 
 

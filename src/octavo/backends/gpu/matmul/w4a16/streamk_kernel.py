@@ -2,7 +2,7 @@
 """`hopper_kernel` as stream-K (arXiv 2301.03598), warp specialized: a producer warp fills the ring without end, and two
 consumer warp groups multiply half of a tile's rows each.
 
-    tiles    |  0  |  1  |  2  |  3  |  4  |      each of so many steps of K
+    tiles    |  0  |  1  |  2  |  3  |  4  |      each of N steps of K
     programs |   0   |   1   |   2   |   3   |    each of as many steps as any other
 
 As many programs as run at once divide all steps of all tiles evenly (Marlin's stripes are the same idea). So a program
@@ -38,7 +38,7 @@ OTHERS = gl.constexpr(120)  # of one that copies: with fewer ptxas has matrix in
 
 
 class StepRange(NamedTuple):
-    """Steps `start` to `stop` of all tiles' are those of a program of so many; a tile has `steps`, all have `total`."""
+    """Steps `start` to `stop` of all tiles' are those of a program; a tile has `steps`, all have `total`."""
 
     start: Any
     stop: Any

@@ -70,7 +70,7 @@ def _next(row, step, steps, BN: gl.constexpr):
 
 @gluon.jit
 def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr):
-    """What `w4a16_multicta_kernel` says, for a program of so many (`place`)."""
+    """What `w4a16_multicta_kernel` says, for a program and how many there are (`place`)."""
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages

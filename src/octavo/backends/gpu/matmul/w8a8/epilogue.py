@@ -119,7 +119,7 @@ def finish(total, end, size, first_token, first_row, config: tl.constexpr, SWAPP
     """What `Epilogue` says, of a tile of sums from a token and a row of b on, and its store.
 
     total [R, C] is [tokens, rows], or if SWAPPED [rows, tokens]. Integers are exact up to the first scale; a token
-    whose zero point is no code is NaN, for its sum may not be exact. Wide tiles go half by half, as the registers do
+    whose zero point is not a code is NaN, for its sum may not be exact. Wide tiles go half by half, as the registers do
     not hold all that is loaded for a whole one.
     """
     R: tl.constexpr = total.shape[0]
