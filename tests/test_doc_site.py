@@ -20,14 +20,16 @@ def tools(monkeypatch: pytest.MonkeyPatch):
     import docstring_lists
     import site_links
 
-    yield SimpleNamespace(lines=docstring_lists.lines, replaced=site_links.on_page_markdown)
+    yield SimpleNamespace(lines=docstring_lists.lines, replaced=site_links.on_page_markdown,
+                          guides=site_links.guides)
     del sys.modules["docstring_lists"]
 
 
-def test_each_page_is_in_the_navigation_once() -> None:
+def test_each_page_is_in_the_navigation_once(tools) -> None:
     text = (ROOT / "mkdocs.yml").read_text("utf-8")
-    for page in (ROOT / "docs").rglob("*.md"):
-        assert text.count(f" {page.relative_to(ROOT / 'docs').as_posix()}\n") == 1, page
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")]
+    for page in (*pages, *tools.guides().values()):
+        assert text.count(f" {page}\n") == 1, page
 
 
 def test_all_public_names_are_in_the_reference() -> None:
@@ -52,3 +54,15 @@ def test_lists_of_names(tools) -> None:
         "What it does.", "", "", "`a`, `b`", ":   two sizes, of which", "    one may be 0", "", "`long`", ":   another",
         "", "", "Raises nothing.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("page", "text", "expected"),
+    [("gpu.md", "[matvec](../src/octavo/backends/gpu/matmul/README.md#mmq)", "[matvec](kernels/matmul.md#mmq)"),
+     ("kernels/matmul.md", "[ops](../../../../../docs/ops.md)", "[ops](../ops.md)"),
+     ("kernels/launch.md", "[kernels](../compile/README.md#on-disk)", "[kernels](compile.md#on-disk)"),
+     ("decisions/1.md", "[log](../log.md)", "[log](../log.md)")],
+)
+def test_links_to_guides(tools, page: str, text: str, expected: str) -> None:
+    shown = SimpleNamespace(file=SimpleNamespace(src_uri=page))
+    assert tools.replaced(text, page=shown, config=SimpleNamespace(repo_url="")) == expected

@@ -17,7 +17,14 @@ from octavo.formats.activation import ACTIVATIONS
 from octavo.runtime import Model
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDES = sorted((ROOT / "src").rglob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *GUIDES]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 OF_THE_READER = re.compile(r"[\"'][^\"'\n]*\.(?:gguf|txt|raw|html|safetensors)[\"']|gpu|https?://|/path/|Qwen/|folder")
 """What a snippet names that is not there: a file, a GPU, a network."""
@@ -98,7 +105,7 @@ def definitions(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_names_of_files_are_defined_there(page: Path) -> None:
     """`file.py`: `a`, `b` says that the file with this end of a path, of which there is one, defines both."""
     text = page.read_text("utf-8")
@@ -147,7 +154,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=name_of)
 def test_links_lead_to_a_page_and_a_heading(page: Path) -> None:
     lost = []
     for path, anchor in LINK.findall("\n".join(prose(page))):

@@ -75,8 +75,9 @@ A code means nothing without its scale. In one block both come with the same lin
 to back as one stream, and a file can be cut between any two blocks. The same holds for blocks of activations (Q8_1,
 and [MMQ's](#mmqs-blocks) 144 bytes): whoever copies a block to shared memory has all that a product needs of it. The
 price is alignment: blocks of 18 or 34 bytes put codes at odd places, where loads of 16 bytes can't be used. So
-kernels here read layouts of their own, which weights are packed into ([CPU](cpu.md), [GPU](gpu.md#planes)), and on a
-GPU activations are planes of codes, scales and sums from the start.
+kernels here read layouts of their own, which weights are packed into
+([CPU](cpu.md), [GPU](../src/octavo/backends/gpu/weights/README.md#planes)), and on a GPU activations are planes of
+codes, scales and sums from the start.
 
 ### Does a GGUF always hold scales?
 
@@ -95,8 +96,8 @@ come once a group:
 
 CPU kernels and those of a GPU for few tokens compute that, by instructions which multiply int8 (`dp4a`, `mma.sync`,
 VNNI). Values are made where it is faster or asked for: on a GPU with many tokens, where codes become float16 in
-registers and tensor cores multiply these ([Products](gpu.md#products)), and in `octavo.ops.matmul`, which leaves
-activations floats, on a GPU or with more than 64 tokens.
+registers and tensor cores multiply these ([products](../src/octavo/backends/gpu/matmul/README.md)), and in
+`octavo.ops.matmul`, which leaves activations floats, on a GPU or with more than 64 tokens.
 
 ### How codes of less than a byte lie in bytes
 
