@@ -22,7 +22,7 @@ from octavo.backends.gpu.attention import (
     prefill_8bit_kernel,
     prefill_hopper_kernel,
 )
-from octavo.backends.gpu.attention.arguments import PagedCache, PartialAttention
+from octavo.backends.gpu.attention.arguments import CountedAttention, PagedCache
 from octavo.backends.gpu.attention.decode_mma_kernel import decode_mma_kernel
 from octavo.backends.gpu.attention.decode_mma_launch import DecodeShape
 from octavo.backends.gpu.attention.prefill_hopper_launch import (
@@ -295,7 +295,7 @@ def _decode(cache: str, sequences: int, target: str) -> Case:
         scales=scales,
         converts=target != "sm_80",
     )
-    shares = PartialAttention("*fp32", "*fp32", "*fp32", "*i32") if splits > 1 else None
+    shares = CountedAttention("*fp32", "*fp32", "*fp32", "*i32") if splits > 1 else None
     quantized = Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32") if sequences == 1 else None
     row = Matrix("*fp32", "i32")
     types = {

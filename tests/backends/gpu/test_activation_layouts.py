@@ -117,7 +117,7 @@ def test_attention_of_many_single_tokens_in_order() -> None:
     floats = torch.full((tokens, 128), torch.nan, device=device)
     nbytes = activation_bytes(tokens, 128, "sm_90")
     out = Activation(torch.zeros(nbytes, dtype=torch.uint8, device=device), tokens, 128, both=True)
-    narrow = replace(c, read_layouts=frozenset({"ordered"}))
+    narrow = replace(c, wanted=frozenset({"ordered"}))
     assert quantizes(narrow, q, pages, out)
     assert not quantizes(c, q, pages, out)
     for context, place in ((c, floats), (narrow, out)):
