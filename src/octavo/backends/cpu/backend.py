@@ -124,9 +124,9 @@ class CpuBackend(HostMemory):
     def view(self, memory: U8, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
         raw = memory[offset : offset + self.nbytes(shape, dtype)]
         if dtype in INT8_KINDS:
-            from octavo.backends.cpu.matmul.w8a8.activations import TokenCodes
+            from octavo.backends.cpu.matmul.w8a8.activations import Int8Tokens
 
-            return TokenCodes(raw, *shape)
+            return Int8Tokens(raw, *shape)
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType, static: F32 | None = None) -> AnyArray:

@@ -16,7 +16,7 @@ from octavo.backends.cpu.matmul.launch import product
 from octavo.backends.cpu.matmul.w8a8.row_scaled import sums_in_memory
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.pointwise import routing_kernel as routing
-from octavo.backends.cpu.weights.pack import FloatWeight, QuantWeight
+from octavo.backends.cpu.weights.pack import TiledFloatWeight, TiledWeight
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.jit.program import KernelCall
@@ -49,9 +49,9 @@ def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMe
 @binds("get_rows")
 def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     table, ids = inputs
-    if isinstance(table, QuantWeight):
+    if isinstance(table, TiledWeight):
         kernel = rows.get_rows_kernel(table.layout)
-    elif isinstance(table, FloatWeight):
+    elif isinstance(table, TiledFloatWeight):
         kernel = float_mul_mat.float_get_rows_kernel(table.kind, table.group)
     else:
         return [copy_rows(out, table, ids)]

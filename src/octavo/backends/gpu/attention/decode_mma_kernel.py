@@ -458,7 +458,7 @@ def decode_mma_kernel(
     q is float32 [sequences, heads * dim], cache a PagedCache, shape a DecodeShape. The result, with `sinks`, float32
     [heads] or None, in its totals, is float32 in `out`, or in `quantized` and `ordered` as `combine` says; the others
     are None.
-    Where programs split_at a head, partial is a PartialAttention. Blocks that earlier steps have written are
+    Where programs split_at a head, partial is a CountedAttention. Blocks that earlier steps have written are
     asked for before an earlier kernel's results are waited for.
     """
     if PDL:

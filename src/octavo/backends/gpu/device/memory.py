@@ -61,8 +61,8 @@ def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
         return False
     layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
     if experts:
-        return dispatch.mixed_experts(layout, n, rows / experts[0], arch) is not None
-    return dispatch.mixed_gemm(layout, n, padded(k), min(rows, 1024), arch) is not None
+        return dispatch.w4a16_experts(layout, n, rows / experts[0], arch) is not None
+    return dispatch.w4a16(layout, n, padded(k), min(rows, 1024), arch) is not None
 
 
 def _sorted_rows(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:

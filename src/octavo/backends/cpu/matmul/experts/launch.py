@@ -22,7 +22,7 @@ from octavo.backends.cpu.launch.views import reshaped
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.experts import kernel as experts
 from octavo.backends.cpu.matmul.tasks import PRODUCT
-from octavo.backends.cpu.weights.pack import QuantWeight
+from octavo.backends.cpu.weights.pack import TiledWeight
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.jit.program import KernelCall
@@ -41,7 +41,7 @@ def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared:
 def _one_by_one(weight: Weight, x: AnyArray, ids: AnyArray, sharing: int, out: AnyArray) -> list[KernelCall]:
     """A product for each (token, expert) pair; activations are quantized before, one row at a time."""
     calls, source, of_token = [], x, stride(x)
-    if isinstance(weight, QuantWeight):
+    if isinstance(weight, TiledWeight):
         of_token = x_stride(weight)
         source = np.empty(len(x) * of_token, np.uint8)
         calls.append(quantize_rows(x, source, 1))
@@ -111,7 +111,7 @@ class _Sorted:
 
     def _rows(self, starts: AnyArray, sources: AnyArray, calls: list[KernelCall]) -> AnyArray:
         """Rows of x in the order of `sources`, as the product wants them: codes or floats."""
-        weight, quantized = self._weight, isinstance(self._weight, QuantWeight)
+        weight, quantized = self._weight, isinstance(self._weight, TiledWeight)
         rows = self._shared.memory("rows", (len(sources), weight.k), np.float32)
         codes = self._shared.memory("codes", (len(sources) * x_stride(weight),), np.uint8) if quantized else rows
         if not self._shared.holds(rows, self._x_node, self._ids_node, quantized):
