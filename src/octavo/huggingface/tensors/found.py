@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from octavo.huggingface.tensors.heads import is_no_part, is_of_heads
 from octavo.io.gguf import LazyTensor
@@ -32,7 +31,7 @@ class Found:
 
 
 def find(
-    tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], modules: Mapping[str, str],
+    tensors: Mapping[str, LazyTensor], architecture: Architecture, modules: Mapping[str, str],
     outer: Mapping[str, str],
 ) -> Found:
     """A checkpoint's tensors, by its own names, where `modules` of layers and `outer` say that they belong."""

@@ -1,27 +1,13 @@
 """EXAONE 3 and 3.5: Llama by other names, rope on halves of a head in files too."""
 
-from __future__ import annotations
-
 from octavo.models.dense import llama
 from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, rotary_keys
-from octavo.models.shared.hparams import HyperparamReader, Hyperparams, read_shared
-
-
-def hparams(r: HyperparamReader) -> Hyperparams:
-    return read_shared(r, has_experts=False)
-
-
-def config_keys(config: Config) -> Keys:
-    return rotary_keys(config, default=1.0)
-
 
 ARCH = Architecture(
     name="exaone",
-    hparams=hparams,
-    tensors=llama.tensors,
-    build=llama.build,
-    classes={"ExaoneForCausalLM": config_keys},
+    network=llama.NETWORK,
+    classes={"ExaoneForCausalLM": lambda config: {}},
+    rotary_part=1.0,
     base="transformer.",
     layer="h",
     names={
@@ -36,5 +22,4 @@ ARCH = Architecture(
         "num_layers": "num_hidden_layers", "activation_function": "hidden_act", "layer_norm_epsilon": "rms_norm_eps",
     },
     ropes=("default", "linear", "yarn", "llama3"),
-    writable=False,
 )

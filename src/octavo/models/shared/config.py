@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, NamedTuple
 
-from octavo.errors import ModelError, shown
-from octavo.models.shared.hparams import LAYER_NORM_EPS, LIMITS, NEXTN, RMS_EPS, Hyperparams
+from octavo.errors import ModelError
+from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, NEXTN, WINDOW, Reader, brief
 
 Keys = dict[str, Any]
 """Fields under a GGUF file's `<arch>.`, and their values."""
@@ -97,8 +97,8 @@ def unread_inside(value: Any) -> Iterator[Unread]:
             yield from each.unread()
 
 
-class Config:
-    """The values of config.json; each error names the file, the key and what is allowed.
+class Config(Reader):
+    """The values of config.json, where null is as good as absent.
 
     read  the keys that were asked for so far, of this and of what was made of it by `replaced`
     """
@@ -123,30 +123,17 @@ class Config:
     def error(self, key: str, problem: str, allowed: str | None = None) -> ModelError:
         return ModelError(problem, file=self.file, field=key, allowed=allowed)
 
-    def size(self, key: str, limit: int, default: int | None = None) -> int:
-        """An integer from 1 to `limit`; null is as good as absent."""
-        value = self.values.get(key)
-        if value is None:
-            value = default
-        if type(value) is not int or not 1 <= value <= limit:
-            raise self.error(key, "is missing" if value is None else f"is {brief(value)}", f"1 to {limit}")
-        return value
-
-    def count(self, key: str, limit: int) -> int:
-        """An integer from 0 to `limit`; null and absent are 0."""
-        return self.size(key, limit) if self.values.get(key) not in (None, 0) else 0
+    def count(self, key: str, limit: int, default: int = 0) -> int:
+        """An integer from 0 to `limit`; null is 0."""
+        return self.size(key, limit) if self.values.get(key, default) not in (None, 0) else 0
 
     def only(self, usual: Mapping[str, object]) -> None:
         """Raise ModelError for a key with another value than the usual one, which null and absent are."""
         for key, value in usual.items():
-            if (found := self.values.get(key)) not in (None, value):
-                raise self.error(key, f"is {brief(found)}", str(value).lower())
-
-    def only_flags(self, usual: Mapping[str, bool]) -> None:
-        """Raise ModelError for a flag that is not as usual."""
-        for key, value in usual.items():
-            if self.flag(key, value) != value:
-                raise self.error(key, f"is {str(not value).lower()}", str(value).lower())
+            found = self.flag(key, value) if isinstance(value, bool) else self.values.get(key)
+            if found not in (None, value):
+                said = str(found).lower() if isinstance(value, bool) else brief(found)
+                raise self.error(key, f"is {said}", "null" if value is None else str(value).lower())
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.values.get(key)
@@ -159,36 +146,33 @@ class Config:
     def real(self, key: str, default: float | None = None, *, of: Mapping[str, Any] | None = None) -> float:
         """A finite number over 0, of the config or of a part of it."""
         value = (self.values if of is None else of).get(key)
-        if value is None:
-            value = default
+        value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-            raise self.error(key, "is missing" if value is None else f"is {brief(value)}", "a number over 0")
+            raise self.error(key, self._problem(value), "a number over 0")
         return float(value)
 
+    def _value(self, key: str, kind: type, needed: bool) -> Any:
+        return self.values.get(key)
 
-def brief(value: object) -> str:
-    return shown(str(value))
+    def _problem(self, value: Any) -> str:
+        return "is missing" if value is None else f"is {brief(value)}"
 
 
 def window_keys(config: Config, default: int) -> Keys:
     """The sliding window, `default` tokens where config.json does not say; nothing where it is null or 0."""
     if config.values.get("sliding_window", default) in (None, 0):
         return {}
-    return {"attention.sliding_window": config.size("sliding_window", LIMITS["attention.sliding_window"], default)}
+    return {WINDOW: config.size("sliding_window", LIMITS[WINDOW], default)}
 
 
-def expert_keys(config: Config, *names: str) -> Keys:
-    """How many experts there are, by the first of `names` that config.json has, and how many a token uses."""
+def expert_keys(config: Config, *names: str, width: str = "") -> Keys:
+    """How many experts there are, by the first of `names` that config.json has, and how many a token uses; how wide
+    they are, where it has a key for that.
+    """
     name = next((n for n in names if config.values.get(n) is not None), names[0])
     experts = config.size(name, LIMITS["expert_count"])
-    return {"expert_count": experts, "expert_used_count": config.size("num_experts_per_tok", experts)}
-
-
-def expert_words(hp: Hyperparams, name: str) -> Mapping[str, Any]:
-    """The inverse of `expert_keys`, and how wide a feed-forward is where none but experts' is there."""
-    return {
-        name: hp.n_expert, "num_experts_per_tok": hp.n_expert_used, "intermediate_size": hp.n_ff or hp.n_ff_expert
-    }
+    keys = {"expert_count": experts, "expert_used_count": config.size("num_experts_per_tok", experts)}
+    return keys | ({EXPERT_WIDTH: config.size(width, LIMITS[EXPERT_WIDTH])} if width else {})
 
 
 def nextn_keys(config: Config) -> Keys:
@@ -199,9 +183,10 @@ def nextn_keys(config: Config) -> Keys:
     return {"block_count": n + guessing, NEXTN: guessing} if guessing else {}
 
 
-def layer_norm_keys(config: Config, word: str) -> Keys:
-    """What layer norms add to the variance, by its word in config.json."""
-    return {RMS_EPS: None, LAYER_NORM_EPS: config.real(word, 1e-5)}
+def head_keys(config: Config, default: int) -> Keys:
+    """How long heads are, `default` where config.json does not say, all of whose values rope is applied to."""
+    head = config.size("head_dim", LIMITS["attention.key_length"], default)
+    return dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), head)
 
 
 def rotary_keys(config: Config, default: float) -> Keys:

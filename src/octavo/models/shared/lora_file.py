@@ -12,8 +12,8 @@ import math
 from octavo.errors import ModelError, shown
 from octavo.graph.low_rank import EMBEDDING, OF_A, OF_B
 from octavo.io.gguf import GGUFFile, LazyTensor
+from octavo.models.shared.conversion import columns_as_rows, of_values
 from octavo.models.shared.lora import Adapter, Factored
-from octavo.models.shared.remaking import columns_as_rows, in_f32
 
 ADAPTER = "adapter"
 """What `general.type` is."""
@@ -70,7 +70,7 @@ def _names(file: GGUFFile) -> list[str]:
 def _part(file: GGUFFile, name: str, alpha: float) -> Factored:
     a, b = (_lazy(file, name + end) for end in (OF_A, OF_B))
     if name.endswith(EMBEDDING):
-        a, b = columns_as_rows(in_f32(b)) if len(b.shape) == 2 else b, a
+        a, b = columns_as_rows(of_values(b)) if len(b.shape) == 2 else b, a
     if not 2 <= len(a.shape) == len(b.shape) <= 3 or a.shape[:-1] != (*b.shape[:-2], b.shape[-1]):
         problem, allowed = f"has factors {list(a.shape)} and {list(b.shape)}", "[r, K] and [N, r], or those of experts"
         raise _fault(file, f"tensor {shown(name)}", problem, allowed)

@@ -21,13 +21,13 @@ ATTENTION = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
 }
-BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+POST_NORMS = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 """Norms of what attention and feed-forward add."""
 QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 FFN = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 LLAMA = NORMS | ATTENTION | FFN
-POST_NORMS = {"input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm"} | BEHIND
-"""Norms of layers that have some behind attention and feed-forward too."""
+SANDWICH_NORMS = {"input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm"} | POST_NORMS
+"""Norms before and behind attention and feed-forward."""
 
 
 def moe(module: str, gate: str, up: str, down: str) -> dict[str, str]:

@@ -14,7 +14,7 @@ from octavo.errors import ModelError
 from octavo.formats import DeferredQTensor, QTensor, by_name, dequantize, quantize_reference
 from octavo.io.gguf import GGUFFile, PlainMetadata, TensorInfo
 from octavo.io.gguf.metadata import Metadata
-from octavo.models.shared.hparams import LIMITS
+from octavo.models.shared.reader import LIMITS
 
 PART = ".attn_kv_b.weight"
 FLOATS = ("F32", "BF16")
