@@ -16,7 +16,7 @@ from octavo.models import dense, read_model
 from octavo.models.shared import registry
 from octavo.runtime.engine.engine import Engine, EngineConfig
 
-TOY = '''"""Toy: norms before and behind, q and k normed, gated attention without rope, GeGLU, and logits that are capped."""
+TOY = '''"""Toy: norms before and behind, q and k normed, gated attention without rope, GeGLU, capped logits."""
 
 from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture
