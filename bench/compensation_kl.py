@@ -5,7 +5,7 @@
 
 A model in other orders of its channels, which change nothing but which weights share a block, is quantized by the plain
 encoders, by those with an importance matrix, and by methods that compensate, with the types of the second (Q4_0: of the
-first; with a size: the cheapest of those that errors can be made up for in). Importance and Hessians are of one text,
+first; with a size: the cheapest type whose errors can be compensated). Importance and Hessians are of one text,
 questions that the model was trained on, and divergence is of others (`texts.py`). What does not depend on the order is
 worked out once: the original's logits, and what errors cost in each tensor (`--target-bpw`).
 
@@ -155,7 +155,7 @@ def measure(setting: Setting, task: tuple[str, str, int]) -> Found:
 
 
 def to_size(source: Path, bits: float, costs: Mapping[str, float], out: Path, **how: Any) -> Report:
-    """Of so many bits a weight, with the types that cost least."""
+    """Of a given number of bits a weight, with the types that cost least."""
     return quantize_to_size(source, out, Target(bits), slopes=lambda *_: costs, **how).report
 
 

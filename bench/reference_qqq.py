@@ -47,7 +47,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers import quantize_checkpoint
 from octavo.quantizers.fold import rotate
-from octavo.quantizers.job.prepared import MadeWeight, Outline, Prepared
+from octavo.quantizers.job.prepared import MadeWeight, Prepared
 from octavo.runtime import resolve
 from scheme_methods import write_order
 from texts import calibration
@@ -92,11 +92,8 @@ class Authors:
         assert coded.keys() == {*names.values()}
         return Prepared(turned, {name: MadeWeight(tuple(all_), 0.0, 0.0, AUTHORS) for name, all_ in coded.items()})
 
-    def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> Outline:
-        raise NotImplementedError("nothing is said beforehand")
-
-    def finish(self, dst: str, work: str, scheme: str) -> bool:
-        return False
+    def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> GGUFFile:
+        return file
 
     @torch.no_grad()
     def _experts_apart(self, model: Any) -> Any:

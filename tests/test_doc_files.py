@@ -19,7 +19,7 @@ from tests.models.embedding_checkpoints import KINDS, save
 from tests.test_docs import BLOCK, OF_THE_READER, PAGES, ROOT
 
 DOCS = ROOT / "docs"
-FEW = ("--samples", "2", "-c", "64", "--hessians")
+FEW = ("--samples", "2", "-c", "64")
 
 MODELS = ("model-f16.gguf", "f16.gguf", "model.gguf")
 TEXTS = ("text.txt", "wiki.test.raw", "notes.txt")

@@ -85,6 +85,8 @@ GRAPHS = {
     "causal_conv": conv, "gated_delta_rule": delta, "gated_delta_rule_by_row": delta_by_row, "selective_scan": scan,
     "channel_scan": of_channels, "token_shift": shifted, "wkv7": mixing, "wkv6": mixing_of_6,
 }
+WITH_KERNELS = tuple(op for op in GRAPHS if op != "wkv6")
+"""Those that not only the reference backend has."""
 
 
 class Steps:

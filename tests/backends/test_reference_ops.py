@@ -183,7 +183,7 @@ def test_layer_norm(tokens: int) -> None:
 def test_scale_by_position(tokens: int) -> None:
     x, positions = uniform(tokens, 3, 5), np.arange(tokens, dtype=np.int32) * 7
     scales = [1 + 0.3 * math.log(1 + (p + 1) // 8) for p in positions.tolist()]
-    got = ops.scale_by_position(x, positions, length=8, factor=0.3, offset=1)
+    got = ops.scale_by_position(x, positions[:, None, None], length=8, factor=0.3, offset=1)
     assert error(got, x.astype(np.float64) * np.array(scales)[:, None, None]) < NMSE
 
 

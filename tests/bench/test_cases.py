@@ -19,9 +19,10 @@ from octavo.graph.ops import OPS
 QUANTIZES = CpuBackend.quantizes | GpuBackend.quantizes
 NO_CASE = {
     "copy", "reshape", "columns", "after", "set_rows", "quantize", "top_candidates", "draw", "log_sum_exp", "adjust",
-    "mask",
+    "mask", "floor_divide", "wkv6",
 }
-"""Ops that are views, that move data only, that other ops' cases need, or that choices of tokens need."""
+"""Ops that are views, that move data only, that other ops' cases need, that choices of tokens need, or that only the
+reference backend has."""
 
 
 def case(name: str) -> OpCase:

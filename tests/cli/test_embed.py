@@ -77,7 +77,7 @@ def test_what_is_refused(embed: Run, octavo: Run, bert: str) -> None:
     said = octavo("embed", "demo", "a", "--device", "reference").error()
     assert said.endswith("one of a text (needed: --pooling, or pooling=: mean, cls or last)")
     said = octavo("rank", "demo", "a", "b", "--device", "reference").error()
-    assert said.endswith("demo.gguf: is no reranker: it has no tensor cls.output.weight")
+    assert said.endswith("demo.gguf: is not a reranker: it has no tensor cls.output.weight")
     assert "gives no logits" in octavo("profile", bert, "--device", "reference").error()
 
 

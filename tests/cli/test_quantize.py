@@ -132,7 +132,7 @@ def test_a_preset_that_saves_nothing(octavo: Run, src: str, dst: str, tmp_path: 
     octavo("quantize", src, dst, "Q4_0", "--pure")
     got = octavo("quantize", dst, str(tmp_path / "again.gguf"), "Q5_K_M", "--allow-requantize")
     assert got.status == 0
-    assert f"that is no smaller than {dst}: the preset saves nothing here" in got.err
+    assert f"that is not smaller than {dst}: the preset saves nothing here" in got.err
     assert "saves nothing" not in octavo("quantize", src, dst, "Q4_0").err
 
 
@@ -142,9 +142,9 @@ def test_a_preset_that_saves_nothing(octavo: Run, src: str, dst: str, tmp_path: 
     (["Q2_0"], "preset 'Q2_0' can be read, but there is no encoder for it (allowed"),
     (["Q4_K_M", "--tensor-type", "attn_v"], "--tensor-type is 'attn_v' (allowed: REGEX=TYPE"),
     (["Q4_K_M", "--tensor-type", "=Q4_K"], "--tensor-type is '=Q4_K'"),
-    (["Q4_K_M", "--tensor-type", "a(=Q4_K"], "'a(' is no regular expression"),
-    (["Q4_K_M", "--tensor-type", "a{99999999999}=Q4_K"], "no regular expression: the repetition number is too large"),
-    (["Q4_K_M", "--tensor-type", f"{'(' * 3000}{')' * 3000}=Q4_K"], "no regular expression: groups are nested too"),
+    (["Q4_K_M", "--tensor-type", "a(=Q4_K"], "'a(' is not a regular expression"),
+    (["Q4_K_M", "--tensor-type", "a{99999999999}=Q4_K"], "a regular expression: the repetition number is too large"),
+    (["Q4_K_M", "--tensor-type", f"{'(' * 3000}{')' * 3000}=Q4_K"], "not a regular expression: groups are nested too"),
     (["Q4_K_M", "--output-tensor-type", "Q4"], "'Q4' (allowed: F32"),
     (["Q4_K_M", "--imatrix", "/nowhere/i.gguf"], "/nowhere/i.gguf"),
     (["Q2_K_S"], "importance"),

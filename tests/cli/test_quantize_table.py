@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -57,13 +56,6 @@ def test_weighted_errors_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     found = lines(Report("a", "b", "Q4_K_M", False, rows=[replace(ROW, weighted=True)]), capsys)
     assert found[1].endswith("2.000%*")
     assert found[2] == "* weighted by importance"
-
-
-def test_what_a_run_would_take(capsys: pytest.CaptureFixture[str]) -> None:
-    needs: dict[str, Any] = {"memory": 3_000_000, "disk": 2_000, "seconds": 1234.0}
-    *_, takes, last = lines(Report("a", "b", "Q4_K_M", True, rows=[replace(ROW, error=None)], **needs), capsys)
-    assert takes == "the method takes 3.0 MB of memory, 2.0 kB of disk, about 1,234 s"
-    assert last.startswith("b would be Q4_K_M: ")
 
 
 def test_types_of_a_checkpoint_and_how_many_are_exact(capsys: pytest.CaptureFixture[str]) -> None:

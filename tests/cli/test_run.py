@@ -90,7 +90,7 @@ def test_cuda_is_the_gpu(octavo: Run, alphabet: str) -> None:
 
 
 def test_think_needs_a_template_that_has_it(octavo: Run, alphabet: str) -> None:
-    said = "is no choice here: the model's chat template has no enable_thinking"
+    said = "can't be set: the model's chat template has no enable_thinking"
     assert octavo("run", alphabet, "hi", "--no-think").error() == f"octavo: error: --no-think {said}"
     assert "--think needs a chat template" in octavo("run", alphabet, "hi", "--think", "--raw").error()
 
@@ -105,7 +105,7 @@ def test_templates_by_name(octavo: Run, tmp_path: Path) -> None:
 
 
 def test_raw_prompts_need_no_template(octavo: Run, tmp_path: Path) -> None:
-    """One that can't be read is no matter then, nor is the thinking that one tells of."""
+    """One that can't be read does not matter then, nor is the thinking that one tells of."""
     broken, thinks = (
         tiny.write(tmp_path / name, weights=tiny.alphabet(), keys={"tokenizer.chat_template": template})
         for name, template in (("broken", "{{ x"), ("thinks", "{{ messages[0].content }}<</think>"))

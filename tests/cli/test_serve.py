@@ -88,7 +88,7 @@ def test_what_the_engine_refuses(octavo: Run, arguments: tuple[str, ...], told: 
         (["--top-k", "-2"], "--top-k is -2 (allowed: -1 or more)"),
         (["--seed", "-2"], "--seed is -2 (allowed: -1 to "),
         (["--predict", "0"], "is 0 (allowed: 1 or more, -1)"),
-        (["--chat-template-kwargs", "{"], "--chat-template-kwargs is no JSON"),
+        (["--chat-template-kwargs", "{"], "--chat-template-kwargs is not valid JSON"),
         (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs is [1] (allowed: an object"),
         (["--chat-template-kwargs", '{"a": 1, "a": 2}'], "a key is there twice"),
         (["--chat-template-kwargs", '{"tools": []}'], "--chat-template-kwargs has 'tools', which is set here"),

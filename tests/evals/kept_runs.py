@@ -35,7 +35,6 @@ def start(request: pytest.FixtureRequest, text: str, tmp_path: Path, monkeypatch
         return quantize_checkpoint(src, out, "w4a16-g128", method=method, threads=1)
 
     def of_gguf(src: str, resume: bool = False, progress: Any = None) -> object:
-        monkeypatch.setattr("octavo.evals.compensation.LARGE", 0)
         method = Compensation(text, resume=resume, progress=progress, work=f"{out}.work", **OPTIONS)
         return quantize_file(src, out, "Q4_K_S", method=method, threads=1)
 

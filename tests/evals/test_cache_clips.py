@@ -81,7 +81,7 @@ def test_results_of_attention_err_less() -> None:
     q = rng.standard_normal((200, HEADS, DIM)).astype(np.float32)
     k = rng.standard_normal((200, KV_HEADS, DIM)).astype(np.float32)
     v = rng.standard_t(6, (200, KV_HEADS, DIM)).astype(np.float32)
-    attrs, clips, caches = {"scale": 0.3}, CacheClips(centered=False), dict[str, ChannelStatistics]()
+    attrs, clips, caches = {"scale": 0.3}, CacheClips(), dict[str, ChannelStatistics]()
     for name, x in (("cache_k", k), ("cache_v", v)):
         caches[name] = ChannelStatistics(KV_HEADS, DIM, name)
         caches[name].add(x)

@@ -1,4 +1,4 @@
-"""Static scales and centers of the KV cache, measured and written into a model's file."""
+"""Static scales of the KV cache, measured and written into a model's file."""
 
 from __future__ import annotations
 
@@ -44,12 +44,8 @@ def test_no_key_that_was_measured_is_cut_off(spec: ModelSpec, tmp_path: Path) ->
             np.testing.assert_array_equal(written.file.metadata[key], spec.file.metadata[key])
         for name in spec.file.tensors:
             np.testing.assert_array_equal(file.tensor(name).data, spec.file.tensor(name).data)
-    keys, values = found[1, "k"], found[1, "v"]
-    assert keys.center is not None
-    assert values.center is None
-    np.testing.assert_allclose(keys.scale * 127, np.abs(KEYS - keys.center).max(axis=(0, 2)), rtol=1e-6)
-    np.testing.assert_allclose(values.scale * 127, np.abs(KEYS).max(axis=(0, 2)), rtol=1e-6)
-    assert (keys.scale < 0.5 * values.scale).all()
+    for scales in (found[1, "k"], found[1, "v"]):
+        np.testing.assert_allclose(scales * 127, np.abs(KEYS).max(axis=(0, 2)), rtol=1e-6)
 
 
 def test_written_again_they_are_replaced(spec: ModelSpec, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import pytest
 from octavo.errors import FileError, UsageError
 from octavo.evals import compensation, demo_text, divergence
 from octavo.evals.compensation import Compensation
-from octavo.evals.layerwise import memory
 from octavo.evals.subject import open_subject
 from octavo.formats import dequantize
 from octavo.io.gguf import GGUFFile
@@ -133,24 +132,11 @@ def test_what_does_not_go_together_is_refused(text: str, tmp_path: Path) -> None
     assert not dst.exists()
 
 
-@pytest.mark.usefixtures("whole", "in_files")
-def test_nothing_is_run_where_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "own", lambda: 0)  # of this process, which grows as well
+@pytest.mark.usefixtures("whole")
+def test_nothing_is_run_where_nothing_is_written(tmp_path: Path) -> None:
     src = tiny.write(tmp_path / "src.gguf")
     report = quantize(src, tmp_path / "made.gguf", method=method("/no/such/text"), dry_run=True)
     assert all(row.error is None for row in report.rows)
-    made = sum(row.nbytes for row in report.rows if row.type != row.source_type)
-    assert (report.memory or 0) > made
-    assert (report.disk, (report.seconds or 0) > 0) == (0, True)
-    more = quantize(
-        src, tmp_path / "made.gguf", method=method("/no/such/text", samples=64, kind="qronos"), dry_run=True
-    )
-    assert (more.memory or 0) > report.memory
-    kept = {"work": str(tmp_path / "work"), "resume": True}
-    on_disk = quantize(src, tmp_path / "made.gguf", method=method("/no/such/text", **kept), dry_run=True)
-    assert (on_disk.disk or 0) > made
-    values = on_disk.disk - made  # that are kept of all samples
-    assert values <= report.memory - on_disk.memory < 1.2 * values
     assert [path.name for path in tmp_path.iterdir()] == ["src.gguf"]
 
 

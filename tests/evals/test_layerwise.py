@@ -167,12 +167,15 @@ class KilledError(Exception):
 def test_a_killed_run_goes_on_at_its_stage(
     dense: str, tmp_path: Path, original: bool, files: bool, request: pytest.FixtureRequest
 ) -> None:
-    """With values in files, and with those of a small model in memory: then stages are run again with what was made."""
+    """Stages that were done are run again with what was made; values in files, and in memory."""
     if files:
         request.getfixturevalue("in_files")
     want = logits(layerwise(dense, original=original), halved)
     folder, starts, found = str(tmp_path / "work"), [], None
-    made = None if files else lambda name: tiny.tensors()[name] / 2 if name.startswith("blk.") else None
+
+    def made(name: str) -> Any:
+        return tiny.tensors()[name] / 2 if name.startswith("blk.") else None
+
     while found is None:
         journal = Journal(folder, "run", resume=bool(starts))
         run = layerwise(dense, original=original, journal=journal, made=made)
@@ -205,12 +208,9 @@ def test_a_journal_of_another_run_is_refused(dense: str, tmp_path: Path) -> None
     journal.close(remove=False)
     with pytest.raises(UsageError, match=r"another model, text .* or option"):
         Journal(folder, "two", resume=True)
-    for kept in Path(folder).glob("changed-*.bin"):
-        kept.write_bytes(b"")
-    journal = Journal(folder, "one", resume=True)
-    with pytest.raises(FileError, match="has 0 bytes"):
-        layerwise(dense, journal=journal)
-    journal.close(remove=False)
+    assert any(Path(folder).glob("changed-*.bin"))
+    Journal(folder, "one", resume=True).close(remove=False)
+    assert not any(Path(folder).glob("changed-*.bin"))
     (Path(folder) / "state.json").write_text("{")
     with pytest.raises(FileError, match="not the state of a run"):
         Journal(folder, "one", resume=True)

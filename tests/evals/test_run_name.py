@@ -10,23 +10,21 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.errors import FileError, UsageError
+from octavo.errors import UsageError
 from octavo.evals import calibrate, collect_imatrix
 from octavo.evals.layerwise import Samples
 from octavo.evals.layerwise.values import PARTS, differing
 from octavo.evals.run_name import run_name
-from octavo.evals.schemes import SchemeMethod
 from octavo.huggingface import open_model_file
-from octavo.quantizers import quantize_checkpoint
 from octavo.quantizers.calibration.statistics import Statistics
 from octavo.quantizers.imatrix import Imatrix
 from octavo.runtime import EngineConfig, open_model
 from octavo.runtime.lora import Lora, chosen, located
 from tests.convert.folders import edit, save
 from tests.evals.conftest import Open
-from tests.evals.kept_runs import OPTIONS, Start, start
+from tests.evals.kept_runs import Start, start
 from tests.evals.test_collect import CONTEXT, TINY_TOKENS
-from tests.evals.test_stopped import killed_at_the_end, stop
+from tests.evals.test_stopped import stop
 from tests.models.adapters import factors, write_lora_gguf
 from tests.models.checkpoints import CASES
 from tests.runtime import tiny
@@ -161,34 +159,6 @@ def test_a_run_that_was_stopped_is_not_gone_on_with_over_another_model(start: St
     tiny.write(path)
     start(src, resume=True)
     assert not (tmp_path / "out.work").exists()
-
-
-def test_a_checkpoint_of_another_model_is_not_what_was_to_be_written(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run was killed when all was written; the same command over another model has done nothing yet."""
-    tiny.widen(monkeypatch)
-    path, out = tmp_path / "src.gguf", tmp_path / "out"
-    method = SchemeMethod(text, resume=True, **OPTIONS)
-    with killed_at_the_end(monkeypatch):
-        quantize_checkpoint(tiny.write(path), out, "w4a16-g128", method=method)
-    with pytest.raises(FileError, match="is a finished checkpoint"):
-        quantize_checkpoint(fine_tuned(path), out, "w4a16-g128", method=method)
-    assert (tmp_path / "out.work/state.json").exists()
-    assert quantize_checkpoint(tiny.write(path), out, "w4a16-g128", method=method).written_before
-
-
-def test_a_checkpoint_of_another_layout_is_not_what_was_to_be_written(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tiny.widen(monkeypatch)
-    src, out = tiny.write(tmp_path / "src.gguf"), tmp_path / "out"
-    method = SchemeMethod(text, resume=True, **OPTIONS)
-    with killed_at_the_end(monkeypatch):
-        quantize_checkpoint(src, out, "w4a16-g128", method=method)
-    with pytest.raises(FileError, match="is a finished checkpoint"):
-        quantize_checkpoint(src, out, "w4a16-g128", method=method, layout="gptq")
-    assert quantize_checkpoint(src, out, "w4a16-g128", method=method).written_before
 
 
 def test_statistics_say_of_which_model_they_are(text: str, tmp_path: Path) -> None:

@@ -263,26 +263,12 @@ def test_a_report_compares_what_there_is_of_a_model(source: str) -> None:
     assert "becomes IQ3_S, in which errors are not made up for" in left_out[0]
 
 
-@pytest.mark.parametrize("files", [False, True])
-def test_a_dry_run_says_what_it_takes_and_writes_nothing(
-    source: str, text: str, tmp_path: Path, files: bool, request: pytest.FixtureRequest
-) -> None:
-    if files:
-        request.getfixturevalue("in_files")
-    found = {}
-    for samples in (2, 8):
-        method = SchemeMethod(text, "qronos", True, samples=samples, context=32, device="reference", threads=1)
-        before = set(tmp_path.iterdir())
-        found[samples] = quantize_checkpoint(source, tmp_path / "made", "w4a8", method=method, dry_run=True)
-        assert set(tmp_path.iterdir()) == before
-    few, many = found[2], found[8]
-    tokens, streams, values = (8 - 2) * 32, 2, 4 * 256
-    disk, memory = (many.disk or 0) - (few.disk or 0), (many.memory or 0) - (few.memory or 0)
-    assert (disk if files else memory) >= tokens * streams * values
-    assert files or disk == 0
-    assert (few.memory or 0) > sum(row.nbytes for row in few.rows if row.type == "INT4")
-    assert (few.seconds or 0) > 0
-    assert all(row.error is None for row in few.rows)
+def test_a_dry_run_writes_nothing(source: str, text: str, tmp_path: Path) -> None:
+    method, before = SchemeMethod(text, "qronos", True, context=32, device="reference"), set(tmp_path.iterdir())
+    found = quantize_checkpoint(source, tmp_path / "made", "w4a8", method=method, dry_run=True)
+    assert set(tmp_path.iterdir()) == before
+    assert all(row.error is None for row in found.rows)
+    assert sum(row.type == "INT4" for row in found.rows) == 14
 
 
 def test_what_does_not_go_together_is_refused(source: str, text: str, tmp_path: Path) -> None:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from octavo.errors import FileError, NonFiniteError, OctavoError, UsageError
-from octavo.evals.schemes import SchemeMethod
-from octavo.quantizers import checkpoint, quantize_checkpoint
+from octavo.errors import FileError, NonFiniteError, OctavoError
+from octavo.quantizers import checkpoint
 from octavo.quantizers.job import write
-from octavo.quantizers.job.report import Report
 from tests.cli.conftest import Run, octavo
-from tests.evals.kept_runs import OPTIONS, WAYS, Start, command, start
+from tests.evals.kept_runs import WAYS, Start, command, start
 from tests.runtime import tiny
 
 __all__ = ["octavo", "start"]
@@ -86,7 +82,7 @@ def test_the_command_says_so(octavo: Run, text: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr("octavo.cli.progress.Bar.show", show)
     tiny.widen(monkeypatch)
     src, out = tiny.write(tmp_path / "src.gguf"), str(tmp_path / "out")
-    done = octavo(*command(way, src, text, out, *(["--resume"] if way == "gguf" else [])))
+    done = octavo(*command(way, src, text, out))
     assert done.status == 130
     assert f"octavo: {NOTE.format(out)}\n" in done.err
 
@@ -95,8 +91,7 @@ def test_the_command_says_so(octavo: Run, text: str, tmp_path: Path, monkeypatch
 def killed_at_the_end(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Runs end as if they were killed between the last thing that they write and the removal of their folder."""
     with monkeypatch.context() as patched:
-        for module in ("octavo.evals.layerwise.values", "octavo.evals.compensation"):
-            patched.setattr(f"{module}.remove_journal", lambda folder: None)
+        patched.setattr("octavo.evals.layerwise.values.remove_journal", lambda folder: None)
         yield
 
 
@@ -107,7 +102,6 @@ def test_a_file_that_was_written_is_written_again(
 ) -> None:
     """After a kill before the folder was removed; with --resume of what is there, and the same in any case."""
     tiny.widen(monkeypatch)
-    monkeypatch.setattr("octavo.evals.compensation.LARGE", 0)
     src, out = tiny.write(tmp_path / "src.gguf"), tmp_path / "out"
     with killed_at_the_end(monkeypatch):
         assert octavo(*command(way, src, text, str(out))).status == 0
@@ -119,70 +113,16 @@ def test_a_file_that_was_written_is_written_again(
 
 
 def test_a_checkpoint_that_was_written(octavo: Run, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command says that all is done; with --resume it removes the folder that the run left, and nothing else."""
+    """The command says that it is finished, and by what."""
     tiny.widen(monkeypatch)
-    src, out, work = tiny.write(tmp_path / "src.gguf"), tmp_path / "out", tmp_path / "out.work"
+    src, out = tiny.write(tmp_path / "src.gguf"), tmp_path / "out"
     given = command("scheme", src, text, f"{out}/")
     with killed_at_the_end(monkeypatch):
         assert octavo(*given).status == 0
-    wanted = {path.name: path.read_bytes() for path in out.iterdir()}
-    again = octavo(*given)
-    assert again.status == 2
-    assert (
-        f"{out}/ is written already, by a run that was killed before it removed {work} (allowed: --resume" in again.err
-    )
-    finished = (
-        f"{out}: is a finished checkpoint: w4a16-g128 by gptq over text.txt (allowed: a folder that is new or empty)"
-    )
-    other = octavo(*command("scheme", src, text, str(out), "--resume", "--rotate"))
-    assert other.status == 2
-    assert finished in other.err
-    assert (work / "state.json").exists()
-    done = octavo(*given, "--resume")
-    assert (done.status, done.out) == (0, f"{out} is written already; {work}, which the run that did left as it was "
-                                          "killed, is removed\n")
-    assert not work.exists()
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == wanted
-    assert finished in octavo(*command("scheme", src, text, str(out), "--resume")).err
+    finished = "is a finished checkpoint: w4a16-g128 by gptq over text.txt (allowed: a folder that is new or empty)"
+    for more in ((), ("--resume",)):
+        again = octavo(*given, *more)
+        assert again.status == 2
+        assert finished in again.err
     (out / "octavo_calibration.json").write_text("{}")
     assert "has files in it" in octavo(*given, "--resume").err
-
-
-def test_a_checkpoint_that_was_written_in_python(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the command has it: done with `resume`, else an error that says that it is."""
-    tiny.widen(monkeypatch)
-    src, out, work = tiny.write(tmp_path / "src.gguf"), tmp_path / "out", tmp_path / "out.work"
-    method = SchemeMethod(text, **OPTIONS)
-
-    def again(resume: bool) -> Report:
-        return quantize_checkpoint(src, out, "w4a16-g128", method=replace(method, resume=resume))
-
-    with killed_at_the_end(monkeypatch):
-        assert not again(False).written_before
-    wanted = {path.name: path.read_bytes() for path in out.iterdir()}
-    with pytest.raises(UsageError, match=r"is written already, .* \(allowed: --resume \(resume=True\)"):
-        again(False)
-    report = again(True)
-    assert (report.written_before, report.nbytes > 0, work.exists()) == (True, True, False)
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == wanted
-    with pytest.raises(FileError, match="is a finished checkpoint: w4a16-g128 by gptq over"):
-        again(True)
-
-
-def test_another_checkpoint_in_the_place_of_a_run_that_was_killed(
-    octavo: Run, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What the run has done stays."""
-    tiny.widen(monkeypatch)
-    src, out, work = tiny.write(tmp_path / "src.gguf"), tmp_path / "out", tmp_path / "out.work"
-    other = tiny.write(tmp_path / "other.gguf", weights=tiny.tensors("qwen3", seed=9))
-    with killed_at_the_end(monkeypatch):
-        assert octavo(*command("scheme", src, text, str(out))).status == 0
-    shutil.rmtree(out)
-    (tmp_path / "moved").mkdir()
-    assert octavo(*command("scheme", other, text, str(tmp_path / "moved"))).status == 0
-    (tmp_path / "moved").rename(out)
-    done = octavo(*command("scheme", src, text, str(out), "--resume"))
-    assert done.status == 2
-    assert "is a finished checkpoint" in done.err
-    assert (work / "state.json").exists()

@@ -66,7 +66,7 @@ def fails(engine: Engine, feeds: list[Feed]) -> None:
 
 
 def close(found: F32, want: F32) -> None:
-    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=5e-5)  # of values up to 5
 
 
 def test_sequences_together_and_in_steps(model: ModelSpec) -> None:

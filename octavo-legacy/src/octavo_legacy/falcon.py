@@ -31,7 +31,7 @@ class FalconDecoder(Decoder):
         return g.add(x, FEED_FORWARD.build(g, hp, b, h, i))
 
 
-FEED_FORWARD = FeedForward(activation=GraphBuilder.gelu_erf, plain=True, bias=None)
+FEED_FORWARD = FeedForward(activation="gelu_erf", plain=True, bias=None)
 
 
 def config_keys(config: Config) -> Keys:

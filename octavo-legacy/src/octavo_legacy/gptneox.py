@@ -32,7 +32,7 @@ class NeoXDecoder(Decoder):
         return g.add(y, FEED_FORWARD.build(g, hp, b, h, i))
 
 
-FEED_FORWARD = FeedForward(activation=GraphBuilder.gelu_erf, plain=True, bias=True)
+FEED_FORWARD = FeedForward(activation="gelu_erf", plain=True, bias=True)
 
 
 def config_keys(config: Config) -> Keys:

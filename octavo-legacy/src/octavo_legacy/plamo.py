@@ -17,7 +17,7 @@ LENGTH = 4096
 
 
 def config_keys(config: Config) -> Keys:
-    """`n_shared_head` heads share one of keys; what config.json says of heads of keys is that of queries."""
+    """Heads that share one of keys; what config.json says of heads of keys is that of queries."""
     heads = config.size("num_attention_heads", LIMITS[HEADS])
     shared = config.size("n_shared_head", heads)
     if heads % shared:

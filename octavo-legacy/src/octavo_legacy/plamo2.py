@@ -127,7 +127,7 @@ def config_keys(config: Config) -> Keys:
 
 
 def _attends(config: Config) -> list[bool]:
-    """Whether each layer has attention: that in the middle of each step, or the last of few."""
+    """Whether each layer has attention: the middle one of each group, or the last of few."""
     n = config.size("num_hidden_layers", LIMITS["block_count"])
     step = config.size("mamba_step", LIMITS["block_count"], 2)
     if step < 2:

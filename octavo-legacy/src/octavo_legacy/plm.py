@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-from octavo.graph.builder import GraphBuilder
 from octavo.models.shared import latent_attention as latent
 from octavo.models.shared import names, unsplit
 from octavo.models.shared.architecture import Architecture, Layout, Sizes
@@ -23,7 +22,7 @@ def complete(r: MetadataReader, hp: Latent) -> Latent:
 ARCH = Architecture(
     name="plm",
     network=Decoder(
-        mixer=latent.LatentAttention(), feed_forward=FeedForward(activation=GraphBuilder.relu_squared, plain=True)
+        mixer=latent.LatentAttention(), feed_forward=FeedForward(activation="relu_squared", plain=True)
     ),
     keys=latent.KEYS,
     sizes=Sizes(kind=Latent, complete=complete, equal_lengths=False),

@@ -41,7 +41,7 @@ class Rwkv6(Hybrid):
     size        numbers of a head
     rank        of what weights of the token before are made of
     decay_rank  of what decays are made of
-    rescale     layers behind each of which, by this step, the residual stream is halved, 0 for none
+    rescale     layers after which, each time, the residual stream is halved, 0 for none
     fused       these weights are one tensor
     """
 

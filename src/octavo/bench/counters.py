@@ -104,7 +104,7 @@ def _number(row: Mapping[str, str], metric: str) -> float:
     try:
         return float(text.replace(",", "")) if text is not None else float("nan")
     except ValueError:
-        raise BackendError(f"ncu: {metric} of {row['Kernel Name']} is {text!r}, which is no number") from None
+        raise BackendError(f"ncu: {metric} of {row['Kernel Name']} is {text!r}, which is not a number") from None
 
 
 def _share(text: str | None) -> float | None:
@@ -147,8 +147,8 @@ def measures(members: Sequence[Kernel]) -> dict[str, Any]:
     """Of some launches together: launches, seconds, dram_bytes, l1_bytes, integer (share of the threads' instructions),
     matrix (share of the warps' instructions).
 
-    And by time: occupancy (warps of those that fit), dram_share (of the memory's speed), tensor_share (of the tensor
-    cores' cycles); None where the GPU does not count it.
+    And by time: occupancy (warps, as a share of what fits), dram_share (of the memory's speed), tensor_share (of the
+    tensor cores' cycles); None where the GPU does not count it.
     """
     total = {name: sum(k.counts[name] for k in members) for name in METRICS}
     made = {

@@ -57,12 +57,3 @@ def wkv7(s: Sketch) -> Node:
     r, w, k, v, a = (s.given(name, width) for name in "rwkva")
     first = (s.given("first", width), s.given("gate", width)) if mixed else None
     return s.builder.wkv7(r, w, k, v, a, vectors, 0, heads, None if "plain" in s.shape else 64e-5, first)
-
-
-@graph
-def wkv6(s: Sketch) -> Node:
-    """With the norm that RWKV-6 has."""
-    heads, width = s["heads"], s["heads"] * s["size"]
-    vectors = s.rng.uniform(-1, 1, (4, width)).astype(np.float32)
-    r, w, k, v = (s.given(name, width) for name in "rwkv")
-    return s.builder.wkv6(r, w, k, v, vectors, 0, heads, 64e-5)

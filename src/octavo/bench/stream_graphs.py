@@ -19,21 +19,6 @@ def sparse_shares(s: Sketch) -> Node:
 
 
 @graph
-def clamp(s: Sketch) -> Node:
-    return s.builder.clamp(s.given("x", s["k"]), -0.5, 0.25)
-
-
-@graph
-def relu_squared(s: Sketch) -> Node:
-    return s.builder.relu_squared(s.given("x", *([s["used"]] if "used" in s.shape else []), s["k"]))
-
-
-@graph
-def xielu(s: Sketch) -> Node:
-    return s.builder.xielu(s.given("x", s["k"]), 0.8, 0.7, 0.5, -1e-6)
-
-
-@graph
 def predict_streams(s: Sketch) -> Node:
     return s.builder.predict_streams(s.given("x", s["streams"], s["k"]), s.given("coefs", s["streams"] ** 2))
 

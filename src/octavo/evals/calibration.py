@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from typing import Literal
@@ -13,35 +12,24 @@ from typing import Literal
 import numpy as np
 
 from octavo.backends import select
-from octavo.backends.cores import cores
 from octavo.errors import ModelError, UsageError
-from octavo.evals.cache_scales import can_be_centered
-from octavo.evals.layerwise import (
-    Journal,
-    Layerwise,
-    OpenStage,
-    ProductInput,
-    Samples,
-    require_room_in,
-)
-from octavo.evals.layerwise.needs import Needs, needs, require_memory
+from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples
 from octavo.evals.layerwise.runner import Progress
 from octavo.evals.layerwise.watched import AttentionWatch
 from octavo.evals.run_name import model_digest, run_name
 from octavo.evals.texts import demo_text
 from octavo.formats import dequantize
-from octavo.formats.spec import F32, AnyArray
+from octavo.formats.spec import F32
 from octavo.graph.node import Node
 from octavo.graph.stages import Stage
 from octavo.huggingface import open_model_file
 from octavo.io.apart import MODEL, TEXT, model_files, require_apart, text_files
 from octavo.io.atomic import require_target
 from octavo.io.gguf import GGUFFile
-from octavo.io.safetensors import SafetensorsFile
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.calibration import ChannelStatistics
-from octavo.quantizers.calibration.clips import QUERIES, TOKENS, CacheClips
-from octavo.quantizers.calibration.statistics import Statistics, matrices, stored_matrices
+from octavo.quantizers.calibration.clips import TOKENS, CacheClips
+from octavo.quantizers.calibration.statistics import Statistics
 from octavo.quantizers.calibration.text import CalibrationText, read_calibration, require_sizes, windows
 from octavo.runtime import resolve
 from octavo.text import Tokenizer
@@ -61,7 +49,6 @@ class Options:
     samples   of the text, at most
     context   tokens of a sample (default: CONTEXT, or what the model was made for)
     seed      says which samples
-    hessians  keep the Hessian of each input too: K x K numbers
     clips     look for magnitudes at which int8 caches are best cut off
     device, threads  as of `octavo.load`
     """
@@ -69,7 +56,6 @@ class Options:
     samples: int = 128
     context: int | None = None
     seed: int = 0
-    hessians: bool = False
     device: str = "auto"
     threads: int | None = None
     clips: bool = False
@@ -111,16 +97,11 @@ class Calibration:
         model = model_files(self.file.path, self.file.files)
         require_apart(path, {MODEL: model, TEXT: text_files(self._text_name)})
 
-    def needs(self) -> Needs:
-        """What a run takes: memory, disk and time."""
-        found = needs(Layerwise(self.spec, self.backends, self.samples), hessians=self.options.hessians)
-        return replace(found, memory=found.memory + (self._clip_bytes() if self.options.clips else 0))
-
-    def _clip_bytes(self) -> int:
-        """Bytes of the keys and values by which clips are chosen, with their weights, and of scores of queries."""
-        size = max(math.prod(self.spec.hparams.kv_heads(i)) for i in range(self.spec.hparams.n_layer))
-        longest = self.samples.longest
-        return 16 * max(TOKENS, longest) * size + 16 * QUERIES * longest * cores()
+    @property
+    def disk(self) -> int:
+        """Bytes of the values of all samples that a run keeps in files."""
+        run = Layerwise(self.spec, self.backends, self.samples)
+        return run.kept if run.in_files else 0
 
     def run(
         self, path: str | os.PathLike[str], *, resume: bool = False, progress: Progress | None = None
@@ -128,20 +109,16 @@ class Calibration:
         """Calibrate, and write the statistics to `path`.
 
         A run in work keeps what it has in the folder `path`.work. With `resume` it goes on from there after it was
-        killed, and gives the same bytes as one that was not. Raises FileError and HostMemoryError, before it begins,
-        where disk or memory do not hold what it takes; NonFiniteError naming a weight; UsageError for a folder of
-        another run; and as `require_apart` does.
+        killed, and gives the same bytes as one that was not. Raises FileError where the disk does not hold what it
+        keeps; NonFiniteError naming a weight; UsageError for a folder of another run; and as `require_apart` does.
         """
         self.require_apart(path)
-        self._require_room(path)
         options = self.options
-        name = run_name(
-            self.file, self.samples, options.hessians, *["clips"] * options.clips, *(b.name for b in self.backends)
-        )
+        name = run_name(self.file, self.samples, *["clips"] * options.clips, *(b.name for b in self.backends))
         journal = Journal(os.fspath(path) + WORK, name, resume=resume)
         try:
-            clips = CacheClips(can_be_centered(self.spec)) if options.clips else None
-            parts = _Parts(journal.folder, hessians=options.hessians, clips=clips)
+            clips = CacheClips() if options.clips else None
+            parts = _Parts(journal.folder, clips=clips)
             run = Layerwise(
                 self.spec, self.backends, self.samples, journal=journal, done=parts.save,
                 attention=None if clips is None else AttentionWatch(partial(_see_attention, clips), TOKENS),
@@ -163,11 +140,6 @@ class Calibration:
                  "text": self.text.name, "text_sha256": self.text.digest}
         return {**names, **{key: str(value) for key, value in sizes.items()}}
 
-    def _require_room(self, path: str | os.PathLike[str]) -> None:
-        found = self.needs()
-        require_room_in(os.fspath(path) + WORK, found.disk + 2 * found.hessians)
-        require_memory(found.memory, "calibrating", "; a smaller --ctx-size takes less")
-
     def close(self) -> None:
         self.file.close()
 
@@ -181,8 +153,8 @@ class Calibration:
 class _Parts:
     """Files of stages in the folder of a run, of which the whole is put together."""
 
-    def __init__(self, folder: str, *, hessians: bool, clips: CacheClips | None) -> None:
-        self._folder, self._hessians, self._clips = folder, hessians, clips
+    def __init__(self, folder: str, *, clips: CacheClips | None) -> None:
+        self._folder, self._clips = folder, clips
         self._inputs: dict[str, tuple[ProductInput, ChannelStatistics]] = {}
 
     def take(self, stage: OpenStage) -> None:
@@ -196,18 +168,14 @@ class _Parts:
         part = Statistics({first: found for first, (_, found) in inputs.items()}, shared, dict(caches))
         if self._clips is not None:
             part.clips = self._clips.chosen(caches)
-        wanted = [x for x, _ in inputs.values()] if self._hessians else []
-        found = {k: v for x in wanted for k, v in matrices(x.names[0], x.experts, x.size, x.hessian).items()}
-        part.save(self._path(stage.number), found)
+        part.save(self._path(stage.number))
 
     def join(self, stages: Sequence[int], path: str | os.PathLike[str], about: dict[str, str]) -> Statistics:
         """Write all parts as one file."""
         whole = Statistics(about=about)
-        hessians: dict[str, tuple[int, Callable[[], AnyArray]]] = {}
         for number in stages:
             whole.merge(Statistics.load(self._path(number)))
-            hessians.update(stored_matrices(SafetensorsFile.open(self._path(number))))
-        whole.save(path, hessians)
+        whole.save(path)
         return Statistics.load(path)
 
     def _path(self, stage: int) -> str:
@@ -231,7 +199,6 @@ def calibrate(
     samples: int = 128,
     context: int | None = None,
     seed: int = 0,
-    hessians: bool = False,
     clips: bool = False,
     resume: bool = False,
     device: Literal["auto", "cpu", "gpu", "reference"] = "auto",
@@ -242,7 +209,7 @@ def calibrate(
 
     model, text  as of `Calibration`; other arguments are its options, and `Calibration.run` says what is raised
     """
-    options = Options(samples, context, seed, hessians, device, threads, clips)
+    options = Options(samples, context, seed, device, threads, clips)
     with Calibration(model, text, options) as calibration:
         return calibration.run(path, resume=resume, progress=progress)
 

@@ -1,7 +1,6 @@
 """Static scales of the KV cache into a checkpoint: the folder once more, with `k_scale` and `v_scale` of each layer.
 
-They are for fp8, and of all of a layer's keys, or values, which is what vLLM reads (`huggingface.kv_out`). A checkpoint
-has no words for centers of keys, so magnitudes are those of whole keys.
+They are for fp8, and of all of a layer's keys, or values, which is what vLLM reads (`huggingface.kv_out`).
 """
 
 from __future__ import annotations

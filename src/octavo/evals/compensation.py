@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
 from typing import Literal
 
 import numpy as np
@@ -18,16 +17,8 @@ from octavo.backends import select
 from octavo.errors import UsageError, shown
 from octavo.evals.compensated import TIED, importance_of, is_compensated, is_table, made_of_stage
 from octavo.evals.kept import Kept, name_of
-from octavo.evals.layerwise import (
-    Layerwise,
-    Samples,
-    note_kept,
-    remove_journal,
-    require_room_in,
-)
-from octavo.evals.layerwise.needs import kept_in_memory, require_memory, seconds, values_kept
-from octavo.evals.looked_up import made_table, rows_at_a_time
-from octavo.evals.method_memory import compensation_bytes
+from octavo.evals.layerwise import Layerwise, Samples
+from octavo.evals.looked_up import made_table
 from octavo.evals.texts import named_text
 from octavo.formats import QTensor, by_name, dequantize
 from octavo.formats.spec import F32
@@ -40,7 +31,6 @@ from octavo.quantizers.compensation.planes import grid_of
 from octavo.quantizers.encoding.encoder import ENCODABLE
 from octavo.quantizers.job.about import About
 from octavo.quantizers.job.made import AllMade, Made
-from octavo.quantizers.job.method import Takes
 from octavo.quantizers.job.plan import Job
 from octavo.text import Tokenizer
 
@@ -48,8 +38,6 @@ Kind = Literal["gptq", "qronos"]
 KINDS: tuple[Kind, ...] = ("gptq", "qronos")
 SAMPLES, CONTEXT = 32, 512
 """Windows of the text, and tokens of a window, at most."""
-LARGE = 1 << 30
-"""Bytes of a model's tensors from which it takes so long that its run is kept in any case."""
 Progress = Callable[[str, int, int], None]
 
 
@@ -63,14 +51,14 @@ class Compensation:
     context   tokens of a window (default: CONTEXT, or what the model was made for)
     device, threads  as of `octavo.load`
     progress  is told a tensor's name, and how much of the model was run
-    work      a folder in which what is made of a model of LARGE bytes, or with `resume`, is kept until all is
+    work      a folder in which what is made is kept until all is
     resume    go on from what a run that was killed has left in `work`; it gives the same bytes
 
     Rows of the embedding are made first, see `looked_up`, and looked up as they were made. Weights that no product
     reads, those whose scales lie beside them, and experts that met fewer tokens than they have inputs are left to the
     encoder. Raises UsageError for formats that errors can't be made up for in, for a text shorter than a window, and as
-    loading a model does; NonFiniteError naming a weight; HostMemoryError and FileError where memory and disk do not
-    hold what it takes.
+    loading a model does; NonFiniteError naming a weight; HostMemoryError, DeviceMemoryError and FileError where memory
+    or disk do not hold what it takes.
     """
 
     text: str
@@ -84,16 +72,13 @@ class Compensation:
     resume: bool = False
 
     def __call__(self, job: Job) -> AllMade:
-        if self.kind not in KINDS:
-            raise UsageError(f"method {self.kind!r} (allowed: {', '.join(KINDS)})")
-        require_levels(job)
+        self.require(job)
         with open_model_file(job.source.path) as file:
             spec = read_model(file)
             samples = self._samples(spec, Tokenizer.from_gguf(file))
             about = About.of(self.kind, self.text, samples.tokens)
             backends = select(self.device, self.threads)
-            self._require_room(job, spec, samples, backends)
-            if self.work is None or not self._keeps(job):
+            if self.work is None:
                 return AllMade(self._make_all(job, spec, samples, backends, None), about)
             name = name_of(spec, samples, job, self.kind, *(b.name for b in backends))
             kept = Kept(self.work, name, resume=self.resume)
@@ -102,51 +87,13 @@ class Compensation:
             except BaseException as error:
                 kept.journal.stop(error)
                 raise
-            kept.close()
-            return AllMade(made, about)
+            return AllMade(made, about, kept.journal.end)
 
-    def takes(self, job: Job) -> Takes:
-        """What a call takes, with as many whole windows as are asked for; the text is not read. Raises as that does."""
+    def require(self, job: Job) -> None:
+        """Raise UsageError for an unknown kind, and for formats that errors can't be made up for in."""
+        if self.kind not in KINDS:
+            raise UsageError(f"method {self.kind!r} (allowed: {', '.join(KINDS)})")
         require_levels(job)
-        with open_model_file(job.source.path) as file:
-            spec = read_model(file)
-            samples = Samples([[0] * self._window(spec)] * self.samples)
-            run = Layerwise(spec, select(self.device, self.threads), samples, original=self.kind == "qronos")
-            return Takes(*self._memory_and_disk(job, run), seconds(run, hessians=True))
-
-    def _memory_and_disk(self, job: Job, run: Layerwise) -> tuple[int, int]:
-        """Bytes that a call takes."""
-        shapes = {t.name: t.shape for t in job.tensors if is_compensated(job, t.name) or is_table(job, t.name)}
-        made = sum(job.types[name].row_bytes(shape[-1]) * prod(shape[:-1]) for name, shape in shapes.items())
-        if TIED in shapes:
-            rows, k = shapes[TIED]
-            shapes[TIED] = (min(rows, rows_at_a_time(k)), k)
-        keeps, values = self._keeps(job), values_kept(run)
-        kept = made + kept_in_memory(run, folder=keeps)
-        memory = compensation_bytes(run, shapes, len({job.types[name] for name in shapes}), kept, self.threads)
-        return memory, values + made if keeps else 0
-
-    def _require_room(self, job: Job, spec: ModelSpec, samples: Samples, backends: Sequence[Backend]) -> None:
-        """Raise HostMemoryError and FileError where memory, and the disk of `work`, do not hold what a call takes."""
-        run = Layerwise(spec, backends, samples, original=self.kind == "qronos")
-        memory, disk = self._memory_and_disk(job, run)
-        require_memory(memory, "the method")
-        if self.work is not None and disk:
-            require_room_in(self.work, disk)
-
-    def written(self) -> None:
-        """Remove what was kept: the file is there."""
-        if self.work is not None:
-            remove_journal(self.work)
-
-    def failed(self, job: Job, error: BaseException) -> None:
-        """Note with an error that came while the file was written that all is kept, if it is."""
-        if self.work is not None and self._keeps(job):
-            note_kept(self.work, error)
-
-    def _keeps(self, job: Job) -> bool:
-        """Whether what is made is kept in a folder until all is."""
-        return self.work is not None and (self.resume or job.source.nbytes >= LARGE)
 
     def _make_all(
         self, job: Job, spec: ModelSpec, samples: Samples, backends: Sequence[Backend], kept: Kept | None

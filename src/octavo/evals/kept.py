@@ -56,9 +56,6 @@ class Kept:
             with written_file(self._path(stage)) as temporary:
                 write_safetensors(temporary, heads, (each.data for each in made.values()), {ERRORS: errors})
 
-    def close(self) -> None:
-        self.journal.close(remove=False)
-
     def _path(self, stage: int) -> str:
         return os.path.join(self.journal.folder, f"stage-{stage}.safetensors")
 

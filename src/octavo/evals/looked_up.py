@@ -35,11 +35,6 @@ ALONG = ("add", "mul", "copy")
 """Ops that leave channels where they are."""
 
 
-def rows_at_a_time(k: int) -> int:
-    """Rows of `k` values that are made at a time."""
-    return max(1, VALUES // k)
-
-
 def made_table(
     table: QTensor, fmt: BlockFormat, stages: Sequence[Stage], importance: F32 | None, threads: int | None
 ) -> Made | None:
@@ -59,7 +54,7 @@ def made_table(
 
 
 def _parts(table: QTensor) -> Iterator[F32]:
-    step = rows_at_a_time(table.shape[-1])
+    step = max(1, VALUES // table.shape[-1])
     for start in range(0, table.shape[0], step):
         data = table.data[start : start + step]
         yield dequantize(QTensor(table.format, (len(data), table.shape[-1]), data))

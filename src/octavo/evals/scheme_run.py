@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples, require_room_in
-from octavo.evals.layerwise.needs import Needs, kept_in_memory, require_memory, seconds, values_kept
-from octavo.evals.method_memory import Making, method_bytes
-from octavo.evals.scheme_weights import COMPENSATE, Maker, made_weights
-from octavo.evals.scheme_work import Done, KeptSearch, load_scales, load_stages, save_scales, save_stage
+from octavo.evals.layerwise import Journal, Layerwise, OpenStage, ProductInput, Samples
+from octavo.evals.scheme_weights import Maker, made_weights
+from octavo.evals.scheme_work import Done, load_scales, load_stages, save_scales, save_stage
 from octavo.evals.smoothing import smooth_model, with_scales
 from octavo.evals.static_inputs import static_input
 from octavo.formats.spec import F32
@@ -75,7 +72,7 @@ class SchemeRun:
         made = smooth_model(
             self.file, self.backends, self.samples, self._searching(self.scales), *roundings(self.scheme), dynamic,
             folder=journal.folder, by_rows=self.scheme.strategy != "tensor_group",
-            kept=self.scheme.left, results=KeptSearch(journal),
+            kept=self.scheme.left,
         )
         how = self.scales
         choices = tuple(Scaled(**{**vars(choice), "how": choice.how or how}) for choice in made.choices)
@@ -129,42 +126,6 @@ class SchemeRun:
     def _named(self, name: str) -> CheckpointScheme:
         """The scheme of an input's products."""
         return self.other if self.other is not None and self.other.name == name else self.scheme
-
-    def needs(self) -> Needs:
-        """What the run takes: memory, disk without what is made, and time."""
-        run = self._outlined
-        return Needs(self._memory(run), values_kept(run), 0, 0, seconds(run, hessians=True))
-
-    @property
-    def _outlined(self) -> Layerwise:
-        """The run over weights, without a folder."""
-        return Layerwise(read_model(self.file), self.backends, self.samples, original=self._original)
-
-    def _memory(self, run: Layerwise) -> int:
-        """Bytes of the process at most; values lie in a folder if they are many."""
-        return method_bytes(run, self._making, self.scheme.takes) + kept_in_memory(run, folder=True)
-
-    @property
-    def _making(self) -> Making:
-        scheme = self.scheme
-        return Making(
-            compensates=bool({*COMPENSATE} & {*self.ways}), cross=self._original, clips="clip" in self.ways,
-            ways=len(self.ways), static=scheme.static, other=self.other is not None, scales=self.scales is not None,
-            tokens=scheme.tokens, by_rows=scheme.strategy != "tensor_group", clipped=scheme.group,
-            threads=self.threads,
-        )
-
-    def coded_bytes(self) -> int:
-        """Bytes of the weights in their scheme before they are packed."""
-        shapes = [info.shape for name, info in self.file.tensors.items() if self.scheme.takes(name)]
-        return sum(prod(shape) + 4 * prod(shape[:-1]) * self.scheme.groups(shape[-1]) for shape in shapes)
-
-    def require_room(self, work: str) -> None:
-        """Raise HostMemoryError where the memory does not hold what the run takes, FileError where the disk does not
-        hold what is kept in the folder `work`."""
-        run = self._outlined
-        require_memory(self._memory(run), "the method")
-        require_room_in(work, values_kept(run) + self.coded_bytes())
 
     def _searching(self, scales: str) -> Callable[[Pair], Found]:
         """The way to choose scales; of `auto` that of several which errs least."""

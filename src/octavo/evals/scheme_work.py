@@ -11,8 +11,6 @@ from typing import Any, overload
 import numpy as np
 
 from octavo.errors import FileError
-from octavo.evals.layerwise import Journal
-from octavo.evals.smoothing import Choice, Searched
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface.coded import Coded
 from octavo.io.atomic import written_file
@@ -130,38 +128,6 @@ def load_scales(folder: str) -> tuple[dict[str, F32], tuple[Scaled, ...]] | None
     file, about = _read(os.path.join(folder, SCALES))
     scales = {name: tensor.floats() for name, tensor in file.tensors.items() if name != "none"}
     return scales, tuple(scaled_of(Fields(row, file.path, "")) for row in about)
-
-
-class KeptSearch:
-    """What a search for scales has found so far, in a run's folder, a file for each fold; see `smoothing.Results`."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal, self._count = journal, 0
-
-    def found(self) -> dict[str, Searched]:
-        """The results that are there."""
-        results: dict[str, Searched] = {}
-        while self._journal.holds and os.path.exists(self._path(self._count)):
-            file, about = _read(self._path(self._count))
-            at = Fields(about, file.path, "")
-            choices = [Choice(**vars(scaled_of(part))) for part in at.parts("choices")]
-            scales = file.tensors["scales"].floats() if "scales" in file.tensors else None
-            results[at.text("fold")] = scales, choices
-            self._count += 1
-        return results
-
-    def keep(self, fold: str, result: Searched) -> None:
-        """Write a fold's result, and that there is something to go on from."""
-        scales, choices = result
-        arrays = {"none": np.zeros(1, np.float32)} if scales is None else {"scales": scales}
-        told = [scaled_values(Scaled(**vars(choice))) for choice in choices]
-        _write(self._path(self._count), arrays, {"fold": fold, "choices": told})
-        self._count += 1
-        if not self._journal.holds:
-            self._journal.advance(0)
-
-    def _path(self, number: int) -> str:
-        return os.path.join(self._journal.folder, f"scales-{number}.safetensors")
 
 
 def _stage_path(folder: str, number: int) -> str:

@@ -14,18 +14,17 @@ from typing import Literal
 from octavo.backends import select
 from octavo.errors import UsageError
 from octavo.evals.calibration import samples_of
-from octavo.evals.layerwise import Journal, remove_journal
+from octavo.evals.layerwise import Journal
 from octavo.evals.run_name import run_name
 from octavo.evals.scheme_run import Progress, SchemeRun
 from octavo.evals.scheme_weights import COMPENSATE
-from octavo.evals.written import is_written
 from octavo.huggingface.kv_out import TOPS
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES, CheckpointScheme
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers.compensation.coded import compensated_row
 from octavo.quantizers.fold import rotate_possible
 from octavo.quantizers.job.about import About
-from octavo.quantizers.job.prepared import Outline, Prepared
+from octavo.quantizers.job.prepared import Prepared
 
 _log = logging.getLogger(__name__)
 
@@ -92,14 +91,13 @@ class SchemeMethod:
     samples   windows of the text that are run, at most
     context   tokens of a window (default: CONTEXT, or what the model was made for)
     seed      says which windows, and which rotations
-    resume    go on with a run that was killed; it gives the same bytes. Where the kill came when all was written, only
-              the folder of the run is removed
+    resume    go on with a run that was killed, from the last stage that it had done; it gives the same bytes
     device, threads  as of `octavo.load`
     progress  is told how much of the model was run
 
     Raises UsageError for a scheme that the kind has nothing for, for a text shorter than a window and for a folder of
     another run, NonFiniteError naming a weight, ModelError for a model of which nothing can be turned, HostMemoryError
-    where the memory does not hold what it takes, and as loading a model does.
+    and DeviceMemoryError where memory runs out, and as loading a model does.
     """
 
     text: str
@@ -132,7 +130,6 @@ class SchemeMethod:
 
     def __call__(self, file: GGUFFile, scheme: CheckpointScheme, work: str) -> Prepared:
         run = self._opened(file, scheme)
-        run.require_room(work)
         journal = Journal(work, self._name(file, scheme, run), resume=self.resume)
         try:
             scaled, choices = run.scaled(journal)
@@ -150,19 +147,8 @@ class SchemeMethod:
         if self.static:
             scheme.with_static()
 
-    def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> Outline:
-        run = self._opened(file, scheme)
-        takes = run.needs()
-        return Outline(run.file, takes.memory, takes.values + run.coded_bytes(), takes.seconds)
-
-    def finish(self, dst: str, work: str, file: GGUFFile, scheme: CheckpointScheme) -> bool:
-        if not is_written(dst, work, lambda: self._name(file, scheme, self._opened(file, scheme))):
-            return False
-        if not self.resume:
-            problem = f"{dst} is written already, by a run that was killed before it removed {work}"
-            raise UsageError(f"{problem} (allowed: --resume (resume=True), which removes it; or another destination)")
-        remove_journal(work)
-        return True
+    def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> GGUFFile:
+        return self._opened(file, scheme).file
 
     def _name(self, file: GGUFFile, scheme: CheckpointScheme, run: SchemeRun) -> str:
         """What two runs must share for one to go on from the other."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -50,20 +49,6 @@ class Choice:
     channels: Channels
 
 
-Searched = tuple[F32 | None, Sequence[Choice]]
-"""Scales of a fold's channels, None for ones, and what was chosen."""
-
-
-class Results(Protocol):
-    """Where the results of a search are kept, fold by fold, so that one that goes on finds them again."""
-
-    def found(self) -> Mapping[str, Searched]:
-        """Those of an earlier search over the same model and samples, in their order, by the names of their folds."""
-
-    def keep(self, fold: str, result: Searched) -> None:
-        """Keep that of a fold."""
-
-
 @dataclass(frozen=True, eq=False)
 class Smoothed:
     """A model with scales.
@@ -92,7 +77,7 @@ class _Reader:
 def smooth_model(
     file: GGUFFile, backends: Sequence[Backend], samples: Samples, method: Method, weight: Rounding,
     activation: Rounding = as_they_are, in_experts: Rounding | None = None, *, folder: str | None = None,
-    by_rows: bool = True, kept: Container[str] = (), results: Results | None = None,
+    by_rows: bool = True, kept: Container[str] = (),
 ) -> Smoothed:
     """Choose scales for all folds of a model, each by the error of the products that read it, rounded.
 
@@ -102,19 +87,18 @@ def smooth_model(
     folder   in which values of all samples are kept, in files; None: they are in memory
     by_rows  as of `Pair`
     kept     weights that are not rounded: they take scales up, and have no say in them
-    results  where each fold's are kept; those that are there are not searched for again
 
     The model is run once, as it is: scales of one fold change nothing for others. Left as they are: q and k, which no
     product reads, an output matrix, and channels that several heads of latent attention share. Raises what `Layerwise`
     and `find_folds` raise.
     """
     model, folds = read_model(file), {fold.name: fold for fold in find_folds(read_model(file), "scales")}
-    searched = {} if results is None else dict(results.found())
+    searched = dict[str, tuple[F32 | None, list[Choice]]]()
     fold_of = {
         part.tensor: (fold, part)
         for fold in folds.values()
         for part in fold.readers
-        if fold.name not in searched and _is_rounded(part.tensor) and part.tensor not in kept
+        if _is_rounded(part.tensor) and part.tensor not in kept
     }
     waiting = dict[str, list[_Reader]]()
     for stage in Layerwise(model, backends, samples, folder=folder).run() if fold_of else ():
@@ -125,8 +109,6 @@ def smooth_model(
             ]
             if pairs:
                 searched[fold.name] = _search(fold, readers, pairs, method)
-                if results is not None:
-                    results.keep(fold.name, searched[fold.name])
     chosen = {name: scales for name, (scales, _) in searched.items() if scales is not None}
     choices = [choice for _, found in searched.values() for choice in found]
     left = tuple(name for name in folds if name not in searched)
@@ -135,8 +117,8 @@ def smooth_model(
 
 def _search(
     fold: Fold, readers: list[_Reader], pairs: Sequence[tuple[str, np.ndarray, Pair]], method: Method
-) -> Searched:
-    """Scales of a fold, of some of its channels for each pair."""
+) -> tuple[F32 | None, list[Choice]]:
+    """Scales of a fold's channels, some of them for each pair, None for ones; and what was chosen."""
     scales, choices = np.ones(fold.size), list[Choice]()
     for name, places, pair in pairs:
         found = method(pair)

@@ -53,7 +53,7 @@ class KernelCall:
 
     `keep` is what else must live so long; `overlaps` says that the next call does not need what this one makes, and may
     start before it is done. An argument that is a kernel, or a call, is its address, set before the first run. Raises
-    TypeError for an argument that the kernel's record has not, or that is not given.
+    TypeError for an argument that the kernel's record lacks, or that is not given.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class Program:
 
 
 def run_call(call: KernelCall, threads: int) -> None:
-    """Run one call on so many threads; on one in this thread, beside what others run."""
+    """Run one call on this many threads; on one in this thread, beside what others run."""
     if threads == 1:
         call.run()
     else:

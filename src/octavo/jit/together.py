@@ -30,7 +30,7 @@ MOST_PROCESSES = 16
 
 
 def compile_together(kernels: Iterable[Kernel], threads: int) -> None:
-    """Compile those of the kernels that are on no disk yet, in at most so many processes."""
+    """Compile those of the kernels that are not on disk yet, in at most this many processes."""
     missing = [kernel for kernel in dict.fromkeys(kernels) if not kernel.is_there]
     if not missing:
         return
@@ -45,7 +45,7 @@ def compile_together(kernels: Iterable[Kernel], threads: int) -> None:
 
 
 def _share(missing: Sequence[Kernel], others: int) -> None:
-    """Compile kernels here and in so many other processes."""
+    """Compile kernels here and in this many other processes."""
     given = pickle.dumps([(k.factory.__module__, k.factory.__name__, k.constants) for k in missing])
     (numbers, put), (answers, answer) = os.pipe(), os.pipe()
     processes: list[subprocess.Popen[bytes]] = []

@@ -85,22 +85,17 @@ def quantize_checkpoint(
     if method is not None and method.static:
         kind = writer.with_static(kind)
     name, work = os.fsdecode(dst), os.fsdecode(dst).rstrip(os.sep) + WORK
-    if not os.path.isdir(work):
-        _require_new(dst)
+    _require_new(dst)
     if method is not None and method.kv is not None and layout != "compressed-tensors":
         raise UsageError(f"--kv {method.kv} with layout {layout} (allowed: compressed-tensors)")
     with open_model_file(resolve(src)) as file:
         source = read_model(file)
         kind = replace(kind, left=ignored_layers(source, ignore))
-        ready = method is not None and not dry_run and _has_layout(dst, layout)
-        finished = ready and method is not None and method.finish(name, work, file, kind)
-        if not finished:
-            _require_new(dst)
         _config(source, source, allow_requantize)
         target = Target(source, kind, writer, threads_of(threads), allow_requantize, progress)
         job = CheckpointJob(target, Prepared(file))  # what is wrong with the model is said before a method is at work
-        report = Report(file.path, name, scheme, dry_run, written_before=finished)
-        if dry_run or finished:
+        report = Report(file.path, name, scheme, dry_run)
+        if dry_run:
             _outline(report, job, method)
         elif method is None:
             _write(dst, job, report, None)
@@ -125,11 +120,9 @@ def _write_by(method: Method, dst: StrPath, target: Target, work: str, report: R
 
 
 def _outline(report: Report, job: CheckpointJob, method: Method | None) -> None:
-    """What would be written, and what that would take."""
+    """What would be written."""
     if method is not None:
-        outline = method.outline(job.file, job.scheme)
-        report.memory, report.disk, report.seconds = outline.memory, outline.disk, outline.seconds
-        job = CheckpointJob(job.target, Prepared(outline.file))
+        job = CheckpointJob(job.target, Prepared(method.outline(job.file, job.scheme)))
     report.rows.extend(job.row(name) for name in job.stored)
 
 
@@ -171,14 +164,6 @@ def _require_new(dst: StrPath) -> None:
         if made is None:
             raise
         raise FileError(f"is a finished checkpoint: {made}", file=dst, allowed=error.allowed) from None
-
-
-def _has_layout(dst: StrPath, layout: str) -> bool:
-    """Whether a checkpoint is there whose weights lie as asked for."""
-    with suppress(OctavoError):
-        found = Checkpoint.open(dst).config.get(KEY)
-        return isinstance(found, dict) and found.get("quant_method") == layout
-    return False
 
 
 def _made_by(dst: StrPath) -> str | None:

@@ -91,6 +91,6 @@ def _encode_messages(
     if system:
         messages = [{"role": "system", "content": system}, *messages]
     if think is not None and THINK not in template.source:
-        raise UsageError(f"think is no choice here: the model's chat template has no {THINK}", argument="think")
+        raise UsageError(f"think can't be set: the model's chat template has no {THINK}", argument="think")
     choice: dict[str, Any] = {} if think is None else {THINK: think}
     return tokenizer.encode_chat(template, messages, **choice)

@@ -23,7 +23,7 @@ DECODE_Q8 = {"shape": AttentionShape(128, 128, 4, 16, 33, kind="q8_0")}
 DECODE_INT4 = {"shape": AttentionShape(128, 128, 4, 16, 33, kind="int4")}
 CODE_CACHE = PagedCache("*i8", "*i8", "*fp32", "*fp32", "i32", "*i32", "i32")
 CODE_ROWS = CacheRows("*i8", "*fp32", "i32")
-INT4_ROWS = CacheRows("*i8", "*fp16", "i32", "*fp32")
+INT4_ROWS = CacheRows("*i8", "*fp16", "i32")
 
 
 def of_codes(kind: str, scales: str) -> dict[str, dict[str, AttentionShape]]:
@@ -59,7 +59,7 @@ ATTENTION: Kernels = {
             "rotation": ROTATION, "norms": None, "out": ROWS,
         }),
     "rope_set_rows_int4": (rope_kernel.rope_set_rows_kernel, {"shape": HeadShape(128, 128, 64, kind="int4")}, 1, {
-        "q": ROWS, "k": ROWS, "v": ROWS, "k_cache": INT4_ROWS, "v_cache": INT4_ROWS._replace(center=None),
+        "q": ROWS, "k": ROWS, "v": ROWS, "k_cache": INT4_ROWS, "v_cache": INT4_ROWS,
         "rows": "*i64", "rotation": ROTATION, "norms": None, "out": ROWS,
     }),
     "prefill_int8_own": (attention_kernel.prefill_kernel,

@@ -8,10 +8,8 @@ from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.dispatch import DotShape, MatvecShape, MmaShape
 from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.experts.launch import ExpertsShape
-from octavo.backends.gpu.matmul.matvec.codebook_kernel import grid_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
-from octavo.backends.gpu.matmul.matvec_persistent.codebook_kernel import points_stream_kernel
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_stream_kernel
 from octavo.backends.gpu.matmul.matvec_persistent.launch import MatvecStreamShape
 from octavo.backends.gpu.matmul.mmq import quantize_kernel
@@ -31,7 +29,6 @@ NORM_END = StreamEnd("*i8", *("*fp32",) * 4)
 SWIGLU_END = NORM_END._replace(squares=None, weight=None)
 CODES = Matrix("*i8", "i32")
 STREAM = {"x": STREAM_X, "terms": (ROWS,), "end": None}
-POINTS_STREAM = {"x": WORDS_X, "terms": (ROWS,)}
 
 PRODUCTS: Kernels = {
     "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1, early=True)}, 1,
@@ -48,19 +45,10 @@ PRODUCTS: Kernels = {
                            {**STREAM, "x": FINE_X, "end": NORM_END}),
     "matvec_stream_swiglu": (matvec_stream_kernel, {"shape": MatvecStreamShape(1, 8, 2, "swiglu", True)}, 8,
                              {"x": NORMED_X, "terms": (), "y": None, "end": SWIGLU_END}),
-    "matvec_stream_points": (matvec_stream_kernel, {}, 8, STREAM),
-    "matvec_stream_points_wide": (matvec_stream_kernel, {}, 8, {**STREAM, "terms": ()}),
-    "points_stream": (points_stream_kernel, {}, 16, POINTS_STREAM),
-    "points_stream_deep": (points_stream_kernel, {}, 8, POINTS_STREAM),
     "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(8, 32, 1, 1)}, 1,
                   {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
     "matvec_id_wide": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(16, 32, 2, 2)}, 2,
                        {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
-    "grid_matvec": (grid_matvec_kernel, {"TOKENS": 1}, 4,
-                    {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
-    "grid_matvec_id": (grid_matvec_kernel, {"TOKENS": 1}, 4,
-                       {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
-    "grid_matvec_2": (grid_matvec_kernel, {"TOKENS": 2}, 4, {"x": WORDS_X, "experts": None, "terms": ()}),
     "mmq_dot": (mmq_dot_kernel, {"STRIDE": 8, "shape": DotShape(8, 32, 2, 2, 2)}, 2, {"terms": (ROWS, ROWS)}),
     "mmq_mma": (mmq_mma_kernel, {"STRIDE": 8, "shape": MmaShape(2, 1, 2, 1, 1, False)}, 2, {"terms": (ROWS,)}),
     "mmq_mma_32": (mmq_mma_kernel, {"STRIDE": 32, "shape": MmaShape(1, 4, 2, 2, 0, True)}, 2, {"terms": ()}),

@@ -9,7 +9,7 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.recurrent import gated_delta_tiles, mamba2_tiles
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats.spec import F32
-from tests.backends.state_ops import GRAPHS, Steps, divided, whole
+from tests.backends.state_ops import WITH_KERNELS, Steps, divided, whole
 
 MOST = 1e-7
 """Mean squared error, of the mean square of what was expected: the tolerance of an op case."""
@@ -19,7 +19,7 @@ def error(found: F32, want: F32) -> float:
     return float(((found - want) ** 2).mean() / (want**2).mean())
 
 
-@pytest.mark.parametrize("op", GRAPHS)
+@pytest.mark.parametrize("op", WITH_KERNELS)
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_steps_divide_sequences_in_any_way(op: str, deterministic: bool) -> None:
     for found, want in zip(divided(op, GpuBackend(deterministic)), whole(op, ReferenceBackend()), strict=True):
@@ -28,7 +28,7 @@ def test_steps_divide_sequences_in_any_way(op: str, deterministic: bool) -> None
             np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("op", GRAPHS)
+@pytest.mark.parametrize("op", WITH_KERNELS)
 def test_deterministic_is_token_by_token(op: str) -> None:
     """To the bit, however a sequence is divided."""
     for found, want in zip(divided(op, GpuBackend(True)), whole(op, GpuBackend(True)), strict=True):

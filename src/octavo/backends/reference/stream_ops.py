@@ -7,26 +7,10 @@ import numpy as np
 from octavo.formats.spec import F32
 
 
-def clamp(x: F32, *, low: float, high: float) -> F32:
-    return np.clip(x, np.float32(low), np.float32(high))
-
-
 def keep_largest(x: F32, *, spread: float) -> F32:
     around: F32 = x - x.mean(axis=-1, keepdims=True)
     deviation = np.sqrt(np.mean(around * around, axis=-1, keepdims=True))
     result: F32 = np.maximum(around - np.float32(spread) * deviation, 0)
-    return result
-
-
-def relu_squared(x: F32) -> F32:
-    result: F32 = np.maximum(x, 0) ** 2
-    return result
-
-
-def xielu(x: F32, *, positive: float, negative: float, beta: float, least: float) -> F32:
-    above = np.float32(positive) * x * x
-    below = np.float32(negative) * (np.expm1(np.minimum(x, np.float32(least))) - x)
-    result: F32 = np.where(x > 0, above, below) + np.float32(beta) * x
     return result
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 LONG = 8192
-"""Tokens of a row of the retrieval task, unless somebody says how many or the model can't have so many."""
+"""Tokens of a row of the retrieval task, unless a number is given or the model's context is shorter."""
 NOISE = 1e-5
 """Nats that a cache in f16 costs by its own rounding: models whose activations stay floats are far below it."""
 
@@ -32,7 +32,7 @@ def cache(
         str, typer.Option(help="Types of the cache, with commas between them.")
     ] = "f16,q8_0,int8,fp8,int4",
     context: Context = None,
-    chunks: Annotated[int | None, typer.Option(help="At most so many windows (default: the whole text).")] = None,
+    chunks: Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")] = None,
     *,
     place: Place,
     offline: Offline = False,

@@ -28,7 +28,7 @@ TextFile = Annotated[
     str,
     typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),
 ]
-Chunks = Annotated[int | None, typer.Option(help="At most so many windows (default: the whole text).")]
+Chunks = Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")]
 ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Take text such as <|im_end|> for control tokens.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

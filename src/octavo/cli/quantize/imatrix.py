@@ -24,9 +24,9 @@ def imatrix(
         str, typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions.")
     ],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The importance matrix, a GGUF file.")],
-    chunks: Annotated[int | None, typer.Option(help="At most so many windows (default: the whole text).")] = None,
+    chunks: Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")] = None,
     context: Context = None,
-    save_every: Annotated[int, typer.Option(help="Save after so many windows.")] = 10,
+    save_every: Annotated[int, typer.Option(help="Save after this many windows.")] = 10,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew: don't go on from FILE.")] = False,
     process_output: Annotated[bool, typer.Option("--process-output", help="Take the output weight in too.")] = False,
     parse_special: Annotated[

@@ -50,8 +50,7 @@ class MethodOptions:
     resume: Annotated[
         bool,
         typer.Option("--resume", rich_help_panel=METHOD,
-                     help="Go on with a run that was killed. What is made is in DST.work until all is; of GGUF models"
-                          " below 1 GiB only with this option."),
+                     help="Go on with a run that was killed. What is made is in DST.work until all is."),
     ] = False
 
     def made(self, dst: str, threads: int | None, bar: Bar) -> Compensation | None:

@@ -114,7 +114,7 @@ class Defaults:
         try:
             found = json.loads(self.template_kwargs, object_pairs_hook=_each_once)
         except (ValueError, RecursionError) as error:
-            raise UsageError(f"--chat-template-kwargs is no JSON: {error}") from None
+            raise UsageError(f"--chat-template-kwargs is not valid JSON: {error}") from None
         if not isinstance(found, dict):
             raise UsageError(f"--chat-template-kwargs is {self.template_kwargs} (allowed: an object, as "
                              '{"enable_thinking": false})')

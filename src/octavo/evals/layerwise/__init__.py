@@ -4,7 +4,7 @@ from octavo.evals.layerwise.inputs import ProductInput
 from octavo.evals.layerwise.open_stage import OpenStage
 from octavo.evals.layerwise.runner import Layerwise
 from octavo.evals.layerwise.samples import Samples
-from octavo.evals.layerwise.values import Journal, note_kept, remove_journal, require_room_in
+from octavo.evals.layerwise.values import Journal, note_kept, remove_journal
 
 __all__ = [
     "Journal",
@@ -14,5 +14,4 @@ __all__ = [
     "Samples",
     "note_kept",
     "remove_journal",
-    "require_room_in",
 ]

@@ -11,30 +11,27 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from octavo.evals.layerwise.inputs import ProductInput, inputs_of
 from octavo.evals.layerwise.open_stage import OpenStage, as_weight
-from octavo.evals.layerwise.placement import IN_MEMORY, kept_bytes, placed
 from octavo.evals.layerwise.samples import Samples
-from octavo.evals.layerwise.values import Journal, Values
+from octavo.evals.layerwise.values import IN_MEMORY, Journal, Values, kept_bytes
 from octavo.evals.layerwise.watched import AttentionWatch, count_written, spread, statistics_of, to_host, written
 from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
-from octavo.graph.node import Node, bind
+from octavo.graph.node import bind
 from octavo.graph.protocol import AsyncBackend, Backend, HostBackend, TensorBackend
 from octavo.graph.schedule import Schedule, schedule
 from octavo.graph.stages import Stage, input_name, stages
 from octavo.io.allocator import keep_apart, trim
+from octavo.io.atomic import require_room
 from octavo.models import ModelSpec
 from octavo.quantizers.calibration import ChannelStatistics
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger("octavo")
 
@@ -58,7 +55,7 @@ class Layerwise:
     tables     what rows are looked up in instead of the model's own tensors of these names, but in the original
     journal    makes the run one that goes on after a kill, with values in its folder if they are more than IN_MEMORY
     folder     where so many values are kept in files, if there is no journal; None: in memory
-    made       what a run that goes on has made before; stages whose values are not on the disk are run again with that
+    made       what a run that goes on has made before: stages that were done are run again with that
     done       is told of each stage that was run
     caches     what is written to caches is counted for `done`
     attention  is told of the attentions of some samples
@@ -83,26 +80,28 @@ class Layerwise:
         self._attention = attention
         self._shown = spread(len(samples), max(1, attention.tokens // samples.longest)) if attention else frozenset()
         self._made: Made = made or (lambda _: None)
-        kept = kept_bytes(self.stages, samples.all, len(self.streams))
-        self.device, self.keeps = placed(backends[0], self.stages, samples.limits, kept, len(self.streams))
-        self.in_files = not self.keeps and kept > IN_MEMORY * len(self.streams)
+        self.kept = kept_bytes(self.stages, samples.all, len(self.streams))
+        """Bytes of the values of all samples at most."""
+        self.device = backends[0].device if isinstance(backends[0], TensorBackend) else None
+        self.keeps = isinstance(backends[0], TensorBackend) and 2 * self.kept <= backends[0].free()
+        """Whether values stay in the memory of the device: where they leave half of it to a stage and its weights."""
+        self.in_files = not self.keeps and self.kept > IN_MEMORY * len(self.streams)
         """Whether values lie in files if the run has a folder for them."""
-        folder = folder if journal is None else journal.folder
-        self._values = Values(folder if self.in_files else None, self.device if self.keeps else None)
+        self._folder = folder if journal is None else journal.folder
+        self._values = Values(self._folder if self.in_files else None, self.device if self.keeps else None)
         self.first = 0 if journal is None else journal.stage
         """The stage that the run begins with: those before it were done by an earlier run."""
-        alive = [(stream, *value) for stream in self.streams for value in self._alive(self.first)]
-        self._again = self.first if self.keeps or not any(self._values.has((s, n)) for s, n, _ in alive) else 0
-        for stream, number, node in alive if self.first and not self._again else ():
-            self._values.reopen((stream, number), bind(node.shape, samples.all), node.dtype)
 
     def run(self) -> Iterator[OpenStage]:
         """Each stage that has products, before it is run; it is run when the next one is asked for.
 
-        Raises NonFiniteError, naming a weight, where the model computes NaN or Inf.
+        Raises NonFiniteError, naming a weight, where the model computes NaN or Inf, FileError where the disk does not
+        hold the values.
         """
         keep_apart()
-        for stage in self.stages[: self._again]:
+        if self.in_files and self._folder is not None:
+            require_room(self._folder, self.kept)
+        for stage in self.stages[: self.first]:
             self._run_again(stage)
         for stage in self.stages[self.first :]:
             trim()
@@ -209,24 +208,16 @@ class Layerwise:
         self._told.update(made.fallbacks)
         return made
 
-    def _alive(self, stage: int) -> Iterator[tuple[int, Node]]:
-        """Values of stages before this one that it or a later one reads."""
-        later = {n for s in self.stages[stage:] for n in s.takes}
-        return ((n, node) for s in self.stages[:stage] for n, node in s.gives.items() if n in later)
-
     def _end(self, stage: Stage) -> None:
         """Note that a stage is done, and let go of what no later one reads."""
         if self._journal is not None:
-            for stream in self.streams:
-                for number in stage.gives:
-                    self._values.flush((stream, number))
             self._journal.advance(stage.number + 1)
         self._free(stage)
 
     def _free(self, stage: Stage) -> None:
         """Let go of what no later stage reads."""
-        alive = {n for n, _ in self._alive(stage.number + 1)}
-        for number in (stage.takes.keys() | stage.gives.keys()) - alive:
+        later = {n for s in self.stages[stage.number + 1 :] for n in s.takes}
+        for number in (stage.takes.keys() | stage.gives.keys()) - later:
             for stream in self.streams:
                 self._values.free((stream, number))
 

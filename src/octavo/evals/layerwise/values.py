@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -14,8 +15,10 @@ import numpy as np
 
 from octavo.errors import FileError, NonFiniteError, QuantFormatError, UsageError
 from octavo.formats.spec import AnyArray
+from octavo.graph.node import Sizes, bind
+from octavo.graph.stages import Stage
 from octavo.io import regular
-from octavo.io.atomic import failures_of, require_room, written_file
+from octavo.io.atomic import failures_of, written_file
 from octavo.io.locks import locked_if_any
 
 if TYPE_CHECKING:
@@ -26,11 +29,13 @@ STATE, LOCK = "state.json", "lock"
 LARGEST_STATE = 1 << 16
 PARTS = ("model", "text (or other samples of it)", "option")
 """Of a run's name, see `octavo.evals.run_name`."""
-BLOCK = 512
-"""Bytes of what `st_blocks` counts."""
+IN_MEMORY = 1 << 28
+"""Bytes of a stream's values of all samples up to which they are in memory though a run has a folder: writing them to a
+disk takes as long as a small model's stages."""
+VALUES = re.compile(r"(changed|original)-\d+\.bin")
+"""Files of values, which a run that goes on makes once more."""
 OWN = re.compile(
-    r"state\.json|lock|(changed|original)-\d+\.bin|stage-\d+\.safetensors|scales(-\d+)?\.safetensors"
-    r"|\.octavo-[0-9a-f]{16}\.tmp"
+    rf"state\.json|lock|{VALUES.pattern}|stage-\d+\.safetensors|scales\.safetensors|\.octavo-[0-9a-f]{{16}}\.tmp"
 )
 """Files of a journal's folder."""
 
@@ -71,30 +76,6 @@ class Values:
         array: AnyArray = (np.empty(nbytes, np.uint8) if memory is None else memory).view(DTYPES[dtype])
         return array.reshape(shape)
 
-    def reopen(self, key: tuple[str, int], shape: tuple[int, ...], dtype: str) -> None:
-        """Take up an array that an earlier run left in the folder. Raises FileError where it is not there whole."""
-        path, wanted = self._path(key), int(np.prod(shape)) * np.dtype(DTYPES[dtype]).itemsize
-        assert path is not None
-        size = os.path.getsize(path) if os.path.isfile(path) else None
-        if size != wanted:
-            problem = "is missing" if size is None else f"has {size:,} bytes"
-            raise FileError(
-                f"{problem}, so the run can't go on", file=path, allowed=f"{wanted:,} bytes, or to begin anew"
-            )
-        self._arrays[key] = np.memmap(path, DTYPES[dtype], "r", shape=shape)
-
-    def has(self, key: tuple[str, int]) -> bool:
-        """Whether an earlier run left an array in the folder."""
-        path = self._path(key)
-        return path is not None and os.path.exists(path)
-
-    def flush(self, key: tuple[str, int]) -> None:
-        """Wait until an array is on the disk, if it is a file."""
-        array = self._arrays[key]
-        if isinstance(array, np.memmap):
-            with failures_of(os.fspath(array.filename or "")):
-                array.flush()
-
     def free(self, key: tuple[str, int]) -> None:
         array, path = self._arrays.pop(key), self._path(key)
         if not isinstance(array, np.ndarray):
@@ -107,6 +88,25 @@ class Values:
 
     def _path(self, key: tuple[str, int]) -> str | None:
         return None if self.folder is None else os.path.join(self.folder, f"{key[0]}-{key[1]}.bin")
+
+
+def kept_bytes(stages: Sequence[Stage], sizes: Sizes, streams: int) -> int:
+    """Bytes of the values of all samples, of which there are `sizes`, at most: as `Values` takes them in memory."""
+    total = top = 0
+    spare, held = set[int](), dict[int, int]()
+    item = {name: np.dtype(kind).itemsize for name, kind in DTYPES.items()}
+    for stage in stages:
+        for n, node in stage.gives.items():
+            held[n] = math.prod(bind(node.shape, sizes)) * item[node.dtype]
+            total += 0 if held[n] in spare else held[n]
+            spare.discard(held[n])
+        top = max(top, total)
+        later = {n for s in stages[stage.number + 1 :] for n in s.takes}
+        for n in held.keys() - later:
+            size = held.pop(n)
+            total -= size if size in spare else 0
+            spare.add(size)
+    return streams * top
 
 
 def _file(path: str, shape: tuple[int, ...], dtype: str) -> AnyArray:
@@ -152,16 +152,14 @@ class Journal:
                 raise UsageError(f"another process is at work in {folder}")
             found = self._read() if resume else None
             self.stage, self.holds = found or 0, found is not None
-            if not self.holds:
-                with failures_of(folder):
-                    _clear(folder, but=LOCK)
+            with failures_of(folder):
+                _clear(folder, VALUES if self.holds else OWN, but=LOCK)
         except BaseException:
             os.close(self._lock)
             raise
 
     def advance(self, stage: int) -> None:
-        """Say that all stages before `stage` are done, and that what it reads is on the disk; of stage 0 that something
-        was made before any."""
+        """Say that all stages before `stage` are done; of stage 0 that something was made before any."""
         with written_file(self._path) as temporary, open(temporary, "w", encoding="utf-8") as file:
             json.dump({"run": self._run, "stage": stage}, file)
         self.stage, self.holds = stage, True
@@ -214,18 +212,6 @@ def differing(kept: object, run: str, parts: Sequence[str] = PARTS) -> str:
     return " and ".join(part for part, (one, other) in zip(parts, pairs, strict=True) if one != other)
 
 
-def stages_done(folder: str) -> int:
-    """Stages that a run has done whose folder this is; 0 where there is none. Raises FileError for a wrong state."""
-    state = _state(folder)
-    return 0 if state is None else state[1]
-
-
-def is_of_run(folder: str, run: str) -> bool:
-    """Whether a folder is one that the run of that name has kept something in. Raises FileError for a wrong state."""
-    state = _state(folder)
-    return state is not None and state[0] == run
-
-
 def _state(folder: str) -> tuple[object, int] | None:
     """What names the run, and how many stages are done; None where nothing is said. Raises FileError."""
     path = os.path.join(folder, STATE)
@@ -246,25 +232,16 @@ def note_kept(folder: str, error: BaseException) -> None:
     error.add_note(f"what was made is kept in {folder}; the same command with --resume (resume=True) goes on")
 
 
-def require_room_in(folder: str, needed: int) -> None:
-    """Raise FileError unless the disk holds `needed` bytes in the folder of a run, with what lies there already."""
-    there = 0
-    with suppress(OSError):
-        found = [entry.stat() for entry in os.scandir(folder) if OWN.fullmatch(entry.name)]
-        there = sum(getattr(each, "st_blocks", 0) * BLOCK for each in found)
-    require_room(folder, needed - there)
-
-
 def remove_journal(folder: str) -> None:
     """Remove what runs leave in a folder, and the folder if nothing else is in it."""
     with suppress(FileNotFoundError):
-        _clear(folder)
+        _clear(folder, OWN)
     with suppress(OSError):  # somebody put something else there
         os.rmdir(folder)
 
 
-def _clear(folder: str, but: str = "") -> None:
-    """Remove what runs leave, and nothing else."""
-    for name in filter(OWN.fullmatch, os.listdir(folder)):
+def _clear(folder: str, what: re.Pattern[str], but: str = "") -> None:
+    """Remove files of these names."""
+    for name in filter(what.fullmatch, os.listdir(folder)):
         if name != but:
             os.unlink(os.path.join(folder, name))

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Panels of integer sums: products with codes of four bits, two in a byte, which are exact."""
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
 """Arcee (AFM): Llama with a feed-forward of two matrices, between them a squared ReLU."""
 
-from octavo.graph.builder import GraphBuilder
 from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.decoder import Attention, Decoder, FeedForward
@@ -9,7 +8,7 @@ ARCH = Architecture(
     name="arcee",
     network=Decoder(
         mixer=Attention(output_bias=None),
-        feed_forward=FeedForward(activation=GraphBuilder.relu_squared, plain=True, bias=None),
+        feed_forward=FeedForward(activation="relu_squared", plain=True, bias=None),
     ),
     interleaved=True,
     classes={"ArceeForCausalLM": lambda config: {}},

@@ -1,6 +1,5 @@
 """Nemotron 4 and Minitron: layer norms, rope on a part of each head, and a squared ReLU between two matrices."""
 
-from octavo.graph.builder import GraphBuilder
 from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, Layout
 from octavo.models.shared.decoder import Attention, Decoder, FeedForward, Norms
@@ -9,7 +8,7 @@ ARCH = Architecture(
     name="nemotron",
     network=Decoder(
         mixer=Attention(output_bias=None),
-        feed_forward=FeedForward(activation=GraphBuilder.relu_squared, plain=True, bias=None),
+        feed_forward=FeedForward(activation="relu_squared", plain=True, bias=None),
         norms=Norms(bias=True),
     ),
     layer_norms="norm_eps",

@@ -153,7 +153,7 @@ ARCH = Architecture(
     name="bert",
     network=BertEncoder(
         mixer=FullAttention(output_bias=None, rope="none"),
-        feed_forward=FeedForward(activation=GraphBuilder.gelu_erf, plain=True, bias=None), positions=True, head=True,
+        feed_forward=FeedForward(activation="gelu_erf", plain=True, bias=None), positions=True, head=True,
     ),
     keys=(POOLING,),
     sizes=Sizes(kind=Bert, complete=complete),

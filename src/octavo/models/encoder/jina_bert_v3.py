@@ -2,7 +2,6 @@
 
 import logging
 
-from octavo.graph.builder import GraphBuilder
 from octavo.models.encoder import bert
 from octavo.models.encoder.bert import BertEncoder
 from octavo.models.shared.architecture import Architecture, Modules, Sizes
@@ -48,7 +47,7 @@ ARCH = Architecture(
     name="jina-bert-v3",
     network=BertEncoder(
         mixer=FullAttention(joined=True, bias=True, output_bias=True),
-        feed_forward=FeedForward(activation=GraphBuilder.gelu_erf, plain=True, bias=True),
+        feed_forward=FeedForward(activation="gelu_erf", plain=True, bias=True),
     ),
     keys=(bert.POOLING,),
     sizes=Sizes(kind=bert.Bert, complete=bert.complete),

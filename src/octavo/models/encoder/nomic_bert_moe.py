@@ -64,7 +64,7 @@ def config_keys(config: Config) -> Keys:
     return nomic_bert.encoder_keys(config, TRAINED) | experts
 
 
-DENSE = FeedForward(activation=GraphBuilder.gelu_erf, plain=True, bias=None)
+DENSE = FeedForward(activation="gelu_erf", plain=True, bias=None)
 
 ARCH = replace(
     nomic_bert.ARCH,

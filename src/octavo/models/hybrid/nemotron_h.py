@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 
-from octavo.graph.builder import GraphBuilder
 from octavo.models.shared import names, ssd
 from octavo.models.shared.architecture import Architecture, Layout, Modules, Sizes
 from octavo.models.shared.config import Config, Keys
@@ -100,7 +99,7 @@ CLASS = "NemotronHForCausalLM"
 
 ARCH = Architecture(
     name="nemotron_h",
-    network=decoder(FeedForward(activation=GraphBuilder.relu_squared, plain=True, bias=None)),
+    network=decoder(FeedForward(activation="relu_squared", plain=True, bias=None)),
     keys=KEYS,
     sizes=Sizes(kind=NemotronH, complete=complete, differs=DIFFERS),
     classes={CLASS: config_keys},

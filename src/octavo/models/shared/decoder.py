@@ -163,13 +163,13 @@ class FullAttention(Attention):
 class FeedForward:
     """Down(activation(gate(h), up(h))), or down(activation(up(h))) of two matrices.
 
-    activation  of GraphBuilder, or a function like one: of gate and up, or of up
+    activation  of gate and up, or of up: an op of the graph, or a function of its builder and these
     joined      gate and up are rows of one matrix, `ffn_up`
     plain       there is no gate
     bias        whether the matrices must have biases (True), may (None) or must not (False)
     """
 
-    activation: Activation = GraphBuilder.swiglu
+    activation: Activation = "swiglu"
     joined: bool = False
     plain: bool = False
     bias: Bias = False
@@ -183,10 +183,11 @@ class FeedForward:
 
     def build(self, g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, layer: int) -> Node:
         up = layers.linear(g, b, "ffn_up", h)
+        activation = getattr(g, self.activation) if isinstance(self.activation, str) else partial(self.activation, g)
         if self.plain:
-            return layers.linear(g, b, "ffn_down", self.activation(g, up))
+            return layers.linear(g, b, "ffn_down", activation(up))
         gate, up = g.columns(up, hp.n_ff, hp.n_ff) if self.joined else (layers.linear(g, b, "ffn_gate", h), up)
-        return layers.linear(g, b, "ffn_down", self.activation(g, gate, up))
+        return layers.linear(g, b, "ffn_down", activation(gate, up))
 
 
 def geglu_erf(g: GraphBuilder, gate: Node, up: Node) -> Node:
@@ -194,8 +195,8 @@ def geglu_erf(g: GraphBuilder, gate: Node, up: Node) -> Node:
     return g.mul(g.gelu_erf(gate), up)
 
 
-GEGLU = FeedForward(activation=GraphBuilder.geglu)
-MLP = FeedForward(activation=GraphBuilder.gelu, plain=True, bias=True)
+GEGLU = FeedForward(activation="geglu")
+MLP = FeedForward(activation="gelu", plain=True, bias=True)
 """Two matrices with biases, and a GELU with tanh between them."""
 
 

@@ -19,8 +19,7 @@ Bias = bool | None
 QkNorm = Literal["", "heads", "heads or none", "heads behind rope", "rows"]
 Rotary = Callable[[Node], Node]
 Gated = Callable[[Node, Node], Node]
-Activation = Callable[..., Node]
-"""Of the graph's builder, and of gate and up, or of up alone."""
+Activation = str | Callable[..., Node]
 
 
 def model_tensors(

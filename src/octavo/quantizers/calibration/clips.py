@@ -99,12 +99,8 @@ def best_share(x: F32, weights: F32, largest: float) -> float:
 
 @dataclass(eq=False)
 class CacheClips:
-    """Chooses magnitudes of one layer after the other.
+    """Chooses magnitudes of one layer after the other."""
 
-    centered  keys are stored less their centers
-    """
-
-    centered: bool
     _seen: dict[str, list[tuple[F32, F32]]] = field(default_factory=dict)
 
     def add(self, names: tuple[str, str], q: F32, k: F32, v: F32, attrs: Mapping[str, Any], sinks: F32 | None) -> None:
@@ -117,10 +113,9 @@ class CacheClips:
         """Magnitudes float32 [heads] of caches of which all was counted, by name; what was seen of them is let go."""
         found: dict[str, F32] = {}
         for name in [name for name in caches if name in self._seen]:
-            center, largest = spread(caches[name], centered=self.centered and name.endswith("cache_k"))
+            magnitudes = largest_magnitudes(caches[name])
             x, weights = (np.concatenate(parts) for parts in zip(*self._seen.pop(name), strict=True))
-            magnitudes = largest.copy()
-            run_tiles(partial(_choose, x - center, weights, magnitudes, head) for head in range(len(largest)))
+            run_tiles(partial(_choose, x, weights, magnitudes, head) for head in range(len(magnitudes)))
             found[name] = magnitudes
         return found
 
@@ -131,10 +126,7 @@ def _choose(x: F32, weights: F32, magnitudes: F32, head: int) -> None:
         magnitudes[head] *= best_share(x[:, head], weights[:, head], float(magnitudes[head]))
 
 
-def spread(measured: ChannelStatistics, *, centered: bool) -> tuple[F32, F32]:
-    """The middle of each channel of a cache, 0 where it is not `centered`, and how far each head lies from it:
-    float32 [heads, D] and [heads]."""
-    middle = (measured.min + measured.max) / 2 if centered else np.zeros(measured.shape)
-    center: F32 = middle.astype(np.float32)
-    largest: F32 = np.maximum(measured.max - center, center - measured.min).max(axis=1).astype(np.float32)
-    return center, largest
+def largest_magnitudes(measured: ChannelStatistics) -> F32:
+    """The largest magnitude of each head of a cache, float32 [heads]."""
+    largest: F32 = np.maximum(measured.max, -measured.min).max(axis=1).astype(np.float32)
+    return largest

@@ -51,13 +51,6 @@ class Hessian:
         _require_finite(self._sum.diagonal(), self.name)
         self.tokens += len(x)
 
-    def merge(self, other: Self) -> None:
-        """Count what another one of the same size has counted."""
-        if other.size != self.size:
-            raise UsageError(f"{self.name}: Hessians of {other.size} and {self.size} inputs (allowed: of one size)")
-        self._sum += other._sum
-        self.tokens += other.tokens
-
     @classmethod
     def of(cls, matrix: Matrix, tokens: int, name: str = "") -> Self:
         """The Hessian whose mean over so many vectors is `matrix` [K, K], of which the upper half is read."""
@@ -77,11 +70,6 @@ class Hessian:
     def diagonal(self) -> npt.NDArray[np.float64]:
         """Mean squares of the channels, float64 [K]: what an importance matrix has."""
         return self._sum.diagonal().astype(np.float64) / max(self.tokens, 1)
-
-    def dead(self) -> npt.NDArray[np.bool_]:
-        """Channels [K] that are 0 in all vectors: no weight of theirs matters."""
-        found: npt.NDArray[np.bool_] = self.diagonal() == 0
-        return found
 
 
 class CrossHessian:
@@ -109,11 +97,6 @@ class CrossHessian:
         """The mean of y x^T, [K, K]: rows are channels of the quantized model's vectors."""
         mean: Matrix = self._sum / max(self.tokens, 1)
         return mean
-
-
-def hessian_bytes(size: int) -> int:
-    """Bytes of a Hessian's sum for a product of `size` inputs."""
-    return size * size * _dtype(size, None).itemsize
 
 
 def _dtype(size: int, dtype: npt.DTypeLike | None) -> np.dtype[Any]:

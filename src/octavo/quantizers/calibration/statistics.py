@@ -1,17 +1,15 @@
 """Statistics of a model's products and caches over a text, and the file that they are kept in.
 
 The file is a safetensors file. Of each distinct input of products it has, under the name of the first weight that reads
-it, NAME.FIELD [K] or [experts, K] for each of `channels.FIELDS`, NAME.tokens [1] or [experts], and, if wanted,
-NAME.hessian [K, K], of experts NAME.hessian.E each. Caches are called as in "blk.0.cache_k", with fields [heads, D],
-and may have NAME.clip [heads], the magnitudes that are best cut off at. Metadata say of which text they are; "shared"
-is a JSON object of other weights and the first that reads the same.
+it, NAME.FIELD [K] or [experts, K] for each of `channels.FIELDS` and NAME.tokens [1] or [experts]. Caches are called as
+in "blk.0.cache_k", with fields [heads, D], and may have NAME.clip [heads], the magnitudes that are best cut off at.
+Metadata say of which text they are; "shared" is a JSON object of other weights and the first that reads the same.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -22,13 +20,9 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.io.atomic import written_file
 from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
 from octavo.quantizers.calibration.channels import FIELDS, ChannelStatistics
-from octavo.quantizers.calibration.hessian import Hessian
 
 KIND = "calibration"
-HESSIAN, TOKENS, CLIP = ".hessian", ".tokens", ".clip"
-
-Matrices = Mapping[str, tuple[int, Callable[[], AnyArray]]]
-"""Hessians to write by their tensors' names: their size, and what gives the matrix when it is to be written."""
+TOKENS, CLIP = ".tokens", ".clip"
 
 
 @dataclass(eq=False)
@@ -57,23 +51,6 @@ class Statistics:
             raise FileError("has no statistics", file=self.path, field=f"weight {shown(weight)}")
         return self.inputs[first]
 
-    def hessian(self, weight: str, expert: int | None = None) -> Hessian | None:
-        """The Hessian of what a weight is given, read from the file; None where that has none.
-
-        Raises FileError for a weight without statistics and a matrix that is none of its inputs.
-        """
-        found = self.of(weight)
-        name = _matrix_name(self.shared.get(weight, weight), expert)
-        stored = None if self.path is None else SafetensorsFile.open(self.path).tensors.get(name)
-        if stored is None:
-            return None
-        size = found.shape[1]
-        matrix = stored.floats() if stored.shape == (size, size) else np.full((1, 1), np.nan)
-        if not np.isfinite(matrix).all() or (matrix.diagonal() < 0).any():
-            allowed = f"finite numbers [{size}, {size}], none below 0 on the diagonal"
-            raise FileError("is no Hessian", file=self.path, field=f"tensor {shown(name)}", allowed=allowed)
-        return Hessian.of(matrix, int(found.tokens[expert or 0]), weight)
-
     def starved(self) -> list[tuple[str, int, int]]:
         """Experts with too few tokens to go by: input, expert and tokens, of those with fewer tokens than channels."""
         return [
@@ -100,9 +77,9 @@ class Statistics:
             if self.shared.setdefault(weight, first) != first:
                 raise UsageError(f"{weight} shares its input with {self.shared[weight]} and with {first}")
 
-    def save(self, path: str | os.PathLike[str], hessians: Matrices | None = None) -> None:
-        """Write the file, whole or not at all, with Hessians if there are any. Raises FileError."""
-        heads, data, made = list[TensorHead](), list[AnyArray](), hessians or {}
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file, whole or not at all. Raises FileError."""
+        heads, data = list[TensorHead](), list[AnyArray]()
         for name, statistics in (self.inputs | self.caches).items():
             flat = name in self.inputs and len(statistics.tokens) == 1
             fields = [values[0] if flat else values for values in statistics.fields().values()]
@@ -111,16 +88,9 @@ class Statistics:
             data += [*fields, statistics.tokens]
         heads += [TensorHead(name + CLIP, "F32", values.shape) for name, values in self.clips.items()]
         data += self.clips.values()
-        heads += [TensorHead(name, "F32", (size, size)) for name, (size, _) in made.items()]
         about = {**self.about, "kind": KIND, "shared": json.dumps(self.shared)}
-
-        def written() -> Iterator[AnyArray]:
-            yield from data
-            for _, matrix in made.values():
-                yield np.asarray(matrix(), np.float32)
-
         with written_file(path) as temporary:
-            write_safetensors(temporary, heads, written(), about)
+            write_safetensors(temporary, heads, iter(data), about)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -141,25 +111,6 @@ class Statistics:
         if missing is not None:
             raise FileError("has no statistics", file=path, field=f"tensor {shown(missing)}")
         return made
-
-
-def matrices(name: str, experts: int, size: int, hessian: Callable[[int | None], Hessian]) -> Matrices:
-    """Hessians of an input, or one of each of its experts, to write; each is made when its turn comes."""
-
-    def maker(expert: int | None) -> Callable[[], AnyArray]:
-        return lambda: hessian(expert).matrix()
-
-    return {_matrix_name(name, e): (size, maker(e)) for e in (range(experts) if experts else (None,))}
-
-
-def stored_matrices(file: SafetensorsFile) -> Matrices:
-    """The Hessians in a file, to write to another one."""
-    found = ((n, t) for n, t in file.tensors.items() if HESSIAN in n)
-    return {name: (tensor.shape[-1], tensor.floats) for name, tensor in found}
-
-
-def _matrix_name(name: str, expert: int | None) -> str:
-    return f"{name}{HESSIAN}" if expert is None else f"{name}{HESSIAN}.{expert}"
 
 
 def _shared(file: SafetensorsFile) -> dict[str, str]:

@@ -27,6 +27,7 @@ from octavo.quantizers.calibration.shared import Order
 from octavo.quantizers.compensation.rows import LEAST_GAIN, ROWS, Compensated, encoded
 from octavo.quantizers.compensation.sweep import sweep
 from octavo.quantizers.encoding.encoder import rows_of
+from octavo.quantizers.memory import made_in_parts
 from octavo.quantizers.placed import is_tensor
 from octavo.quantizers.tiles import TILE, run_tiles, spans
 
@@ -99,7 +100,8 @@ def compensate(
     target = rows if cross is None else _corrected(rows, h, _square(cross, "cross", len(h)), factor.added)
     weights = np.asarray(h.diagonal() if importance is None else importance, np.float32)
     made = _Made(fmt, factor, weights, None if target is rows else h, rounds, threads)
-    return _joined([made.rows(rows[part], target[part]) for part in row_parts(len(rows), len(h), threads)])
+    parts = row_parts(len(rows), len(h), threads)
+    return _joined(made_in_parts(parts, lambda part: made.rows(rows[part], target[part])))
 
 
 def row_parts(n: int, k: int, threads: int | None) -> list[slice]:

@@ -30,7 +30,7 @@ class Tiles:
 def grid_of(fmt: BlockFormat) -> Grid | None:
     """What values a format's rows may have; None for one whose codes are not each a value's own level."""
     scale = next((_SCALES.get(field.kind) for field in fmt.fields if field.name in ("d", "e")), None)
-    plain = fmt.number is None and fmt.grid is None and not fmt.folds and not fmt.odd_scales
+    plain = fmt.number is None and fmt.codebook is None and not fmt.folds and not fmt.odd_scales
     if not plain or scale is None or (fmt.step != 1.0 and fmt.table is None):
         return None
     codes = 3 if fmt.base3 else 1 << fmt.bits

@@ -17,6 +17,7 @@ from octavo.formats import BlockFormat
 from octavo.quantizers.calibration.tensors import TensorFactor
 from octavo.quantizers.compensation.planes import grid_of
 from octavo.quantizers.encoding.tensors import TensorPlanes
+from octavo.quantizers.memory import made_in_parts
 from octavo.quantizers.placed import VALUES
 from octavo.quantizers.tiles import spans
 
@@ -37,7 +38,8 @@ class Swept:
 def sweep(target: Tensor, start: TensorPlanes, fmt: BlockFormat, factor: TensorFactor, rounds: int) -> Swept:
     """Codes, scales and minima of `target` [N, K], from those of the planes `start` on."""
     n, k = target.shape
-    found = [_part(target[rows], start.rows(rows), fmt, factor, rounds) for rows in spans(n, max(1, VALUES // k))]
+    parts = spans(n, max(1, VALUES // k))
+    found = made_in_parts(parts, lambda rows: _part(target[rows], start.rows(rows), fmt, factor, rounds))
     before, after = (torch.cat([getattr(part, name) for part in found]) for name in ("before", "after"))
     planes = TensorPlanes.joined([part.planes for part in found])
     return Swept(planes, before, after, sum(part.bound for part in found))

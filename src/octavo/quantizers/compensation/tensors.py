@@ -18,6 +18,7 @@ from octavo.quantizers.compensation.rows import LEAST_GAIN, SHRINKS, Compensated
 from octavo.quantizers.compensation.tensor_sweep import sweep
 from octavo.quantizers.encoding.encoder import rows_of
 from octavo.quantizers.encoding.tensors import Encoder, TensorPlanes, decoded, encoder_of, tensor_of
+from octavo.quantizers.memory import made_in_parts
 from octavo.quantizers.placed import VALUES, is_tensor
 from octavo.quantizers.tiles import spans
 
@@ -75,7 +76,8 @@ def _corrected(rows: Tensor, hessian: Tensor, cross: Tensor, damping: float) -> 
     h = h.clone() if h is hessian else h
     h.diagonal().add_(damping)
     solved = torch.linalg.solve(h, right, left=False)  # = right @ (H + damping)^-1
-    return torch.cat([(rows[part].double() @ solved).float() for part in spans(len(rows), max(1, VALUES // len(h)))])
+    parts = spans(len(rows), max(1, VALUES // len(h)))
+    return torch.cat(made_in_parts(parts, lambda part: (rows[part].double() @ solved).float()))
 
 
 def _encoded(rows: Tensor, fmt: BlockFormat, weights: F32, threads: int | None) -> TensorPlanes:
@@ -85,7 +87,7 @@ def _encoded(rows: Tensor, fmt: BlockFormat, weights: F32, threads: int | None) 
         return TensorPlanes.of(encoded(rows.cpu().numpy(), fmt, weights, threads), rows.device)
     weighing = torch.from_numpy(np.ascontiguousarray(weights)).to(rows.device).view(-1, fmt.group)
     parts = spans(len(rows), max(1, VALUES // rows.shape[1])) or [slice(0, 0)]
-    return TensorPlanes.joined([_searched(rows[part], fmt, weighing, encoder) for part in parts])
+    return TensorPlanes.joined(made_in_parts(parts, lambda part: _searched(rows[part], fmt, weighing, encoder)))
 
 
 def _searched(rows: Tensor, fmt: BlockFormat, weighing: Tensor, encoder: Encoder) -> TensorPlanes:

@@ -3,10 +3,10 @@
 from octavo.quantizers.fold.file import ChangedFile, Changes
 from octavo.quantizers.fold.find import Kind, find_folds
 from octavo.quantizers.fold.fold import Fold, Part, apply, reorder, reordered, scaled
-from octavo.quantizers.fold.orders import clustered_order, clusters, random_order, shuffle, sorted_order
+from octavo.quantizers.fold.orders import clusters, random_order, shuffle
 from octavo.quantizers.fold.rotate import rotate, rotate_possible
 
 __all__ = [
-    "ChangedFile", "Changes", "Fold", "Kind", "Part", "apply", "clustered_order", "clusters", "find_folds",
-    "random_order", "reorder", "reordered", "rotate", "rotate_possible", "scaled", "shuffle", "sorted_order",
+    "ChangedFile", "Changes", "Fold", "Kind", "Part", "apply", "clusters", "find_folds",
+    "random_order", "reorder", "reordered", "rotate", "rotate_possible", "scaled", "shuffle",
 ]

@@ -1,8 +1,7 @@
-"""Orders of channels: at random, by size, or by clusters, so that channels which share a scale are alike."""
+"""Channels in random order, and clusters of them by k-means."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -37,33 +36,11 @@ def _reordered(order: Ints, part: Part, values: npt.NDArray[np.float32]) -> npt.
 
 def random_order(fold: Fold, rng: np.random.Generator) -> Ints:
     """An order of a fold's channels, int [size], for `reorder`: each block's at random."""
-    return _by_block(fold, rng.permutation)
-
-
-def sorted_order(fold: Fold, sizes: npt.ArrayLike) -> Ints:
-    """The order in which `sizes` [size of the fold] fall within each block, so that a group's values are alike.
-
-    Of equal sizes the order stays. Formats with a scale for each 32 neighbours lose least so where sizes differ much.
-    """
-    numbers = np.asarray(sizes, np.float64)
-    return _by_block(fold, lambda mine: mine[np.argsort(-numbers[mine], kind="stable")])
-
-
-def clustered_order(fold: Fold, low: npt.ArrayLike, high: npt.ArrayLike, count: int) -> tuple[Ints, Ints]:
-    """An order with the channels of each cluster side by side, and the cluster of each channel in it (RPTQ).
-
-    low, high  [size of the fold]: the least and the largest value of each channel
-    count      clusters in a block, or fewer where it has fewer channels
-
-    Clusters of (low, high) are found by k-means (arXiv 2304.01089, section 4.1).
-    """
-    ranges = np.stack([np.asarray(low, np.float64), np.asarray(high, np.float64)], axis=1)
-    labels = np.empty(fold.size, np.int64)
+    order = np.arange(fold.size)
     for block in range(int(fold.blocks.max()) + 1):
         mine = np.flatnonzero(fold.blocks == block)
-        labels[mine] = clusters(ranges[mine], count)
-    order = _by_block(fold, lambda mine: mine[np.argsort(labels[mine], kind="stable")])
-    return order, labels[order]
+        order[mine] = rng.permutation(mine)
+    return order
 
 
 def clusters(points: F64, count: int, *, seed: int = 0, starts: int = 10) -> Ints:
@@ -104,12 +81,3 @@ def _k_means(points: F64, centres: F64) -> tuple[Ints, float]:
 def _squares(points: F64, centres: F64) -> F64:
     out: F64 = np.square(points[:, None] - centres).sum(axis=-1)
     return out
-
-
-def _by_block(fold: Fold, arrange: Callable[[Ints], Ints]) -> Ints:
-    """An order that puts the channels of each block, in the places that they have, as `arrange` says."""
-    order = np.arange(fold.size)
-    for block in range(int(fold.blocks.max()) + 1):
-        mine = np.flatnonzero(fold.blocks == block)
-        order[mine] = arrange(mine)
-    return order

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from octavo.errors import GraphError
 from octavo.graph.node import Graph, Node, Shape
+from octavo.graph.pointwise import POINTWISE
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -194,10 +195,7 @@ class Flow:
         return _whole(node.shape[1:])
 
 
-_ELEMENTWISE = frozenset({
-    "add", "mul", "swiglu", "geglu", "clamped_swiglu", "gelu", "gelu_erf", "add_rows", "rope", "scale_by_position",
-    "soft_cap", "sigmoid", "relu_squared", "xielu", "keep_largest", "clamp",
-})
+_ELEMENTWISE = frozenset({*POINTWISE, "add_rows", "rope", "keep_largest"})
 """Ops whose result has the channels of their first input."""
 
 

@@ -10,6 +10,8 @@ import numpy as np
 
 from octavo.formats import dequantize
 from octavo.graph.node import Node
+from octavo.graph.pointwise import POINTWISE
+from octavo.graph.pointwise.expression import Fold
 from octavo.quantizers.fold.region import Place, Region, Rule
 
 
@@ -66,7 +68,7 @@ def _mul(r: Region, n: Node) -> None:
     """By a constant, or by a number for each row."""
     a, b = n.inputs
     constant = b.op == "weight" and b.attrs.get("constant")
-    a_row = b.op != "weight" and b.shape != a.shape
+    a_row = b.op != "weight" and b.shape[-1:] == (1,) != a.shape[-1:]
     if a_row or (constant and (r.flow.inverse < 0 or np.ptp(dequantize(b.tensor)) == 0)):
         _through(r, n)
     else:
@@ -235,31 +237,40 @@ def _pairs(n: Node) -> tuple[np.ndarray, np.ndarray]:
 
 
 _LINEAR: dict[str, Rule] = {
-    "mul_mat": _mul_mat, "mul_mat_id": _mul_mat_id, "add": _add, "mul": _mul, "get_rows": _get_rows,
-    "set_rows": _set_rows, "weighted_sum": _weighted_sum, "add_rows": _add_rows, "reshape": _reshape,
-    "columns": _columns, "slice_heads": _slice_heads, "join_heads": _join_heads, "take_columns": _take_columns,
-    "take_columns_id": _take_columns, "scale_by_position": _through,
-    **dict.fromkeys(("soft_cap", "sigmoid", "soft_max", "top_k", "keep_groups", "numbers", "floor_divide", "gather",
-                     "normalize", "sparse_shares", "gelu", "gelu_erf", "swiglu", "geglu", "clamped_swiglu",
-                     "relu_squared", "xielu", "keep_largest", "clamp", "as_large_as", "causal_conv", "gated_delta_rule",
-                     "selective_scan", "channel_scan", "wkv6", "wkv7"), _keep),
+    "mul_mat": _mul_mat, "mul_mat_id": _mul_mat_id, "get_rows": _get_rows, "set_rows": _set_rows,
+    "weighted_sum": _weighted_sum, "add_rows": _add_rows, "reshape": _reshape, "columns": _columns,
+    "slice_heads": _slice_heads, "join_heads": _join_heads, "take_columns": _take_columns,
+    "take_columns_id": _take_columns,
+    **dict.fromkeys(("soft_max", "top_k", "keep_groups", "numbers", "gather", "normalize", "sparse_shares",
+                     "keep_largest", "as_large_as", "causal_conv", "gated_delta_rule", "selective_scan",
+                     "channel_scan", "wkv6", "wkv7"), _keep),
     **dict.fromkeys(("predict_streams", "correct_streams", "add_to_others"), _streams),
 }
 
-SCALES: dict[str, Rule] = _LINEAR | {
-    "rms_norm": _norm, "layer_norm": _norm, "swiglu": _gated, "geglu": _gated, "rope": _rope, "attention": _attention,
+_POINTWISE: dict[Fold, tuple[Rule, Rule, Rule]] = {
+    "keep": (_keep, _keep, _keep), "through": (_through, _through, _through),
+    "elementwise": (_keep, _elementwise, _keep), "gated": (_gated, _elementwise, _keep),
+    "add": (_add, _add, _add), "mul": (_mul, _mul_in_order, _mul),
+}
+"""By what a pointwise op lets through: its rules for SCALES, ORDERS and ROTATIONS."""
+
+
+def _of_pointwise(change: int) -> dict[str, Rule]:
+    return {name: _POINTWISE[op.fold][change] for name, op in POINTWISE.items()}
+
+
+SCALES: dict[str, Rule] = _LINEAR | _of_pointwise(0) | {
+    "rms_norm": _norm, "layer_norm": _norm, "rope": _rope, "attention": _attention,
 }
 """Each channel times a number of its own, of any sign but not 0."""
 
-ORDERS: dict[str, Rule] = _LINEAR | {
+ORDERS: dict[str, Rule] = _LINEAR | _of_pointwise(1) | {
     "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _attention,
-    "mul": _mul_in_order, "as_large_as": _streams,
-    **dict.fromkeys(("swiglu", "geglu", "clamped_swiglu", "gelu", "gelu_erf", "soft_cap", "relu_squared", "xielu",
-                     "keep_largest", "clamp"), _elementwise),
+    "as_large_as": _streams, "keep_largest": _elementwise,
 }
 """Channels in another order, among those of one block."""
 
-ROTATIONS: dict[str, Rule] = _LINEAR | {
+ROTATIONS: dict[str, Rule] = _LINEAR | _of_pointwise(2) | {
     "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _mixed_values,
     "as_large_as": _streams,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -36,7 +36,11 @@ class Made:
 
 
 class AllMade(NamedTuple):
-    """Tensors that a method has made, by name, and what its run was."""
+    """Tensors that a method has made, by name, and what its run was.
+
+    end  is to be called when the file is written, or is not going to be: with the error then, else None
+    """
 
     tensors: Mapping[str, Made]
     about: About
+    end: Callable[[BaseException | None], None] = lambda error: None

@@ -110,22 +110,6 @@ class Prepared:
     about: About | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class Outline:
-    """What a method would do.
-
-    file     the model as it would be written but for scales of channels
-    memory   bytes of the process at most, with what it has already
-    disk     bytes of files that it keeps while it is at work
-    seconds  about so long
-    """
-
-    file: GGUFFile
-    memory: int
-    disk: int
-    seconds: float
-
-
 class Method(Protocol):
     """What `quantize_checkpoint` asks for weights before anything is written."""
 
@@ -143,14 +127,6 @@ class Method(Protocol):
         """The model prepared. `work` is a folder for what a run that is killed leaves to the next one."""
         ...
 
-    def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> Outline:
-        """What a call would take."""
-        ...
-
-    def finish(self, dst: str, work: str, file: GGUFFile, scheme: CheckpointScheme) -> bool:
-        """Whether the folder `dst` is what a run of this over the same model came to that was killed before it removed
-        `work`.
-
-        If so, `work` is removed. Raises UsageError for such a run where this is not to go on with one.
-        """
+    def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> GGUFFile:
+        """The model as it would be written but for scales of channels. Raises what a call raises before it runs."""
         ...

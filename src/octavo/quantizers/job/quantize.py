@@ -7,8 +7,7 @@ from octavo.io.missing import require_there
 from octavo.io.named import resolve
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
-from octavo.quantizers.job.method import Method
-from octavo.quantizers.job.plan import Progress, StrPath, plan, require_ready
+from octavo.quantizers.job.plan import Method, Progress, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import gguf_source
 from octavo.quantizers.job.write import write_model

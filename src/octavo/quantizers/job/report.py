@@ -42,8 +42,6 @@ class Report:
     scaled  channels whose scales a method chose
     inputs  static scales of activations
     starved  experts that met too few tokens for a method to go by
-    memory, disk, seconds  of a dry run with a method: bytes that it takes at most, and about how long
-    written_before  a run before, which was killed then, has written all of it; rows are without errors
     """
 
     source: str
@@ -54,10 +52,6 @@ class Report:
     scaled: list[Scaled] = field(default_factory=list)
     inputs: list[StaticInput] = field(default_factory=list)
     starved: list[Starved] = field(default_factory=list)
-    memory: int | None = None
-    disk: int | None = None
-    seconds: float | None = None
-    written_before: bool = False
     rows: list[TensorRow] = field(default_factory=list)
 
     @property

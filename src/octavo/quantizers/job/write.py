@@ -19,8 +19,15 @@ from octavo.io.gguf import LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.about import About
 from octavo.quantizers.job.ahead import Ahead, workers
-from octavo.quantizers.job.method import Foretells, KeepsWork, Method
-from octavo.quantizers.job.plan import Job, Progress, StrPath, require_imatrix, require_sources, require_weighted
+from octavo.quantizers.job.plan import (
+    Job,
+    Method,
+    Progress,
+    StrPath,
+    require_imatrix,
+    require_sources,
+    require_weighted,
+)
 from octavo.quantizers.job.recode import Slab, checked_copy, joined, room, slabs_of
 from octavo.quantizers.job.record import KEY, Record, WeightRecord, record_bytes, to_json
 from octavo.quantizers.job.report import Report, TensorRow
@@ -46,17 +53,16 @@ def write_model(
     """Write the model that a job plans; arguments and errors are those of `quantize_file`."""
     require_imatrix(job)
     report = Report(job.source.path, os.fsdecode(dst), job.name, dry_run)
+    if method is not None:
+        method.require(job)
     if dry_run:
         report.rows.extend(_row(job, tensor) for tensor in job.tensors)
-        if isinstance(method, Foretells):
-            takes = method.takes(job)
-            report.memory, report.disk, report.seconds = takes.memory, takes.disk, takes.seconds
         return report
     require_sources(job, allow_requantize)
     require_weighted(job)
     require_room(dst, sum(_row(job, tensor).nbytes for tensor in job.tensors))
-    if method is not None:
-        made = method(job)
+    made = None if method is None else method(job)
+    if made is not None:
         job = replace(job, made=made.tensors, about=made.about)
         report.starved.extend(all_starved(made.tensors.values()))
         warn(report.starved)
@@ -64,11 +70,11 @@ def write_model(
         with _Writer(job, report, threads, progress) as writer:
             write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.tensors])
     except BaseException as error:
-        if isinstance(method, KeepsWork):
-            method.failed(job, error)
+        if made is not None:
+            made.end(error)
         raise
-    if isinstance(method, KeepsWork):
-        method.written()
+    if made is not None:
+        made.end(None)
     return report
 
 

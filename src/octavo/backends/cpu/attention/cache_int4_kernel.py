@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Keys and values of 4 bits in the KV cache (type `int4`), rotated, and multiplied as integers.
 
 A byte has two codes of one position. Those of 32 of D lie behind their 64 f16 scales, one a position:

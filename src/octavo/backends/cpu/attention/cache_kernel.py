@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """The KV cache: the loops that write and read keys and values of a page of 64 positions, as `kv_layout.py` has them.
 
 Where a key or value has a scale, a static one for all of a head or one of its own, a query is multiplied with the

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Attention over the paged KV cache: softmax page by page, with running maximum and sum (Milakov, arXiv 1805.02867).
 
 A page is 64 positions (`kv.py` says how it is laid out). n queries share each page that is read: with one token a

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Keys that are values too as floats, of types but int8 and int4: a page of them, some values at a time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Keys of 8 and 4 bits that are values too, for 16 query heads at a time: both products of integers, which are exact.
 
 `kv_pairs.py` and `kv_nibbles.py` say how keys of types `int8` and `int4` lie. Here queries, and the weights of a page,

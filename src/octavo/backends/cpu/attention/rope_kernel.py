@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Rotary embedding, with the norms before it and the writes to the KV cache after it."""
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from numba import float32
 from octavo.backends.cpu.attention.cache_kernel import is_static, set_key_function, set_value_function
 from octavo.backends.cpu.attention.cache_layout import Kind
 from octavo.backends.cpu.pointwise.math import rms_factor
-from octavo.jit.compile import exact, inner, kernels
+from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
     f32_pointer,
@@ -65,7 +66,7 @@ ROPE_SET_ROWS = record(
     "y y_stride",
     "q q_stride heads",
     "k k_stride v v_stride kv_heads",
-    "keys values rows k_scales v_scales k_center",
+    "keys values rows k_scales v_scales",
     "table",
     "q_weight k_weight eps:f4",
     "tokens run",
@@ -74,7 +75,6 @@ ROPE_SET_ROWS = record(
 k, v                float32 [tokens, kv_heads, D]
 keys, values, rows  the caches (`kv.py` says how they lie), and int64, the row of each token in them
 k_scales, v_scales  float32 [kv_heads], where the caches have static ones
-k_center            float32 [kv_heads, D], which keys are stored less, or 0
 table               of `rope_table_kernel`
 q_weight, k_weight  of the norms, float32 [D]
 run                 tokens that a task does
@@ -103,8 +103,6 @@ def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, 
                 head = h - heads
                 k = a.k + token * a.k_stride + head * nbytes
                 turn(key, k, table + token * turn_bytes, a.k_weight, eps)
-                if a.k_center != 0:
-                    take_center(key, key, a.k_center + head * nbytes, dim)
                 scale = f32_pointer(a.k_scales)[head] if static else float32(1.0)
                 set_key(a.keys, key, rows[token], head, kv_heads, scale)
             else:
@@ -151,9 +149,9 @@ def _turn(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
     return inner(turn, interleaved, normed, dim, pairs)
 
 
-SET_ROWS = record("cache", "x x_stride heads", "rows scales center")
+SET_ROWS = record("cache", "x x_stride heads", "rows scales")
 """x [tokens, heads, D] to the rows of a cache that `rows`, int64, says for each token; scales float32 [heads], if any
-are static; less the center, float32 [heads, D], if that is not 0."""
+are static."""
 
 
 @kernels(SET_ROWS)
@@ -173,21 +171,9 @@ def _set_rows(write: Any, kind: Kind, dim: int) -> Any:
 
     def set_rows(a, task):
         row, heads = i64_pointer(a.rows)[task], a.heads
-        moved = stack(nbytes)
         for h in range(heads):
             scale = f32_pointer(a.scales)[h] if static else float32(1.0)
             x = a.x + task * a.x_stride + h * nbytes
-            if a.center != 0:
-                take_center(moved, x, a.center + h * nbytes, dim)
-                x = moved
             write(a.cache, x, row, h, heads, scale)
 
     return set_rows
-
-
-@exact
-def take_center(y, x, center, dim):
-    """y [dim] = x less the center of its head."""
-    ys, xs, cs = f32_pointer(y), f32_pointer(x), f32_pointer(center)
-    for i in range(dim):
-        ys[i] = xs[i] - cs[i]

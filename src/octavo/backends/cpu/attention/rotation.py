@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Rotation of heads, as `formats.rotation` defines it, with its order of sums."""
 
 from __future__ import annotations

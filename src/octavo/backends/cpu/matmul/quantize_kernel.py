@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Activations to 8 bits: what a quantized product reads. Alone, or as the last step of a norm or of SwiGLU.
 
 q = round(x / d), d = max|x| / 127, for each 32 values. Tokens go in tiles of `TILES[0]`, and the rest in smaller ones.

@@ -67,7 +67,7 @@ def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
         y=out, y_stride=stride(out), q=q, q_stride=stride(q), heads=heads,
         k=k, k_stride=stride(k), v=v, v_stride=stride(v), kv_heads=k.shape[1],
         keys=keys, values=values, rows=places, k_scales=scales[0], v_scales=scales[1],
-        k_center=_center(node.inputs[3]), table=table,
+        table=table,
         q_weight=q_weight, k_weight=k_weight, eps=float(node.attrs.get("eps", 0.0)), tokens=tokens, run=run,
     )
     return [*before, call]
@@ -80,7 +80,7 @@ def _set_rows(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> li
     return [KernelCall(
         make(_kind(node), values.shape[2]), len(values),
         cache=cache, x=values, x_stride=stride(values), heads=values.shape[1], rows=places,
-        scales=_written_scales(node), center=_center(node),
+        scales=_written_scales(node),
     )]
 
 
@@ -92,22 +92,16 @@ def _kind(cache: Node) -> Any:
 def _written_scales(cache: Node) -> Any:
     """Static scales of a cache as it is written, 0 for none."""
     static = root(cache).attrs.get("static")
-    return 0 if static is None or static.scale is None else static.scale
-
-
-def _center(cache: Node) -> Any:
-    """What keys are stored less, 0 for nothing."""
-    static = root(cache).attrs.get("static")
-    return 0 if static is None or static.center is None else static.center
+    return 0 if static is None else static
 
 
 def _read_scales(cache: Node, shared: Shared) -> Any:
     """Static scales of a cache, float32 [Hkv], of numbers as kernels load them; 0 for none."""
     static = root(cache).attrs.get("static")
-    if static is None or static.scale is None:
+    if static is None:
         return 0
-    scales = shared.memory(("scales", id(root(cache))), static.scale.shape, np.float32)
-    scales[...] = static.scale * np.float32(UNIT.get(_kind(cache), 1.0))
+    scales = shared.memory(("scales", id(root(cache))), static.shape, np.float32)
+    scales[...] = static * np.float32(UNIT.get(_kind(cache), 1.0))
     return scales
 
 

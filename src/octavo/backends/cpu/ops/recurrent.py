@@ -9,7 +9,6 @@ from octavo.backends.cpu.launch.calls import stride
 from octavo.backends.cpu.launch.shared import Shared
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.recurrent import kernel as states
-from octavo.backends.cpu.recurrent import rwkv6_kernel as wkv6
 from octavo.backends.cpu.recurrent import rwkv7_kernel as wkv7
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
@@ -83,18 +82,6 @@ def _wkv7(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> l
     return [KernelCall(
         wkv7.wkv7_kernel(size, wide, mixed, eps is not None), len(slots) * heads, y=out, y_stride=stride(out), **given,
         **strides, vectors=vectors, state=state, heads=heads, eps=eps or 0.0, **_where((positions, starts, slots)),
-    )]
-
-
-@binds("wkv6")
-def _wkv6(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    r, w, k, v, vectors, state, *where = inputs
-    _, heads, size, _ = state.shape
-    kernel = wkv6.wkv6_kernel(size, WIDEST if size % (16 * WIDEST) == 0 else 1)
-    return [KernelCall(
-        kernel, len(where[2]) * heads, y=out, y_stride=stride(out), r=r, r_stride=stride(r), w=w, w_stride=stride(w),
-        k=k, k_stride=stride(k), v=v, v_stride=stride(v), vectors=vectors, state=state, heads=heads,
-        eps=node.attrs["eps"], **_where(where),
     )]
 
 

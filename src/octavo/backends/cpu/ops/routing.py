@@ -35,15 +35,6 @@ def _numbers(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -
     return [KernelCall(routing.numbers_kernel(), len(out), y=out, y_stride=stride(out), k=out.shape[1])]
 
 
-@binds("floor_divide")
-def _floor_divide(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    (ids,) = inputs
-    return [KernelCall(
-        routing.floor_divide_kernel(), len(out),
-        y=out, y_stride=stride(out), ids=ids, ids_stride=stride(ids), k=out.shape[1], by=node.attrs["by"],
-    )]
-
-
 @binds("gather")
 def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, ids = inputs

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Small functions that several kernels call."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """What routing to experts needs: choices, their numbers and sums of what was chosen. Task t works on row t.
 
 Strides are in bytes, as in `elementwise.py`.
@@ -99,21 +100,6 @@ def numbers_kernel() -> Any:
             ys[i] = i
 
     return numbers
-
-
-FLOOR_DIVIDE = record("y y_stride ids ids_stride k by")
-
-
-@kernels(FLOOR_DIVIDE)
-def floor_divide_kernel() -> Any:
-    """int32 y[i] = ids[i] // by, k values, none below 0."""
-
-    def floor_divide(a, task):
-        ys, ids = i32_pointer(a.y + task * a.y_stride), i32_pointer(a.ids + task * a.ids_stride)
-        for i in range(a.k):
-            ys[i] = ids[i] // a.by
-
-    return floor_divide
 
 
 GATHER = record(ROW, "ids ids_stride k")

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Ops on several streams of a token.
 
 Task t works on token t, whose streams lie one after the other. Strides are in bytes.

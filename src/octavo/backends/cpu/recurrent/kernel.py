@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Ops that keep a state of each sequence: convolutions over time, the gated delta rule, and selective scans.
 
 A task goes through the tokens of a sequence in order, for some channels or columns, so that results are to the bit the

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """RWKV-7's time mixing behind its projections: a matrix for each head of a sequence, and a norm of what it gives.
 
 A task goes through the tokens of a sequence in order, for a head, so that results are to the bit the same however a

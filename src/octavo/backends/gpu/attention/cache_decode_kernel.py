@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Caches of int8, fp8 and q8_0 made float16 for attention of prompts, page after page of a sequence."""
 
 from __future__ import annotations

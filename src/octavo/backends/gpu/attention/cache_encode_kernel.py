@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Keys and values of caches as 8-bit numbers for attention of prompts, a block of positions after the other."""
 
 from __future__ import annotations

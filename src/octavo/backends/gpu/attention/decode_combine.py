@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """The end of decoding attention in Gluon: the last program of a head to finish joins what all have stored.
 
 What is computed is what `attention_decode.combine_kernel` says. The order of sums is that of splits, whoever is last.

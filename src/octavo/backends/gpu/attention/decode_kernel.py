@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Attention of one token a sequence: its pages are divided among programs, and a second launch combines their shares.
 
 What earlier steps have written to the caches is on its way before an earlier kernel's results are waited for; only the

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Decoding attention by `mma.sync`, in Gluon: codes are multiplied as they lie, or as float16 made in registers.
 
 Lane 4 g + t of a warp takes keys of tokens g and values of tokens 2 t and 2 t + 1 from the ring, 16 neighbouring bytes

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Shared memory for keys and values of decoding attention that are on their way, in Gluon: each thread copies 16 bytes
 at a time, and nothing waits until a block is wanted."""
 

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Attention over a paged KV cache: soft-max and sums go along with reading keys and values once (arXiv 2205.14135)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Attention where keys are values too (arXiv 2405.04434): a block of keys is read once, and multiplied with twice.
 
 Rows of a tile are pairs of a token and a query head, which all share the head of keys: 16 rows are a token's heads or

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Prefill attention by products of 8-bit numbers for compute capability 9.0, in Gluon (FlashAttention-3's FP8 plan).
 
 Producer, consumers, online softmax and tile scheduler are those of `prefill_hopper_kernel`. A query's codes have a

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Heads of q, k and v: norm, rotation, and into the KV cache. Records and HeadShape are those of `rope_launch`."""
 
 from __future__ import annotations
@@ -64,13 +65,10 @@ def _turned(x, weights, angles, eps, shape: tl.constexpr):
 
 @triton.jit
 def _write(cache, row, head, value, shape: tl.constexpr):
-    """A head's values, less its center if it has one, into row `row` of a CacheRows, as codes and scales if it has
-    them."""
+    """A head's values into row `row` of a CacheRows, as codes and scales if it has them."""
     DIM: tl.constexpr = shape.dim
     BLOCK_D: tl.constexpr = shape.block_d
     at = tl.arange(0, BLOCK_D)
-    if cache.center is not None:
-        value -= tl.load(cache.center + head * DIM + at, mask=at < DIM, other=0.0)  # [BLOCK_D]
     place = (row * cache.heads + head) * DIM
     if shape.kind == "int8" or shape.kind == "fp8":  # noqa: PLR1714 - kernels have no `in`
         TOP: tl.constexpr = 127.0 if shape.kind == "int8" else 448.0

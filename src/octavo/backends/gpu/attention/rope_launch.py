@@ -38,13 +38,11 @@ class CacheRows(NamedTuple):
     data    floats, or bytes of codes
     scales  of codes, as a Cache has them; None for floats
     heads   of a row
-    center  float32 [heads, dim], what is taken from keys; None for nothing
     """
 
     data: Pointer
     scales: Pointer | None
     heads: int
-    center: Pointer | None = None
 
 
 class Norms(NamedTuple):
@@ -129,4 +127,4 @@ def _rows(x: torch.Tensor) -> Matrix:
 
 
 def _cache_rows(cache: Cache) -> CacheRows:
-    return CacheRows(cache.data, cache.scales, cache.shape[1], cache.center)
+    return CacheRows(cache.data, cache.scales, cache.shape[1])

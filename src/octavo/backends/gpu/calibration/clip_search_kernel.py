@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Which part of its range each group of a row is clipped to before it is rounded, by the error that is left."""
 
 from __future__ import annotations

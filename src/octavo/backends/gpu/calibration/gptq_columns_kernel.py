@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Codes whose errors make up for each other: a block of columns in turn, for some rows of a matrix a program.
 
 What `octavo.quantizers.encoding.kernels.columns` and `refine` do with vectors of 16 rows. Matrices are [K, N] here, so

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Activations on their way into a product: read from a Source, and kept as q8_1 or as floats.
 
 A Source is values as they are, or what a norm, SwiGLU or GeGLU makes of them: the KIND is "values" or the op's name.

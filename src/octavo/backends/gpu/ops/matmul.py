@@ -9,6 +9,7 @@ import torch
 
 from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context, Weight
+from octavo.backends.gpu.launch.sizes import block_of
 from octavo.backends.gpu.launch.values import q8_1, q8_1_bytes
 from octavo.backends.gpu.matmul import activations
 from octavo.backends.gpu.matmul.experts import launch as experts
@@ -16,7 +17,6 @@ from octavo.backends.gpu.matmul.launch import product, product_by_id, product_pa
 from octavo.backends.gpu.matmul.w8a8.row_scaled import row_product
 from octavo.backends.gpu.ops.quantize import quantize_call
 from octavo.backends.gpu.ops.registry import binds
-from octavo.backends.gpu.ops.sizes import block_of
 from octavo.backends.gpu.pointwise import kernel as pointwise
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.row_scaled import RowWeight

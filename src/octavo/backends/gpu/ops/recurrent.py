@@ -19,7 +19,6 @@ from octavo.backends.gpu.recurrent import (
 )
 from octavo.backends.gpu.recurrent import kernel as recurrent
 from octavo.backends.gpu.recurrent import mamba2_chunks_kernel as mamba2_chunks
-from octavo.backends.gpu.recurrent import rwkv6_kernel as rwkv6
 from octavo.backends.gpu.recurrent import rwkv7_kernel as rwkv7
 from octavo.backends.gpu.recurrent.arguments import (
     ChannelShape,
@@ -140,15 +139,6 @@ def _wkv7(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]
                      sequences(positions, starts, slots), matrix(out), eps or 0.0,
                      shape=WkvShape(heads, size, eps is not None),
                      warps=4, exact=c.deterministic)]
-
-
-@binds("wkv6")
-def _wkv6(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    *rows, vectors, state, positions, starts, slots = inputs
-    _, heads, size, _ = state.shape
-    return [c.launch(rwkv6.wkv6_kernel, (len(slots), heads), *(Matrix(x, x.stride(0)) for x in rows), vectors, state,
-                     sequences(positions, starts, slots), matrix(out), node.attrs["eps"],
-                     shape=WkvShape(heads, size, True), warps=4, exact=c.deterministic)]
 
 
 def _scan_chunks(c: Context, tokens: int, shape: ScanShape) -> ScanChunks:

@@ -8,8 +8,8 @@ from typing import Any
 from triton import next_power_of_2
 
 from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.sizes import block_of, warps_of
 from octavo.backends.gpu.ops.registry import binds
-from octavo.backends.gpu.ops.sizes import block_of, warps_of
 from octavo.backends.gpu.pointwise import streams_kernel as altup
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Ops on several streams of a token, which lie one after the other; program (token, part) has B values of each."""
 
 from __future__ import annotations

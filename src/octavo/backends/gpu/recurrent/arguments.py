@@ -164,7 +164,7 @@ class WkvRows(NamedTuple):
 
 @dataclass(frozen=True)
 class WkvShape(Constant):
-    """Heads of RWKV-6 or RWKV-7, the matrix [size, size] of each, and whether they are normed."""
+    """Heads of RWKV-7, the matrix [size, size] of each, and whether they are normed."""
 
     heads: int
     size: int

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """The gated delta rule for prompts, chunk by chunk of tokens, as products of matrices (arXiv 2412.06464).
 
 S is a head's matrix before a chunk, S_i after its i-th token, b_i that token's strength, and d(j, i) the product of the

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Ops that keep a state of each sequence: convolutions over time, the gated delta rule, and selective scans.
 
 A program of the latter goes through the tokens of a sequence in order, for some columns, so that results are the

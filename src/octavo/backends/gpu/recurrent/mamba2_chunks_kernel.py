@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """The selective scan of Mamba-2 for prompts, chunk by chunk of tokens, as products of matrices (arXiv 2405.21060).
 
 S is a head's matrix before a chunk, S_i after its i-th token, and d(j, i) the product of the decays of tokens j + 1 to

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """RWKV-7's time mixing behind its projections: a matrix for each head of a sequence, and a norm of what it gives."""
 
 from __future__ import annotations

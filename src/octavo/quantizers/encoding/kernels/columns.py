@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Codes whose errors make up for each other: columns in turn, then scales and codes once more, 16 rows at a time.
 
 With e = w - w_hat, what a product loses over the calibration text is e^T H e. H = M^T D M, M unit lower triangular,

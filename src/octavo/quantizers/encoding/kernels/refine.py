@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Scales, minima and codes once more, each where it lowers e^T H e most while all others stay.
 
 Along a direction v the error is e - t v, and e^T H e is least for t = v^T H e / v^T H v. What is stored is the nearest

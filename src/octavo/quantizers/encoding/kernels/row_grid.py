@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """What the values of a row may be, and what kernels that compensate its errors have in common."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Activations with a scale for each token: int8 codes as `int8_gemm` reads them, or values rounded to e4m3.
 
 Alone, or as the last step of a norm or of SwiGLU. Codes are round(x / scale), halves to even, scale = max|x| / 127;
