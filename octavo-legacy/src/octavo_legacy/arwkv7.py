@@ -48,7 +48,7 @@ def config_keys(config: Config) -> Keys:
     """Raises ModelError for attention in some layers, and heads that do not make up the width."""
     if (found := config.values.get("wkv_layers")) not in (None, "full") and not _all_layers(config, found):
         raise config.error("wkv_layers", f"is {brief(found)}", "full")
-    width = config.size("hidden_size", LIMITS["embedding_length"])
+    width = config.width
     size = config.size("head_size", width, 64)
     if config.size("num_wkv_heads", width, max(1, width // size)) * size != width:
         raise config.error("num_wkv_heads", f"{config.values['num_wkv_heads']} heads of {size} do not make {width}")
@@ -60,7 +60,7 @@ def config_keys(config: Config) -> Keys:
 
 
 def _all_layers(config: Config, listed: object) -> bool:
-    return isinstance(listed, list) and listed == list(range(config.size("num_hidden_layers", LIMITS["block_count"])))
+    return isinstance(listed, list) and listed == list(range(config.n_layer))
 
 
 def usual_config(config: Config) -> Config:

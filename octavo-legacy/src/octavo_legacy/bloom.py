@@ -5,7 +5,7 @@ from octavo.models.shared.architecture import Architecture, Layout, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import MLP, Decoder, Norms
 from octavo.models.shared.hparams import Key
-from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS
+from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS
 from octavo_legacy.shared import unjoined_heads
 
 USUAL, LENGTH = 8.0, 2048
@@ -14,11 +14,10 @@ say."""
 
 
 def config_keys(config: Config) -> Keys:
-    width = config.size("hidden_size", LIMITS["embedding_length"])
     return {
         "context_length": config.size("max_position_embeddings", LIMITS["context_length"], LENGTH),
-        KV_HEADS: config.size("num_attention_heads", LIMITS[HEADS]),
-        FF_WIDTH: 4 * width, "rope.freq_base": None, "rope.dimension_count": None,
+        KV_HEADS: config.n_head,
+        FF_WIDTH: 4 * config.width, "rope.freq_base": None, "rope.dimension_count": None,
     }
 
 

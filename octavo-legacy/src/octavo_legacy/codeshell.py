@@ -6,16 +6,14 @@ from octavo.models.dense import gpt2
 from octavo.models.shared.architecture import Architecture, Modules
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import MLP, Decoder, Norms
-from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS
+from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS
 
 
 def config_keys(config: Config) -> Keys:
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
     grouped = config.flag("group_query_attention", False)
-    width = config.size("hidden_size", LIMITS["embedding_length"])
     return {
-        KV_HEADS: config.size("num_query_groups", heads) if grouped else heads,
-        FF_WIDTH: config.size("intermediate_size", LIMITS[FF_WIDTH], 4 * width),
+        KV_HEADS: config.size("num_query_groups", config.n_head) if grouped else config.n_head,
+        FF_WIDTH: config.size("intermediate_size", LIMITS[FF_WIDTH], 4 * config.width),
     }
 
 

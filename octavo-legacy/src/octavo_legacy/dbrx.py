@@ -3,7 +3,7 @@
 from octavo.models.shared.architecture import Architecture, Layout, Sizes
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Decoder, Experts, Norms
-from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LAYER_NORM_EPS, LIMITS
+from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LAYER_NORM_EPS, LIMITS
 from octavo_legacy.shared import CLIP, Clipped, ClippedAttention
 
 NORM = "attn_output_norm"
@@ -18,12 +18,11 @@ def config_keys(config: Config) -> Keys:
     attention, feed_forward = (_part(config, word) for word in ("attn_config", "ffn_config"))
     feed_forward.only({"ffn_act_fn": {"name": "silu"}, "moe_normalize_expert_weights": 1})
     experts = feed_forward.size("moe_num_experts", LIMITS["expert_count"])
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
     clip = None if attention.values.get("clip_qkv") is None else attention.real("clip_qkv")
     base = {} if attention.values.get("rope_theta") is None else {"rope.freq_base": attention.real("rope_theta")}
     width = feed_forward.size("ffn_hidden_size", LIMITS[FF_WIDTH])
     return base | {
-        LAYER_NORM_EPS: 1e-5, CLIP.field: clip, KV_HEADS: attention.size("kv_n_heads", heads),
+        LAYER_NORM_EPS: 1e-5, CLIP.field: clip, KV_HEADS: attention.size("kv_n_heads", config.n_head),
         "expert_count": experts, "expert_used_count": feed_forward.size("moe_top_k", experts),
         FF_WIDTH: width,
     }

@@ -9,7 +9,7 @@ from octavo.models.shared.architecture import Architecture, Layout, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import PARALLEL, Attention, Decoder, FeedForward
 from octavo.models.shared.hparams import Hyperparams
-from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS
+from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS
 from octavo.models.shared.weights import Tensors, Weights, vector
 from octavo_legacy.shared import unjoined_heads
 
@@ -38,12 +38,10 @@ def config_keys(config: Config) -> Keys:
     newer = config.flag("new_decoder_architecture", False)
     if not newer:
         config.only({"multi_query": True})
-    width = config.size("hidden_size", LIMITS["embedding_length"])
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
     limit = LIMITS[FF_WIDTH]
     return {
-        KV_HEADS: config.size("num_key_value_heads", heads, heads) if newer else 1,
-        FF_WIDTH: config.size("intermediate_size", limit, 4 * width),
+        KV_HEADS: config.size("num_key_value_heads", config.n_head, config.n_head) if newer else 1,
+        FF_WIDTH: config.size("intermediate_size", limit, 4 * config.width),
     }
 
 

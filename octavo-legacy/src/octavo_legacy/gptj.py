@@ -5,17 +5,16 @@ from dataclasses import replace
 from octavo.models.shared.architecture import Architecture, Layout, Modules
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import MLP, PARALLEL, Attention, Decoder
-from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS
+from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS
 
 
 def config_keys(config: Config) -> Keys:
     """Rope is on the first `rotary_dim` values of each head."""
-    width = config.size("hidden_size", LIMITS["embedding_length"])
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
+    heads = config.n_head
     return {
         KV_HEADS: heads,
-        FF_WIDTH: config.size("intermediate_size", LIMITS[FF_WIDTH], 4 * width),
-        "rope.dimension_count": config.size("rotary_dim", LIMITS["attention.key_length"], width // heads),
+        FF_WIDTH: config.size("intermediate_size", LIMITS[FF_WIDTH], 4 * config.width),
+        "rope.dimension_count": config.size("rotary_dim", LIMITS["attention.key_length"], config.width // heads),
     }
 
 

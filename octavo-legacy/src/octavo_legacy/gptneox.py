@@ -9,7 +9,7 @@ from octavo.models.shared.architecture import Architecture, Layout, Modules, Siz
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, Decoder, FeedForward, Norms
 from octavo.models.shared.hparams import Hyperparams, Key
-from octavo.models.shared.reader import HEADS, KV_HEADS, LIMITS
+from octavo.models.shared.reader import KV_HEADS
 from octavo.models.shared.weights import Weights
 from octavo_legacy.shared import unjoined_heads
 
@@ -36,7 +36,7 @@ FEED_FORWARD = FeedForward(activation="gelu_erf", plain=True, bias=True)
 
 
 def config_keys(config: Config) -> Keys:
-    return {KV_HEADS: config.size("num_attention_heads", LIMITS[HEADS])}
+    return {KV_HEADS: config.n_head}
 
 
 ARCH = Architecture(

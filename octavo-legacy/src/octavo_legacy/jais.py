@@ -9,7 +9,7 @@ from octavo.models.shared.architecture import Architecture, Layout, Modules, Siz
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Decoder, FeedForward, Norms
 from octavo.models.shared.hparams import Hyperparams, Key
-from octavo.models.shared.reader import HEADS, KV_HEADS, LIMITS, MetadataReader, brief
+from octavo.models.shared.reader import KV_HEADS, LIMITS, MetadataReader, brief
 
 MOST, USUAL = "attention.max_alibi_bias", 8.0
 
@@ -27,7 +27,7 @@ def config_keys(config: Config) -> Keys:
     tied = config.flag("tie_word_embeddings", True)
     return {
         MOST: USUAL, "context_length": _context(config), "logit_scale": output / embedding if tied else None,
-        KV_HEADS: config.size("num_attention_heads", LIMITS[HEADS]),
+        KV_HEADS: config.n_head,
         "rope.freq_base": None, "rope.dimension_count": None,
     }
 

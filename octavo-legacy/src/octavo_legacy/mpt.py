@@ -8,7 +8,7 @@ from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Decoder, FeedForward
 from octavo.models.shared.hparams import Key
-from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS, MetadataReader
+from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS, MetadataReader
 from octavo.models.shared.weights import Tensors, Weights, matrix, vector
 from octavo_legacy.shared import CLIP, Clipped, ClippedAttention
 
@@ -57,14 +57,12 @@ def config_keys(config: Config) -> Keys:
     inner = Config(attention, config.file)
     inner.only({"softmax_scale": None, "prefix_lm": False, "qk_ln": False, "alibi": True})
     kind = attention.get("attn_type", "multihead_attention")
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
-    n_kv = inner.size("kv_n_heads", heads, HEADS_OF.get(str(kind)) or heads)
+    n_kv = inner.size("kv_n_heads", config.n_head, HEADS_OF.get(str(kind)) or config.n_head)
     clip = None if attention.get("clip_qkv") is None else inner.real("clip_qkv")
-    width = config.size("hidden_size", LIMITS["embedding_length"])
-    times = config.size("expansion_ratio", LIMITS[FF_WIDTH] // width, 4)
+    times = config.size("expansion_ratio", LIMITS[FF_WIDTH] // config.width, 4)
     return {
         MOST: inner.real("alibi_bias_max", 8.0), CLIP.field: clip, KV_HEADS: n_kv,
-        FF_WIDTH: times * width, "rope.freq_base": None, "rope.dimension_count": None,
+        FF_WIDTH: times * config.width, "rope.freq_base": None, "rope.dimension_count": None,
     }
 
 

@@ -48,7 +48,7 @@ class ElmDecoder(Decoder):
 
 
 def config_keys(config: Config) -> Keys:
-    width = config.size("hidden_size", LIMITS["embedding_length"])
+    width = config.width
     divisor = config.size("ffn_dim_divisor", LIMITS[FF_WIDTH], 256)
     times = _by_layer(config, "ffn_multipliers", (int, float))
     head = config.size("head_dim", LIMITS["attention.key_length"])
@@ -60,7 +60,7 @@ def config_keys(config: Config) -> Keys:
 
 
 def _by_layer(config: Config, word: str, kinds: tuple[type, ...]) -> list[Any]:
-    n, found = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get(word)
+    n, found = config.n_layer, config.values.get(word)
     if not isinstance(found, list) or len(found) != n or not all(type(x) in kinds and x > 0 for x in found):
         raise config.error(word, f"is {brief(found)}", f"{n} numbers over 0, one a layer")
     return found

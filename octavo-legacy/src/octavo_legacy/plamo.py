@@ -10,7 +10,7 @@ from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import columns_moved, rows_moved
 from octavo.models.shared.decoder import PARALLEL, Attention, Decoder
 from octavo.models.shared.hparams import Hyperparams
-from octavo.models.shared.reader import HEADS, KV_HEADS, LIMITS
+from octavo.models.shared.reader import KV_HEADS, LIMITS
 
 LENGTH = 4096
 """The context that the published model was trained with."""
@@ -18,7 +18,7 @@ LENGTH = 4096
 
 def config_keys(config: Config) -> Keys:
     """Heads that share one of keys; what config.json says of heads of keys is that of queries."""
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
+    heads = config.n_head
     shared = config.size("n_shared_head", heads)
     if heads % shared:
         raise config.error("n_shared_head", f"is {shared}", f"a divisor of {heads} heads")

@@ -128,7 +128,7 @@ def config_keys(config: Config) -> Keys:
 
 def _attends(config: Config) -> list[bool]:
     """Whether each layer has attention: the middle one of each group, or the last of few."""
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
+    n = config.n_layer
     step = config.size("mamba_step", LIMITS["block_count"], 2)
     if step < 2:
         raise config.error("mamba_step", f"is {step}", "at least 2")

@@ -6,7 +6,7 @@ from octavo.models.shared.architecture import Architecture, Sizes, Vocabulary
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, Decoder, FeedForward
 from octavo.models.shared.hparams import Hyperparams
-from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS, MetadataReader
+from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS, MetadataReader
 
 
 def complete(r: MetadataReader, hp: Hyperparams) -> Hyperparams:
@@ -21,8 +21,7 @@ def config_keys(config: Config) -> Keys:
     length = config.size("max_position_embeddings", LIMITS["context_length"])
     if config.flag("use_logn_attn", False) or config.flag("use_dynamic_ntk", False):
         length = min(length, config.size("seq_length", LIMITS["context_length"], length))
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
-    return {"context_length": length, KV_HEADS: heads}
+    return {"context_length": length, KV_HEADS: config.n_head}
 
 
 ARCH = Architecture(

@@ -21,8 +21,7 @@ def complete(r: MetadataReader, hp: Hyperparams) -> Hyperparams:
 
 def config_keys(config: Config) -> Keys:
     """The feed-forward is as wide as two thirds of `n_inner`."""
-    width = config.size("hidden_size", LIMITS["embedding_length"])
-    inner = 2 * config.size("intermediate_size", LIMITS[FF_WIDTH], 4 * width) // 3
+    inner = 2 * config.size("intermediate_size", LIMITS[FF_WIDTH], 4 * config.width) // 3
     return {
         KV_HEADS: 1, FF_WIDTH: -(-inner // MULTIPLE) * MULTIPLE,
         "rope.freq_base": None, "rope.dimension_count": None,

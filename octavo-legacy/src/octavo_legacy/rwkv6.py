@@ -130,7 +130,7 @@ def _mix_channels(g: GraphBuilder, hp: Rwkv6, b: Weights, h: Node, i: int) -> No
 
 def config_keys(config: Config) -> Keys:
     """Ranks are those that the class has. Raises ModelError for heads of another width."""
-    width = config.size("hidden_size", LIMITS["embedding_length"])
+    width = config.width
     if (inner := config.size("attention_hidden_size", LIMITS["embedding_length"], width)) != width:
         raise config.error("attention_hidden_size", f"is {inner}", str(width))
     most, times = LIMITS[FF_WIDTH], 2 if width == WIDE else 1

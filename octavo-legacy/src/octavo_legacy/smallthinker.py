@@ -46,7 +46,7 @@ class ThinkerDecoder(Decoder):
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for layers with rope and no window among others with windows, and for dense layers."""
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
+    n = config.n_layer
     windowed, turned = _layout(config, "sliding_window_layout", n, 0), _layout(config, "rope_layout", n, 1)
     _layout(config, "moe_layer_layout", n, 1, only=1)
     if turned != (windowed if any(windowed) else [True] * n):

@@ -106,10 +106,10 @@ def read_hyperparams(config: Config, keys: Keys, numbers: Mapping[str, list[floa
 
 def _sizes(config: Config, own: Keys) -> Keys:
     """The fields that all architectures have; context and feed-forward width where none of its own."""
-    width = config.size("hidden_size", LIMITS["embedding_length"])
+    width = config.width
     inner = own[FF] if own.get(FF) is not None else config.size("intermediate_size", LIMITS[FF])
     return {
-        "block_count": own.get("block_count") or config.size("num_hidden_layers", LIMITS["block_count"]),
+        "block_count": own.get("block_count") or config.n_layer,
         "context_length": own.get(CONTEXT) or config.size("max_position_embeddings", LIMITS[CONTEXT]),
         "embedding_length": width,
         "feed_forward_length": inner,
@@ -126,7 +126,7 @@ def _by_layer(own: Keys) -> bool:
 
 def _head_sizes(config: Config, width: int) -> Keys:
     """The fields of attention."""
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
+    heads = config.n_head
     kv_heads = config.size("num_key_value_heads", LIMITS["attention.head_count_kv"], heads)
     head = config.size("head_dim", LIMITS["attention.key_length"], width // heads)
     if heads % kv_heads:

@@ -23,17 +23,8 @@ PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Column j of eight is nibble PLACES[j] of their word."""
 MIDDLE = 8
 USED = (
-    "quant_method",
-    "bits",
-    "w_bit",
-    "group_size",
-    "q_group_size",
-    "zero_point",
-    "version",
-    "format",
-    "method",
-    "desc_act",
-    "modules_to_not_convert",
+    "quant_method", "bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format", "method",
+    "desc_act", "modules_to_not_convert",
 )
 
 

@@ -30,13 +30,7 @@ SQUARE = ("FP8_PB_WO", "FP8_BLOCK_SCALES")
 SCALES = ("weight_scale", "weight_scale_inv")
 MIXED, NVFP4 = "MIXED_PRECISION", "NVFP4"
 USED = (
-    "quant_method",
-    "quant_algo",
-    "kv_cache_quant_algo",
-    "exclude_modules",
-    "ignore",
-    "group_size",
-    "kv_cache_scheme",
+    "quant_method", "quant_algo", "kv_cache_quant_algo", "exclude_modules", "ignore", "group_size", "kv_cache_scheme",
     "quantized_layers",
 )
 CACHE = ("num_bits", "type", "dynamic", "symmetric", "strategy", "group_size")

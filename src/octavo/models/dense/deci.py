@@ -11,7 +11,7 @@ from octavo.models.shared.architecture import Architecture, Sizes, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, Decoder, FeedForward, Norms
 from octavo.models.shared.hparams import Hyperparams
-from octavo.models.shared.reader import ANY_OR_NONE, FF_WIDTH, HEADS, KV_HEADS, LIMITS, OR_NONE, MetadataReader, brief
+from octavo.models.shared.reader import ANY_OR_NONE, FF_WIDTH, HEADS, KV_HEADS, OR_NONE, MetadataReader, brief
 from octavo.models.shared.weights import Tensors, Weights
 
 MULTIPLE = 256
@@ -81,8 +81,8 @@ def config_keys(config: Config) -> Keys:
 
     Raises ModelError for a part of a layer that is neither as usual nor left out, nor a matrix in place of attention.
     """
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
+    n = config.n_layer
+    heads = config.n_head
     blocks, keys = config.values.get("block_configs"), config.values.get("num_key_value_heads_per_layer")
     if blocks is None:
         if keys is not None and not (isinstance(keys, list) and len(keys) == n and all(type(k) is int for k in keys)):
@@ -126,7 +126,7 @@ def _width(config: Config, block: Any, layer: int) -> int:
     if part.get("replace_with_linear"):
         raise config.error(f"block_configs[{layer}].ffn.replace_with_linear", "is true", "false")
     times = Config(part, config.file).real("ffn_mult")
-    width = int(2 * times * config.size("hidden_size", LIMITS["embedding_length"]) / 3)
+    width = int(2 * times * config.width / 3)
     return -(-width // MULTIPLE) * MULTIPLE
 
 

@@ -142,7 +142,7 @@ def _ffn(g: GraphBuilder, b: Weights, h: Node, spread: float) -> Node:
 
 
 def config_keys(config: Config) -> Keys:
-    n, said = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("num_kv_shared_layers")
+    n, said = config.n_layer, config.values.get("num_kv_shared_layers")
     return head_keys(config, 256) | gemma3.rope_bases(config) | layer_window_keys(config, PERIOD, 512) | {
         KV_HEADS: config.size("num_key_value_heads", LIMITS[KV_HEADS], 2), FF_WIDTH: _widths(config, n),
         PATTERN: windowed_layers(config, PERIOD), ACTIVE: 0, SPREADS: _kept(config, n),

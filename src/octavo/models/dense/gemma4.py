@@ -157,7 +157,7 @@ def config_keys(config: Config) -> Keys:
     """Raises ModelError for attention that looks ahead in a text, and for what GGUF has no words for."""
     if (ahead := config.values.get("use_bidirectional_attention")) not in (None, "vision"):  # pictures' tokens only
         raise config.error("use_bidirectional_attention", f"is {brief(ahead)}", "null or vision")
-    n, most = config.size("num_hidden_layers", LIMITS["block_count"]), LIMITS["attention.key_length"]
+    n, most = config.n_layer, LIMITS["attention.key_length"]
     windowed = [*windowed_layers(config, PERIOD)[:-1], False]
     dim, (full, kv) = config.size("head_dim", most, 256), _without_window(config, windowed)
     readers, ff = config.count("num_kv_shared_layers", n - 1), config.size("intermediate_size", LIMITS[FF_WIDTH])

@@ -6,16 +6,15 @@ from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import columns_as_rows
 from octavo.models.shared.decoder import MLP, Attention, Decoder, Norms
 from octavo.models.shared.hparams import Hyperparams
-from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS
+from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS
 
 ATTENTION = Attention(joined=True, bias=True, output_bias=True, rope="none")
 
 
 def config_keys(config: Config) -> Keys:
-    width = config.size("hidden_size", LIMITS["embedding_length"])
     return {
-        KV_HEADS: config.size("num_attention_heads", LIMITS[HEADS]),
-        FF_WIDTH: config.size("intermediate_size", LIMITS[FF_WIDTH], 4 * width),
+        KV_HEADS: config.n_head,
+        FF_WIDTH: config.size("intermediate_size", LIMITS[FF_WIDTH], 4 * config.width),
         "rope.freq_base": None, "rope.dimension_count": None,
     }
 

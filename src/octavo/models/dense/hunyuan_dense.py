@@ -4,7 +4,7 @@ from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.config import Config, Keys, rope_parameters
 from octavo.models.shared.decoder import Attention, Decoder
-from octavo.models.shared.reader import HEADS, LIMITS
+from octavo.models.shared.reader import LIMITS
 
 NAMES = names.NORMS | names.ATTENTION | {
     "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
@@ -26,9 +26,7 @@ def config_keys(config: Config) -> Keys:
     if found.get("rope_type", found.get("type")) != "dynamic":
         return {}
     alpha, context = config.real("alpha", of=found), config.size("max_position_embeddings", LIMITS["context_length"])
-    width = config.size("hidden_size", LIMITS["embedding_length"])
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
-    d = config.size("head_dim", LIMITS["attention.key_length"], max(3, width // heads))
+    d = config.size("head_dim", LIMITS["attention.key_length"], max(3, config.width // config.n_head))
     theta = config.real("rope_theta", of=found) if "rope_theta" in found else config.real("rope_theta", 10000.0)
     return {
         "rope.freq_base": theta * alpha ** (d / max(1, d - 2)),

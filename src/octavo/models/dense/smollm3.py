@@ -4,7 +4,7 @@ from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, Decoder
-from octavo.models.shared.reader import LIMITS, brief
+from octavo.models.shared.reader import brief
 
 PERIOD = 4
 """Each layer of this number has no rope; a file can't say another number."""
@@ -12,9 +12,8 @@ PERIOD = 4
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for other layers without rope."""
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
     period = config.values.get("no_rope_layer_interval", PERIOD)
-    usual = [int((i + 1) % PERIOD != 0) for i in range(n)]
+    usual = [int((i + 1) % PERIOD != 0) for i in range(config.n_layer)]
     found = config.values.get("no_rope_layers") or (usual if period == PERIOD else None)
     if found != usual:
         problem = f"is {brief(found if found else period)}"

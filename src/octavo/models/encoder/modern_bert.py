@@ -50,7 +50,7 @@ def config_keys(config: Config) -> Keys:
 
 def _window_keys(config: Config) -> Keys:
     """The window, and which layers have it."""
-    n, listed = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("layer_types") is not None
+    n, listed = config.n_layer, config.values.get("layer_types") is not None
     period = config.size("global_attn_every_n_layers", LIMITS["block_count"], PERIOD)
     regular = [i % period != 0 for i in range(n)]
     windowed = windowed_layers(config, period) if listed else regular

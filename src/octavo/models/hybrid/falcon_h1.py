@@ -46,7 +46,7 @@ def config_keys(config: Config) -> Keys:
     """Raises ModelError for a norm before the scan's gate."""
     if config.flag("mamba_rms_norm", False) and config.flag("mamba_norm_before_gate", True):
         raise config.error("mamba_norm_before_gate", "is true", "false where there is a norm")
-    expanded = config.size("hidden_size", ssd.MOST) * config.size("mamba_expand", 64, 2)
+    expanded = config.width * config.size("mamba_expand", 64, 2)
     width = config.size("mamba_d_ssm", ssd.MOST, expanded)
     return ssd.config_keys(ssd.with_head_size(config, WORDS, width), WORDS)
 

@@ -10,7 +10,7 @@ from octavo.models.shared.architecture import Architecture, Layout, Modules, Siz
 from octavo.models.shared.config import Config, Keys, expert_keys
 from octavo.models.shared.decoder import Attention, ByLayer, Decoder
 from octavo.models.shared.hparams import Key
-from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS, OR_NONE, MetadataReader
+from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS, OR_NONE, MetadataReader
 from octavo.models.shared.ssd import Mamba2
 
 WORDS = {
@@ -39,7 +39,7 @@ def complete(r: MetadataReader, hp: GraniteHybrid) -> GraniteHybrid:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for kinds of layers and of positions that are unknown."""
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
+    n = config.n_layer
     kinds = {"mamba": "scan", "linear_attention": "scan", "attention": "attend", "full_attention": "attend"}
     found = ssd.layer_kinds(config, "layer_types", kinds) or ["scan"] * n
     if len(found) != n:
@@ -47,8 +47,7 @@ def config_keys(config: Config) -> Keys:
     positions = config.values.get("position_embedding_type")
     if positions not in (None, "nope", "rope"):
         raise config.error("position_embedding_type", f"is {positions}", "nope or rope")
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
-    heads = config.size("num_key_value_heads", LIMITS[KV_HEADS], heads)
+    heads = config.n_head_kv
     shared = config.size("shared_intermediate_size", LIMITS[FF_WIDTH])
     return _scan_keys(config) | {
         KV_HEADS: [heads * (kind == "attend") for kind in found], ROPE: positions == "rope",
@@ -58,7 +57,7 @@ def config_keys(config: Config) -> Keys:
 
 def _scan_keys(config: Config) -> Keys:
     """Sizes of the scan. Raises ModelError for heads that are not as long as the width and its expansion say."""
-    width = config.size("hidden_size", ssd.MOST) * config.size("mamba_expand", 64, 2)
+    width = config.width * config.size("mamba_expand", 64, 2)
     return ssd.config_keys(ssd.with_head_size(config, WORDS, width), WORDS)
 
 

@@ -8,7 +8,7 @@ from octavo.models.shared import layers, names
 from octavo.models.shared.architecture import Architecture, Layout, Sizes
 from octavo.models.shared.config import Config, Keys, expert_keys
 from octavo.models.shared.decoder import Attention, ByLayer, Decoder, Experts, FeedForward, Part
-from octavo.models.shared.reader import EXPERT_WIDTH, FF_WIDTH, HEADS, KV_HEADS, LIMITS, OR_NONE, MetadataReader
+from octavo.models.shared.reader import EXPERT_WIDTH, FF_WIDTH, KV_HEADS, LIMITS, OR_NONE, MetadataReader
 from octavo.models.shared.weights import Tensors
 
 ROUTER = "ffn_gate_inp"
@@ -46,10 +46,9 @@ def scan_tensors(hp: Jamba, layer: int) -> Tensors:
 
 
 def config_keys(config: Config) -> Keys:
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
-    heads = config.size("num_key_value_heads", LIMITS[KV_HEADS], heads)
-    width = config.size("hidden_size", LIMITS["embedding_length"])
+    n = config.n_layer
+    heads = config.n_head_kv
+    width = config.width
     return mamba.scan_keys(config, WORDS, width * config.size("mamba_expand", 64, 2)) | _expert_keys(config, n) | {
         KV_HEADS: [heads * attends for attends in _layers_of(config, "attn", n)]
     }

@@ -102,7 +102,7 @@ def _convolved(g: GraphBuilder, hp: KimiLinear, b: Weights, h: Node, i: int, par
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for heads of the delta rule that are not as many as attention has."""
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
+    heads = config.n_head
     if config.size("linear_num_heads", LIMITS[HEADS], heads) != heads:
         raise config.error("linear_num_heads", f"is {config.values['linear_num_heads']}", f"{heads}, as attention has")
     experts = routed.config_keys(config, SIGMOID, normalized=True) | routed.group_keys(config)
@@ -132,7 +132,7 @@ def _own(config: Config) -> dict[str, object]:
 
 def _attends(config: Config) -> list[bool]:
     """Whether each layer has attention: as lists of layers say, or the kinds of all."""
-    n, own = config.size("num_hidden_layers", LIMITS["block_count"]), _own(config)
+    n, own = config.n_layer, _own(config)
     if any(key in own for key in LISTS):
         return _listed(config, own, n)
     kinds = config.values.get("layer_types")

@@ -11,7 +11,7 @@ from octavo.models.shared.config import Config, Keys, rope_parameters
 from octavo.models.shared.conversion import without_middle
 from octavo.models.shared.decoder import Attention, ByLayer, Decoder, FeedForward, LayerPart, Part
 from octavo.models.shared.hparams import Key
-from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS, OR_NONE, MetadataReader, brief
+from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS, OR_NONE, MetadataReader, brief
 from octavo.models.shared.states import Hybrid, taps_of
 from octavo.models.shared.weights import Tensors, Weights, matrix
 
@@ -69,8 +69,7 @@ def config_keys(config: Config) -> Keys:
 
 def shared_keys(config: Config) -> Keys:
     """What LFM2 and its models with experts say alike."""
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
-    heads = config.size("num_key_value_heads", LIMITS[KV_HEADS], heads)
+    heads = config.n_head_kv
     base = {} if "rope_theta" in {**config.values, **rope_parameters(config)} else {"rope.freq_base": 1e6}
     counts = [heads if attends else 0 for attends in _attends(config)]
     return {KV_HEADS: counts, **base}
@@ -78,7 +77,7 @@ def shared_keys(config: Config) -> Keys:
 
 def _attends(config: Config) -> list[bool]:
     """Whether each layer has attention: as the kinds of layers say, or the numbers of those with attention."""
-    n, kinds, numbers = config.size("num_hidden_layers", LIMITS["block_count"]), "layer_types", "full_attn_idxs"
+    n, kinds, numbers = config.n_layer, "layer_types", "full_attn_idxs"
     if (found := config.values.get(kinds)) is not None:
         if not isinstance(found, list) or len(found) != n or set(map(str, found)) - {"conv", "full_attention"}:
             raise config.error(kinds, f"is {brief(found)}", f"{n} of conv, full_attention")

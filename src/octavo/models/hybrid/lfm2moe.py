@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from octavo.models.hybrid import lfm2
 from octavo.models.shared import names, routed
 from octavo.models.shared.config import Config, Keys, expert_keys
-from octavo.models.shared.reader import LIMITS, MetadataReader
+from octavo.models.shared.reader import MetadataReader
 from octavo.models.shared.routed import GATE, N_DENSE, SIGMOID, Routed
 
 
@@ -19,9 +19,8 @@ def complete(r: MetadataReader, hp: Lfm2Moe) -> Lfm2Moe:
 
 
 def config_keys(config: Config) -> Keys:
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
     return lfm2.shared_keys(config) | expert_keys(config, "num_experts", width="moe_intermediate_size") | {
-        N_DENSE: config.count("num_dense_layers", n), GATE: SIGMOID,
+        N_DENSE: config.count("num_dense_layers", config.n_layer), GATE: SIGMOID,
     }
 
 

@@ -79,8 +79,7 @@ def layer_keys(config: Config, kind: str, width: int) -> Keys:
     n, said = len(found), config.values.get("num_hidden_layers")
     if said not in (None, n):
         raise config.error(word, f"has {n} layers", f"{said}, as num_hidden_layers says")
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
-    heads = config.size("num_key_value_heads", LIMITS[KV_HEADS], heads)
+    heads = config.n_head_kv
     eps = config.real("rms_norm_eps", 1e-5)
     return ssd.config_keys(config, WORDS) | {
         "block_count": n, RMS_EPS: eps, LAYER_NORM_EPS: eps, KV_HEADS: [heads * (each == ATTEND) for each in found],

@@ -20,7 +20,7 @@ def config_keys(config: Config) -> Keys:
     if windows and PATTERN not in windows and period != PERIOD:
         windows |= {PATTERN: period}
     return windows | expert_keys(config, "num_experts", width="moe_intermediate_size") | {
-        routed.N_DENSE: config.count("num_dense_layers", config.size("num_hidden_layers", LIMITS["block_count"])),
+        routed.N_DENSE: config.count("num_dense_layers", config.n_layer),
         routed.N_SHARED: config.count("num_shared_experts", LIMITS["expert_count"]), routed.GATE: SIGMOID,
         routed.WEIGHT_SCALE: config.real("route_scale", 1.0), routed.NORMALIZED: True,
     }

@@ -20,7 +20,7 @@ def complete(r: MetadataReader, hp: Routed) -> Routed:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for dense layers behind those of experts."""
-    n, experts = config.size("num_hidden_layers", LIMITS["block_count"]), config.size("moe_num_experts", 1 << 16)
+    n, experts = config.n_layer, config.size("moe_num_experts", 1 << 16)
     if (last := config.values.get("moe_layer_end_index", -1)) not in (-1, n - 1):
         raise config.error("moe_layer_end_index", f"is {brief(last)}", f"{n - 1}, the last layer")
     width, shared = config.size("moe_intermediate_size", LIMITS[EXPERT_WIDTH]), "moe_num_shared_experts"

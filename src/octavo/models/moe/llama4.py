@@ -72,7 +72,7 @@ def expert(g: GraphBuilder, hp: Llama4, b: Weights, h: Node, layer: int) -> Node
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for what GGUF has no words for: other layers without rope or with experts, norms of q and k."""
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
+    n = config.n_layer
     step, experts = config.size("interleave_moe_layer_step", n, 1), config.size("num_local_experts", 1 << 16)
     has_rope = periodic(n, PERIOD)
     kinds = ["chunked_attention" if rope else "full_attention" for rope in has_rope]

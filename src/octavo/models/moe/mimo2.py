@@ -12,7 +12,7 @@ from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys, local_rope, rope_parameters
 from octavo.models.shared.decoder import Decoder, Part
 from octavo.models.shared.hparams import Key
-from octavo.models.shared.reader import ANY, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
+from octavo.models.shared.reader import ANY, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
 from octavo.models.shared.routed import SIGMOID, Routed
 from octavo.models.shared.weights import Expected, Tensors, Weights
 from octavo.models.shared.windows import PATTERN, Windows, windowed_layers
@@ -95,7 +95,7 @@ def config_keys(config: Config) -> Keys:
     config = _in_words_of_transformers(config)
     head, value = (config.size(word, LIMITS["attention.key_length"], usual)
                    for word, usual in (("head_dim", 192), ("v_head_dim", 128)))
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
+    heads = config.n_head
     config.only({"swa_head_dim": head, "swa_v_head_dim": value, "swa_num_attention_heads": heads})
     kv = config.size("num_key_value_heads", heads, 4)
     local = config.size("swa_num_key_value_heads", heads, 2 * kv)

@@ -123,7 +123,7 @@ def _gated(g: GraphBuilder, limit: float) -> Callable[[Node, Node], Node]:
 
 def usual_config(config: Config) -> Config:
     """config.json where what the authors say by lists of all layers is said as transformers does."""
-    values, n = config.copy(), config.size("num_hidden_layers", LIMITS["block_count"])
+    values, n = config.copy(), config.n_layer
     kinds = _list(config, "layer_types", ["full_attention"] * n)
     values |= {"layer_types": kinds[:n], "mtp_layer_types": values.get("mtp_layer_types") or kinds[n:]}
     if (listed := values.pop("moe_layers_enum", None)) is not None:
@@ -157,7 +157,7 @@ def config_keys(config: Config) -> Keys:
     n, head = (config.size(word, LIMITS[field], usual) for word, field, usual in (
         ("num_hidden_layers", "block_count", None), ("head_dim", "attention.key_length", 128)))
     config.only({"query_pre_attn_scalar": head})
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
+    heads = config.n_head
     kv = config.size("num_key_value_heads", heads, heads)
     said = config.values.get("attention_other_setting") or {}
     local = Config(said if isinstance(said, dict) else {}, config.file)

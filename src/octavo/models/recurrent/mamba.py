@@ -15,7 +15,7 @@ from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import of_values, without_middle
 from octavo.models.shared.decoder import Decoder, Part
 from octavo.models.shared.hparams import Key
-from octavo.models.shared.reader import LIMITS, MetadataReader
+from octavo.models.shared.reader import MetadataReader
 from octavo.models.shared.ssd import MOST, as_vector
 from octavo.models.shared.states import Hybrid, taps_of
 from octavo.models.shared.weights import BIAS, Tensors, Weights, matrix, vector
@@ -95,8 +95,7 @@ def _normed(g: GraphBuilder, hp: Mamba, b: Weights, name: str, x: Node) -> Node:
 
 
 def config_keys(config: Config) -> Keys:
-    width = config.size("hidden_size", LIMITS["embedding_length"])
-    inner = config.size("intermediate_size", MOST, width * config.size("expand", 64, 2))
+    inner = config.size("intermediate_size", MOST, config.width * config.size("expand", 64, 2))
     return scan_keys(config, WORDS, inner) | mamba2.plain_keys(config)
 
 
@@ -110,7 +109,7 @@ def scan_keys(config: Config, words: dict[str, str], inner: int) -> Keys:
     """The sizes of a scan, by the words of config.json. A rank of "auto" is a 16th of the width."""
     sizes = {name: config.size(words[name], MOST, default) for name, default in (("taps", 4), ("keys", 16))}
     word = words["rank"]
-    auto = -(-config.size("hidden_size", LIMITS["embedding_length"]) // 16)
+    auto = -(-config.width // 16)
     sizes["rank"] = auto if config.values.get(word) == "auto" else config.size(word, MOST, auto)
     return {SIZES[name]: size for name, size in (sizes | {"inner": inner}).items()}
 

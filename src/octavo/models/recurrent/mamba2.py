@@ -22,7 +22,7 @@ def complete(r: MetadataReader, hp: Mamba2) -> Mamba2:
 
 
 def config_keys(config: Config) -> Keys:
-    width = config.size("hidden_size", ssd.MOST) * config.size("expand", 64, 2)
+    width = config.width * config.size("expand", 64, 2)
     return ssd.config_keys(ssd.with_head_size(config, WORDS, width), WORDS) | plain_keys(config)
 
 

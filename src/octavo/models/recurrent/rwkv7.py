@@ -188,7 +188,7 @@ def numbers(weight: Node) -> F32:
 
 def config_keys(config: Config) -> Keys:
     """Raises ModelError for norms that add something else, and other widths of values."""
-    width = config.size("hidden_size", LIMITS["embedding_length"])
+    width = config.width
     heads = config.size("num_heads", width, 1)
     size = config.size("head_dim", width, width // heads if config.values.get("num_heads") else 64)
     if config.values.get("num_heads") is not None and heads * size != width:

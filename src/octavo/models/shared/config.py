@@ -7,7 +7,7 @@ from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, NamedTuple
 
 from octavo.errors import ModelError
-from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, NEXTN, WINDOW, Reader, brief
+from octavo.models.shared.reader import EXPERT_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, Reader, brief
 
 Keys = dict[str, Any]
 """Fields under a GGUF file's `<arch>.`, and their values."""
@@ -143,6 +143,24 @@ class Config(Reader):
             raise self.error(key, f"is {brief(value)}", "true or false")
         return value
 
+    @property
+    def n_layer(self) -> int:
+        return self.size("num_hidden_layers", LIMITS["block_count"])
+
+    @property
+    def width(self) -> int:
+        """Of the model."""
+        return self.size("hidden_size", LIMITS["embedding_length"])
+
+    @property
+    def n_head(self) -> int:
+        return self.size("num_attention_heads", LIMITS[HEADS])
+
+    @property
+    def n_head_kv(self) -> int:
+        """Heads of keys, as many as of queries where config.json does not say."""
+        return self.size("num_key_value_heads", LIMITS[KV_HEADS], self.n_head)
+
     def real(self, key: str, default: float | None = None, *, of: Mapping[str, Any] | None = None) -> float:
         """A finite number over 0, of the config or of a part of it."""
         value = (self.values if of is None else of).get(key)
@@ -179,8 +197,7 @@ def nextn_keys(config: Config) -> Keys:
     """Layers that guess tokens beyond the next one, by either of their words; GGUF counts them among the others."""
     word = "num_nextn_predict_layers"
     guessing = config.count(word if config.values.get(word) is not None else "num_mtp_layers", LIMITS["block_count"])
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
-    return {"block_count": n + guessing, NEXTN: guessing} if guessing else {}
+    return {"block_count": config.n_layer + guessing, NEXTN: guessing} if guessing else {}
 
 
 def head_keys(config: Config, default: int) -> Keys:
@@ -196,9 +213,7 @@ def rotary_keys(config: Config, default: float) -> Keys:
     part = default if part is None else part
     if type(part) not in (int, float) or not 0 < part <= 1:
         raise config.error("partial_rotary_factor", f"is {brief(part)}", "over 0, up to 1")
-    width = config.size("hidden_size", LIMITS["embedding_length"])
-    heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
-    head = config.size("head_dim", LIMITS["attention.key_length"], max(1, width // heads))
+    head = config.size("head_dim", LIMITS["attention.key_length"], max(1, config.width // config.n_head))
     return {"rope.dimension_count": int(head * part)}
 
 

@@ -156,7 +156,7 @@ def config_keys(config: Config) -> Keys:
 
 def _layer_keys(config: Config) -> Keys:
     """Which layers have attention: the last of each period, or as a list says."""
-    n, kinds = config.size("num_hidden_layers", LIMITS["block_count"]), "layer_types"
+    n, kinds = config.n_layer, "layer_types"
     if (found := config.values.get(kinds)) is None:
         return {INTERVAL: config.size(INTERVAL, LIMITS["block_count"], 4)}
     if not isinstance(found, list) or len(found) != n or set(map(str, found)) - {"linear_attention", "full_attention"}:

@@ -130,7 +130,7 @@ def choice_keys(config: Config, gate: int, *, normalized: bool) -> Keys:
 
 def _dense_layers(config: Config) -> int:
     """How many of the first layers are dense, by a number or by a list of all layers."""
-    n, kinds = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("mlp_layer_types")
+    n, kinds = config.n_layer, config.values.get("mlp_layer_types")
     if kinds is None:
         return config.count("first_k_dense_replace", n)
     dense = kinds.count("dense") if isinstance(kinds, list) else 0

@@ -76,7 +76,7 @@ def window_of_some(config: Config) -> Keys:
     window = window_keys(config, 4096) if config.flag("use_sliding_window", False) else {}
     if not window:
         return {}
-    n, first = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("max_window_layers", 28)
+    n, first = config.n_layer, config.values.get("max_window_layers", 28)
     if type(first) is not int:
         raise config.error("max_window_layers", f"is {brief(first)}", "an integer")
     listed = config.values.get("layer_types") is not None
@@ -100,7 +100,7 @@ def layer_window_keys(config: Config, period: int, default: int = 4096) -> Keys:
 
 def windowed_layers(config: Config, period: int) -> list[bool]:
     """Whether each layer has the window: those that config.json lists, or all but the last of each period."""
-    n, kinds = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("layer_types")
+    n, kinds = config.n_layer, config.values.get("layer_types")
     if kinds is None:
         said = config.values.get("sliding_window_pattern") is not None
         return periodic(n, config.size("sliding_window_pattern", LIMITS["block_count"]) if said else period)
