@@ -9,10 +9,10 @@ from octavo.io.gguf import LazyTensor
 from octavo.models.recurrent import rwkv7
 from octavo.models.recurrent.rwkv7 import COPIED, HEAD, MIXED, RANKS, SHIFTS, Rwkv7
 from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture, Layout, Modules, Sizes, Unwritten
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import columns_as_rows, flat, in_shape
-from octavo.models.shared.decoder import Custom
+from octavo.models.shared.decoder import CustomNetwork
 from octavo.models.shared.hparams import CONTEXT, NO_ATTENTION, Key
 from octavo.models.shared.reader import FF_WIDTH, LIMITS, MetadataReader, brief
 from octavo.models.shared.weights import Tensors, Weights
@@ -82,7 +82,7 @@ MIXER = "self_attn.time_mixer."
 
 ARCH = Architecture(
     name="arwkv7",
-    network=Custom(tensors, build),
+    network=CustomNetwork(tensors, build),
     keys=(Key("size", HEAD, default=0, limit=rwkv7.MOST), SHIFTS, *RANKS.values()),
     sizes=Sizes(kind=Rwkv7, complete=complete, attention=False, feed_forward=True),
     only={"wkv_version": 7, "head_size_divisor": 8},
@@ -99,6 +99,6 @@ ARCH = Architecture(
     ),
     usual_config=usual_config,
     ropes=("default",),
-    layout=Layout(converted=converted),
+    layout=TensorLayout(converted=converted),
     unwritten=Unwritten(why=lambda hp: rwkv7.WHY_UNWRITTEN),
 )

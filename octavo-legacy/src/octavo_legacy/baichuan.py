@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, Layout, Sizes, Unwritten
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import split_qkv
 from octavo.models.shared.decoder import Attention, Decoder
@@ -44,7 +44,7 @@ ARCH = Architecture(
     interleaved=True,
     classes={"BaichuanForCausalLM": config_keys, "BaiChuanForCausalLM": config_keys},
     names=names.LLAMA | {"self_attn.W_pack": "attn_q attn_k attn_v"},
-    layout=Layout(permuted=False, converted=partial(split_qkv, interleave=True), unit_output=unit_output),
+    layout=TensorLayout(permuted=False, converted=partial(split_qkv, interleave=True), unit_output=unit_output),
     unwritten=Unwritten(classes=("BaichuanForCausalLM", "BaiChuanForCausalLM")),
     ropes=("default", "linear"),
 )

@@ -1,9 +1,9 @@
 """BLOOM: layer norms, one of them of the embedding, attention that falls with the distance (ALiBi), GELU, biases."""
 
 from octavo.models.dense import gpt2
-from octavo.models.shared.architecture import Architecture, Layout, Unwritten
+from octavo.models.shared.architecture import Architecture, TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import MLP, Decoder, Norms
+from octavo.models.shared.decoder import MLP, Decoder, NormNames
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS
 from octavo_legacy.shared import unjoined_heads
@@ -24,7 +24,7 @@ def config_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="bloom",
     network=Decoder(
-        mixer=gpt2.ATTENTION, feed_forward=MLP, norms=Norms(bias=True), embedding_norm=True, divisors=False
+        mixer=gpt2.ATTENTION, feed_forward=MLP, norms=NormNames(bias=True), embedding_norm=True, divisors=False
     ),
     keys=(Key("alibi", "attention.max_alibi_bias", default=USUAL),),
     layer_norms="layer_norm_epsilon",
@@ -46,7 +46,7 @@ ARCH = Architecture(
         "n_embed": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
         "seq_length": "max_position_embeddings",
     },
-    layout=Layout(converted=unjoined_heads),
+    layout=TensorLayout(converted=unjoined_heads),
     unwritten=Unwritten(tensors=("attn_qkv",)),
     ropes=("default",),
     tied=True,

@@ -2,7 +2,7 @@
 
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, Layout, Modules, Unwritten, Vocabulary
+from octavo.models.shared.architecture import Architecture, Modules, TensorLayout, Unwritten, VocabularyFile
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import split_qkv
 from octavo.models.shared.decoder import Attention, Decoder, FeedForward
@@ -56,11 +56,11 @@ ARCH = Architecture(
         "padded_vocab_size": "vocab_size", "layernorm_epsilon": "rms_norm_eps", "seq_length": "max_position_embeddings",
         "multi_query_group_num": "num_key_value_heads",
     },
-    vocabulary=Vocabulary(
+    vocabulary=VocabularyFile(
         file="tokenizer.model", pre="chatglm-bpe",
         behind=("[MASK]", "[gMASK]", "[sMASK]", "sop", "eop", *(f"<|{r}|>" for r in ROLES)),
     ),
-    layout=Layout(permuted=False, converted=converted),
+    layout=TensorLayout(permuted=False, converted=converted),
     unwritten=Unwritten(classes=("ChatGLMModel", "ChatGLMForConditionalGeneration")),
     ropes=("default",),
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from octavo.models.dense import gpt2
 from octavo.models.shared.architecture import Architecture, Modules
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import MLP, Decoder, Norms
+from octavo.models.shared.decoder import MLP, Decoder, NormNames
 from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS
 
 
@@ -20,7 +20,7 @@ def config_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="codeshell",
     network=Decoder(
-        mixer=replace(gpt2.ATTENTION, rope="all"), feed_forward=MLP, norms=Norms(bias=True), divisors=False
+        mixer=replace(gpt2.ATTENTION, rope="all"), feed_forward=MLP, norms=NormNames(bias=True), divisors=False
     ),
     layer_norms="layer_norm_epsilon",
     only={"position_embedding_type": "rope", "scale_attn_weights": True},

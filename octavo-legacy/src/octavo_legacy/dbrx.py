@@ -1,8 +1,8 @@
 """DBRX: layer norms, q, k and v in one matrix and clipped, rope on halves of a head, experts."""
 
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Decoder, Experts, Norms
+from octavo.models.shared.decoder import Decoder, Experts, NormNames
 from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LAYER_NORM_EPS, LIMITS
 from octavo_legacy.shared import CLIP, Clipped, ClippedAttention
 
@@ -38,7 +38,7 @@ def _part(config: Config, word: str) -> Config:
 ARCH = Architecture(
     name="dbrx",
     network=Decoder(
-        mixer=ClippedAttention(joined=True, bias=False), feed_forward=Experts(), norms=Norms(feed_forward=NORM)
+        mixer=ClippedAttention(joined=True, bias=False), feed_forward=Experts(), norms=NormNames(feed_forward=NORM)
     ),
     keys=(CLIP,),
     sizes=Sizes(kind=Clipped),
@@ -61,5 +61,5 @@ ARCH = Architecture(
         "max_seq_len": "max_position_embeddings",
     },
     ropes=("default",),
-    layout=Layout(columns="in one"),
+    layout=TensorLayout(columns="in one"),
 )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture, Layout, Unwritten
+from octavo.models.shared.architecture import Architecture, TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import PARALLEL, Attention, Decoder, FeedForward
 from octavo.models.shared.hparams import Hyperparams
@@ -68,7 +68,7 @@ ARCH = Architecture(
         "num_kv_heads": "num_key_value_heads", "ffn_hidden_size": "intermediate_size", "activation": "hidden_act",
         "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_key_value_heads",
     },
-    layout=Layout(converted=unjoined_heads),
+    layout=TensorLayout(converted=unjoined_heads),
     unwritten=Unwritten(tensors=("attn_qkv",)),
     ropes=("default", "linear"),
     activation="gelu",

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from octavo.models.shared.architecture import Architecture, Layout, Modules
+from octavo.models.shared.architecture import Architecture, Modules, TensorLayout
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import MLP, PARALLEL, Attention, Decoder
 from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS
@@ -44,5 +44,5 @@ ARCH = Architecture(
     },
     ropes=("default",),
     activation="gelu_new",
-    layout=Layout(permuted=False),
+    layout=TensorLayout(permuted=False),
 )

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture, Layout, Modules, Sizes, Unwritten
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Attention, Decoder, FeedForward, Norms
+from octavo.models.shared.decoder import Attention, Decoder, FeedForward, NormNames
 from octavo.models.shared.hparams import Hyperparams, Key
 from octavo.models.shared.reader import KV_HEADS
 from octavo.models.shared.weights import Weights
@@ -42,7 +42,7 @@ def config_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="gptneox",
     network=NeoXDecoder(
-        mixer=Attention(joined=True, bias=True, output_bias=True), feed_forward=FEED_FORWARD, norms=Norms(bias=True)
+        mixer=Attention(joined=True, bias=True, output_bias=True), feed_forward=FEED_FORWARD, norms=NormNames(bias=True)
     ),
     keys=(Key("parallel", PARALLEL, PARALLEL, default=True, usual=True),),
     sizes=Sizes(kind=GptNeoX),
@@ -62,7 +62,7 @@ ARCH = Architecture(
     },
     modules=Modules(ignored=(".attention.bias", ".attention.masked_bias")),
     key_aliases={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
-    layout=Layout(converted=unjoined_heads),
+    layout=TensorLayout(converted=unjoined_heads),
     unwritten=Unwritten(tensors=("attn_qkv",)),
     ropes=("default", "linear"),
     activation="gelu",

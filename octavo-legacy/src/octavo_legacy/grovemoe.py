@@ -7,7 +7,7 @@ from octavo.graph.node import Node
 from octavo.models.moe import qwen2moe, qwen3moe
 from octavo.models.shared import layers
 from octavo.models.shared.architecture import Architecture, Modules, Sizes
-from octavo.models.shared.decoder import Attention, Decoder, Part
+from octavo.models.shared.decoder import Attention, CustomPart, Decoder
 from octavo.models.shared.hparams import Hyperparams, Key
 from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, MetadataReader
 from octavo.models.shared.weights import Expected, Tensors, Weights, with_scales
@@ -61,7 +61,7 @@ def feed_forward(g: GraphBuilder, hp: GroveMoe, b: Weights, h: Node, layer: int)
 
 ARCH = Architecture(
     name="grovemoe",
-    network=Decoder(mixer=Attention(qk_norm="heads"), feed_forward=Part(feed_forward_tensors, feed_forward)),
+    network=Decoder(mixer=Attention(qk_norm="heads"), feed_forward=CustomPart(feed_forward_tensors, feed_forward)),
     keys=(
         Key("n_ff_group", WIDTH, default=0, least=1, limit=LIMITS[EXPERT_WIDTH]),
         Key("group_size", SIZE, default=0, limit=LIMITS["expert_count"]),

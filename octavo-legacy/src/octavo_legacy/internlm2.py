@@ -3,7 +3,7 @@
 from octavo.formats.spec import AnyArray
 from octavo.io.gguf import LazyTensor
 from octavo.models.dense import llama
-from octavo.models.shared.architecture import Architecture, Layout
+from octavo.models.shared.architecture import Architecture, TensorLayout
 from octavo.models.shared.conversion import neighbouring, rows_moved
 from octavo.models.shared.hparams import Hyperparams
 from octavo_legacy.shared import by_kind
@@ -38,6 +38,6 @@ ARCH = Architecture(
         "tok_embeddings.weight": "token_embd.weight", "norm.weight": "output_norm.weight",
         "output.weight": "output.weight",
     },
-    layout=Layout(converted=converted),
+    layout=TensorLayout(converted=converted),
     ropes=("default", "linear"),
 )

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from octavo.formats.spec import F32
 from octavo.models.dense import gpt2
-from octavo.models.shared.architecture import Architecture, Layout, Modules, Sizes, Unwritten
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Decoder, FeedForward, Norms
+from octavo.models.shared.decoder import Decoder, FeedForward, NormNames
 from octavo.models.shared.hparams import Hyperparams, Key
 from octavo.models.shared.reader import KV_HEADS, LIMITS, MetadataReader, brief
 
@@ -61,7 +61,7 @@ def factors(config: Config) -> Mapping[str, float | F32]:
 ARCH = Architecture(
     name="jais",
     network=Decoder(
-        mixer=gpt2.ATTENTION, feed_forward=FeedForward(bias=True), norms=Norms(bias=True), divisors=False
+        mixer=gpt2.ATTENTION, feed_forward=FeedForward(bias=True), norms=NormNames(bias=True), divisors=False
     ),
     keys=(Key("alibi", MOST, default=USUAL, zero=True), Key("logit_scale", "logit_scale", default=1.0)),
     sizes=Sizes(complete=complete),
@@ -76,7 +76,7 @@ ARCH = Architecture(
     outer={name: part for name, part in gpt2.ARCH.outer.items() if not name.startswith("wpe.")},
     modules=Modules(ignored=(*gpt2.ARCH.modules.ignored, "relative_pe.slopes")),
     key_aliases=gpt2.ARCH.key_aliases,
-    layout=Layout(converted=gpt2.converted, factors=factors),
+    layout=TensorLayout(converted=gpt2.converted, factors=factors),
     unwritten=Unwritten(tensors=(*gpt2.ARCH.unwritten.tensors, "ffn_gate")),
     activation="swiglu",
     tied=True,

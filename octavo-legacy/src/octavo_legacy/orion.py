@@ -2,11 +2,11 @@
 
 from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.decoder import Decoder, Norms
+from octavo.models.shared.decoder import Decoder, NormNames
 
 ARCH = Architecture(
     name="orion",
-    network=Decoder(norms=Norms(bias=True)),
+    network=Decoder(norms=NormNames(bias=True)),
     layer_norms="rms_norm_eps",
     only={"attention_bias": False},
     classes={"OrionForCausalLM": lambda config: {}},

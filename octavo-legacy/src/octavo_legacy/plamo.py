@@ -5,7 +5,7 @@ import numpy as np
 from octavo.formats.spec import AnyArray
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, Layout, Unwritten
+from octavo.models.shared.architecture import Architecture, TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import columns_moved, rows_moved
 from octavo.models.shared.decoder import PARALLEL, Attention, Decoder
@@ -46,7 +46,7 @@ ARCH = Architecture(
     classes={"PlamoForCausalLM": config_keys},
     layer="layers.layers",
     names=names.ATTENTION | names.FFN | {"norm": "attn_norm"},
-    layout=Layout(converted=converted),
+    layout=TensorLayout(converted=converted),
     unwritten=Unwritten(tensors=("attn_q", "attn_output")),
     ropes=("default", "linear"),
 )

@@ -9,10 +9,10 @@ from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.dense import plamo3
 from octavo.models.shared import layers, ssd
-from octavo.models.shared.architecture import Architecture, Layout, Sizes, Unwritten, Vocabulary
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout, Unwritten, VocabularyFile
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import in_shape, of_values
-from octavo.models.shared.decoder import Attention, ByLayer, Decoder, FeedForward, Part
+from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, FeedForward
 from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS, OR_NONE, WINDOW, MetadataReader, brief
 from octavo.models.shared.ssd import INNER, SIZES, Mamba2, as_vector
 from octavo.models.shared.states import taps_of
@@ -164,7 +164,9 @@ def converted(name: str, tensor: LazyTensor, hp: Plamo2) -> LazyTensor:
 ARCH = Architecture(
     name="plamo2",
     network=Decoder(
-        mixer=ByLayer(lambda hp, i: hp.attends[i], Part(attention_tensors, attention), Part(scan_tensors, scan)),
+        mixer=ByLayer(
+            lambda hp, i: hp.attends[i], CustomPart(attention_tensors, attention), CustomPart(scan_tensors, scan)
+        ),
         feed_forward=FeedForward(joined=True), norms=plamo3.NORMS,
     ),
     keys=(*(key for key in ssd.keys_of({}) if key.field != GROUPS), GROUPS, LOCAL_BASE),
@@ -179,9 +181,9 @@ ARCH = Architecture(
         **{f"mixer.{n}_norm_weight": f"ssm_{n.lower()}_norm." for n in ("B", "C", "dt")},
     },
     key_aliases={"hidden_size_per_head": "head_dim"},
-    layout=Layout(converted=converted),
+    layout=TensorLayout(converted=converted),
     ropes=("default",),
     tied=True,
-    vocabulary=Vocabulary(file="tokenizer.jsonl", pre="default"),
+    vocabulary=VocabularyFile(file="tokenizer.jsonl", pre="default"),
     unwritten=Unwritten(why=lambda hp: plamo3.WHY_UNWRITTEN),
 )

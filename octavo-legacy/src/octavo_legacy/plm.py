@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from octavo.models.shared import latent_attention as latent
 from octavo.models.shared import names, unsplit
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.decoder import Decoder, FeedForward
 from octavo.models.shared.latent_attention import Latent
 from octavo.models.shared.reader import MetadataReader
@@ -36,5 +36,5 @@ ARCH = Architecture(
     ropes=("default",),
     activation="relu2",
     tied=True,
-    layout=Layout(permuted=False),
+    layout=TensorLayout(permuted=False),
 )

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from octavo.models.shared.architecture import Architecture, Sizes, Vocabulary
+from octavo.models.shared.architecture import Architecture, Sizes, VocabularyFile
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, Decoder, FeedForward
 from octavo.models.shared.hparams import Hyperparams
@@ -42,7 +42,7 @@ ARCH = Architecture(
         "wte.weight": "token_embd.weight", "ln_f.weight": "output_norm.weight", "lm_head.weight": "output.weight",
     },
     key_aliases={"layer_norm_epsilon": "rms_norm_eps", "kv_channels": "head_dim", "rotary_emb_base": "rope_theta"},
-    vocabulary=Vocabulary(
+    vocabulary=VocabularyFile(
         file="qwen.tiktoken", pre="qwen2", nfc=True,
         behind=("<|endoftext|>", "<|im_start|>", "<|im_end|>", *(f"<|extra_{i}|>" for i in range(205))),
     ),

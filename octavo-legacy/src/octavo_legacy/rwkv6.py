@@ -14,10 +14,10 @@ from octavo.io.gguf import LazyTensor
 from octavo.models.recurrent import rwkv7
 from octavo.models.recurrent.rwkv7 import HEAD, NORM_EPS, SHIFTS, WHY_UNWRITTEN, numbers, shifted, tanh
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture, Layout, Sizes, Unwritten, Vocabulary
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout, Unwritten, VocabularyFile
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import columns_as_rows, in_shape, of_values
-from octavo.models.shared.decoder import Custom
+from octavo.models.shared.decoder import CustomNetwork
 from octavo.models.shared.hparams import CONTEXT, NO_ATTENTION, Key
 from octavo.models.shared.reader import FF_WIDTH, LIMITS, MetadataReader
 from octavo.models.shared.states import Hybrid
@@ -165,7 +165,7 @@ ATTENTION, FEED_FORWARD = "attention.", "feed_forward."
 
 ARCH = Architecture(
     name="rwkv6",
-    network=Custom(tensors, build),
+    network=CustomNetwork(tensors, build),
     keys=(
         Key("size", HEAD, default=0, limit=rwkv7.MOST), SHIFTS,
         Key("rank", RANK, default=0, least=1, limit=rwkv7.MOST),
@@ -194,7 +194,7 @@ ARCH = Architecture(
         "ln_out.bias": "output_norm.bias", "head.weight": "output.weight",
         **{f"blocks.0.pre_ln.{part}": f"token_embd_norm.{part}" for part in ("weight", "bias")},
     },
-    vocabulary=Vocabulary(file="rwkv_vocab_v20230424.txt", pre="default"),
-    layout=Layout(converted=converted),
+    vocabulary=VocabularyFile(file="rwkv_vocab_v20230424.txt", pre="default"),
+    layout=TensorLayout(converted=converted),
     unwritten=Unwritten(why=lambda hp: WHY_UNWRITTEN),
 )

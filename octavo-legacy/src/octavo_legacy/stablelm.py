@@ -6,7 +6,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.decoder import Decoder, Norms
+from octavo.models.shared.decoder import Decoder, NormNames
 from octavo.models.shared.hparams import Hyperparams, Key
 from octavo.models.shared.weights import Tensors, Weights, vector
 
@@ -22,11 +22,11 @@ class StableDecoder(Decoder):
         return super().layer_tensors(hp, layer) | norm
 
     def build_layer(self, g: GraphBuilder, hp: Hyperparams, b: Weights, x: Node, i: int) -> Node:
-        norms = PARALLEL_NORMS if b.get("ffn_norm") is None else Norms()
+        norms = PARALLEL_NORMS if b.get("ffn_norm") is None else NormNames()
         return replace(DECODER, norms=norms).build_layer(g, hp, b, x, i)
 
 
-PARALLEL_NORMS, DECODER = Norms(feed_forward="attn_norm", bias=True), Decoder()
+PARALLEL_NORMS, DECODER = NormNames(feed_forward="attn_norm", bias=True), Decoder()
 
 
 ARCH = Architecture(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from octavo.models.dense import gpt2
-from octavo.models.shared.architecture import Layout, Unwritten
+from octavo.models.shared.architecture import TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.reader import KV_HEADS
 
@@ -17,7 +17,7 @@ ARCH = replace(
     name="starcoder",
     classes={"GPTBigCodeForCausalLM": config_keys},
     only={**gpt2.ARCH.only, "multi_query": True},
-    layout=Layout(),
+    layout=TensorLayout(),
     unwritten=Unwritten(),
     activation="gelu_pytorch_tanh",
 )

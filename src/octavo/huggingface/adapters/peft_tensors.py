@@ -19,7 +19,7 @@ from octavo.huggingface.config.config import find_class
 from octavo.huggingface.config.wrapper import text_name
 from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.tensors.experts import picked, stacked
-from octavo.huggingface.tensors.found import Found, find
+from octavo.huggingface.tensors.found import FoundTensors, find
 from octavo.huggingface.tensors.heads import KEYS, is_of_heads
 from octavo.huggingface.tensors.tensors import in_order
 from octavo.io.gguf import LazyTensor
@@ -192,7 +192,7 @@ def _is_near(model: ModelSpec, name: str, stored: StoredTensor) -> bool:
 
 
 def _placed(
-    folder: PeftFolder, found: Found, name: str, hp: Hyperparams, architecture: Architecture, expected: Tensors
+    folder: PeftFolder, found: FoundTensors, name: str, hp: Hyperparams, architecture: Architecture, expected: Tensors
 ) -> Factored:
     """The part for the weight `name`, as `huggingface.tensors` makes that of a checkpoint's."""
     want = expected[name].shape

@@ -50,7 +50,7 @@ def rope_keys(config: Config, architecture: Architecture) -> Keys:
 
 
 def _yarn_strength(config: Config, found: Mapping[str, Any], architecture: Architecture) -> float:
-    """How much stronger values are turned than yarn does it by itself, 1 + 0.1 log(factor), as transformers has it.
+    """How much stronger values are rotated than yarn does it by itself, 1 + 0.1 log(factor), as transformers has it.
 
     Raises ModelError for a ramp that begins and ends otherwise than the architecture's.
     """
@@ -61,8 +61,8 @@ def _yarn_strength(config: Config, found: Mapping[str, Any], architecture: Archi
     if found.get("attention_factor") is not None:
         wanted = config.real("attention_factor", of=found)
     elif found.get("mscale") and found.get("mscale_all_dim") and LOG_MULTIPLIER not in architecture.fields:
-        turned, scores = (1 + 0.1 * config.real(key, of=found) * stretch for key in ("mscale", "mscale_all_dim"))
-        wanted = turned / scores
+        rotated, scores = (1 + 0.1 * config.real(key, of=found) * stretch for key in ("mscale", "mscale_all_dim"))
+        wanted = rotated / scores
     if LOG_MULTIPLIER in architecture.fields and not math.isclose(wanted, usual, rel_tol=1e-5):
         raise config.error("attention_factor", f"is {wanted:g}", "none, which is yarn's own")
     return 1.0 if math.isclose(wanted, usual, rel_tol=1e-5) else wanted / usual
@@ -92,7 +92,7 @@ def rope_tensors(config: Config, architecture: Architecture, hp: Hyperparams) ->
 
 
 def _longrope_factor(config: Config) -> float:
-    """What longrope multiplies turned values by: sqrt(1 + ln(stretch) / ln(original context)) (arXiv 2402.13753)."""
+    """What longrope multiplies rotated values by: sqrt(1 + ln(stretch) / ln(original context)) (arXiv 2402.13753)."""
     found, original = rope_parameters(config), original_context(config)
     if found.get("attention_factor") is not None:
         return config.real("attention_factor", of=found)

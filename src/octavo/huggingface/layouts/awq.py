@@ -15,7 +15,7 @@ from octavo.formats.spec import U8, AnyArray
 from octavo.huggingface.layouts import writer_keys
 from octavo.huggingface.layouts.bits import codes_of
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
-from octavo.huggingface.layouts.settings import Settings
+from octavo.huggingface.layouts.settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 
@@ -31,7 +31,7 @@ USED = (
 class Awq:
     """The layout; `group` None for one scale a row."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         settings.only(USED, writer_keys.AUTO_ROUND, writer_keys.AWQ)
         settings.one_of("w_bit" if "bits" not in settings.values else "bits", (4,))
         key = "q_group_size" if "group_size" not in settings.values else "group_size"

@@ -17,7 +17,7 @@ from octavo.graph.names import split_layer
 from octavo.huggingface.config.config import find_class
 from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.huggingface.tensors.experts import Shape, apart, columns_of, half, in_groups, stacked, transposed
-from octavo.huggingface.tensors.found import Found, find
+from octavo.huggingface.tensors.found import FoundTensors, find
 from octavo.huggingface.tensors.heads import is_of_heads, part_of_heads
 from octavo.huggingface.tensors.orders import Moved, absorb_orders, absorb_orders_of_heads
 from octavo.io.gguf import LazyTensor
@@ -112,7 +112,7 @@ class _Maker:
     config: Config
     architecture: Architecture
     hp: Hyperparams
-    found: Found
+    found: FoundTensors
     constants: Mapping[str, F32]
 
     def tensor(self, name: str, want: Expected) -> LazyTensor | None:
@@ -218,7 +218,7 @@ class _Maker:
 def in_order(name: str, tensor: LazyTensor, hp: Hyperparams, architecture: Architecture) -> LazyTensor:
     """The tensor `name` with its rows, or values of a bias, where rope on neighbours wants those of q or k."""
     layer, part = split_layer(name)
-    heads = 0 if layer is None else hp.rotary_heads(layer).get(part.rpartition(".")[0], 0)
+    heads = 0 if layer is None else hp.rope_heads(layer).get(part.rpartition(".")[0], 0)
     reordered = architecture.layout.permuted and name.endswith((".weight", ".bias"))
     if not (reordered and hp.rope.interleaved and heads and tensor.shape[0] % (2 * heads) == 0):
         return tensor
@@ -280,7 +280,7 @@ def _constant(name: str, values: F32) -> LazyTensor:
     return LazyTensor(name, plain, values.shape, lambda: quantize_reference(values, plain, name))
 
 
-def _refuse_others(checkpoint: Checkpoint, found: Found, expected: Mapping[str, object]) -> None:
+def _refuse_others(checkpoint: Checkpoint, found: FoundTensors, expected: Mapping[str, object]) -> None:
     others = [name for names in (found.single, found.experts, found.halves) for name in names if name not in expected]
     if others:
         outside = not others[0].startswith("blk.") and others[0] in found.single

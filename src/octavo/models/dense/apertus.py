@@ -7,7 +7,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers, names
 from octavo.models.shared.architecture import Architecture, Modules, Sizes
-from octavo.models.shared.decoder import Attention, Decoder, FeedForward, Part
+from octavo.models.shared.decoder import Attention, CustomPart, Decoder, FeedForward
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import MetadataReader
 from octavo.models.shared.weights import Weights
@@ -45,7 +45,7 @@ ARCH = Architecture(
     name="apertus",
     network=Decoder(
         mixer=Attention(output_bias=None, qk_norm="heads"),
-        feed_forward=Part(FeedForward(plain=True).tensors, feed_forward),
+        feed_forward=CustomPart(FeedForward(plain=True).tensors, feed_forward),
     ),
     sizes=Sizes(kind=Apertus, complete=complete),
     classes={"ApertusForCausalLM": lambda config: {}},

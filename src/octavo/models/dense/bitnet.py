@@ -10,7 +10,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers, names
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Attention, Decoder, Part
+from octavo.models.shared.decoder import Attention, CustomPart, Decoder
 from octavo.models.shared.hparams import Hyperparams, Key
 from octavo.models.shared.weights import Tensors, Weights, vector
 
@@ -19,7 +19,7 @@ RELU2, SILU = "relu2", "silu"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bitnet(Hyperparams):
+class BitnetParams(Hyperparams):
     """The feed-forward's activation: RELU2 or SILU."""
 
     activation: str = RELU2
@@ -35,11 +35,11 @@ class SubNormAttention(Attention):
         return g.rms_norm(super().attend(g, hp, b, heads, layer), b["attn_sub_norm"], hp.eps)
 
 
-def feed_forward_tensors(hp: Bitnet, layer: int) -> Tensors:
+def feed_forward_tensors(hp: BitnetParams, layer: int) -> Tensors:
     return layers.ffn_tensors(hp) | {"ffn_sub_norm.weight": vector(hp.n_ff)}
 
 
-def feed_forward(g: GraphBuilder, hp: Bitnet, b: Weights, h: Node, layer: int) -> Node:
+def feed_forward(g: GraphBuilder, hp: BitnetParams, b: Weights, h: Node, layer: int) -> Node:
     gate, up = layers.linear(g, b, "ffn_gate", h), layers.linear(g, b, "ffn_up", h)
     h = g.swiglu(gate, up) if hp.activation == SILU else g.mul(g.relu_squared(gate), up)
     return layers.linear(g, b, "ffn_down", g.rms_norm(h, b["ffn_sub_norm"], hp.eps))
@@ -52,12 +52,12 @@ def config_keys(config: Config) -> Keys:
 
 ARCH = Architecture(
     name="bitnet",
-    network=Decoder(mixer=SubNormAttention(), feed_forward=Part(feed_forward_tensors, feed_forward)),
+    network=Decoder(mixer=SubNormAttention(), feed_forward=CustomPart(feed_forward_tensors, feed_forward)),
     # Files from before there was a key: BitNet b1.58 2B4T has 30 layers, models from before it have SiLU.
     keys=(Key(
         "activation", ACTIVATION, choices=(RELU2, SILU), default=lambda hp: RELU2 if hp.n_layer == 30 else SILU
     ),),
-    sizes=Sizes(kind=Bitnet),
+    sizes=Sizes(kind=BitnetParams),
     classes={"BitNetForCausalLM": config_keys},
     only={"attention_bias": False},
     names=names.LLAMA | {"self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"},

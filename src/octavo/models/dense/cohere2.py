@@ -1,7 +1,7 @@
 """Cohere 2 (Command R7B): attention and feed-forward side by side behind one layer norm, rope only with a window."""
 
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, Layout
+from octavo.models.shared.architecture import Architecture, TensorLayout
 from octavo.models.shared.decoder import PARALLEL, Attention, Decoder
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.windows import Windows
@@ -20,5 +20,5 @@ ARCH = Architecture(
     names={"input_layernorm": "attn_norm"} | names.ATTENTION | names.FFN,
     ropes=("default",),
     tied=True,
-    layout=Layout(permuted=False),
+    layout=TensorLayout(permuted=False),
 )

@@ -9,13 +9,13 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers, names
 from octavo.models.shared.architecture import Architecture, Sizes, Unwritten
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Attention, Decoder, FeedForward, Norms
+from octavo.models.shared.decoder import Attention, Decoder, FeedForward, NormNames
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import ANY_OR_NONE, FF_WIDTH, HEADS, KV_HEADS, OR_NONE, MetadataReader, brief
 from octavo.models.shared.weights import Tensors, Weights
 
 MULTIPLE = 256
-"""What widths are rounded up to a multiple of, which config.json says as two thirds of so many times the model's."""
+"""What widths are rounded up to a multiple of, which config.json says as two thirds of a multiple of the model's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Deci(Hyperparams):
     def kv_heads(self, layer: int) -> tuple[int, int]:
         return self.keys[layer], self.head_dim
 
-    def rotary_heads(self, layer: int) -> dict[str, int]:
+    def rope_heads(self, layer: int) -> dict[str, int]:
         return {"attn_q": self.heads[layer], "attn_k": self.keys[layer]}
 
     def at(self, layer: int) -> Hyperparams:
@@ -51,7 +51,7 @@ def complete(r: MetadataReader, hp: Deci) -> Deci:
     return replace(hp, heads=heads, keys=keys, widths=r.sizes(FF_WIDTH, hp.n_layer, some=True))
 
 
-ATTENTION, FEED_FORWARD, NORMS = Attention(output_bias=None), FeedForward(bias=None), Norms()
+ATTENTION, FEED_FORWARD, NORMS = Attention(output_bias=None), FeedForward(bias=None), NormNames()
 
 
 class DeciDecoder(Decoder):
@@ -89,7 +89,7 @@ def config_keys(config: Config) -> Keys:
             raise config.error("num_key_value_heads_per_layer", f"is {brief(keys)}", f"{n} numbers of heads")
         return {} if keys is None else {KV_HEADS: keys}
     if not isinstance(blocks, list) or len(blocks) != n:
-        raise config.error("block_configs", "is no list of all layers", f"{n} objects")
+        raise config.error("block_configs", "is not a list of all layers", f"{n} objects")
     found = [(*_heads(config, block, i, heads), _width(config, block, i)) for i, block in enumerate(blocks)]
     return {field: [layer[which] for layer in found] for which, field in enumerate((HEADS, KV_HEADS, FF_WIDTH))}
 
@@ -98,7 +98,7 @@ def _part(config: Config, block: Any, layer: int, name: str, sizes: str) -> Mapp
     """A part of a layer, which may have a size and be left out or replaced, and nothing else."""
     part = block.get(name) if isinstance(block, dict) else None
     if not isinstance(part, dict):
-        raise config.error(f"block_configs[{layer}].{name}", "is missing or no object")
+        raise config.error(f"block_configs[{layer}].{name}", "is missing or not an object")
     for key, value in part.items():
         if key not in (sizes, "no_op", "replace_with_linear") and value not in (None, False):
             raise config.error(f"block_configs[{layer}].{name}.{key}", f"is {brief(value)}", "null or false")

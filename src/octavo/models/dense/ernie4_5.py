@@ -2,7 +2,7 @@
 
 from octavo.models.dense import llama
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, Layout, Written
+from octavo.models.shared.architecture import Architecture, TensorLayout, Written
 
 ARCH = Architecture(
     name="ernie4_5",
@@ -11,7 +11,7 @@ ARCH = Architecture(
     classes=dict.fromkeys(("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"), lambda config: {}),
     names=names.LLAMA,
     tied=True,
-    layout=Layout(permuted=False),
+    layout=TensorLayout(permuted=False),
     written=Written(biases={
         "use_bias": ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"),
     }),

@@ -1,7 +1,7 @@
 """Gemma, the first: Llama with GeGLU, whose embeddings are multiplied by the root of the width."""
 
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, Layout
+from octavo.models.shared.architecture import Architecture, TensorLayout
 from octavo.models.shared.config import Config, Keys, head_keys
 from octavo.models.shared.decoder import GEGLU, Decoder
 
@@ -21,5 +21,5 @@ ARCH = Architecture(
     ropes=("default", "linear"),
     activation="gelu_pytorch_tanh",
     tied=True,
-    layout=Layout(norm_shift=1.0),
+    layout=TensorLayout(norm_shift=1.0),
 )

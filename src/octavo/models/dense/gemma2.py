@@ -1,7 +1,7 @@
 """Gemma 2: GeGLU, norms before and behind, a window in every other layer, scores and logits that are capped."""
 
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, Layout
+from octavo.models.shared.architecture import Architecture, TensorLayout
 from octavo.models.shared.config import Config, Keys, head_keys
 from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Decoder
 from octavo.models.shared.hparams import Hyperparams, Key
@@ -45,5 +45,5 @@ ARCH = Architecture(
     ropes=("default", "linear"),
     activation="gelu_pytorch_tanh",
     tied=True,
-    layout=Layout(norm_shift=1.0),
+    layout=TensorLayout(norm_shift=1.0),
 )

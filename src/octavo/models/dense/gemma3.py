@@ -2,7 +2,7 @@
 
 from octavo.models.dense.gemma2 import scale_key
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, Layout
+from octavo.models.shared.architecture import Architecture, TensorLayout
 from octavo.models.shared.config import Config, Keys, head_keys, local_rope
 from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Attention, Decoder
 from octavo.models.shared.hparams import Key, local_base
@@ -38,5 +38,5 @@ ARCH = Architecture(
     ropes=("default", "linear"),
     activation="gelu_pytorch_tanh",
     tied=True,
-    layout=Layout(norm_shift=1.0),
+    layout=TensorLayout(norm_shift=1.0),
 )

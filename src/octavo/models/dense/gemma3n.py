@@ -16,7 +16,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.models.dense import gemma3, gemma4
 from octavo.models.dense.gemma4 import DIFFERS, LOGIT_CAP, READERS, Gemma4
 from octavo.models.shared import layers, names, per_layer
-from octavo.models.shared.architecture import Architecture, Layout, Modules, Sizes
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, head_keys
 from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Decoder
 from octavo.models.shared.hparams import Key, local_base
@@ -25,7 +25,7 @@ from octavo.models.shared.weights import Expected, Tensors, Weights, matrix
 from octavo.models.shared.windows import PATTERN, Windows, layer_window_keys, windowed_layers
 
 PERIOD = 5
-"""The last of so many layers has no window, where a file does not say which ones have."""
+"""The last layer of each period has no window, where a file does not say which ones have."""
 STREAMS, ACTIVE, SPREADS = "altup.num_inputs", "altup.active_idx", "activation_sparsity_scale"
 MOST_STREAMS = 16
 LEAST = 1e-5
@@ -65,7 +65,7 @@ def complete(r: MetadataReader, hp: Gemma3n) -> Gemma3n:
 def _spreads(r: MetadataReader, n_layer: int) -> tuple[float, ...]:
     values = tuple(map(float, r.metadata.get_floats(r.key(SPREADS))))
     if len(values) != n_layer or not all(value < math.inf for value in values):
-        raise r.error(SPREADS, f"has {len(values)} values, or some that are no numbers", f"{n_layer}, one a layer")
+        raise r.error(SPREADS, f"has {len(values)} values, or some that are not numbers", f"{n_layer}, one a layer")
     return values
 
 
@@ -208,7 +208,7 @@ ARCH = Architecture(
         "altup_unembed_projections.*.weight": "altup_unembd_proj.weight",
     },
     modules=Modules(rows={LAUREL: "laurel_rank"}),
-    layout=Layout(converted=converted),
+    layout=TensorLayout(converted=converted),
     ropes=("default",),
     activation="gelu_pytorch_tanh",
     tied=True,

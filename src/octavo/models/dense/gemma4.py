@@ -12,7 +12,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers, names, per_layer
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys, expert_keys, local_rope
-from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Decoder, Part
+from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, CustomPart, Decoder
 from octavo.models.shared.hparams import Hyperparams, Key
 from octavo.models.shared.reader import ANY, FF_WIDTH, KV_HEADS, LIMITS, WINDOW, MetadataReader, brief
 from octavo.models.shared.rope import Rope
@@ -20,7 +20,7 @@ from octavo.models.shared.weights import Tensors, Weights, vector
 from octavo.models.shared.windows import PATTERN, Windows, windowed_layers
 
 PERIOD = 6
-"""The last of so many layers has no window, where config.json does not say which ones have."""
+"""The last layer of each period has no window, where config.json does not say which ones have."""
 LOCAL, READERS = "attention.key_length_swa", "attention.shared_kv_layers"
 LOCAL_VALUE, LOCAL_DIMS, LOCAL_BASE = "attention.value_length_swa", "rope.dimension_count_swa", "rope.freq_base_swa"
 LOGIT_CAP = "final_logit_softcapping"
@@ -108,7 +108,7 @@ def attention(g: GraphBuilder, hp: Gemma4, b: Weights, h: Node, layer: int) -> N
     return layers.linear(g, b, "attn_output", g.attention(q, k, v, layer, scale=1.0, window=window))
 
 
-ATTENTION = Part(attention_tensors, attention)
+ATTENTION = CustomPart(attention_tensors, attention)
 
 
 class Gemma4Decoder(Decoder):

@@ -1,7 +1,7 @@
 """GLM-4 (0414): rope on neighbouring pairs of half of each head, norms before and behind, gate and up in one matrix."""
 
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, Layout
+from octavo.models.shared.architecture import Architecture, TensorLayout
 from octavo.models.shared.decoder import SANDWICH_NORMS, Decoder, FeedForward
 
 ARCH = Architecture(
@@ -15,5 +15,5 @@ ARCH = Architecture(
         "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
     },
     ropes=("default",),
-    layout=Layout(permuted=False),
+    layout=TensorLayout(permuted=False),
 )

@@ -1,10 +1,10 @@
 """GPT-2: learned positions, layer norms, biases everywhere, q, k and v in one matrix, GELU."""
 
 from octavo.io.gguf import LazyTensor
-from octavo.models.shared.architecture import Architecture, Layout, Modules, Unwritten
+from octavo.models.shared.architecture import Architecture, Modules, TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import columns_as_rows
-from octavo.models.shared.decoder import MLP, Attention, Decoder, Norms
+from octavo.models.shared.decoder import MLP, Attention, Decoder, NormNames
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS
 
@@ -27,7 +27,7 @@ def converted(name: str, tensor: LazyTensor, hp: Hyperparams) -> LazyTensor:
 ARCH = Architecture(
     name="gpt2",
     network=Decoder(
-        mixer=ATTENTION, feed_forward=MLP, norms=Norms(bias=True), positions=True, divisors=False
+        mixer=ATTENTION, feed_forward=MLP, norms=NormNames(bias=True), positions=True, divisors=False
     ),
     layer_norms="layer_norm_epsilon",
     classes={"GPT2LMHeadModel": config_keys},
@@ -47,7 +47,7 @@ ARCH = Architecture(
         "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
         "n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "activation_function": "hidden_act",
     },
-    layout=Layout(converted=converted),
+    layout=TensorLayout(converted=converted),
     unwritten=Unwritten(tensors=("attn_qkv", "attn_output", "ffn_up", "ffn_down")),
     activation="gelu_new",
     tied=True,

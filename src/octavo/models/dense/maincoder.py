@@ -2,7 +2,7 @@
 
 from octavo.models.dense import hunyuan_dense
 from octavo.models.shared import names
-from octavo.models.shared.architecture import Architecture, Layout
+from octavo.models.shared.architecture import Architecture, TensorLayout
 
 ARCH = Architecture(
     name="maincoder",
@@ -12,5 +12,5 @@ ARCH = Architecture(
     only={"use_qk_norm": True},
     names=names.LLAMA | names.QK_NORMS,
     ropes=("default",),
-    layout=Layout(permuted=False),
+    layout=TensorLayout(permuted=False),
 )

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from octavo.io.gguf import LazyTensor
-from octavo.models.shared.architecture import Architecture, Layout, Unwritten, Vocabulary
+from octavo.models.shared.architecture import Architecture, TensorLayout, Unwritten, VocabularyFile
 from octavo.models.shared.config import Config, Keys, head_keys, local_rope
 from octavo.models.shared.conversion import of_values
-from octavo.models.shared.decoder import Attention, Decoder, FeedForward, Norms
+from octavo.models.shared.decoder import Attention, Decoder, FeedForward, NormNames
 from octavo.models.shared.hparams import local_base
 from octavo.models.shared.reader import brief
 from octavo.models.shared.windows import Windows, layer_window_keys
 
 PERIOD = 8
-"""The last of so many layers has no window, where a file does not say which ones have."""
+"""The last layer of each period has no window, where a file does not say which ones have."""
 MIXED, FED = "post_attention_norm", "post_ffw_norm"
 """Norms behind the parts of a layer, whose names in a file have no end."""
-NORMS = Norms(after_mixer=f"{MIXED}.", after_feed_forward=f"{FED}.")
+NORMS = NormNames(after_mixer=f"{MIXED}.", after_feed_forward=f"{FED}.")
 SHIFTS = {"attn_norm": 1.0, MIXED: 1 / 5, "ffn_norm": 1.0, FED: 5**-1.5, "output_norm": 1.0}
 """What is added to the weights of norms, which GGUF has ready to multiply with."""
 QK_SHIFTS = {"attn_q_norm": 1.0, "attn_k_norm": 1.0}
@@ -90,9 +90,9 @@ ARCH = Architecture(
     usual_config=usual_config,
     layer="layers.layers",
     names=NAMES | {f"mixer.{n}_norm": f"attn_{n}_norm" for n in "qk"},
-    layout=Layout(converted=lambda name, tensor, hp: shifted(name, tensor, SHIFTS | QK_SHIFTS)),
+    layout=TensorLayout(converted=lambda name, tensor, hp: shifted(name, tensor, SHIFTS | QK_SHIFTS)),
     ropes=("default", "yarn"),
     tied=True,
-    vocabulary=Vocabulary(file="tokenizer.jsonl", pre="default", breaks=True),
+    vocabulary=VocabularyFile(file="tokenizer.jsonl", pre="default", breaks=True),
     unwritten=Unwritten(why=lambda hp: WHY_UNWRITTEN),
 )

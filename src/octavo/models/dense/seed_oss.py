@@ -2,13 +2,13 @@
 
 from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, Written
-from octavo.models.shared.decoder import Attention, Decoder, FeedForward, Norms
+from octavo.models.shared.decoder import Attention, Decoder, FeedForward, NormNames
 
 ARCH = Architecture(
     name="seed_oss",
     network=Decoder(
         mixer=Attention(output_bias=None), feed_forward=FeedForward(bias=None),
-        norms=Norms(feed_forward="post_attention_norm"),
+        norms=NormNames(feed_forward="post_attention_norm"),
     ),
     classes={"SeedOssForCausalLM": lambda config: {}},
     names=names.LLAMA | {"post_attention_layernorm": "post_attention_norm"},

@@ -3,12 +3,12 @@
 from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.config import window_keys
-from octavo.models.shared.decoder import MLP, Attention, Decoder, Norms
+from octavo.models.shared.decoder import MLP, Attention, Decoder, NormNames
 from octavo.models.shared.windows import Windows
 
 ARCH = Architecture(
     name="starcoder2",
-    network=Decoder(mixer=Attention(bias=True, output_bias=True), feed_forward=MLP, norms=Norms(bias=True)),
+    network=Decoder(mixer=Attention(bias=True, output_bias=True), feed_forward=MLP, norms=NormNames(bias=True)),
     windows=Windows(0),
     layer_norms="norm_epsilon",
     classes={"Starcoder2ForCausalLM": lambda config: window_keys(config, 0)},

@@ -9,16 +9,16 @@ from octavo.formats import dequantize
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture, Layout, Modules, Sizes
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Encoder, FeedForward, FullAttention, Norms
+from octavo.models.shared.decoder import FeedForward, FullAttention, NormNames, TransformerEncoder
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import LIMITS, MetadataReader, brief
 from octavo.models.shared.weights import Expected, Tensors, Weights, vector
 
 TYPES = 2
 """Kinds of tokens at most: those of a first text, and of the second one that a reranker gets."""
-NORMS = Norms(
+NORMS = NormNames(
     mixer="", feed_forward="", after_mixer="attn_output_norm", after_feed_forward="layer_output_norm", bias=True,
     of_sum=True,
 )
@@ -64,10 +64,10 @@ def kinds_of_tokens(r: MetadataReader) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BertEncoder(Encoder):
+class BertEncoder(TransformerEncoder):
     """What the first layer is given is made of tokens and their kinds; with `head` a file may have a reranker's."""
 
-    norms: Norms = NORMS
+    norms: NormNames = NORMS
     embedding_norm: bool = True
     divisors: bool = False
     output_norm: str = ""
@@ -179,7 +179,7 @@ ARCH = Architecture(
             "classifier.weight": "cls.output.weight", "classifier.bias": "cls.output.bias",
         },
     }),
-    layout=Layout(before_positions=before_positions),
+    layout=TensorLayout(before_positions=before_positions),
     unused=("embeddings.position_ids", "pooler.", "cls."),
     activation="gelu",
     tied=True,

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 
 from octavo.models.dense import gemma3
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, head_keys
-from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Decoder, Encoder, FullAttention
+from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Decoder, FullAttention, TransformerEncoder
 from octavo.models.shared.hparams import Hyperparams, local_base
 from octavo.models.shared.reader import FF_WIDTH, LIMITS, MetadataReader, brief
 from octavo.models.shared.weights import Tensors, matrix
@@ -31,7 +31,7 @@ def complete(r: MetadataReader, hp: GemmaEmbedding) -> GemmaEmbedding:
     return replace(hp, dense=dense)
 
 
-class GemmaEncoder(Encoder):
+class GemmaEncoder(TransformerEncoder):
     """Projections of the embedding lie behind the layers."""
 
     def tensors(self, hp: GemmaEmbedding) -> Tensors:
@@ -62,5 +62,5 @@ ARCH = Architecture(
     ropes=("default", "linear"),
     activation="gelu_pytorch_tanh",
     tied=True,
-    layout=Layout(norm_shift=1.0),
+    layout=TensorLayout(norm_shift=1.0),
 )

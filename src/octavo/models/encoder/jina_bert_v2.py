@@ -6,7 +6,7 @@ from octavo.models.encoder import bert
 from octavo.models.encoder.bert import NO_ROPE, BertEncoder
 from octavo.models.shared.architecture import Architecture, Modules, Sizes
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import ByLayer, FeedForward, FullAttention, LayerPart, Part, geglu_erf
+from octavo.models.shared.decoder import ByLayer, CustomPart, FeedForward, FullAttention, LayerPart, geglu_erf
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import MetadataReader
 from octavo.models.shared.weights import vector
@@ -26,7 +26,7 @@ def complete(r: MetadataReader, hp: JinaBert) -> JinaBert:
 def feed_forward(*, joined: bool) -> LayerPart:
     """GeGLU, whose last matrix alone has a bias."""
     found = FeedForward(activation=geglu_erf, joined=joined)
-    return Part(lambda hp, layer: found.tensors(hp, layer) | {"ffn_down.bias": vector(hp.n_embd)}, found.build)
+    return CustomPart(lambda hp, layer: found.tensors(hp, layer) | {"ffn_down.bias": vector(hp.n_embd)}, found.build)
 
 
 def config_keys(config: Config) -> Keys:

@@ -4,7 +4,7 @@ from octavo.models.dense import llama
 from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Encoder, FeedForward, FullAttention
+from octavo.models.shared.decoder import FeedForward, FullAttention, TransformerEncoder
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import WINDOW, MetadataReader
 
@@ -19,7 +19,7 @@ def complete(r: MetadataReader, hp: Hyperparams) -> Hyperparams:
     return hp
 
 
-NETWORK = Encoder(mixer=FullAttention(output_bias=None), feed_forward=FeedForward(bias=None))
+NETWORK = TransformerEncoder(mixer=FullAttention(output_bias=None), feed_forward=FeedForward(bias=None))
 SIZES = Sizes(complete=complete)
 
 

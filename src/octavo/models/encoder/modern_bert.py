@@ -5,14 +5,14 @@ from dataclasses import dataclass
 from octavo.models.encoder import bert
 from octavo.models.shared.architecture import Architecture, Modules, RerankHead, Sizes
 from octavo.models.shared.config import Config, Keys, local_rope
-from octavo.models.shared.decoder import ByLayer, Encoder, FeedForward, FullAttention, Norms, geglu_erf
+from octavo.models.shared.decoder import ByLayer, FeedForward, FullAttention, NormNames, TransformerEncoder, geglu_erf
 from octavo.models.shared.hparams import Hyperparams, Key, local_base
 from octavo.models.shared.reader import LIMITS, WINDOW
 from octavo.models.shared.weights import Tensors, vector
 from octavo.models.shared.windows import PATTERN, Windows, windowed_layers
 
 PERIOD = 3
-"""The first of so many layers sees all of a text, where a file does not say which ones do."""
+"""The first layer of each period sees all of a text, where a file does not say which ones do."""
 ACTIVATION, POOLING = "hidden_activation", "classifier.pooling_type"
 ACTIVATIONS = ("gelu", "silu")
 POOLINGS = {"mean": 1, "cls": 2}
@@ -26,7 +26,7 @@ class ModernBert(Hyperparams):
     activation: str = ACTIVATIONS[0]
 
 
-class ModernEncoder(Encoder):
+class ModernEncoder(TransformerEncoder):
     """A file may have a reranker's head, whose first matrix has a norm and no bias."""
 
     def tensors(self, hp: ModernBert) -> Tensors:
@@ -76,7 +76,7 @@ ARCH = Architecture(
             lambda hp, i: hp.activation == "silu", FeedForward(joined=True),
             FeedForward(joined=True, activation=geglu_erf),
         ),
-        norms=Norms(optional=True), embedding_norm=True, divisors=False,
+        norms=NormNames(optional=True), embedding_norm=True, divisors=False,
     ),
     keys=(
         local_base(), POOLING,

@@ -6,7 +6,7 @@ from octavo.models.encoder import llama_embed
 from octavo.models.shared import layers
 from octavo.models.shared.architecture import Architecture, Modules, Sizes
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Encoder, FeedForward, FullAttention, Part
+from octavo.models.shared.decoder import CustomPart, FeedForward, FullAttention, TransformerEncoder
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS, RMS_EPS, MetadataReader
 from octavo.models.shared.weights import Weights
@@ -40,9 +40,9 @@ def config_keys(config: Config) -> Keys:
 
 ARCH = Architecture(
     name="neo-bert",
-    network=Encoder(
-        mixer=Part(FullAttention(joined=True, bias=False).tensors, attention), feed_forward=FeedForward(joined=True),
-        divisors=False, output_norm="enc.output_norm",
+    network=TransformerEncoder(
+        mixer=CustomPart(FullAttention(joined=True, bias=False).tensors, attention),
+        feed_forward=FeedForward(joined=True), divisors=False, output_norm="enc.output_norm",
     ),
     sizes=Sizes(complete=complete),
     interleaved=True,

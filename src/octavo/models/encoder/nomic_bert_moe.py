@@ -7,9 +7,9 @@ from octavo.graph.node import Node
 from octavo.models.encoder import bert, nomic_bert
 from octavo.models.encoder.bert import BertEncoder
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import Layout, Sizes
+from octavo.models.shared.architecture import Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, expert_keys
-from octavo.models.shared.decoder import ByLayer, FeedForward, FullAttention, Part
+from octavo.models.shared.decoder import ByLayer, CustomPart, FeedForward, FullAttention
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import LIMITS, MetadataReader
 from octavo.models.shared.weights import Expected, Tensors, Weights, matrix, vector, with_scales
@@ -71,7 +71,7 @@ ARCH = replace(
     name="nomic-bert-moe",
     network=BertEncoder(
         mixer=FullAttention(joined=True, bias=None, output_bias=None),
-        feed_forward=ByLayer(NomicBertMoe.has_experts, Part(expert_tensors, experts), DENSE),
+        feed_forward=ByLayer(NomicBertMoe.has_experts, CustomPart(expert_tensors, experts), DENSE),
     ),
     keys=(Key("step", STEP, STEP, default=0, usual=0, limit=LIMITS["block_count"]),),
     sizes=Sizes(kind=NomicBertMoe, complete=complete),
@@ -83,6 +83,6 @@ ARCH = replace(
         "mlp.experts": "ffn_exps", "mlp.experts.mlp.w1": "ffn_up_exps", "mlp.experts.mlp.w2": "ffn_down_exps",
     },
     key_aliases={**nomic_bert.ARCH.key_aliases, "moe_top_k": "num_experts_per_tok"},
-    layout=Layout(columns="in one"),
+    layout=TensorLayout(columns="in one"),
     activation="gelu",
 )

@@ -11,9 +11,9 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.hybrid.granitehybrid import WORDS
 from octavo.models.shared import layers, names, ssd
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Attention, Decoder, FeedForward, Norms
+from octavo.models.shared.decoder import Attention, Decoder, FeedForward, NormNames
 from octavo.models.shared.reader import MetadataReader, brief
 from octavo.models.shared.ssd import INNER, Mamba2
 from octavo.models.shared.weights import Tensors, Weights
@@ -91,7 +91,7 @@ def factors(config: Config) -> Mapping[str, float | F32]:
 ARCH = Architecture(
     name="falcon-h1",
     network=FalconDecoder(
-        mixer=Attention(output_bias=None), feed_forward=FeedForward(bias=None), norms=Norms(feed_forward=NORM)
+        mixer=Attention(output_bias=None), feed_forward=FeedForward(bias=None), norms=NormNames(feed_forward=NORM)
     ),
     keys=ssd.keys_of(WORDS),
     sizes=Sizes(kind=Mamba2, complete=complete),
@@ -105,6 +105,6 @@ ARCH = Architecture(
         "embed_tokens.weight": "token_embd.weight", "final_layernorm.weight": "output_norm.weight",
         "lm_head.weight": "output.weight",
     },
-    layout=Layout(converted=ssd.converted, factors=factors),
+    layout=TensorLayout(converted=ssd.converted, factors=factors),
     ropes=("default", "linear", "yarn", "llama3"),
 )

@@ -6,7 +6,7 @@ from octavo.models.dense import granite
 from octavo.models.dense.granite import DENSE, HYBRID, ROPE, SHARED_WIDTH
 from octavo.models.moe.granitemoe import SHARED
 from octavo.models.shared import names, ssd
-from octavo.models.shared.architecture import Architecture, Layout, Modules, Sizes
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, expert_keys
 from octavo.models.shared.decoder import Attention, ByLayer, Decoder
 from octavo.models.shared.hparams import Key
@@ -91,6 +91,6 @@ ARCH = Architecture(
     only={"mamba_proj_bias": False},
     names=names.NORMS | names.ATTENTION | ssd.names("mamba.") | EXPERTS,
     modules=Modules(by_class={HYBRID: DENSE}),
-    layout=Layout(converted=ssd.converted),
+    layout=TensorLayout(converted=ssd.converted),
     ropes=("default", "linear", "yarn", "llama3"),
 )

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from octavo.models.recurrent import mamba
 from octavo.models.recurrent.mamba import SPLIT, Mamba
 from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, expert_keys
-from octavo.models.shared.decoder import Attention, ByLayer, Decoder, Experts, FeedForward, Part
+from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, Experts, FeedForward
 from octavo.models.shared.reader import EXPERT_WIDTH, FF_WIDTH, KV_HEADS, LIMITS, OR_NONE, MetadataReader
 from octavo.models.shared.weights import Tensors
 
@@ -81,7 +81,7 @@ EXPERTS = {
 ARCH = Architecture(
     name="jamba",
     network=Decoder(
-        mixer=ByLayer(lambda hp, i: hp.attends[i], Attention(rope="none"), Part(scan_tensors, mamba.scan)),
+        mixer=ByLayer(lambda hp, i: hp.attends[i], Attention(rope="none"), CustomPart(scan_tensors, mamba.scan)),
         feed_forward=ByLayer(lambda hp, i: hp.routes[i], Experts(normalized=False), FeedForward()),
     ),
     keys=mamba.KEYS,
@@ -99,5 +99,5 @@ ARCH = Architecture(
         "embed_tokens.weight": "token_embd.weight", "final_layernorm.weight": "output_norm.weight",
         "lm_head.weight": "output.weight",
     },
-    layout=Layout(converted=mamba.converted),
+    layout=TensorLayout(converted=mamba.converted),
 )

@@ -14,10 +14,10 @@ from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import delta_net, layers, names, routed
 from octavo.models.shared import latent_attention as latent
-from octavo.models.shared.architecture import Architecture, Layout, Modules, Sizes, Vocabulary
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, VocabularyFile
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import in_shape
-from octavo.models.shared.decoder import ByLayer, Decoder, Part
+from octavo.models.shared.decoder import ByLayer, CustomPart, Decoder
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import HEADS, KV_HEADS, LIMITS, OR_NONE, MetadataReader, brief
 from octavo.models.shared.routed import SIGMOID
@@ -182,7 +182,9 @@ ALIASES = {
 ARCH = Architecture(
     name="kimi-linear",
     network=Decoder(
-        mixer=ByLayer(lambda hp, i: hp.attends[i], latent.LatentAttention(rope=False), Part(delta_tensors, delta)),
+        mixer=ByLayer(
+            lambda hp, i: hp.attends[i], latent.LatentAttention(rope=False), CustomPart(delta_tensors, delta)
+        ),
         feed_forward=routed.FEED_FORWARD,
     ),
     keys=(
@@ -201,7 +203,7 @@ ARCH = Architecture(
     modules=Modules(by_class={CLASS: RESAVED}),
     key_aliases=ALIASES,
     usual_config=usual_config,
-    vocabulary=Vocabulary(file="tiktoken.model", pre="kimi-k2"),
+    vocabulary=VocabularyFile(file="tiktoken.model", pre="kimi-k2"),
     ropes=("default",),
-    layout=Layout(permuted=False, converted=converted),
+    layout=TensorLayout(permuted=False, converted=converted),
 )

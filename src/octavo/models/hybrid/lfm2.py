@@ -6,10 +6,10 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, rope_parameters
 from octavo.models.shared.conversion import without_middle
-from octavo.models.shared.decoder import Attention, ByLayer, Decoder, FeedForward, LayerPart, Part
+from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, FeedForward, LayerPart
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import FF_WIDTH, KV_HEADS, LIMITS, OR_NONE, MetadataReader, brief
 from octavo.models.shared.states import Hybrid, taps_of
@@ -53,7 +53,7 @@ def convolution(g: GraphBuilder, hp: Lfm2, b: Weights, h: Node, layer: int) -> N
 
 
 def decoder(feed_forward: LayerPart) -> Decoder:
-    convolves = Part(convolution_tensors, convolution)
+    convolves = CustomPart(convolution_tensors, convolution)
     mixer = ByLayer(lambda hp, i: hp.attends[i], Attention(qk_norm="heads"), convolves)
     return Decoder(mixer=mixer, feed_forward=feed_forward, output_norm=NORM)
 
@@ -115,6 +115,6 @@ ARCH = Architecture(
     names=NAMES,
     outer=OUTER,
     key_aliases=WORDS,
-    layout=Layout(converted=converted),
+    layout=TensorLayout(converted=converted),
     tied=True,
 )

@@ -8,7 +8,7 @@ from octavo.models.hybrid import nemotron_h
 from octavo.models.hybrid.nemotron_h import CLASS, EXPERTS, KINDS, NAMES, PATTERN, NemotronH
 from octavo.models.shared import layers, routed
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Part
+from octavo.models.shared.decoder import CustomPart
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, MetadataReader
 from octavo.models.shared.routed import GATE, N_DENSE, N_SHARED, SHARED_WIDTH, SIGMOID, Routed
@@ -70,7 +70,7 @@ def config_keys(config: Config) -> Keys:
 ARCH = replace(
     nemotron_h.ARCH,
     name="nemotron_h_moe",
-    network=nemotron_h.decoder(Part(feed_forward_tensors, feed_forward)),
+    network=nemotron_h.decoder(CustomPart(feed_forward_tensors, feed_forward)),
     keys=(
         *nemotron_h.KEYS, *routed.KEYS, Key("n_latent", LATENT, LATENT, default=0, limit=LIMITS["embedding_length"]),
     ),

@@ -6,7 +6,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import delta_net, layers, names
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.conversion import columns_moved, in_order, order_moved
 from octavo.models.shared.decoder import Decoder, FeedForward, LayerPart
 from octavo.models.shared.delta_net import DeltaNet
@@ -59,5 +59,5 @@ ARCH = Architecture(
     rotary_part=0.25,
     names=NAMES | names.FFN,
     unused=("mtp.",),
-    layout=Layout(converted=converted),
+    layout=TensorLayout(converted=converted),
 )

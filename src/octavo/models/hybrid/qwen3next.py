@@ -10,7 +10,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.models.hybrid import qwen35moe
 from octavo.models.moe import qwen2moe
 from octavo.models.shared import delta_net, layers
-from octavo.models.shared.architecture import Layout
+from octavo.models.shared.architecture import TensorLayout
 from octavo.models.shared.conversion import in_order
 from octavo.models.shared.delta_net import DeltaNet
 from octavo.models.shared.weights import Weights
@@ -46,5 +46,5 @@ ARCH = replace(
         "linear_attn.in_proj_qkvz": "attn_qkv attn_gate", "linear_attn.in_proj_ba": "ssm_ba",
     },
     key_aliases={},
-    layout=Layout(converted=converted),
+    layout=TensorLayout(converted=converted),
 )

@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from octavo.models.shared import names, routed
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.conversion import split_qkv
 from octavo.models.shared.decoder import Attention, Decoder
 from octavo.models.shared.reader import MetadataReader
@@ -34,7 +34,7 @@ ARCH = Architecture(
     },
     outer=names.OUTER | {"word_embeddings.weight": "token_embd.weight"},
     key_aliases={"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
-    layout=Layout(
+    layout=TensorLayout(
         permuted=False, converted=partial(split_qkv, interleave=True),
         unit_output=lambda config: 0 if config.flag("norm_head", False) else None,
     ),

@@ -3,7 +3,7 @@
 from octavo.models.shared import layers, names, routed
 from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.config import Config, Keys, nextn_keys
-from octavo.models.shared.decoder import Attention, Decoder, Part
+from octavo.models.shared.decoder import Attention, CustomPart, Decoder
 from octavo.models.shared.reader import EXPERT_WIDTH, NEXTN
 from octavo.models.shared.routed import SIGMOID, Routed
 from octavo.models.shared.weights import Tensors
@@ -25,7 +25,7 @@ ARCH = Architecture(
     name="bailingmoe2",
     network=Decoder(
         mixer=Attention(joined=True, output_bias=None, qk_norm="heads"),
-        feed_forward=Part(feed_forward_tensors, routed.feed_forward),
+        feed_forward=CustomPart(feed_forward_tensors, routed.feed_forward),
     ),
     keys=(*routed.KEYS, NEXTN),
     sizes=routed.sizes(SIGMOID, normalized=True),

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from octavo.models.shared import latent_attention as latent
 from octavo.models.shared import names, routed, unsplit
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, nextn_keys, rope_parameters
 from octavo.models.shared.decoder import Decoder
 from octavo.models.shared.hparams import Key
@@ -73,5 +73,5 @@ ARCH = Architecture(
     classes={"DeepseekV2ForCausalLM": v2, "DeepseekV3ForCausalLM": v3, "Glm4MoeLiteForCausalLM": v3},
     only={"attention_bias": False},
     names=names.NORMS | names.FFN | latent.NAMES | names.ROUTED | names.NEXTN,
-    layout=Layout(permuted=False),
+    layout=TensorLayout(permuted=False),
 )

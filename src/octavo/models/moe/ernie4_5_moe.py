@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from octavo.models.moe import bailingmoe
 from octavo.models.shared import names, routed
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, MetadataReader, brief
 from octavo.models.shared.routed import SOFTMAX, Routed
@@ -43,5 +43,5 @@ ARCH = Architecture(
     names=names.LLAMA | names.ROUTED | {"mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias"},
     unused=("mtp_",),
     tied=True,
-    layout=Layout(permuted=False),
+    layout=TensorLayout(permuted=False),
 )

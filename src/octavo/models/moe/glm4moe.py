@@ -3,7 +3,7 @@
 from octavo.models.shared import names, routed
 from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.config import Config, Keys, nextn_keys
-from octavo.models.shared.decoder import Attention, Decoder, Norms
+from octavo.models.shared.decoder import Attention, Decoder, NormNames
 from octavo.models.shared.reader import NEXTN
 from octavo.models.shared.routed import SIGMOID
 
@@ -17,7 +17,7 @@ ARCH = Architecture(
     name="glm4moe",
     network=Decoder(
         mixer=Attention(qk_norm="heads or none"), feed_forward=routed.FEED_FORWARD,
-        norms=Norms(feed_forward="post_attention_norm"),
+        norms=NormNames(feed_forward="post_attention_norm"),
     ),
     keys=(*routed.KEYS, NEXTN),
     sizes=routed.sizes(SIGMOID),

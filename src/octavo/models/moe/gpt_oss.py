@@ -5,9 +5,9 @@ from functools import partial
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture, Layout
+from octavo.models.shared.architecture import Architecture, TensorLayout
 from octavo.models.shared.config import Config, Keys, expert_keys
-from octavo.models.shared.decoder import Attention, Decoder, Norms, Part
+from octavo.models.shared.decoder import Attention, CustomPart, Decoder, NormNames
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.weights import Weights
 from octavo.models.shared.windows import Windows
@@ -35,8 +35,8 @@ ARCH = Architecture(
     name="gpt-oss",
     network=Decoder(
         mixer=Attention(bias=True, output_bias=True, sinks=True),
-        feed_forward=Part(lambda hp, layer: layers.moe_tensors(hp, bias=True), experts),
-        norms=Norms(feed_forward="post_attention_norm"),
+        feed_forward=CustomPart(lambda hp, layer: layers.moe_tensors(hp, bias=True), experts),
+        norms=NormNames(feed_forward="post_attention_norm"),
     ),
     windows=Windows(2, 128),
     experts=True,
@@ -50,5 +50,5 @@ ARCH = Architecture(
         "mlp.experts.gate_up_proj_bias": "ffn_gate_exps.bias ffn_up_exps.bias",
         "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
     },
-    layout=Layout(columns="alternate"),
+    layout=TensorLayout(columns="alternate"),
 )

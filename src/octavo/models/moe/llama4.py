@@ -7,9 +7,9 @@ import numpy as np
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Attention, ByLayer, Decoder, FeedForward, Part
+from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, FeedForward
 from octavo.models.shared.hparams import Hyperparams, Key
 from octavo.models.shared.reader import EXPERT_WIDTH, FF_WIDTH, LIMITS, WINDOW, MetadataReader, brief
 from octavo.models.shared.weights import Tensors, Weights
@@ -99,8 +99,8 @@ def config_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="llama4",
     network=Decoder(
-        mixer=Part(Attention().tensors, attention),
-        feed_forward=ByLayer(lambda hp, i: (i + 1) % hp.step == 0, Part(expert_tensors, expert), FeedForward()),
+        mixer=CustomPart(Attention().tensors, attention),
+        feed_forward=ByLayer(lambda hp, i: (i + 1) % hp.step == 0, CustomPart(expert_tensors, expert), FeedForward()),
     ),
     keys=(
         Key("step", STEP, default=1, limit=LIMITS["block_count"]),
@@ -120,5 +120,5 @@ ARCH = Architecture(
         "feed_forward.shared_expert.up_proj": "ffn_up_shexp", "feed_forward.shared_expert.down_proj": "ffn_down_shexp",
     },
     ropes=("default", "llama3"),
-    layout=Layout(permuted=False, columns="halves"),
+    layout=TensorLayout(permuted=False, columns="halves"),
 )

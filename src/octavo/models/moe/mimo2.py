@@ -10,7 +10,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers, names, routed
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys, local_rope, rope_parameters
-from octavo.models.shared.decoder import Decoder, Part
+from octavo.models.shared.decoder import CustomPart, Decoder
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import ANY, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
 from octavo.models.shared.routed import SIGMOID, Routed
@@ -140,7 +140,8 @@ def _rope_keys(config: Config, head: int) -> Keys:
 ARCH = Architecture(
     name="mimo2",
     network=Decoder(
-        mixer=Part(attention_tensors, attention), feed_forward=Part(feed_forward_tensors, routed.feed_forward)
+        mixer=CustomPart(attention_tensors, attention),
+        feed_forward=CustomPart(feed_forward_tensors, routed.feed_forward),
     ),
     keys=(*routed.KEYS, Key("value_scale", VALUE_SCALE, default=USUAL_SCALE), LOCAL_BASE, NEXTN),
     windows=Windows(listed=True),

@@ -8,7 +8,7 @@ from octavo.models.dense import phi3
 from octavo.models.shared import layers, names
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys, expert_keys, rope_parameters, window_keys
-from octavo.models.shared.decoder import Attention, Decoder, Norms, Part
+from octavo.models.shared.decoder import Attention, CustomPart, Decoder, NormNames
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import MetadataReader
 from octavo.models.shared.weights import Weights
@@ -44,8 +44,8 @@ def config_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="phimoe",
     network=Decoder(
-        mixer=Attention(output_bias=None), feed_forward=Part(lambda hp, layer: layers.moe_tensors(hp), experts),
-        norms=Norms(bias=True), output_bias=True,
+        mixer=Attention(output_bias=None), feed_forward=CustomPart(lambda hp, layer: layers.moe_tensors(hp), experts),
+        norms=NormNames(bias=True), output_bias=True,
     ),
     sizes=Sizes(complete=complete),
     experts=True,

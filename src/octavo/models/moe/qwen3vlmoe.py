@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from octavo.models.dense import qwen3vl
 from octavo.models.moe import qwen2moe, qwen3moe
-from octavo.models.shared.architecture import Layout
+from octavo.models.shared.architecture import TensorLayout
 
 ARCH = replace(
     qwen3moe.ARCH,
@@ -15,6 +15,6 @@ ARCH = replace(
     classes={"Qwen3VLMoeForConditionalGeneration":
         lambda config: qwen3vl.config_keys(config) | qwen2moe.expert_layer_keys(config)},
     only={"norm_topk_prob": True},
-    layout=Layout(columns="either"),
+    layout=TensorLayout(columns="either"),
     written=None,
 )

@@ -11,9 +11,9 @@ from typing import Any
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers, names, routed
-from octavo.models.shared.architecture import Architecture, Layout, Sizes
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, local_rope, nextn_keys
-from octavo.models.shared.decoder import Decoder, Part
+from octavo.models.shared.decoder import CustomPart, Decoder
 from octavo.models.shared.reader import ANY, FF_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
 from octavo.models.shared.rope import Rope
 from octavo.models.shared.routed import SIGMOID, Routed
@@ -203,7 +203,7 @@ def _rope_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="step35",
     network=Decoder(
-        mixer=Part(attention_tensors, attention), feed_forward=Part(feed_forward_tensors, feed_forward)
+        mixer=CustomPart(attention_tensors, attention), feed_forward=CustomPart(feed_forward_tensors, feed_forward)
     ),
     keys=(*routed.KEYS, LOCAL_BASE, NEXTN, EVERY, *CLAMPS.values()),
     windows=Windows(listed=True),
@@ -228,5 +228,5 @@ ARCH = Architecture(
         "norm_expert_weight": "norm_topk_prob",
     },
     ropes=("default", "llama3"),
-    layout=Layout(norm_shift=1.0),
+    layout=TensorLayout(norm_shift=1.0),
 )

@@ -10,10 +10,10 @@ from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.recurrent import mamba2
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import Layout, Sizes
+from octavo.models.shared.architecture import Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import of_values, without_middle
-from octavo.models.shared.decoder import Decoder, Part
+from octavo.models.shared.decoder import CustomPart, Decoder
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import MetadataReader
 from octavo.models.shared.ssd import MOST, as_vector
@@ -135,11 +135,11 @@ def names(module: str) -> dict[str, str]:
 ARCH = replace(
     mamba2.ARCH,
     name="mamba",
-    network=Decoder(mixer=Part(scan_tensors, scan), feed_forward=None),
+    network=Decoder(mixer=CustomPart(scan_tensors, scan), feed_forward=None),
     keys=(*KEYS, NORMED),
     sizes=Sizes(kind=Mamba, complete=complete, attention=False),
     classes={"MambaForCausalLM": config_keys, "FalconMambaForCausalLM": falcon_keys},
     names={"norm": "attn_norm", **names("mixer.")},
     tied=True,
-    layout=Layout(converted=converted),
+    layout=TensorLayout(converted=converted),
 )

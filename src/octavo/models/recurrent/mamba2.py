@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from octavo.models.shared import ssd
-from octavo.models.shared.architecture import Architecture, Layout, Modules, Sizes
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Decoder
 from octavo.models.shared.hparams import CONTEXT, NO_ATTENTION
@@ -49,5 +49,5 @@ ARCH = Architecture(
         "lm_head.weight": "output.weight",
     },
     key_aliases={"layer_norm_epsilon": "rms_norm_eps"},
-    layout=Layout(converted=ssd.converted),
+    layout=TensorLayout(converted=ssd.converted),
 )

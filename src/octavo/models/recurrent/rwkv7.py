@@ -15,10 +15,10 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture, Layout, Modules, Sizes, Unwritten, Vocabulary
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, Unwritten, VocabularyFile
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import flat, in_shape
-from octavo.models.shared.decoder import Custom
+from octavo.models.shared.decoder import CustomNetwork
 from octavo.models.shared.hparams import CONTEXT, NO_ATTENTION, Hyperparams, Key
 from octavo.models.shared.reader import FF_WIDTH, LIMITS, MetadataReader, brief
 from octavo.models.shared.states import Hybrid
@@ -231,7 +231,7 @@ COPIED = {f"blk.0.time_mix_v{n}.weight": f"blk.0.time_mix_a{n}.weight" for n in 
 
 ARCH = Architecture(
     name="rwkv7",
-    network=Custom(tensors, build),
+    network=CustomNetwork(tensors, build),
     keys=(Key("size", HEAD, default=0, limit=MOST), SHIFTS, *RANKS.values()),
     sizes=Sizes(kind=Rwkv7, complete=complete, attention=False, feed_forward=True),
     layer_norms="norm_eps",
@@ -252,7 +252,7 @@ ARCH = Architecture(
     },
     modules=Modules(copies=COPIED),
     activation="sqrelu",
-    vocabulary=Vocabulary(file="rwkv_vocab_v20230424.txt", pre="default"),
-    layout=Layout(converted=converted),
+    vocabulary=VocabularyFile(file="rwkv_vocab_v20230424.txt", pre="default"),
+    layout=TensorLayout(converted=converted),
     unwritten=Unwritten(why=lambda hp: WHY_UNWRITTEN),
 )

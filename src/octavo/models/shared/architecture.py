@@ -16,7 +16,7 @@ from octavo.io.gguf.metadata import Metadata
 from octavo.models.shared.cache_scales import static_scales
 from octavo.models.shared.config import Config, Keys, rotary_keys
 from octavo.models.shared.decoder import Network
-from octavo.models.shared.hparams import Hyperparams, Row, read_shared, refuse_causal, without_attention
+from octavo.models.shared.hparams import Hyperparams, KeyRow, read_shared, refuse_causal, without_attention
 from octavo.models.shared.keys import READ_BY_SOME, SHARED, check_keys
 from octavo.models.shared.names import OUTER
 from octavo.models.shared.reader import CAUSAL, LAYER_NORM_EPS, RMS_EPS, MetadataReader
@@ -39,7 +39,7 @@ class RerankHead:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary:
+class VocabularyFile:
     """The vocabulary of checkpoints that have no tokenizer.json.
 
     file    of tokens by rank, as tiktoken has it, or by id, as RWKV World has it; tokenizer.model may be one of the
@@ -99,10 +99,10 @@ class Modules:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class TensorLayout:
     """How a checkpoint's tensors lie otherwise than GGUF has them.
 
-    permuted           whether GGUF has rows of q and k in another order where rope turns neighbours
+    permuted           whether GGUF has rows of q and k in another order where rope rotates neighbours
     norm_shift         what is added to the weights of norms, which GGUF has ready to multiply with
     columns            how stacked experts lie where their outputs are columns [E, K, N], not rows [E, N, K]: gate and
                        up in one tensor, as halves of its columns or in turn; or all experts "in one" matrix, up as rows
@@ -160,7 +160,7 @@ class Architecture:
                  reads is refused
     windows      which layers have a sliding window
     sizes        what no row says
-    interleaved  rope turns pairs of neighbours, otherwise halves of a head
+    interleaved  rope rotates pairs of neighbours, otherwise halves of a head
     experts      there are experts (True), none (False), or as a file says (None)
     layer_norms  the key of config.json for what norms add, where they are layer norms; "": they are RMS norms
     whole_pairs  whether yarn's ramp begins and ends at whole pairs
@@ -194,7 +194,7 @@ class Architecture:
     network: Network
     classes: Mapping[str, Callable[[Config], Keys]]
     names: Mapping[str, str]
-    keys: tuple[Row | str, ...] = ()
+    keys: tuple[KeyRow | str, ...] = ()
     windows: Windows | None = None
     sizes: Sizes = Sizes()
     interleaved: bool = False
@@ -211,13 +211,13 @@ class Architecture:
     ropes: tuple[str, ...] = ("default", "linear", "yarn")
     activation: str = "silu"
     tied: bool = False
-    vocabulary: Vocabulary | None = None
+    vocabulary: VocabularyFile | None = None
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
     base: str = "model."
     layer: str = "layers"
     unused: tuple[str, ...] = ()
     modules: Modules = Modules()
-    layout: Layout = Layout()
+    layout: TensorLayout = TensorLayout()
     written: Written | None = None
     unwritten: Unwritten = Unwritten()
 

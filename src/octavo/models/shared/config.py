@@ -7,13 +7,13 @@ from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, NamedTuple
 
 from octavo.errors import ModelError
-from octavo.models.shared.reader import EXPERT_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, Reader, brief
+from octavo.models.shared.reader import EXPERT_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, ValueReader, brief
 
 Keys = dict[str, Any]
 """Fields under a GGUF file's `<arch>.`, and their values."""
 
 
-class _Values(dict[str, Any]):
+class _WatchedValues(dict[str, Any]):
     """Values that say which of their keys were asked for; a copy with ** asks for none.
 
     place  what the names of keys begin with where this is a part of an object
@@ -45,7 +45,7 @@ class Unread(NamedTuple):
     beside: Collection[str]
 
 
-class Part(_Values):
+class ConfigObject(_WatchedValues):
     """An object in config.json; all of it is read by what goes through it, or compares it with another."""
 
     def unread(self) -> Iterator[Unread]:
@@ -77,15 +77,15 @@ class Part(_Values):
         for key, value in super().items():
             self.read.add(self.place + key)
             for inner in value if isinstance(value, list) else [value]:
-                if isinstance(inner, Part):
+                if isinstance(inner, ConfigObject):
                     inner._read_all()
 
 
 def _watched(value: Any, read: set[str], place: str) -> Any:
-    """A value with the objects in it as Parts; those that are stay as they are."""
-    if isinstance(value, dict) and not isinstance(value, Part):
-        return Part(value, read, f"{place}.")
-    if isinstance(value, list) and any(isinstance(each, dict) and not isinstance(each, Part) for each in value):
+    """A value with the objects in it as ConfigObjects; those that are stay as they are."""
+    if isinstance(value, dict) and not isinstance(value, ConfigObject):
+        return ConfigObject(value, read, f"{place}.")
+    if isinstance(value, list) and any(isinstance(each, dict) and not isinstance(each, ConfigObject) for each in value):
         return [_watched(each, read, f"{place}[{i}]") for i, each in enumerate(value)]
     return value
 
@@ -93,11 +93,11 @@ def _watched(value: Any, read: set[str], place: str) -> Any:
 def unread_inside(value: Any) -> Iterator[Unread]:
     """The keys that were not asked for, of an object or of those in a list."""
     for each in value if isinstance(value, list) else [value]:
-        if isinstance(each, Part):
+        if isinstance(each, ConfigObject):
             yield from each.unread()
 
 
-class Config(Reader):
+class Config(ValueReader):
     """The values of config.json, where null is as good as absent.
 
     read  the keys that were asked for so far, of this and of what was made of it by `replaced`
@@ -105,7 +105,8 @@ class Config(Reader):
 
     def __init__(self, values: Mapping[str, Any], file: str, read: set[str] | None = None) -> None:
         self.read = set[str]() if read is None else read
-        self.values: Mapping[str, Any] = values if isinstance(values, Part) else _Values(values, self.read)
+        watched = isinstance(values, ConfigObject)
+        self.values: Mapping[str, Any] = values if watched else _WatchedValues(values, self.read)
         self.file = file
 
     def replaced(self, values: Mapping[str, Any]) -> Config:
@@ -118,7 +119,7 @@ class Config(Reader):
 
     def copy(self) -> dict[str, Any]:
         """The values, to change some of; what is asked of them was read."""
-        return _Values(self.values, self.read)
+        return _WatchedValues(self.values, self.read)
 
     def error(self, key: str, problem: str, allowed: str | None = None) -> ModelError:
         return ModelError(problem, file=self.file, field=key, allowed=allowed)
@@ -207,7 +208,7 @@ def head_keys(config: Config, default: int) -> Keys:
 
 
 def rotary_keys(config: Config, default: float) -> Keys:
-    """The part of a head that rope turns."""
+    """The rotary part of a head."""
     parameters = rope_parameters(config).get("partial_rotary_factor")
     part = config.values.get("partial_rotary_factor") if parameters is None else parameters
     part = default if part is None else part

@@ -142,7 +142,7 @@ def of_unit_length(tensor: LazyTensor, axis: int) -> LazyTensor:
 def multiplied(tensor: LazyTensor, by: float | F32) -> LazyTensor:
     """A tensor times a number, or each row times its own: floats rounded to the type that they have, or else scales.
 
-    Raises ModelError for rows whose scales are no floating numbers.
+    Raises ModelError for rows whose scales are not floating-point numbers.
     """
     fmt, factor = tensor.format, np.asarray(by, np.float32)
     if np.all(factor == 1):

@@ -1,7 +1,7 @@
-"""Decoder: a model as what its layers are made of, which says its tensors and builds its graph; and Encoder.
+"""Decoder: a model as what its layers are made of, which says its tensors and builds its graph; and TransformerEncoder.
 
 A part of a layer, such as Attention or FeedForward, says which tensors it has and what it makes of tokens. Norms are
-said apart.
+said apart, by their names.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Network(Protocol):
 
 
 @dataclass(frozen=True)
-class Custom:
+class CustomNetwork:
     """A network of its own functions."""
 
     tensors: Callable[[Any], Tensors]
@@ -57,7 +57,7 @@ class Custom:
 
 
 @dataclass(frozen=True)
-class Part:
+class CustomPart:
     """A part of its own functions; `tensors` of the hyperparameters and the layer."""
 
     tensors: Callable[[Any, int], Tensors]
@@ -235,7 +235,7 @@ def dense_or(experts: LayerPart, dense: LayerPart | None = None) -> ByLayer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Norms:
+class NormNames:
     """What a layer's norms are called, "" for none: before its parts, and of what these add. Names that end with a dot
     are whole names of tensors.
 
@@ -267,12 +267,12 @@ class Norms:
         return g.add(x, layers.norm(g, hp, b, after, y) if after else y)
 
 
-PRE_NORMS = Norms()
-POST_NORMS = Norms(
+PRE_NORMS = NormNames()
+POST_NORMS = NormNames(
     mixer="", feed_forward="", after_mixer="post_attention_norm", after_feed_forward="post_ffw_norm"
 )
-SANDWICH_NORMS = Norms(after_mixer="post_attention_norm", after_feed_forward="post_ffw_norm")
-PARALLEL = Norms(feed_forward="attn_norm")
+SANDWICH_NORMS = NormNames(after_mixer="post_attention_norm", after_feed_forward="post_ffw_norm")
+PARALLEL = NormNames(feed_forward="attn_norm")
 """One norm, whose output both attention and the feed-forward are given."""
 
 
@@ -293,7 +293,7 @@ class Decoder:
 
     mixer: LayerPart = Attention()
     feed_forward: LayerPart | None = FeedForward()
-    norms: Norms = PRE_NORMS
+    norms: NormNames = PRE_NORMS
     scaled_by_width: bool = False
     embedding_norm: bool = False
     positions: bool = False
@@ -358,7 +358,7 @@ class Decoder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Encoder(Decoder):
+class TransformerEncoder(Decoder):
     """A model that gives vectors of tokens in place of logits, normed unless `output_norm` is ""."""
 
     mixer: LayerPart = FullAttention()

@@ -13,7 +13,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers, names
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import of_values, without_middle
-from octavo.models.shared.decoder import ByLayer, Decoder, LayerPart, Norms, Part
+from octavo.models.shared.decoder import ByLayer, CustomPart, Decoder, LayerPart, NormNames
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import LIMITS, NEXTN, MetadataReader, brief
 from octavo.models.shared.states import Hybrid, taps_of
@@ -74,7 +74,7 @@ def complete(r: MetadataReader, hp: DeltaNet) -> DeltaNet:
 
 
 def _attends(r: MetadataReader, n: int) -> tuple[bool, ...]:
-    """Whether each layer has attention, of those that guess tokens too."""
+    """Whether each layer has attention, including layers that guess tokens."""
     if r.has(RECURRENT):
         flags = tuple(not flag for flag in r.metadata.get_bools(r.key(RECURRENT)))
         if len(flags) != n:
@@ -95,9 +95,10 @@ def decoder(
         values = _delta(g, hp, b, h, layer, gates(g, hp, b, h), tiled=tiled)
         return layers.linear(g, b, "ssm_out", values)
 
-    recurrent = Part(lambda hp, layer: delta_tensors(hp, rows(hp)), delta)
-    mixer = ByLayer(lambda hp, i: i >= hp.n_layer or hp.attends[i], Part(attention_tensors, attention), recurrent)
-    return Decoder(mixer=mixer, feed_forward=feed_forward, norms=Norms(feed_forward="post_attention_norm"))
+    recurrent = CustomPart(lambda hp, layer: delta_tensors(hp, rows(hp)), delta)
+    attends = CustomPart(attention_tensors, attention)
+    mixer = ByLayer(lambda hp, i: i >= hp.n_layer or hp.attends[i], attends, recurrent)
+    return Decoder(mixer=mixer, feed_forward=feed_forward, norms=NormNames(feed_forward="post_attention_norm"))
 
 
 def attention_tensors(hp: DeltaNet, layer: int) -> Tensors:

@@ -105,7 +105,7 @@ class Hyperparams:
         """Heads of keys of a layer and values of each; no heads where it has no cache of its own."""
         return self.n_head_kv, self.head_dim
 
-    def rotary_heads(self, layer: int) -> dict[str, int]:
+    def rope_heads(self, layer: int) -> dict[str, int]:
         """Heads of queries and of keys of a layer, to whose rows rope is applied, by name of the weight."""
         return {"attn_q": self.n_head, "attn_k": self.n_head_kv}
 
@@ -128,7 +128,7 @@ class Hyperparams:
         return self.query_scale or 1 / math.sqrt(self.head_dim)
 
 
-class Row(Protocol):
+class KeyRow(Protocol):
     """A hyperparameter as a file and config.json say it."""
 
     @property
@@ -227,7 +227,7 @@ def read_shared(
 ) -> Hyperparams:
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
-    interleaved    rope turns pairs of neighbours, otherwise halves of a head
+    interleaved    rope rotates pairs of neighbours, otherwise halves of a head
     experts        what the architecture wants: experts (True), none (False), or as the file says (None)
     eps            the field that says what norms add to the mean square
     equal_lengths  heads of values are as long as those of keys

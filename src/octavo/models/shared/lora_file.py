@@ -30,7 +30,7 @@ def read_adapter(file: GGUFFile, architecture: str | None = None) -> Adapter:
 
     architecture  that the model is of which it is for; None: any
 
-    Raises ModelError for a file that is none, for another kind of adapter or model, and for tensors that are no pairs.
+    Raises ModelError for a file that is none, for another kind of adapter or model, and for tensors that are not pairs.
     """
     metadata = file.metadata
     if not is_adapter(file):
@@ -50,12 +50,12 @@ def read_adapter(file: GGUFFile, architecture: str | None = None) -> Adapter:
 
 
 def _names(file: GGUFFile) -> list[str]:
-    """The weights that have a pair. Raises ModelError for a tensor that is no part of one."""
+    """The weights that have a pair. Raises ModelError for a tensor that is not part of one."""
     names: dict[str, None] = {}
     for name in file.tensors:
         stem = next((name.removesuffix(end) for end in (OF_A, OF_B) if name.endswith(end)), None)
         if stem is None:
-            problem = "is no part of a LoRA, and what else it changes can't be applied"
+            problem = "is not part of a LoRA, and what else it changes can't be applied"
             raise _fault(file, f"tensor {shown(name)}", problem, f"names that end in {OF_A} or {OF_B}")
         names[stem] = None
     if not names:

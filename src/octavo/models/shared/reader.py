@@ -35,7 +35,7 @@ ANY, OR_NONE, ANY_OR_NONE = "any", "the same or 0", "any or 0"
 """How a size may differ from layer to layer."""
 
 
-class Reader(ABC):
+class ValueReader(ABC):
     """Numbers, flags and words; each error names the file, the key and what is allowed."""
 
     @abstractmethod
@@ -75,7 +75,7 @@ class Reader(ABC):
         return str(value)
 
 
-class MetadataReader(Reader):
+class MetadataReader(ValueReader):
     """Reads `<arch>.<field>` keys of a GGUF file.
 
     fields  that the architecture reads

@@ -14,7 +14,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers
 from octavo.models.shared.architecture import Sizes
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.decoder import Part
+from octavo.models.shared.decoder import CustomPart
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, MetadataReader, brief
 from octavo.models.shared.weights import Tensors, Weights, vector
@@ -90,7 +90,7 @@ def feed_forward(g: GraphBuilder, hp: Routed, b: Weights, h: Node, layer: int) -
     return g.add(y, layers.ffn(g, b, h, "_shexp")) if hp.n_ff_shared else y
 
 
-FEED_FORWARD = Part(feed_forward_tensors, feed_forward)
+FEED_FORWARD = CustomPart(feed_forward_tensors, feed_forward)
 
 
 def chosen(g: GraphBuilder, hp: Routed, b: Weights, h: Node) -> tuple[Node, Node]:

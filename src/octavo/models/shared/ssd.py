@@ -14,7 +14,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import in_rows, of_values, without_middle
-from octavo.models.shared.decoder import Part
+from octavo.models.shared.decoder import CustomPart
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import LIMITS, MetadataReader, brief
 from octavo.models.shared.states import Hybrid, taps_of
@@ -116,7 +116,7 @@ def _normed(g: GraphBuilder, hp: Mamba2, b: Weights, y: Node, layer: int) -> Nod
     return g.mul(g.join_of_heads(g.rms_norm(g.split_heads(y, hp.scan_groups), ones, hp.eps)), weight)
 
 
-SCAN = Part(tensors, scan)
+SCAN = CustomPart(tensors, scan)
 
 
 def as_vector(weight: Node) -> Node:

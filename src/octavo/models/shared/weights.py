@@ -88,7 +88,7 @@ def check_tensors(file: GGUFFile, expected: Tensors) -> None:
     if others:
         more = ", ".join(map(shown, others[1 : SHOWN + 1]))
         rest = f", nor are {len(others) - 1} others: {more}" if more else ""
-        problem = f"is no part of this architecture{rest}"
+        problem = f"is not part of this architecture{rest}"
         raise ModelError(problem, file=file.path, field=f"tensor {shown(others[0])}")
 
 
