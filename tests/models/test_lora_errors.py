@@ -146,7 +146,7 @@ def test_one_that_no_memory_holds(base: GGUFFile, tmp_path: Path, monkeypatch: p
 def test_modules(base: GGUFFile, tmp_path: Path) -> None:
     a, b = pair(base, Q)
     cases = {
-        "tensor 'model.layers.0.self_attn.w': is no module of this architecture (allowed: llama)": "self_attn.w",
+        "tensor 'model.layers.0.self_attn.w': is not a module of the model (allowed: llama)": "self_attn.w",
         "changes a weight of shape [64, 264] (allowed: [48, 264], as the model's blk.0.ffn_up.weight)": "mlp.up_proj",
     }
     for i, (said, module) in enumerate(cases.items()):
@@ -159,8 +159,8 @@ def test_modules(base: GGUFFile, tmp_path: Path) -> None:
 def test_tensors_of_peft(base: GGUFFile, tmp_path: Path) -> None:
     names = {
         "lora_magnitude_vector": "is a magnitude (DoRA)",
-        "bias": "is no factor of a LoRA",
-        "lora_A.bias": "is no factor of a LoRA",
+        "bias": "is not a factor of a LoRA",
+        "lora_A.bias": "is not a factor of a LoRA",
     }
     folder = write_peft(tmp_path / "peft", {Q_PROJ: pair(base, Q), UP_PROJ: pair(base, UP)})
     file = folder / "adapter_model.safetensors"

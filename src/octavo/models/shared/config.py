@@ -125,8 +125,9 @@ class Config(ValueReader):
         return ModelError(problem, file=self.file, field=key, allowed=allowed)
 
     def count(self, key: str, limit: int, default: int = 0) -> int:
-        """An integer from 0 to `limit`; null is 0."""
-        return self.size(key, limit) if self.values.get(key, default) not in (None, 0) else 0
+        """An integer from 0 to `limit`."""
+        value = self.values.get(key)
+        return 0 if value is not None and value == 0 else super().count(key, limit, default)
 
     def only(self, usual: Mapping[str, object]) -> None:
         """Raise ModelError for a key with another value than the usual one, which null and absent are."""
