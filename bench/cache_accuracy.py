@@ -25,12 +25,12 @@ import numpy as np
 import results_file
 import texts
 from octavo.bench import machine
-from octavo.evals.cache_scales import write_scales
-from octavo.evals.calibration import Calibration, Options
-from octavo.evals.kl import divergence
+from octavo.calibrate.caches.scales import write_scales
+from octavo.calibrate.statistics_run import StatisticsOptions, StatisticsRun
+from octavo.calibrate.texts import demo_text
+from octavo.evals.kl_divergence import divergence
 from octavo.evals.retrieval import draw, key_tokens, retrieve, value_tokens
 from octavo.evals.subject import open_subject
-from octavo.evals.texts import demo_text
 from octavo.formats.cache import CACHE_FORMATS
 from octavo.runtime import Model
 
@@ -47,7 +47,7 @@ Rows = dict[str, dict[str, dict[str, Any]]]
 def with_constants(model: str, text: str, samples: int, context: int, folder: Path, place: Place) -> dict[str, str]:
     """A model as it is, and written with scales measured over a text."""
     files = {"dynamic": model, "static": str(folder / "static.gguf")}
-    with Calibration(model, text, Options(samples, context, clips=True, **place)) as calibration:
+    with StatisticsRun(model, text, StatisticsOptions(samples, context, clips=True, **place)) as calibration:
         statistics = calibration.run(folder / "statistics.safetensors")
         write_scales(calibration.spec, statistics, files["static"])
     return files

@@ -24,18 +24,18 @@ import torch
 import references
 import results_file
 from octavo.backends import select
-from octavo.evals.calibration import samples_of
-from octavo.evals.layerwise import Layerwise
+from octavo.calibrate.hessian.damping import Order
+from octavo.calibrate.hessian.factor import factorize
+from octavo.calibrate.methods.gptq.quantize import DAMP
+from octavo.calibrate.methods.gptq.schemes import gptq_row
+from octavo.calibrate.methods.gptq.sweep import sweep
+from octavo.calibrate.runner import Layerwise
+from octavo.calibrate.text_samples import samples_of
 from octavo.formats import Planes
 from octavo.formats.group import row_named
 from octavo.huggingface.schemes import checkpoint_scheme
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-from octavo.quantizers.calibration.factor import factorize
-from octavo.quantizers.calibration.shared import Order
-from octavo.quantizers.compensation.coded import compensated_row
-from octavo.quantizers.compensation.compensate import DAMP
-from octavo.quantizers.compensation.sweep import sweep
 from octavo.runtime import resolve
 
 KINDS = ("attn_q", "attn_output", "ffn_up", "ffn_down")
@@ -72,7 +72,7 @@ def authors_codes(weight: Array, hessian: Array, size: int | None, *, act: bool)
 def own_codes(weight: Array, hessian: Array, scales: Array, size: int | None, order: Order) -> Array:
     """Codes of Octavo's sweep with these scales."""
     fmt = (
-        compensated_row(checkpoint_scheme("w4a16"), weight.shape[1])
+        gptq_row(checkpoint_scheme("w4a16"), weight.shape[1])
         if size is None
         else row_named(f"GROUP4_{size}_F32")
     )

@@ -26,13 +26,14 @@ from octavo.runtime.token_vectors import VectorSteps
 from tests.runtime.stateful import SMALL, write
 from tests.runtime.test_core import request, run
 from tests.runtime.test_device_sampling import Eager
+from tests.sampling import some
 
 CONTEXT, BATCH = 320, 48
 TOKENS = np.random.default_rng(0).integers(0, 300, CONTEXT).tolist()
 GREEDY = SamplingParams(temperature=0)
 
 
-@pytest.fixture(scope="module", params=SMALL)
+@pytest.fixture(scope="module", params=some(SMALL, 3))
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     folder: Path = tmp_path_factory.mktemp("states")
     return read_model(GGUFFile.open(write(request.param, folder / "small.gguf")))

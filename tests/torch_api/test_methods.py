@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from octavo.calibrate.schemes.method import KINDS
 from octavo.errors import NonFiniteError, UsageError
-from octavo.evals.schemes import KINDS
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.torch import SCHEMES, Fold, QuantLinear, quantize_
 from octavo.torch.quantize import FOLDING, METHODS

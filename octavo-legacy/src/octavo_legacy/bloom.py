@@ -24,7 +24,7 @@ def config_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="bloom",
     network=Decoder(
-        mixer=gpt2.ATTENTION, feed_forward=MLP, norms=NormNames(bias=True), embedding_norm=True, divisors=False
+        mixer=gpt2.ATTENTION, feed_forward=MLP, norms=NormNames(bias=True), embedding_norm=True, freq_factors=False
     ),
     keys=(Key("alibi", "attention.max_alibi_bias", default=USUAL),),
     layer_norms="layer_norm_epsilon",

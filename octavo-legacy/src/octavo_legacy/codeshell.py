@@ -20,7 +20,7 @@ def config_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="codeshell",
     network=Decoder(
-        mixer=replace(gpt2.ATTENTION, rope="all"), feed_forward=MLP, norms=NormNames(bias=True), divisors=False
+        mixer=replace(gpt2.ATTENTION, rope="all"), feed_forward=MLP, norms=NormNames(bias=True), freq_factors=False
     ),
     layer_norms="layer_norm_epsilon",
     only={"position_embedding_type": "rope", "scale_attn_weights": True},

@@ -61,7 +61,7 @@ def factors(config: Config) -> Mapping[str, float | F32]:
 ARCH = Architecture(
     name="jais",
     network=Decoder(
-        mixer=gpt2.ATTENTION, feed_forward=FeedForward(bias=True), norms=NormNames(bias=True), divisors=False
+        mixer=gpt2.ATTENTION, feed_forward=FeedForward(bias=True), norms=NormNames(bias=True), freq_factors=False
     ),
     keys=(Key("alibi", MOST, default=USUAL, zero=True), Key("logit_scale", "logit_scale", default=1.0)),
     sizes=Sizes(complete=complete),

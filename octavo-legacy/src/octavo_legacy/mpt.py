@@ -70,7 +70,7 @@ ARCH = Architecture(
     name="mpt",
     network=MptDecoder(
         mixer=ClippedAttention(joined=True, output_bias=None, rope="none"),
-        feed_forward=FeedForward(activation="gelu_erf", plain=True, bias=None), divisors=False,
+        feed_forward=FeedForward(activation="gelu_erf", plain=True, bias=None), freq_factors=False,
     ),
     keys=(Key("alibi", MOST, default=0.0), CLIP),
     sizes=Sizes(kind=Mpt, complete=complete),

@@ -30,7 +30,7 @@ def config_keys(config: Config) -> Keys:
 
 ARCH = Architecture(
     name="refact",
-    network=Decoder(mixer=Attention(bias=False, rope="none"), divisors=False),
+    network=Decoder(mixer=Attention(bias=False, rope="none"), freq_factors=False),
     sizes=Sizes(complete=complete),
     only={"multi_query": True},
     classes={"GPTRefactForCausalLM": config_keys},

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from octavo.calibrate.schemes.method import KINDS, ways_of
+from octavo.calibrate.schemes.weights import GPTQ_WAYS
 from octavo.errors import UsageError
-from octavo.evals.scheme_weights import COMPENSATE
-from octavo.evals.schemes import KINDS, ways_of
 from octavo.huggingface.schemes import CheckpointScheme, checkpoint_scheme
 from octavo.torch.calibrated import Calibrator
 from octavo.torch.folds import Fold, open_folds, require_exact
@@ -171,7 +171,7 @@ def _batches(method: str, calibration: Any) -> list[Any]:
 
 def _require_whole(method: str, ways: Sequence[str], layers: dict[str, nn.Linear]) -> None:
     """Raise UsageError for layers whose errors would have to be made up for, and can't be."""
-    misfits = _misfits(layers, VALUES) if set(ways) <= set(COMPENSATE) else ""
+    misfits = _misfits(layers, VALUES) if set(ways) <= set(GPTQ_WAYS) else ""
     if misfits:
         problem = f"method {method} of layers whose inputs are not multiples of {VALUES}: {misfits}"
         raise UsageError(f"{problem} (allowed: other layers; skip these, or method rtn)")

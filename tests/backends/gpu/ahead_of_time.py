@@ -19,8 +19,8 @@ from octavo.backends.gpu.attention import tiles
 from octavo.backends.gpu.attention.arguments import AttentionShape
 from octavo.backends.gpu.launch.arguments import PackedWeight, SplitK
 from octavo.backends.gpu.matmul.experts.launch import shape_of
-from octavo.backends.gpu.recurrent import gated_delta_tiles, mamba2_tiles
-from octavo.backends.gpu.recurrent.arguments import DeltaShape, ScanShape
+from octavo.backends.gpu.recurrent import tiles as scan_tiles
+from octavo.backends.gpu.recurrent.arguments import ScanShape
 from octavo.backends.gpu.weights.layout import Layout, layout_of, row_layout
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time_attention import ATTENTION
@@ -70,7 +70,7 @@ def case_of(name: str, layout: str, target: str) -> Case:
     if name.startswith(("score_scan", "selective_scan_chunks")):
         fixed["shape"], warps, stages = _scan(fixed["shape"], name, target)
     if name == "selective_scan":
-        fixed["shape"] = replace(fixed["shape"], block_v=mamba2_tiles.columns(fixed["shape"].keys, target))
+        fixed["shape"] = replace(fixed["shape"], block_v=scan_tiles.columns(fixed["shape"].keys, target))
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
     }
@@ -96,17 +96,17 @@ def _attention(shape: AttentionShape, name: str, target: str) -> tuple[Attention
     return shape, tile.warps, tile.stages
 
 
-def _delta(shape: DeltaShape, name: str, target: str) -> tuple[DeltaShape, int, int]:
+def _delta(shape: ScanShape, name: str, target: str) -> tuple[ScanShape, int, int]:
     """The shape, the warps and the stages that prompts go through the gated delta rule with."""
-    tile = gated_delta_tiles.delta_tile(512, shape.keys, target)
+    tile = scan_tiles.delta_tile(512, shape.keys, target)
     assert tile is not None
-    warps, stages = (tile.solving_warps, 1) if name == "solve_delta" else (tile.warps, tile.stages)
+    warps, stages = (tile.scoring_warps, 1) if name == "solve_delta" else (tile.warps, tile.stages)
     return replace(shape, block_v=tile.block_v, chunk=tile.chunk, part=tile.part), warps, stages
 
 
 def _scan(shape: ScanShape, name: str, target: str) -> tuple[ScanShape, int, int]:
     """The shape, the warps and the stages that prompts go through the selective scan with."""
-    tile = mamba2_tiles.scan_tile(512, shape.keys, target)
+    tile = scan_tiles.scan_tile(512, shape.keys, target)
     assert tile is not None
     warps, stages = (tile.scoring_warps, 1) if name == "score_scan" else (tile.warps, tile.stages)
     return replace(shape, block_v=tile.block_v, chunk=tile.chunk, part=tile.part), warps, stages

@@ -18,8 +18,10 @@ from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
 from octavo.backends.gpu.matmul.mmq.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
+from octavo.backends.gpu.pointwise.expressions import expression_of
 from tests.backends.gpu.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
 
+SWIGLU = expression_of("swiglu")
 BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
 WORDS_X = BYTES_X._replace(codes="*i32")
 STREAM_X = StreamToken(*WORDS_X, None, "fp32")
@@ -61,24 +63,24 @@ PRODUCTS: Kernels = {
                  {"source": SOURCE, "out": Q8, "ordered": None, "k": "i32"}),
     "quantize_ordered": (activations.quantize_kernel, {"KIND": "rms_norm", "B": 4096}, 8,
                          {"source": SOURCE, "out": Q8, "ordered": "*fp16", "k": "i32"}),
-    "ordered": (activations.quantize_kernel, {"KIND": "swiglu", "B": 256}, 1,
+    "ordered": (activations.quantize_kernel, {"KIND": SWIGLU, "B": 256}, 1,
                 {"source": SOURCE, "out": None, "ordered": "*fp16", "k": "i32"}),
-    "float": (activations.float_kernel, {"KIND": "swiglu", "B": 1024}, 4,
+    "float": (activations.float_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
               {"source": SOURCE, "out": Matrix("*fp16", "i32"), "ordered": "*fp16", "k": "i32"}),
     "token_int8": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
                    {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None}),
-    "token_fp8": (activations_per_token.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
+    "token_fp8": (activations_per_token.token_codes_kernel, {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384}, 16,
                   {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None}),
     "token_int8_static": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
                           {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32"}),
-    "token_fp8_static": (activations_per_token.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
+    "token_fp8_static": (activations_per_token.token_codes_kernel, {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384}, 16,
                          {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32"}),
     "mmq": (quantize_kernel.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
             {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
              "k": "i32"}),
     "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024}, 4, {"tiles": None}),
     "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096}, 16, {"tiles": "*i32"}),
-    "gather_pairs": (experts.gather_kernel, {"KIND": "swiglu", "B": 1024}, 4,
+    "gather_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
                      {"source": SOURCE, "out": "*fp16", "k": "i32"}),
     "experts_few": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
     "experts": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),

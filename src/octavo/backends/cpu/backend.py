@@ -20,6 +20,7 @@ from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, kept_bytes
 from octavo.graph.ops import VIEWS
+from octavo.graph.pointwise import POINTWISE
 from octavo.jit.prepare import prepare
 from octavo.jit.together import compile_together
 
@@ -31,7 +32,7 @@ DTYPES = {
     "f32": np.float32, **dict.fromkeys(FP8_KINDS, np.float32), "f16": np.float16, "i32": np.int32, "i64": np.int64,
 }
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
-QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu"})
+QUANTIZES = frozenset({"rms_norm", *(op.name for op in POINTWISE.values() if op.quantizes)})
 
 
 class CpuBackend(HostMemory):
@@ -63,7 +64,9 @@ class CpuBackend(HostMemory):
             return False, f"no kernel for {node.op}"
         if why := problem(node):
             return False, why
-        if node.quantizes and (node.op not in QUANTIZES or node.dtype in FP8_KINDS):
+        if node.quantizes and not (
+            node.op in QUANTIZES and node.dtype not in FP8_KINDS and self._binders.quantize.makes(node.op)
+        ):
             return False, f"no kernel for {node.op} to {node.dtype}"
         weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
         if any(w.format.per_row and w.format.number is None for w in weights):

@@ -15,7 +15,7 @@ from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.evals.kl import Divergence
+    from octavo.evals.kl_divergence import Divergence
     from octavo.evals.saturation import Saturation
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -39,11 +39,11 @@ def cache(
     as_json: AsJson = False,
 ) -> None:
     """What types of the KV cache cost: divergence from one in f32, and what static scales cut off, by layer."""
+    from octavo.calibrate.texts import named_text
     from octavo.cli.progress import Bar
-    from octavo.evals.kl import divergence
+    from octavo.evals.kl_divergence import divergence
     from octavo.evals.saturation import saturation
     from octavo.evals.subject import context_for, open_subject
-    from octavo.evals.texts import named_text
 
     path, names = local(model, offline), _known(types)
     context = context_for(context, path)

@@ -18,9 +18,9 @@ from octavo.errors import UsageError
 from octavo.sizes import size
 
 if TYPE_CHECKING:
-    from octavo.evals.calibration import Calibration
-    from octavo.quantizers.calibration import ChannelStatistics
-    from octavo.quantizers.calibration.statistics import Statistics
+    from octavo.calibrate.statistics_run import StatisticsRun
+    from octavo.quantizers.statistics import ChannelStatistics
+    from octavo.quantizers.statistics.file import Statistics
 
 CACHES = ("cache_k", "cache_v")
 """Ends of caches' names; all their rows, heads, have the same tokens."""
@@ -68,16 +68,16 @@ def calibrate(
 
     Stopped or killed, the same command with --resume goes on, and gives the same file.
     """
-    from octavo.evals.cache_scales import require_scales, write_scales
-    from octavo.evals.calibration import Calibration, Options
+    from octavo.calibrate.caches.scales import require_scales, write_scales
+    from octavo.calibrate.statistics_run import StatisticsOptions, StatisticsRun
     from octavo.io.apart import require_apart
 
     if output is None and not dry_run:
         raise UsageError("-o FILE is missing: where the statistics go (or --dry-run)")
     path = local(model, offline)
     clips = scales is not None and not os.path.isdir(path)
-    options = Options(drawn.samples, drawn.context, drawn.seed, device, threads, clips)
-    with Calibration(path, text, options) as calibration:
+    options = StatisticsOptions(drawn.samples, drawn.context, drawn.seed, device, threads, clips)
+    with StatisticsRun(path, text, options) as calibration:
         if output is not None:
             calibration.require_apart(output)
         if scales is not None:
@@ -97,7 +97,7 @@ def calibrate(
         show(statistics, output)
 
 
-def _run(calibration: Calibration, output: str, *, resume: bool) -> Statistics:
+def _run(calibration: StatisticsRun, output: str, *, resume: bool) -> Statistics:
     from octavo.cli.progress import Bar
 
     with notes_told(), Bar() as bar:
@@ -107,7 +107,7 @@ def _run(calibration: Calibration, output: str, *, resume: bool) -> Statistics:
         )
 
 
-def _announce(calibration: Calibration, *, as_json: bool) -> None:
+def _announce(calibration: StatisticsRun, *, as_json: bool) -> None:
     """Say how large a run is."""
     samples, tokens, disk = len(calibration.samples), calibration.samples.all["tokens"], calibration.disk
     if as_json:

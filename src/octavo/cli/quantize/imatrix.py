@@ -40,10 +40,10 @@ def imatrix(
 
     Interrupted, the same command goes on where FILE was saved.
     """
+    from octavo.calibrate.texts import named_text
     from octavo.cli.progress import Bar
-    from octavo.evals.activations import collect_imatrix
+    from octavo.evals.importance import collect_imatrix
     from octavo.evals.subject import context_for, open_subject
-    from octavo.evals.texts import named_text
     from octavo.io.apart import TEXT, require_apart, text_files
     from octavo.io.atomic import require_target
 

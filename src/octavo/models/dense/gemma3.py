@@ -25,7 +25,8 @@ def rope_bases(config: Config) -> Keys:
 ARCH = Architecture(
     name="gemma3",
     network=Decoder(
-        mixer=Attention(qk_norm="heads", divisors=True), feed_forward=GEGLU, norms=SANDWICH_NORMS, scaled_by_width=True
+        mixer=Attention(qk_norm="heads", freq_factors=True), feed_forward=GEGLU, norms=SANDWICH_NORMS,
+        scaled_by_width=True,
     ),
     keys=(
         scale_key(62), local_base(10000.0),

@@ -27,7 +27,7 @@ def converted(name: str, tensor: LazyTensor, hp: Hyperparams) -> LazyTensor:
 ARCH = Architecture(
     name="gpt2",
     network=Decoder(
-        mixer=ATTENTION, feed_forward=MLP, norms=NormNames(bias=True), positions=True, divisors=False
+        mixer=ATTENTION, feed_forward=MLP, norms=NormNames(bias=True), positions=True, freq_factors=False
     ),
     layer_norms="layer_norm_epsilon",
     classes={"GPT2LMHeadModel": config_keys},

@@ -30,7 +30,7 @@ def olmo3(config: Config) -> Keys:
 
 ARCH = Architecture(
     name="olmo2",
-    network=Decoder(mixer=Attention(qk_norm="rows", divisors=True), norms=POST_NORMS),
+    network=Decoder(mixer=Attention(qk_norm="rows", freq_factors=True), norms=POST_NORMS),
     keys=(local_base(), YARN_FACTOR),
     windows=Windows(PERIOD),
     sizes=Sizes(complete=complete),

@@ -69,7 +69,7 @@ class BertEncoder(TransformerEncoder):
 
     norms: NormNames = NORMS
     embedding_norm: bool = True
-    divisors: bool = False
+    freq_factors: bool = False
     output_norm: str = ""
     head: bool = False
 

@@ -51,7 +51,7 @@ def config_keys(config: Config) -> Keys:
 ARCH = Architecture(
     name="gemma-embedding",
     network=GemmaEncoder(
-        mixer=FullAttention(qk_norm="heads", divisors=True), feed_forward=GEGLU, norms=SANDWICH_NORMS,
+        mixer=FullAttention(qk_norm="heads", freq_factors=True), feed_forward=GEGLU, norms=SANDWICH_NORMS,
         scaled_by_width=True,
     ),
     keys=(local_base(10000.0), *DENSE),

@@ -71,12 +71,12 @@ def reranker(config: Config) -> Keys:
 ARCH = Architecture(
     name="modern-bert",
     network=ModernEncoder(
-        mixer=FullAttention(joined=True, bias=False, divisors=True),
+        mixer=FullAttention(joined=True, bias=False, freq_factors=True),
         feed_forward=ByLayer(
             lambda hp, i: hp.activation == "silu", FeedForward(joined=True),
             FeedForward(joined=True, activation=geglu_erf),
         ),
-        norms=NormNames(optional=True), embedding_norm=True, divisors=False,
+        norms=NormNames(optional=True), embedding_norm=True, freq_factors=False,
     ),
     keys=(
         local_base(), POOLING,

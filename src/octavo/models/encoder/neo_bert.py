@@ -42,7 +42,7 @@ ARCH = Architecture(
     name="neo-bert",
     network=TransformerEncoder(
         mixer=CustomPart(FullAttention(joined=True, bias=False).tensors, attention),
-        feed_forward=FeedForward(joined=True), divisors=False, output_norm="enc.output_norm",
+        feed_forward=FeedForward(joined=True), freq_factors=False, output_norm="enc.output_norm",
     ),
     sizes=Sizes(complete=complete),
     interleaved=True,

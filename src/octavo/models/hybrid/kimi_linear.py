@@ -87,8 +87,8 @@ def delta(g: GraphBuilder, hp: KimiLinear, b: Weights, h: Node, i: int) -> Node:
     q = delta_net.of_length(g, q, hp.size**-0.5, f"blk.{i}.q_length")
     k = delta_net.of_length(g, k, 1.0, f"blk.{i}.k_length")
     decay, gate = (layers.linear(g, b, f"ssm_{n}_b", layers.linear(g, b, f"ssm_{n}_a", h)) for n in "fg")
-    beta, rates, bias = layers.linear(g, b, "ssm_beta", h), as_vector(b["ssm_a"]), b["ssm_dt.bias"]
-    y = g.gated_delta_rule(q, k, v, decay, beta, rates=rates, bias=bias, layer=i, tiled=False)
+    beta, ssm_a, dt_bias = layers.linear(g, b, "ssm_beta", h), as_vector(b["ssm_a"]), b["ssm_dt.bias"]
+    y = g.gated_delta_rule(q, k, v, decay, beta, ssm_a=ssm_a, dt_bias=dt_bias, layer=i, tiled=False)
     y = g.join_of_heads(g.rms_norm(g.split_heads(y, hp.n_head), b["ssm_norm"], hp.eps))
     return layers.linear(g, b, "attn_output", g.mul(y, g.sigmoid(gate)))
 

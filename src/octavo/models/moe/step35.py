@@ -39,7 +39,7 @@ class Step35(Routed):
     shared_clamps: tuple[float, ...] = ()
 
     @property
-    def divisor_pairs(self) -> int:
+    def freq_factor_pairs(self) -> int:
         """As many as those of layers with a window."""
         return self.rope.dims
 

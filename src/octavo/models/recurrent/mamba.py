@@ -1,4 +1,4 @@
-"""Mamba: selective scans alone, each channel with steps and rates of its own (arXiv 2312.00752); and Falcon-Mamba."""
+"""Mamba: selective scans alone, each channel with steps and decays of its own (arXiv 2312.00752); and Falcon-Mamba."""
 
 from dataclasses import dataclass, replace
 
@@ -80,8 +80,8 @@ def scan(g: GraphBuilder, hp: Mamba, b: Weights, h: Node, layer: int) -> Node:
     x = g.causal_conv(x, taps_of(b["ssm_conv1d"]), layer, silu=True, bias=b.get("ssm_conv1d.bias"))
     told = g.columns(layers.linear(g, b, "ssm_x", x), hp.rank, hp.keys, hp.keys)
     dt, before, after = (_normed(g, hp, b, name, part) for name, part in zip(SPLIT, told, strict=True))
-    rates = np.ascontiguousarray(dequantize(b["ssm_a"].tensor).T)  # [N, C]
-    y = g.channel_scan(x, before, after, layers.linear(g, b, "ssm_dt", dt), rates, as_vector(b["ssm_d"]), layer)
+    ssm_a = np.ascontiguousarray(dequantize(b["ssm_a"].tensor).T)  # [N, C]
+    y = g.channel_scan(x, before, after, layers.linear(g, b, "ssm_dt", dt), ssm_a, as_vector(b["ssm_d"]), layer)
     return layers.linear(g, b, "ssm_out", g.swiglu(gate, y))
 
 

@@ -92,7 +92,7 @@ class Attention:
     qk_norm      what of q and k is normed: heads, in some files or behind the rope, or whole rows
     rope         which layers have rope: all, those with a window, those where the model has windows, or none; or a
                  function of the hyperparameters and the layer
-    divisors     frequency divisors of a file are for layers with a window, too
+    freq_factors  frequency factors of a file are for layers with a window, too
     gated        the output is multiplied by the sigmoid of a product of its input
     sinks        each head has a score that no token is given
     """
@@ -102,7 +102,7 @@ class Attention:
     joined: bool | None = False
     qk_norm: QkNorm = ""
     rope: Literal["all", "window", "window if any", "none"] | Callable[[Any, int], bool] = "all"
-    divisors: bool = False
+    freq_factors: bool = False
     gated: bool = False
     sinks: bool = False
 
@@ -119,7 +119,7 @@ class Attention:
         if hp.temperature:
             q = g.scale_by_position(q, hp.temperature_length or hp.rope.n_ctx_original, hp.temperature, offset=0)
         if self._has_rope(hp, layer):
-            rope = layers.rotary(g, hp, b, layer, divisors=self.divisors)
+            rope = layers.rotary(g, hp, b, layer, freq_factors=self.freq_factors)
             q, k = rope(q), rope(k)
         if self.qk_norm == "heads behind rope":
             q, k = layers.norm_heads(g, hp, b, q, k)
@@ -285,7 +285,7 @@ class Decoder:
     scaled_by_width  embeddings are multiplied by the root of the width
     embedding_norm   embeddings are normed
     positions        a vector for each position is added to embeddings
-    divisors         a file may have frequency divisors of the rope
+    freq_factors     a file may have frequency factors of the rope
     output_norm      what the last norm is called
     output_bias      the output may have a bias
     classifier       a file may have what a reranker scores with
@@ -297,7 +297,7 @@ class Decoder:
     scaled_by_width: bool = False
     embedding_norm: bool = False
     positions: bool = False
-    divisors: bool = True
+    freq_factors: bool = True
     output_norm: str = "output_norm"
     output_bias: bool = False
     classifier: bool = False
@@ -316,7 +316,7 @@ class Decoder:
             found |= layers.norms(hp.n_embd, EMBEDDING_NORM, bias=self.norms.bias)
         if self.positions:
             found["position_embd.weight"] = matrix(hp.n_ctx_train, hp.n_embd)
-        if not self.divisors:
+        if not self.freq_factors:
             found.pop("rope_freqs.weight", None)
         return found | (layers.classifier_tensors(hp) if self.classifier else {})
 

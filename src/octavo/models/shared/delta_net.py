@@ -137,8 +137,8 @@ def _delta(
     q, k = (g.split_heads(x, hp.key_heads) for x in (q, k))
     q = of_length(g, q, hp.keys**-0.5, f"blk.{i}.q_length")
     k = of_length(g, k, 1.0, f"blk.{i}.k_length")
-    v, rates, bias = g.split_heads(v, hp.heads), b["ssm_a"], b["ssm_dt.bias"]
-    y = g.gated_delta_rule(q, k, v, *gates, rates=rates, bias=bias, layer=i, tiled=tiled)
+    v, ssm_a, dt_bias = g.split_heads(v, hp.heads), b["ssm_a"], b["ssm_dt.bias"]
+    y = g.gated_delta_rule(q, k, v, *gates, ssm_a=ssm_a, dt_bias=dt_bias, layer=i, tiled=tiled)
     y = g.rms_norm(g.split_heads(y, hp.heads), b["ssm_norm"], hp.eps)
     return g.swiglu(gate, g.join_of_heads(y))
 

@@ -92,8 +92,8 @@ class Hyperparams:
         return kind(**(vars(self) | more))
 
     @property
-    def divisor_pairs(self) -> int:
-        """Pairs of a head that a file has a frequency divisor for, if it has any."""
+    def freq_factor_pairs(self) -> int:
+        """Pairs of a head that a file has a frequency factor for, if it has any."""
         return self.rope.dims // 2
 
     @property

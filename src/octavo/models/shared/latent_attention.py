@@ -94,7 +94,7 @@ class LatentAttention:
         })
 
     def build(self, g: GraphBuilder, hp: Latent, b: Weights, h: Node, layer: int) -> Node:
-        rope: layers.Rotary = layers.rotary(g, hp, b, layer) if self.rope else lambda part: part
+        rope: layers.RotaryFn = layers.rotary(g, hp, b, layer) if self.rope else lambda part: part
         numbers = g.numbers(hp.n_head)
         q, k = _queries(g, hp, b, h, numbers, rope), _keys(g, hp, b, h, rope)
         if hp.temperature:
@@ -104,7 +104,7 @@ class LatentAttention:
         return layers.linear(g, b, "attn_output", g.join_of_heads(y))
 
 
-def _queries(g: GraphBuilder, hp: Latent, b: Weights, h: Node, numbers: Node, rope: layers.Rotary) -> Node:
+def _queries(g: GraphBuilder, hp: Latent, b: Weights, h: Node, numbers: Node, rope: layers.RotaryFn) -> Node:
     """[T, heads, kv_rank + rope's]: to be multiplied with what the cache has."""
     if hp.q_rank:
         h = g.rms_norm(layers.linear(g, b, "attn_q_a", h), b["attn_q_a_norm"], hp.eps)
@@ -113,7 +113,7 @@ def _queries(g: GraphBuilder, hp: Latent, b: Weights, h: Node, numbers: Node, ro
     return g.join_heads(short, rope(g.slice_heads(q, hp.plain, hp.rope.dims)))
 
 
-def _keys(g: GraphBuilder, hp: Latent, b: Weights, h: Node, rope: layers.Rotary) -> Node:
+def _keys(g: GraphBuilder, hp: Latent, b: Weights, h: Node, rope: layers.RotaryFn) -> Node:
     """[T, 1, kv_rank + rope's]: the short vector, and the rotary part of keys."""
     short, rotary = g.columns(layers.linear(g, b, "attn_kv_a_mqa", h), hp.kv_rank, hp.rope.dims)
     short = g.rms_norm(short, b["attn_kv_a_norm"], hp.eps)

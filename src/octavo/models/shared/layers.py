@@ -17,7 +17,7 @@ from octavo.models.shared.weights import BIAS, SCALE, Expected, Tensors, Weights
 Bias = bool | None
 """Whether products must have biases (True), may (None) or must not (False)."""
 QkNorm = Literal["", "heads", "heads or none", "heads behind rope", "rows"]
-Rotary = Callable[[Node], Node]
+RotaryFn = Callable[[Node], Node]
 Gated = Callable[[Node, Node], Node]
 Activation = str | Callable[..., Node]
 
@@ -26,7 +26,7 @@ def model_tensors(
     hp: Hyperparams, block: Tensors | Callable[[int], Tensors], *, output_bias: bool = False,
     output_norm: str = "output_norm",
 ) -> Tensors:
-    """The tensors of a model: embedding, output, frequency divisors, and those of layers, the same or by their number.
+    """The tensors of a model: embedding, output, frequency factors, and those of layers, the same or by their number.
 
     A file may have or lack what layers that guess tokens are made of.
     """
@@ -41,7 +41,7 @@ def model_tensors(
     if hp.rope.kind == "longrope":
         outer |= {f"rope_factors_{length}.weight": vector(pairs) for length in ("long", "short")}
     else:
-        outer["rope_freqs.weight"] = vector(hp.divisor_pairs, optional=True)
+        outer["rope_freqs.weight"] = vector(hp.freq_factor_pairs, optional=True)
     blocks = [block(i) if callable(block) else block for i in range(hp.n_layer + hp.n_next)]
     for i in range(hp.n_layer, len(blocks)):
         blocks[i] = {name: replace(want, optional=True) for name, want in (blocks[i] | _nextn_tensors(hp)).items()}
@@ -118,13 +118,13 @@ def moe_tensors(hp: Hyperparams, *, bias: bool = False, joined: bool = False) ->
     return tensors
 
 
-def rotary(g: GraphBuilder, hp: Hyperparams, b: Weights, layer: int, *, divisors: bool = False) -> Rotary:
+def rotary(g: GraphBuilder, hp: Hyperparams, b: Weights, layer: int, *, freq_factors: bool = False) -> RotaryFn:
     """A layer's rope as a function of x [T, H, D]; its frequencies are worked out once for all layers.
 
-    divisors  frequency divisors that a file has are for layers with a window, too, where these have a rope of their own
+    freq_factors  those of a file are for layers with a window, too, where these have a rope of their own
     """
     local = hp.rope_local if hp.windowed and hp.windowed[layer] else None
-    rope, divides = local or hp.rope, divisors or local is None
+    rope, divides = local or hp.rope, freq_factors or local is None
 
     def frequencies() -> Node:
         factors = b.outer.get("rope_freqs") if divides else None

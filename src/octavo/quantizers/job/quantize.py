@@ -33,7 +33,7 @@ def quantize_file(
     preset            as in "Q4_K_M", see `PRESETS`
     imatrix           importance weights, or the path of their file, or of a calibration's statistics
     choices           what else decides on types
-    method            chooses codes otherwise than the encoders, as `octavo.evals.compensation.Compensation` does
+    method            chooses codes otherwise than the encoders, as `octavo.calibrate.gguf.method.GgufMethod` does
     allow_requantize  quantized tensors may be quantized again, at a loss
     dry_run           nothing is written; the report has types and sizes
 

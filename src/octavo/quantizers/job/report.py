@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from octavo.quantizers.job.prepared import Scaled, StaticInput
-from octavo.quantizers.job.starved import Starved
+from octavo.quantizers.job.scheme_method import FoldScales, StaticInput
+from octavo.quantizers.job.undersampled import UndersampledExpert
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Report:
     preset: str
     dry_run: bool
     layout: str | None = None
-    scaled: list[Scaled] = field(default_factory=list)
+    scaled: list[FoldScales] = field(default_factory=list)
     inputs: list[StaticInput] = field(default_factory=list)
-    starved: list[Starved] = field(default_factory=list)
+    starved: list[UndersampledExpert] = field(default_factory=list)
     rows: list[TensorRow] = field(default_factory=list)
 
     @property

@@ -17,8 +17,8 @@ from octavo.formats.spec import F32
 from octavo.io.atomic import require_room
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.quantizers.imatrix.imatrix import Imatrix
-from octavo.quantizers.job.about import About
-from octavo.quantizers.job.ahead import Ahead, workers
+from octavo.quantizers.job.method_run import MethodRun
+from octavo.quantizers.job.pipeline import Pipeline, workers
 from octavo.quantizers.job.plan import (
     Job,
     Method,
@@ -32,7 +32,7 @@ from octavo.quantizers.job.recode import Slab, checked_copy, joined, room, slabs
 from octavo.quantizers.job.record import KEY, Record, WeightRecord, record_bytes, to_json
 from octavo.quantizers.job.report import Report, TensorRow
 from octavo.quantizers.job.source import Source, SourceTensor
-from octavo.quantizers.job.starved import all_starved, warn
+from octavo.quantizers.job.undersampled import undersampled, warn
 
 QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION, the version of the block formats
 _INFO_BYTES = 8 + 4 + 4 + 8  # bytes of a tensor info without its name and sizes
@@ -64,7 +64,7 @@ def write_model(
     made = None if method is None else method(job)
     if made is not None:
         job = replace(job, made=made.tensors, about=made.about)
-        report.starved.extend(all_starved(made.tensors.values()))
+        report.starved.extend(undersampled(made.tensors.values()))
         warn(report.starved)
     try:
         with _Writer(job, report, threads, progress) as writer:
@@ -89,7 +89,7 @@ class _Writer:
         self.done, self.total = 0, sum(tensor.size for tensor in job.tensors)
         count = threads_of(threads)
         self.workers = workers(count)
-        self.parts = Ahead(self._calls(), self.workers, room(count))
+        self.parts = Pipeline(self._calls(), self.workers, room(count))
 
     def __enter__(self) -> Self:
         return self
@@ -168,11 +168,11 @@ def _metadata(job: Job) -> dict[str, Any]:
     return metadata if job.about is None else metadata | {KEY: to_json(_record(job, job.about))}
 
 
-def _record(job: Job, about: About) -> Record:
+def _record(job: Job, about: MethodRun) -> Record:
     """What a method did, for the file to keep."""
     made = ((name, about.method, each.before, each.error) for name, each in job.made.items())
     weights = (WeightRecord(*row, {}, job.made[row[0]].channels) for row in made)
-    return Record(about, job.name, tuple(weights), starved=all_starved(job.made.values()))
+    return Record(about, job.name, tuple(weights), starved=undersampled(job.made.values()))
 
 
 def _imatrix_keys(imatrix: Imatrix) -> dict[str, Any]:

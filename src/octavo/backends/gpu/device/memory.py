@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from octavo.backends.gpu.attention.prefill_8bit_launch import most_code_bytes
-from octavo.backends.gpu.attention.prefill_hopper_launch import most_half_bytes
+from octavo.backends.gpu.attention.prefill_hopper_launch import most_code_bytes, most_half_bytes
 from octavo.backends.gpu.device.torch_device import Target
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.weights.layout import layout_of, padded, scale_stride
@@ -57,7 +56,7 @@ def _half_scales(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
 
 
 def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
-    """Whether weights become float16 in registers in a step of so many rows; of experts, of so many pairs."""
+    """Whether weights become float16 in registers in a step of `rows`; of experts, of pairs."""
     if tensor.format.is_float or tensor.format.per_row or tensor.format.number is not None:
         return False
     layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
