@@ -1,5 +1,6 @@
 """DBRX: layer norms, q, k and v in one matrix and clipped, rope on halves of a head, experts."""
 
+from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Decoder, Experts, NormNames
@@ -53,9 +54,7 @@ ARCH = Architecture(
         "ffn.experts.mlp.w1": "ffn_gate_exps", "ffn.experts.mlp.v1": "ffn_up_exps",
         "ffn.experts.mlp.w2": "ffn_down_exps",
     },
-    outer={
-        "wte.weight": "token_embd.weight", "norm_f.weight": "output_norm.weight", "lm_head.weight": "output.weight",
-    },
+    outer=names.outer("wte", "norm_f"),
     key_aliases={
         "d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
         "max_seq_len": "max_position_embeddings",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
-from octavo.models.shared import layers
+from octavo.models.shared import layers, names
 from octavo.models.shared.architecture import Architecture, TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import PARALLEL, Attention, Decoder, FeedForward
@@ -60,10 +60,7 @@ ARCH = Architecture(
         "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output",
         "mlp.dense_h_to_4h": "ffn_up", "mlp.dense_4h_to_h": "ffn_down",
     },
-    outer={
-        "word_embeddings.weight": "token_embd.weight", "ln_f.weight": "output_norm.weight",
-        "ln_f.bias": "output_norm.bias", "lm_head.weight": "output.weight",
-    },
+    outer=names.outer("word_embeddings", "ln_f", bias=True),
     key_aliases={
         "num_kv_heads": "num_key_value_heads", "ffn_hidden_size": "intermediate_size", "activation": "hidden_act",
         "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_key_value_heads",

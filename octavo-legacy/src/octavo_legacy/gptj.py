@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, Modules, TensorLayout
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import MLP, PARALLEL, Attention, Decoder
@@ -33,10 +34,7 @@ ARCH = Architecture(
         "ln_1": "attn_norm", "attn.q_proj": "attn_q", "attn.k_proj": "attn_k", "attn.v_proj": "attn_v",
         "attn.out_proj": "attn_output", "mlp.fc_in": "ffn_up", "mlp.fc_out": "ffn_down",
     },
-    outer={
-        "wte.weight": "token_embd.weight", "ln_f.weight": "output_norm.weight", "ln_f.bias": "output_norm.bias",
-        "lm_head.weight": "output.weight", "lm_head.bias": "output.bias",
-    },
+    outer=names.outer("wte", "ln_f", bias=True) | {"lm_head.bias": "output.bias"},
     modules=Modules(ignored=(".attn.bias", ".attn.masked_bias", ".attn.embed_positions")),
     key_aliases={
         "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",

@@ -3,6 +3,7 @@
 from octavo.formats.spec import AnyArray
 from octavo.io.gguf import LazyTensor
 from octavo.models.dense import llama
+from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, TensorLayout
 from octavo.models.shared.conversion import neighbouring, rows_moved
 from octavo.models.shared.hparams import Hyperparams
@@ -34,10 +35,7 @@ ARCH = Architecture(
         "attention.wo": "attn_output", "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
         "feed_forward.w2": "ffn_down",
     },
-    outer={
-        "tok_embeddings.weight": "token_embd.weight", "norm.weight": "output_norm.weight",
-        "output.weight": "output.weight",
-    },
+    outer=names.outer("tok_embeddings", output="output"),
     layout=TensorLayout(converted=converted),
     ropes=("default", "linear"),
 )

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
+from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Decoder, FeedForward
@@ -83,7 +84,7 @@ ARCH = Architecture(
         "norm_1": "attn_norm", "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "norm_2": "ffn_norm",
         "ffn.up_proj": "ffn_up", "ffn.down_proj": "ffn_down",
     },
-    outer={"wte.weight": "token_embd.weight", "norm_f.weight": "output_norm.weight", "lm_head.weight": "output.weight"},
+    outer=names.outer("wte", "norm_f"),
     key_aliases={
         "d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads",
         "max_seq_len": "max_position_embeddings",

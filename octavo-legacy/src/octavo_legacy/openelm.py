@@ -5,6 +5,7 @@ from typing import Any
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
+from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, Decoder
@@ -87,10 +88,7 @@ ARCH = Architecture(
         "attn.k_norm": "attn_k_norm", "attn.out_proj": "attn_output", "ffn_norm": "ffn_norm",
         "ffn.proj_1": "ffn_gate ffn_up", "ffn.proj_2": "ffn_down",
     },
-    outer={
-        "token_embeddings.weight": "token_embd.weight", "norm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
-    },
+    outer=names.outer("token_embeddings"),
     key_aliases={
         "model_dim": "hidden_size", "num_transformer_layers": "num_hidden_layers",
         "max_context_length": "max_position_embeddings", "rope_freq_constant": "rope_theta",

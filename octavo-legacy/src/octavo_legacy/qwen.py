@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, Sizes, VocabularyFile
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, Decoder, FeedForward
@@ -38,9 +39,7 @@ ARCH = Architecture(
         "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
         "mlp.w2": "ffn_gate", "mlp.w1": "ffn_up", "mlp.c_proj": "ffn_down",
     },
-    outer={
-        "wte.weight": "token_embd.weight", "ln_f.weight": "output_norm.weight", "lm_head.weight": "output.weight",
-    },
+    outer=names.outer("wte", "ln_f"),
     key_aliases={"layer_norm_epsilon": "rms_norm_eps", "kv_channels": "head_dim", "rotary_emb_base": "rope_theta"},
     vocabulary=VocabularyFile(
         file="qwen.tiktoken", pre="qwen2", nfc=True,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Attention, Decoder
@@ -40,9 +41,7 @@ ARCH = Architecture(
         "ln_1": "attn_norm", "attn.q": "attn_q", "attn.kv": "attn_k attn_v", "attn.c_proj": "attn_output",
         "ln_2": "ffn_norm", "mlp.gate_up_proj": "ffn_gate ffn_up", "mlp.c_proj": "ffn_down",
     },
-    outer={
-        "wte.weight": "token_embd.weight", "ln_f.weight": "output_norm.weight", "lm_head.weight": "output.weight",
-    },
+    outer=names.outer("wte", "ln_f"),
     key_aliases={
         "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
         "n_positions": "max_position_embeddings", "n_inner": "intermediate_size", "layer_norm_epsilon": "rms_norm_eps",

@@ -1,6 +1,7 @@
 """EXAONE 3 and 3.5: Llama by other names, rope on halves of a head in files too."""
 
 from octavo.models.dense import llama
+from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture
 
 ARCH = Architecture(
@@ -15,9 +16,7 @@ ARCH = Architecture(
         **{f"attn.attention.{n}_proj": f"attn_{n}" for n in "qkv"},
         "mlp.c_fc_0": "ffn_gate", "mlp.c_fc_1": "ffn_up", "mlp.c_proj": "ffn_down",
     },
-    outer={
-        "wte.weight": "token_embd.weight", "ln_f.weight": "output_norm.weight", "lm_head.weight": "output.weight",
-    },
+    outer=names.outer("wte", "ln_f"),
     key_aliases={
         "num_layers": "num_hidden_layers", "activation_function": "hidden_act", "layer_norm_epsilon": "rms_norm_eps",
     },

@@ -1,6 +1,7 @@
 """GPT-2: learned positions, layer norms, biases everywhere, q, k and v in one matrix, GELU."""
 
 from octavo.io.gguf import LazyTensor
+from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture, Modules, TensorLayout, Unwritten
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import columns_as_rows
@@ -38,10 +39,7 @@ ARCH = Architecture(
         "ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm",
         "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
     },
-    outer={
-        "wte.weight": "token_embd.weight", "wpe.weight": "position_embd.weight", "ln_f.weight": "output_norm.weight",
-        "ln_f.bias": "output_norm.bias", "lm_head.weight": "output.weight",
-    },
+    outer=names.outer("wte", "ln_f", bias=True) | {"wpe.weight": "position_embd.weight"},
     modules=Modules(ignored=(".attn.bias", ".attn.masked_bias")),
     key_aliases={
         "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",

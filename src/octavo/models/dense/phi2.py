@@ -19,10 +19,7 @@ ARCH = Architecture(
     names=names.ATTENTION | {
         "input_layernorm": "attn_norm", "self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
     },
-    outer={
-        "embed_tokens.weight": "token_embd.weight", "final_layernorm.weight": "output_norm.weight",
-        "final_layernorm.bias": "output_norm.bias", "lm_head.weight": "output.weight", "lm_head.bias": "output.bias",
-    },
+    outer=names.outer("embed_tokens", "final_layernorm", bias=True) | {"lm_head.bias": "output.bias"},
     ropes=("default", "linear"),
     activation="gelu_new",
 )

@@ -101,10 +101,7 @@ ARCH = Architecture(
         "input_layernorm": "attn_norm", "pre_ff_layernorm.weight": "ffn_norm", "feed_forward.gate_proj": "ffn_gate",
         "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
     },
-    outer={
-        "embed_tokens.weight": "token_embd.weight", "final_layernorm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
-    },
+    outer=names.outer("embed_tokens", "final_layernorm"),
     layout=TensorLayout(converted=ssd.converted, factors=factors),
     ropes=("default", "linear", "yarn", "llama3"),
 )

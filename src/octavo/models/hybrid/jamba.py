@@ -95,9 +95,6 @@ ARCH = Architecture(
         **{f"{FEED}.{name}_proj": f"ffn_{name}" for name in ("gate", "up", "down")},
         f"{FEED}.router": ROUTER, **EXPERTS,
     },
-    outer={
-        "embed_tokens.weight": "token_embd.weight", "final_layernorm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
-    },
+    outer=names.outer("embed_tokens", "final_layernorm"),
     layout=TensorLayout(converted=mamba.converted),
 )

@@ -90,9 +90,7 @@ def layer_keys(config: Config, kind: str, width: int) -> Keys:
 NAMES = {"norm": "attn_norm", **ssd.names("mixer."), "mixer.up_proj": "ffn_up", "mixer.down_proj": "ffn_down"} | {
     module.replace("self_attn", "mixer"): name for module, name in names.ATTENTION.items()
 }
-OUTER = {
-    "embeddings.weight": "token_embd.weight", "norm_f.weight": "output_norm.weight", "lm_head.weight": "output.weight",
-}
+OUTER = names.outer("embeddings", "norm_f")
 OTHER_WORDS = {"layer_norm_epsilon": "rms_norm_eps", "attention_head_dim": "head_dim"}
 CLASS = "NemotronHForCausalLM"
 

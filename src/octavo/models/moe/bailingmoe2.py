@@ -41,10 +41,7 @@ ARCH = Architecture(
         "attention.query_layernorm": "attn_q_norm", "attention.key_layernorm": "attn_k_norm",
         "mlp.gate.expert_bias": "exp_probs_b.bias", "final_layernorm": "layer_output_norm",
     },
-    outer={
-        "word_embeddings.weight": "token_embd.weight", "norm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
-    },
+    outer=names.outer("word_embeddings"),
     key_aliases={
         "num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts", "score_function": "scoring_func",
     },

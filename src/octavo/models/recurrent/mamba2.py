@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from octavo.models.shared import ssd
+from octavo.models.shared import names, ssd
 from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.decoder import Decoder
@@ -44,10 +44,7 @@ ARCH = Architecture(
     names={"norm": "attn_norm", **ssd.names("mixer.")},
     base="backbone.",
     modules=Modules(other_bases=("model.backbone.", "model.")),
-    outer={
-        "embeddings.weight": "token_embd.weight", "norm_f.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
-    },
+    outer=names.outer("embeddings", "norm_f"),
     key_aliases={"layer_norm_epsilon": "rms_norm_eps"},
     layout=TensorLayout(converted=ssd.converted),
 )

@@ -8,13 +8,15 @@ others.
 
 from __future__ import annotations
 
-OUTER = {
-    "embed_tokens.weight": "token_embd.weight",
-    "norm.weight": "output_norm.weight",
-    "norm.bias": "output_norm.bias",
-    "lm_head.weight": "output.weight",
-}
-"""Whole names of tensors outside of layers, without the "model." that most begin with."""
+
+def outer(embedding: str, norm: str = "norm", output: str = "lm_head", *, bias: bool = False) -> dict[str, str]:
+    """Whole names of tensors outside of layers, by the names of their modules; with `bias` the last norm has one."""
+    norms = {f"{norm}.{end}": f"output_norm.{end}" for end in (("weight", "bias") if bias else ("weight",))}
+    return {f"{embedding}.weight": "token_embd.weight", **norms, f"{output}.weight": "output.weight"}
+
+
+OUTER = outer("embed_tokens", bias=True)
+"""Those of most, without the "model." that they begin with."""
 
 NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 ATTENTION = {
