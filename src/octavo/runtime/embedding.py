@@ -19,8 +19,8 @@ from octavo.models import ModelSpec
 from octavo.runtime.arguments import choice
 from octavo.runtime.cache.page_pool import Sequence as Tokens
 from octavo.runtime.engine.batch import Feed
-from octavo.runtime.engine.context_length import context_of
 from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.engine.limits import context_of
 from octavo.runtime.engine.placement import GpuLayers
 from octavo.runtime.engine.thread import Pieces
 from octavo.runtime.token_vectors import VectorSteps, whole

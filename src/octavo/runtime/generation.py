@@ -159,7 +159,7 @@ class Generation(Reply):
                 return
             found = request.found[n - 1 : n]
             shown = self.add(request.tokens[len(request.prompt) + n - 1], *found) if has_one else ""
-            if self.finish_reason is None and request.finish_reason is not None and request.n_chosen <= n:
+            if self.finish_reason is None and request.finish_reason is not None and request.num_output_tokens <= n:
                 shown += self.end(request.finish_reason)
             self._count(start)
             yield shown

@@ -24,7 +24,7 @@ from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.grammar.grammar import Grammars
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
-from octavo.runtime.scheduler.request import Output, Request, State
+from octavo.runtime.scheduler.request import Request, RequestOutput, State
 from octavo.server.engine.channel import Channel, ChannelError
 from octavo.server.engine.launch import ENDING, STDIN
 from octavo.server.engine.model import load_model
@@ -139,7 +139,7 @@ class EngineLoop:
         self.core.begin_warm_up()
         n_prompt = max(min(TILE, self.model.engine.n_ctx - 2), 1)
         for token in range(2):  # the first time takes longer than others
-            self.core.scheduler.pace.forget()
+            self.core.scheduler.budget.forget()
             self.core.add(Request([token] * n_prompt, make_sampler(SamplingParams(temperature=0.0)), max_tokens=3))
             while not self.core.scheduler.idle:
                 self.core.step()
@@ -194,7 +194,7 @@ class EngineLoop:
         tokenizer, params = self.model.tokenizer, replace(add.sampling, seed=(add.seed + i) % SEEDS)
         sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids)
         return Request(
-            add.prompt, sampler, max_tokens=add.max_tokens, space=add.space, logprobs=add.logprobs,
+            add.prompt, sampler, max_tokens=add.max_tokens, cache_salt=add.cache_salt, logprobs=add.logprobs,
             after_sampling=add.after_sampling,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
             constraint=None if add.grammar is None else self._grammars.begin(add.grammar, add.thinking),
@@ -230,7 +230,7 @@ class EngineLoop:
             yield Row(reply.id, None, progress=Progress(request.cached, read, now - reply.begun))
         self._reading = [one for one in self._reading if one.request not in told and not one.request.over]
 
-    def _row(self, reply: Reply, output: Output, now: float) -> Row:
+    def _row(self, reply: Reply, output: RequestOutput, now: float) -> Row:
         likely = begun = error = None
         if output.logprobs is not None:
             likely = Likely(output.logprobs.token, list(output.logprobs.likely))
@@ -240,8 +240,8 @@ class EngineLoop:
             begun = Begun(reply.request.cached, first - reply.added, now - first)
         if (why := reply.request.failure) is not None:
             error = (type(why).__name__, str(why))
-        lookup = reply.request.lookup
-        drafted = (lookup.drafted, lookup.taken) if output.finish_reason is not None and lookup.drafted else None
+        drafter = reply.request.drafter
+        drafted = (drafter.drafted, drafter.accepted) if output.finish_reason is not None and drafter.drafted else None
         return Row(reply.id, output.token, output.finish_reason, likely, begun, error, drafted)
 
 

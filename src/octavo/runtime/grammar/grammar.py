@@ -198,7 +198,7 @@ class Matched:
         self._worker.left.append(self.number)
 
     @property
-    def late(self) -> Matched | None:
+    def pending_mask(self) -> Matched | None:
         if self._known:
             return None
         if not self._waiting:
@@ -279,7 +279,7 @@ class Matched:
     def fill_after(self, tokens: Sequence[int], mask: Mask) -> None:
         self._settled()
         wanted = [*self.tokens, *tokens]
-        while self.late_after(tokens) is not None:
+        while self.pending_mask_after(tokens) is not None:
             if self._asked_ahead:
                 self._worker.take(LOOK_S)
             else:
@@ -299,7 +299,7 @@ class Matched:
         except OctavoError as error:
             self.failed(error)
 
-    def late_after(self, tokens: Sequence[int]) -> Matched | None:
+    def pending_mask_after(self, tokens: Sequence[int]) -> Matched | None:
         if self._asked_ahead:
             self._worker.take(0.0)
         known = not tokens or self._failure is not None or self._ahead.has([*self.tokens, *tokens])

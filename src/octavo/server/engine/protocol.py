@@ -30,7 +30,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     seed: int
     max_tokens: int | None = None
     logprobs: int | None = None
-    space: str = ""
+    cache_salt: str = ""
     grammar: Grammar | None = None
     thinking: Thinking | None = None
     after_sampling: bool = False

@@ -56,7 +56,7 @@ class Job:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
-    space: str = ""
+    cache_salt: str = ""
     grammar: Grammar | None = None
     thinking: Thinking | None = None
     tools: ToolUse | None = None

@@ -160,7 +160,7 @@ class Service:
         if self.info.embeds:
             raise bad(f"{self.options.name} is an embedding model, which generates no text (allowed: /v1/embeddings)")
 
-    def space(self, key: str, salt: str | None) -> str:
+    def cache_salt(self, key: str, salt: str | None) -> str:
         """What requests must have in common to share cached prompts: the key that they came with, and their salt."""
         known = "" if self.options.share_cache else key
         return hashlib.sha256(f"{known}\0{salt or ''}".encode()).hexdigest()[:16] if known or salt else ""

@@ -91,8 +91,8 @@ class Work:
             self._ids = ids
             adds = [
                 Add(ids[i * job.n : (i + 1) * job.n], prompt, job.sampling, (job.seed + i * job.n) % (1 << 64),
-                    1 if job.max_tokens == 0 else job.max_tokens, job.logprobs, job.space, job.grammar, job.thinking,
-                    job.after_sampling, job.progress)
+                    1 if job.max_tokens == 0 else job.max_tokens, job.logprobs, job.cache_salt, job.grammar,
+                    job.thinking, job.after_sampling, job.progress)
                 for i, prompt in enumerate(job.prompts)
             ]
             self.stream = service.client.submit(adds)

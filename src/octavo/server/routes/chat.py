@@ -49,8 +49,9 @@ def unheld_job(service: Service, body: ChatRequest, key: str) -> Job:
     return Job(
         prompts=[prompt], n=body.n or 1, sampling=sampling_of(service, body, named_biases(body.logit_bias)),
         seed=seed_of(service, body), max_tokens=most, stop=stops_of(body),
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
-        tools=tools, thinking=thinking, progress=shows_progress(body), shows_thinking=body.reasoning_format == "none",
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None, tools=tools,
+        cache_salt=service.cache_salt(key, body.cache_salt), thinking=thinking, progress=shows_progress(body),
+        shows_thinking=body.reasoning_format == "none",
         goes_on=body.continues and bool(body.messages[-1].text()),
     )
 

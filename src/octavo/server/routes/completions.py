@@ -63,7 +63,7 @@ def _unheld_job(service: Service, body: CompletionRequest, key: str) -> Job:
     return Job(
         prompts=prompts_of(service, body.prompt, reply=most != 0), n=n, seed=seed_of(service, body), max_tokens=most,
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
-        logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), goes_on=True,
+        logprobs=logprobs_of(body), cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True,
         progress=shows_progress(body),
     )
 

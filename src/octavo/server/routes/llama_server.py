@@ -46,7 +46,7 @@ def _unheld_job(service: Service, body: NativeRequest, key: str) -> Job:
         prompts=_prompts(service, body.prompt, reply=most != 0), sampling=sampling, seed=seed_of(service, body),
         stop=stops_of(body), max_tokens=most, logprobs=(body.n_probs or body.logprobs) or None,
         n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
-        space=service.space(key, body.cache_salt), goes_on=True,
+        cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True,
     )
 
 
