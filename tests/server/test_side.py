@@ -118,7 +118,7 @@ def test_pieces_between_steps(model: Model) -> None:
     logits = model.logits(TEXT).astype(np.float64)
     sums = np.log(np.exp(logits).sum(axis=1))
     wanted_scores = [logits[i, t] - sums[i] for i, t in enumerate(TEXT[1:])]
-    np.testing.assert_allclose([row.token for row in scored.rows], wanted_scores, atol=1e-3)
+    np.testing.assert_allclose([row.token for row in scored.logprobs], wanted_scores, atol=1e-3)
     pieces = sum(piece for _, piece in both.chunks)
     assert pieces > len(TEXT) // (4 * MIN_CHUNK)
     assert model.engine.pool.held <= held

@@ -15,7 +15,7 @@ import msgspec
 from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
 from octavo.server.engine.client import EngineClient, EngineFailedError, Stream
 from octavo.server.engine.launch import GONE_S, Launched, launch
-from octavo.server.engine.protocol import Add, Broken, Ping, Pong, Step, ToEngine, encode, to_front
+from octavo.server.engine.protocol import Add, Broken, Ping, Pong, StepOutputs, ToEngine, encode, to_front
 from octavo.server.options import EngineOptions
 
 log = logging.getLogger("octavo")
@@ -124,8 +124,8 @@ class ProcessClient(EngineClient):
                     return message.message
                 if isinstance(message, Pong):
                     self._step_seconds = message.seconds
-                if isinstance(message, Step):
-                    for row in message.rows:
+                if isinstance(message, StepOutputs):
+                    for row in message.outputs:
                         if row.finish is not None:
                             self._under_way.pop(row.id, None)
                 self.deliver(message)

@@ -1,4 +1,4 @@
-"""Work of the engine beside replies: vectors of texts, and how likely texts are. It is done in pieces between steps."""
+"""Side tasks of the engine: vectors and log-probabilities of texts, computed in pieces between steps."""
 
 from __future__ import annotations
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from octavo.server.generation.ids import id_headers, request_id
-from octavo.server.http.errors import ApiError, unavailable
-from octavo.server.http.families import answer_of
+from octavo.server.http.errors import ApiError, answer_of, unavailable
 from octavo.server.http.guard import HEALTH_PATHS
 from octavo.server.http.sse import to_json
 from octavo.server.http.trace import Trace, id_of

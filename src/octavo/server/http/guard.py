@@ -10,8 +10,7 @@ import socket
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.server.http.errors import ApiError
-from octavo.server.http.families import answer_of
+from octavo.server.http.errors import ApiError, answer_of
 from octavo.server.http.sse import to_json
 from octavo.server.options import ServerOptions
 

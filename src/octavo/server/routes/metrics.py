@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 if TYPE_CHECKING:
     from octavo.server.engine.client import EngineClient
-    from octavo.server.engine.protocol import Step, Vectors
+    from octavo.server.engine.protocol import StepOutputs, Vectors
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -74,10 +74,10 @@ class Metrics:
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"octavo:{name}", text, buckets=buckets, registry=self.registry)
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: StepOutputs) -> None:
         """Count a step of the engine's."""
         self.steps += 1
-        self.busy += len(step.rows)
+        self.busy += len(step.outputs)
         self.step_time.observe(step.seconds)
 
     def ended(self, seconds: float, reason: str, tokens: int) -> None:
