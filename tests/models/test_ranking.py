@@ -98,7 +98,7 @@ def test_what_a_reranker_is_asked(ranker: Path) -> None:
 
 
 def test_what_is_no_reranker(tmp_path: Path) -> None:
-    no_scores = r"is no reranker: it has no tensor cls.output.weight"
+    no_scores = r"is not a reranker: it has no tensor cls.output.weight"
     with octavo.load("demo", device="reference") as model, pytest.raises(ModelError, match=no_scores):
         model.rank("a", ["b"])
     path = tmp_path / "m.gguf"

@@ -227,7 +227,7 @@ def test_what_is_under_way_at_the_end_is_told(
         assert events(readers[0].chunk())[-1]["error"]["code"] == "server_ending"
         for reader in readers[1:3]:
             assert reader.head().startswith(b"HTTP/1.1 503 ")
-            assert json.loads(reader.file.read())["error"]["message"] == "The server is about to end"
+            assert json.loads(reader.file.read())["error"]["message"] == "The server is shutting down"
     assert not caplog.records
 
 

@@ -72,7 +72,7 @@ def test_every_field_of_every_route(server: Server, path: str) -> None:
 
 def test_a_key_of_the_body(server: Server) -> None:
     status, error = server.refused("/tokenize", written({"content": "x", SURROGATE: 1}))
-    assert (status, error["message"]) == (400, "a key has a lone surrogate, which is no text")
+    assert (status, error["message"]) == (400, "a key has a lone surrogate, which is not valid text")
 
 
 @pytest.mark.parametrize("arguments", ['{"a": "\\ud800"}', '{"a": [1e400]}', f'{{"a": {"9" * 400}}}'])

@@ -158,7 +158,7 @@ def test_the_loop_takes_turns(model: Model) -> None:
     loop = EngineLoop(model, sent.append, itl_target=0.0, embeddings=False)
     loop.side.add(embed(TEXT))
     loop.side.piece()
-    assert sent == [Failed(1, "UsageError", "the model generates, and was not started with --embeddings")]
+    assert sent == [Failed(1, "UsageError", "the model generates text and was not started with --embeddings")]
 
 
 def test_sizes_that_are_made_ready_are_left_out_of_searches_for_garbage(

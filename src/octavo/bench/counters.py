@@ -104,7 +104,7 @@ def _number(row: Mapping[str, str], metric: str) -> float:
     try:
         return float(text.replace(",", "")) if text is not None else float("nan")
     except ValueError:
-        raise BackendError(f"ncu: {metric} of {row['Kernel Name']} is {text!r}, which is no number") from None
+        raise BackendError(f"ncu: {metric} of {row['Kernel Name']} is {text!r}, which is not a number") from None
 
 
 def _share(text: str | None) -> float | None:

@@ -81,7 +81,7 @@ class Stream(Iterator[tuple[int, str]]):
         except ValueError as error:
             if str(error) != EXECUTING:
                 raise
-            raise UsageError("these replies are iterated over already, by another thread") from None
+            raise UsageError("another thread is already iterating over these replies") from None
 
     def close(self) -> None:
         """End the replies. It is for the thread that iterates over them."""

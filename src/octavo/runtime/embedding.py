@@ -127,10 +127,10 @@ class Embedder:
         pooling = pooling or self.pooling
         if pooling is None:
             if is_reranker(file := self.engine.model.file):
-                problem = f"{file.path} is a reranker, which scores documents: `octavo rank` runs it, or name a pooling"
+                problem = f"{file.path} is a reranker, which scores documents: use `octavo rank`, or set a pooling"
                 raise UsageError(problem, argument="pooling")
-            problem = f"{self.engine.model.file.path} does not say how vectors of tokens become one of a text"
-            raise UsageError(f"{problem} (needed: --pooling, or pooling=: mean, cls or last)", argument="pooling")
+            problem = f"{self.engine.model.file.path} does not say how to pool the vectors of tokens"
+            raise UsageError(f"{problem}: set --pooling (pooling= in Python) to mean, cls or last", argument="pooling")
         return pooling
 
     def token_vectors(self, texts: Sequence[str]) -> list[F32]:

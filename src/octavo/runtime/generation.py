@@ -120,7 +120,7 @@ class Generation(Reply):
         except ValueError as error:
             if str(error) != EXECUTING:
                 raise
-            raise UsageError("this generation is iterated over already, by another thread") from None
+            raise UsageError("another thread is already iterating over this generation") from None
         except Exception:
             raise
         except BaseException:

@@ -68,7 +68,7 @@ class _Classifier:
         file, self._eps = model.file, model.hparams.eps
         self._activation = np.tanh if model.architecture.rerank_head.activation == "tanh" else _gelu
         if _LAST[0] not in file.tensors:
-            raise ModelError(f"is no reranker: it has no tensor {_LAST[0]}", file=file.path)
+            raise ModelError(f"is not a reranker: it has no tensor {_LAST[0]}", file=file.path)
         names = (*_HEAD, *_LAST, _NORM)
         *first, self._weight, self._bias, self._norm = (
             dequantize(file.tensor(name)) if name in file.tensors else None for name in names

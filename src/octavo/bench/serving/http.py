@@ -45,10 +45,10 @@ def address(url: str, key: str | None = None) -> Address:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise UsageError(f"{url!r} is no URL: {error}") from None
+        raise UsageError(f"{url!r} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
         raise UsageError(
-            f"{url!r} is no server's URL (allowed: http://HOST:PORT or https://HOST, with a path or without)"
+            f"{url!r} is not a server's URL (allowed: http://HOST:PORT or https://HOST, with a path or without)"
         )
     path = parts.path.rstrip("/").removesuffix("/v1")
     secure = parts.scheme == "https"
@@ -106,7 +106,7 @@ class Exchange(asyncio.Protocol):
         del self._buffer[: end + 4]
         version, _, rest = first.partition(" ")
         if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
-            raise ReplyError(f"the answer begins with {first[:80]!r} (allowed: HTTP/1.1 and a status)")
+            raise ReplyError(f"the response begins with {first[:80]!r} (allowed: HTTP/1.1 and a status)")
         self.status = int(rest[:3])
         self.headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
         self._chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()

@@ -24,7 +24,7 @@ class Asked:
     scale_a: Annotated[
         str,
         typer.Option(
-            metavar="WHICH", help="What of A has a scale: token, tensor, or of int8 so many values of K; B too."
+            metavar="WHICH", help="What shares a scale: token, tensor, or with int8 a number of values of K."
         ),
     ] = "token"
     fp8: Annotated[
@@ -99,7 +99,7 @@ def _lines(r: dict[str, Any]) -> list[str]:
     ]
     verdict = "PASSED" if r["passed"] else "FAILED"
     if r["gops"] is None:
-        return [*lines, f"Time: {r['seconds']:.1f} s, the interpreter's, which is no GPU's", verdict]
+        return [*lines, f"Time: {r['seconds']:.1f} s, the interpreter's, not a GPU's", verdict]
     shown = r["withheld"] is None
     limit = (
         "" if r["limit"] is None else f"  Limit: {format(r['share_of_limit'], '.0%') if shown else '?'} of {r['limit']}"

@@ -54,7 +54,7 @@ class Written:
         ),
     ] = None
     centers: Annotated[
-        bool, typer.Option("--only-centers", help="With --cache-scales: no scales, only the centers of keys.")
+        bool, typer.Option("--only-centers", help="With --cache-scales: only the centers of keys, no scales.")
     ] = False
 
 
@@ -68,7 +68,7 @@ def calibrate(
     ] = None,
     hessians: Annotated[bool, typer.Option("--hessians", help="Keep the Hessian of each input too.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it takes, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it takes, and stop.")] = False,
     device: Device = "auto",
     threads: Threads = None,
     offline: Offline = False,

@@ -53,7 +53,7 @@ def show(report: Report) -> None:
     )
     if report.nbytes >= report.source_bytes and report.preset not in (*FLOATS, "COPY"):
         print(
-            f"octavo: that is no smaller than {printable(report.source)}: the preset saves nothing here",
+            f"octavo: that is not smaller than {printable(report.source)}: the preset saves nothing here",
             file=sys.stderr,
         )
 

@@ -51,7 +51,7 @@ def require_memory(
         return
     says = (
         f"{needed / GIB:.2f} GiB of memory are needed (weights {weights / GIB:.2f}, {n_ctx} tokens of context "
-        f"{caches / GIB:.2f}, work {values / GIB:.2f}), and {found.free / GIB:.2f} GiB are free"
+        f"{caches / GIB:.2f}, work {values / GIB:.2f}), but {found.free / GIB:.2f} GiB are free"
     )
     if needed <= found.free + found.swap:
         log.warning("%s: the system will swap, which is slow", says)
@@ -66,7 +66,7 @@ def _spared(hosts: Sequence[tuple[HostBackend, list[Node]]], weights: int) -> in
     least = sum(backend.weight_bytes(nodes) for backend, nodes in hosts)
     if least < weights:
         log.warning(
-            "weights take %.2f GiB as they are fastest, more than fits: they are kept in %.2f GiB, and are slower",
+            "weights take %.2f GiB in their fastest layout, which does not fit: kept in %.2f GiB, which is slower",
             weights / GIB, least / GIB,
         )
     return least
@@ -93,5 +93,5 @@ def _advice(free: int, weights: int, caches: int, n_ctx: int, config: EngineConf
         return f"{' or '.join(fitting)} would fit"
     most = (free - caches * min(LEAST_CONTEXT, n_ctx) / n_ctx) / GIB
     if most <= 0:
-        return "close other programs, or take a machine with more"
+        return "close other programs, or use a machine with more memory"
     return f"weights of less than {most:.2f} GiB would fit, such as those of the same model quantized to fewer bits"

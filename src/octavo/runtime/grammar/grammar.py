@@ -83,7 +83,7 @@ class Grammar:
     def choice(cls, texts: Sequence[str]) -> Self:
         """One of several texts."""
         if isinstance(texts, str) or not all(isinstance(t, str) for t in texts) or not 0 < len(texts) <= MOST_CHOICES:
-            raise GrammarError(f"choice is {str(texts)[:40]!r} (allowed: a list of 1 to {MOST_CHOICES} texts)")
+            raise GrammarError(f"choice is {str(texts)[:40]!r} (allowed: a list of 1 to {MOST_CHOICES} strings)")
         return cls("choice", _text("choice", json.dumps(list(texts), ensure_ascii=False)))
 
 
@@ -369,9 +369,9 @@ def _text(kind: str, given: str) -> str:
     if not isinstance(given, str) or not given or len(given) > most:
         found = f"{len(given)} characters" if isinstance(given, str) else repr(given)[:40]
         what = "the grammar of all calls" if written else kind
-        raise GrammarError(f"{what} is {found} (allowed: a text of 1 to {most} characters)")
+        raise GrammarError(f"{what} is {found} (allowed: a string of 1 to {most} characters)")
     if not_plain(given) is not None:
-        raise GrammarError(f"{kind} has a lone surrogate, which is no text")
+        raise GrammarError(f"{kind} has a lone surrogate, which is not valid text")
     return given
 
 

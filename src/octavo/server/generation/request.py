@@ -136,6 +136,6 @@ def named_biases(given: Mapping[str, float] | None) -> dict[int, float]:
     found = {}
     for key, value in (given or {}).items():
         if not (key.isascii() and key.isdigit()) or len(key) > 10:
-            raise bad(f"logit_bias: {key!r} is no token (allowed: a number)", "logit_bias")
+            raise bad(f"logit_bias: {key!r} is not a token (allowed: a number)", "logit_bias")
         found[int(key)] = float(value)
     return found

@@ -106,7 +106,7 @@ def unavailable(message: str, retry_after: int = RETRIED_S, code: str | None = N
 
 def ending() -> ApiError:
     """A server that takes no more requests, and cuts off what is under way when its time is over."""
-    return unavailable("The server is about to end", ENDED_S, "server_ending")
+    return unavailable("The server is shutting down", ENDED_S, "server_ending")
 
 
 def api_error(error: Exception) -> ApiError:
@@ -121,7 +121,7 @@ def api_error(error: Exception) -> ApiError:
     if isinstance(error, EngineDiedError):
         return ApiError(503, f"the engine ended: {error}", code="engine_ended", headers={"Retry-After": str(RETRIED_S)})
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORT):
-        return unavailable(f"the system has no room for it now: {error or type(error).__name__}")
+        return unavailable(f"the system is out of resources: {error or type(error).__name__}")
     kind = error.kind if isinstance(error, EngineFailedError) else type(error).__name__
     return of_kind(kind, str(error), getattr(error, "argument", None), ours=isinstance(error, OctavoError))
 

@@ -156,7 +156,7 @@ def _calls_that_open(service: Service, tools: ToolUse, thinking: Thinking | None
             return usable(tools.loose(unheld))
         except GrammarError as error:
             if len(unheld) < len(tools.tools):
-                raise bad(f"the tools are too much together: {error}", "tools") from None
+                raise bad(f"the tools are too complex together: {error}", "tools") from None
     except UsageError as error:
         if tools.strict:
             raise bad(str(error), "tools") from None
