@@ -16,8 +16,9 @@ test: ## The tests that run by default
 lint: ## Style, types, the order of imports, generated pages
 	.ci/linters
 
-docs: ## Write what of the documentation is made from the source
+docs: ## Write the generated pages, and build the site in site/
 	for page in docs bench demo_table maps methods; do python tools/gen_$$page.py; done
+	.ci/docs
 
 bench: ## Products and single ops on this machine
 	octavo bench gemm

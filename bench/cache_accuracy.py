@@ -4,7 +4,7 @@
                                    [--commit HASH] [-o FOLDER]
 
 RETRIEVAL.gguf is made by tools/demo/retrieval.py. Both parts run on the CPU. Each type is measured as it is
-(`dynamic`); with keys less their `centers`; and with centers and `static` scales, which are measured over other text.
+(`dynamic`), and with `static` scales, which are measured over other text.
 
 divergence  the demo model's on its text, windows of 512 tokens, from the same with a cache in float32: for each type
             the mean in nats, its standard error, and the share of tokens that both find likeliest
@@ -25,12 +25,12 @@ import numpy as np
 import results_file
 import texts
 from octavo.bench import machine
-from octavo.evals.cache_scales import write_scales
-from octavo.evals.calibration import Calibration, Options
-from octavo.evals.kl import divergence
+from octavo.calibrate.caches.scales import write_scales
+from octavo.calibrate.statistics_run import StatisticsOptions, StatisticsRun
+from octavo.calibrate.texts import demo_text
+from octavo.evals.kl_divergence import divergence
 from octavo.evals.retrieval import draw, key_tokens, retrieve, value_tokens
 from octavo.evals.subject import open_subject
-from octavo.evals.texts import demo_text
 from octavo.formats.cache import CACHE_FORMATS
 from octavo.runtime import Model
 
@@ -41,27 +41,21 @@ SEED = 0
 
 Place = dict[str, Any]
 Rows = dict[str, dict[str, dict[str, Any]]]
-"""Results by "dynamic", "centers" or "static", and by type."""
+"""Results by "dynamic" or "static", and by type."""
 
 
 def with_constants(model: str, text: str, samples: int, context: int, folder: Path, place: Place) -> dict[str, str]:
-    """A model as it is, and written with centers measured over a text, and with scales too."""
-    files = {"dynamic": model, "centers": str(folder / "centers.gguf"), "static": str(folder / "static.gguf")}
-    with Calibration(model, text, Options(samples, context, clips=True, **place)) as calibration:
+    """A model as it is, and written with scales measured over a text."""
+    files = {"dynamic": model, "static": str(folder / "static.gguf")}
+    with StatisticsRun(model, text, StatisticsOptions(samples, context, clips=True, **place)) as calibration:
         statistics = calibration.run(folder / "statistics.safetensors")
-        for name in ("centers", "static"):
-            write_scales(calibration.spec, statistics, files[name], only_centers=name == "centers")
+        write_scales(calibration.spec, statistics, files["static"])
     return files
 
 
 def types_of(name: str, types: list[Any]) -> list[Any]:
     """Those that such a file changes."""
-    able: dict[str, Any] = {
-        "dynamic": lambda _: True,
-        "centers": lambda t: t.can_be_centered,
-        "static": lambda t: t.can_be_static,
-    }
-    return [kv for kv in types if able[name](CACHE_FORMATS[kv])]
+    return [kv for kv in types if name == "dynamic" or CACHE_FORMATS[kv].can_be_static]
 
 
 def each(files: dict[str, str], types: list[Any], context: int, place: Place) -> Iterator[tuple[str, str, Model]]:

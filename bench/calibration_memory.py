@@ -1,12 +1,12 @@
-"""Compares the memory that a method's run takes with what `--dry-run` says, for methods, schemes and models.
+"""Measures the memory that runs of methods take, for schemes and models.
 
     python bench/calibration_memory.py demo MODEL llama-1b [--methods LIST] [--samples N] [--tokenizer FOLDER]
 
 A model is what `octavo quantize` takes, or a name of `random_checkpoint.SHAPES`, which is made with random weights and
 removed again; its tokenizer is that of the checkpoint `--tokenizer`. Each case runs twice as a process of its own, so
-that what is compiled is in the kernel cache. The peak is that of the process' memory that is no file's (RssAnon and
-RssShmem of /proc/PID/status, looked at every few milliseconds); `resident` is the system's own peak, in which files
-that are mapped count as well.
+that compiled kernels are in the cache. The peak is that of the process' memory apart from mapped files (RssAnon and
+RssShmem of /proc/PID/status, sampled every few milliseconds); `resident` is the system's own peak, which counts mapped
+files as well.
 """
 
 from __future__ import annotations
@@ -27,23 +27,21 @@ import results_file
 METHODS = (
     "rtn:int8-w8a8", "gptq:w4a16-g128", "gptq:w4a8", "awq:w4a16-g128", "smoothquant:int8-w8a8", "qqq:w4a8",
     "qqq:w4a8-g128", "rptq:int8-w8a8", "auto:w4a16-g128", "auto:int8-w8a8", "gguf:Q4_K_M", "calibrate:",
-    "calibrate:--hessians",
 )
-"""Method and scheme, with options behind it; "gguf" is gptq into a GGUF file, "calibrate" `octavo calibrate` with an
-option."""
+"""Method and scheme, with options behind it; "gguf" is gptq into a GGUF file, "calibrate" `octavo calibrate`."""
 PAUSE = 0.003
 """Seconds between looks at a process."""
 ONLY = """
 import sys
 from octavo.cli import main
-from octavo.evals import scheme_run
+from octavo.calibrate.schemes import run
 
-only, made = sys.argv.pop(1), scheme_run.made_weights
+only, made = sys.argv.pop(1), run.scheme_weights
 
 def some(stage, given, names, scheme, ways, *rest):
     return made(stage, given, names, scheme, ways if any(only in n for n in names) else ("nearest",), *rest)
 
-scheme_run.made_weights = some
+run.scheme_weights = some
 main()
 """
 """The octavo command, with weights whose names do not have the first argument in them rounded to nearest."""
@@ -51,7 +49,7 @@ OF_NO_FILE = ("RssAnon", "RssShmem")
 
 
 def command(case: str, model: str, out: Path, samples: int, device: str) -> list[str]:
-    """Arguments of the octavo command for a case, without --dry-run."""
+    """Arguments of the octavo command for a case."""
     place = ["--samples", str(samples), "--device", device]
     method, scheme = case.split(":")
     if method == "calibrate":
@@ -61,16 +59,10 @@ def command(case: str, model: str, out: Path, samples: int, device: str) -> list
     return ["quantize", model, str(out), *target, "--method", kind, "--calibration", "demo", *place]
 
 
-def announced(arguments: list[str]) -> dict[str, Any]:
-    """What --dry-run says."""
-    done = subprocess.run(_octavo([*arguments, "--dry-run", "--json"]), stdout=subprocess.PIPE, text=True, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
-
-
 def peak(arguments: list[str], limit: float | None, only: str | None) -> dict[str, Any]:
     """The largest memory of a run, in bytes, and its seconds; of one that is stopped after `limit` seconds as well."""
-    start, octavo = time.perf_counter(), _octavo([]) if only is None else [sys.executable, "-c", ONLY, only]
+    start = time.perf_counter()
+    octavo = [sys.executable, *(("-m", "octavo") if only is None else ("-c", ONLY, only))]
     with subprocess.Popen([*octavo, *arguments, "--json"], stdout=subprocess.DEVNULL) as child:
         most, resident, stopped = 0, 0, False
         while child.poll() is None:
@@ -85,10 +77,6 @@ def peak(arguments: list[str], limit: float | None, only: str | None) -> dict[st
     if child.returncode and not stopped:
         raise SystemExit(f"octavo {' '.join(arguments)}: exit status {child.returncode}")
     return {"peak": most, "resident": resident, "seconds": seconds, **({"stopped": True} if stopped else {})}
-
-
-def _octavo(arguments: list[str]) -> list[str]:
-    return [sys.executable, "-m", "octavo", *arguments]
 
 
 def _status(pid: int) -> dict[str, int]:
@@ -109,13 +97,12 @@ def measured(case: str, model: str, folder: Path, args: argparse.Namespace) -> d
     row: dict[str, Any] = {"model": Path(model).name, "case": case, "samples": args.samples, "device": args.device}
     row |= {} if args.only is None else {"only": args.only}
     arguments = command(case, model, folder / "made", args.samples, args.device)
-    said = announced(arguments)
     found: dict[str, Any] = {}
     for _ in range(1 if args.once else 2):
         found = peak(arguments, args.limit, args.only)
         for left in folder.glob("made*"):
             shutil.rmtree(left) if left.is_dir() else left.unlink()
-    row |= {"announced": said["memory"], **found, "ratio": round(found["peak"] / said["memory"], 3)}
+    row |= found
     print(json.dumps(row), flush=True)
     return row
 

@@ -5,7 +5,7 @@
 
 A model in other orders of its channels, which change nothing but which weights share a block, is quantized by the plain
 encoders, by those with an importance matrix, and by methods that compensate, with the types of the second (Q4_0: of the
-first; with a size: the cheapest of those that errors can be made up for in). Importance and Hessians are of one text,
+first; with a size: the cheapest type whose errors can be compensated). Importance and Hessians are of one text,
 questions that the model was trained on, and divergence is of others (`texts.py`). What does not depend on the order is
 worked out once: the original's logits, and what errors cost in each tensor (`--target-bpw`).
 
@@ -30,8 +30,9 @@ import numpy as np
 import results_file
 from jobs import results
 from octavo.bench import machine
+from octavo.calibrate.fold import shuffle
+from octavo.calibrate.gguf.method import GgufMethod
 from octavo.evals import collect_imatrix
-from octavo.evals.compensation import Compensation
 from octavo.evals.scores import Comparison, compare
 from octavo.evals.sensitivity import Measured
 from octavo.evals.stats import mean
@@ -40,7 +41,6 @@ from octavo.evals.windows import logits, step_sizes, windows
 from octavo.formats import QTensor, dequantize
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import Target, quantize_file, quantize_to_size
-from octavo.quantizers.fold import shuffle
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import Source
@@ -148,14 +148,14 @@ def measure(setting: Setting, task: tuple[str, str, int]) -> Found:
     text, ways = setting.texts[model], {} if preset[0].isdigit() else {"plain": write}
     ways["imatrix"] = partial(write, imatrix=imatrix)
     for kind in setting.methods:
-        method = Compensation(text, kind, device="cpu")  # type: ignore[arg-type]
+        method = GgufMethod(text, kind, device="cpu")  # type: ignore[arg-type]
         ways[kind] = partial(write, imatrix=None if preset == "Q4_0" else imatrix, method=method)
     with tempfile.TemporaryDirectory() as folder:
         return {way: _measured(subject(model, setting.chunks), Path(folder) / "out.gguf", ways[way]) for way in ways}
 
 
 def to_size(source: Path, bits: float, costs: Mapping[str, float], out: Path, **how: Any) -> Report:
-    """Of so many bits a weight, with the types that cost least."""
+    """Of a given number of bits a weight, with the types that cost least."""
     return quantize_to_size(source, out, Target(bits), slopes=lambda *_: costs, **how).report
 
 

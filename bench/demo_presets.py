@@ -21,7 +21,7 @@ import octavo
 import results_file
 from octavo.bench import machine
 from octavo.evals import collect_imatrix, demo_text, divergence, perplexity
-from octavo.evals.demo import evaluate
+from octavo.evals.accuracy import evaluate
 from octavo.evals.sensitivity import Measured
 from octavo.evals.subject import open_subject
 from octavo.quantizers import Report, quantize_file

@@ -16,10 +16,10 @@ from typing import Any
 import octavo
 import results_file
 from octavo.evals import demo_text, divergence, perplexity
-from octavo.evals.demo import evaluate
+from octavo.evals.accuracy import evaluate
 from octavo.evals.subject import open_subject
 from octavo.huggingface import SCHEMES
-from octavo.quantizers.checkpoint import quantize_checkpoint
+from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
 from octavo.runtime import resolve
 
 CONTEXT = 512

@@ -1,4 +1,4 @@
-"""llama.cpp with so many tokens in its cache, for depth_peer.py: the protocol of octavo/bench/peer_worker.py.
+"""llama.cpp with this many tokens in its cache, for depth_peer.py: the protocol of octavo/bench/peer_worker.py.
 
 Reading thousands of tokens takes llama.cpp many minutes on a few cores. So it reads 512, whose state is copied for
 other sequences, and all cells are then given to the first sequence: a token attends to each of them, as it would to

@@ -103,7 +103,7 @@ def requests(model: Model, workload: str, params: SamplingParams, tokens: int | 
 
 
 def run(core: EngineCore, given: Iterator[Request], replies: int, total: int) -> tuple[Times, float]:
-    """So many requests, of which so many are under way at a time; and seconds."""
+    """Some requests, a given number of which run at a time; and seconds."""
     times, left, going = Times(), total, 0
     start = time.perf_counter()
     while left or going:
@@ -133,7 +133,7 @@ def _scratch(engine: Engine) -> DummySlots:
 
 
 def device_seconds(engine: Engine, replies: int) -> float:
-    """Of a step of so many replies, the least of some turns."""
+    """Of a step of this many replies, the least of some turns."""
     feeds = [dummy_feed(1, _scratch(engine))] * replies
     output, best = (BEST,) if engine.finds_candidates else (LOGITS,), float("inf")
     for _ in range(TURNS):

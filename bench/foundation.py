@@ -17,7 +17,7 @@ from typing import Any
 
 import octavo
 import results_file
-from octavo.evals.demo import evaluate
+from octavo.evals.accuracy import evaluate
 
 QUESTION = "What is the result of 5/0 in math?"
 

@@ -53,8 +53,8 @@ def filled(kind: str, rows: int, dim: int = DIM) -> Filled:
     numbers = codes.float()
     name = kind.removesuffix(" static")
     if name == "fp8":
-        eights = torch.randn(rows, KV_HEADS, dim, device="cuda").mul_(100).clamp_(-448, 448).to(torch.float8_e4m3fn)
-        codes, numbers = eights.view(torch.int8), eights.float()
+        scaled = torch.randn(rows, KV_HEADS, dim, device="cuda").mul_(100).clamp_(-448, 448).to(torch.float8_e4m3fn)
+        codes, numbers = scaled.view(torch.int8), scaled.float()
     if name == "q8_0":
         scales = torch.rand(rows, KV_HEADS, dim // 32, device="cuda").add_(0.5).mul_(1 / 64).half()
         return Filled(Cache(codes, scales, name), numbers * scales.float().repeat_interleave(32, 2))

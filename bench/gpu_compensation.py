@@ -32,13 +32,14 @@ import torch
 import results_file
 from octavo.backends.gpu import GpuBackend
 from octavo.bench import gpu, machine, synthetic
-from octavo.evals.schemes import SchemeMethod
+from octavo.calibrate import gptq
+from octavo.calibrate.hessian import factorize
+from octavo.calibrate.methods.gptq import DAMP
+from octavo.calibrate.schemes.method import SchemeMethod
 from octavo.formats import QTensor, by_name
 from octavo.formats.group import row_named
 from octavo.io.gguf import LazyTensor, write_gguf
-from octavo.quantizers import compensate, quantize_checkpoint
-from octavo.quantizers.calibration import factorize
-from octavo.quantizers.compensation import DAMP
+from octavo.quantizers import quantize_checkpoint
 
 SHAPE = "llama3-8b"
 VOCABULARY = 4096
@@ -156,7 +157,7 @@ def weights() -> dict[str, float]:
         fmt = row_named("GROUP4_128_F16")
         began = synchronized()
         factor = factorize(h, "act", DAMP)
-        own = [compensate(w, h, fmt, factor=factor) for w in ws]
+        own = [gptq(w, h, fmt, factor=factor) for w in ws]
         found["own"] += synchronized() - began
         began = synchronized()
         order = torch.argsort(-h.diagonal())

@@ -71,7 +71,7 @@ def _launches(backend: GpuBackend, w: QuantWeight, tokens: int, sharing: int, rn
 
 
 def steps(counts: list[int]) -> list[dict[str, Any]]:
-    """Microseconds of a step of so many tokens; of one token after DEPTH others."""
+    """Microseconds of a step of this many tokens; of one token after DEPTH others."""
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         path, shape = Path(folder) / "experts.gguf", replace(synthetic.SHAPES[SHAPE], n_layer=LAYERS)

@@ -111,7 +111,7 @@ def sums_apart(
 
 
 def shapes(m: int) -> list[GemmShape]:
-    """Those of the package for so many tokens, and some around them."""
+    """Those of the package for this many tokens, and some around them."""
     if m <= 128:
         tokens = max(8, 1 << (m - 1).bit_length())
         return [

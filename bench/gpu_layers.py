@@ -48,7 +48,7 @@ def layer_of(names: Sequence[str], layers: int) -> tuple[int, int]:
             of_layers = names[first : first + count * layers]
             if of_layers[count:] == of_layers[:-count] and len(set(of_layers)) > 1:
                 return first, count
-    raise ValueError(f"a step's {len(names)} kernels are no {layers} equal layers")
+    raise ValueError(f"a step's {len(names)} kernels do not make {layers} equal layers")
 
 
 def kernels_of(plan: Plan) -> tuple[list[str], list[float]]:

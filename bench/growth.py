@@ -42,7 +42,7 @@ Measure = Callable[..., float]
 
 
 def seconds(work: Callable[[], object], times: int = 1) -> float:
-    """Seconds of a processor that each of so many calls takes."""
+    """Seconds of a processor that each call takes, by number of calls."""
     gc.collect()
     gc.disable()
     try:
@@ -55,7 +55,7 @@ def seconds(work: Callable[[], object], times: int = 1) -> float:
 
 
 def calls(work: Callable[[], object], times: int = 1) -> float:
-    """Calls that each of so many makes, of functions in Python and in C."""
+    """Calls that each of them makes, of functions in Python and in C."""
     count = 0
 
     def seen(frame: FrameType, event: str, argument: object) -> None:
@@ -151,7 +151,7 @@ def waiting(measure: Measure, n: int) -> Parts:
 
 
 def held_back(measure: Measure, pages: int) -> Parts:
-    """A step where eight requests wait for so many pages that another has computed halfway."""
+    """A step where eight requests wait for this many pages that another has computed halfway."""
     scheduler = scheduler_of(2 * pages, 4, PAGE_SIZE, 2 * pages * PAGE_SIZE)
     common = [t % 251 for t in range(pages * PAGE_SIZE + 1)]
     scheduler.add(request(common))
@@ -226,7 +226,7 @@ async def asked(to: Address, numbers: Sequence[int], streams: int) -> None:
 
 
 def chats(count: int, streams: int) -> dict[str, Any]:
-    """What each eighth of so many chats takes of the engine's processor."""
+    """What each eighth of this many chats takes of the engine's processor."""
     to, part = Address("127.0.0.1", free_port()), count // 8
     command = [sys.executable, "-m", "octavo", "serve", "demo", "--port", str(to.port), "-np", "256", "--device", "cpu"]
     with running("octavo serve", command, to) as process:

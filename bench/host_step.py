@@ -62,7 +62,7 @@ class Nothing(ReferenceBackend):
 
     chooses = True
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
+    def load(self, tensor: QTensor) -> Any:
         return None
 
     def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:
@@ -105,7 +105,7 @@ class Calls:
 
 
 def model_on(device: bool, rows: int) -> Model:
-    """The demo on a backend that computes nothing, for so many replies and a prompt beside them."""
+    """The demo on a backend that computes nothing, for this many replies and a prompt beside them."""
     config = EngineConfig(n_ctx=CONTEXT, max_sequences=rows + 1, n_batch=512)
     return open_model(resolve("demo"), [Device() if device else Nothing()], config)
 

@@ -52,7 +52,7 @@ def case(seed: int, number: int) -> Case:
 
 
 def asked(language: str, text: str) -> dict[str, Any]:
-    """The fields of a request for a grammar. A schema that is no JSON any more goes as a text."""
+    """The fields of a request for a grammar. A schema that is not valid JSON any more goes as a text."""
     if language == "regex":
         return {"structured_outputs": {"regex": text}}
     if language != "schema":

@@ -97,7 +97,7 @@ NOTES = {
     "deci": "llama.cpp leaves attention out in layers without a feed-forward; compared without such layers",
     **dict.fromkeys(
         ("baichuan", "baichuan-distance"),
-        "llama.cpp has rope in models of 32 layers and ALiBi in those of 40; compared with so many",
+        "llama.cpp has rope in models of 32 layers and ALiBi in those of 40; compared with that many layers",
     ),
     "refact": "llama.cpp has RMS norms; with such ones Octavo's graph is within 2e-6 of it",
     "smallthinker": "llama.cpp has a window of 4,096, whatever the file says; compared with one longer than the prompt",

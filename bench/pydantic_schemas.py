@@ -4,7 +4,7 @@
 
 A server of the model is asked for N replies of a form (`response_format`) and for N calls that have to be (`tools`), of
 the models below in turns, each with a seed of its own. pydantic's schemas say nothing of `additionalProperties` but
-for dictionaries. Counted are replies with a key that no field has (`extra`), those that are no valid value of the
+for dictionaries. Counted are replies with a key that no field has (`extra`), those that are not a valid value of the
 schema, or that pydantic does not take (`invalid`), those that `max_tokens` cut (`cut`), of which nothing else is
 counted, and tokens a reply. Written to bench/results/pydantic-schemas-<date>.json.
 """
@@ -127,7 +127,7 @@ def judged(model: type[BaseModel], text: str, finish: str) -> str:
 
 
 async def measured(to: Address, kind: str, replies: int, temperature: float, together: int) -> dict[str, Any]:
-    """What so many replies are, and their tokens."""
+    """What the replies are, and their tokens."""
     room, found, tokens = asyncio.Semaphore(together), dict.fromkeys(("good", "extra", "invalid", "cut"), 0), []
 
     async def one(i: int) -> None:

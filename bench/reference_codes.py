@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -24,16 +23,19 @@ import torch
 
 import references
 import results_file
-from octavo.evals import calibrate
-from octavo.formats import Planes, dequantize
+from octavo.backends import select
+from octavo.calibrate.hessian.damping import Order
+from octavo.calibrate.hessian.factor import factorize
+from octavo.calibrate.methods.gptq.quantize import DAMP
+from octavo.calibrate.methods.gptq.schemes import gptq_row
+from octavo.calibrate.methods.gptq.sweep import sweep
+from octavo.calibrate.runner import Layerwise
+from octavo.calibrate.text_samples import samples_of
+from octavo.formats import Planes
 from octavo.formats.group import row_named
 from octavo.huggingface.schemes import checkpoint_scheme
 from octavo.io.gguf import GGUFFile
-from octavo.quantizers.calibration.factor import factorize
-from octavo.quantizers.calibration.shared import Order
-from octavo.quantizers.compensation.coded import compensated_row
-from octavo.quantizers.compensation.compensate import DAMP
-from octavo.quantizers.compensation.sweep import sweep
+from octavo.models import read_model
 from octavo.runtime import resolve
 
 KINDS = ("attn_q", "attn_output", "ffn_up", "ffn_down")
@@ -70,7 +72,7 @@ def authors_codes(weight: Array, hessian: Array, size: int | None, *, act: bool)
 def own_codes(weight: Array, hessian: Array, scales: Array, size: int | None, order: Order) -> Array:
     """Codes of Octavo's sweep with these scales."""
     fmt = (
-        compensated_row(checkpoint_scheme("w4a16"), weight.shape[1])
+        gptq_row(checkpoint_scheme("w4a16"), weight.shape[1])
         if size is None
         else row_named(f"GROUP4_{size}_F32")
     )
@@ -101,8 +103,8 @@ def compared(name: str, weight: Array, hessian: Array) -> list[dict[str, Any]]:
             mine = own_codes(weight, hessian, scales, size, order)
             nearest = np.clip(np.rint(weight / spread(scales, weight)) + ZERO, 0, 15)
             losses = {
-                who: loss(codes, scales, weight, hessian)
-                for who, codes in (("nearest", nearest), ("authors", theirs), ("octavo", mine))
+                author: loss(codes, scales, weight, hessian)
+                for author, codes in (("nearest", nearest), ("authors", theirs), ("octavo", mine))
             }
             equal = float((theirs == mine).mean())
             rows.append({"tensor": name, "grid": grid, "order": order, "codes": mine.size, "equal": equal, **losses})
@@ -118,17 +120,13 @@ def main() -> None:
     options = parser.parse_args()
     sys.path.insert(0, str(options.authors))
     rows = []
-    with tempfile.TemporaryDirectory() as folder, GGUFFile.open(resolve("demo")) as file:
-        found = calibrate(
-            "demo", "demo", Path(folder) / "stats", samples=options.samples, context=references.CONTEXT, hessians=True,
-            device="cpu",
-        )
-        for layer in options.layers.split(","):
-            for kind in KINDS:
-                name = f"blk.{layer}.{kind}.weight"
-                hessian = found.hessian(name)
-                assert hessian is not None
-                rows += compared(name, dequantize(file.tensor(name)), np.asarray(hessian.matrix(), np.float64))
+    with GGUFFile.open(resolve("demo")) as file:
+        samples = samples_of(file, "demo", options.samples, references.CONTEXT, references.CONTEXT)
+        names = {f"blk.{layer}.{kind}.weight" for layer in options.layers.split(",") for kind in KINDS}
+        for stage in Layerwise(read_model(file), select("cpu"), samples).run():
+            for given in stage.inputs:
+                for name in names.intersection(given.names):
+                    rows += compared(name, stage.weight(name), np.asarray(given.hessian().matrix(), np.float64))
     least, codes = min(row["equal"] for row in rows), sum(row["codes"] for row in rows)
     equal = sum(row["equal"] * row["codes"] for row in rows) / codes
     files = {name: sha256((options.authors / name).read_bytes()).hexdigest() for name in ("gptq.py", "quant.py")}

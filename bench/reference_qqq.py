@@ -38,7 +38,8 @@ from transformers import AutoModelForCausalLM
 import references
 import results_file
 from jobs import results
-from octavo.evals.schemes import SchemeMethod
+from octavo.calibrate.fold import rotate
+from octavo.calibrate.schemes.method import SchemeMethod
 from octavo.formats.spec import AnyArray
 from octavo.huggingface.coded import Coded
 from octavo.huggingface.schemes import CheckpointScheme
@@ -46,8 +47,7 @@ from octavo.huggingface.tensors.names import checkpoint_name, is_linear
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers import quantize_checkpoint
-from octavo.quantizers.fold import rotate
-from octavo.quantizers.job.prepared import MadeWeight, Outline, Prepared
+from octavo.quantizers.job.scheme_method import SchemeResult, SchemeWeight
 from octavo.runtime import resolve
 from scheme_methods import write_order
 from texts import calibration
@@ -76,7 +76,7 @@ class Authors:
     kv: None = None
     static: bool = False
 
-    def __call__(self, file: GGUFFile, scheme: CheckpointScheme, work: str) -> Prepared:
+    def __call__(self, file: GGUFFile, scheme: CheckpointScheme, work: str) -> SchemeResult:
         turned = rotate(file)
         source = read_model(turned)
         with tempfile.TemporaryDirectory() as folder:
@@ -90,13 +90,11 @@ class Authors:
                 name = names[f"{references.of_all_experts(module)}.weight"]
                 coded.setdefault(name, []).append(_coded(values, scales, name, source))
         assert coded.keys() == {*names.values()}
-        return Prepared(turned, {name: MadeWeight(tuple(all_), 0.0, 0.0, AUTHORS) for name, all_ in coded.items()})
+        made = {name: SchemeWeight(tuple(all_), 0.0, 0.0, AUTHORS) for name, all_ in coded.items()}
+        return SchemeResult(turned, made)
 
-    def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> Outline:
-        raise NotImplementedError("nothing is said beforehand")
-
-    def finish(self, dst: str, work: str, scheme: str) -> bool:
-        return False
+    def outline(self, file: GGUFFile, scheme: CheckpointScheme) -> GGUFFile:
+        return file
 
     @torch.no_grad()
     def _experts_apart(self, model: Any) -> Any:

@@ -15,8 +15,8 @@ from torch import Tensor
 
 import octavo
 import results_file
+from octavo.calibrate.text_samples import samples_of
 from octavo.evals import divergence
-from octavo.evals.calibration import samples_of
 from octavo.evals.subject import open_subject
 from octavo.formats import dequantize
 from octavo.formats.spec import F32

@@ -15,7 +15,7 @@ spoiled   the same with static scales of the model with outliers
 others    w4a8 with a scale for each token and with static ones; fp8 with both
 
 Divergence is from the model as it is, on a text that methods do not see. With several orders each row is of the model
-with its channels in one of them. About 12 minutes on two cores for one order. Tables are gone through in the order
+with its channels in one of them. MethodRun 12 minutes on two cores for one order. Tables are gone through in the order
 given, each for all models and orders; files are written whenever a row is done.
 """
 
@@ -36,14 +36,14 @@ import numpy as np
 import results_file
 from jobs import results
 from octavo.bench import machine
+from octavo.calibrate.fold import ChangedFile, Changes, find_folds, scaled, shuffle
+from octavo.calibrate.schemes.method import SchemeMethod
 from octavo.evals import divergence
-from octavo.evals.schemes import SchemeMethod
 from octavo.evals.subject import open_subject
 from octavo.formats import dequantize
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
 from octavo.quantizers import quantize_checkpoint
-from octavo.quantizers.fold import ChangedFile, Changes, find_folds, scaled, shuffle
 from octavo.runtime import resolve
 from quantizer_kl import CONTEXT
 from texts import calibration, held_out

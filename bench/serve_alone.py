@@ -32,7 +32,7 @@ CONTEXT = 1024
 
 
 def alone(path: str, device: str, threads: int) -> None:
-    """Load the model, and make a reply of so many tokens for each line of the input."""
+    """Load the model, and make a reply of this many tokens for each line of the input."""
     import octavo
     from octavo.runtime.engine.core import EngineCore
     from octavo.runtime.sampling.sampler import SamplingParams, make_sampler

@@ -48,7 +48,7 @@ def processor_time(pid: int) -> float:
 
 
 async def ask(to: Address, path: str, tokens: int) -> int:
-    """Pieces of a reply of so many tokens."""
+    """Pieces of a reply of this many tokens."""
     pieces = 0
 
     def take(part: bytes) -> None:

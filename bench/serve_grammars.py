@@ -56,7 +56,7 @@ MOST_GROWTH = 30e6
 class Part:
     """A part of a round: when it was, requests beside the streams, and what the processors did.
 
-    server, others  seconds of the processors for the server with its processes, and for who is neither that nor this
+    server, others  CPU seconds of the server with its processes, and of everything else but this one
     """
 
     kind: str
@@ -114,7 +114,7 @@ class Run:
 
 @contextmanager
 def started(model: str, seed: int, sequences: int, log: Path) -> Iterator[Run]:
-    """A server with room for so many replies at a time."""
+    """A server with room for this many replies at a time."""
     to = Address("127.0.0.1", free_port())
     command = [sys.executable, "-m", "octavo", "serve", model, "--port", str(to.port), "-np", str(sequences),
                "--device", "cpu"]
@@ -183,7 +183,7 @@ async def streaming(run: Run, number: int) -> None:
 
 
 async def all_at_once(n: int, calls: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    """Call all, so many at a time."""
+    """Call all, this many at a time."""
     left = list(reversed(calls))
 
     async def next_ones() -> None:
@@ -196,7 +196,7 @@ async def all_at_once(n: int, calls: Sequence[Callable[[], Awaitable[None]]]) ->
 
 
 async def plain(run: Run, now: Part, seconds: float, n: int) -> None:
-    """Short requests without a grammar, so many at a time."""
+    """Short requests without a grammar, this many at a time."""
     asked = {"prompt": list(range(300, 320)), "max_tokens": 6, "temperature": 1.0}
 
     async def one_after_the_other() -> None:
@@ -238,7 +238,7 @@ async def hostile(run: Run, number: int, family: str, data: bytes, tokens: int) 
 
 
 def most_seconds(tokens: int) -> float:
-    """Until a grammar is answered at the latest: it is compiled twice, and followed for so many tokens."""
+    """Until a grammar is answered at the latest: it is compiled twice, and followed for this many tokens."""
     return 2 * STARTING_S + tokens * LONGEST_S
 
 

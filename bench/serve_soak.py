@@ -6,7 +6,7 @@
 Requests are of all kinds: streamed and whole, chat and completions, several replies, stop strings, penalties, prompts
 that begin alike. Some are left before they end, in every phase. Some break the rules, and each of these has to be
 answered with the status that it deserves. With `--kill` the engine's process is killed every so often. With `--rate`
-no more than so many requests a second are begun, so that other work on the machine goes on.
+no more than this many requests a second are begun, so that other work on the machine goes on.
 
 Exit status 1 where an answer was wrong, or where at the end, with nothing under way, pages, sockets or memory are not
 what they were after a quarter of the time. Needs Linux. The result is bench/results/serve-soak-<date>.json, or in the
@@ -269,7 +269,7 @@ async def load(
 ) -> None:
     """`streams` requests at a time, of the kinds with these shares, for as long as `going_on` says so.
 
-    With a rate, the streams ask all at once and then wait for the next beat, at most so many requests a second in all.
+    With a rate, the streams ask all at once and then wait for the next beat: at most that many requests a second.
     """
     kinds, weights = list(shares), list(shares.values())
     beat = streams / rate if rate else 0.0

@@ -61,8 +61,8 @@ Times = dict[str, list[float]]
 
 def words(codes: AnyArray, order: Sequence[int] = range(8)) -> AnyArray:
     """Codes [R, C] of 4 bits as I32 [R, C / 8]; nibble i of a word is code order[i] of its eight."""
-    eights = codes.reshape(len(codes), -1, 8)[..., list(order)].astype(np.uint32)
-    packed: AnyArray = np.bitwise_or.reduce(eights << np.arange(0, 32, 4, dtype=np.uint32), axis=-1)
+    octets = codes.reshape(len(codes), -1, 8)[..., list(order)].astype(np.uint32)
+    packed: AnyArray = np.bitwise_or.reduce(octets << np.arange(0, 32, 4, dtype=np.uint32), axis=-1)
     return packed.view(np.int32)
 
 

@@ -106,7 +106,7 @@ class Hub:
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that leaves early is no news."""
+        """A client that leaves early is not news."""
 
 
 class _Handler(BaseHTTPRequestHandler):

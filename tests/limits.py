@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-HANG_S = 900.0  # what has not come by then never will, also where 20 processes want two cores
+HANG_S = 900.0  # what has not arrived by then never will, also where 20 processes want two cores
 
 
 @contextmanager

@@ -17,7 +17,14 @@ from octavo.formats.activation import ACTIVATIONS
 from octavo.runtime import Model
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDES = sorted((ROOT / "src").rglob("*.md"))
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *GUIDES]
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 OF_THE_READER = re.compile(r"[\"'][^\"'\n]*\.(?:gguf|txt|raw|html|safetensors)[\"']|gpu|https?://|/path/|Qwen/|folder")
 """What a snippet names that is not there: a file, a GPU, a network."""
@@ -84,7 +91,7 @@ GUIDE = ROOT / "docs" / "from-llama-cpp.md"
 KNOWN = """mul_mat_vec_q quantize_mmq_q8_1 load_tiles vec_dot dequant_per_group lop3 ldmatrix cp.async split-K half2 vdr
 shfl MFMA wavefront Marlin persistent occupancy coalescing ggml_backend_sched llama-simple llama-cli llama-quantize
 int8_gemm_qdq nsys rocprof 28.1% dp4a mma.sync quantize_q8_1 mmq_get_q8_1_ds_layout stream-k""".split()
-"""What a reader may look for who knows llama.cpp, CUDA or QQQ."""
+"""Terms that a reader who knows llama.cpp, CUDA or QQQ may look for."""
 
 
 def definitions(path: Path) -> set[str]:
@@ -98,7 +105,7 @@ def definitions(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_names_of_files_are_defined_there(page: Path) -> None:
     """`file.py`: `a`, `b` says that the file with this end of a path, of which there is one, defines both."""
     text = page.read_text("utf-8")
@@ -147,7 +154,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"], ids=name_of)
 def test_links_lead_to_a_page_and_a_heading(page: Path) -> None:
     lost = []
     for path, anchor in LINK.findall("\n".join(prose(page))):

@@ -75,8 +75,9 @@ A code means nothing without its scale. In one block both come with the same lin
 to back as one stream, and a file can be cut between any two blocks. The same holds for blocks of activations (Q8_1,
 and [MMQ's](#mmqs-blocks) 144 bytes): whoever copies a block to shared memory has all that a product needs of it. The
 price is alignment: blocks of 18 or 34 bytes put codes at odd places, where loads of 16 bytes can't be used. So
-kernels here read layouts of their own, which weights are packed into ([CPU](cpu.md), [GPU](gpu.md#planes)), and on a
-GPU activations are planes of codes, scales and sums from the start.
+kernels here read layouts of their own, which weights are packed into
+([CPU](cpu.md), [GPU](../src/octavo/backends/gpu/weights/README.md#planes)), and on a GPU activations are planes of
+codes, scales and sums from the start.
 
 ### Does a GGUF always hold scales?
 
@@ -95,8 +96,8 @@ come once a group:
 
 CPU kernels and those of a GPU for few tokens compute that, by instructions which multiply int8 (`dp4a`, `mma.sync`,
 VNNI). Values are made where it is faster or asked for: on a GPU with many tokens, where codes become float16 in
-registers and tensor cores multiply these ([Products](gpu.md#products)), and in `octavo.ops.matmul`, which leaves
-activations floats, on a GPU or with more than 64 tokens.
+registers and tensor cores multiply these ([products](../src/octavo/backends/gpu/matmul/README.md)), and in
+`octavo.ops.matmul`, which leaves activations floats, on a GPU or with more than 64 tokens.
 
 ### How codes of less than a byte lie in bytes
 
@@ -133,13 +134,14 @@ F32 where a value is beyond F16) and logs it.
 """
 
 GRID_INTRO = """\
-### Grids
+### Codebooks
 
-IQ1, IQ2 and IQ3 store no code for each value. Of each 8 (IQ3: 4) values they store the number of a point of a fixed
-grid, which says how large the values are: one of 3 sizes (IQ3: 8). A bit for each value, its mark, is its sign; IQ1 has
-one mark for 8 values or more, which shifts them all by an eighth up or down. A code is `size | mark << bits`, so a
-table of 8 or 16 small integers says what codes are worth, as in the other formats. Grids are data of
-`octavo.formats.grid`. Where 7 signs of 8 are stored, the last one makes the number of negative values even.
+IQ1, IQ2 and IQ3 store no code for each value. For every 8 values (IQ3: 4) they store the index of an entry in a
+fixed codebook, which says how large each value is: one of 3 sizes (IQ3: 8). A bit for each value is its sign; in IQ1,
+8 values or more share one bit, which shifts them all up or down by an eighth. A code is `size | sign << bits`, so a
+table of 8 or 16 small integers gives the values of codes, as in the other formats. The codebooks are in
+`octavo.formats.codebook`.
+Where only 7 of 8 signs are stored, the last one makes the number of negative values even.
 """
 
 ACTIVATION_INTRO = """\

@@ -12,11 +12,11 @@ import pytest
 
 from legacy_cases import CASES
 from tests.backends.gpu import test_table as gpu
-from tests.evals import test_layerwise as layerwise
+from tests.calibrate import test_layerwise as layerwise
+from tests.calibrate.fold import test_same_logits as folds
 from tests.huggingface import test_unread as unread
 from tests.models import test_lora as lora
 from tests.models.table import Models, made_in, save_only
-from tests.quantizers.fold import test_same_logits as folds
 from tests.sampling import slow
 
 folds.BEHIND.update({"bloom", "rwkv6", "arwkv7", "plamo2"})

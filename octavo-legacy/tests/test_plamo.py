@@ -103,7 +103,7 @@ def test_a_fork_has_a_state_and_a_window_of_its_own(tmp_path: Path) -> None:
 
 
 def test_which_layers_of_plamo_2_attend(tmp_path: Path) -> None:
-    """The middle one of each so many; of few, the last. Each token sees so many before it, beside itself."""
+    """The middle one of each group; of few, the last. Each token sees a window of tokens before it, beside itself."""
     save_only(tmp_path, TABLE["plamo2"])
     found: Plamo2 = read(tmp_path)
     assert found.attends == (False, True, False, True)

@@ -136,7 +136,7 @@ def _sum(tensor: SourceTensor, pair: LowRank) -> QTensor:
 def exact_types(tensors: Iterable[LazyTensor]) -> dict[str, BlockFormat]:
     """The types of GGUF that hold quantized tensors exactly, by name. All of these are read.
 
-    Weights whose columns have an order of their own are put in that of the activation, where groups are no runs.
+    Weights whose columns have an order of their own are put in that of the activation, where groups are not contiguous.
     """
     ordered = {weight_of(t.name) for t in tensors if t.name.endswith(ORDER)}
     types = {

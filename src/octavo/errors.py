@@ -140,7 +140,7 @@ def about_tensor(name: str, expert: int | None = None) -> Iterator[None]:
 
 
 class HubError(OctavoError):
-    """A model of the Hugging Face hub that can't be had: no such name, no right to it, no way there, wrong bytes."""
+    """A model of the Hugging Face hub that can't be fetched: unknown, forbidden, unreachable or corrupt."""
 
 
 class Choice(Protocol):

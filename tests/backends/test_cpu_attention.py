@@ -15,10 +15,9 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import Built, Difference, OpCase, compare, run
-from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.executor import Executor
-from octavo.graph.fuse import fuse, quantize_activations
+from octavo.graph.lower import lower
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import root, schedule
 from octavo.jit.cache import cache_root, kernel_folder
@@ -172,7 +171,7 @@ def test_keys_that_are_values_too_and_run_elsewhere(cache: str, static: int, rea
     node = next(n for n in case.build().graph.nodes if n.op == "attention")
     if static:
         kept = root(node.inputs[1])
-        cache_of_scales = replace(kept, attrs={**kept.attrs, "static": CacheConstants(np.ones(1, np.float32))})
+        cache_of_scales = replace(kept, attrs={**kept.attrs, "static": np.ones(1, np.float32)})
         node = replace(node, inputs=(node.inputs[0], cache_of_scales, cache_of_scales, *node.inputs[3:]))
     supported, found = CpuBackend(threads=2).supports(node)
     assert not supported
@@ -186,7 +185,7 @@ def test_heads_that_kernels_lack_run_elsewhere(dim: int, cache: str, op: str) ->
     shape = {"heads": 4, "kv_heads": 2, "dim": dim, "cache": cache, "norms": 1, "interleaved": 0}
     built = OpCase(op, 3, shape, past=(5, 70, 1)).build()
     backends: list[Backend] = [CpuBackend(threads=2), ReferenceBackend()]
-    graph = fuse(quantize_activations(built.graph, backends[0].activation), backends[0].fusions, backends[0].quantizes)
+    graph = lower(built.graph, backends)
     node = next(n for n in graph.nodes if n.op == "attention")
     supported, reason = backends[0].supports(node)
     assert not supported

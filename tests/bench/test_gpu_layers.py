@@ -24,5 +24,5 @@ def test_the_kernels_of_a_layer(layers: ModuleType, before: list[str], layer: li
 
 
 def test_kernels_that_are_no_layers(layers: ModuleType) -> None:
-    with pytest.raises(ValueError, match="7 kernels are no 3 equal layers"):
+    with pytest.raises(ValueError, match="7 kernels do not make 3 equal layers"):
         layers.layer_of(["a", "b", "c", "d", "e", "f", "g"], 3)

@@ -199,7 +199,7 @@ def test_a_conversation_is_saved_and_loaded(model: Model, talk: Talk, monkeypatc
     assert got[2] == f"2 messages are in {path}.\n"
     assert got[4] == "2 messages; the conversation goes on from there.\n"
     assert calls[1] == ([user("one"), REPLY, user("two")], {**calls[1][1], "system": "be brief"})
-    assert "was not written by /save" in got[6]
+    assert "is not a conversation saved by /save" in got[6]
     assert other.read_text() == "mine"
     assert "/load needs a file's name" in got[7]
 
@@ -262,9 +262,9 @@ def test_help_names_every_command(talk: Talk) -> None:
 
 def test_several_lines(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = seen(model, monkeypatch)
-    talk('"""', "one", "", "/two", '"""', '"""three"""', '"""four', 'five"""', '"""', '"""', "/path/to is no command")
+    talk('"""', "one", "", "/two", '"""', '"""three"""', '"""four', 'five"""', '"""', '"""', "/path/to isn't a command")
     sent = [prompt[-1]["content"] for prompt, _ in calls]
-    assert sent == ["one\n\n/two", "three", "four\nfive", "/path/to is no command"]
+    assert sent == ["one\n\n/two", "three", "four\nfive", "/path/to isn't a command"]
 
 
 def test_a_full_context_drops_the_oldest_turns(alphabet: str, monkeypatch: pytest.MonkeyPatch) -> None:

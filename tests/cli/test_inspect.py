@@ -157,7 +157,7 @@ def test_odd_values_are_shown_harmlessly(octavo: Run, odd: str) -> None:
 
 def test_odd_values_are_json(octavo: Run, odd: str) -> None:
     def refuse(name: str) -> None:
-        raise AssertionError(f"{name} is no JSON")
+        raise AssertionError(f"{name} is not valid JSON")
 
     report = json.loads(octavo("inspect", odd, "--json").out, parse_constant=refuse)
     assert report["metadata"]["odd.nan"] == "nan"

@@ -247,10 +247,9 @@ def test_rm_asks_at_a_terminal(octavo: Run, model: bytes, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["pull", "qwen3"], "'qwen3' is not a name on the hub (allowed: ORG/REPO, ORG/REPO:QUANT, each with "
-         "@REVISION)"),
+        (["pull", "qwen3"], "'qwen3' is not a hub name (allowed: ORG/REPO, ORG/REPO:QUANT, each with @REVISION)"),
         (["pull", "qwen3:4b"], "GGUF files of that name: https://huggingface.co/models?library=gguf&search=qwen3"),
-        (["rm", "../x", "--yes"], "'../x' is not a name on the hub"),
+        (["rm", "../x", "--yes"], "'../x' is not a hub name"),
         (["pull", "a/b@v1", "--revision", "v2"], "--revision 'v2' contradicts @v1"),
         (["rm", "a/b", "--yes"], "a/b is not in the cache"),
         (["pull", "a/b", "--offline"], "a/b is not on this machine"),

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from octavo.cli.quantize.table import show
-from octavo.quantizers.job.prepared import Scaled, StaticInput
 from octavo.quantizers.job.report import Report, TensorRow
+from octavo.quantizers.job.scheme_method import FoldScales, StaticInput
 
 ROW = TensorRow("blk.0.attn_q.weight", (64, 32), "F32", "INT8", 8192, 2048, error=0.02)
 INPUT = StaticInput(("blk.0.attn_q.weight",), 0.5, 60.0, 3, 4096, 0.04, 0.03, 0.01, used=True, scheme="int8-w8a8")
@@ -22,7 +21,9 @@ def lines(report: Report, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 def test_what_a_method_did(capsys: pytest.CaptureFixture[str]) -> None:
     inputs = [INPUT, replace(INPUT, used=False), replace(INPUT, scheme="fp8")]
-    scaled = [Scaled("blk.0.attn_norm", "awq", 0.5, 2e-3, 1e-3), Scaled("blk.0.ffn_norm", "ones", None, 1.0, 1.0)]
+    scaled = [
+        FoldScales("blk.0.attn_norm", "awq", 0.5, 2e-3, 1e-3), FoldScales("blk.0.ffn_norm", "ones", None, 1.0, 1.0)
+    ]
     plain = replace(ROW, name="output.weight", type="F32", nbytes=8192, error=None)
     rows = [replace(ROW, before=0.05, how="gptq"), plain]
     found = lines(Report("a", "b", "int8-w8a8", False, scaled=scaled, inputs=inputs, rows=rows), capsys)
@@ -57,13 +58,6 @@ def test_weighted_errors_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
     found = lines(Report("a", "b", "Q4_K_M", False, rows=[replace(ROW, weighted=True)]), capsys)
     assert found[1].endswith("2.000%*")
     assert found[2] == "* weighted by importance"
-
-
-def test_what_a_run_would_take(capsys: pytest.CaptureFixture[str]) -> None:
-    needs: dict[str, Any] = {"memory": 3_000_000, "disk": 2_000, "seconds": 1234.0}
-    *_, takes, last = lines(Report("a", "b", "Q4_K_M", True, rows=[replace(ROW, error=None)], **needs), capsys)
-    assert takes == "the method takes 3.0 MB of memory, 2.0 kB of disk, about 1,234 s"
-    assert last.startswith("b would be Q4_K_M: ")
 
 
 def test_types_of_a_checkpoint_and_how_many_are_exact(capsys: pytest.CaptureFixture[str]) -> None:

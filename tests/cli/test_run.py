@@ -105,7 +105,7 @@ def test_templates_by_name(octavo: Run, tmp_path: Path) -> None:
 
 
 def test_raw_prompts_need_no_template(octavo: Run, tmp_path: Path) -> None:
-    """One that can't be read is no matter then, nor is the thinking that one tells of."""
+    """One that can't be read does not matter then, nor is the thinking that one tells of."""
     broken, thinks = (
         tiny.write(tmp_path / name, weights=tiny.alphabet(), keys={"tokenizer.chat_template": template})
         for name, template in (("broken", "{{ x"), ("thinks", "{{ messages[0].content }}<</think>"))

@@ -1,4 +1,4 @@
-"""What ends a command: SIGTERM and SIGHUP leave nothing behind, and an EOFError is no Ctrl-C."""
+"""What ends a command: SIGTERM and SIGHUP leave nothing behind, and an EOFError is not a Ctrl-C."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_what_cant_be_merged(tmp_path: Path) -> None:
     head = write_peft(tmp_path / "head", {"lm_head": pair})
     with pytest.raises(UsageError, match=r"^lora changes the embedding or the output of .*, which are one matrix"):
         convert_checkpoint(tmp_path / "hf", out, lora=head)
-    with pytest.raises(ModelError, match="is no module of this architecture"):
+    with pytest.raises(ModelError, match="is not a module of the model"):
         convert_checkpoint(tmp_path / "hf", out, lora=write_peft(tmp_path / "other", {"model.nothing": pair}))
     with pytest.raises(UsageError, match="is the model that is read"):
         convert_checkpoint(tmp_path / "hf", head / "adapter_model.safetensors", lora=head)

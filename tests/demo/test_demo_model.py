@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import octavo
-from octavo.evals.demo import evaluate
+from octavo.evals.accuracy import evaluate
 
 ANSWERS = {
     "What is the result of 5/0 in math?": "Division by zero is undefined: 5 / 0 has no result.",

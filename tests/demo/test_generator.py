@@ -18,7 +18,7 @@ from octavo.data.demo.kinds import KINDS
 from octavo.data.demo.numbers import show, spell, write
 from octavo.data.demo.wording import recase, repunctuate
 from octavo.errors import UsageError
-from octavo.evals.demo import Tally, evaluate, score
+from octavo.evals.accuracy import Tally, evaluate, score
 
 TOOLS = Path(__file__).parents[2] / "tools" / "demo"
 NUMBER = r"-?\d+(?:\.\d+)?"

@@ -35,22 +35,3 @@ def open_tiny(tmp_path: Path) -> Iterator[Open]:
             return stack.enter_context(open_model(path, [ReferenceBackend()], options))
 
         yield load
-
-
-@pytest.fixture
-def in_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs with a folder keep the values of any model in files, as they do those of a large one."""
-    monkeypatch.setattr("octavo.evals.layerwise.runner.IN_MEMORY", 0)
-
-
-@pytest.fixture
-def text(tmp_path: Path) -> str:
-    """A file of letters, of which there are enough windows for methods."""
-    return tiny.write_letters(tmp_path / "text.txt", 600)
-
-
-@pytest.fixture
-def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A tiny model whose rows are all 256 values."""
-    tiny.widen(monkeypatch)
-    return str(tiny.write(tmp_path / "src.gguf"))

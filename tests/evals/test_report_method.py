@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.calibrate import collect_statistics
+from octavo.calibrate.schemes.method import SchemeMethod
 from octavo.errors import ModelError
-from octavo.evals import calibrate
 from octavo.evals.report import Findings, measure, method, method_pictures, render
-from octavo.evals.report.method_pictures import Pair
-from octavo.evals.schemes import SchemeMethod
+from octavo.evals.report.method_pictures import LayerPair
 from octavo.huggingface import open_model_file
 from octavo.quantizers import Report, quantize_checkpoint
-from octavo.quantizers.calibration.outliers import channels
 from octavo.quantizers.job.record import FILE, Record, read_record, record_of, to_values
+from octavo.quantizers.statistics.outliers import channels
 from tests.evals.no_pictures import leave_out_pictures
 from tests.evals.test_report_page import Page
 from tests.runtime import tiny
@@ -73,9 +73,10 @@ def test_a_record_is_what_the_run_reported(run: tuple[Path, Report], record: Rec
 
 
 def test_channels_are_those_of_what_products_are_given(run: tuple[Path, Report], record: Record) -> None:
-    """Against `calibrate`, which goes another way to the same numbers."""
+    """Against `collect_statistics`, which goes another way to the same numbers."""
     src = run[0] / "src.gguf"
-    stats = calibrate(src, str(run[0] / "text.txt"), run[0] / "stats", samples=2, context=32, device="reference")
+    text, path = str(run[0] / "text.txt"), run[0] / "stats"
+    stats = collect_statistics(src, text, path, samples=2, context=32, device="reference")
     (fold,) = [s for s in record.scales if s.fold == "blk.0.attn_norm"]
     absmax = stats.of("blk.0.attn_q.weight").absmax[0]
     assert fold.channels is not None
@@ -123,8 +124,8 @@ def test_lines_are_of_layers_alone() -> None:
     values = values_of(hostile, "blk.1.attn_q.weight", "blk.0.attn_q.weight", "output.weight")
     found = record_of(values, "a file")
     lines = method._lines(method.weights_by_kind(found))
-    assert lines == {"attn_q": [Pair(0, 20, 10), Pair(1, 20, 10)]}
-    shown = method_pictures.errors_picture({hostile: [Pair(0, 2, 1)]})
+    assert lines == {"attn_q": [LayerPair(0, 20, 10), LayerPair(1, 20, 10)]}
+    shown = method_pictures.errors_picture({hostile: [LayerPair(0, 2, 1)]})
     assert "made-title" in shown
     assert "<b>" not in shown
 
@@ -168,8 +169,8 @@ def test_experts_channels_are_taken_together() -> None:
 def test_peaks_and_scales_are_drawn_whatever_they_are(draw: Callable[[method_pictures.Lines], str]) -> None:
     """A layer alone, values that are equal, nothing, endless, and so far apart that the axis is logarithmic."""
     lines = {
-        "attn_q": [Pair(3, 1.0, 1.0)], "ffn_up": [Pair(i, 1 + i, 2.0) for i in range(30)],
-        "ffn_down": [Pair(0, 0.0, math.inf), Pair(7, 1e-3, 1e4)], "attn_v": [Pair(0, 0.0, 0.0)],
+        "attn_q": [LayerPair(3, 1.0, 1.0)], "ffn_up": [LayerPair(i, 1 + i, 2.0) for i in range(30)],
+        "ffn_down": [LayerPair(0, 0.0, math.inf), LayerPair(7, 1e-3, 1e4)], "attn_v": [LayerPair(0, 0.0, 0.0)],
     }
     shown = draw(lines)
     assert shown.startswith("<svg")

@@ -10,7 +10,6 @@ import pytest
 
 from octavo.errors import UsageError
 from octavo.evals.saturation import Saturation, saturation
-from octavo.formats.cache import CacheConstants
 from octavo.runtime import Model
 from tests.runtime import tiny
 
@@ -19,9 +18,9 @@ LARGEST = {f"blk.{i}.cache_{kind}.max": np.array([60, 60], np.float32) for i in 
 
 
 def test_counts_by_hand() -> None:
-    held = CacheConstants(np.array([1, 2], np.float32) / 127, np.array([[0, 0], [1, 1]], np.float32))
-    x = np.array([[[1, -1.5], [3, -1.5]], [[0, 4], [1, 1]]], np.float32)
-    assert Saturation("k").more(x, held, 127) == Saturation("k", cut_off=3, numbers=8, largest=4.0)
+    scales = np.array([1, 2], np.float32) / 127
+    x = np.array([[[1, -1.5], [2, -2.5]], [[0, 4], [0, 0]]], np.float32)
+    assert Saturation("k").more(x, scales, 127) == Saturation("k", cut_off=3, numbers=8, largest=4.0)
 
 
 def test_by_layer(open_tiny: Callable[..., Model]) -> None:

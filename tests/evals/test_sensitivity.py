@@ -13,9 +13,9 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.errors import FileError, UsageError
 from octavo.evals import collect_imatrix, divergence
 from octavo.evals.layer_groups import layer_groups
+from octavo.evals.probe_model import WorkingCopy
 from octavo.evals.sensitivity import PROBE, Measured, _Prober, sensitivities
 from octavo.evals.windows import windows
-from octavo.evals.working_copy import WorkingCopy
 from octavo.formats import by_name, dequantize
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model

@@ -8,7 +8,7 @@ import statistics
 import numpy as np
 import pytest
 
-from octavo.evals.kl import summary
+from octavo.evals.kl_divergence import summary
 from octavo.evals.scores import BLOCK_BYTES, Comparison, compare, negative_log_likelihoods
 from octavo.evals.stats import Estimate, Spread, mean, root_mean_square
 

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.cli.options import Where
 from octavo.errors import UsageError
-from octavo.formats.cache import CACHE_FORMATS, CacheConstants
+from octavo.formats.cache import CACHE_FORMATS
 from octavo.formats.rotation import rotate, rotate_back
 from octavo.graph.builder import CacheType
 from octavo.runtime.engine.limits import require_heads
@@ -51,7 +51,7 @@ def test_dynamic_fp8() -> None:
 @pytest.mark.parametrize(("name", "top"), [("int8", 127), ("fp8", 448)])
 def test_static_scales_cut_off(name: str, top: float) -> None:
     scale = np.array([1, 0.5, 2], np.float32) / np.float32(top)
-    found = CACHE_FORMATS[name].rounded(X, CacheConstants(scale))
+    found = CACHE_FORMATS[name].rounded(X, scale)
     most = scale[:, None] * top
     assert (np.abs(found) <= most * 1.0001).all()
     within = np.abs(X) < most
@@ -83,12 +83,6 @@ def test_int4() -> None:
     assert (np.abs(found - groups) <= 1.01 * step).all()
     np.testing.assert_array_equal(np.sign(found)[np.abs(groups) == largest], np.sign(groups)[np.abs(groups) == largest])
     assert ((found - groups) ** 2).mean() < ((groups - groups.mean()) ** 2).mean() * 0.01
-
-
-def test_a_center_is_taken_before_keys_are_rotated() -> None:
-    center = np.random.default_rng(1).uniform(-9, 9, X.shape[1:]).astype(np.float32)
-    found = CACHE_FORMATS["int4"].rounded(X + center, CacheConstants(None, center))
-    assert np.abs(found - X).max() < 0.5
 
 
 def test_zeros_stay() -> None:

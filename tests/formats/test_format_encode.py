@@ -98,7 +98,7 @@ def test_no_value_is_far_off(fmt):
     span = np.abs(x).max(axis=-1, keepdims=True)
     # steps over the range: 2^bits - 1; twice that for rounded scales; e2m1 and the two-bit codes are the coarsest
     allowed = 2 * 2.0 / ((1 << fmt.bits) - 1) if fmt.table is None else 0.25
-    if fmt.grid is not None:  # no point may be near where one value is large and its neighbours small
+    if fmt.codebook is not None:  # no point may be near where one value is large and its neighbours small
         allowed = 1.0
     assert np.all(np.abs(dequantize(quantize_reference(x, fmt)) - x) <= allowed * span)
 

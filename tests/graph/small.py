@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.graph.builder import constant, weight
 from octavo.graph.executor import Executor
+from octavo.graph.lower import lower
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import Place, schedule
@@ -43,6 +44,11 @@ def w(*shape: int, seed: int = 0, name: str = "w.weight") -> Node:
 def ops_of(graph: Graph) -> list[str]:
     """The ops that compute something, in order."""
     return [n.title for n in graph.nodes if not n.is_leaf]
+
+
+def fuse(graph: Graph, fusions: Collection[str], quantizes: Collection[str] = ()) -> Graph:
+    """The graph as it is lowered for a backend that asks for these."""
+    return lower(graph, [ReferenceBackend(fusions=fusions, quantizes=quantizes)])
 
 
 def executor(

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from octavo.graph.builder import GraphBuilder
-from octavo.graph.fuse import RULES, fuse, quantize_activations
+from octavo.graph.fuse import RULES, quantize_activations
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.ops import apply
-from tests.graph.small import K, given, ops_of, run, w
+from tests.graph.small import K, fuse, given, ops_of, run, w
 
 
 def mul_mat(weight: Node, x: Node) -> Node:
@@ -231,7 +231,7 @@ def test_sum_experts(normalized: bool) -> None:
         assert fires("sum_experts", apply("add", *terms)) == ["top_k", "sum_experts"]
     again = apply("add", plus, total), apply("rms_norm", total, w(8), eps=1e-5)
     assert fires("sum_experts", *again) == ["top_k", "sum_experts", "add", "rms_norm"], "the sum is read by others, too"
-    assert fires("sum_experts", apply("add", total, w(8))) == ["top_k", "sum_experts", "add"], "a row is no term"
+    assert fires("sum_experts", apply("add", total, w(8))) == ["top_k", "sum_experts", "add"], "a row is not a term"
     assert fires("sum_experts", apply("add", total, total)) == ["top_k", "sum_experts", "add"]
 
 

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 from octavo.backends.reference import ReferenceBackend, ops
 from octavo.errors import GraphError
 from octavo.graph.builder import GraphBuilder, constant
-from octavo.graph.fuse import fuse
 from octavo.graph.node import Graph, Node, bind
 from octavo.graph.ops import ALIASES, apply
 from octavo.graph.schedule import ALIGNMENT, Schedule, Split, root, schedule
 from octavo.runtime import Engine, EngineConfig
-from tests.graph.small import LIMITS, K, Limited, executor, given, ops_of, run, values, w
+from tests.graph.small import LIMITS, K, Limited, executor, fuse, given, ops_of, run, values, w
 
 
 def placed(weight: Node) -> int:

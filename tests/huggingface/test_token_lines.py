@@ -38,7 +38,7 @@ def folder_of(path: Path, case: str, **said: Any) -> Path:
     ("plamo3", BREAKS, "default", 3), ("plamo3", {}, "plamo2", 2),
 ])
 def test_vocabulary_of_a_folder(tmp_path: Path, case: str, said: dict[str, Any], pre: str, runs: int) -> None:
-    """A run of four characters is apart where text is cut first: of "aaaab" the last two are no token."""
+    """A run of four characters is apart where text is cut first: of "aaaab" the last two are not tokens."""
     folder = folder_of(tmp_path / "hf", case, **said)
     convert_checkpoint(folder, tmp_path / "m.gguf", "F16")
     with open_model_file(folder) as file:

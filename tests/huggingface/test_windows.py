@@ -15,7 +15,7 @@ from octavo.huggingface import open_model_file
 from octavo.huggingface.config.config import CLASSES, read_hyperparams, read_keys
 from octavo.huggingface.config.rope import rope_tensors
 from octavo.models.shared.config import Config
-from octavo.quantizers.checkpoint import quantize_checkpoint
+from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
 from tests.convert.folders import save
 from tests.models.checkpoints import BASE, Case
 

@@ -1,4 +1,4 @@
-"""Files that are no models: recognized by their first bytes, and those that end too early."""
+"""Files that are not models: recognized by their first bytes, and those that end too early."""
 
 from __future__ import annotations
 

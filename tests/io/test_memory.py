@@ -50,7 +50,7 @@ CASES: dict[str, tuple[dict[str, str], Room]] = {
     "version 1": ({"proc/self/cgroup": V1, **v1("/a/b", 4 * GIB, 3 * GIB, GIB)}, Room(2 * GIB, 2 * GIB)),
     "version 1, no limit": ({"proc/self/cgroup": V1, **v1("/a/b", (1 << 63) - 4096, GIB)}, Room(8 * GIB, 2 * GIB)),
     "more than allowed is taken": ({"proc/self/cgroup": V2, **v2("/a/b", GIB, 2 * GIB)}, Room(0, 2 * GIB)),
-    "a limit that is no number": ({"proc/self/cgroup": V2, **v2("/a/b", "?", GIB)}, Room(8 * GIB, 2 * GIB)),
+    "a limit that is not a number": ({"proc/self/cgroup": V2, **v2("/a/b", "?", GIB)}, Room(8 * GIB, 2 * GIB)),
 }
 
 

@@ -212,7 +212,7 @@ def test_a_compilation_that_fails_leaves_no_lock(folder: Path) -> None:
 
 
 def aged(folder: Path, days: float) -> Path:
-    """A folder of kernels that was last used so many days ago."""
+    """A folder of kernels that was last used this many days ago."""
     folder.mkdir(parents=True)
     (folder / "x.kernel").write_bytes(b"x")
     then = time.time() - days * folders.DAY_S

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
+from octavo.calibrate.fold import find_folds
+from octavo.calibrate.fold.file import ChangedFile, Changes
+from octavo.calibrate.fold.find import Kind
 from octavo.errors import ModelError
 from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
-from octavo.quantizers.fold import find_folds
-from octavo.quantizers.fold.file import ChangedFile, Changes
-from octavo.quantizers.fold.find import Kind
+from tests.calibrate.fold.test_same_logits import random_change
 from tests.models.table import TOKENS, error, logits, saved
 from tests.models.tiny_checkpoints import TABLE, wide
-from tests.quantizers.fold.test_same_logits import random_change
 
 FEW = TOKENS[:20]
 NEW = ("key_length_mla", "value_length_mla")

@@ -20,8 +20,9 @@ from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import SCHEMES, open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
-from octavo.quantizers import checkpoint, quantize_file
-from octavo.quantizers.checkpoint import quantize_checkpoint
+from octavo.quantizers import quantize_file
+from octavo.quantizers.schemes import checkpoint
+from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
 from octavo.runtime import resolve
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.text import Tokenizer

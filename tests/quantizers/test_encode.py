@@ -15,7 +15,7 @@ from tests.sampling import slow, some
 
 BLOCKS = [name for name in ENCODABLE if name not in ("F32", "F16", "BF16")]
 SEARCHED = ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
-GRIDS = [f.name for f in FORMATS if f.grid]
+GRIDS = [f.name for f in FORMATS if f.codebook]
 WEIGHTED = [*SEARCHED, *GRIDS, "Q4_0", "Q4_1", "Q5_0", "Q5_1"]
 
 
@@ -45,7 +45,7 @@ def importance_or_not(names):
 # sqrt(sum of squared errors) / n over 4096 values of 0.1 + 2 cos(i), as llama.cpp's own test holds the formats to
 TOLERANCE = {"Q2_K": 0.0075, "Q3_K": 0.004, "IQ3_XXS": 0.005, "IQ3_S": 0.004, "IQ2_XXS": 0.0075, "IQ2_XS": 0.0075,
              "IQ2_S": 0.0075, **dict.fromkeys(("IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0"), 0.01)}
-FEW_LEVELS = [name for name in ENCODABLE if by_name(name).grid or by_name(name).offset == 1]
+FEW_LEVELS = [name for name in ENCODABLE if by_name(name).codebook or by_name(name).offset == 1]
 """Formats whose values are points of a grid, or three levels."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,9 @@ import pytest
 
 from octavo.errors import FileError, NonFiniteError, UsageError
 from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
-from octavo.quantizers.calibration import ChannelStatistics, Hessian
-from octavo.quantizers.calibration.channels import FIELDS
-from octavo.quantizers.calibration.statistics import Statistics, matrices
+from octavo.quantizers.statistics import ChannelStatistics
+from octavo.quantizers.statistics.channels import FIELDS
+from octavo.quantizers.statistics.file import Statistics
 
 X = (np.random.default_rng(0).standard_normal((1300, 2, 40)) * np.arange(1, 41)).astype(np.float32)
 NAME = "blk.0.attn_q.weight"
@@ -76,19 +75,13 @@ def test_vectors_of_another_shape() -> None:
 
 
 def saved(path: Path) -> Statistics:
-    """A file with an input that two weights read, experts, a cache and Hessians."""
+    """A file with an input that two weights read, experts and a cache."""
     plain, experts, cache = ChannelStatistics(1, 40, NAME), ChannelStatistics(3, 40), statistics(X)
     plain.add(X[:, :1])
     experts.add(X[:, 0], 2)
     inputs = {NAME: plain, "blk.0.ffn_up_exps.weight": experts}
     made = Statistics(inputs, {"blk.0.attn_k.weight": NAME}, {"blk.0.cache_k": cache}, {"text": "wiki.txt"})
-
-    def hessian(expert: int | None) -> Hessian:
-        found = Hessian(40)
-        found.add(X[:, 0] if expert in (None, 2) else X[:0, 0])
-        return found
-
-    made.save(path, {**matrices(NAME, 0, 40, hessian), **matrices("blk.0.ffn_up_exps.weight", 3, 40, hessian)})
+    made.save(path)
     return made
 
 
@@ -105,12 +98,6 @@ def test_the_file(tmp_path: Path) -> None:
     assert stored["blk.0.ffn_up_exps.weight.absmax"].shape == (3, 40)
     assert read.starved() == [("blk.0.ffn_up_exps.weight", 0, 0), ("blk.0.ffn_up_exps.weight", 1, 0)]
     assert read.of("blk.0.attn_k.weight") is read.inputs[NAME]
-    for hessian in (read.hessian("blk.0.attn_k.weight"), read.hessian("blk.0.ffn_up_exps.weight", 2)):
-        assert hessian is not None
-        assert hessian.tokens == 1300
-        np.testing.assert_allclose(
-            hessian.matrix(), X[:, 0].T @ X[:, 0].astype(np.float64) / 1300, rtol=1e-4, atol=1e-2
-        )
     with pytest.raises(FileError, match="has no statistics"):
         read.of("blk.9.attn_q.weight")
 
@@ -159,13 +146,3 @@ def test_wrong_files(
     with pytest.raises(FileError, match=message) as raised:
         Statistics.load(path)
     assert str(path) in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    "wrong", [lambda h: h[:3], lambda h: h * np.nan, lambda h: -h], ids=["shape", "numbers", "sign"]
-)
-def test_wrong_hessians(wrong: Callable[[np.ndarray], np.ndarray], tmp_path: Path) -> None:
-    good = np.eye(40, dtype=np.float32)
-    path = changed(tmp_path / "s.safetensors", {f"{NAME}.hessian": wrong(good)})
-    with pytest.raises(FileError, match=r"attn_q\.weight\.hessian.*is no Hessian"):
-        Statistics.load(path).hessian(NAME)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from octavo.bench import synthetic
 from octavo.formats import dequantize
 from octavo.io.gguf import GGUFFile, write_gguf
 from tests.runtime.tiny import TOKENIZER
 
+N_VOCAB = 300
 SMALL = {
     "qwen3.5-9b": {"n_layer": 3, "n_embd": 32, "keys": {
         "full_attention_interval": 2, "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 1,
@@ -34,13 +37,12 @@ WINDOWED = {
 
 
 def write(name: str, path: Path) -> Path:
-    """A model of one of SMALL or WINDOWED in float32, in a new file."""
-    sizes = {"n_ff": 32, "n_head": 2, "n_head_kv": 1, "head_dim": 16, "n_vocab": 300, **(SMALL | WINDOWED)[name]}
-    synthetic.SHAPES["small"] = replace(synthetic.SHAPES[name], **sizes)
-    try:
+    """A model of one of SMALL or WINDOWED in float32, in a new file. Each token has logits of its own: no two tie."""
+    sizes = {"n_ff": 32, "n_head": 2, "n_head_kv": 1, "head_dim": 16, "n_vocab": N_VOCAB, **(SMALL | WINDOWED)[name]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(synthetic, "ROWS_DRAWN", N_VOCAB)
+        patch.setitem(synthetic.SHAPES, "small", replace(synthetic.SHAPES[name], **sizes))
         synthetic.make("small", "F32", path)
-    finally:
-        del synthetic.SHAPES["small"]
     return path
 
 

@@ -215,7 +215,7 @@ def test_auto_is_the_gpu_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(gpu, "GpuBackend", lambda *_: Limited("gpu"))
     monkeypatch.setattr(torch_device, "unusable", lambda: None)
-    assert [b.name for b in backends.select("auto")] == ["gpu", "cpu"]
+    assert [b.name for b in backends.select("auto")] == ["gpu", "cpu", "reference"]
     monkeypatch.setattr(torch_device, "unusable", lambda: "device gpu: none")
     assert [b.name for b in backends.select("auto")] == ["cpu", "reference"]
 

@@ -26,13 +26,14 @@ from octavo.runtime.token_vectors import VectorSteps
 from tests.runtime.stateful import SMALL, write
 from tests.runtime.test_core import request, run
 from tests.runtime.test_device_sampling import Eager
+from tests.sampling import some
 
 CONTEXT, BATCH = 320, 48
 TOKENS = np.random.default_rng(0).integers(0, 300, CONTEXT).tolist()
 GREEDY = SamplingParams(temperature=0)
 
 
-@pytest.fixture(scope="module", params=SMALL)
+@pytest.fixture(scope="module", params=some(SMALL, 3))
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     folder: Path = tmp_path_factory.mktemp("states")
     return read_model(GGUFFile.open(write(request.param, folder / "small.gguf")))
@@ -66,7 +67,7 @@ def fails(engine: Engine, feeds: list[Feed]) -> None:
 
 
 def close(found: F32, want: F32) -> None:
-    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=5e-5)  # of values up to 5
 
 
 def test_sequences_together_and_in_steps(model: ModelSpec) -> None:

@@ -76,7 +76,7 @@ def has_large_number(value: Any) -> bool:
 
 
 @pytest.mark.parametrize("large", [0, 1 << 30], ids=["large", "small"])
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(text=texts())
 @example(text='{"a": {"b": 1, "c": {"b": 1, "b": 2}}}')
 @example(text='{"inf": null}')

@@ -31,7 +31,7 @@ def made(pieces: dict[str, float] = PIECES, arch: str = "plamo2", **more: Any) -
 
 
 def defined(text: str) -> list[str]:
-    """The best way to cut a text: from each place on, of those that cost the least that with the longest token."""
+    """The best way to cut a text: from each place on, among the cheapest, that with the longest token."""
     costs, ways = [0] * (len(text) + 1), [list[str]()] * (len(text) + 1)
     for i in reversed(range(len(text))):
         found = [

@@ -1,4 +1,4 @@
-"""SentencePiece-style BPE: merges by score, bytes for what is no token, spaces."""
+"""SentencePiece-style BPE: merges by score, bytes for what is not a token, spaces."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_character_without_tokens_is_an_error() -> None:
     for key in ("tokens", "token_type", "scores"):
         values = metadata[f"tokenizer.ggml.{key}"]
         metadata[f"tokenizer.ggml.{key}"] = values[:3] + values[259:]
-    with pytest.raises(TokenizerError, match="'é' is no token"):
+    with pytest.raises(TokenizerError, match="'é' is not a token"):
         Tokenizer.from_metadata(metadata).encode("aé")
 
 

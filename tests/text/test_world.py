@@ -78,7 +78,7 @@ def test_what_is_no_escape(text: str) -> None:
 def test_vocabularies_without_what_a_text_has() -> None:
     found = keys()
     found[f"{K}token_type"][1 + ord("q")] = 5
-    with pytest.raises(TokenizerError, match=r"byte b'q' is no token"):
+    with pytest.raises(TokenizerError, match=r"byte b'q' is not a token"):
         Tokenizer.from_metadata(found).encode("aq")
     with pytest.raises(TokenizerError, match=r"has no normal tokens"):
         Tokenizer.from_metadata(found | {f"{K}token_type": [3] * len(found[f"{K}tokens"])})

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from octavo.calibrate.schemes.method import KINDS
 from octavo.errors import NonFiniteError, UsageError
-from octavo.evals.schemes import KINDS
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.torch import SCHEMES, Fold, QuantLinear, quantize_
 from octavo.torch.quantize import FOLDING, METHODS
@@ -121,7 +121,7 @@ def test_what_methods_refuse() -> None:
 
 def test_rows_whose_errors_can_not_make_up_for_each_other() -> None:
     model = nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 4))
-    with pytest.raises(UsageError, match=r"gptq of layers whose inputs are no multiple of 4: 1 \(6\)"):
+    with pytest.raises(UsageError, match=r"gptq of layers whose inputs are not multiples of 4: 1 \(6\)"):
         quantize_(model, "int8-w8a8", method="gptq", calibration=[torch.randn(9, 8)])
     quantize_(model, "int8-w8a8", method="auto", calibration=[torch.randn(9, 8)])
     assert isinstance(model[1], QuantLinear)

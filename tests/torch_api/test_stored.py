@@ -54,7 +54,7 @@ def test_sizes(scheme: str, sizes: tuple[int, ...]) -> None:
         given, x = linear(k, 7), torch.randn(4, k)
         layer = QuantLinear.from_linear(given, scheme)
         assert (layer(x) - given(x)).norm() < 0.25 * given(x).norm()
-    with pytest.raises(UsageError, match=rf"{scheme} of layers whose inputs are no multiple of .*: 1 \(80\)"):
+    with pytest.raises(UsageError, match=rf"{scheme} of layers whose inputs are not multiples of .*: 1 \(80\)"):
         quantize_(nn.Sequential(linear(sizes[0], 80), linear(80, 8)), scheme)
 
 

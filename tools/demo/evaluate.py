@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 
 import octavo
-from octavo.evals.demo import evaluate
+from octavo.evals.accuracy import evaluate
 
 
 def main() -> None:

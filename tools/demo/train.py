@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from octavo.data.demo import questions
-from octavo.evals.demo import evaluate
+from octavo.evals.accuracy import evaluate
 
 SHORT = 128
 LONG_EVERY = 10  # one step in 10 has rows of the whole context

@@ -6,7 +6,7 @@
     python tools/fuzz/campaign.py adapters --count 50000        # LoRA adapters of models that are undamaged
 
 Input `i` of a campaign depends on the seed, the target and `i` alone; `--only i` runs it again. A finding is an error
-that is no OctavoError, a process that dies, more than 5 s of the processor's time (the time in which kernels are
+that is not an OctavoError, a process that dies, more than 5 s of the processor's time (the time in which kernels are
 compiled counts apart), or more than 1 GiB of memory. Findings are printed and kept in --findings, and make the exit
 status 1. `-o bench/results` writes a result file.
 """
@@ -215,7 +215,7 @@ def work(args: argparse.Namespace, first: int, pipe: Connection) -> None:
                 counts["ran" if target.exercise() else "refused"] += 1
             except (KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException:  # a panic of the Rust tokenizer is no Exception
+            except BaseException:  # a panic of the Rust tokenizer is not an Exception
                 _keep(args, i)
                 pipe.send(("error", f"input {i}: {traceback.format_exc(limit=-4)}"))
             seconds = time.process_time() - before - (compiling[0] - spent)

@@ -78,7 +78,7 @@ def generates(path: Path, lora: Path | None = None) -> bool:
                 text.encode()
     except OctavoError as error:
         if not str(error):
-            raise ValueError("an error without a word") from error
+            raise ValueError("an error with no message") from error
         return False
     return True
 

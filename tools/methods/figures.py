@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from octavo.quantizers.fold.rotate import Rotation
-from octavo.quantizers.smoothing import (
-    Pair,
+from octavo.calibrate.fold.rotation import Rotation
+from octavo.calibrate.methods import (
+    FoldProducts,
     awq,
     groups_of_weights,
-    outlier_threshold,
+    qqq,
     rows_of_weights,
     rptq,
     smoothquant,
@@ -35,14 +35,14 @@ def _digits(values: Any) -> Any:
     return [float(f"{x:.3g}") for x in np.asarray(values).reshape(-1)]
 
 
-def _pair(weight: Any, activation: Any) -> Pair:
+def _pair(weight: Any, activation: Any) -> FoldProducts:
     """A product whose input has two channels that are far larger than the others."""
     rng = np.random.default_rng(0)
     sizes = rng.lognormal(0.0, 0.5, CHANNELS)
     sizes[list(OUTLIERS)] *= (40.0, 15.0)
     inputs = (rng.standard_normal((256, CHANNELS)) * sizes).astype(np.float32)
     weights = rng.standard_normal((48, CHANNELS)).astype(np.float32)
-    return Pair((weights,), inputs, weight, activation)
+    return FoldProducts((weights,), inputs, weight, activation)
 
 
 def gptq_numbers() -> Numbers:
@@ -89,7 +89,7 @@ def draw_qronos(ax: Any, n: Numbers) -> None:
     ax.legend(fontsize=7, frameon=False, labelcolor=INK)
 
 
-def _scaled(pair: Pair, method: Callable[[Pair], Any]) -> Numbers:
+def _scaled(pair: FoldProducts, method: Callable[[FoldProducts], Any]) -> Numbers:
     found = method(pair)
     after = pair.largest / found.scales
     return {
@@ -107,7 +107,7 @@ def awq_numbers() -> Numbers:
 
 
 def qqq_numbers() -> Numbers:
-    return _scaled(_pair(rows_of_weights(4), tokens_int8), outlier_threshold)
+    return _scaled(_pair(rows_of_weights(4), tokens_int8), qqq)
 
 
 def rptq_numbers() -> Numbers:

@@ -15,7 +15,7 @@ from octavo.models.shared.weights import Expected, Tensors, Weights, with_scales
 
 WIDTH, SIZE, SCALE = "expert_chunk_feed_forward_length", "experts_per_group", "expert_group_scale"
 PUBLISHED = {WIDTH: 128, SIZE: 2, SCALE: 0.05}
-"""Of the published models: their code has these numbers, config.json has not."""
+"""Of the published models: their code has these numbers, config.json does not."""
 PARTS = ("gate", "up", "down")
 
 

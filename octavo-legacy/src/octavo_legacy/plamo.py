@@ -41,7 +41,7 @@ def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
 
 
 def config_keys(config: Config) -> Keys:
-    """So many heads share one of keys; what config.json says of heads of keys is that of queries."""
+    """Heads that share one of keys; what config.json says of heads of keys is that of queries."""
     heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
     shared = config.size("n_shared_head", heads)
     if heads % shared:

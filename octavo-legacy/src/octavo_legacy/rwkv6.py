@@ -51,7 +51,7 @@ class Rwkv6(Hybrid):
     size        numbers of a head
     rank        of what shares of the token before are made of
     decay_rank  of what decays are made of
-    rescale     layers behind each so many of which the residual stream is halved, 0 for none
+    rescale     layers after which, each time, the residual stream is halved, 0 for none
     fused       the shares of a layer are one tensor
     """
 

@@ -15,7 +15,7 @@ from octavo.models.shared.weights import Tensors, Weights
 from octavo.models.shared.windows import PATTERN, read_windowed
 
 PERIOD, WINDOW = 4, "attention.sliding_window"
-"""The first of so many layers has neither window nor rope, where there are windows and a file does not say which."""
+"""The first layer of each group has neither window nor rope, where there are windows and a file does not say which."""
 
 
 @dataclass(frozen=True, kw_only=True)

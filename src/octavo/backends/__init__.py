@@ -29,8 +29,9 @@ def select(
     if device == "gpu" or (device == "auto" and _gpu_usable()):
         from octavo.backends.cpu import CpuBackend
         from octavo.backends.gpu import GpuBackend
+        from octavo.backends.reference import ReferenceBackend
 
-        return [GpuBackend(deterministic, attention), CpuBackend(threads=threads, later=True)]
+        return [GpuBackend(deterministic, attention), CpuBackend(threads=threads, later=True), ReferenceBackend()]
     if attention != "exact":
         problem = (
             f"attention is {attention} on device {'cpu' if device == 'auto' else device} (allowed: exact, or a GPU)"

@@ -151,7 +151,7 @@ def _scales_of_heads() -> Iterator[OpCase]:
 
 
 def _rotated() -> Iterator[OpCase]:
-    """Attention to caches of int4, also of heads that are rotated in blocks, and with centers."""
+    """Attention to caches of int4, also of heads that are rotated in blocks."""
     for h, kv, dim in ((4, 2, 128), (7, 1, 64), (3, 1, 96), (4, 1, 256)):
         shape = {"heads": h, "kv_heads": kv, "dim": dim, "cache": "int4"}
         yield from (OpCase("attention", 1, shape, past=(n,)) for n in (1, 64, 700))
@@ -161,6 +161,5 @@ def _rotated() -> Iterator[OpCase]:
         yield OpCase("attention", 11, {**shape, "decodes": 1, "sinks": 1}, past=(90, 40))
         rotated = {**shape, "norms": 1, "interleaved": 0}
         yield from (OpCase("rope_set_rows", t, rotated, past=(30, 64)) for t in (2, 70))
-        yield OpCase("rope_set_rows", 5, {**rotated, "static": 1}, past=(30, 64))
     shape = {"heads": 4, "kv_heads": 2, "dim": 128, "n": 48, "cache": "int4"}
     yield from (OpCase("quantized_attention", t, shape, ("Q4_K",)) for t in (1, 9))

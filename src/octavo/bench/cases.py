@@ -26,6 +26,7 @@ from octavo.bench.op_case import Built, Difference, OpCase, compare, executor, r
 from octavo.errors import UsageError
 from octavo.formats import FORMATS, by_name
 from octavo.formats.group import row_named
+from octavo.graph.pointwise import POINTWISE, Pointwise
 
 __all__ = ["CASES", "SPEED_CASES", "WEIGHTS", "Built", "Difference", "OpCase", "compare", "executor", "run", "select"]
 
@@ -55,14 +56,13 @@ def _each(op: str, tokens: Sequence[int], formats: Sequence[str] = (), **shape: 
 def _products() -> Iterator[OpCase]:
     yield from _each("mul_mat", FEW, WEIGHTS, n=16, k=256)
     yield from _each("mul_mat", ODD, WEIGHTS, n=50, k=1024)
-    yield from _each("mul_mat", (1, 3, 9), FLOATS, n=19, k=264)  # rows that are no whole groups of 32
+    yield from _each("mul_mat", (1, 3, 9), FLOATS, n=19, k=264)  # rows that do not end at a group of 32
     yield from _each("mul_mat", (32,), WEIGHTS, n=2880, k=2880)
     yield from _each("mul_mat", (512,), WEIGHTS, n=576, k=576)
     yield from _each("mul_mat", (1, 9), WEIGHTS, n=1, k=8192)
     yield from _each("mul_mat", (2048,), ("Q4_K", "F16"), n=1, k=8192)
     for op in ("mul_mat_add", "quantized_rms_norm", "quantized_swiglu"):
         yield from _each(op, (1, 2, 9, 33), ("Q4_K", "Q8_0", "F16", "BF16", "F32"), n=50, k=512)
-    yield from _each("quantized_geglu", (1, 33), ("Q4_K",), n=50, k=512)
     for t in (1, 2, 9, 33):
         yield from (
             OpCase("mul_mat_concat", t, {"n": 48, "n2": 256, "k": 512}, f)
@@ -106,10 +106,6 @@ def _states() -> Iterator[OpCase]:
         shape = {"heads": heads, "size": size, **mixed}
         yield from (OpCase("wkv7", t, {**shape, **more}, past=past) for t, more, past in lies)
         yield OpCase("wkv7", 70, {**shape, "decodes": 1}, past=(3, 0, 20))
-    for heads, size in ((3, 16), (2, 48)):
-        shape = {"heads": heads, "size": size}
-        yield from (OpCase("wkv6", t, {**shape, **more}, past=past) for t, more, past in lies)
-        yield OpCase("wkv6", 70, {**shape, "decodes": 1}, past=(3, 0, 20))
     for channels, keys in ((48, 6), (144, 16)):
         shape = {"channels": channels, "keys": keys}
         yield from (OpCase("channel_scan", t, {**shape, **more}, past=past) for t, more, past in lies)
@@ -126,20 +122,11 @@ def _small() -> Iterator[OpCase]:
     for interleaved in (0, 1):
         yield from _each("rope", (1, 5, 33), heads=3, dim=128, interleaved=interleaved)
         yield from _each("rope", (1, 9), heads=2, dim=80, turned=32, interleaved=interleaved)
-    yield from _each("scale_by_position", (1, 9), heads=3, dim=24, length=64, offset=1)
     for k in (40, 1024):
-        yield from _each("swiglu", (1, 9), k=k)
-        yield from _each("geglu", (1, 9), k=k)
-        yield from _each("soft_cap", (1, 9), k=k)
         yield from _each("soft_max", (1, 9), k=k)
-        yield from _each("sigmoid", (1, 9), k=k)
-        yield from (c for op in ("gelu", "gelu_erf") for c in _each(op, (1, 9), k=k))
         yield from _each("normalize", (1, 9), k=k)
-        for op in ("add", "mul"):
-            yield from (c for row in (0, 1) for c in _each(op, (1, 9, 33), k=k, row=row))
-        yield from (c for op in ("keep_largest", "relu_squared", "xielu", "clamp") for c in _each(op, (1, 9), k=k))
-        for op in ("predict_streams", "correct_streams", "add_to_others", "as_large_as"):
-            yield from _each(op, (1, 9), streams=4, k=k)
+        yield from _each("keep_largest", (1, 9), k=k)
+        yield from _each("as_large_as", (1, 9), streams=4, k=k)
     for experts, used in ((8, 2), (128, 8), (60, 4)):
         yield from _each("top_k", (1, 9), k=experts, used=used)
         yield from _each("soft_max_top_k", (1, 9), k=experts, used=used)
@@ -148,18 +135,27 @@ def _small() -> Iterator[OpCase]:
         yield from _each("gather", (1, 9), k=experts, used=used)
         yield from _each("sparse_shares", (1, 9), k=experts, used=used)
         yield from _each("weighted_sum", (1, 9), k=520, used=used)
+    yield from _each("weighted_sum", (1, 9), k=520, used=4, sums=3)
     yield from _each("gather", (1, 9), k=60, used=4, row=1)
-    yield from (c for by in (1, 2, 3) for c in _each("floor_divide", (1, 9), k=20, used=5, by=by))
     yield from _each("slice_heads", (1, 9), heads=3, dim=40, start=24, size=16)
     yield from _each("join_heads", (1, 9), heads=3, dim=40, size=16)
     yield from _each("numbers", (1, 9), ("F32", "Q8_0"), heads=3, n=24, k=64)
     yield from (c for best in (1, 2) for c in _each("keep_groups", (1, 9), k=60, groups=5, used=2, best=best))
     yield from _each("take_columns", (1, 9), k=1040)
     yield from _each("take_columns_id", (1, 9), k=1040, experts=5, used=3)
-    yield from (c for k in (40, 1024) for c in _each("mul", (1, 9), k=k, used=3))
-    yield from (c for k in (40, 1024) for c in _each("clamped_swiglu", (1, 9), k=k, used=3))
-    yield from (c for op in ("gelu_erf", "relu_squared") for c in _each(op, (1, 9), k=40, used=3))
     yield from (c for k in (40, 1024) for c in _each("add_rows", (1, 9), k=k, used=3, experts=8))
+
+
+def pointwise_cases(op: Pointwise) -> Iterator[OpCase]:
+    """Values [tokens, k], also of several rows a token; and inputs of each kind that an op spreads."""
+    for k in (40, 1024):
+        yield from _each(op.name, (1, 9), k=k)
+        if op.spreads:
+            yield from _each(op.name, (1, 9, 33), k=k, row=1)
+            yield from (c for spread in (1, 2, 3) for c in _each(op.name, (1, 9), k=k, used=3, spread=spread))
+    yield from _each(op.name, (1, 9), k=40, used=3)
+    if op.quantizes and op.name != "swiglu":  # which runs with all formats
+        yield from _each(f"quantized_{op.name}", (1, 33), ("Q4_K",), n=50, k=512)
 
 
 def _speed() -> Iterator[OpCase]:
@@ -178,6 +174,7 @@ CASES: tuple[OpCase, ...] = (
     *attention_cases(),
     *_states(),
     *_small(),
+    *(case for op in POINTWISE.values() for case in pointwise_cases(op)),
 )
 SPEED_CASES: tuple[OpCase, ...] = tuple(_speed())
 

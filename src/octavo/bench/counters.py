@@ -147,8 +147,8 @@ def measures(members: Sequence[Kernel]) -> dict[str, Any]:
     """Of some launches together: launches, seconds, dram_bytes, l1_bytes, integer (share of the threads' instructions),
     matrix (share of the warps' instructions).
 
-    And by time: occupancy (warps of those that fit), dram_share (of the memory's speed), tensor_share (of the tensor
-    cores' cycles); None where the GPU does not count it.
+    And by time: occupancy (warps, as a share of what fits), dram_share (of the memory's speed), tensor_share (of the
+    tensor cores' cycles); None where the GPU does not count it.
     """
     total = {name: sum(k.counts[name] for k in members) for name in METRICS}
     made = {

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from octavo.bench import state_graphs, stream_graphs  # noqa: F401  (register their graphs)
-from octavo.bench.op_graphs import GRAPHS, Sketch
+from octavo.bench import state_graphs  # noqa: F401  (register their graphs)
+from octavo.bench.op_graphs import GRAPHS, Sketch, pointwise
 from octavo.formats.group import row_named
 from octavo.formats.spec import AnyArray
 from octavo.graph.executor import Executor
-from octavo.graph.fuse import fuse, quantize_activations
+from octavo.graph.lower import lower
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
+from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import schedule
 from octavo.runtime.cache.page_pool import PagePool
@@ -91,7 +92,8 @@ class OpCase:
     def build(self, rng: np.random.Generator | None = None) -> Built:
         """The case with weights and inputs drawn from `rng` (default: a fixed one, so the same each time)."""
         sketch = Sketch(rng or np.random.default_rng(0), self.formats, self.shape)
-        graph = Graph.of(GRAPHS[self.op](sketch))
+        op = POINTWISE.get(self.op)
+        graph = Graph.of(GRAPHS[self.op](sketch) if op is None else pointwise(sketch, op))
         steps, rows = [], 0
         for inputs, sizes, cache_rows in self._steps():
             drawn = {name: draw(sizes["tokens"]) for name, draw in sketch.draws.items()}
@@ -124,8 +126,8 @@ class OpCase:
 
 
 PRODUCTS = frozenset({
-    "mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_id", "mul_mat_id_swiglu", "quantized_rms_norm",
-    "quantized_swiglu", "quantized_geglu", "quantized_attention", "numbers",
+    "mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_id", "mul_mat_id_swiglu", "numbers",
+    *(name for name in GRAPHS if name.startswith("quantized_")),
 })
 
 
@@ -141,7 +143,7 @@ def _scattered(lengths: Sequence[int]) -> list[Tokens]:
 
 def executor(built: Built, backends: Sequence[Backend]) -> Executor:
     """The case lowered for the first of the backends, as an engine does it, and its weights loaded."""
-    graph = fuse(quantize_activations(built.graph, backends[0].activation), backends[0].fusions, backends[0].quantizes)
+    graph = lower(built.graph, backends)
     return Executor(schedule(graph, backends, built.limits, strict=True), backends, built.limits)
 
 

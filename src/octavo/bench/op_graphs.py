@@ -1,26 +1,28 @@
 """How the graph of each op case is written: one small function an op, on plain ops only.
 
 A case of a fused op (`mul_mat_concat`, ...), or of one whose result is quantized (`quantized_rms_norm`, ...), is the
-pattern of plain ops that `graph.fuse` looks for. A backend that asks for the fusion runs it fused, the reference
-backend runs it as it stands.
+pattern of plain ops that rules of `graph.fuse` look for. A backend that asks for the fusion runs it fused, the
+reference backend runs it as it stands.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, channel_format, quantize_reference
-from octavo.formats.cache import CACHE_FORMATS, CacheConstants
+from octavo.formats.cache import CACHE_FORMATS
 from octavo.formats.group import row_named
 from octavo.formats.rows import SCHEMES
-from octavo.formats.spec import AnyArray
+from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType, GraphBuilder, constant, weight
 from octavo.graph.node import PAGE_SIZE, DType, Node
 from octavo.graph.ops import apply
+from octavo.graph.pointwise import POINTWISE, Pointwise
 
 Draw = Callable[[int], AnyArray]
 """Tokens in a step -> the values of an input, [tokens, ...]."""
@@ -66,6 +68,11 @@ class Sketch:
         self.draws["positions"] = lambda tokens: self.rng.integers(0, below, tokens, dtype=np.int32)
         return self.builder.positions
 
+    def counts(self, name: str, *shape: int) -> Node:
+        """An input of integers [tokens, *shape] up to 1,000."""
+        self.draws[name] = lambda tokens: self.rng.integers(0, 1000, (tokens, *shape), dtype=np.int32)
+        return Node("input", (), ("tokens", *shape), "i32", name=name)
+
     def matrix(self, name: str, *shape: int, number: int = 0) -> Node:
         """A weight [N, K] or [E, N, K] in the case's format of that number (the last one, if it has fewer)."""
         named = self.formats[min(number, len(self.formats) - 1)]
@@ -83,18 +90,40 @@ class Sketch:
         return constant((10000.0 ** (-np.arange(0, turned, 2) / turned)).astype(np.float32), "freqs")
 
 
-def _static(cache: str, shape: Mapping[str, Any]) -> dict[tuple[int, str], CacheConstants]:
-    """Static scales for keys and values from -1 to 1, of which the last head's largest eighth is cut off, if the type
-    takes them, and a center of keys for every second channel."""
+def _static(cache: str, shape: Mapping[str, Any]) -> dict[tuple[int, str], F32]:
+    """Static scales for keys and values from -1 to 1, of which the last head's largest eighth is cut off."""
     largest = np.linspace(1, 0.875, shape["kv_heads"], dtype=np.float32)
     scale = largest / np.float32(CACHE_FORMATS[cache].top)
-    center = np.tile(np.array([0, 0.25], np.float32), (shape["kv_heads"], shape["dim"] // 2))
-    if not CACHE_FORMATS[cache].can_be_static:
-        return {(0, "k"): CacheConstants(None, center)}
-    return {(0, "k"): CacheConstants(scale, center), (0, "v"): CacheConstants(scale)}
+    return {(0, "k"): scale, (0, "v"): scale}
 
 
 GRAPHS: dict[str, Callable[[Sketch], Node]] = {}
+"""Of pointwise ops `pointwise` draws all."""
+
+
+def pointwise(s: Sketch, op: Pointwise) -> Node:
+    """On values [tokens, k], or with `used` [tokens, used, k].
+
+    With `row` further inputs are one row for all; with `spread` 1, 2 and 3 they have a number for each row, a row for
+    each token, and a number for each token.
+    """
+    rows = [s["used"]] if "used" in s.shape else []
+    sizes, spread, inputs = [*rows, s["k"]], s.shape.get("spread", 0), list[Node]()
+    for name in op.inputs:
+        if inputs and s.shape.get("row"):
+            inputs.append(s.vector(name, s["k"]))
+        else:
+            inputs.append((s.counts if name in op.integers else s.given)(name, *sizes))
+        sizes = [1 if spread & 1 << i else size for i, size in enumerate(reversed(sizes))][::-1]
+    return op(*inputs, **op.numbers)
+
+
+def quantized(s: Sketch, op: Pointwise) -> Node:
+    """A product of what the op makes of values [tokens, k]."""
+    return s.builder.mul_mat(s.matrix("w", s["n"], s["k"]), pointwise(s, op))
+
+
+GRAPHS |= {f"quantized_{op.name}": partial(quantized, op=op) for op in POINTWISE.values() if op.quantizes}
 
 
 def graph(write: Callable[[Sketch], Node]) -> Callable[[Sketch], Node]:
@@ -145,18 +174,6 @@ def quantized_rms_norm(s: Sketch) -> Node:
 
 
 @graph
-def quantized_swiglu(s: Sketch) -> Node:
-    g = s.builder
-    return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.swiglu(s.given("gate", s["k"]), s.given("up", s["k"])))
-
-
-@graph
-def quantized_geglu(s: Sketch) -> Node:
-    g = s.builder
-    return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.geglu(s.given("gate", s["k"]), s.given("up", s["k"])))
-
-
-@graph
 def get_rows(s: Sketch) -> Node:
     return s.builder.get_rows(s.matrix("table", s["n"], s["k"]), s.chosen("rows_wanted", below=s["n"]))
 
@@ -186,7 +203,7 @@ def rope(s: Sketch) -> Node:
 def attention(s: Sketch) -> Node:
     """Writes k and v to the cache, then reads it. A shape may have a `window`, a `cap` for scores, `sinks`, a `reach`,
     and slopes of `alibi`.
-    With `shared`, the first so many values of keys are values too. A window below 0 is a chunk.
+    With `shared`, that many first values of keys are values too. A window below 0 is a chunk.
     With `static`, scales of the cache are.
 
     With several steps it reads what earlier ones wrote.
@@ -251,66 +268,9 @@ def quantized_attention(s: Sketch) -> Node:
 
 
 @graph
-def swiglu(s: Sketch) -> Node:
-    return s.builder.swiglu(s.given("gate", s["k"]), s.given("up", s["k"]))
-
-
-@graph
-def geglu(s: Sketch) -> Node:
-    return s.builder.geglu(s.given("gate", s["k"]), s.given("up", s["k"]))
-
-
-@graph
-def clamped_swiglu(s: Sketch) -> Node:
-    """Values from -1 to 1, of which a limit of 0.5 clamps half."""
-    return s.builder.clamped_swiglu(s.given("gate", s["used"], s["k"]), s.given("up", s["used"], s["k"]), 1.702, 0.5)
-
-
-@graph
 def add_rows(s: Sketch) -> Node:
     rows, ids = s.vector("rows", s["experts"] * s["k"]), s.chosen("ids", s["used"], below=s["experts"])
     return s.builder.add_rows(s.given("x", s["used"], s["k"]), rows, ids)
-
-
-@graph
-def add(s: Sketch) -> Node:
-    return s.builder.add(s.given("a", s["k"]), s.vector("b", s["k"]) if s["row"] else s.given("b", s["k"]))
-
-
-@graph
-def mul(s: Sketch) -> Node:
-    """With `used`, a number for each of a token's rows."""
-    if "used" in s.shape:
-        return s.builder.mul(s.given("a", s["used"], s["k"]), s.given("b", s["used"]))
-    return s.builder.mul(s.given("a", s["k"]), s.vector("b", s["k"]) if s["row"] else s.given("b", s["k"]))
-
-
-@graph
-def soft_cap(s: Sketch) -> Node:
-    return s.builder.soft_cap(s.given("x", s["k"]), 0.5)
-
-
-@graph
-def gelu_erf(s: Sketch) -> Node:
-    """With `used`, of a token's rows."""
-    return s.builder.gelu_erf(s.given("x", *([s["used"]] if "used" in s.shape else []), s["k"]))
-
-
-@graph
-def gelu(s: Sketch) -> Node:
-    return s.builder.gelu(s.given("x", s["k"]))
-
-
-@graph
-def sigmoid(s: Sketch) -> Node:
-    return s.builder.sigmoid(s.given("x", s["k"]))
-
-
-@graph
-def scale_by_position(s: Sketch) -> Node:
-    """Positions up to 16 times the length."""
-    s.positions(16 * s["length"])
-    return s.builder.scale_by_position(s.given("x", s["heads"], s["dim"]), s["length"], 0.1, s["offset"])
 
 
 @graph
@@ -336,13 +296,6 @@ def gather(s: Sketch) -> Node:
 
 
 @graph
-def floor_divide(s: Sketch) -> Node:
-    """As places of what is gathered."""
-    ids = s.chosen("ids", s["used"], below=s["k"] * s["by"])
-    return s.builder.gather(s.given("x", s["k"]), s.builder.floor_divide(ids, s["by"]))
-
-
-@graph
 def take_columns(s: Sketch) -> Node:
     return s.builder.take_columns(s.given("x", s["k"]), s.rng.permutation(s["k"]).astype(np.float32))
 
@@ -361,7 +314,9 @@ def normalize(s: Sketch) -> Node:
 
 @graph
 def weighted_sum(s: Sketch) -> Node:
-    return s.builder.weighted_sum(s.given("x", s["used"], s["k"]), s.given("weights", s["used"]))
+    """With `sums`, as many sums."""
+    sums = [s["sums"]] if "sums" in s.shape else []
+    return s.builder.weighted_sum(s.given("x", s["used"], s["k"]), s.given("weights", *sums, s["used"]))
 
 
 @graph
@@ -372,3 +327,21 @@ def sum_experts(s: Sketch) -> Node:
     shares = g.gather(g.soft_max(logits), ids)
     total = g.weighted_sum(s.given("x", s["used"], s["k"]), g.normalize(shares) if s["normalized"] else shares)
     return g.add(s.given("plus", s["k"]), total) if s["plus"] else total
+
+
+@graph
+def keep_largest(s: Sketch) -> Node:
+    return s.builder.keep_largest(s.given("x", s["k"]), 0.5)
+
+
+@graph
+def sparse_shares(s: Sketch) -> Node:
+    """So tolerant that some values are near."""
+    x = s.given("x", s["k"])
+    return s.builder.sparse_shares(x, s.builder.top_k(x, s["used"]), 0.3)
+
+
+@graph
+def as_large_as(s: Sketch) -> Node:
+    """Some streams are smaller than the least, which their mean square is then."""
+    return s.builder.as_large_as(s.given("x", s["streams"], s["k"]), s.given("like", s["k"]), 0.333)

@@ -204,7 +204,7 @@ def tensors(shape: ModelShape, preset: str, seed: int = 0) -> Iterator[LazyTenso
 
 
 def _expected(shape: ModelShape) -> Tensors:
-    """The tensors that a model of the shape has; of those that it may have, an output matrix and copies of others."""
+    """The tensors that a model of the shape has; of optional ones, an output matrix and copies of others."""
     architecture = ARCHITECTURES[shape.arch]
     fields = {f"{shape.arch}.{key}": value for key, value in _sizes(shape).items()}
     embedding = {"token_embd.weight": (shape.n_vocab, shape.n_embd)}

@@ -122,7 +122,7 @@ def main() -> None:
     open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that can't show a character is no reason to stop
+            stream.reconfigure(errors="replace")  # a terminal that can't show a character does not stop the command
     if os.environ.get("COLUMNS") == "0":  # of a terminal without a size: help would have no width to be written in
         del os.environ["COLUMNS"]
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # the hub's client reads it when it is imported

@@ -14,7 +14,7 @@ from octavo.errors import UsageError
 def adapters(given: Sequence[str] | None, offline: bool = False) -> dict[str, float]:
     """Adapters by path, with their scales; those of the hub are downloaded first where they are not on this machine.
 
-    Raises UsageError for a scale that is no number, and for an adapter that is named twice.
+    Raises UsageError for a scale that is not a number, and for an adapter that is named twice.
     """
     if not given:
         return {}

@@ -149,7 +149,7 @@ def worded(error: UsageError, arguments: Sequence[str]) -> str:
 
 
 def gpu_layers(text: str | None) -> GpuLayers | None:
-    """What `--gpu-layers` stands for. Raises UsageError for what is no number of layers."""
+    """What `--gpu-layers` stands for. Raises UsageError for what is not a number of layers."""
     if text is None or text in ("all", "auto"):
         return cast("GpuLayers | None", text)
     try:

@@ -42,6 +42,6 @@ def brief(value: Any, most: int = 8) -> Any:
 
 
 def few(bad: dict[str, int], most: int = 5) -> str:
-    """Tensors with so many values that are NaN or Inf, the first ones by name."""
+    """Tensors with this many values that are NaN or Inf, the first ones by name."""
     named = ", ".join(f"{printable(name)} ({count} values)" for name, count in list(bad.items())[:most])
     return named if len(bad) <= most else f"{named}, and {len(bad) - most} more"

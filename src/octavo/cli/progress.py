@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 0.1
 LINE_S = 30.0
-"""Seconds between lines where stderr is no terminal; a command that takes less writes none."""
+"""Seconds between lines where stderr is not a terminal; a command that takes less writes none."""
 
 
 class Bar:
     """A line on stderr, gone at the end: a bar, the time left, and what goes on.
 
-    Where stderr is no terminal, what goes on is a line of its own, at most each LINE_S seconds.
+    Where stderr is not a terminal, what goes on is a line of its own, at most each LINE_S seconds.
     All is written by `show` and by nothing else, so that no thread runs beside what is measured.
     """
 

@@ -111,7 +111,7 @@ class Names:
         return [name, *values]
 
     def _others(self, name: str, rest: deque[str]) -> list[str]:
-        """What is no option under this name: a short one with its number, flags in one word, or a mistake."""
+        """What is not an option under this name: a short one with its number, flags in one word, or a mistake."""
         if name in VERBOSE:
             self._wanted()
             return []

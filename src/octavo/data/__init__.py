@@ -15,7 +15,7 @@ def demo_model_path() -> Path:
 
 
 def resolve(path: str | os.PathLike[str]) -> str:
-    """The path of a model: "demo" is the one in the package. Raises UsageError for what is no path."""
+    """The path of a model: "demo" is the one in the package. Raises UsageError for what is not a path."""
     if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
         raise UsageError(f"path is {path!r} (allowed: a text or a Path)", argument="path")
     return os.fspath(demo_model_path() if os.fspath(path) == "demo" else path)

@@ -1,4 +1,7 @@
-"""How good a model is: perplexity, divergence from another model, accuracy of the demo model; and what it is fed.
+"""How good a model is: perplexity, divergence from another model, accuracy, retrieval, and a report on one page.
+
+Comes in: models, a text. Goes out: estimates with standard errors, importance matrices, what a weight's error costs.
+Begin with `likelihood.py`; `windows.py` says how a text is run.
 
     text = octavo.evals.read_text("wiki.txt", model.tokenizer)
     print(octavo.evals.perplexity(model, text.tokens).perplexity)
@@ -14,21 +17,17 @@ from typing import TYPE_CHECKING
 from octavo.lazy import names_from
 
 if TYPE_CHECKING:
-    from octavo.evals.activations import collect_imatrix
-    from octavo.evals.calibration import calibrate
-    from octavo.evals.kl import Divergence, divergence
+    from octavo.calibrate.texts import Text, demo_text, read_text
+    from octavo.evals.importance import collect_imatrix
+    from octavo.evals.kl_divergence import Divergence, divergence
     from octavo.evals.likelihood import Perplexity, perplexity
-    from octavo.evals.schemes import SchemeMethod
     from octavo.evals.stats import Estimate
-    from octavo.evals.texts import Text, demo_text, read_text
 
 __all__ = [
     "Divergence",
     "Estimate",
     "Perplexity",
-    "SchemeMethod",
     "Text",
-    "calibrate",
     "collect_imatrix",
     "demo_text",
     "divergence",
@@ -37,11 +36,9 @@ __all__ = [
 ]
 
 __getattr__ = names_from(__name__, {
-    "octavo.evals.activations": ["collect_imatrix"],
-    "octavo.evals.calibration": ["calibrate"],
-    "octavo.evals.kl": ["Divergence", "divergence"],
+    "octavo.calibrate.texts": ["Text", "demo_text", "read_text"],
+    "octavo.evals.importance": ["collect_imatrix"],
+    "octavo.evals.kl_divergence": ["Divergence", "divergence"],
     "octavo.evals.likelihood": ["Perplexity", "perplexity"],
-    "octavo.evals.schemes": ["SchemeMethod"],
     "octavo.evals.stats": ["Estimate"],
-    "octavo.evals.texts": ["Text", "demo_text", "read_text"],
 })

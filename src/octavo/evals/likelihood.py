@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from octavo.calibrate.texts import Mask
 from octavo.evals.scores import negative_log_likelihoods
 from octavo.evals.stats import Estimate, exp_mean, mean
-from octavo.evals.windows import Mask, logits, step_sizes, windows
+from octavo.evals.windows import logits, step_sizes, windows
 from octavo.runtime import Model
 
 Progress = Callable[[int, int, float], None]

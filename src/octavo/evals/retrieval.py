@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import UsageError
-from octavo.evals.demo import Tally
+from octavo.evals.accuracy import Tally
 from octavo.evals.windows import Window, logits, step_sizes
 from octavo.runtime import Model
 from octavo.text import Tokenizer

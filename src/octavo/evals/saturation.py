@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.errors import UsageError
 from octavo.evals.windows import windows
-from octavo.formats.cache import CACHE_FORMATS, CacheConstants
+from octavo.formats.cache import CACHE_FORMATS
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import Node, is_static
 from octavo.graph.schedule import root
@@ -35,11 +35,9 @@ class Saturation:
     numbers: int = 0
     largest: float = 0.0
 
-    def more(self, x: F32, held: CacheConstants, top: float) -> Saturation:
-        """With x [T, Hkv, D] counted too."""
-        assert held.scale is not None
-        moved = x if held.center is None else x - held.center
-        size: F32 = np.abs(moved) / (held.scale[:, None] * np.float32(top))
+    def more(self, x: F32, scales: F32, top: float) -> Saturation:
+        """With x [T, Hkv, D] counted too, whose scales are float32 [Hkv]."""
+        size: F32 = np.abs(x) / (scales[:, None] * np.float32(top))
         over = int((size > ROUNDING).sum())
         return replace(
             self,
@@ -69,9 +67,8 @@ def saturation(
 
     def watch(node: Node, read: Callable[[int], AnyArray]) -> None:
         if node.op == "set_rows" and is_static(root(node)):
-            held = root(node).attrs["static"]
-            top = CACHE_FORMATS[node.dtype].top
-            found[node.name] = found.get(node.name, Saturation(node.name)).more(read(1), held, top)
+            scales, top = root(node).attrs["static"], CACHE_FORMATS[node.dtype].top
+            found[node.name] = found.get(node.name, Saturation(node.name)).more(read(1), scales, top)
 
     most = model.engine.limits["tokens"]
     parts = windows(model, tokens, context, chunks)

@@ -15,13 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from octavo.calibrate.texts import Mask, Text, named_text
 from octavo.errors import UsageError
 from octavo.evals.layer_groups import layer_groups
+from octavo.evals.probe_model import open_to_probe
 from octavo.evals.scores import compare
 from octavo.evals.stats import Estimate, mean
-from octavo.evals.texts import Text, named_text
-from octavo.evals.windows import Mask, Window, logits, step_sizes, windows
-from octavo.evals.working_copy import open_to_probe
+from octavo.evals.windows import Window, logits, step_sizes, windows
 from octavo.formats import QTensor, by_name
 from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from octavo.calibrate.texts import Mask
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
 from octavo.runtime import Engine, Model
 from octavo.runtime.cache.page_pool import Sequence as CachedSequence
 from octavo.runtime.engine.batch import Feed
 
-Mask = npt.NDArray[np.bool_]
 I64 = npt.NDArray[np.int64]
 
 LEAST_CONTEXT = 4

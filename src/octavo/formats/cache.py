@@ -6,9 +6,6 @@ larger magnitudes than the largest number's are cut off.
 
 `int4` numbers are -8 to 7; the value of a group that is largest becomes -8, so that a scale can be negative. Heads are
 rotated before (`rotation.py`), and queries with them; what attention makes of values is rotated back.
-
-Keys can be stored less a center, a vector of their head: all scores of a query change by the same number, which softmax
-does not see. It takes away what all keys have in common, for smaller scales. It is taken before keys are rotated.
 """
 
 from __future__ import annotations
@@ -59,11 +56,6 @@ class CacheFormat:
         return self.can_be_static and self.number == "s8"
 
     @property
-    def can_be_centered(self) -> bool:
-        """Whether keys can be stored less a center: floats gain nothing by it."""
-        return self.group is not None
-
-    @property
     def top(self) -> float:
         """The largest number of one with scales of heads."""
         return rows.INT8_TOP if self.number == "s8" else rows.FP8_TOP["e4m3"]
@@ -77,15 +69,13 @@ class CacheFormat:
         """Whether heads of `dim` values can be stored."""
         return not self.group or dim % self.group == 0
 
-    def rounded(self, values: npt.ArrayLike, constants: CacheConstants | None = None) -> F32:
-        """What is left of values [..., H, D] once they are stored, less their center if they have one: the definition.
+    def rounded(self, values: npt.ArrayLike, static: F32 | None = None) -> F32:
+        """What is left of values [..., H, D] once they are stored: the definition. `static` are the scales [H] of a
+        type of heads' scales, if they are not dynamic.
 
         With codes NaN raises QuantFormatError.
         """
         x: F32 = np.asarray(values, np.float32)
-        scale = None if constants is None else constants.scale
-        if constants is not None and constants.center is not None:
-            x = x - constants.center
         if self.group is None:
             with np.errstate(over="ignore"):
                 return x.astype(np.float16).astype(np.float32) if self.number == "f16" else x
@@ -94,7 +84,7 @@ class CacheFormat:
             return rotate_back(_in_four_bits(groups).reshape(x.shape))
         if self.group != HEAD:
             return dequantize(quantize_reference(x, by_name(self.name.upper())))
-        scales = rows.symmetric_scale(x, self.top) if scale is None else np.broadcast_to(scale, x.shape[:-1])
+        scales = rows.symmetric_scale(x, self.top) if static is None else np.broadcast_to(static, x.shape[:-1])
         numbers = rows.in_range(x, scales, self.top)
         kept = np.rint(numbers) if self.number == "s8" else e4m3_to_f32(f32_to_e4m3(numbers))
         return kept * scales[..., None]
@@ -109,18 +99,6 @@ def _in_four_bits(groups: F32) -> F32:
     numbers = groups / np.where(scale == 0, np.float32(1), scale)
     kept: F32 = np.clip(np.rint(numbers), -8, 7) * scale
     return kept
-
-
-@dataclass(frozen=True, eq=False)
-class CacheConstants:
-    """What all keys, or all values, of a layer's cache share.
-
-    scale   float32 [Hkv], the value of the number 1; None: scales are dynamic
-    center  float32 [Hkv, D], what is taken from keys before they are stored; None: nothing
-    """
-
-    scale: F32 | None = None
-    center: F32 | None = None
 
 
 CACHE_FORMATS: dict[str, CacheFormat] = {

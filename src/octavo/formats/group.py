@@ -72,7 +72,7 @@ def row_named(name: str) -> BlockFormat:
 
 
 def with_wide_scales(fmt: BlockFormat) -> BlockFormat | None:
-    """The same rows with scales of float32; None for rows whose scales are no floating numbers of their own field."""
+    """The same rows with scales of float32; None for rows whose scales are not floats in a field of their own."""
     if fmt.per_row or (fmt.fields and fmt.fields[0].dtype == np.dtype("<f4") and fmt.super == fmt.group):
         return fmt
     name, _, scale = fmt.name.rpartition("_")

@@ -154,12 +154,12 @@ def tq2_0(p: Planes) -> Fields:
 def tq1_0(p: Planes) -> Fields:
     q, taken = by_block(p.q, 256), 0
     fields: dict[str, list[AnyArray]] = {"qs": [], "qh": []}
-    for field, first, end, digits in TQ1_RUNS:
-        run = q[..., taken : taken + (end - first) * digits]
-        run = run.reshape(*q.shape[:-1], digits, end - first)
-        taken += (end - first) * digits
-        powers = (3 ** np.arange(4, 4 - digits, -1))[:, None]
-        number: AnyArray = np.sum(run * powers, axis=-2)  # the first digit is the highest of five
+    for field, first, end, trits in TQ1_RUNS:
+        run = q[..., taken : taken + (end - first) * trits]
+        run = run.reshape(*q.shape[:-1], trits, end - first)
+        taken += (end - first) * trits
+        powers = (3 ** np.arange(4, 4 - trits, -1))[:, None]
+        number: AnyArray = np.sum(run * powers, axis=-2)  # the first trit is the highest of five
         fields[field].append((number * 256 + 242) // 243)
     joined = {name: np.concatenate(parts, axis=-1).astype(np.uint8) for name, parts in fields.items()}
     return {"d": half_floats(p.d), **joined}

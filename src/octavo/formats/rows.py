@@ -77,7 +77,7 @@ def find_scheme(name: str) -> Scheme:
 def groups_of(k: int, **scales: Any) -> int:
     """Groups of K that scales or zero points [rows, groups] are of, None left out; 1 where each is of rows, or of all.
 
-    Arrays or tensors, by name. Raises UsageError for two numbers of groups, and for groups that are no multiples of 32
+    Arrays or tensors, by name. Raises UsageError for two numbers of groups, and for groups that are not multiples of 32
     values.
     """
     found = {name: list(x.shape) for name, x in scales.items() if x is not None and x.ndim == 2 and x.shape[1] > 1}

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import QuantFormatError
-from octavo.formats.grid import Grid
+from octavo.formats.codebook import Codebook
 
 U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
@@ -76,15 +76,15 @@ class Planes:
 
 @dataclass(frozen=True, eq=False)
 class Indexed:
-    """What a format with a grid stores, taken out of its packed bytes; leading axes are kept.
+    """What a format with a codebook stores, taken out of its packed bytes; leading axes are kept.
 
-    index  numbers of points, uint16 [..., K / width]
-    marks  bit i is the mark of value i of eight: uint8 [..., K / 8]
+    index  of codebook entries, uint16 [..., K / width]
+    signs  bit i is the sign of value i of eight, or all bits the shift that they share: uint8 [..., K / 8]
     sc, d  as in Planes
     """
 
     index: npt.NDArray[np.uint16]
-    marks: U8
+    signs: U8
     sc: AnyArray
     d: F32
 
@@ -120,12 +120,12 @@ class BlockFormat:
     has_min     there are minima
     has_zero    there are zero points: code(q) = q - m, on one level
     scale_bits  bits of `sc` and `m`, 0 where there is one level; `sc` is signed where there are no minima
-    base3       codes are 0, 1 or 2, digits to the base 3, and stored five in a byte
+    base3       codes are trits (0, 1 or 2), stored five in a byte in base 3
     offset      code(q) = q - offset
     table       or code(q) = step * table[q]: the signed bytes of a non-linear code
     step        a power of two
-    grid        codes are those of points of a grid, of which `indexed` gives the numbers; None elsewhere
-    indexed     packed fields to numbers of points and what goes with them; `unpack` is made from it
+    codebook    codes are those of codebook entries, whose indices `indexed` gives; None elsewhere
+    indexed     packed fields to indices of entries and what goes with them; `unpack` is made from it
     odd_scales  `sc` is an odd number, 2 s + 1, of which s is stored
     number      or code(q) = the number that the bits of q are
     folds       sc * code(q) is rounded to an integer, halves to even, before d: so a sum over K is one of integers
@@ -150,7 +150,7 @@ class BlockFormat:
     offset: int = 0
     table: tuple[int, ...] | None = None
     step: float = 1.0
-    grid: Grid | None = None
+    codebook: Codebook | None = None
     indexed: Callable[[Fields], Indexed] | None = None
     odd_scales: bool = False
     number: Number | None = None

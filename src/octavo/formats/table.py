@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from octavo.errors import QuantFormatError
 from octavo.formats import encoders, packers, scalars, unpackers
-from octavo.formats.grid_rows import GRID_FORMATS
+from octavo.formats.codebook_rows import CODEBOOK_FORMATS
 from octavo.formats.spec import (
     BlockFormat,
     Field,
@@ -135,15 +135,15 @@ FORMATS: tuple[BlockFormat, ...] = (
     BlockFormat("TQ1_0", gguf=34, block=256, bits=2, group=256, super=256, offset=1, base3=True,
                 fields=(u8("qs", 48), u8("qh", 4), f16("d")), unpack=unpackers.tq1_0,
                 pack=packers.tq1_0, encode=encoders.ternary,
-                note="Codes 0, 1 and 2 are digits to the base 3, five in a byte: byte = ceil(256 / 243 * number), and"
-                     " its digits come out, the highest first, as the high byte of 3 times what is left. Digit n of"
-                     " the first 32 bytes of `qs` are codes 32n to 32n+31; digit n of the next 16 codes 160+16n and on;"
-                     " `qh` has four digits a byte, code 240+4n and on."),
+                note="Codes 0, 1 and 2 are trits, five in a byte: byte = ceil(256 / 243 * number), and"
+                     " its trits come out, the highest first, as the high byte of 3 times what is left. Trit n of"
+                     " the first 32 bytes of `qs` are codes 32n to 32n+31; trit n of the next 16 codes 160+16n and on;"
+                     " `qh` has four trits a byte, code 240+4n and on."),
     BlockFormat("TQ2_0", gguf=35, block=256, bits=2, group=256, super=256, offset=1,
                 fields=(u8("qs", 64), f16("d")), unpack=unpackers.tq2_0,
                 pack=packers.tq2_0, encode=encoders.ternary,
                 note="Codes are packed as in Q2_K; those that are written are 0, 1 and 2."),
-    *GRID_FORMATS,
+    *CODEBOOK_FORMATS,
 )
 
 

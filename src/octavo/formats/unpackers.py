@@ -139,17 +139,17 @@ def tq2_0(f: Fields) -> Planes:
 
 
 TQ1_RUNS = (("qs", 0, 32, 5), ("qs", 32, 48, 5), ("qh", 0, 4, 4))
-"""Runs of bytes that hold digits to the base 3: field, first and last byte, and digits of a byte."""
+"""Runs of bytes that hold trits: field, first and last byte, and trits of a byte."""
 
 
 def tq1_0(f: Fields) -> Planes:
-    """A byte of a run is ceil(256 / 243 n), so the highest digit of n is the high byte of 3 times it; and so on."""
+    """A byte of a run is ceil(256 / 243 n), so the highest trit of n is the high byte of 3 times it; and so on."""
     q, at = np.empty((*f["d"].shape[:-1], 256), np.uint8), 0
-    for field, first, end, digits in TQ1_RUNS:
+    for field, first, end, trits in TQ1_RUNS:
         left = f[field][..., first:end].copy()
-        for _ in range(digits):
-            digit = q[..., at : at + end - first]
-            np.add(left >= 86, left >= 171, out=digit, dtype=np.uint8)  # 3 * 86 is above 256, 3 * 171 above 512
-            left *= np.uint8(3)  # the digits above are lost in the overflow
+        for _ in range(trits):
+            trit = q[..., at : at + end - first]
+            np.add(left >= 86, left >= 171, out=trit, dtype=np.uint8)  # 3 * 86 is above 256, 3 * 171 above 512
+            left *= np.uint8(3)  # the trits above are lost in the overflow
             at += end - first
     return Planes(flat(q), d=scale(f["d"]))

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import accumulate
 from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
 
-from octavo.errors import ModelError
 from octavo.formats import QTensor, by_name
-from octavo.formats.cache import CacheConstants
 from octavo.formats.spec import F32
-from octavo.graph import activation_ops, choice_ops, fused_ops, state_ops, stream_ops  # noqa: F401  (register their ops)
+from octavo.graph import choice_ops, fused_ops, state_ops  # noqa: F401  (register their ops)
 from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
 from octavo.graph.ops import apply
+from octavo.graph.pointwise import POINTWISE
 
 CacheType = Literal["f32", "f16", "q8_0", "int8", "fp8", "int4"]
 """Names of rows of `formats.cache`."""
@@ -50,12 +49,12 @@ class GraphBuilder:
 
     cache_type and page_size are of the KV cache that the graph reads and writes, n_ctx the longest sequence. With
     `window_pages` the layers with a window have pages of their own. Caches of a layer and kind ("k" or "v") that are in
-    `static` have static scales.
+    `static` have static scales, float32 [Hkv].
     """
 
     def __init__(
         self, cache_type: CacheType = "f16", page_size: int = PAGE_SIZE, n_ctx: int = 4096, *,
-        window_pages: bool = False, static: Mapping[tuple[int, str], CacheConstants] | None = None,
+        window_pages: bool = False, static: Mapping[tuple[int, str], F32] | None = None,
     ) -> None:
         self.cache_type: CacheType = cache_type
         self.page_size = page_size
@@ -74,12 +73,18 @@ class GraphBuilder:
         self._taken: dict[tuple[int, bytes], Node] = {}
 
     def _tables(self, pages: str, rows: str) -> tuple[Node, Node]:
-        """Where sequences lie in caches of so many `rows`: their pages, and the rows of new tokens."""
+        """Where sequences lie in caches of this many `rows`: their pages, and the rows of new tokens."""
         return self._input(pages, ("sequences", "pages")), self._input(rows, ("tokens",), "i64")
 
     @staticmethod
     def _input(name: str, shape: tuple[Dim, ...], dtype: DType = "i32") -> Node:
         return Node("input", (), shape, dtype, name=name)
+
+    def __getattr__(self, name: str) -> Callable[..., Node]:
+        """The pointwise op `name`, for its inputs and then its numbers."""
+        if name not in POINTWISE:
+            raise AttributeError(f"no op {name} (allowed: methods, and {', '.join(POINTWISE)})")
+        return POINTWISE[name]
 
     def get_rows(self, table: Node, rows: Node) -> Node:
         return apply("get_rows", table, rows, label=_label(table))
@@ -156,7 +161,6 @@ class GraphBuilder:
 
         window, cap, sinks, reach and alibi are those of op `attention`, 0 and None for none.
         """
-        self._require_plain_scores(layer, cap > 0 or sinks is not None or v is None)
         last = () if sinks is None else (sinks,)
         rare: dict[str, Any] = {n: x for n, x in (("reach", reach), ("value_dim", value_dim), ("alibi", alibi)) if x}
         shared = 0 if reach else layer  # what no later step reads needs no memory of its own
@@ -187,15 +191,6 @@ class GraphBuilder:
         reach = window - 1 if window else WHOLE
         return self.attention(q, k, v, layer, scale, window=window, reach=reach, alibi=alibi)
 
-    def _require_plain_scores(self, layer: int, unlike: bool) -> None:
-        """Refuse a center of a layer whose attention is not the same when all scores of a query change alike."""
-        static = self._static.get((layer, "k"))
-        if unlike and static is not None and static.center is not None:
-            raise ModelError(
-                "changes what attention gives", field=f"tensor blk.{layer}.cache_k.center",
-                allowed="a center where scores have no cap and no sinks, and keys are not values too",
-            )
-
     def _written(self, cache: int, layer: int, kind: str, x: Node, rows: Node) -> Node:
         """The cache of a layer's keys or values once x [T, Hkv, D] of a layer is in it."""
         return apply("set_rows", self._cache(cache, kind, x, rows.name), x, rows, label=f"blk.{layer}.cache_{kind}")
@@ -222,28 +217,29 @@ class GraphBuilder:
                      label=x.name)
 
     def gated_delta_rule(
-        self, q: Node, k: Node, v: Node, alpha: Node, beta: Node, rates: Node, bias: Node, layer: int, *, tiled: bool
+        self, q: Node, k: Node, v: Node, alpha: Node, beta: Node, ssm_a: Node, dt_bias: Node, layer: int, *,
+        tiled: bool,
     ) -> Node:
         """As the op, with a state of the layer's own."""
         (heads, size), keys = v.shape[1:], k.shape[2]
         state = self._state(layer, "delta", heads, keys, size)
-        return apply("gated_delta_rule", q, k, v, alpha, beta, rates, bias, state, self.positions, self.starts,
+        return apply("gated_delta_rule", q, k, v, alpha, beta, ssm_a, dt_bias, state, self.positions, self.starts,
                      self.slots, tiled=tiled, label=f"blk.{layer}.delta")
 
     def selective_scan(
-        self, x: Node, b: Node, c: Node, dt: Node, rates: Node, bias: Node, skip: Node, layer: int
+        self, x: Node, b: Node, c: Node, dt: Node, ssm_a: Node, dt_bias: Node, ssm_d: Node, layer: int
     ) -> Node:
         """As the op, with a state of the layer's own."""
         (heads, size), keys = x.shape[1:], b.shape[2]
         state = self._state(layer, "scan", heads, keys, size)
-        return apply("selective_scan", x, b, c, dt, rates, bias, skip, state, self.positions, self.starts, self.slots,
-                     label=f"blk.{layer}.scan")
+        return apply("selective_scan", x, b, c, dt, ssm_a, dt_bias, ssm_d, state, self.positions, self.starts,
+                     self.slots, label=f"blk.{layer}.scan")
 
-    def channel_scan(self, x: Node, b: Node, c: Node, dt: Node, rates: F32, skip: Node, layer: int) -> Node:
-        """As the op, with a state of the layer's own; rates are [N, C]."""
-        given = constant(rates.reshape(-1), f"blk.{layer}.rates")
-        state = self._state(layer, "scan", *rates.shape)
-        return apply("channel_scan", x, b, c, dt, given, skip, state, self.positions, self.starts, self.slots,
+    def channel_scan(self, x: Node, b: Node, c: Node, dt: Node, ssm_a: F32, ssm_d: Node, layer: int) -> Node:
+        """As the op, with a state of the layer's own; ssm_a is [N, C]."""
+        given = constant(ssm_a.reshape(-1), f"blk.{layer}.scan_a")
+        state = self._state(layer, "scan", *ssm_a.shape)
+        return apply("channel_scan", x, b, c, dt, given, ssm_d, state, self.positions, self.starts, self.slots,
                      label=f"blk.{layer}.scan")
 
     def wkv7(
@@ -275,47 +271,14 @@ class GraphBuilder:
         attrs = MappingProxyType({"layer": layer, "kind": kind})
         return Node("state", (), ("states", *shape), "f32", attrs, f"blk.{layer}.state_{kind}")
 
-    def swiglu(self, gate: Node, up: Node) -> Node:
-        return apply("swiglu", gate, up, label=gate.name)
-
-    def geglu(self, gate: Node, up: Node) -> Node:
-        return apply("geglu", gate, up, label=gate.name)
-
-    def gelu(self, x: Node) -> Node:
-        return apply("gelu", x, label=x.name)
-
-    def clamped_swiglu(self, gate: Node, up: Node, slope: float, limit: float) -> Node:
-        return apply("clamped_swiglu", gate, up, slope=slope, limit=limit, label=gate.name)
-
     def add_rows(self, x: Node, rows: Node, ids: Node) -> Node:
         return apply("add_rows", x, rows, ids, label=x.name)
-
-    def gelu_erf(self, x: Node) -> Node:
-        return apply("gelu_erf", x, label=x.name)
 
     def keep_largest(self, x: Node, spread: float) -> Node:
         return apply("keep_largest", x, spread=spread, label=x.name)
 
-    def clamp(self, x: Node, low: float, high: float) -> Node:
-        return apply("clamp", x, low=low, high=high, label=x.name)
-
     def relu(self, x: Node) -> Node:
         return self.clamp(x, 0.0, math.inf)
-
-    def relu_squared(self, x: Node) -> Node:
-        return apply("relu_squared", x, label=x.name)
-
-    def xielu(self, x: Node, positive: float, negative: float, beta: float, least: float) -> Node:
-        return apply("xielu", x, positive=positive, negative=negative, beta=beta, least=least, label=x.name)
-
-    def predict_streams(self, x: Node, coefs: Node) -> Node:
-        return apply("predict_streams", x, coefs, label=coefs.name)
-
-    def correct_streams(self, x: Node, first: Node, coefs: Node) -> Node:
-        return apply("correct_streams", x, first, coefs, label=coefs.name)
-
-    def add_to_others(self, x: Node, row: Node) -> Node:
-        return apply("add_to_others", x, row, label=row.name)
 
     def as_large_as(self, x: Node, like: Node, least: float) -> Node:
         return apply("as_large_as", x, like, least=least, label=x.name)
@@ -324,25 +287,22 @@ class GraphBuilder:
         return apply("add", a, b, label=_label(b) or _label(a))
 
     def mul(self, a: Node, b: Node) -> Node:
-        return apply("mul", a, b, label=a.name)
+        """a * b, which may have a number for each row of a [T, k, N]."""
+        return apply("mul", a, self.as_columns(b) if a.shape[:-1] == b.shape else b, label=a.name)
 
-    def soft_cap(self, x: Node, cap: float) -> Node:
-        return apply("soft_cap", x, cap=cap, label=x.name)
-
-    def sigmoid(self, x: Node) -> Node:
-        return apply("sigmoid", x, label=x.name)
+    def as_columns(self, x: Node) -> Node:
+        """[T, k] -> [T, k, 1]."""
+        return apply("reshape", x, shape=(*x.shape, 1), label=x.name)
 
     def scale_by_position(self, x: Node, length: int, factor: float, offset: int) -> Node:
-        return apply("scale_by_position", x, self.positions, length=length, factor=factor, offset=offset, label=x.name)
+        positions = apply("reshape", self.positions, shape=(*self.positions.shape, 1, 1), label="positions")
+        return apply("scale_by_position", x, positions, length=length, factor=factor, offset=offset, label=x.name)
 
     def soft_max(self, x: Node) -> Node:
         return apply("soft_max", x, label=x.name)
 
     def top_k(self, x: Node, k: int) -> Node:
         return apply("top_k", x, k=k, label=x.name)
-
-    def floor_divide(self, ids: Node, by: int) -> Node:
-        return apply("floor_divide", ids, by=by, label=ids.name)
 
     def gather(self, x: Node, ids: Node) -> Node:
         return apply("gather", x, ids, label=x.name)

@@ -16,7 +16,7 @@ import numpy as np
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
 from octavo.garbage import no_collection
-from octavo.graph.node import Dim, Graph, Node, Sizes, bind, joined_weights
+from octavo.graph.node import Dim, Graph, Node, Sizes, bind
 from octavo.graph.ops import IN_PLACE, VIEWS
 from octavo.graph.plan import Fed, Packed, Plan, StepHandle, Steps, Watch
 from octavo.graph.protocol import AsyncBackend, Backend, Call
@@ -62,7 +62,6 @@ class Executor:
         self._waits = {id(b) for b in backends if isinstance(b, AsyncBackend)}
         self._kept = CAPTURED_KEPT if self._waits else PLANS_KEPT
         self._graphs: dict[tuple[int, ...], Graph] = {}
-        self._joined = joined_weights(schedule.graph.nodes)
         self.n_launched = 0
         """Steps launched so far."""
         needed = self._load_leaves({} if shares is None else shares._by_name())
@@ -86,7 +85,7 @@ class Executor:
                 if tensor not in by_tensor:
                     tell(f"reading and packing weights: {size(done)} of {size(total)}", done, total)
                     done += _stored(leaf)
-                    by_tensor[tensor] = backend.load(leaf.tensor, joined=id(leaf.tensor) in self._joined)
+                    by_tensor[tensor] = backend.load(leaf.tensor)
                 self._leaves[key] = by_tensor[tensor]
             elif leaf.op == "cache":
                 shape = bind(leaf.shape, self.limits)
@@ -189,13 +188,13 @@ class Executor:
         return [backend.read(value) for backend, value in plan.outputs]
 
     def copy_page(self, target: int, source: int, rows: str = "rows") -> None:
-        """Copy a page of all caches that have so many `rows` over another one."""
+        """Copy a page of all caches that have this many `rows` over another one."""
         for (where, _), (count, cache) in self._caches.items():
             if count == rows:
                 self.backends[where].copy_page(cache, target, source)
 
     def host_caches(self, rows: str = "rows") -> list[AnyArray]:
-        """The caches that have so many `rows` and lie in the host's memory."""
+        """The caches that have this many `rows` and lie in the host's memory."""
         return [c for size, c in self._caches.values() if size == rows and isinstance(c, np.ndarray)]
 
     def copy_state(self, target: int, source: int) -> None:
@@ -208,8 +207,7 @@ class Executor:
         for leaf, where in self._leaf_uses():
             if leaf.op == "weight" and leaf.tensor.name == tensor.name:
                 assert (leaf.tensor.format, leaf.tensor.shape) == (tensor.format, tensor.shape)
-                loaded = self.backends[where].load(tensor, joined=id(leaf.tensor) in self._joined)
-                self._leaves[where, id(leaf)] = loaded
+                self._leaves[where, id(leaf)] = self.backends[where].load(tensor)
         self._plans.clear()
 
     def _begin_read(self, backend: Backend, value: Any) -> Callable[[], AnyArray]:

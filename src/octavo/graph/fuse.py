@@ -1,12 +1,12 @@
 """Fusion: graph to graph, putting fused ops in the place of patterns of plain ones.
 
-Each rule is a function from a graph to replacements for some of its nodes; `fuse` applies those whose fused op the
+Each rule is a function from a graph to replacements for some of its nodes; `lower` applies those whose fused op the
 backend asks for. The result computes the same numbers, which a test holds every rule to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from octavo.formats import QTensor
@@ -25,17 +25,6 @@ RULES: dict[str, Rule] = {}
 def _rule(rule: Rule) -> Rule:
     RULES[rule.__name__] = rule
     return rule
-
-
-def fuse(graph: Graph, fusions: Collection[str], quantizes: Collection[str] = ()) -> Graph:
-    """The graph with every rule of `fusions` applied, in the order of this file.
-
-    `quantizes` are ops whose results are quantized by the op itself, where nothing else reads them.
-    """
-    for name, rule in RULES.items():
-        if name in fusions:
-            graph = replace(graph, rule(graph))
-    return replace(graph, {old: new for old, new in quantize_results(graph).items() if new.op in quantizes})
 
 
 def replace(graph: Graph, replacements: Replacements) -> Graph:

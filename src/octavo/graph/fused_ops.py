@@ -1,7 +1,7 @@
 """Fused ops: compositions of the op set that a backend may run as one kernel.
 
 The reference backend defines each as that composition. A backend names the ones that it has kernels for in
-`Backend.fusions`; `graph.fuse` then puts them in the place of the plain ops.
+`Backend.fusions`; `graph.lower` then puts them in the place of the plain ops.
 """
 
 from __future__ import annotations

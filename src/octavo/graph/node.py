@@ -41,7 +41,7 @@ ACTIVATIONS = frozenset({"f16", "bf16", "q8_1", "int8_token", "fp8_token", "int8
 
 Device = Literal["auto", "cpu", "gpu", "reference"]
 Attention = Literal["exact", "int8", "fp8"]
-"""What attention of prompts multiplies: floats, or numbers of 8 bits, queries and keys int8 or e4m3."""
+"""What attention of prompts multiplies: floats, or 8-bit numbers, queries and keys int8 or e4m3."""
 Sizes = Mapping[str, int]
 
 
@@ -93,8 +93,7 @@ class Node:
 
 def is_static(cache: Node) -> bool:
     """Whether a cache has static scales."""
-    constants = cache.attrs.get("static")
-    return constants is not None and constants.scale is not None
+    return cache.attrs.get("static") is not None
 
 
 def row_bytes(cache: Node) -> float:
@@ -112,11 +111,6 @@ def kept_bytes(nodes: Iterable[Node], sizes: Sizes) -> int:
     """Bytes of the caches and states that `nodes` read, which last from step to step; each once."""
     leaves = {id(i): i for n in nodes for i in n.inputs if i.op in ("cache", "state")}.values()
     return sum(4 * math.prod(bind(i.shape, sizes)) if i.op == "state" else cache_bytes(i, sizes) for i in leaves)
-
-
-def joined_weights(nodes: Iterable[Node]) -> set[int]:
-    """The ids of the tensors that a product reads along with others, all of them in one."""
-    return {id(i.tensor) for n in nodes if n.op == "mul_mat_concat" for i in n.inputs[1:]}
 
 
 def bind(shape: Shape, sizes: Sizes) -> tuple[int, ...]:

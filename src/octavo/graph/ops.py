@@ -92,6 +92,23 @@ def layer_norm(x: Node, weight: Node, *bias: Node, eps: float) -> tuple[Shape, D
 
 
 @op
+def keep_largest(x: Node, *, spread: float) -> tuple[Shape, DType]:
+    """max(0, x - mean(x) - spread * std(x)) over the last axis, where std(x)^2 is the mean of (x - mean(x))^2.
+
+    Of values that are distributed normally as large a part stays as lies over `spread` standard deviations.
+    """
+    return x.shape, "f32"
+
+
+@op
+def as_large_as(x: Node, like: Node, *, least: float) -> tuple[Shape, DType]:
+    """x [T, S, D], like [T, D] -> [T, S, D]: x[t, s] * sqrt(mean(like[t]^2) / max(mean(x[t, s]^2), least))."""
+    fits = len(x.shape) == 3 and like.shape == (x.shape[0], x.shape[2])
+    require(fits, "as_large_as", "x [T, S, D], like [T, D]", x, like)
+    return x.shape, "f32"
+
+
+@op
 def mul_mat(weight: Node, x: Node) -> tuple[Shape, DType]:
     """weight [N, K], x [T, K] -> [T, N]: x @ weight.T."""
     require(
@@ -174,7 +191,7 @@ def attention(
     _, _, _, *sinks = where
     require(min(cap, reach) >= 0 and not (window < 0 < reach), "attention", "no cap below 0, no chunks that reach", q)
     alone = not (cap or sinks or value_dim or k is v)
-    require(not alibi or alone, "attention", "alibi has no cap, no sinks, and values that are no keys", q)
+    require(not alibi or alone, "attention", "alibi has no cap, no sinks, and values that are not keys", q)
     require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
     heads, dim = q.shape[1:]
     kv_heads = k.shape[1]
@@ -190,78 +207,10 @@ def attention(
 
 
 @op
-def swiglu(gate: Node, up: Node) -> tuple[Shape, DType]:
-    """silu(gate) * up, with silu(x) = x / (1 + exp(-x))."""
-    require(gate.shape == up.shape, "swiglu", "gate and up have one shape", gate, up)
-    return gate.shape, "f32"
-
-
-@op
-def clamped_swiglu(gate: Node, up: Node, *, slope: float, limit: float) -> tuple[Shape, DType]:
-    """g / (1 + exp(-slope * g)) * (u + 1), where g is gate up to `limit`, and u is up from -`limit` to `limit`."""
-    require(gate.shape == up.shape and limit > 0, "clamped_swiglu", "gate and up have one shape", gate, up)
-    return gate.shape, "f32"
-
-
-@op
 def add_rows(x: Node, rows: Node, ids: Node) -> tuple[Shape, DType]:
     """x [T, k, N], rows [E * N], ids int [T, k] -> [T, k, N]: x plus the ids[t, j]-th of the rows of N, end to end."""
     fits = len(x.shape) == 3 and x.shape[:2] == ids.shape and len(rows.shape) == 1
     require(fits and _product(rows.shape) % _product(x.shape[2:]) == 0, "add_rows", "rows are as long as x's", x, rows)
-    return x.shape, "f32"
-
-
-@op
-def geglu(gate: Node, up: Node) -> tuple[Shape, DType]:
-    """gelu(gate) * up, with gelu(x) = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) (arXiv 1606.08415)."""
-    require(gate.shape == up.shape, "geglu", "gate and up have one shape", gate, up)
-    return gate.shape, "f32"
-
-
-@op
-def gelu(x: Node) -> tuple[Shape, DType]:
-    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))) (arXiv 1606.08415)."""
-    return x.shape, "f32"
-
-
-@op
-def gelu_erf(x: Node) -> tuple[Shape, DType]:
-    """x / 2 * (1 + erf(x / sqrt(2))), the GELU that `gelu` is close to (arXiv 1606.08415)."""
-    return x.shape, "f32"
-
-
-@op
-def add(a: Node, b: Node) -> tuple[Shape, DType]:
-    """a + b; b has a's shape, or is a vector as long as a's last axis."""
-    require(b.shape in (a.shape, a.shape[-1:]), "add", "b has a's shape or is a row of it", a, b)
-    return a.shape, "f32"
-
-
-@op
-def mul(a: Node, b: Node) -> tuple[Shape, DType]:
-    """a * b; b has a's shape, is a vector as long as a's last axis, or has a number for each row of a [T, k, N]."""
-    shapes = (a.shape, a.shape[-1:], a.shape[:2])
-    require(b.shape in shapes, "mul", "b has a's shape, is a row of it or has a number a row", a, b)
-    return a.shape, "f32"
-
-
-@op
-def soft_cap(x: Node, *, cap: float) -> tuple[Shape, DType]:
-    """cap * tanh(x / cap)."""
-    return x.shape, "f32"
-
-
-@op
-def sigmoid(x: Node) -> tuple[Shape, DType]:
-    """1 / (1 + exp(-x))."""
-    return x.shape, "f32"
-
-
-@op
-def scale_by_position(x: Node, positions: Node, *, length: int, factor: float, offset: int) -> tuple[Shape, DType]:
-    """x [T, H, D], positions int [T] -> x * (1 + factor * log(1 + floor((positions + offset) / length)))."""
-    fits = len(x.shape) == 3 and length > 0 and offset >= 0
-    require(fits, "scale_by_position", f"x is [T, H, D], length {length} over 0, offset {offset} at least 0", x)
     return x.shape, "f32"
 
 
@@ -297,13 +246,6 @@ def numbers(positions: Node, *, count: int) -> tuple[Shape, DType]:
     """positions int [T] -> int [T, count]: 0 to count - 1 for each token."""
     require(len(positions.shape) == 1 and count > 0, "numbers", f"{count} for each token", positions)
     return (positions.shape[0], count), "i32"
-
-
-@op
-def floor_divide(ids: Node, *, by: int) -> tuple[Shape, DType]:
-    """ids int [T, k], none below 0 -> int [T, k]: ids // by."""
-    require(len(ids.shape) == 2 and by > 0, "floor_divide", f"ids [T, k] by {by}, over 0", ids)
-    return ids.shape, "i32"
 
 
 @op
@@ -352,9 +294,13 @@ def normalize(x: Node) -> tuple[Shape, DType]:
 
 @op
 def weighted_sum(x: Node, weights: Node) -> tuple[Shape, DType]:
-    """x [T, k, N], weights [T, k] -> [T, N]: the sum of a token's k vectors, each times its weight."""
-    require(len(x.shape) == 3 and x.shape[:2] == weights.shape, "weighted_sum", "one weight a vector", x, weights)
-    return (x.shape[0], x.shape[2]), "f32"
+    """x [T, k, N], weights [T, k] -> [T, N]: the sum of a token's k vectors, each times its weight.
+
+    With weights [T, M, k] M such sums, [T, M, N].
+    """
+    fits = len(x.shape) == 3 and len(weights.shape) in (2, 3) and x.shape[:2] == (weights.shape[0], weights.shape[-1])
+    require(fits, "weighted_sum", "one weight a vector", x, weights)
+    return (*weights.shape[:-1], x.shape[2]), "f32"
 
 
 @op

@@ -89,7 +89,7 @@ def read_folder(folder: str | os.PathLike[str]) -> Folder:
 
 
 def _special(checkpoint: Checkpoint, tokenizer: TokenizerJson | None, words: dict[str, Any]) -> dict[str, Any]:
-    """The keys of tokens that have a role, and of those that end a reply."""
+    """The keys of tokens that have a role, and of tokens that end a reply."""
     roles = special_tokens(checkpoint, tokenizer, words["tokenizer.ggml.tokens"])
     if words["tokenizer.ggml.model"] == world_vocab.MODEL:
         return roles | world_vocab.ENDS

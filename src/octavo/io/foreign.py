@@ -1,4 +1,4 @@
-"""Files that are no models but often stand where one should: by their first bytes, what they are and what to do."""
+"""Files that are not models but often stand where one should: by their first bytes, what they are and what to do."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def require_there(path: str | os.PathLike[str]) -> None:
 
 
 def advice(name: str) -> str:
-    """What to do about a model's name that is no path; "" if nothing comes to mind."""
+    """What to do about a model's name that is not a path; "" if nothing comes to mind."""
     close = "" if "://" in name else _close(name)
     if close:
         return f"did you mean {close}?"
@@ -46,7 +46,7 @@ def advice(name: str) -> str:
 
 
 def search_for(name: str) -> str:
-    """Where the hub lists models of a name such as Ollama has; "" for what is no such name."""
+    """Where the hub lists models of a name such as Ollama has; "" for what is not such a name."""
     found = _OLLAMA.fullmatch(name)
     if found is None or name.endswith(".gguf"):
         return ""

@@ -21,7 +21,7 @@ def resolve(model: str | os.PathLike[str]) -> str:
     """The path of a model: a path as it is, "demo" for the one in the package, ORG/REPO[:QUANT][@REVISION] for one of
     the hub, which is downloaded where it is not in the hub's cache. A path wins over a name.
 
-    Raises UsageError for what is neither a path nor a name, and HubError for a name that can't be had. A path where
+    Raises UsageError for what is neither a path nor a name, and HubError for a name that can't be fetched. A path where
     nothing is comes back as it is.
     """
     return locate(model)
@@ -43,7 +43,7 @@ def locate(
 
 def locate_adapter(adapter: str | os.PathLike[str], *, offline: bool = False, show: Show = nobody) -> str:
     """The path of an adapter: a path as it is, or that of ORG/REPO[:FILE][@REVISION] of the hub, of which it is the
-    folder of an adapter, or else a GGUF file. Raises HubError for a name that can't be had."""
+    folder of an adapter, or else a GGUF file. Raises HubError for a name that can't be fetched."""
     path = resolve_path(adapter)
     name = hub_name(path)
     if name is None:

@@ -31,10 +31,11 @@ FAST = {"nsz", "arcp", "contract", "reassoc"}
 _ONE = RLock()
 
 
-def kernels(record: Record) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def kernels(record: Record | Callable[..., Record]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a factory return kernels, void(arguments, task); equal constants give the same one.
 
-    The arguments are a `record`, whose fields the kernel's function reads by their names.
+    The arguments are a `record`, whose fields the kernel's function reads by their names; or one for each choice of
+    constants, which a function makes.
     """
     return partial(_factory_of_kernels, record)
 
@@ -97,12 +98,16 @@ class Kernel:
         return compiled
 
 
-def _factory_of_kernels(record: Record, factory: Callable[..., Callable[[Any, int], None]]) -> Callable[..., Kernel]:
+def _factory_of_kernels(
+    record: Record | Callable[..., Record], factory: Callable[..., Callable[[Any, int], None]]
+) -> Callable[..., Kernel]:
     made: dict[tuple[Any, ...], Kernel] = {}
 
     def make(*constants: Any) -> Kernel:
-        found = made.get(constants)
-        return made.setdefault(constants, Kernel(record, factory, constants)) if found is None else found
+        if (found := made.get(constants)) is None:
+            fields = record if isinstance(record, Record) else record(*constants)
+            found = made.setdefault(constants, Kernel(fields, factory, constants))
+        return found
 
     make.__doc__, make.__name__ = factory.__doc__, factory.__name__
     return make

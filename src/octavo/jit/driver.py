@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """The one parallel region: threads that run a program's calls in step."""
 
 from __future__ import annotations

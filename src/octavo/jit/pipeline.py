@@ -1,3 +1,4 @@
+# mypy: allow-untyped-calls
 """How Numba compiles kernels and the functions that only they call: its pipeline, without what these have no use for.
 
 Numba's passes for closures, array expressions, `with` blocks and lists of several types find nothing in a kernel, and a

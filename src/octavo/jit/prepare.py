@@ -26,7 +26,7 @@ def prepare() -> None:
     """Make Numba ready: its LLVM and its threads. Raises BackendError where Numba is missing.
 
     LLVM must not write an integer that is used as an address as an offset from a null pointer. It does so late, where
-    that is no harm; but Numba optimizes functions once more when it links them into their callers, and by then an
+    that does no harm; but Numba optimizes functions once more when it links them into their callers, and by then an
     access through null is undefined: sums were left out (LLVM 22).
     """
     try:

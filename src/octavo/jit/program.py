@@ -30,7 +30,7 @@ PLAIN = int, float, np.ndarray, np.generic
 
 LINE = 64  # bytes of a cache line
 COUNTERS = 2 * LINE  # a call counts tasks taken and tasks done, each on a line of its own
-SHARES = 32  # a thread takes its tasks of a call in about this many shares
+GRAINS = 32  # a thread takes its tasks of a call in about this many shares
 
 
 class _Forked:
@@ -53,7 +53,7 @@ class KernelCall:
 
     `keep` is what else must live so long; `overlaps` says that the next call does not need what this one makes, and may
     start before it is done. An argument that is a kernel, or a call, is its address, set before the first run. Raises
-    TypeError for an argument that the kernel's record has not, or that is not given.
+    TypeError for an argument that the kernel's record lacks, or that is not given.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Program:
         first = 0
         for i, c in enumerate(self.calls):
             waits = not c.overlaps or i == len(self.calls) - 1
-            grain = max(1, c.tasks // (self._threads * SHARES))
+            grain = max(1, c.tasks // (self._threads * GRAINS))
             yield c.address, c.args.ctypes.data, c.tasks, grain, first if waits else -1
             if waits:
                 first = i + 1
@@ -142,7 +142,7 @@ class Program:
 
 
 def run_call(call: KernelCall, threads: int) -> None:
-    """Run one call on so many threads; on one in this thread, beside what others run."""
+    """Run one call on this many threads; on one in this thread, beside what others run."""
     if threads == 1:
         call.run()
     else:

@@ -128,7 +128,7 @@ def _save(path: Path, pickled: bytes) -> None:
 
 
 def _lock_of(path: Path) -> tuple[int, Path] | None:
-    """The lock for compiling the function in a file, its descriptor and name; None where it can't be had."""
+    """The lock for compiling the function in a file, its descriptor and name; None where it is not available."""
     if sys.platform == "win32":
         return None
     name = path.with_suffix(".lock")

@@ -24,18 +24,18 @@ from octavo.jit.prepare import end_progress, expect, made_elsewhere
 if TYPE_CHECKING:
     from octavo.jit.compile import Kernel
 
-LEAST = 2
+MIN_KERNELS = 2
 """Kernels for each process: to start one takes as long as to compile one."""
-MOST_PROCESSES = 16
+MAX_PROCESSES = 16
 
 
 def compile_together(kernels: Iterable[Kernel], threads: int) -> None:
-    """Compile those of the kernels that are on no disk yet, in at most so many processes."""
+    """Compile those of the kernels that are not on disk yet, in at most this many processes."""
     missing = [kernel for kernel in dict.fromkeys(kernels) if not kernel.is_there]
     if not missing:
         return
     expect(len(missing))
-    others = min(threads, len(missing) // LEAST, MOST_PROCESSES) - 1
+    others = min(threads, len(missing) // MIN_KERNELS, MAX_PROCESSES) - 1
     if others > 0 and kept() and sys.platform != "win32":
         with suppress(OSError, pickle.PicklingError):
             _share(missing, others)
@@ -45,7 +45,7 @@ def compile_together(kernels: Iterable[Kernel], threads: int) -> None:
 
 
 def _share(missing: Sequence[Kernel], others: int) -> None:
-    """Compile kernels here and in so many other processes."""
+    """Compile kernels here and in this many other processes."""
     given = pickle.dumps([(k.factory.__module__, k.factory.__name__, k.constants) for k in missing])
     (numbers, put), (answers, answer) = os.pipe(), os.pipe()
     processes: list[subprocess.Popen[bytes]] = []

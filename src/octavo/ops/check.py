@@ -105,7 +105,7 @@ def per_row(name: str, x: AnyArray, rows: int, dtype: str = "float32") -> AnyArr
 def zero_points(name: str, x: AnyArray, rows: int, groups: int = 1) -> AnyArray:
     """Zero points of int8 codes, [rows], as `per_row` takes them, or of groups, as `per_group` does.
 
-    Raises UsageError for one that is no code.
+    Raises UsageError for one that is not a code.
     """
     found = per_row(name, x, rows, "int32") if groups == 1 else per_group(name, x, rows, groups, "int32")
     odd = found[(found < -128) | (found > 127)]

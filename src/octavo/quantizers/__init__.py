@@ -1,7 +1,6 @@
 """Making quantized weights: encoders for every block format, with and without importance weights.
 
     packed = octavo.quantizers.encode(values, "Q4_K", importance=imatrix)      # [rows, K] -> uint8 [rows, bytes]
-    codes = octavo.quantizers.compensate(values, hessian, "Q4_K").packed           # errors that make up for each other
     report = octavo.quantizers.quantize_file("f16.gguf", "q4.gguf", "Q4_K_M")  # a whole model
     report = octavo.quantizers.quantize_checkpoint("f16.gguf", "int8", "int8-w8a8")  # to a checkpoint folder
 
@@ -16,26 +15,23 @@ from octavo.lazy import names_from
 
 if TYPE_CHECKING:
     from octavo.quantizers.arrays import SymmetricInt8, ZeroPointUint8, quantize_symmetric, quantize_zero_point
-    from octavo.quantizers.checkpoint import quantize_checkpoint
-    from octavo.quantizers.compensation import Compensated, compensate
     from octavo.quantizers.encoding.encoder import ENCODABLE, encode
     from octavo.quantizers.fit import Target, quantize_to_size
     from octavo.quantizers.job.quantize import quantize_file
     from octavo.quantizers.job.report import Report
     from octavo.quantizers.mix.mixing import Choices
     from octavo.quantizers.mix.presets import PRESETS, Preset
+    from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
 
 __all__ = [
     "ENCODABLE",
     "PRESETS",
     "Choices",
-    "Compensated",
     "Preset",
     "Report",
     "SymmetricInt8",
     "Target",
     "ZeroPointUint8",
-    "compensate",
     "encode",
     "quantize_checkpoint",
     "quantize_file",
@@ -46,8 +42,7 @@ __all__ = [
 
 __getattr__ = names_from(__name__, {
     "octavo.quantizers.arrays": ["SymmetricInt8", "ZeroPointUint8", "quantize_symmetric", "quantize_zero_point"],
-    "octavo.quantizers.checkpoint": ["quantize_checkpoint"],
-    "octavo.quantizers.compensation": ["Compensated", "compensate"],
+    "octavo.quantizers.schemes.checkpoint": ["quantize_checkpoint"],
     "octavo.quantizers.encoding.encoder": ["ENCODABLE", "encode"],
     "octavo.quantizers.fit": ["Target", "quantize_to_size"],
     "octavo.quantizers.job.quantize": ["quantize_file"],

@@ -19,7 +19,7 @@ MERGES = "tokenizer.ggml.merges"
 NFC = "tokenizer.ggml.normalizer.nfc"
 """Whether text is composed (Unicode's NFC) before it is cut. Octavo writes this key; llama.cpp has none for it."""
 
-_UNKNOWN = "\0unknown"  # stands for a byte that the vocabulary lacks; as it is no single character, no text gives it
+_UNKNOWN = "\0unknown"  # stands for a byte that the vocabulary lacks; as it is not a single character, no text gives it
 _BYTE_NAMES = [f"<0x{byte:02X}>" for byte in range(256)]
 _LINES, _WORDS = re.compile(r"[^\n]+|\n+"), re.compile(r"\S+")
 
@@ -27,7 +27,7 @@ _LINES, _WORDS = re.compile(r"[^\n]+|\n+"), re.compile(r"\S+")
 def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Encoder:
     """What encodes text on the `tokenizers` package.
 
-    Bytes that are no token of the vocabulary are left out, as llama.cpp leaves them out. Raises TokenizerError for
+    Bytes that are not tokens of the vocabulary are left out, as llama.cpp leaves them out. Raises TokenizerError for
     merges that are missing or not two texts.
     """
     from tokenizers import normalizers, pre_tokenizers
@@ -51,7 +51,7 @@ def byte_level_encoder(fields: Fields, vocab: Vocab, pre: PreTokenizer) -> Encod
 
 
 class _Merged:
-    """Merges on the `tokenizers` package, also those of texts that are no tokens.
+    """Merges on the `tokenizers` package, also those of texts without a token.
 
     Such a text takes part in merges like any other, as in llama.cpp; where one is left over in the end, `spelled` gives
     its tokens. In the package's vocabulary these texts have the ids from that of _UNKNOWN on: `between` has them.
@@ -88,7 +88,7 @@ class _Merged:
         return [token for i in ids for token in ([i] if i < self.size else self._left_over(i))]
 
     def _left_over(self, i: int) -> list[int]:
-        """The tokens of a text that is no token; where whole words are taken as they are, its merges come first."""
+        """The tokens of a text that is not a token; where whole words are taken as they are, its merges come first."""
         if i not in self.between:
             return []
         found = run_engine(self._by_merges, self.between[i])
@@ -105,7 +105,7 @@ def word_splitter(pre: PreTokenizer) -> Any:
 def character_encoder(fields: Fields, vocab: Vocab, *, newlines: bool = True) -> Encoder:
     """As `byte_level_encoder`, for Gemma 4: merges on characters, with spaces as tokens write them, line by line.
 
-    `newlines`: a run of newlines that is a token is that token. Characters that are no token become the tokens of
+    `newlines`: a run of newlines that is a token is that token. Characters that are not tokens become the tokens of
     their bytes.
     """
     merged = _merged_characters(fields, vocab)

@@ -23,7 +23,7 @@ class Encoder:
     composes: bool = False
 
     def beside(self, longest: int | None) -> Encoder:
-        """The same beside special tokens, of which each stands for so many bytes at most; None where that is open."""
+        """The same beside special tokens, of which each stands for this many bytes at most; None where that is open."""
         known = self.longest is not None and longest is not None
         return replace(self, longest=max(self.longest or 0, longest or 0) if known else None)
 

@@ -2,7 +2,7 @@
 
 What it refuses it raises as Exception, having no narrower class. Where its Rust code gives up (a pattern of a file
 that backtracks too far, fields that contradict each other) it panics: that prints a message, and raises an exception
-which is no Exception and which it does not export.
+which is not an Exception and which it does not export.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Templates look at messages, trim and split and compare them, so what marks a tex
 behaves as before. Each control token has a character such as "<" or "[" in its name. In texts from outside these few
 characters are replaced by others, of Unicode's private use, before a template is run, and put back in what it
 writes; a control token is then only where all of its such characters are the template's own. Tags as templates look for
-them ("</think>") are left as they are, where they are no control tokens themselves.
+them ("</think>") are left as they are, where they are not control tokens themselves.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Source: tokenization_plamo.py of the published models. The search goes from the end of a text to its beginning. Scores
 count in ten-thousandths; where two ways are worth the same, the one with the longer first token is taken. A character
-that is no token becomes those of its UTF-8 bytes, at the price of `UNKNOWN`.
+that is not a token becomes those of its UTF-8 bytes, at the price of `UNKNOWN`.
 """
 
 from __future__ import annotations

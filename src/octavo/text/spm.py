@@ -95,7 +95,7 @@ class SpmEncoder:
         known = [i for i in ids if i is not None]
         if len(known) < len(ids):
             raise TokenizerError(
-                f"{text!r} is no token, nor are its bytes", field=TOKENS, allowed="the vocabulary's text"
+                f"{text!r} is not a token, and neither are its bytes", field=TOKENS, allowed="the vocabulary's text"
             )
         return known
 

@@ -74,7 +74,7 @@ class Tokenizer:
     def from_gguf(cls, file: str | os.PathLike[str] | GGUFFile) -> Tokenizer:
         """The tokenizer in a GGUF file, which may hold a vocabulary only, in "demo", or in a file that is open.
 
-        Raises GGUFError for a file that is no GGUF, TokenizerError for a vocabulary that can't be used.
+        Raises GGUFError for a file that is not a GGUF, TokenizerError for a vocabulary that can't be used.
         """
         from octavo.io.gguf import GGUFFile
         from octavo.io.named import resolve

@@ -58,7 +58,7 @@ def world_encoder(fields: Fields, vocab: Vocab) -> Encoder:
                 if (token := ids.get(part)) is not None:
                     break
             else:
-                raise TokenizerError(f"byte {part!r} is no token", file=fields.file, field=TOKENS)
+                raise TokenizerError(f"byte {part!r} is not a token", file=fields.file, field=TOKENS)
             out.append(token)
             at += len(part)
         return out

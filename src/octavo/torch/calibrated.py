@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from octavo.calibrate.hessian import CrossHessian, Hessian
+from octavo.calibrate.hessian.damping import Matrix
+from octavo.calibrate.hessian.factor import factorize
+from octavo.calibrate.methods.gptq import DAMP
+from octavo.calibrate.methods.gptq.schemes import gptq_coded
+from octavo.calibrate.runner import ProductInput
+from octavo.calibrate.schemes.weights import GPTQ_WAYS, WeightQuantizer
 from octavo.errors import NonFiniteError
-from octavo.evals.layerwise import ProductInput
-from octavo.evals.scheme_weights import COMPENSATE, Maker
 from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded
 from octavo.huggingface.schemes import CheckpointScheme
-from octavo.quantizers.calibration import CrossHessian, Hessian
-from octavo.quantizers.calibration.factor import factorize
-from octavo.quantizers.calibration.shared import Matrix
-from octavo.quantizers.compensation import DAMP
-from octavo.quantizers.compensation.coded import compensated
 from octavo.torch.run import inputs_of, rows_of, sharing, vectors_of
 
 _log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Calibrator:
     """Makes weights of layers that are quantized one after the other.
 
     module   the model, in which layers before are quantized already
-    ways     of `octavo.evals.schemes.KINDS`; of several that is taken which errs least over held-out vectors
+    ways     of `octavo.calibrate.schemes.method.KINDS`; of several that is taken which errs least over held-out vectors
     batches  each a tensor, or a tuple or dict of arguments of the module
     chosen   the layers by name, in the order in which they are called
     calls    how often a batch goes through each
@@ -73,8 +73,8 @@ class Calibrator:
         """The weights of layers that are given the same."""
         values = {name: _values(layer) for name, layer in layers.items()}
         name, layer = next(iter(layers.items()))
-        if len(self._ways) == 1 and self._ways[0] in COMPENSATE:
-            return self._compensated(layer, name, calls, values)
+        if len(self._ways) == 1 and self._ways[0] in GPTQ_WAYS:
+            return self._by_gptq(layer, name, calls, values)
         most = CLIPPED if self._ways == ("clip",) else None
         given = vectors_of(self._module, layer, calls, self._batches, most)
         if not np.isfinite(given).all():
@@ -84,7 +84,7 @@ class Calibrator:
             original = vectors_of(self._original, self._twin(name), calls, self._batches, most), None
         labels = {each: f"{each}.weight" if each else "weight" for each in layers}
         product = ProductInput((*labels.values(),), layer.in_features, 0, given, None, original)
-        maker, found = Maker(self._scheme, product, None, self._ways, None), dict[str, Coded]()
+        maker, found = WeightQuantizer(self._scheme, product, None, self._ways, None), dict[str, Coded]()
         for each, label in labels.items():
             made = maker.made(label, values.pop(each))
             errors = _relative(made.after, made.before, made.power)
@@ -92,7 +92,7 @@ class Calibrator:
             found[each] = made.coded
         return found
 
-    def _compensated(self, layer: nn.Linear, name: str, calls: int, values: dict[str, F32]) -> dict[str, Coded]:
+    def _by_gptq(self, layer: nn.Linear, name: str, calls: int, values: dict[str, F32]) -> dict[str, Coded]:
         """The weights by sums over what their layers are given."""
         if self._original is None:
             hessian, cross = self._hessian(layer, name, calls), None
@@ -101,7 +101,7 @@ class Calibrator:
             hessian, cross = sums.hessian.matrix(), sums.cross()
         factor = factorize(hessian, "act", DAMP)
         return {
-            each: compensated(self._scheme, weight, hessian, cross=cross, factor=factor)
+            each: gptq_coded(self._scheme, weight, hessian, cross=cross, factor=factor)
             for each, weight in values.items()
         }
 

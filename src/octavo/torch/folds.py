@@ -148,7 +148,7 @@ def _as_tensor_like(values: F64, weight: Tensor) -> Tensor:
 
 
 def open_folds(module: nn.Module, folds: Sequence[Fold]) -> list[OpenFold]:
-    """The folds of a module. Raises UsageError for what is no fold of it, and for folds in each other's way."""
+    """The folds of a module. Raises UsageError for what is not a fold of it, and for folds in each other's way."""
     for i, fold in enumerate(folds):
         if not isinstance(fold, Fold):
             raise UsageError(f"folds[{i}] is a {type(fold).__name__} (allowed: octavo.torch.Fold)")

@@ -69,7 +69,7 @@ LAYERS = {
     "ApertusDecoderLayer": _APERTUS,
     **dict.fromkeys(("MixtralDecoderLayer", "Qwen3MoeDecoderLayer"), _ATTENTION),
 }
-"""By the names of their classes. Layers of experts have folds around attention only: their experts are no nn.Linear."""
+"""By the names of their classes. Layers of experts have folds around attention only: their experts aren't nn.Linear."""
 
 
 def folds_of(model: nn.Module) -> list[Fold]:

@@ -8,9 +8,9 @@ from typing import Any
 
 from torch import nn
 
+from octavo.calibrate.schemes.method import KINDS, ways_of
+from octavo.calibrate.schemes.weights import GPTQ_WAYS
 from octavo.errors import UsageError
-from octavo.evals.scheme_weights import COMPENSATE
-from octavo.evals.schemes import KINDS, ways_of
 from octavo.huggingface.schemes import CheckpointScheme, checkpoint_scheme
 from octavo.torch.calibrated import Calibrator
 from octavo.torch.folds import Fold, open_folds, require_exact
@@ -123,7 +123,7 @@ def _require(scheme: CheckpointScheme, layers: dict[str, nn.Linear]) -> None:
     misfits = _misfits(layers, scheme.multiple)
     if misfits:
         raise UsageError(
-            f"{scheme.name} of layers whose inputs are no multiple of {scheme.multiple}: {misfits} (allowed: other"
+            f"{scheme.name} of layers whose inputs are not multiples of {scheme.multiple}: {misfits} (allowed: other"
             " layers; skip these)"
         )
     for name, layer in layers.items():
@@ -131,7 +131,7 @@ def _require(scheme: CheckpointScheme, layers: dict[str, nn.Linear]) -> None:
 
 
 def _misfits(layers: dict[str, nn.Linear], multiple: int) -> str:
-    """The layers whose inputs are no multiple, with how many they are."""
+    """The layers whose inputs are not multiples, with how many they are."""
     found = (f"{name or 'the layer'} ({w.in_features})" for name, w in layers.items() if w.in_features % multiple)
     return ", ".join(found)
 
@@ -171,7 +171,7 @@ def _batches(method: str, calibration: Any) -> list[Any]:
 
 def _require_whole(method: str, ways: Sequence[str], layers: dict[str, nn.Linear]) -> None:
     """Raise UsageError for layers whose errors would have to be made up for, and can't be."""
-    misfits = _misfits(layers, VALUES) if set(ways) <= set(COMPENSATE) else ""
+    misfits = _misfits(layers, VALUES) if set(ways) <= set(GPTQ_WAYS) else ""
     if misfits:
-        problem = f"method {method} of layers whose inputs are no multiple of {VALUES}: {misfits}"
+        problem = f"method {method} of layers whose inputs are not multiples of {VALUES}: {misfits}"
         raise UsageError(f"{problem} (allowed: other layers; skip these, or method rtn)")

@@ -14,7 +14,7 @@ from octavo.errors import UsageError
 from octavo.formats.spec import F32
 
 
-class _Enough(Exception):  # noqa: N818 - it is no error: all that is wanted of a batch was seen
+class _Enough(Exception):  # noqa: N818 - not an error: all that is wanted of a batch was seen
     """Ends a run of the module."""
 
 
@@ -56,8 +56,8 @@ def layers_in_order(module: nn.Module, layers: Iterable[nn.Linear], batch: Any) 
 
 
 def sharing(module: nn.Module, layers: Iterable[nn.Linear], batch: Any) -> dict[nn.Linear, nn.Linear]:
-    """For each layer that a batch goes through, itself or the first of those that are called right before it and given
-    the same tensor, in all of their calls: q of q, k and v."""
+    """For each layer that a batch goes through, itself or the first layer that is called right before it with the
+    same tensor, in all of their calls: q of q, k and v."""
     first: dict[nn.Linear, nn.Linear] = {}
     calls: dict[nn.Linear, int] = {}
     last: list[tuple[nn.Linear, Tensor, int]] = []
@@ -109,7 +109,7 @@ def some_rows(x: F32, most: int) -> F32:
 def vectors_of(
     module: nn.Module, layer: nn.Linear, calls: int, batches: Sequence[Any], most: int | None = None
 ) -> F32:
-    """What a layer is given over batches, float32 [T, K]; with `most` about so many vectors, evenly spread."""
+    """What a layer is given over batches, float32 [T, K]; with `most` about this many vectors, evenly spread."""
     quota = None if most is None else -(-most // len(batches))
     parts = []
     for batch in batches:

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from octavo.evals.smoothing import TOKENS
+from octavo.calibrate.methods import FoldProducts
+from octavo.calibrate.methods.scheme_search import roundings, search_of
+from octavo.calibrate.schemes.fold_scales import TOKENS
 from octavo.formats.spec import F32
 from octavo.huggingface.schemes import CheckpointScheme
-from octavo.quantizers.calibration import ChannelStatistics
-from octavo.quantizers.smoothing import Pair
-from octavo.quantizers.smoothing.schemes import roundings, search_of
+from octavo.quantizers.statistics import ChannelStatistics
 from octavo.torch.folds import OpenFold
 from octavo.torch.run import hooked, layers_in_order, outputs_of, rows_of, some_rows
 
@@ -73,9 +73,9 @@ class _Read:
         self._met.add(rows, 0)
         self.some.append(some_rows(rows, most).copy())
 
-    def pair(self, scheme: CheckpointScheme) -> Pair:
+    def pair(self, scheme: CheckpointScheme) -> FoldProducts:
         weights = tuple(each.weight.detach().float().cpu().numpy() for each in self.rounded.values())
-        return Pair(
+        return FoldProducts(
             weights, np.concatenate(self.some), *roundings(scheme), self.fold.columns, self._met.absmax[0],
             self._met.mean_abs[0], scheme.strategy != "tensor_group",
         )

@@ -52,7 +52,7 @@ def dequantize(weight: Tensor, format: str) -> Tensor:
 def product(x: Tensor, weight: Tensor, format: str) -> Tensor:
     """y float32 [M, N] of x [M, K] and stored rows uint8 [N, bytes of a row], on their device.
 
-    Raises UsageError for rows that are no format's and x that does not fit, and, on the CPU, NonFiniteError.
+    Raises UsageError for rows that are of no format and x that does not fit, and, on the CPU, NonFiniteError.
     """
     k, gpu = _shape(weight, format)[1], on_gpu(x, weight)
     if x.shape[1] != k or not x.is_floating_point():
@@ -89,7 +89,7 @@ def _kept(weight: Tensor, format: str, make: Callable[[QTensor], Any]) -> Any:
 
 
 def _forget(key: _Key, dead: ref[Tensor]) -> None:
-    """Let go of what was made of a tensor that is no more, unless another one lies there by now."""
+    """Let go of what was made of a tensor that is gone, unless another one lies there by now."""
     found = _packed.get(key)
     if found is not None and found[0] is dead:
         del _packed[key]

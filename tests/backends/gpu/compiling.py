@@ -28,7 +28,9 @@ from octavo.backends.gpu.compile.warm_up import maker, prepare
 from octavo.backends.gpu.device.torch_device import Target
 from octavo.backends.gpu.launch.arguments import matrix
 from octavo.backends.gpu.launch.call import Launch
-from octavo.backends.gpu.pointwise.kernel import binary_kernel
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.pointwise.expression_kernel import pointwise_kernel
+from octavo.backends.gpu.pointwise.launch import launch_pointwise
 from octavo.jit import cache as kernel_cache
 from tests.backends.gpu.records import Scaled, Scaling, gluon_records_kernel, records_kernel
 
@@ -99,9 +101,7 @@ def launches(*ops: str) -> list[Launch]:
                    size=size, B=64)
             for op in ops for by, terms in ((2, ()), (3, ()), (2, (matrix(x),)), (2, ()))
         ]
-    return [
-        Launch(TARGET, binary_kernel, (rows, 1), x, x, x, 64, 64, 64, 64, OP=op, B=64) for op in ops for rows in (1, 32)
-    ]
+    return [launch_pointwise(Context(TARGET), op, (y, y), y, {}) for op in ops for y in (x[:1], x)]
 
 
 def processes(start: Callable[..., None], rows: dict[str, dict[str, Any]]) -> None:
@@ -133,7 +133,7 @@ def main() -> None:
 
     def start(name: str, *ops: str) -> None:
         """What a new process would do that runs these ops."""
-        for kernel in (binary_kernel, records_kernel, gluon_records_kernel):
+        for kernel in (pointwise_kernel, records_kernel, gluon_records_kernel):
             kernel.device_caches.clear()
         maker.cache_clear()
         compiled.folder.cache_clear()
@@ -157,7 +157,7 @@ def main() -> None:
     start("records kept", "records", "gluon")
     folder = compiled.folder()
     assert folder is not None
-    first, second = sorted(entry for entry in folder.iterdir() if list(entry.glob("binary_kernel.*")))
+    first, second = sorted(entry for entry in folder.iterdir() if list(entry.glob("pointwise_kernel.*")))
     (cut,) = first.glob("*.cubin")
     cut.write_bytes(cut.read_bytes()[:100])
     (second / compiled.SUMS).unlink()

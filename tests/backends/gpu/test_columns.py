@@ -10,14 +10,14 @@ import torch
 
 from octavo.backends.gpu.calibration.gptq_columns import BLOCK, ColumnGrid, LevelTable, take_columns
 from octavo.backends.gpu.device import torch_device
+from octavo.calibrate import gptq
+from octavo.calibrate.hessian import factorize
+from octavo.calibrate.hessian.torch_hessian import Products
+from octavo.calibrate.methods.gptq.schemes import e4m3_row
+from octavo.calibrate.torch_rows import TorchPlanes, decoded, encoder_of
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import BlockFormat, QTensor, channel_format, decode, quantize_reference, unpack
 from octavo.formats.group import row_named
-from octavo.quantizers import compensate
-from octavo.quantizers.calibration import factorize
-from octavo.quantizers.calibration.tensors import Products
-from octavo.quantizers.compensation.coded import e4m3_row
-from octavo.quantizers.encoding.tensors import TensorPlanes, decoded, encoder_of
 from tests.sampling import slow
 
 Array = np.ndarray[Any, Any]
@@ -54,7 +54,7 @@ def fmt_of(row: str | BlockFormat) -> BlockFormat:
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: fmt_of(row).name)
 def test_codes_are_those_of_the_cpu_but_for_ties(row: str | BlockFormat) -> None:
     fmt, w, h = fmt_of(row), weights(), correlated()
-    once, found = compensate(w, h, fmt, rounds=0), compensate(placed(w), placed(h), fmt, rounds=0)
+    once, found = gptq(w, h, fmt, rounds=0), gptq(placed(w), placed(h), fmt, rounds=0)
     same = 0.99 if fmt.bits < 8 else 0.95  # one that tips changes what follows in its row
     assert (found.planes.q == once.planes.q).mean() >= same
     assert found.before == pytest.approx(once.before, rel=2e-3)
@@ -65,7 +65,7 @@ def test_codes_are_those_of_the_cpu_but_for_ties(row: str | BlockFormat) -> None
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: fmt_of(row).name)
 def test_scales_are_gone_through_again(row: str | BlockFormat) -> None:
     fmt, w, h = fmt_of(row), weights(), correlated()
-    cpu, found = compensate(w, h, fmt), compensate(placed(w), placed(h), fmt)
+    cpu, found = gptq(w, h, fmt), gptq(placed(w), placed(h), fmt)
     assert found.after.sum() == pytest.approx(cpu.after.sum(), rel=0.03)
     e = w - decode(unpack(QTensor(fmt, w.shape, found.packed)), fmt).astype(np.float64)
     assert found.after == pytest.approx(np.einsum("nk,kj,nj->n", e, h, e), rel=5e-3)
@@ -117,14 +117,14 @@ def test_plain_encoders_give_the_same_planes(name: str) -> None:
     found = encoder(placed(w))
     for end, values in vars(found.host()).items():
         np.testing.assert_array_equal(values, getattr(want, end))
-    np.testing.assert_array_equal(decoded(TensorPlanes.of(want, WHERE), fmt).cpu().numpy(), decode(want, fmt))
+    np.testing.assert_array_equal(decoded(TorchPlanes.of(want, WHERE), fmt).cpu().numpy(), decode(want, fmt))
 
 
 def test_other_inputs_than_the_original_ones() -> None:
     rng, w, h = np.random.default_rng(8), weights(), correlated()
     cross = h + 0.05 * np.abs(h).max() * rng.standard_normal(h.shape) / K
-    cpu = compensate(w, h, "Q4_K", cross=cross)
-    found = compensate(placed(w), placed(h), "Q4_K", cross=placed(cross))
+    cpu = gptq(w, h, "Q4_K", cross=cross)
+    found = gptq(placed(w), placed(h), "Q4_K", cross=placed(cross))
     assert found.before.sum() == pytest.approx(cpu.before.sum(), rel=0.01)
     assert found.after.sum() == pytest.approx(cpu.after.sum(), rel=0.05)
 
@@ -158,11 +158,11 @@ def test_products_of_numbers_in_two_parts(split: bool) -> None:
 def test_what_does_not_fit_is_refused() -> None:
     w, h = placed(weights()), placed(np.eye(K))
     with pytest.raises(UsageError, match=r"hessian of shape \(4, 4\)"):
-        compensate(w, h[:4, :4], "Q4_K")
+        gptq(w, h[:4, :4], "Q4_K")
     with pytest.raises(UsageError, match="cross of shape"):
-        compensate(w, h, "Q4_K", cross=h[:4, :4])
+        gptq(w, h, "Q4_K", cross=h[:4, :4])
     with pytest.raises(NonFiniteError, match="weight: inf at row 1, column 2"):
-        compensate(torch.where(torch.arange(w.numel(), device=WHERE).view(w.shape) == K + 2, torch.inf, w), h, "Q4_K")
+        gptq(torch.where(torch.arange(w.numel(), device=WHERE).view(w.shape) == K + 2, torch.inf, w), h, "Q4_K")
     with pytest.raises(UsageError, match="hessian is -1 at column 0"):
-        compensate(w, -h, "Q4_K")
-    assert len(compensate(w[:0], h, "Q4_K").packed) == 0
+        gptq(w, -h, "Q4_K")
+    assert len(gptq(w[:0], h, "Q4_K").packed) == 0

@@ -21,7 +21,7 @@ from octavo.formats import pack as planes_packed
 from octavo.formats.float8 import float8_format
 from octavo.graph.builder import weight
 from octavo.graph.executor import Executor
-from octavo.graph.fuse import fuse, quantize_activations
+from octavo.graph.lower import lower
 from octavo.graph.node import Graph
 from octavo.graph.ops import apply
 from tests.graph.small import K, executor, given, run
@@ -103,8 +103,7 @@ def test_residuals_are_added_in_place(name: str, tokens: int) -> None:
 
     def on_gpu(graph: Graph) -> Executor:
         backend = GpuBackend()
-        fused = fuse(quantize_activations(graph, backend.activation), backend.fusions, backend.quantizes)
-        made = executor(fused, [backend], strict=True)
+        made = executor(lower(graph, [backend]), [backend], strict=True)
         term, total = (n for n in made.schedule.graph.nodes if n.op in ("soft_cap", "mul_mat_add"))
         assert made.schedule.buffers[id(term)] == made.schedule.buffers[id(total)]
         return made

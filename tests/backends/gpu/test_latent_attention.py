@@ -14,7 +14,6 @@ from octavo.backends.gpu.attention import tiles
 from octavo.backends.gpu.device import memory
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import OpCase, compare, run
-from octavo.formats.cache import CacheConstants
 from octavo.graph.node import Node
 from octavo.graph.schedule import root
 from tests.sampling import slow
@@ -98,7 +97,7 @@ def attention_node(kind: str, shared: int, static: bool = False) -> Node:
     node = next(n for n in op_case(kind, "96", "one", shared=shared).build().graph.nodes if n.op == "attention")
     if static:
         kept = root(node.inputs[1])
-        cache = replace(kept, attrs={**kept.attrs, "static": CacheConstants(np.ones(1, np.float32))})
+        cache = replace(kept, attrs={**kept.attrs, "static": np.ones(1, np.float32)})
         node = replace(node, inputs=(node.inputs[0], cache, cache, *node.inputs[3:]))
     return node
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from octavo.backends import select
-from octavo.evals.layerwise import Journal, Layerwise, OpenStage, Samples
-from octavo.evals.layerwise.device_array import DeviceArray
-from octavo.evals.layerwise.watched import AttentionWatch
+from octavo.calibrate.runner import Journal, Layerwise, OpenStage, Samples
+from octavo.calibrate.runner.attention_watch import AttentionWatch
+from octavo.calibrate.runner.device_array import DeviceArray
 from octavo.formats.spec import AnyArray
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model

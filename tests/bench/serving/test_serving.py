@@ -107,7 +107,7 @@ def bench(fake: Fake, progress: Progress = lambda text: None, **options: Any) ->
 
 
 def test_short_requests() -> None:
-    """No reply of a run begins before so many were under way at once as there are to be."""
+    """No reply of a run begins before as many run at once as asked for."""
     most: list[int] = []
 
     def progress(text: str) -> None:

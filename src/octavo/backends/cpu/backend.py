@@ -17,10 +17,10 @@ from octavo.backends.cpu.launch.views import reshaped
 from octavo.backends.cpu.supported import problem
 from octavo.backends.host_memory import HostMemory
 from octavo.formats import QTensor, dequantize
-from octavo.formats.cache import CacheConstants
-from octavo.formats.spec import U8, AnyArray
+from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, kept_bytes
 from octavo.graph.ops import VIEWS
+from octavo.graph.pointwise import POINTWISE
 from octavo.jit.prepare import prepare
 from octavo.jit.together import compile_together
 
@@ -32,7 +32,7 @@ DTYPES = {
     "f32": np.float32, **dict.fromkeys(FP8_KINDS, np.float32), "f16": np.float16, "i32": np.int32, "i64": np.int64,
 }
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
-QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu"})
+QUANTIZES = frozenset({"rms_norm", *(op.name for op in POINTWISE.values() if op.quantizes)})
 
 
 class CpuBackend(HostMemory):
@@ -48,7 +48,7 @@ class CpuBackend(HostMemory):
 
     def __init__(self, *, threads: int | None = None, later: bool = False) -> None:
         self.threads = threads or cores()
-        self._arena, self._compact = Arena(), False
+        self._arena = Arena()
         if not later:
             _ = self._binders
 
@@ -60,11 +60,13 @@ class CpuBackend(HostMemory):
         return binders
 
     def supports(self, node: Node) -> tuple[bool, str]:
-        if node.op not in self._binders.BINDERS and node.op not in VIEWS and node.op != "copy":
+        if self._binders.binder_of(node.op) is None and node.op not in VIEWS and node.op != "copy":
             return False, f"no kernel for {node.op}"
         if why := problem(node):
             return False, why
-        if node.quantizes and (node.op not in QUANTIZES or node.dtype in FP8_KINDS):
+        if node.quantizes and not (
+            node.op in QUANTIZES and node.dtype not in FP8_KINDS and self._binders.quantize.makes(node.op)
+        ):
             return False, f"no kernel for {node.op} to {node.dtype}"
         weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
         if any(w.format.per_row and w.format.number is None for w in weights):
@@ -80,7 +82,7 @@ class CpuBackend(HostMemory):
             return "f32"
         return cast(DType, weight.format.activation)
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
+    def load(self, tensor: QTensor) -> Any:
         _ = self._binders
         from octavo.backends.cpu.matmul.w8a8.row_scaled import is_row_weight, pack_rows
         from octavo.backends.cpu.weights.pack import pack
@@ -89,7 +91,7 @@ class CpuBackend(HostMemory):
             return dequantize(tensor)
         if is_row_weight(tensor):
             return pack_rows(tensor, self.threads, self._arena)
-        return pack(tensor, self.threads, self._arena, compact=self._compact)
+        return pack(tensor, self.threads, self._arena)
 
     def begin_loading(self) -> None:
         self._arena = Arena()
@@ -97,10 +99,7 @@ class CpuBackend(HostMemory):
     def weight_bytes(self, nodes: Sequence[Node]) -> int:
         from octavo.backends.cpu.device.memory import weight_bytes
 
-        return weight_bytes(nodes, compact=self._compact)
-
-    def spare_memory(self) -> None:
-        self._compact = True
+        return weight_bytes(nodes)
 
     def cache_bytes(self, nodes: Sequence[Node], limits: Sizes) -> int:
         return kept_bytes(nodes, limits)
@@ -130,7 +129,7 @@ class CpuBackend(HostMemory):
             return TokenCodes(raw, *shape)
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
-    def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> AnyArray:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: F32 | None = None) -> AnyArray:
         _ = self._binders
         from octavo.backends.cpu.attention.cache_layout import head_bytes, kind_of
 
@@ -154,7 +153,7 @@ class CpuBackend(HostMemory):
 
     def kernel_calls(self, node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
         """The calls for a node; `shared` is that of its plan."""
-        calls: list[KernelCall] = self._binders.BINDERS[node.op](node, inputs, out, shared)
+        calls: list[KernelCall] = self._binders.binder_of(node.op)(node, inputs, out, shared)
         return calls
 
 

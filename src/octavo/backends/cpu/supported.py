@@ -7,7 +7,7 @@ from functools import partial
 
 from octavo.formats.cache import CACHE_FORMATS, CacheFormat
 from octavo.formats.rotation import block_of
-from octavo.graph.node import PAGE_SIZE, Node, bind
+from octavo.graph.node import PAGE_SIZE, Node, bind, is_static
 from octavo.graph.schedule import root
 
 LANES = 16
@@ -33,8 +33,7 @@ def _attention(node: Node) -> str:
 
 def _unshared(node: Node, kept: CacheFormat) -> str:
     """Why keys that are values too can't lie in such a cache, "" if they can."""
-    static = root(node.inputs[1]).attrs.get("static")
-    if static is not None and static.scale is not None:
+    if is_static(root(node.inputs[1])):
         return "with static scales (allowed: dynamic scales)"
     dim, values = node.inputs[0].shape[2], node.attrs.get("value_dim", 0)
     if kept.rotated and isinstance(dim, int) and values % block_of(dim):
@@ -65,7 +64,6 @@ _CHECKS: dict[str, Callable[[Node], str]] = {
     "channel_scan": partial(_channels, 6),
     "gated_delta_rule": partial(_matrix_state, 7),
     "selective_scan": partial(_matrix_state, 7),
-    "wkv6": partial(_matrix_state, 5),
     "wkv7": partial(_matrix_state, 6),
     "mul_mat_add": _mul_mat_add,
 }

@@ -12,10 +12,11 @@ import numpy as np
 from octavo.backends.gpu.device.torch_device import interpreted, target
 from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
-from octavo.formats.cache import CACHE_FORMATS, CacheConstants
+from octavo.formats.cache import CACHE_FORMATS
 from octavo.formats.rotation import block_of
-from octavo.formats.spec import AnyArray
-from octavo.graph.node import PAGE_SIZE, Attention, DType, Graph, Node, Sizes
+from octavo.formats.spec import F32, AnyArray
+from octavo.graph.node import PAGE_SIZE, Attention, DType, Graph, Node, Sizes, is_static
+from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Call
 from octavo.graph.schedule import root
 
@@ -33,7 +34,7 @@ HALVES: dict[str, DType] = {"F16": "f16", "BF16": "bf16"}
 FUSIONS = frozenset({
     "mul_mat_concat", "mul_mat_add", "mul_mat_id_swiglu", "rope_set_rows", "soft_max_top_k", "sum_experts",
 })
-QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu", "attention"})
+QUANTIZES = frozenset({"rms_norm", "attention", *(op.name for op in POINTWISE.values() if op.quantizes)})
 
 
 class GpuBackend:
@@ -62,7 +63,7 @@ class GpuBackend:
         self._torch = torch
         self._binders = binders
         if attention != "exact":
-            from octavo.backends.gpu.attention.prefill_8bit_launch import require
+            from octavo.backends.gpu.attention.prefill_hopper_launch import require
 
             require(attention, self.target, deterministic)
         self._context = Context(self.target, deterministic, attention)
@@ -75,7 +76,7 @@ class GpuBackend:
         return self.target.device
 
     def supports(self, node: Node) -> tuple[bool, str]:
-        if node.op not in self._binders.BINDERS and node.op not in ("reshape", "columns", "after", "copy"):
+        if self._binders.binder_of(node.op) is None and node.op not in ("reshape", "columns", "after", "copy"):
             return False, f"no kernel for {node.op}"
         if node.op == "attention":
             dim, page_size = node.inputs[0].shape[2], node.attrs["page_size"]
@@ -110,8 +111,7 @@ class GpuBackend:
     def adds_in_place(self, node: Node) -> bool:
         return bool(node.inputs[0].tensor.format.is_float)
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
-        from octavo.backends.gpu.weights.layout import as_codes
+    def load(self, tensor: QTensor) -> Any:
         from octavo.backends.gpu.weights.load import load, vector
 
         if tensor.format.per_row:
@@ -122,8 +122,7 @@ class GpuBackend:
         with self._enough_memory(f"tensor {tensor.name}"):
             if len(tensor.shape) == 1:
                 return vector(tensor, self.target.device)
-            codes = as_codes(tensor.format, tensor.shape, self.target.arch, joined=joined)
-            return load(tensor, self.target.device, as_codes=codes)
+            return load(tensor, self.target.device)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         if dtype in TOKEN_KINDS:
@@ -163,7 +162,7 @@ class GpuBackend:
             dtype = "f32" if shape[0] <= dispatch.FLOAT_MATVEC_MAX_TOKENS else dtype
         return raw[: math.prod(shape) * self._dtypes[dtype].itemsize].view(self._dtypes[dtype]).view(shape)
 
-    def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> Any:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: F32 | None = None) -> Any:
         from octavo.backends.gpu.launch.values import GROUPED, Cache
 
         with self._enough_memory("a layer's KV cache; a smaller context needs less"):
@@ -172,13 +171,12 @@ class GpuBackend:
                 return Cache(torch.zeros(shape, dtype=self._dtypes[dtype], device=device))
             if dtype in GROUPED:
                 scales = torch.zeros((rows, heads, dim // 32), dtype=torch.float16, device=device)
-            elif static is None or static.scale is None:
+            elif static is None:
                 scales = torch.zeros((rows // PAGE_SIZE, heads, PAGE_SIZE), dtype=torch.float32, device=device)
             else:
-                scales = torch.from_numpy(static.scale).to(device)
-            center = None if static is None or static.center is None else torch.from_numpy(static.center).to(device)
+                scales = torch.from_numpy(static).to(device)
             packed = dim * CACHE_FORMATS[dtype].bits // 8
-            return Cache(torch.zeros((rows, heads, packed), dtype=torch.int8, device=device), scales, dtype, center)
+            return Cache(torch.zeros((rows, heads, packed), dtype=torch.int8, device=device), scales, dtype)
 
     def states(self, shape: tuple[int, ...]) -> torch.Tensor:
         with self._enough_memory("a layer's states; fewer sequences need less"):
@@ -211,7 +209,9 @@ class GpuBackend:
         """The calls for a node of the plan that `context` belongs to."""
         target()
         with self._enough_memory("a step's workspace; a smaller --gpu-layers leaves more"):
-            calls: list[Call] = self._binders.BINDERS[node.op](context, node, inputs, out)
+            bind = self._binders.binder_of(node.op)
+            assert bind is not None
+            calls: list[Call] = bind(context, node, inputs, out)
         return calls
 
     def write(self, value: torch.Tensor, data: AnyArray) -> None:
@@ -260,7 +260,7 @@ class GpuBackend:
         from octavo.backends.gpu.device.memory import needs
 
         if self.attention != "exact":
-            from octavo.backends.gpu.attention.prefill_8bit_launch import require_served
+            from octavo.backends.gpu.attention.prefill_hopper_launch import require_served
 
             require_served(self.attention, nodes)
         return needs(nodes, limits, self.target.arch, self.attention)
@@ -328,8 +328,7 @@ class _EnoughMemory:
 
 def _unshared(node: Node) -> str:
     """Why keys that are values too can't lie in the cache that attention reads, "" if they can."""
-    static = root(node.inputs[1]).attrs.get("static")
-    if static is not None and static.scale is not None:
+    if is_static(root(node.inputs[1])):
         return "with static scales (allowed: dynamic scales)"
     kept, dim, values = CACHE_FORMATS[node.inputs[1].dtype], node.inputs[0].shape[2], node.attrs.get("value_dim", 0)
     multiple = block_of(dim) if kept.rotated and isinstance(dim, int) else kept.group or 1

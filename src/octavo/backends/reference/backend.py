@@ -14,7 +14,7 @@ from octavo.backends.host_memory import HostMemory
 from octavo.backends.reference import ops
 from octavo.errors import BackendError
 from octavo.formats import QTensor, dequantize
-from octavo.formats.cache import CACHE_FORMATS, CacheConstants, CacheFormat
+from octavo.formats.cache import CACHE_FORMATS, CacheFormat
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.protocol import Call
@@ -54,7 +54,7 @@ class ReferenceBackend(HostMemory):
     def activation(self, weight: QTensor, op: str) -> DType:
         return cast(DType, weight.format.activation) if self._quantize else "f32"
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
+    def load(self, tensor: QTensor) -> Any:
         nbytes = 4 * tensor.size
         if len(tensor.shape) > 1 and self._kept + nbytes > KEPT_BYTES:
             return _Stored(QTensor(tensor.format, tensor.shape, tensor.data, tensor.name))
@@ -76,7 +76,7 @@ class ReferenceBackend(HostMemory):
         value: AnyArray = memory[offset : offset + self.nbytes(shape, dtype)].view(_numpy(dtype)).reshape(shape)
         return value
 
-    def cache(self, shape: tuple[int, ...], dtype: DType, static: CacheConstants | None = None) -> Any:
+    def cache(self, shape: tuple[int, ...], dtype: DType, static: F32 | None = None) -> Any:
         with _enough_memory(self.nbytes(shape, dtype), "a layer's KV cache; a smaller context needs less"):
             values = np.zeros(shape, _numpy(dtype))
         rounding = CACHE_FORMATS[dtype]
@@ -139,8 +139,8 @@ def _numpy(dtype: DType) -> Any:
 class _RoundedCache:
     """A cache of codes, whose rows are rounded when they are set, and held as the floats that this gives."""
 
-    def __init__(self, values: F32, fmt: CacheFormat, static: CacheConstants | None) -> None:
-        self.values, self._format, self._constants = values, fmt, static
+    def __init__(self, values: F32, fmt: CacheFormat, static: F32 | None) -> None:
+        self.values, self._format, self._static = values, fmt, static
         self.shape = values.shape
 
     def __getitem__(self, rows: AnyArray) -> F32:
@@ -148,7 +148,7 @@ class _RoundedCache:
         return taken
 
     def __setitem__(self, rows: AnyArray, values: F32) -> None:
-        self.values[rows] = self._format.rounded(values, self._constants)
+        self.values[rows] = self._format.rounded(values, self._static)
 
 
 class _Stored:

@@ -5,11 +5,12 @@ A weight is an array, or something that gives rows by `w[ids]`, an expert by `w[
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from octavo.backends.reference import math
 from octavo.backends.reference.state_ops import (  # noqa: F401
     causal_conv,
     channel_scan,
@@ -19,22 +20,31 @@ from octavo.backends.reference.state_ops import (  # noqa: F401
     wkv6,
     wkv7,
 )
-from octavo.backends.reference.stream_ops import (  # noqa: F401  (ops too)
-    add_to_others,
-    as_large_as,
-    clamp,
-    correct_streams,
-    keep_largest,
-    predict_streams,
-    relu_squared,
-    xielu,
-)
 from octavo.formats.activation import activation
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.alibi import alibi_slopes
 from octavo.graph.node import Shape
+from octavo.graph.pointwise import POINTWISE
 
 Weight = Any
+
+
+def __getattr__(name: str) -> Any:
+    """A pointwise op's expression, with NumPy's functions."""
+    if name not in POINTWISE:
+        raise AttributeError(f"{name} is not defined")
+    return _definition(name)
+
+
+def _definition(name: str) -> Callable[..., Any]:
+    function, cases = POINTWISE[name].rebuilt(math), POINTWISE[name].numbers
+
+    def define(*inputs: AnyArray, **numbers: float) -> AnyArray:
+        given = {n: np.float32(value) if isinstance(cases[n], float) else value for n, value in numbers.items()}
+        result: AnyArray = function(*inputs, **given)
+        return result
+
+    return define
 
 
 def get_rows(table: Weight, rows: AnyArray) -> F32:
@@ -52,6 +62,20 @@ def layer_norm(x: F32, weight: F32, *bias: F32, eps: float) -> F32:
     around: F32 = x - x.mean(axis=-1, keepdims=True)
     y = rms_norm(around, weight, eps=eps)
     return y + bias[0] if bias else y
+
+
+def keep_largest(x: F32, *, spread: float) -> F32:
+    around: F32 = x - x.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt(np.mean(around * around, axis=-1, keepdims=True))
+    result: F32 = np.maximum(around - np.float32(spread) * deviation, 0)
+    return result
+
+
+def as_large_as(x: F32, like: F32, *, least: float) -> F32:
+    wanted = np.mean(like * like, axis=-1)[:, None, None]
+    found = np.maximum(np.mean(x * x, axis=-1, keepdims=True), np.float32(least))
+    result: F32 = x * np.sqrt(wanted / found)
+    return result
 
 
 def mul_mat(weight: Weight, x: F32) -> F32:
@@ -110,7 +134,7 @@ def attention(
         rows = pages[sequence, seen // page_size].astype(np.int64) * page_size + seen % page_size
         keys, values = (np.repeat(c[rows].astype(np.float32), group, axis=1) for c in (k, v))
         scores = np.einsum("thd,shd->hts", q[start:stop], keys, optimize=True) * np.float32(scale)
-        scores = soft_cap(scores, cap=cap) if cap else scores
+        scores = _definition("soft_cap")(scores, cap=cap) if cap else scores
         if alibi:
             scores -= alibi_slopes(heads, alibi)[:, None, None] * np.abs(seen - at[:, None])
         first = at // -window * -window if window < 0 else at + 1 - (window or len(seen))
@@ -124,60 +148,9 @@ def attention(
     return out.reshape(tokens, heads * size)
 
 
-def swiglu(gate: F32, up: F32) -> F32:
-    result: F32 = gate / (1 + np.exp(-gate)) * up
-    return result
-
-
-def clamped_swiglu(gate: F32, up: F32, *, slope: float, limit: float) -> F32:
-    most = np.float32(limit)
-    g, u = np.minimum(gate, most), np.clip(up, -most, most)
-    result: F32 = g * sigmoid(np.float32(slope) * g) * (u + 1)
-    return result
-
-
 def add_rows(x: F32, rows: F32, ids: AnyArray) -> F32:
     result: F32 = x + rows.reshape(-1, x.shape[2])[ids]
     return result
-
-
-def geglu(gate: F32, up: F32) -> F32:
-    return gelu(gate) * up
-
-
-def gelu(x: F32) -> F32:
-    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x**3)
-    result: F32 = np.float32(0.5) * x * (1 + np.tanh(inner))
-    return result
-
-
-def gelu_erf(x: F32) -> F32:
-    erf = np.frompyfunc(math.erf, 1, 1)(x * math.sqrt(0.5)).astype(np.float32)
-    result: F32 = np.float32(0.5) * x * (1 + erf)
-    return result
-
-
-def add(a: F32, b: F32) -> F32:
-    return a + b
-
-
-def mul(a: F32, b: F32) -> F32:
-    return a * (b[:, :, None] if a.ndim == 3 and b.ndim == 2 else b)
-
-
-def soft_cap(x: F32, *, cap: float) -> F32:
-    result: F32 = np.float32(cap) * np.tanh(x / np.float32(cap))
-    return result
-
-
-def sigmoid(x: F32) -> F32:
-    result: F32 = np.reciprocal(1 + np.exp(-x))
-    return result
-
-
-def scale_by_position(x: F32, positions: AnyArray, *, length: int, factor: float, offset: int) -> F32:
-    spans = ((positions + offset) // length).astype(np.float32)
-    return x * (1 + np.float32(factor) * np.log1p(spans))[:, None, None]
 
 
 def soft_max(x: F32) -> F32:
@@ -256,10 +229,6 @@ def numbers(positions: AnyArray, *, count: int) -> AnyArray:
     return np.tile(np.arange(count, dtype=np.int32), (len(positions), 1))
 
 
-def floor_divide(ids: AnyArray, *, by: int) -> AnyArray:
-    return ids // np.int32(by)
-
-
 def gather(x: F32, ids: AnyArray) -> F32:
     return x[ids] if x.ndim == 1 else np.take_along_axis(x, ids, axis=-1)
 
@@ -288,7 +257,7 @@ def normalize(x: F32) -> F32:
 
 
 def weighted_sum(x: F32, weights: F32) -> F32:
-    result: F32 = np.einsum("tkn,tk->tn", x, weights)
+    result: F32 = np.einsum("tkn,t...k->t...n", x, weights)
     return result
 
 
@@ -329,7 +298,7 @@ def mul_mat_add(weight: Weight, x: F32, *terms: F32) -> F32:
 
 
 def mul_mat_id_swiglu(weight: Weight, gate: F32, up: F32, ids: AnyArray) -> F32:
-    return mul_mat_id(weight, swiglu(gate, up), ids)
+    return mul_mat_id(weight, math.silu(gate) * up, ids)
 
 
 def soft_max_top_k(x: F32, *, k: int) -> AnyArray:

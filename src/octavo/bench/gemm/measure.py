@@ -77,7 +77,7 @@ def bench_gemm(m: int, n: int, k: int, scheme: str, device: str, how: How | None
     }
     if interpreted:
         seconds = time.perf_counter() - start
-        nothing = {"others_cpu": None, "withheld": "the interpreter's time is not a GPU's"}
+        nothing = {"others_cpu": None, "withheld": "timed in the interpreter, not on a GPU"}
         return {**asked, "seconds": seconds, "gops": None, **share(None, seconds), "libraries": [], **nothing}
     return {**asked, **_timed(subject, x, w, scheme, device)}
 

@@ -72,7 +72,7 @@ E5M2_BOUND = 0.1
 
 
 def require(scheme: str, k: int, how: How) -> None:
-    """Raise UsageError for what a scheme of PRODUCTS has not."""
+    """Raise UsageError for what a scheme of PRODUCTS lacks."""
     if not scheme.startswith("fp8") and how.kinds != ("e4m3", "e4m3"):
         raise UsageError(f"--fp8 {'-'.join(how.kinds)} with scheme {scheme} (allowed with it: fp8 and fp8-blocks)")
     if isinstance(how.scale_a, int) and (scheme != "int8" or how.scale_a < 32 or how.scale_a % 32 or k % how.scale_a):

@@ -30,8 +30,8 @@ BOUNDS = {8: 0.03, 6: 0.05, 5: 0.08, 4: 0.15, 3: 0.25, 2: 0.4}
 def bound(fmt: BlockFormat) -> float:
     """How large the error against the product of the floats may be.
 
-    Codes that are numbers of a grid's points, or of three values, say less than their bits: no coder of so many bits a
-    weight has less than 2^-bits of error on normal weights, and these formats have up to twice that.
+    Codebook entries, and codes of three values, say less than their bits: no coder of that many bits a weight has less
+    than 2^-bits of error on normal weights, and these formats have up to twice that.
     """
     return max(BOUNDS[fmt.bits], 2.1 * 2**-fmt.bits_per_weight)
 

@@ -19,7 +19,7 @@ Calls = Sequence[Callable[[], object]]
 class How:
     """What is asked of a product besides its scheme.
 
-    scale_a           what has a scale: "token", "tensor", or so many values of a token, and then of a weight's row too
+    scale_a           what has a scale: "token", "tensor", or a number of values of a token and of a row of weights
     kinds             of fp8: the types of activations and weights
     bias, residual    whether there are any, Gaussian
     activation        before the residual is added

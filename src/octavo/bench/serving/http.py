@@ -48,7 +48,7 @@ def address(url: str, key: str | None = None) -> Address:
         raise UsageError(f"{url!r} is not a URL: {error}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
         raise UsageError(
-            f"{url!r} is not a server's URL (allowed: http://HOST:PORT or https://HOST, with a path or without)"
+            f"{url!r} is not the URL of a server (allowed: http://HOST:PORT or https://HOST, with a path or without)"
         )
     path = parts.path.rstrip("/").removesuffix("/v1")
     secure = parts.scheme == "https"

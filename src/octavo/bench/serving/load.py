@@ -1,4 +1,4 @@
-"""When requests are sent: so many at a time, or at random times at a rate."""
+"""When requests are sent: this many at a time, or at random times at a rate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def at_most(streams: int, requests: int, send: Send) -> None:
 async def at_rate(rate: float, requests: int, send: Send, draw: random.Random, streams: int | None = None) -> None:
     """`requests` whose times between are exponential, `rate` a second on average: arrivals of a Poisson process.
 
-    With `streams`, those that come while so many are under way wait on this side.
+    With `streams`, requests beyond that many in flight wait on this side.
     """
     room = asyncio.Semaphore(streams or requests)
 

@@ -49,11 +49,11 @@ class Target:
         return "words" if self.chat or self.n_vocab is None else "ids"
 
     def words(self, tokens: int) -> str:
-        """Text of about so many tokens, drawn at random."""
+        """Text of about this many tokens, drawn at random."""
         return " ".join(self.draw.choices(WORDS, k=max(1, round(tokens * self.words_per_token))))
 
     def prompt(self, tokens: int) -> dict[str, Any]:
-        """The part of a request that has a prompt of so many tokens, drawn at random."""
+        """The part of a request that has a prompt of this many tokens, drawn at random."""
         if self.kind == "ids":
             assert self.n_vocab is not None
             return {"prompt": [self.draw.randrange(self.n_vocab) for _ in range(tokens)]}

@@ -99,7 +99,7 @@ def _lines(r: dict[str, Any]) -> list[str]:
     ]
     verdict = "PASSED" if r["passed"] else "FAILED"
     if r["gops"] is None:
-        return [*lines, f"Time: {r['seconds']:.1f} s, the interpreter's, not a GPU's", verdict]
+        return [*lines, f"Time: {r['seconds']:.1f} s, in the interpreter, not on a GPU", verdict]
     shown = r["withheld"] is None
     limit = (
         "" if r["limit"] is None else f"  Limit: {format(r['share_of_limit'], '.0%') if shown else '?'} of {r['limit']}"

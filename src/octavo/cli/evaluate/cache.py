@@ -15,12 +15,12 @@ from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.evals.kl import Divergence
+    from octavo.evals.kl_divergence import Divergence
     from octavo.evals.saturation import Saturation
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 LONG = 8192
-"""Tokens of a row of the retrieval task, unless somebody says how many or the model can't have so many."""
+"""Tokens of a row of the retrieval task, unless a number is given or the model's context is shorter."""
 NOISE = 1e-5
 """Nats that a cache in f16 costs by its own rounding: models whose activations stay floats are far below it."""
 
@@ -32,18 +32,18 @@ def cache(
         str, typer.Option(help="Types of the cache, with commas between them.")
     ] = "f16,q8_0,int8,fp8,int4",
     context: Window = None,
-    chunks: Annotated[int | None, typer.Option(help="Most windows to read (default: the whole text).")] = None,
+    chunks: Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")] = None,
     *,
     place: Place,
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """What types of the KV cache cost: divergence from one in f32, and what static scales cut off, by layer."""
+    from octavo.calibrate.texts import named_text
     from octavo.cli.progress import Bar
-    from octavo.evals.kl import divergence
+    from octavo.evals.kl_divergence import divergence
     from octavo.evals.saturation import saturation
     from octavo.evals.subject import context_for, open_subject
-    from octavo.evals.texts import named_text
 
     path, names = local(model, offline), _known(types)
     context = context_for(context, path)

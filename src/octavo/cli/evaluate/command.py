@@ -18,8 +18,8 @@ from octavo.cli.spelling import App, Commands
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.evals.demo import DemoResult
-    from octavo.evals.kl import Divergence
+    from octavo.evals.accuracy import DemoResult
+    from octavo.evals.kl_divergence import Divergence
     from octavo.evals.stats import Estimate, Spread
 
 app = App(cls=Commands, help="Measure how good a model is.", no_args_is_help=True)
@@ -28,7 +28,7 @@ TextFile = Annotated[
     str,
     typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),
 ]
-Chunks = Annotated[int | None, typer.Option(help="Most windows to read (default: the whole text).")]
+Chunks = Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")]
 ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Parse text such as <|im_end|> as control tokens.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -48,10 +48,10 @@ def ppl(
 
     Of the demo text only answers are scored: the demo model was not taught what people ask.
     """
+    from octavo.calibrate.texts import named_text
     from octavo.cli.progress import Bar
     from octavo.evals.likelihood import perplexity
     from octavo.evals.subject import context_for, open_subject
-    from octavo.evals.texts import named_text
 
     path = local(model, offline)
     context = context_for(context, path)
@@ -90,10 +90,10 @@ def kl(
 
     Adapters are the model's alone: `--lora` with the same MODEL as `--base` shows what one changes.
     """
+    from octavo.calibrate.texts import named_text
     from octavo.cli.progress import Bar
-    from octavo.evals.kl import divergence
+    from octavo.evals.kl_divergence import divergence
     from octavo.evals.subject import context_for, open_subject
-    from octavo.evals.texts import named_text
 
     paths = [local(name, offline) for name in (model, base)]
     context = context_for(context, *paths)
@@ -134,7 +134,7 @@ def demo(
     """Ask the demo model, or what it was made into, arithmetic that it was not trained on: `octavo eval demo`."""
     import octavo
     from octavo.cli.progress import Bar
-    from octavo.evals.demo import evaluate
+    from octavo.evals.accuracy import evaluate
 
     if questions < 1:
         raise UsageError(f"questions is {questions} (allowed: 1 or more)")

@@ -114,7 +114,7 @@ def _name(text: str, revision: str | None) -> HubName:
     if name is None:
         search = search_for(text)
         allowed = "(allowed: ORG/REPO, ORG/REPO:QUANT, each with @REVISION)"
-        raise UsageError(f"{text!r} is not a name on the hub {allowed}{f'; {search}' if search else ''}")
+        raise UsageError(f"{text!r} is not a hub name {allowed}{f'; {search}' if search else ''}")
     if revision is not None and name.revision not in (None, revision):
         raise UsageError(f"--revision {revision!r} contradicts @{name.revision} of the name")
     return name if revision is None else replace(name, revision=revision)

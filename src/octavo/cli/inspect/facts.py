@@ -119,7 +119,7 @@ def weight_bytes(file: GGUFFile, n_layer: int) -> int:
 
 
 def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
-    """Bytes of the keys and values of `n_ctx` tokens, of which layers with a window keep those that it reaches."""
+    """Bytes of the keys and values of `n_ctx` tokens, of which layers with a window keep those within it."""
     from octavo.formats.cache import CACHE_FORMATS
     from octavo.graph.node import PAGE_SIZE
     from octavo.runtime.cache.window_pool import most_pages
@@ -136,7 +136,7 @@ def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
 
 
 def state_bytes(hparams: Hyperparams) -> int:
-    """Bytes of the states of one sequence, and of those that are kept for prompts to come."""
+    """Bytes of the states of one sequence, and of the states kept for later prompts."""
     from octavo.runtime.cache.state_pool import slots_for
 
     return 4 * hparams.state_values * slots_for(1)

@@ -18,10 +18,9 @@ from octavo.errors import UsageError
 from octavo.sizes import size
 
 if TYPE_CHECKING:
-    from octavo.evals.calibration import Calibration
-    from octavo.evals.layerwise.needs import Needs
-    from octavo.quantizers.calibration import ChannelStatistics
-    from octavo.quantizers.calibration.statistics import Statistics
+    from octavo.calibrate.statistics_run import StatisticsRun
+    from octavo.quantizers.statistics import ChannelStatistics
+    from octavo.quantizers.statistics.file import Statistics
 
 CACHES = ("cache_k", "cache_v")
 """Ends of caches' names; all their rows, heads, have the same tokens."""
@@ -41,23 +40,6 @@ class Drawn:
     seed: Annotated[int, typer.Option("--seed", "-s", help="The same seed, the same samples.")] = 0
 
 
-@dataclass
-class Written:
-    """The model's file once more."""
-
-    scales: Annotated[
-        str | None,
-        typer.Option(
-            "--cache-scales",
-            metavar="FILE",
-            help="The model again, with scales for its KV cache: a file or a folder, as it is.",
-        ),
-    ] = None
-    centers: Annotated[
-        bool, typer.Option("--only-centers", help="With --cache-scales: only the centers of keys, no scales.")
-    ] = False
-
-
 def calibrate(
     model: ModelName,
     text: Annotated[
@@ -66,54 +48,56 @@ def calibrate(
     output: Annotated[
         str | None, typer.Option("-o", "--output", metavar="FILE", help="The statistics, a safetensors file.")
     ] = None,
-    hessians: Annotated[bool, typer.Option("--hessians", help="Keep the Hessian of each input too.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what it takes, and stop.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how large the run is, and stop.")] = False,
     device: Device = "auto",
     threads: Threads = None,
     offline: Offline = False,
     *,
     drawn: Drawn,
-    written: Written,
+    scales: Annotated[
+        str | None,
+        typer.Option(
+            "--cache-scales", metavar="FILE",
+            help="The model again, with scales for its KV cache: a file or a folder, as it is.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Keep statistics of activations over a text: `octavo calibrate model.gguf wiki.txt -o s.safetensors`.
 
     Stopped or killed, the same command with --resume goes on, and gives the same file.
     """
-    from octavo.evals.cache_scales import require_scales, write_scales
-    from octavo.evals.calibration import Calibration, Options
+    from octavo.calibrate.caches.scales import require_scales, write_scales
+    from octavo.calibrate.statistics_run import StatisticsOptions, StatisticsRun
     from octavo.io.apart import require_apart
 
     if output is None and not dry_run:
         raise UsageError("-o FILE is missing: where the statistics go (or --dry-run)")
     path = local(model, offline)
-    clips = written.scales is not None and not written.centers and not os.path.isdir(path)
-    options = Options(drawn.samples, drawn.context, drawn.seed, hessians, device, threads, clips)
-    with Calibration(path, text, options) as calibration:
+    clips = scales is not None and not os.path.isdir(path)
+    options = StatisticsOptions(drawn.samples, drawn.context, drawn.seed, device, threads, clips)
+    with StatisticsRun(path, text, options) as calibration:
         if output is not None:
             calibration.require_apart(output)
-        if written.scales is not None:
-            require_scales(calibration.spec, written.scales, only_centers=written.centers)
-            calibration.require_apart(written.scales)
-            require_apart(written.scales, {"the file of -o": [] if output is None else [output]})
-        elif written.centers:
-            raise UsageError("--only-centers says what --cache-scales FILE writes, which is missing")
-        needs = calibration.needs()
+        if scales is not None:
+            require_scales(calibration.spec, scales)
+            calibration.require_apart(scales)
+            require_apart(scales, {"the file of -o": [] if output is None else [output]})
         if dry_run or not as_json:
-            _announce(calibration, needs, as_json=as_json)
+            _announce(calibration, as_json=as_json)
         if output is None or dry_run:
             return
         statistics = _run(calibration, output, resume=resume)
-        if written.scales is not None:
-            write_scales(calibration.spec, statistics, written.scales, only_centers=written.centers)
+        if scales is not None:
+            write_scales(calibration.spec, statistics, scales)
     if as_json:
         print(to_json(report(statistics, output)))
     else:
         show(statistics, output)
 
 
-def _run(calibration: Calibration, output: str, *, resume: bool) -> Statistics:
+def _run(calibration: StatisticsRun, output: str, *, resume: bool) -> Statistics:
     from octavo.cli.progress import Bar
 
     with notes_told(), Bar() as bar:
@@ -123,22 +107,13 @@ def _run(calibration: Calibration, output: str, *, resume: bool) -> Statistics:
         )
 
 
-def _announce(calibration: Calibration, needs: Needs, *, as_json: bool) -> None:
-    """Say what a run takes."""
-    tokens = calibration.samples.all["tokens"]
+def _announce(calibration: StatisticsRun, *, as_json: bool) -> None:
+    """Say how large a run is."""
+    samples, tokens, disk = len(calibration.samples), calibration.samples.all["tokens"], calibration.disk
     if as_json:
-        sizes = {"samples": len(calibration.samples), "tokens": tokens, "memory": needs.memory, "disk": needs.disk}
-        print(to_json({**sizes, "hessians": needs.hessians, "seconds": needs.seconds}))
-        return
-    disk = f"{size(needs.disk)} of disk"
-    if needs.hessians:
-        disk += f" and twice {size(needs.hessians)} for Hessians"
-    taken = f"{size(needs.memory)} of memory, {disk}, about {_duration(needs.seconds)}"
-    print(f"{len(calibration.samples)} samples, {tokens:,} tokens; takes {taken}")
-
-
-def _duration(seconds: float) -> str:
-    return f"{max(seconds, 1):.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+        print(to_json({"samples": samples, "tokens": tokens, "disk": disk}))
+    else:
+        print(f"{samples} samples, {tokens:,} tokens" + (f"; keeps {size(disk)} on the disk" if disk else ""))
 
 
 def report(statistics: Statistics, output: str) -> dict[str, Any]:

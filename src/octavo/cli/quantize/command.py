@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from octavo.quantizers.job.report import Report
     from octavo.quantizers.mix.mixing import Choices
 
-_WRITTEN = "{0} is written already; {0}.work, which the run that did left as it was killed, is removed"
 TYPES = "Types"
 SIZE = "A size instead of a preset"
 Threads = Annotated[
@@ -168,9 +167,6 @@ def quantize(
             "--imatrix": method.imatrix, "options of types": types != Types(),
         })
         report, fitted = scheme.quantize(local(src, offline), dst, method, options), None
-        if report.written_before and not as_json:
-            print(_WRITTEN.format(printable(dst.rstrip(os.sep))))
-            return
     else:
         scheme.refuse_alone()
         target = _target(preset, size, types.pure)

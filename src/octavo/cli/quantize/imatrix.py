@@ -24,7 +24,7 @@ def imatrix(
         str, typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions.")
     ],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The importance matrix, a GGUF file.")],
-    chunks: Annotated[int | None, typer.Option(help="Most windows to read (default: the whole text).")] = None,
+    chunks: Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")] = None,
     context: Window = None,
     save_every: Annotated[int, typer.Option(help="Save after this many windows.")] = 10,
     restart: Annotated[bool, typer.Option("--restart", help="Start over: don't go on from FILE.")] = False,
@@ -40,10 +40,10 @@ def imatrix(
 
     Interrupted, the same command goes on where FILE was saved.
     """
+    from octavo.calibrate.texts import named_text
     from octavo.cli.progress import Bar
-    from octavo.evals.activations import collect_imatrix
+    from octavo.evals.importance import collect_imatrix
     from octavo.evals.subject import context_for, open_subject
-    from octavo.evals.texts import named_text
     from octavo.io.apart import TEXT, require_apart, text_files
     from octavo.io.atomic import require_target
 

@@ -12,8 +12,8 @@ from octavo.cli.progress import Bar
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.evals.compensation import Compensation
-    from octavo.evals.schemes import SchemeMethod
+    from octavo.calibrate.gguf.method import GgufMethod
+    from octavo.calibrate.schemes.method import SchemeMethod
 
 METHOD = "Methods with a text"
 ImatrixFile = Annotated[
@@ -50,11 +50,10 @@ class MethodOptions:
     resume: Annotated[
         bool,
         typer.Option("--resume", rich_help_panel=METHOD,
-                     help="Go on with a run that was killed. What is made is in DST.work until all is; of GGUF models"
-                          " below 1 GiB only with this option."),
+                     help="Go on with a run that was killed. What is made is in DST.work until all is."),
     ] = False
 
-    def made(self, dst: str, threads: int | None, bar: Bar) -> Compensation | None:
+    def made(self, dst: str, threads: int | None, bar: Bar) -> GgufMethod | None:
         """Raises UsageError for a method without a text, a text without a method, and an unknown method."""
         if self.method is None and self.calibration is None:
             self._refuse_alone()
@@ -62,12 +61,12 @@ class MethodOptions:
         if self.method is None or self.calibration is None:
             given = f"--method {self.method}" if self.method else f"--calibration {self.calibration}"
             raise UsageError(f"{given} alone (allowed: --method gptq or qronos together with --calibration TEXT)")
-        from octavo.evals.compensation import KINDS, SAMPLES, Compensation
+        from octavo.calibrate.gguf.method import KINDS, SAMPLES, GgufMethod
 
         kind = next((kind for kind in KINDS if kind == self.method), None)
         if kind is None:
             raise UsageError(f"--method is {self.method!r} (allowed: {', '.join(KINDS)})")
-        return Compensation(
+        return GgufMethod(
             self.calibration, kind, self.samples or SAMPLES, self.context, self.device, threads, bar.show,
             f"{dst}.work", self.resume,
         )
@@ -77,7 +76,7 @@ class MethodOptions:
         if self.method in (None, "rtn") and self.calibration is None and not any((self.resume, *options.values())):
             self._refuse_alone()
             return None
-        from octavo.evals.schemes import KINDS, SAMPLES, SchemeMethod
+        from octavo.calibrate.schemes.method import KINDS, SAMPLES, SchemeMethod
 
         kind = next((kind for kind in KINDS if kind == self.method), None)
         if kind is None:

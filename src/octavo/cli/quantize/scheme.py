@@ -82,7 +82,7 @@ class SchemeOptions:
 
     def quantize(self, src: str, dst: str, method: MethodOptions, options: dict[str, Any]) -> Report:
         """Write the checkpoint. Raises as `quantize_checkpoint` does."""
-        from octavo.quantizers.checkpoint import quantize_checkpoint
+        from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
 
         assert self.scheme is not None
         with notes_told(), Bar() as bar:

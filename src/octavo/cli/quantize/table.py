@@ -36,9 +36,6 @@ def show(report: Report) -> None:
         print("* weighted by importance")
     if any(row.before is not None for row in report.rows):
         print("^ of what products give over the calibration text, after the encoder's alone")
-    if report.memory is not None and report.disk is not None and report.seconds is not None:
-        takes = f"{size(report.memory)} of memory, {size(report.disk)} of disk, about {report.seconds:,.0f} s"
-        print(f"the method takes {takes}")
     quantized = [row for row in report.rows if row.error is not None]
     if len({row.weighted for row in quantized}) == 1:
         total = sum(prod(row.shape) * row.error**2 for row in quantized if row.error is not None)

@@ -67,10 +67,10 @@ class Dialogue:
 def _read(path: str) -> dict[str, Any]:
     data = read_bytes(path, MOST_BYTES)
     if not data.startswith(b"{"):
-        raise FileError("was not written by /save", file=path)
+        raise FileError("is not a conversation saved by /save", file=path)
     found = parse_object(data, path)
     if found.get("format") != FORMAT or not _is_conversation(found):
-        raise FileError("was not written by /save", file=path)
+        raise FileError("is not a conversation saved by /save", file=path)
     return found
 
 

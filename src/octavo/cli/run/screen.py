@@ -18,7 +18,7 @@ def harmless(text: str) -> str:
 
 
 class Wrapped:
-    """Writes text for lines of so many columns: where one is full it goes on with a whole word."""
+    """Writes text for lines of this many columns: where one is full it goes on with a whole word."""
 
     def __init__(self, write: Callable[[str], None], columns: int) -> None:
         self._write, self._columns = write, columns

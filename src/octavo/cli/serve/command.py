@@ -193,7 +193,7 @@ def _words(option: str, given: str | None) -> tuple[str, ...]:
 
 
 def _hosts(given: Sequence[str]) -> tuple[str, ...]:
-    """Raises UsageError for what is no name of a machine: it would allow nothing."""
+    """Raises UsageError for what is not a host name: it would allow nothing."""
     for host in given:
         if not HOST.fullmatch(host):
             raise UsageError(f"--allow-host is {host!r} (allowed: a name without a port, as llm.example.org, or '*')")

@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from octavo.calibrate.gguf.method import KINDS, GgufMethod, require_levels
+from octavo.calibrate.schemes.method import KINDS as SCHEME_KINDS
+from octavo.calibrate.schemes.method import SchemeMethod
 from octavo.errors import UsageError
-from octavo.evals.compensation import KINDS, Compensation, require_levels
-from octavo.evals.schemes import KINDS as SCHEME_KINDS
-from octavo.evals.schemes import SchemeMethod
 from octavo.huggingface.schemes import checkpoint_scheme
 from octavo.io.gguf import GGUFFile
-from octavo.quantizers.checkpoint import quantize_checkpoint
 from octavo.quantizers.job.plan import plan
 from octavo.quantizers.job.quantize import quantize_file
 from octavo.quantizers.job.source import gguf_source
 from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import find_preset
+from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
 
 NEAREST = "rtn"
 """What a scheme has without a method."""
@@ -71,7 +71,7 @@ class Way:
             quantize_checkpoint(base, path, self.name, method=by, threads=threads)
             return path
         kind = next((kind for kind in KINDS if kind == self.method), None)
-        method = None if kind is None else Compensation(text, kind, device=device, threads=threads)
+        method = None if kind is None else GgufMethod(text, kind, device=device, threads=threads)
         quantize_file(base, f"{path}.gguf", self.name, method=method, threads=threads)
         return f"{path}.gguf"
 

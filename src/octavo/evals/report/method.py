@@ -10,12 +10,12 @@ from typing import NamedTuple
 from octavo.evals.report import method_pictures
 from octavo.evals.report.cells import Table, number, percent
 from octavo.evals.report.findings import ModelFindings
-from octavo.evals.report.method_pictures import Pair
+from octavo.evals.report.method_pictures import LayerPair
 from octavo.evals.report.names import in_flow, place
 from octavo.evals.report.sections import Parts
-from octavo.quantizers.calibration.outliers import Channels
-from octavo.quantizers.job.prepared import Scaled
 from octavo.quantizers.job.record import Record, WeightRecord
+from octavo.quantizers.job.scheme_method import FoldScales
+from octavo.quantizers.statistics.outliers import Channels
 
 MOST_INPUTS = 12
 """Rows of the table of inputs whose channels stand out."""
@@ -127,7 +127,7 @@ def weights_by_kind(record: Record) -> dict[str, list[WeightRecord]]:
     return dict(sorted(found.items(), key=lambda item: in_flow(item[0])))
 
 
-def _lines(by_kind: dict[str, list[WeightRecord]]) -> dict[str, list[Pair]]:
+def _lines(by_kind: dict[str, list[WeightRecord]]) -> dict[str, list[LayerPair]]:
     """Errors before and after of each kind's weights in layers, in percent."""
     lines = {
         kind: [(place(w.name).layer, 100 * w.before, 100 * w.error) for w in found] for kind, found in by_kind.items()
@@ -135,13 +135,13 @@ def _lines(by_kind: dict[str, list[WeightRecord]]) -> dict[str, list[Pair]]:
     return _layered(lines)
 
 
-def _layered(lines: Mapping[str, Sequence[tuple[int | None, float, float]]]) -> dict[str, list[Pair]]:
+def _layered(lines: Mapping[str, Sequence[tuple[int | None, float, float]]]) -> dict[str, list[LayerPair]]:
     """What lies in layers, in their order; kinds of which nothing does are left out."""
-    found = {kind: sorted(Pair(at, *pair) for at, *pair in line if at is not None) for kind, line in lines.items()}
+    found = {kind: sorted(LayerPair(at, *pair) for at, *pair in line if at is not None) for kind, line in lines.items()}
     return {kind: line for kind, line in found.items() if line}
 
 
-def scales_by_kind(record: Record) -> dict[str, list[Pair]]:
+def scales_by_kind(record: Record) -> dict[str, list[LayerPair]]:
     """Least and largest scale of folds by their kinds; experts of a layer together."""
     found: dict[str, dict[int | None, tuple[float, float]]] = {}
     for s in record.scales:
@@ -164,7 +164,7 @@ def inputs_of(record: Record) -> list[Input]:
     ]
 
 
-def _peaks(inputs: Sequence[Input]) -> dict[str, list[Pair]]:
+def _peaks(inputs: Sequence[Input]) -> dict[str, list[LayerPair]]:
     """Peaks before and as they are, by the kinds that read an input."""
     found: dict[str, list[tuple[int | None, float, float]]] = {}
     for i in sorted(inputs, key=lambda i: in_flow(i.kinds[0])):
@@ -179,7 +179,7 @@ def root_mean(errors: Iterable[float]) -> float:
     return math.sqrt(math.fsum(squares) / len(squares)) if squares else 0.0
 
 
-def _way(scaled: Scaled) -> str:
+def _way(scaled: FoldScales) -> str:
     return "ones" if scaled.setting is None else scaled.how
 
 

@@ -17,7 +17,7 @@ TITLE = 30
 """Letters of a panel's title, at most."""
 
 
-class Pair(NamedTuple):
+class LayerPair(NamedTuple):
     """Two numbers of a layer: before and after, or the least and the largest."""
 
     layer: int
@@ -25,7 +25,7 @@ class Pair(NamedTuple):
     high: float
 
 
-Lines = Mapping[str, Sequence[Pair]]
+Lines = Mapping[str, Sequence[LayerPair]]
 """By kind, layers in order."""
 
 
@@ -66,7 +66,7 @@ def spans_picture(lines: Lines) -> str:
         return to_svg(fig, "spans", "Scales of channels, by layer", about)
 
 
-def _before_and_after(ax: Any, kind: str, pairs: Sequence[Pair]) -> None:
+def _before_and_after(ax: Any, kind: str, pairs: Sequence[LayerPair]) -> None:
     """Two lines, or two points where there is a single layer."""
     layers = [p.layer for p in pairs]
     marker = "o" if len(layers) < 24 else ""
@@ -76,7 +76,7 @@ def _before_and_after(ax: Any, kind: str, pairs: Sequence[Pair]) -> None:
     _frame(ax, kind, pairs)
 
 
-def _frame(ax: Any, kind: str, pairs: Sequence[Pair]) -> None:
+def _frame(ax: Any, kind: str, pairs: Sequence[LayerPair]) -> None:
     first, last = pairs[0].layer, pairs[-1].layer
     margin = max(0.5, 0.04 * (last - first))
     ax.set(title=label(kind, TITLE), xlim=(first - margin, last + margin))
@@ -100,7 +100,7 @@ def _around(ax: Any, values: Sequence[float]) -> None:
     plain_ticks(ax.yaxis)
 
 
-def _shown(lines: Lines) -> dict[str, Sequence[Pair]]:
+def _shown(lines: Lines) -> dict[str, Sequence[LayerPair]]:
     return dict(list(lines.items())[:MOST_PANELS])
 
 

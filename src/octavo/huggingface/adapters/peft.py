@@ -48,7 +48,7 @@ class PeftFolder:
     by_root        what B A is multiplied by is alpha / sqrt(rank) in place of alpha / rank (rsLoRA)
     tied           what an embedding gets, the output matrix that it is too gets as well
     targets        what adapter_config.json names as `target_modules`
-    parameters     what it names as `target_parameters`: those of modules that are no layers, such as stacked experts
+    parameters     what it names as `target_parameters`: those of modules that are not layers, such as stacked experts
     base           the model that it was trained on, if that is said
     config         adapter_config.json itself
     """
@@ -99,7 +99,7 @@ def is_peft_folder(path: str | os.PathLike[str]) -> bool:
 def read_peft(path: str | os.PathLike[str]) -> PeftFolder:
     """The adapter in a folder; of tensors only the header is read.
 
-    Raises FileError for files that are missing, wrong or pickles, and ModelError for an adapter that is no LoRA, or
+    Raises FileError for files that are missing, wrong or pickles, and ModelError for an adapter that is not a LoRA, or
     more than one.
     """
     folder = os.fsdecode(path)
@@ -131,7 +131,7 @@ def read_peft(path: str | os.PathLike[str]) -> PeftFolder:
 
 
 def _require_lora(config: Mapping[str, Any], file: str) -> None:
-    """Raise ModelError for what is no LoRA, or has more to it than that."""
+    """Raise ModelError for what is not a LoRA, or has more to it than that."""
     if (kind := config.get("peft_type")) != "LORA":
         raise ModelError(f"is {brief(kind)}", file=file, field="peft_type", allowed="LORA")
     for word, what in CHANGING.items():

@@ -1,4 +1,4 @@
-"""Adapters of PEFT for parameters that are no layers (`target_parameters`): experts that a module stacks, [E, N, K].
+"""Adapters of PEFT for parameters that are not layers (`target_parameters`): experts that a module stacks, [E, N, K].
 
 A module is wrapped once for each of its parameters, and the factors' names say how deep they are and not whose they
 are: their shapes do. Factors of all experts lie in one matrix, A [E r, K] expert after expert, and B [N, r E], where

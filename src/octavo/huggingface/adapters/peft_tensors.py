@@ -43,8 +43,8 @@ Modules = tuple[Mapping[str, str], Mapping[str, str]]
 def peft_adapter(folder: PeftFolder, model: ModelSpec) -> Adapter:
     """What a folder adds to a model's weights. Tensors are read when they are asked for.
 
-    Raises ModelError for a tensor that is no factor, one without the other, another rank than the configuration has,
-    and a module that is no part of the model.
+    Raises ModelError for a tensor that is not a factor, one without the other, another rank than the configuration has,
+    and a module that is not part of the model.
     """
     modules, stacks = _modules(folder)
     if not modules and not stacks:
@@ -101,7 +101,7 @@ def _modules(folder: PeftFolder) -> tuple[dict[str, Factored], dict[str, Stacked
 def _what_else(name: str) -> str:
     if "lora_magnitude_vector" in name:
         return "is a magnitude (DoRA)"
-    return "is no factor of a LoRA, and what else it changes can't be applied"
+    return "is not a factor of a LoRA, and what else it changes can't be applied"
 
 
 def _both(folder: PeftFolder, parts: Mapping[str, StoredTensor]) -> tuple[LazyTensor, LazyTensor]:
@@ -159,7 +159,7 @@ def _parts(
     here = [*found.single, *found.experts, *found.halves]
     for name in here:
         if name not in expected:
-            raise _fault(folder, name.removesuffix(".weight"), "is no module of this architecture", architecture.name)
+            raise _fault(folder, name.removesuffix(".weight"), "is not a module of the model", architecture.name)
     for name in here:
         part = _placed(folder, found, name, hp, architecture, expected)
         yield name, _as_converted(folder, name, part, model)

@@ -140,7 +140,7 @@ def _head_sizes(config: Config, width: int) -> Keys:
 
 
 def _refuse(config: Config, architecture: Architecture[Any], own: Keys) -> None:
-    """Raises ModelError for what would change the result and is no part of the architecture."""
+    """Raises ModelError for what would change the result and is not part of the architecture."""
     for key in ("hidden_act", "hidden_activation"):
         if key not in own and (found := config.values.get(key)) not in (None, architecture.activation):
             raise config.error(key, f"is {brief(found)}", architecture.activation)

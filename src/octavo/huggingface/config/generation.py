@@ -24,7 +24,7 @@ HARMLESS = frozenset(
     num_return_sequences assistant_confidence_threshold num_assistant_tokens num_assistant_tokens_schedule
     is_assistant""".split()
 )
-"""Keys that say nothing of which tokens come; how many may is for who asks to say."""
+"""Keys that say nothing of which tokens come; how many may is up to the caller."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "num_beams": (None, 1), "typical_p": (None, 1), "epsilon_cutoff": (None, 0), "eta_cutoff": (None, 0),
     "diversity_penalty": (None, 0), "length_penalty": (None, 1), "no_repeat_ngram_size": (None, 0),
@@ -37,7 +37,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def sampling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
-    """What generation_config.json recommends; values that are no numbers are left out, and so is what has no key here.
+    """What generation_config.json recommends; values that are not numbers are left out, and so is what has no key here.
 
     A warning names the latter. `do_sample` false is temperature 0, whatever the temperature beside it: transformers
     takes the most likely token then.

@@ -197,8 +197,8 @@ def _check(values: Mapping[str, Any], kind: str, path: str) -> None:
 
 
 def _modules(path: str) -> list[tuple[str, str]]:
-    """Kind and folder of each module that a file lists; none where it is missing. Raises FileError for what is no list
-    of them, or lies elsewhere."""
+    """Kind and folder of each module that a file lists; none where it is missing. Raises FileError for anything but a
+    list of them, and for folders outside."""
     if not os.path.exists(path):
         return []
     modules = parse_object(b'{"modules": ' + read_bytes(path, MAX_BYTES) + b"}", path)["modules"]

@@ -162,7 +162,7 @@ def _rows(module: Module, a: Arguments, n: int, k: int, name: str, load: Callabl
 
 
 def _scale(module: Module, a: Arguments, n: int, k: int) -> StoredTensor:
-    """The scales, their shape one of those that the strategy has."""
+    """The scales, in a shape that the strategy allows."""
     tensor = module.take(SCALE, HALVES)
     shapes = [(n, k // a.group)] if a.group else [(n, 1), (n,)]
     if a.strategy == "tensor":
@@ -224,7 +224,7 @@ def _zero(module: Module, a: Arguments, n: int, groups: int) -> StoredTensor:
 
 
 def _word_counts(codes: int, bits: int) -> tuple[int, int]:
-    """Words of so many codes: as a stream, and with whole codes in each word, as releases before 0.13 pack them."""
+    """Words of this many codes: as a stream, and with whole codes in each word, as releases before 0.13 pack them."""
     return -(-codes * bits // 32), -(-codes // (32 // bits))
 
 

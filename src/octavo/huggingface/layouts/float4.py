@@ -23,7 +23,7 @@ def mxfp4(module: Module, codes_end: str, scale_end: str) -> LazyTensor:
     def load() -> Part:
         raw, exponents = codes.array(), scale.array()
         if (exponents == 255).any():
-            raise module.error(scale_end, "has exponents of 255, which are no numbers", "0 to 254")
+            raise module.error(scale_end, "has exponents of 255, which are NaN", "0 to 254")
         return lambda part: Planes(nibbles(raw[part]), d=e8m0_half_to_f32(exponents[part]))
 
     return module.weight(by_name("MXFP4"), n, k, load)

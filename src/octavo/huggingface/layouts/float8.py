@@ -60,10 +60,10 @@ def microscaled(module: Module, end: str) -> LazyTensor:
 
 
 def powers_of_two(module: Module, end: str, scales: StoredTensor) -> F32:
-    """Scales of exponents less 127, of bytes of which 255 is no number."""
+    """Scales of exponents less 127, of bytes of which 255 is NaN."""
     bits = scales.array()
     if (bits == 0xFF).any():
-        raise module.error(end, "has scales of 255, which are no numbers")
+        raise module.error(end, "has scales of 255, which are NaN")
     half = e8m0_half_to_f32(bits)
     return half + half
 

@@ -8,7 +8,7 @@
 With a `pack_dtype` of 16 or 8 bits words are I16 or I8. Format "gptq_p" has codes in planes
 (`planar_codes_of`) of words of 32 bits, of 5 to 7 bits too, and true zero points.
 
-w = scale * (code - zero). Where groups are no runs of neighbours (activation order), columns are sorted by group, and
+w = scale * (code - zero). Where groups are not contiguous (activation order), columns are sorted by group, and
 `order` [K] says which values of an activation go with them.
 """
 

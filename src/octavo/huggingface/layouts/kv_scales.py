@@ -41,7 +41,7 @@ def kv_scale(tensor: StoredTensor) -> F32:
 def cache_magnitudes(scales: Mapping[str, F32], config: Mapping[str, object], folder: str) -> dict[str, F32]:
     """The largest magnitudes that scales, by their names, are for: float32 [1] or [heads], as "blk.0.cache_k.max".
 
-    Scales of keys and of values may be one (`kv_scale`); those of queries are no matter here. Where all are 1 nothing
+    Scales of keys and of values may be one (`kv_scale`); those of queries are ignored here. Where all are 1 nothing
     was measured, and there are none. Raises ModelError for two scales of the same keys or values.
     """
     found: dict[str, F32] = {}

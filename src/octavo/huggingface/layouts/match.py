@@ -22,7 +22,7 @@ class Pattern:
 
     @classmethod
     def of(cls, settings: Settings, text: str) -> Pattern:
-        """Raises ModelError, naming where `settings` lie, for what is no expression or repeats too much."""
+        """Raises ModelError, naming where `settings` lie, for what is not an expression or repeats too much."""
         fault: ModelError | None = None
         if len(text) > MOST_CHARACTERS or _REPEATED_GROUP.search(text) or len(_REPEATS.findall(text)) > MOST_REPEATS:
             allowed = f"{MOST_CHARACTERS} characters, {MOST_REPEATS} repetitions, none of a group"

@@ -113,7 +113,7 @@ def _floats(module: Module, said: _Said, n: int, k: int, words: StoredTensor) ->
         raw, bits = words.array(), scales.array()
         none = 0x7F if said.mode == "nvfp4" else 0xFF
         if (bits == none).any():
-            raise module.error("scales", f"has scales of {none}, which are no numbers")
+            raise module.error("scales", f"has scales of {none}, which are NaN")
         d = ue4m3_half_to_f32(bits) if said.mode == "nvfp4" else e8m0_half_to_f32(bits)
         if said.mode == "mxfp8":  # e4m3 numbers have no table of doubled values, which halved scales make up for
             d = d + d

@@ -18,7 +18,7 @@ class Settings:
 
     @classmethod
     def of(cls, config: Config, path: str, value: Any) -> Settings:
-        """Raises ModelError for a value that is no object."""
+        """Raises ModelError for a value that is not an object."""
         if not isinstance(value, dict):
             raise config.error(path, "is missing" if value is None else f"is {brief(value)}", "an object")
         return cls(config, path, value)

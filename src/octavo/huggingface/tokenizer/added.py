@@ -126,7 +126,7 @@ def _special_entries(said: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _further(said: Mapping[str, Any]) -> list[str]:
-    """Texts of those that have no role; transformers puts those that it does not know behind the vocabulary."""
+    """Texts of tokens without a role; transformers puts those that it does not know behind the vocabulary."""
     return [text for _, entry in _further_entries(said) if (text := _text(entry))]
 
 

@@ -23,7 +23,7 @@ def listed_ends(checkpoint: Checkpoint, keys: Mapping[str, Any]) -> list[int]:
     """The ids that generation_config.json and config.json say end a reply, in their order; `keys` of the vocabulary.
 
     A list always counts. One id of config.json does where generation_config.json has none, as in transformers, and any
-    single one only if it is no ordinary token, unless nothing else names an end: configurations of transformers have
+    single one only if it is a special token, unless nothing else names an end: configurations of transformers have
     2 where nobody said anything. Raises TokenizerError for what is neither an id nor a list of them; ids that no token
     has are left out with a warning.
     """

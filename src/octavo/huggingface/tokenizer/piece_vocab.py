@@ -91,7 +91,7 @@ def _charsmap(tokenizer: TokenizerJson) -> bytes:
         return base64.b64decode(text, validate=True)
     except (TypeError, ValueError, binascii.Error):
         allowed = "one table, in base64"
-        raise tokenizer.error("normalizer.precompiled_charsmap", "is no base64", allowed) from None
+        raise tokenizer.error("normalizer.precompiled_charsmap", "is not valid base64", allowed) from None
 
 
 def _merges_spaces(tokenizer: TokenizerJson) -> bool:

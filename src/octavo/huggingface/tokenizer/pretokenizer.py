@@ -9,7 +9,7 @@ from octavo.text.bpe import word_splitter
 from octavo.text.pretokenize import PRE_TOKENIZERS
 
 PREFERRED = ("llama-bpe", "qwen2", "gpt-2", "tekken", "smollm", "gpt-4o", "deepseek-v3")
-"""The names to write, of those that mean the same."""
+"""The names to write, where several mean the same."""
 
 PROBE = (
     "Hello World! I'm sure we'll say: he'S there, THEY'RE not; it 'tis\n\n \n\t x\t\t y  z   \n   end  \r\n\r\nnext\n"

@@ -40,13 +40,13 @@ class SentencePieceModel:
 
 
 def read_sentencepiece(path: str | os.PathLike[str]) -> SentencePieceModel:
-    """Raises TokenizerError for a file that is no such model, or one whose algorithm is not BPE."""
+    """Raises TokenizerError for a file that is not such a model, or one whose algorithm is not BPE."""
     name = os.fsdecode(path)
     raw = read_bytes(path, MAX_BYTES, TokenizerError)
     try:
         return _parse(raw, name)
     except (ValueError, LookupError, struct.error, TypeError):
-        raise TokenizerError("is no SentencePiece model", file=name, allowed="a protocol buffer of one") from None
+        raise TokenizerError("is not a SentencePiece model", file=name, allowed="a protocol buffer of one") from None
 
 
 def _parse(raw: bytes, name: str) -> SentencePieceModel:

@@ -93,7 +93,7 @@ def _separates(tokenizer: TokenizerJson) -> bool:
 def chat_templates(checkpoint: Checkpoint) -> dict[str, Any]:
     """The chat template, or those of several names; that of chat_template.jinja before any in tokenizer_config.json.
 
-    Further ones are files of a folder, under their names. Raises TemplateError for what is no text, and for more
+    Further ones are files of a folder, under their names. Raises TemplateError for what is not text, and for more
     templates than there may be, FileError for a file that can't be read or is none.
     """
     found: Any = _template_file(checkpoint, "chat_template.jinja")

@@ -28,7 +28,7 @@ def is_ranks(path: str | os.PathLike[str]) -> bool:
 
 
 def read_ranks(path: str | os.PathLike[str]) -> list[bytes]:
-    """The tokens by rank. Raises TokenizerError for a line that is no token and its rank, and for ranks with gaps."""
+    """The tokens by rank. Raises TokenizerError for a line without a token and its rank, and for gaps."""
     name, tokens = os.fsdecode(path), dict[int, bytes]()
     for number, line in enumerate(read_bytes(path, MAX_BYTES, TokenizerError).splitlines(), 1):
         found = _LINE.fullmatch(line)

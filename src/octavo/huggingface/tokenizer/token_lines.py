@@ -18,14 +18,14 @@ NORMAL, CONTROL = 1, 3
 KINDS = {"UNKNOWN": 2, "CONTROL": CONTROL, "BYTE": 6}
 """Numbered as GGUF's token types are. Tokens of any other kind are text."""
 BREAKS = {"break_around_repeated_chars_threshold": 4, "break_around_consecutive_spaces_threshold": 2}
-"""What tokenizer_config.json says of PLaMo 3, whose text is cut at so many repeated characters and spaces."""
+"""What tokenizer_config.json says of PLaMo 3, whose text is cut at this many repeated characters and spaces."""
 FIRST = next(iter(BREAKS))
 END = "<|plamo:op|>"
 """What begins each part of a conversation, and so ends the one before."""
 
 
 def read_token_lines(path: str | os.PathLike[str]) -> list[Piece]:
-    """The tokens by id. Raises TokenizerError for a line that is no token."""
+    """The tokens by id. Raises TokenizerError for a line that is not a token."""
     name, pieces = os.fsdecode(path), []
     for number, line in enumerate(read_bytes(path, MAX_BYTES, TokenizerError).splitlines(), 1):
         if line.strip():

@@ -28,7 +28,7 @@ class TokenizerJson:
     ids            of the tokens by text, added ones included
     added          the added tokens by id
     merges         pairs to join, the most important first
-    byte_fallback  characters that are no token become tokens of their bytes (SentencePiece's way); otherwise the tokens
+    byte_fallback  characters without a token become tokens of their bytes (SentencePiece's way); otherwise the tokens
                    are written in characters that stand for bytes (GPT-2's way)
     ignore_merges  a word that is a token is that token, whatever the merges give
     scores         of the tokens by id, for Unigram
@@ -52,7 +52,7 @@ class TokenizerJson:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> TokenizerJson:
-        """Raises FileError for a file that is no JSON, TokenizerError for a tokenizer of another kind."""
+        """Raises FileError for a file that is not valid JSON, TokenizerError for a tokenizer of another kind."""
         return cls(read_bytes(path, MAX_BYTES), os.fsdecode(path))
 
     @property
@@ -149,7 +149,7 @@ class TokenizerJson:
         return parts[0], parts[1]
 
     def _scores(self, vocab: Any) -> dict[int, float]:
-        """The scores of a list of tokens and scores. Raises TokenizerError for one that is no such list."""
+        """The scores of a list of tokens and scores. Raises TokenizerError for one that is not such a list."""
         if not isinstance(vocab, list) or not vocab or len(vocab) > MAX_TOKENS:
             raise self.error("model.vocab", f"is {type(vocab).__name__}", "a list of tokens and their scores")
         for entry in vocab:

@@ -47,7 +47,7 @@ def _byte_level(file: GGUFFile, tokenizer: Tokenizer) -> Any:
     ids, merges = _ids(tokenizer), [_pair(line) for line in file.metadata.get_strs(MERGES)]
     unknown = next((pair for pair in merges if not {*pair, "".join(pair)} <= ids.keys()), None)
     if unknown is not None:
-        problem = f"merge {' '.join(unknown)[:80]!r} is of texts that are no tokens"
+        problem = f"merge {' '.join(unknown)[:80]!r} is of texts that are not tokens"
         raise TokenizerError(problem, file=file.path, field=MERGES, allowed="tokens, in tokenizer.json")
     engine = Engine(models.BPE(vocab=ids, merges=merges, ignore_merges=row.ignore_merges))
     level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

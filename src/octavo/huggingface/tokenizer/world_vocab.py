@@ -31,7 +31,7 @@ _LINE = re.compile(
 
 
 def read_world(path: str | os.PathLike[str]) -> dict[int, bytes]:
-    """The tokens by id. Raises TokenizerError for a line that is no id, text and length, or comes twice."""
+    """The tokens by id. Raises TokenizerError for a line that is not an id, text and length, or comes twice."""
     tokens: dict[int, bytes] = {}
     for number, line in enumerate(read_text(path, MAX_BYTES, TokenizerError).removesuffix("\n").split("\n"), 1):
         found = _LINE.fullmatch(line.removesuffix("\r"))

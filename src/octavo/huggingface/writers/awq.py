@@ -44,5 +44,5 @@ def module_arrays(scheme: CheckpointScheme, coded: Coded) -> Iterator[AnyArray]:
 
 def _columns(codes: U8) -> AnyArray:
     """Codes uint8 [N, K] as words I32 [K, N / 8]."""
-    eights = codes.T.reshape(codes.shape[1], -1, 8)[..., np.argsort(PLACES)]
-    return words(np.ascontiguousarray(eights.reshape(codes.shape[1], -1)), 4)
+    octets = codes.T.reshape(codes.shape[1], -1, 8)[..., np.argsort(PLACES)]
+    return words(np.ascontiguousarray(octets.reshape(codes.shape[1], -1)), 4)

@@ -45,7 +45,7 @@ class Metadata(Mapping[str, Any]):
     escapes such as \\xff; `get_bytes` and `get_bytes_list` give them as they are.
 
     Accessors such as `get_int` raise GGUFError, with file, offset and key, where the stored type is another one
-    and where the key is missing and no default is given. They never convert: an integer is no float.
+    and where the key is missing and no default is given. They never convert: an integer is not a float.
     """
 
     def __init__(self, source: Source, entries: dict[str, Entry]) -> None:

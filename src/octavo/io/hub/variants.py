@@ -64,7 +64,7 @@ class Variant:
         return self.label in (CHECKPOINT, ADAPTER)
 
     def fits(self, free: int | None) -> bool:
-        """Whether it runs in so many bytes of memory; None is what a system says that does not tell."""
+        """Whether it runs in this many bytes of memory; None is what a system says that does not tell."""
         return free is None or self.nbytes * NEEDED <= free
 
     def path(self, folder: str) -> str:

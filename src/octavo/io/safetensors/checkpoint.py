@@ -61,9 +61,9 @@ def _names(path: str) -> list[str]:
 def _no_config(path: str, names: list[str]) -> FileError:
     files = [os.path.join(path, name) for name in names if name.endswith(".gguf")]
     if not files:
-        return FileError(f"has no {CONFIG}, so it is no checkpoint, and no GGUF file", file=path)
+        return FileError(f"has no {CONFIG}, so it is neither a checkpoint nor a GGUF file", file=path)
     named = ", ".join(files[:4]) + (f" and {len(files) - 4} more" if len(files) > 4 else "")
-    return FileError(f"has no {CONFIG}, so it is no checkpoint; give the GGUF file in it: {named}", file=path)
+    return FileError(f"has no {CONFIG}, so it is not a checkpoint; give the GGUF file in it: {named}", file=path)
 
 
 def _no_weights(path: str, names: list[str]) -> FileError:

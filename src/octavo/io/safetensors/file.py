@@ -52,7 +52,7 @@ class StoredTensor:
         return prod(self.shape) * ITEM_BYTES[self.dtype]
 
     def load(self) -> QTensor:
-        """The tensor, read into memory. Raises FileError for a dtype that is no float, and for a file cut since."""
+        """The tensor, read into memory. Raises FileError for a dtype that is not a float, and for a file cut since."""
         if self.dtype not in FLOATS:
             raise _fault(self, f"holds {self.dtype}", ", ".join(FLOATS))
         if 0 in self.shape or not self.shape:
@@ -100,7 +100,7 @@ def _fault(tensor: StoredTensor, problem: str, allowed: str | None) -> FileError
 class SafetensorsFile:
     """A file's tensors by name, in the order of their data. Everything in the header is checked when it is opened.
 
-    `metadata` is text by name, as the file has it; values that are no text are left out.
+    `metadata` is text by name, as the file has it; values that are not text are left out.
     """
 
     def __init__(self, path: str, tensors: dict[str, StoredTensor], metadata: dict[str, str]) -> None:

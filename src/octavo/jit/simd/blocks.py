@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Several vectors under one name, for the tokens of a tile."""
 
 from __future__ import annotations

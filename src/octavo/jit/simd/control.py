@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Calls through addresses, and what threads need to work in step."""
 
 from __future__ import annotations

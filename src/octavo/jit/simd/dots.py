@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of codes and int8 activations, with the best instruction that the CPU has."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Vector types inside Numba, and small pieces of LLVM IR that the intrinsics are made of."""
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ def by_parts(b, name, result, lanes, *args):
 
 
 def multiply_add(b, x, y, z):
-    """x * y + z: one rounding where the CPU has FMA, two where it has not (LLVM would call a library there)."""
+    """x * y + z: one rounding where the CPU has FMA, two where it lacks it (LLVM would call a library there)."""
     if "fma" in host.features() or host.level() in ("dotprod", "generic"):
         return call_llvm(b, "llvm.fma.v16f32", V_F32, x, y, z)
     return b.fadd(b.fmul(x, y, flags=AS_WRITTEN), z, flags=AS_WRITTEN)

@@ -1,12 +1,15 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Arithmetic on 16 floats."""
 
 from __future__ import annotations
 
+import operator
 import struct
 
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import intrinsic, lower_builtin
 
 from octavo.jit.simd.emit import (
     AS_WRITTEN,
@@ -40,6 +43,26 @@ def _binary(name, **how):
 
 add, sub, mul, div = _binary("fadd"), _binary("fsub"), _binary("fmul"), _binary("fdiv")
 """The flags of kernels allow LLVM to reorder these, and to make a division a product."""
+
+
+def _operator(symbol, name):
+    """What + - * / between 16 floats, or these and a number, are."""
+
+    @infer_global(symbol)
+    class Typed(AbstractTemplate):
+        def generic(self, args, kws):
+            fits = f32x16 in args and all(a is f32x16 or isinstance(a, types.Number) for a in args)
+            return signature(f32x16, *(a if a is f32x16 else types.float32 for a in args)) if fits else None
+
+    def lower(c, b, s, a):
+        return getattr(b, name)(*(repeat(b, x) if t is not f32x16 else x for t, x in zip(s.args, a, strict=True)))
+
+    for sides in ((f32x16, f32x16), (f32x16, types.float32), (types.float32, f32x16)):
+        lower_builtin(symbol, *sides)(lower)
+
+
+for _symbol, _name in (("add", "fadd"), ("sub", "fsub"), ("mul", "fmul"), ("truediv", "fdiv")):
+    _operator(getattr(operator, _symbol), _name)
 
 add_exact, sub_exact, mul_exact, div_exact = (
     _binary(name, flags=AS_WRITTEN) for name in ("fadd", "fsub", "fmul", "fdiv")

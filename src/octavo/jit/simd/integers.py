@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Integer sums of products of whole rows: weights in panels of 16 rows, or row by row, and 64 values of K at a time.
 
 A byte of a weight is kept as itself plus an offset, since dot products take one factor unsigned: 128 for 8 bits and for

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Loads and stores of up to 16 floats in the types that results have: f32, f16 and bf16."""
 
 from __future__ import annotations

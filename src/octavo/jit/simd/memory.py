@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Memory, pointers, and loads and stores that convert."""
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ prefetch_to_l2 = _prefetch_to(2)
 
 @intrinsic
 def advance(ty, address, nbytes):
-    """An address so many bytes further, in a register of its own: none is made of a base and an index instead.
+    """An address this many bytes further, in a register of its own: none is made of a base and an index instead.
 
     LLVM likes to count a loop in the index. A dot product with an index in its address is two
     operations, without it one.

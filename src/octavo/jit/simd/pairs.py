@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Panels of integer sums: products of pairs of 16-bit numbers with a matrix of signed bytes, which are exact.
 
 A row of the matrix has two bytes a column, side by side, so that an instruction multiplies both and adds them to the

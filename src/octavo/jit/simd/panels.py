@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Panels: n rows of sums, c vectors wide, for products of n rows of floats with a matrix read once, from top to bottom.
 
 A panel is a block of n * c vectors; vector t * c + j holds columns 16 j to 16 j + 15 of row t.

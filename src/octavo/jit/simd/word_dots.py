@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of codes of eight bits and int8 activations, both widened to 16 bits before: AVX2.
 
 There products of bytes are summed by pairs in 16 bits, which two of 255 * 127 overflow.
@@ -49,7 +50,7 @@ def _halves(b, bytes_, shift):
 
 @intrinsic(prefer_literal=True)
 def fma_word_dots(ty, acc, codes, scale, bias, x, at, kind, offset, most):
-    """`fma_dots` of a block of codes, or of those that `store_words` has put at the address `codes`.
+    """`fma_dots` of a block of codes, or of codes that `store_words` has put at the address `codes`.
 
     24 n bytes after the scales, at x + at, lies what `store_token_words` made of each token's codes.
     """

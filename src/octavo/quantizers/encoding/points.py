@@ -8,8 +8,8 @@ import numpy as np
 
 from octavo.errors import QuantFormatError
 from octavo.formats import BlockFormat, Planes, pack
+from octavo.formats.codebook import SIGNED, gather, parity, spread
 from octavo.formats.codec import chunks
-from octavo.formats.grid import MARKED, gather, parity, spread
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.quantizers.encoding.kernels.recipe import LEAST_IMPORTANCE
 
@@ -27,7 +27,7 @@ RANGES = {(8, False): (0.95, 7.4), (4, False): (7.0, 21.0), (8, True): (0.8, 3.6
 
 def is_searched_in_points(fmt: BlockFormat) -> bool:
     """Whether a format has a grid or three levels."""
-    return fmt.grid is not None or (fmt.bits == 2 and fmt.offset == 1)
+    return fmt.codebook is not None or (fmt.bits == 2 and fmt.offset == 1)
 
 
 def encode_blocks(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: int) -> U8:
@@ -38,7 +38,7 @@ def encode_blocks(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: 
     blocks = rows.reshape(-1, fmt.block)
     out = np.empty((len(blocks), fmt.block_bytes), np.uint8)
     of_row = None if importance is None else importance.reshape(-1, fmt.block)
-    encode = ternary if fmt.grid is None else on_grid
+    encode = ternary if fmt.codebook is None else on_grid
     for part in chunks(len(blocks), fmt.block, CHUNK):
         x, here = blocks[part], None
         if of_row is not None:
@@ -117,12 +117,12 @@ def on_grid(fmt: BlockFormat, x: F32, w: F32, threads: int) -> Planes:
     from octavo.jit.program import KernelCall, run_call
     from octavo.quantizers.encoding.kernels.points import PointSearch, points_kernel
 
-    grid, table = fmt.grid, np.array(fmt.table, np.float32) * np.float32(fmt.step)
+    grid, table = fmt.codebook, np.array(fmt.table, np.float32) * np.float32(fmt.step)
     assert grid is not None
     size = 1 << grid.bits
     sets = (table[:size], table[size:]) if grid.shared else (table[:size],)
-    points = np.stack([np.ascontiguousarray(values[grid.points].T) for values in sets])  # [sets, width, points]
-    shared = 0 if not grid.shared else MARKED if fmt.group < 32 else fmt.group
+    points = np.stack([np.ascontiguousarray(values[grid.entries].T) for values in sets])  # [sets, width, points]
+    shared = 0 if not grid.shared else SIGNED if fmt.group < 32 else fmt.group
     search = PointSearch(
         grid.width, len(grid.keys), fmt.group, 2 * (1 << fmt.scale_bits) - 1, shared,
         *RANGES[grid.width, grid.shared], STEPS,
@@ -149,12 +149,12 @@ def _without_signs(fmt: BlockFormat, x: F32, w: F32) -> tuple[F32, AnyArray]:
 
     Where the number of signs must be even, the value of eight that it costs least gets the wrong one.
     """
-    grid = fmt.grid
+    grid = fmt.codebook
     assert grid is not None
     if grid.shared:
-        return np.ascontiguousarray(x), np.zeros((len(x), fmt.block // MARKED), np.uint8)
+        return np.ascontiguousarray(x), np.zeros((len(x), fmt.block // SIGNED), np.uint8)
     marks = gather(x < 0)
     if grid.even:
-        cost = (w * np.abs(x)).reshape(len(x), -1, MARKED)
+        cost = (w * np.abs(x)).reshape(len(x), -1, SIGNED)
         marks ^= parity(marks) << cost.argmin(axis=-1).astype(np.uint8)
     return np.where(spread(marks), -x, x), marks

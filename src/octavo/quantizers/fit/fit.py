@@ -17,8 +17,7 @@ from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.fit.target import Target
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
-from octavo.quantizers.job.method import Method
-from octavo.quantizers.job.plan import Job, Progress, StrPath, require_ready, require_sources
+from octavo.quantizers.job.plan import Job, Method, Progress, StrPath, require_ready, require_sources
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import Source, gguf_source
 from octavo.quantizers.job.write import header_bytes, write_model

@@ -13,8 +13,8 @@ from octavo.formats import BlockFormat
 from octavo.io.apart import IMATRIX, MODEL, TEXT, require_apart, text_files
 from octavo.io.atomic import require_target
 from octavo.quantizers.imatrix.imatrix import Imatrix
-from octavo.quantizers.job.about import About
-from octavo.quantizers.job.made import Made
+from octavo.quantizers.job.gguf_method import GgufResult, GgufWeight
+from octavo.quantizers.job.method_run import MethodRun
 from octavo.quantizers.job.source import Source, SourceTensor
 from octavo.quantizers.mix.mixing import Choices, choose_types
 from octavo.quantizers.mix.presets import NEEDS_IMATRIX, WEIGHTED, Preset
@@ -48,8 +48,8 @@ class Job:
     types: Mapping[str, BlockFormat]
     file_type: int | None
     imatrix: Imatrix | None = None
-    made: Mapping[str, Made] = field(default_factory=dict)
-    about: About | None = None
+    made: Mapping[str, GgufWeight] = field(default_factory=dict)
+    about: MethodRun | None = None
 
     @property
     def tensors(self) -> list[SourceTensor]:
@@ -61,6 +61,15 @@ class Job:
         """The type that a tensor gets."""
         fmt = self.types.get(tensor.name)
         return fmt.name if fmt else tensor.type_name
+
+
+class Method(Protocol):
+    """What makes tensors of a job that is about to be done, by name; an encoder makes those that it leaves out."""
+
+    def __call__(self, job: Job, /) -> GgufResult: ...
+
+    def require(self, job: Job, /) -> None:
+        """Raise UsageError for a job that there is nothing for."""
 
 
 def plan(source: Source, preset: Preset, choices: Choices, imatrix: Imatrix | None = None) -> Job:

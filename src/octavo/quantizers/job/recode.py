@@ -16,7 +16,7 @@ from octavo.formats.scalars import INTEGER
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.io.gguf import scan_non_finite
 from octavo.quantizers.encoding.encoder import encode
-from octavo.quantizers.job.ahead import Ahead, workers
+from octavo.quantizers.job.pipeline import Pipeline, workers
 
 SLAB = 1 << 18
 """Values that are held as float32 at a time by each thread."""
@@ -59,7 +59,8 @@ def recode(tensor: QTensor, fmt: BlockFormat, *, importance: F32 | None = None, 
     stored, executor = tensor.stored(), workers(count)
     of_each = threads if count == 1 else 1  # a tensor of one slab is encoded by all threads
     try:
-        slabs = Ahead(slabs_of(lambda: stored, tensor.shape, fmt, importance, threads=of_each), executor, room(count))
+        calls = slabs_of(lambda: stored, tensor.shape, fmt, importance, threads=of_each)
+        slabs = Pipeline(calls, executor, room(count))
         return joined(slabs, tensor.name, tensor.shape, fmt, weighted=importance is not None)
     finally:
         executor.shutdown(cancel_futures=True)

@@ -16,10 +16,10 @@ from octavo.errors import ModelError
 from octavo.huggingface import CheckpointFile
 from octavo.huggingface.folder import RECORD
 from octavo.io.gguf import GGUFFile
-from octavo.quantizers.calibration.outliers import Channels
-from octavo.quantizers.job.about import About
-from octavo.quantizers.job.prepared import Scaled
-from octavo.quantizers.job.starved import Starved
+from octavo.quantizers.job.method_run import MethodRun
+from octavo.quantizers.job.scheme_method import FoldScales
+from octavo.quantizers.job.undersampled import UndersampledExpert
+from octavo.quantizers.statistics.outliers import Channels
 
 KEY, FILE = "octavo.calibration", RECORD
 VERSION = 1
@@ -53,11 +53,11 @@ class WeightRecord:
 class Record:
     """A run, and what it did. `target` is the preset or the scheme, `starved` are experts that met too few tokens."""
 
-    about: About
+    about: MethodRun
     target: str
     weights: tuple[WeightRecord, ...]
-    scales: tuple[Scaled, ...] = ()
-    starved: tuple[Starved, ...] = ()
+    scales: tuple[FoldScales, ...] = ()
+    starved: tuple[UndersampledExpert, ...] = ()
 
 
 def to_values(record: Record) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def record_bytes(shapes: Mapping[str, Sequence[int]]) -> int:
     return ABOUT_BYTES + sum(each)
 
 
-def scaled_values(row: Scaled) -> dict[str, Any]:
+def scaled_values(row: FoldScales) -> dict[str, Any]:
     """What is told of a fold's scales, as JSON has it."""
     return {
         "fold": row.fold, "how": row.how, "setting": row.setting, "before": row.before, "after": row.after,
@@ -101,7 +101,7 @@ def scaled_values(row: Scaled) -> dict[str, Any]:
     }
 
 
-def starved_values(starved: Sequence[Starved]) -> dict[str, Any]:
+def starved_values(starved: Sequence[UndersampledExpert]) -> dict[str, Any]:
     """Experts of few tokens as a field of JSON; none where there are none."""
     return {"starved": [asdict(found) for found in starved]} if starved else {}
 
@@ -143,7 +143,7 @@ def record_of(values: object, file: str) -> Record:
     if (version := at.whole("version")) != VERSION:
         raise at.error("version", f"is {version}", str(VERSION))
     kv = at.values.get("kv")
-    about = About(
+    about = MethodRun(
         at.text("method"), at.text("text"), at.whole("samples"), at.whole("tokens"), at.text("sha256"),
         at.values.get("rotate") is True, None if kv is None else at.text("kv"),
     )
@@ -153,10 +153,10 @@ def record_of(values: object, file: str) -> Record:
     )
 
 
-def scaled_of(at: Fields) -> Scaled:
+def scaled_of(at: Fields) -> FoldScales:
     """What is told of a fold's scales."""
     setting = None if at.values.get("setting") is None else at.real("setting")
-    return Scaled(
+    return FoldScales(
         at.text("fold"), at.text("how"), setting, at.real("before"), at.real("after"), at.real("least"),
         at.real("largest"), tuple(at.texts("readers")), channels_of(at),
     )
@@ -178,10 +178,12 @@ def channels_of(at: Fields) -> Channels | None:
     return Channels(part.whole("size"), part.real("median"), tuple(part.pairs("largest")))
 
 
-def starved_of(at: Fields) -> tuple[Starved, ...]:
+def starved_of(at: Fields) -> tuple[UndersampledExpert, ...]:
     """The experts of few tokens that a part of JSON has."""
     parts = at.parts("starved") if "starved" in at.values else ()
-    return tuple(Starved(p.text("input"), p.whole("expert"), p.whole("tokens"), p.text("how")) for p in parts)
+    return tuple(
+        UndersampledExpert(p.text("input"), p.whole("expert"), p.whole("tokens"), p.text("how")) for p in parts
+    )
 
 
 class Fields:

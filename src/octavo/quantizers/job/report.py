@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from octavo.quantizers.job.prepared import Scaled, StaticInput
-from octavo.quantizers.job.starved import Starved
+from octavo.quantizers.job.scheme_method import FoldScales, StaticInput
+from octavo.quantizers.job.undersampled import UndersampledExpert
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class Report:
     scaled  channels whose scales a method chose
     inputs  static scales of activations
     starved  experts that met too few tokens for a method to go by
-    memory, disk, seconds  of a dry run with a method: bytes that it takes at most, and about how long
-    written_before  a run before, which was killed then, has written all of it; rows are without errors
     """
 
     source: str
@@ -51,13 +49,9 @@ class Report:
     preset: str
     dry_run: bool
     layout: str | None = None
-    scaled: list[Scaled] = field(default_factory=list)
+    scaled: list[FoldScales] = field(default_factory=list)
     inputs: list[StaticInput] = field(default_factory=list)
-    starved: list[Starved] = field(default_factory=list)
-    memory: int | None = None
-    disk: int | None = None
-    seconds: float | None = None
-    written_before: bool = False
+    starved: list[UndersampledExpert] = field(default_factory=list)
     rows: list[TensorRow] = field(default_factory=list)
 
     @property

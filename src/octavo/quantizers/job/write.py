@@ -17,15 +17,22 @@ from octavo.formats.spec import F32
 from octavo.io.atomic import require_room
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType, write_gguf
 from octavo.quantizers.imatrix.imatrix import Imatrix
-from octavo.quantizers.job.about import About
-from octavo.quantizers.job.ahead import Ahead, workers
-from octavo.quantizers.job.method import Foretells, KeepsWork, Method
-from octavo.quantizers.job.plan import Job, Progress, StrPath, require_imatrix, require_sources, require_weighted
+from octavo.quantizers.job.method_run import MethodRun
+from octavo.quantizers.job.pipeline import Pipeline, workers
+from octavo.quantizers.job.plan import (
+    Job,
+    Method,
+    Progress,
+    StrPath,
+    require_imatrix,
+    require_sources,
+    require_weighted,
+)
 from octavo.quantizers.job.recode import Slab, checked_copy, joined, room, slabs_of
 from octavo.quantizers.job.record import KEY, Record, WeightRecord, record_bytes, to_json
 from octavo.quantizers.job.report import Report, TensorRow
 from octavo.quantizers.job.source import Source, SourceTensor
-from octavo.quantizers.job.starved import all_starved, warn
+from octavo.quantizers.job.undersampled import undersampled, warn
 
 QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION, the version of the block formats
 _INFO_BYTES = 8 + 4 + 4 + 8  # bytes of a tensor info without its name and sizes
@@ -46,29 +53,28 @@ def write_model(
     """Write the model that a job plans; arguments and errors are those of `quantize_file`."""
     require_imatrix(job)
     report = Report(job.source.path, os.fsdecode(dst), job.name, dry_run)
+    if method is not None:
+        method.require(job)
     if dry_run:
         report.rows.extend(_row(job, tensor) for tensor in job.tensors)
-        if isinstance(method, Foretells):
-            takes = method.takes(job)
-            report.memory, report.disk, report.seconds = takes.memory, takes.disk, takes.seconds
         return report
     require_sources(job, allow_requantize)
     require_weighted(job)
     require_room(dst, sum(_row(job, tensor).nbytes for tensor in job.tensors))
-    if method is not None:
-        made = method(job)
+    made = None if method is None else method(job)
+    if made is not None:
         job = replace(job, made=made.tensors, about=made.about)
-        report.starved.extend(all_starved(made.tensors.values()))
+        report.starved.extend(undersampled(made.tensors.values()))
         warn(report.starved)
     try:
         with _Writer(job, report, threads, progress) as writer:
             write_gguf(dst, job.source.arch, _metadata(job), [writer.lazy(tensor) for tensor in job.tensors])
     except BaseException as error:
-        if isinstance(method, KeepsWork):
-            method.failed(job, error)
+        if made is not None:
+            made.end(error)
         raise
-    if isinstance(method, KeepsWork):
-        method.written()
+    if made is not None:
+        made.end(None)
     return report
 
 
@@ -83,7 +89,7 @@ class _Writer:
         self.done, self.total = 0, sum(tensor.size for tensor in job.tensors)
         count = threads_of(threads)
         self.workers = workers(count)
-        self.parts = Ahead(self._calls(), self.workers, room(count))
+        self.parts = Pipeline(self._calls(), self.workers, room(count))
 
     def __enter__(self) -> Self:
         return self
@@ -162,11 +168,11 @@ def _metadata(job: Job) -> dict[str, Any]:
     return metadata if job.about is None else metadata | {KEY: to_json(_record(job, job.about))}
 
 
-def _record(job: Job, about: About) -> Record:
+def _record(job: Job, about: MethodRun) -> Record:
     """What a method did, for the file to keep."""
     made = ((name, about.method, each.before, each.error) for name, each in job.made.items())
     weights = (WeightRecord(*row, {}, job.made[row[0]].channels) for row in made)
-    return Record(about, job.name, tuple(weights), starved=all_starved(job.made.values()))
+    return Record(about, job.name, tuple(weights), starved=undersampled(job.made.values()))
 
 
 def _imatrix_keys(imatrix: Imatrix) -> dict[str, Any]:

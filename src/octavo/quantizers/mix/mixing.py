@@ -92,7 +92,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     try:
         return compiled(pattern, re.IGNORECASE)
     except re.error as error:
-        raise UsageError(f"tensor type {pattern!r} is no regular expression: {error}") from None
+        raise UsageError(f"tensor type {pattern!r} is not a regular expression: {error}") from None
 
 
 def target_format(name: str) -> BlockFormat:

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Keys and values of 8 bits in the KV cache (types `int8`), multiplied as integers: no code becomes a float.
 
 Queries, and the weights of a page, become numbers of 16 bits with a scale for each query; sums of their products with
@@ -52,7 +53,7 @@ from octavo.jit.simd import (
 
 QUERY_HEADER = 16
 """Bytes before the numbers of a query."""
-MOST_DIM = 512
+MAX_DIM = 512
 """Values of a head whose sums fit 32 bits."""
 
 

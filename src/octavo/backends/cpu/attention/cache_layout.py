@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """How keys and values lie in the KV cache, of every type, and what the loops over all types have in common.
 
 A head's keys of a page lie so that 64 positions are side by side, and no sum crosses lanes; its values in columns of
@@ -9,7 +10,7 @@ int8 and fp8 have one for a head's key or value at a position, 64 before all cod
                values [pages, Hkv, 64 f32 scales and D / 32 x 64 x 32 e4m3]
     q8_0       keys [pages, Hkv, D / 32, 64 f16 scales and 32 x 64 s8],
                values [pages, Hkv, D / 32, 64 f16 scales and 64 x 32 s8]
-    int8, int4  as `kv_pairs.py` and `kv_nibbles.py` say
+    int8, int4  as `cache_int8_kernel.py` and `cache_int4_kernel.py` say
 
 So a head's part of a page is in one piece that is read from its first byte to its last.
 """
@@ -20,7 +21,7 @@ from typing import Literal, cast
 
 from numba import float32
 
-from octavo.formats.cache import CacheConstants
+from octavo.formats.spec import F32
 from octavo.graph.node import PAGE_SIZE
 from octavo.jit import host
 from octavo.jit.compile import exact
@@ -48,9 +49,9 @@ ROW_SCALES = 4 * PAGE_SIZE
 """Bytes of the scales before all codes, in int8 and fp8."""
 
 
-def kind_of(dtype: str, static: CacheConstants | None) -> Kind:
+def kind_of(dtype: str, static: F32 | None) -> Kind:
     """How kernels call a cache of this type."""
-    return cast(Kind, dtype if static is None or static.scale is None else f"{dtype}_static")
+    return cast(Kind, dtype if static is None else f"{dtype}_static")
 
 
 def head_bytes(kind: Kind, dim: int) -> int:

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Rotary embedding, with the norms before it and the writes to the KV cache after it."""
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from numba import float32
 from octavo.backends.cpu.attention.cache_kernel import is_static, set_key_function, set_value_function
 from octavo.backends.cpu.attention.cache_layout import Kind
 from octavo.backends.cpu.pointwise.math import rms_factor
-from octavo.jit.compile import exact, inner, kernels
+from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
     f32_pointer,
@@ -50,13 +51,13 @@ ROPE = record("y y_stride x x_stride", "heads table")
 @kernels(ROPE)
 def rope_kernel(interleaved: bool, dim: int, pairs: int) -> Any:
     """Task t turns the heads of token t, by the table of `rope_table_kernel`."""
-    turn = _turn(interleaved, False, dim, pairs)
+    rotate = _rotary_function(interleaved, False, dim, pairs)
 
     def rope(a, task):
         table = a.table + task * pairs * 8
         for h in range(a.heads):
             y, x = a.y + task * a.y_stride, a.x + task * a.x_stride
-            turn(y + h * dim * 4, x + h * dim * 4, table, 0, 0.0)
+            rotate(y + h * dim * 4, x + h * dim * 4, table, 0, 0.0)
 
     return rope
 
@@ -65,16 +66,15 @@ ROPE_SET_ROWS = record(
     "y y_stride",
     "q q_stride heads",
     "k k_stride v v_stride kv_heads",
-    "keys values rows k_scales v_scales k_center",
+    "keys values rows k_scales v_scales",
     "table",
     "q_weight k_weight eps:f4",
     "tokens run",
 )
 """y, q                float32 [tokens, heads, D]: q, turned, and q; strides are bytes from token to token
 k, v                float32 [tokens, kv_heads, D]
-keys, values, rows  the caches (`kv.py` says how they lie), and int64, the row of each token in them
+keys, values, rows  the caches (`cache_layout.py` says how they lie), and int64, the row of each token in them
 k_scales, v_scales  float32 [kv_heads], where the caches have static ones
-k_center            float32 [kv_heads, D], which keys are stored less, or 0
 table               of `rope_table_kernel`
 q_weight, k_weight  of the norms, float32 [D]
 run                 tokens that a task does
@@ -84,9 +84,9 @@ run                 tokens that a task does
 @kernels(ROPE_SET_ROWS)
 def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
     """Task i does one head of a run of tokens: turns q's, turns k's and writes it to the cache, or writes v's."""
-    turn = _turn(interleaved, normed, dim, pairs)
+    rotate = _rotary_function(interleaved, normed, dim, pairs)
     set_key, set_value = set_key_function(kind, dim), set_value_function(kind, dim)
-    nbytes, turn_bytes, static = dim * 4, pairs * 8, is_static(kind)
+    nbytes, table_bytes, static = dim * 4, pairs * 8, is_static(kind)
 
     def rope_set_rows(a, task):
         heads, kv_heads, run = a.heads, a.kv_heads, a.run
@@ -98,13 +98,11 @@ def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, 
             if h < heads:
                 at = h * nbytes
                 q = a.q + token * a.q_stride + at
-                turn(a.y + token * a.y_stride + at, q, table + token * turn_bytes, a.q_weight, eps)
+                rotate(a.y + token * a.y_stride + at, q, table + token * table_bytes, a.q_weight, eps)
             elif h < heads + kv_heads:
                 head = h - heads
                 k = a.k + token * a.k_stride + head * nbytes
-                turn(key, k, table + token * turn_bytes, a.k_weight, eps)
-                if a.k_center != 0:
-                    take_center(key, key, a.k_center + head * nbytes, dim)
+                rotate(key, k, table + token * table_bytes, a.k_weight, eps)
                 scale = f32_pointer(a.k_scales)[head] if static else float32(1.0)
                 set_key(a.keys, key, rows[token], head, kv_heads, scale)
             else:
@@ -116,11 +114,11 @@ def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, 
     return rope_set_rows
 
 
-def _turn(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
+def _rotary_function(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
     """A function (y, x, table, norm weight, eps) that norms and turns one head."""
     wide = not interleaved and pairs % 16 == 0
 
-    def turn(y, x, table, weight, eps):
+    def rotate(y, x, table, weight, eps):
         ys, xs, ws = f32_pointer(y), f32_pointer(x), f32_pointer(weight)
         factor = rms_factor(x, dim, eps) if normed else float32(1.0)
         if normed:
@@ -148,12 +146,12 @@ def _turn(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
                 ys[first] = a * table_[i] - b * table_[pairs + i]
                 ys[second] = a * table_[pairs + i] + b * table_[i]
 
-    return inner(turn, interleaved, normed, dim, pairs)
+    return inner(rotate, interleaved, normed, dim, pairs)
 
 
-SET_ROWS = record("cache", "x x_stride heads", "rows scales center")
+SET_ROWS = record("cache", "x x_stride heads", "rows scales")
 """x [tokens, heads, D] to the rows of a cache that `rows`, int64, says for each token; scales float32 [heads], if any
-are static; less the center, float32 [heads, D], if that is not 0."""
+are static."""
 
 
 @kernels(SET_ROWS)
@@ -173,21 +171,9 @@ def _set_rows(write: Any, kind: Kind, dim: int) -> Any:
 
     def set_rows(a, task):
         row, heads = i64_pointer(a.rows)[task], a.heads
-        moved = stack(nbytes)
         for h in range(heads):
             scale = f32_pointer(a.scales)[h] if static else float32(1.0)
             x = a.x + task * a.x_stride + h * nbytes
-            if a.center != 0:
-                take_center(moved, x, a.center + h * nbytes, dim)
-                x = moved
             write(a.cache, x, row, h, heads, scale)
 
     return set_rows
-
-
-@exact
-def take_center(y, x, center, dim):
-    """y [dim] = x less the center of its head."""
-    ys, xs, cs = f32_pointer(y), f32_pointer(x), f32_pointer(center)
-    for i in range(dim):
-        ys[i] = xs[i] - cs[i]

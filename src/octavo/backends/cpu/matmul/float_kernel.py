@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of float weights (f32, f16, bf16, e4m3) and float activations, and look-ups of their rows.
 
 Weights lie in tiles of 16 rows: [N / 16, K, 16], so 16 rows are 16 lanes and each k is one vector. Those of e4m3 have a

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products with many tokens where unpacking codes takes long: a piece of 16 rows is unpacked once for many tiles.
 
 A task goes through its rows in pieces of `PIECE` values. It unpacks a piece's codes to memory of its own, which stays

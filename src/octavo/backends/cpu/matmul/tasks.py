@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """What products of a weight's rows with tiles of tokens have in common: task i makes 16 rows of y, from row 16 i on.
 
 A call does some tiles of n tokens each. The tokens that fill no tile are the work of its tail, another call that runs

@@ -12,17 +12,16 @@ from octavo.backends.cpu.launch.shared import Shared
 from octavo.backends.cpu.ops.quantize import bind_quantize
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.pointwise import kernel as elementwise
+from octavo.backends.cpu.pointwise.expression_kernel import pointwise_kernel
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
+from octavo.graph.pointwise import POINTWISE
+from octavo.graph.pointwise.expression import operands
 from octavo.jit.program import KernelCall
 
 OF_A_ROW = {
     "soft_max": elementwise.soft_max_kernel,
     "normalize": elementwise.normalize_kernel,
-    "sigmoid": elementwise.sigmoid_kernel,
-    "relu_squared": elementwise.relu_squared_kernel,
-    "gelu": elementwise.gelu_kernel,
-    "gelu_erf": elementwise.gelu_erf_kernel,
 }
 
 
@@ -45,36 +44,19 @@ def _layer_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared
     return [rows_call(kernel, out, x, weight=weight, bias=given, k=x.shape[1], eps=float(node.attrs["eps"]))]
 
 
-@binds("add", "mul", "swiglu", "geglu")
-def _binary(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+@binds("pointwise")
+def _pointwise(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     if node.quantizes:
         return bind_quantize(node, inputs, out, shared)
-    a, b = inputs
-    if a.ndim == 3 and b.ndim == 2:
-        return [_scale_rows(out, a, b)]
-    k = int(np.prod(out.shape[1:]))
-    b_stride = stride(b) if b.ndim == a.ndim else 0
-    return [KernelCall(
-        elementwise.binary_kernel(node.op), len(out),
-        y=out, y_stride=stride(out), a=a, a_stride=stride(a), b=b, b_stride=b_stride, k=k,
-    )]
-
-
-def _scale_rows(out: AnyArray, x: AnyArray, scales: AnyArray) -> KernelCall:
-    """out [T, k, N] = x times the numbers of its rows, scales [T, k]; none has gaps."""
-    k = x.shape[2]
-    return KernelCall(
-        elementwise.scale_rows_kernel(), scales.size, y=out, y_stride=4 * k, x=x, x_stride=4 * k, scales=scales, k=k
-    )
-
-
-@binds("clamped_swiglu")
-def _clamped_swiglu(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    gate, up = inputs
-    return [rows_call(
-        elementwise.clamped_swiglu_kernel(), out, gate,
-        up=up, up_stride=stride(up), k=int(np.prod(out.shape[1:])), **node.attrs,
-    )]
+    op, (rows, k, lie) = POINTWISE[node.op], operands(out.shape, *(x.shape for x in inputs))
+    given: dict[str, Any] = {"y": out, "y_token": stride(out), "y_row": 4 * k}
+    kinds = []
+    for i, (x, (by_token, by_row, by_value)) in enumerate(zip(inputs, lie, strict=True)):
+        kinds.append(("i32" if x.dtype == np.int32 else "f32") + ("" if by_value else " row"))
+        given[f"x{i}"], given[f"x{i}_token"] = x, stride(x) if by_token else 0
+        given[f"x{i}_row"] = x.strides[-2] if by_row else 0
+    given |= {f"n{i}": number for i, number in enumerate(op.given(node.attrs))}
+    return [KernelCall(pointwise_kernel(op.version, *kinds), len(out), rows=rows, k=k, **given)]
 
 
 @binds(*OF_A_ROW)
@@ -83,31 +65,17 @@ def _row(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> li
     return [rows_call(OF_A_ROW[node.op](), out, inputs[0], k=k)]
 
 
-@binds("soft_cap")
-def _soft_cap(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    return [rows_call(elementwise.soft_cap_kernel(), out, inputs[0], k=out.shape[1], cap=float(node.attrs["cap"]))]
-
-
-@binds("clamp")
-def _clamp(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    ends = {name: float(value) for name, value in node.attrs.items()}
-    return [rows_call(elementwise.clamp_kernel(), out, inputs[0], k=int(np.prod(out.shape[1:])), **ends)]
-
-
-@binds("xielu")
-def _xielu(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    numbers = {name: float(value) for name, value in node.attrs.items()}
-    return [rows_call(elementwise.xielu_kernel(), out, inputs[0], k=out.shape[1], **numbers)]
-
-
 @binds("keep_largest")
 def _keep_largest(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     kernel, k = elementwise.keep_largest_kernel(), out.shape[1]
     return [rows_call(kernel, out, inputs[0], k=k, spread=float(node.attrs["spread"]))]
 
 
-@binds("scale_by_position")
-def _scale_by_position(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    x, positions = inputs
-    kernel, k = elementwise.scale_by_position_kernel(), x.shape[1] * x.shape[2]
-    return [rows_call(kernel, out, x, k=k, positions=positions, **node.attrs)]
+@binds("as_large_as")
+def _as_large_as(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, like = inputs
+    _, count, k = x.shape
+    return [rows_call(
+        elementwise.as_large_as_kernel(), out, x, like=like, like_stride=stride(like), streams=count, k=k,
+        least=float(node.attrs["least"]),
+    )]

@@ -35,15 +35,6 @@ def _numbers(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -
     return [KernelCall(routing.numbers_kernel(), len(out), y=out, y_stride=stride(out), k=out.shape[1])]
 
 
-@binds("floor_divide")
-def _floor_divide(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    (ids,) = inputs
-    return [KernelCall(
-        routing.floor_divide_kernel(), len(out),
-        y=out, y_stride=stride(out), ids=ids, ids_stride=stride(ids), k=out.shape[1], by=node.attrs["by"],
-    )]
-
-
 @binds("gather")
 def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     x, ids = inputs
@@ -77,5 +68,5 @@ def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shar
     x, weights = inputs
     return [rows_call(
         routing.weighted_sum_kernel(), out, x,
-        weights=weights, weights_stride=stride(weights), k=x.shape[1], n=out.shape[1],
+        weights=weights, weights_stride=stride(weights), sums=out[0].size // x.shape[2], k=x.shape[1], n=x.shape[2],
     )]

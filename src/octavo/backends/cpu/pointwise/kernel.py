@@ -1,4 +1,5 @@
-"""Ops on rows of floats: norms, sums, products, SwiGLU, GeGLU, softmax and what routing to experts needs.
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
+"""Ops on rows of floats: norms, softmax, copies.
 
 Task t works on row t. Strides are in bytes, so that a row may be part of a wider one.
 """
@@ -6,23 +7,12 @@ Task t works on row t. Strides are in bytes, so that a row may be part of a wide
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Any
 
-from octavo.backends.cpu.pointwise.math import ROOT_HALF, gelu, gelu_erf, gelu_exponent, largest, rms_factor, silu
-from octavo.jit.compile import inner, kernels
+from octavo.backends.cpu.pointwise.math import largest, rms_factor
+from octavo.jit.compile import kernels
 from octavo.jit.record import record
-from octavo.jit.simd import (
-    add,
-    f32_pointer,
-    i32_pointer,
-    load_f32x16,
-    mul,
-    splat,
-    store_f32x16,
-)
-
-Binary = Literal["add", "mul", "swiglu", "geglu"]
-
+from octavo.jit.simd import f32_pointer, i32_pointer, load_f32x16, mul, splat, store_f32x16
 
 ROW = "y y_stride x x_stride"
 """Where rows of results and of inputs lie, and bytes from one to the next."""
@@ -78,80 +68,6 @@ def layer_norm_kernel(biased: bool) -> Any:
     return layer_norm
 
 
-BINARY = record("y y_stride", "a a_stride b b_stride k")
-
-
-@kernels(BINARY)
-def binary_kernel(op: Binary) -> Any:
-    """y = a + b, a * b, silu(a) * b or gelu(a) * b; where b's stride is 0, it is one row for all."""
-    adds, silus, gelus = op == "add", op == "swiglu", op == "geglu"
-
-    def binary(a, task):
-        y, k = a.y + task * a.y_stride, a.k
-        x, z = a.a + task * a.a_stride, a.b + task * a.b_stride
-        for i in range(k // 16):
-            u, v = load_f32x16(x + 64 * i), load_f32x16(z + 64 * i)  # [16] each
-            if adds:
-                store_f32x16(y + 64 * i, add(u, v))
-            elif silus:
-                store_f32x16(y + 64 * i, mul(silu(u), v))
-            elif gelus:
-                store_f32x16(y + 64 * i, mul(gelu(u), v))
-            else:
-                store_f32x16(y + 64 * i, mul(u, v))
-        ys, us, vs = f32_pointer(y), f32_pointer(x), f32_pointer(z)
-        for i in range(k // 16 * 16, k):
-            if adds:
-                ys[i] = us[i] + vs[i]
-            elif silus:
-                ys[i] = us[i] / (1.0 + math.exp(-us[i])) * vs[i]
-            elif gelus:
-                ys[i] = us[i] / (1.0 + math.exp(-gelu_exponent(us[i]))) * vs[i]
-            else:
-                ys[i] = us[i] * vs[i]
-
-    return binary
-
-
-CLAMPED_SWIGLU = record(ROW, "up up_stride k", "slope:f4 limit:f4")
-
-
-@kernels(CLAMPED_SWIGLU)
-def clamped_swiglu_kernel() -> Any:
-    """y = g / (1 + exp(-slope g)) * (u + 1), of g = x up to the limit and u = up within it."""
-
-    def clamped_swiglu(a, task):
-        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
-        us, limit, slope = f32_pointer(a.up + task * a.up_stride), a.limit, a.slope
-        for i in range(a.k):
-            g, u = xs[i], us[i]  # comparisons, that a NaN stays one
-            g = limit if g > limit else g
-            u = limit if u > limit else -limit if u < -limit else u
-            ys[i] = g / (1.0 + math.exp(-slope * g)) * (u + 1.0)
-
-    return clamped_swiglu
-
-
-SCALE_ROWS = record(ROW, "scales k")
-
-
-@kernels(SCALE_ROWS)
-def scale_rows_kernel() -> Any:
-    """Row t of x times scales[t]."""
-
-    def scale_rows(a, task):
-        y, x, k = a.y + task * a.y_stride, a.x + task * a.x_stride, a.k
-        scale = f32_pointer(a.scales)[task]
-        wide = splat(scale)
-        for i in range(k // 16):
-            store_f32x16(y + 64 * i, mul(load_f32x16(x + 64 * i), wide))
-        ys, xs = f32_pointer(y), f32_pointer(x)
-        for i in range(k // 16 * 16, k):
-            ys[i] = xs[i] * scale
-
-    return scale_rows
-
-
 ROWS_OF_K = record(ROW, "k")
 
 
@@ -188,72 +104,6 @@ def normalize_kernel() -> Any:
     return normalize
 
 
-SOFT_CAP = record(ROW, "k cap:f4")
-
-
-@kernels(SOFT_CAP)
-def soft_cap_kernel() -> Any:
-    """y = cap * tanh(x / cap)."""
-
-    def soft_cap(a, task):
-        k, cap = a.k, a.cap
-        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
-        for i in range(k):
-            ys[i] = cap * math.tanh(xs[i] / cap)
-
-    return soft_cap
-
-
-CLAMP = record(ROW, "k low:f4 high:f4")
-
-
-@kernels(CLAMP)
-def clamp_kernel() -> Any:
-    """y = max(low, min(high, x))."""
-
-    def clamp(a, task):
-        low, high = a.low, a.high
-        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
-        for i in range(a.k):
-            value = xs[i]
-            ys[i] = low if value < low else high if value > high else value  # a NaN stays one
-
-    return clamp
-
-
-@kernels(ROWS_OF_K)
-def relu_squared_kernel() -> Any:
-    """y = max(0, x)^2."""
-
-    def relu_squared(a, task):
-        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
-        for i in range(a.k):
-            value = xs[i]
-            ys[i] = 0.0 if value < 0.0 else value * value  # not a maximum, which would lose a NaN
-
-    return relu_squared
-
-
-XIELU = record(ROW, "k", "positive:f4 negative:f4 beta:f4 least:f4")
-
-
-@kernels(XIELU)
-def xielu_kernel() -> Any:
-    """y = positive x^2 + beta x over 0, and negative (exp(min(x, least)) - 1 - x) + beta x elsewhere."""
-
-    def xielu(a, task):
-        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
-        for i in range(a.k):
-            value = xs[i]
-            if value > 0.0:
-                ys[i] = a.positive * value * value + a.beta * value
-            else:
-                low = a.least if value > a.least else value
-                ys[i] = a.negative * (math.expm1(low) - value) + a.beta * value
-
-    return xielu
-
-
 KEEP_LARGEST = record(ROW, "k spread:f4")
 
 
@@ -279,68 +129,31 @@ def keep_largest_kernel() -> Any:
     return keep_largest
 
 
-@kernels(ROWS_OF_K)
-def sigmoid_kernel() -> Any:
-    """y = 1 / (1 + exp(-x))."""
-
-    def sigmoid(a, task):
-        k = a.k
-        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
-        for i in range(k):
-            ys[i] = 1.0 / (1.0 + math.exp(-xs[i]))
-
-    return sigmoid
+AS_LARGE_AS = record(ROW, "like like_stride streams k least:f4")
 
 
-@kernels(ROWS_OF_K)
-def gelu_kernel() -> Any:
-    """y = x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))."""
+@kernels(AS_LARGE_AS)
+def as_large_as_kernel() -> Any:
+    """Each stream with the mean square of `like`."""
 
-    def gelu_of_one(x):
-        return x / (1.0 + math.exp(-gelu_exponent(x)))
-
-    return _by_16(gelu, inner(gelu_of_one, inline="always"))
-
-
-@kernels(ROWS_OF_K)
-def gelu_erf_kernel() -> Any:
-    """y = x / 2 * (1 + erf(x / sqrt(2)))."""
-
-    def gelu_erf_of_one(x):
-        return x * 0.5 * (1.0 + math.erf(x * ROOT_HALF))
-
-    return _by_16(gelu_erf, inner(gelu_erf_of_one, inline="always"))
-
-
-def _by_16(sixteen: Any, one: Any) -> Any:
-    """A kernel's function that takes a row by vectors of 16 values, and what is left of it one by one."""
-
-    def rows(a, task):
+    def as_large_as(a, task):
         y, x, k = a.y + task * a.y_stride, a.x + task * a.x_stride, a.k
-        for i in range(k // 16):
-            store_f32x16(y + 64 * i, sixteen(load_f32x16(x + 64 * i)))
-        ys, xs = f32_pointer(y), f32_pointer(x)
-        for i in range(k // 16 * 16, k):
-            ys[i] = one(xs[i])
+        ys, xs, ls = f32_pointer(y), f32_pointer(x), f32_pointer(a.like + task * a.like_stride)
+        wanted = 0.0
+        for i in range(k):
+            wanted += ls[i] * ls[i]
+        for s in range(a.streams):
+            found = 0.0
+            for i in range(s * k, s * k + k):
+                found += xs[i] * xs[i]
+            factor = math.sqrt(wanted / max(found, a.least * k))
+            wide = splat(factor)
+            for i in range(k // 16):
+                store_f32x16(y + 4 * s * k + 64 * i, mul(load_f32x16(x + 4 * s * k + 64 * i), wide))
+            for i in range(k // 16 * 16, k):
+                ys[s * k + i] = xs[s * k + i] * factor
 
-    return rows
-
-
-SCALE_BY_POSITION = record(ROW, "k positions length offset factor:f4")
-
-
-@kernels(SCALE_BY_POSITION)
-def scale_by_position_kernel() -> Any:
-    """y = x * (1 + factor * log(1 + (position + offset) // length)), the same for all of a token's values."""
-
-    def scale_by_position(a, task):
-        spans = (i32_pointer(a.positions)[task] + a.offset) // a.length
-        ys, xs = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.x + task * a.x_stride)
-        scale = 1.0 + a.factor * math.log(1.0 + spans)
-        for i in range(a.k):
-            ys[i] = xs[i] * scale
-
-    return scale_by_position
+    return as_large_as
 
 
 COPY_HEADS = record(ROW, "y_head_stride x_head_stride heads k")

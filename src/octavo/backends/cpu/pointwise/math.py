@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Small functions that several kernels call."""
 
 from __future__ import annotations
@@ -91,10 +92,6 @@ def gelu_erf(x):
 def gelu(x):
     """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), 16 lanes, as x / (1 + exp(-z))."""
     return gated(x, mul(x, fma(mul(x, x), splat(GELU_CUBE), splat(GELU_LINE))))
-
-
-GATES = {"swiglu": silu, "geglu": gelu}
-"""What ops of two inputs do to the first before they multiply with the second, 16 lanes."""
 
 
 @exact

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """What the choice of a token needs of a row of logits: the largest ones, the sum of all, and changes before that.
 
 Strides are in bytes, as in `elementwise.py`.

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Rotation of heads, as `formats.rotation` defines it, with its order of sums."""
 
 from __future__ import annotations

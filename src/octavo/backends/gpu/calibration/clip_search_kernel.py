@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Which part of its range each group of a row is clipped to before it is rounded, by the error that is left."""
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def clip_search_kernel(
     x        float32 [count, GROUP], groups of rows
     weights  float32 [in_row, GROUP], of a row's squared errors
     shrinks  float32 [tried], the parts
-    chosen   float32 [count], the first of those that are best
+    chosen   float32 [count], the first of the best
     """
     groups = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
     real, at = (groups < count)[:, None], tl.arange(0, GROUP)[None, :]

@@ -1,7 +1,9 @@
+# mypy: ignore-errors
 """Codes whose errors make up for each other: a block of columns in turn, for some rows of a matrix a program.
 
-What `octavo.quantizers.encoding.kernels.columns` and `refine` do with vectors of 16 rows. Matrices are [K, N] here, so
-that a column's rows lie side by side. Sums over what lies before a block are products of matrices, made outside.
+What `columns_kernel` and `refine_kernel` of `octavo.calibrate.methods.gptq` do with vectors of 16 rows. Matrices are
+[K, N] here, so that a column's rows lie side by side. Sums over what lies before a block are products of matrices,
+made outside.
 """
 
 from __future__ import annotations

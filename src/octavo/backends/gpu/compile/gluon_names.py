@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """What kernels in Gluon call by one name, though Triton's versions from 3.6 to 3.9 do not: chosen once, at import."""
 
 from __future__ import annotations

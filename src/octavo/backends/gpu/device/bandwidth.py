@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """What the device can do at best: reading memory."""
 
 from __future__ import annotations

@@ -164,13 +164,11 @@ class Cache:
     scales  of codes: float16 [rows, heads, dim / 32] of q8_0 and int4, float32 [pages, heads, PAGE_SIZE] of int8 and
             fp8, or [heads] where they are static
     kind    of codes: "q8_0", "int8", "fp8" or "int4"
-    center  float32 [heads, dim], what keys are stored less; None for nothing
     """
 
     data: torch.Tensor
     scales: torch.Tensor | None = None
     kind: str = ""
-    center: torch.Tensor | None = None
 
     @property
     def scaling(self) -> str:

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Activations of 8 bits with a scale for each token: int8 or e4m3. Alone, or after a norm or an activation."""
 
 from __future__ import annotations

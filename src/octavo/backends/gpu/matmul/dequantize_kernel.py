@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Weights as float16 or float32: for library products, and rows of an embedding."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """The end of a tile with split-K: each program leaves its partial sums, and the last to finish adds up all.
 
 Sums are added in the order of the programs, whoever is last, so results are the same from run to run.

@@ -7,6 +7,7 @@ from typing import Any
 
 from octavo.backends.gpu.launch.context import Context
 from octavo.graph.node import Node
+from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Call
 
 Bind = Callable[[Context, Node, Sequence[Any], Any], list[Call]]
@@ -23,3 +24,8 @@ def binds(*names: str) -> Callable[[Bind], Bind]:
         return bind
 
     return register
+
+
+def binder_of(op: str) -> Bind | None:
+    """What binds an op; None for one that has no kernel."""
+    return BINDERS.get("pointwise" if op in POINTWISE else op)

@@ -9,8 +9,8 @@ from triton import next_power_of_2
 
 from octavo.backends.gpu.launch.arguments import matrix
 from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.sizes import block_of
 from octavo.backends.gpu.ops.registry import binds
-from octavo.backends.gpu.ops.sizes import block_of
 from octavo.backends.gpu.pointwise import kernel as pointwise
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
@@ -37,13 +37,6 @@ def _keep_groups(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> lis
 def _numbers(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     tokens, count = out.shape
     return [c.launch(pointwise.numbers_kernel, (tokens,), out, count, B=next_power_of_2(count), warps=1)]
-
-
-@binds("floor_divide")
-def _floor_divide(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    tokens, count = out.shape
-    kernel, by = pointwise.floor_divide_kernel, node.attrs["by"]
-    return [c.launch(kernel, (tokens,), inputs[0], out, count, by, B=next_power_of_2(count), warps=1)]
 
 
 @binds("gather")
@@ -73,9 +66,10 @@ def _add_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
 @binds("weighted_sum")
 def _weighted_sum(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, weights = inputs
-    tokens, used, n = x.shape
+    (_, used, n), rows = x.shape, weights.numel() // x.shape[1]
     block = block_of(n)
-    return [c.launch(pointwise.weighted_sum_kernel, (tokens, -(-n // block)), x, weights, out, used, n, B=block)]
+    return [c.launch(pointwise.weighted_sum_kernel, (rows, -(-n // block)), x, weights, out, rows // len(x), used, n,
+                     B=block)]
 
 
 @binds("sum_experts")

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Ops on values without weights of their own: norms, sums and products, rows of a soft-max, the choice of experts."""
 
 from __future__ import annotations
@@ -5,8 +6,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
-
-from octavo.backends.gpu.matmul.activations import gelu
 
 
 @triton.jit
@@ -60,39 +59,6 @@ def layer_norm_kernel(x, weight, bias, out, x_stride, out_stride, k, eps, B: tl.
 
 
 @triton.jit
-def binary_kernel(a, b, out, a_stride, b_stride, out_stride, k, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """a OP b for rows [T, k]; a stride of 0 is one row for all tokens. With "scale_rows" b has a number for each."""
-    token, at, inside = part_of_row(k, B, PDL)
-    left = tl.load(a + token * a_stride + at, mask=inside, other=0.0)  # [B]
-    if OP == "scale_rows":
-        right = tl.load(b + token * b_stride)
-    else:
-        right = tl.load(b + token * b_stride + at, mask=inside, other=0.0)  # [B]
-    if OP == "add":
-        value = left + right
-    elif OP == "swiglu":
-        value = left / (1 + tl.exp(-left)) * right
-    elif OP == "geglu":
-        value = gelu(left) * right
-    else:
-        value = left * right
-    tl.store(out + token * out_stride + at, value, mask=inside)
-
-
-@triton.jit
-def clamped_swiglu_kernel(
-    gate, up, out, gate_stride, up_stride, out_stride, k, slope, limit, B: tl.constexpr, PDL: tl.constexpr
-):
-    """out [T, k] = g / (1 + exp(-slope g)) * (u + 1), of g = gate up to the limit and u = up within it."""
-    token, at, inside = part_of_row(k, B, PDL)
-    g = tl.load(gate + token * gate_stride + at, mask=inside, other=0.0)  # [B]
-    u = tl.load(up + token * up_stride + at, mask=inside, other=0.0)  # [B]
-    g = tl.where(g > limit, limit, g)  # not a minimum, which would lose a NaN
-    u = tl.where(u > limit, limit, tl.where(u < -limit, -limit, u))
-    tl.store(out + token * out_stride + at, g / (1 + tl.exp(-slope * g)) * (u + 1), mask=inside)
-
-
-@triton.jit
 def add_rows_kernel(x, table, ids, out, k, B: tl.constexpr, PDL: tl.constexpr):
     """Row t of out [T, k] = that of x plus row ids[t] of a table [E, k]."""
     row, at, inside = part_of_row(k, B, PDL)
@@ -109,47 +75,11 @@ def soft_max(value, inside):
 
 
 @triton.jit
-def row_kernel(x, out, x_stride, out_stride, k, cap, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """soft_max, normalize, sigmoid, relu_squared, gelu, gelu_erf or soft_cap of whole rows."""
+def row_kernel(x, out, x_stride, out_stride, k, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """soft_max or normalize of whole rows."""
     token, at, inside = whole_row(k, B, PDL)
     value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
-    if OP == "soft_max":
-        value = soft_max(value, inside)
-    elif OP == "normalize":
-        value = value / tl.sum(value)
-    elif OP == "sigmoid":
-        value = 1 / (1 + tl.exp(-value))
-    elif OP == "relu_squared":
-        value = tl.where(value < 0, 0.0, value * value)
-    elif OP == "gelu":
-        value = gelu(value)
-    elif OP == "gelu_erf":
-        value = value * 0.5 * (1 + tl.erf(value * 0.7071067811865476))
-    else:
-        doubled = tl.exp(-2 * tl.abs(value / cap))
-        size = (1 - doubled) / (1 + doubled) * cap
-        value = tl.where(value < 0, -size, size)
-    tl.store(out + token * out_stride + at, value, mask=inside)
-
-
-@triton.jit
-def clamp_kernel(x, out, x_stride, out_stride, k, low, high, B: tl.constexpr, PDL: tl.constexpr):
-    """max(low, min(high, x)); what is not a number stays so."""
-    token, at, inside = part_of_row(k, B, PDL)
-    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
-    value = tl.where(value < low, low, tl.where(value > high, high, value))
-    tl.store(out + token * out_stride + at, value, mask=inside)
-
-
-@triton.jit
-def xielu_kernel(
-    x, out, x_stride, out_stride, k, positive, negative, beta, least, B: tl.constexpr, PDL: tl.constexpr
-):
-    """positive x^2 + beta x over 0, and negative (exp(min(x, least)) - 1 - x) + beta x elsewhere."""
-    token, at, inside = part_of_row(k, B, PDL)
-    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
-    below = negative * (tl.exp(tl.where(value > least, least, value)) - 1 - value)
-    value = tl.where(value > 0, positive * value * value, below) + beta * value
+    value = soft_max(value, inside) if OP == "soft_max" else value / tl.sum(value)
     tl.store(out + token * out_stride + at, value, mask=inside)
 
 
@@ -164,15 +94,17 @@ def keep_largest_kernel(x, out, x_stride, out_stride, k, spread, B: tl.constexpr
 
 
 @triton.jit
-def scale_by_position_kernel(
-    x, positions, out, x_stride, out_stride, k, length, factor, offset, B: tl.constexpr, PDL: tl.constexpr
+def as_large_as_kernel(
+    x, like, out, x_stride, like_stride, out_stride, k, least, S: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
 ):
-    """out [T, k] = x * (1 + factor * log(1 + (position + offset) // length))."""
-    token, at, inside = part_of_row(k, B, PDL)
-    spans = (tl.load(positions + token) + offset) // length
-    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
-    value *= 1 + factor * tl.log(1.0 + spans.to(tl.float32))
-    tl.store(out + token * out_stride + at, value, mask=inside)
+    """Each stream with the mean square of `like`. A program has a whole token."""
+    token, at, inside = whole_row(k, B, PDL)
+    wanted = tl.load(like + token * like_stride + at, mask=inside, other=0.0)  # [B]
+    square = tl.sum(wanted * wanted)
+    for s in range(S):
+        value = tl.load(x + token * x_stride + s * k + at, mask=inside, other=0.0)  # [B]
+        value *= tl.sqrt_rn(square / tl.maximum(tl.sum(value * value), least * k))
+        tl.store(out + token * out_stride + s * k + at, value, mask=inside)
 
 
 @triton.jit
@@ -221,15 +153,6 @@ def numbers_kernel(out, count, B: tl.constexpr, PDL: tl.constexpr):
 
 
 @triton.jit
-def floor_divide_kernel(ids, out, count, by, B: tl.constexpr, PDL: tl.constexpr):
-    """out int32 [T, count] = ids // by, of ids int32 [T, count], none below 0."""
-    begin(PDL)
-    at = tl.arange(0, B)
-    place = tl.program_id(0).to(tl.int64) * count + at
-    tl.store(out + place, tl.load(ids + place, mask=at < count, other=0) // by, mask=at < count)
-
-
-@triton.jit
 def copy_heads_kernel(
     x, out, x_stride, x_head_stride, out_stride, out_head_stride, k, B: tl.constexpr, PDL: tl.constexpr
 ):
@@ -275,14 +198,15 @@ def take_columns_kernel(x, order, ids, out, x_stride, out_stride, sharing, k, B:
 
 
 @triton.jit
-def weighted_sum_kernel(x, weights, out, used, n, B: tl.constexpr, PDL: tl.constexpr):
-    """out [T, n] = the sum over j of x[t, j] * weights[t, j]."""
-    token, at, inside = part_of_row(n, B, PDL)
+def weighted_sum_kernel(x, weights, out, sums, used, n, B: tl.constexpr, PDL: tl.constexpr):
+    """out [T * sums, n] = the sum over j of x[t // sums, j] * weights[t, j]."""
+    row, at, inside = part_of_row(n, B, PDL)
+    first = row // sums * used
     acc = tl.zeros((B,), tl.float32)
     for j in range(used):
-        row = token * used + j
-        acc += tl.load(weights + row) * tl.load(x + row * n + at, mask=inside, other=0.0)  # [B]
-    tl.store(out + token * n + at, acc, mask=inside)
+        value = tl.load(x + (first + j) * n + at, mask=inside, other=0.0)  # [B]
+        acc += tl.load(weights + row * used + j) * value
+    tl.store(out + row * n + at, acc, mask=inside)
 
 
 @triton.jit

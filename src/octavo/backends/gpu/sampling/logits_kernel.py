@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Logits before a token is chosen: the sum of all, changes to some of them, and masks; and the draw of a token."""
 
 from __future__ import annotations

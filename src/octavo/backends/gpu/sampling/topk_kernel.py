@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Top-k of logits. One value takes two launches: of each part of a row, then of all parts. Many take three: the largest
 of each group of values, which groups hold the k largest, and the k largest of these groups. The k largest values lie in
 the k groups whose own largest are the largest. Values that are not finite are counted.

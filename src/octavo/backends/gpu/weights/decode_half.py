@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Codes of 8 and of 4 bits made float16, in the fewest instructions that a target has for it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Dot products of codes of four bits that stand for the values of a table. One half of it has no values below 0, the
 other none above, so that magnitudes are looked up in each apart: 4 permutations of bytes for eight codes instead of 6.
 """
@@ -9,12 +10,6 @@ import triton.language as tl
 
 from octavo.backends.gpu.matmul.matvec.int8_dot import dot4
 from octavo.backends.gpu.weights.decode import look_up
-
-
-@triton.constexpr_function
-def looked_up(layout):
-    """Whether codes have to be looked up; odd values are shifted codes."""
-    return bool(layout.table) and not layout.odd
 
 
 @triton.jit
@@ -96,7 +91,7 @@ def _add_eight(codes, x, y, lower, upper, first, TABLE: tl.constexpr, ASM: tl.co
         for i in tl.static_range(2):
             four = codes >> (16 * i)
             four = (four & 15) | ((four & 0xF0) << 4) | ((four & 0xF00) << 8) | ((four & 0xF000) << 12)
-            total = dot4(look_up(four, _words(TABLE), ASM, 1), x if i == 0 else y, total, ASM)
+            total = dot4(look_up(four, _words(TABLE), 4, ASM, 1), x if i == 0 else y, total, ASM)
         if _starts_below_zero(TABLE):
             upper += total
         else:

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Loads that the compiler would not find by itself: several words at once, and zeros where a mask is false."""
 
 from __future__ import annotations

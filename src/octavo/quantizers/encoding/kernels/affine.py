@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Scales and minima of formats that have both: x = d * sc * q - dmin * m, q from 0 to `high`.
 
 A weighted least squares fit for each of a row of first guesses gives a group its scale and minimum; the super-block's d

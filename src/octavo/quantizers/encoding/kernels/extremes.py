@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """The formats whose scales are what a block's extremes ask for, bit for bit as ggml's reference encoders compute them.
 
 Each intrinsic takes 32 floats at an address, writes 32 codes as bytes, and two floats: scale and the value of code 0.

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Intrinsics on vectors whose 16 lanes are 16 groups of values; see `octavo.jit.simd` for the vectors.
 
 Every operation is done as it is written, so kernels use them with `add_exact` and the like. Reordered sums, which the

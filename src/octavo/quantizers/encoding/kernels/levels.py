@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Rounding to a code: an integer of a range, or an entry of a table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Groups to lanes and back, and codes to packed blocks."""
 
 from __future__ import annotations

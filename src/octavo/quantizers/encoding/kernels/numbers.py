@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Plain numbers: float32 to f16 and bf16, and what is the largest of them."""
 
 from __future__ import annotations

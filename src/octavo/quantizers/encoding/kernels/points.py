@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Points of a grid and scales for super-blocks of 256 values: those that leave the least weighted squared error.
 
 With a scale s, a point p leaves s (s A - 2 B) more than nothing at all would, where A = sum w p^2 and B = sum w x p do

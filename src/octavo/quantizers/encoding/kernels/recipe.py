@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """What an encoder's kernel is specialised on; no format's name among it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Scales of formats without minima: x = d * sc * level, with sc signed, or x = d * level where there is one level only.
 
 Which sign a group's scale has matters, since there is one more code below zero than above: guesses send the value of

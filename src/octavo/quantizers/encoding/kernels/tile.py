@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """A tile: 16 groups of values, one to a lane, on their way in (scaled, weighted) and out (packed).
 
 In memory it is three arrays of float32 [group, 16]: values, weights and levels. Vector i, the i-th value of each group,

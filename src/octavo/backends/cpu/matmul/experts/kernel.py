@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products with the experts that each token chose.
 
 A few tokens take one product for each (token, expert) pair. With many, pairs are sorted by expert, so that an expert's

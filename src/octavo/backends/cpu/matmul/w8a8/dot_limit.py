@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """How many integer products a core can add up: the inner loop of `kernels.int8_gemm`, on what the first cache holds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """What comes after the integer sums of a product: scales, zero points, bias, activation, residual, and the store."""
 
 from __future__ import annotations

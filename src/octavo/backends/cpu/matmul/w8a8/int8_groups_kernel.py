@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of int8 codes with scales of groups along K: integer sums of a group, float32 sums over groups."""
 
 from __future__ import annotations

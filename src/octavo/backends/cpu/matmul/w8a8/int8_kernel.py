@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of int8 activations with weights of 8 or 4 bits: integer sums over all of K, then `int8_epilogue`.
 
 Weights [N, K] are taken as they lie. In a GEMM, a task turns 16 rows into a panel, in memory of its own, and multiplies

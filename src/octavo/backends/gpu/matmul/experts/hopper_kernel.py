@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products with experts for compute capability 9.0, in Gluon: `w4a16.hopper_kernel` for pairs that are sorted by
 expert.
 

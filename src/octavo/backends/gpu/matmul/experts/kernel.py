@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products with many tokens, each with experts of its own: pairs of a token and an expert, sorted by expert.
 
 `sort_kernel` brings pairs of one expert together, `experts_kernel` multiplies tiles of them, as `experts_hopper` does

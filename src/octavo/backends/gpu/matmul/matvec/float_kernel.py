@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products of a token with weights that are floats: each program has some rows, and reads the next part of them while
 it multiplies one. What bounds it is reading the weights."""
 

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Dot products of four signed bytes, and their int32 sums in float32.
 
 An integer sum begins at MAGIC: read as a float it is MAGIC_FLOAT plus the sum, so one fused multiply-add converts and

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products with one token or two: each weight is read once, and its codes multiplied with int8 activations by fours."""
 
 from __future__ import annotations

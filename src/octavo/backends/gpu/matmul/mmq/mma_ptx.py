@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """A lane's registers written out: a tensor of 32 values a warp is a register of each of its lanes.
 
 In an `mma.sync` of 16 rows and 8 tokens lane 4 g + t holds parts of rows g and g + 8 and of token g, and the results of

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """`quantize_mmq_q8_1`: activations in blocks of 128 codes and 16 bytes of scales and sums, in one of three layouts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """GEMM of mixed inputs for compute capability 9.0, in Gluon: y [M, N] of float16 x [M, K] and quantized weights.
 
 Codes become float16 in the registers that tensor cores read them from, while these still multiply the 32 values

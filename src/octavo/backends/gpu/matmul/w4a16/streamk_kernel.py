@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """`hopper_kernel` as stream-K (arXiv 2301.03598), warp specialized: a producer warp fills the ring without end, and two
 consumer warp groups multiply half of a tile's rows each.
 

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """`hopper_kernel` as stream-K (arXiv 2301.03598), with several programs (CTAs) to a multiprocessor.
 
 A program of four warps fills its own ring. A multiprocessor has room for those of the kernel that comes next beside

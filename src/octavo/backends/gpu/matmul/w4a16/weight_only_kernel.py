@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products with few tokens whose activations stay floats: weights are dequantized in registers as they are read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """What all products of 8-bit numbers share: tiles in, split-K, and what follows their sums.
 
 Arguments are records: `size` a Size, `end` an Epilogue, `split_k` a SplitK or None, and the constants `shape`, a

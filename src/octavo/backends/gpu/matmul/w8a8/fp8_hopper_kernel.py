@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """GEMM of fp8 for compute capability 9.0, in Gluon: warp specialized and persistent, as CUTLASS's ping-pong kernel.
 
 A producer warp copies tiles to a ring of shared memory (TMA), and two consumer warp groups multiply 64 tokens of a tile

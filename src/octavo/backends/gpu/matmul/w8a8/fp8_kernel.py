@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """y [M, N] of fp8 a [M, K] and b [N, K]: sums in float32, the tensor cores' own for a step of K at a time.
 
 Hopper's tensor cores keep some 14 bits of an fp8 product's sum. So what they add up is added to float32 sums from time

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """What kernels in Gluon for compute capability 9.0 share: which tile, barriers of a ring, split-K, and the epilogue.
 
 The epilogue is that of `epilogue`, whose arguments it takes, for sums that lie as the tensor cores leave them.

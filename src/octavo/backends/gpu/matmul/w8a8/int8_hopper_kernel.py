@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Products of int8 numbers for compute capability 9.0, in Gluon: two of a warp group's products are under way at once.
 
 Triton waits for each product of integers before it goes on, and so the tensor cores wait while codes are unpacked. Here

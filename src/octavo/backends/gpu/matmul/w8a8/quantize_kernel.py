@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Numbers to 8 bits, int8 or fp8, by scales of rows, of groups in a row, or of all; exact as written, so the same on
 every device. fp8 is made of the bits of float32, as older GPUs have no instruction for it."""
 

@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """y [M, N] of int8 a [M, K] and 4-bit weights [N, K], as y^T = W a^T: weights are unpacked in registers, which is where
 the tensor cores take their first factor from.
 

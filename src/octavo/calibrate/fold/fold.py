@@ -1,0 +1,127 @@
+"""Fold: channels of a model that can be changed together, and tensors with their scales, in another order or turned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from octavo.calibrate.fold.region import End, Ints
+from octavo.formats.spec import F32
+
+F64 = npt.NDArray[np.float64]
+Tensors = Mapping[str, F32]
+NONE = -1
+"""The index of a channel that is no part of the fold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """What a fold changes of a tensor.
+
+    end    "columns" of a matrix [N, K] or of matrices [E, N, K], their "rows", the weights of a "norm", or another
+           "vector"
+    index  which channel of the fold each is, or NONE: int [K], [N], [E * K], [E * N], or of a vector's values
+    sign   1 where values are multiplied by the channel's scale, -1 where they are divided by it
+    """
+
+    tensor: str
+    end: End
+    index: Ints
+    sign: int
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """Channels that can be changed so that a model computes what it did.
+
+    name    of the value whose channels they are: a norm ("blk.0.attn_norm"), a product ("blk.0.ffn_up": up and down),
+            what a cache holds ("blk.0.cache_v": v and o; "blk.0.cache_k": q and k), or the embedding ("token_embd")
+    size    channels
+    parts   what takes the change up: that value is divided by scales, and columns that read it are multiplied
+    blocks  int [size]: channels of one block can change places, or be mixed
+    """
+
+    name: str
+    size: int
+    parts: tuple[Part, ...]
+    blocks: Ints
+
+    @property
+    def readers(self) -> tuple[Part, ...]:
+        """Products whose inputs change."""
+        return tuple(part for part in self.parts if part.end == "columns")
+
+
+def changed(fold: Fold, tensors: Tensors, change: Callable[[Part, F32], F32]) -> dict[str, F32]:
+    """The tensors of a fold, each part changed; other tensors need not be there."""
+    out: dict[str, F32] = {}
+    for part in fold.parts:
+        out[part.tensor] = change(part, out.get(part.tensor, tensors[part.tensor]))
+    return out
+
+
+def apply(fold: Fold, scales: npt.ArrayLike, tensors: Tensors) -> dict[str, F32]:
+    """The tensors that a fold changes, for `scales` [size], none of them 0 (arXiv 2211.10438, section 4)."""
+    exact = np.asarray(scales, np.float64)
+    return changed(fold, tensors, lambda part, values: scaled(part, exact, values))
+
+
+def scaled(part: Part, scales: F64, values: F32) -> F32:
+    """One tensor, its channels multiplied or divided by `scales` float64 [size of the fold]."""
+    factors = np.append(scales if part.sign > 0 else 1 / scales, 1.0)[part.index]
+    out: F32 = np.empty(values.shape, np.float32)
+    np.multiply(values, _over(part, factors, values.shape), out=out, dtype=np.float64, casting="same_kind")
+    return out
+
+
+def reorder(fold: Fold, order: Ints, tensors: Tensors) -> dict[str, F32]:
+    """The tensors of a fold of kind "orders" with channel order[i] in the place of channel i, all of the same block."""
+    return changed(fold, tensors, lambda part, values: reordered(part, order, values))
+
+
+def reordered(part: Part, order: Ints, values: F32) -> F32:
+    """One tensor, the i-th of its channels of the fold replaced by the order[i]-th."""
+    places = places_of(part)
+    starts = np.searchsorted(part.index[places], np.arange(len(order)))
+    rank = np.arange(len(places)) - starts[part.index[places]]
+    source = np.arange(len(part.index))
+    source[places] = places[starts[order[part.index[places]]] + rank]
+    channels = by_channel(part, values)
+    return from_channels(part, channels[..., source, :], values.shape)
+
+
+def places_of(part: Part) -> Ints:
+    """The places of a part's channels, by channel; those that stand for one channel in the order in which they lie."""
+    order = np.argsort(part.index, kind="stable")
+    kept: Ints = order[np.count_nonzero(part.index == NONE) :]
+    return kept
+
+
+def by_channel(part: Part, values: F32) -> F32:
+    """A tensor as [..., channels of the part's index, others]."""
+    count = len(part.index)
+    if part.end == "rows":
+        return values.reshape(count, -1)
+    if part.end != "columns" or values.ndim < 3:
+        return values.reshape(-1, count)[..., None]
+    experts, n, k = values.shape
+    return np.ascontiguousarray(values.swapaxes(1, 2)).reshape(experts * k, n)
+
+
+def from_channels(part: Part, channels: F32, shape: tuple[int, ...]) -> F32:
+    """The tensor of `shape` of which `by_channel` gave the channels."""
+    if part.end == "columns" and len(shape) == 3:
+        return np.ascontiguousarray(channels.reshape(shape[0], shape[2], shape[1]).swapaxes(1, 2))
+    return np.ascontiguousarray(channels.reshape(shape))
+
+
+def _over(part: Part, numbers: F64, shape: tuple[int, ...]) -> F64:
+    """Numbers of a part's channels so that they broadcast over a tensor of `shape`."""
+    if part.end == "rows":
+        return numbers.reshape(*shape[:-1], 1)
+    if part.end == "columns" and len(shape) == 3:
+        return numbers.reshape(shape[0], 1, shape[2])
+    return numbers.reshape(shape) if numbers.size == np.prod(shape) else numbers

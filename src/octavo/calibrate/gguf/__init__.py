@@ -1,0 +1,6 @@
+"""GPTQ and Qronos into GGUF's formats, stage by stage over a text.
+
+Comes in: a job of `octavo.quantizers.job` and a text. Goes out: packed rows of the tensors whose formats have levels,
+and errors before and after; encoders make the others. Begin with `method.py`; `weights.py` makes a stage's weights,
+`embedding.py` rows that are looked up, and `resume.py` keeps what is done.
+"""

@@ -1,0 +1,236 @@
+"""Running a model stage by stage over all samples, so that weights can be changed on the way.
+
+What products are given is kept of all samples. So a stage's Hessians are sums over arrays, and each stage is run once,
+with the weights that were put in; the next stage sees what came of them. That is GPTQ's order within a layer and from
+one layer to the next, for any architecture: see `graph.stages`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from octavo.calibrate.runner.attention_watch import (
+    AttentionWatch,
+    count_written,
+    spread,
+    statistics_of,
+    to_host,
+    written,
+)
+from octavo.calibrate.runner.journal import Journal
+from octavo.calibrate.runner.open_stage import OpenStage, as_weight
+from octavo.calibrate.runner.product_input import ProductInput, inputs_of
+from octavo.calibrate.runner.samples import Samples
+from octavo.calibrate.runner.values import IN_MEMORY, Values, kept_bytes
+from octavo.formats import QTensor, dequantize
+from octavo.formats.spec import F32
+from octavo.graph.executor import Executor
+from octavo.graph.lower import lower
+from octavo.graph.node import bind
+from octavo.graph.protocol import AsyncBackend, Backend, HostBackend, TensorBackend
+from octavo.graph.schedule import Schedule, schedule
+from octavo.graph.stages import Stage, input_name, stages
+from octavo.io.allocator import keep_apart, trim
+from octavo.io.atomic import require_room
+from octavo.models import ModelSpec
+from octavo.quantizers.statistics import ChannelStatistics
+
+log = logging.getLogger("octavo")
+
+CHANGED, ORIGINAL = "changed", "original"
+"""The streams: the model with the weights that were put in, and as it was."""
+
+Done = Callable[[Stage, Mapping[str, ChannelStatistics]], None]
+"""Is told of a stage that was run, before the journal says so, and what was written to caches, by their names."""
+Progress = Callable[[int, int], None]
+"""Is told samples of stages that were run, and of how many."""
+GgufWeight = Callable[[str], F32 | None]
+"""The values that an earlier run has put in for a weight, None where it stayed as it was."""
+
+
+class Layerwise:
+    """A model that is run stage by stage over samples of tokens.
+
+    backends   that run it, in order of preference
+    samples    token lists, each a sequence of its own
+    original   run the model as it was too, for `ProductInput.pairs`
+    tables     what rows are looked up in instead of the model's own tensors of these names, but in the original
+    journal    makes the run one that goes on after a kill, with values in its folder if they are more than IN_MEMORY
+    folder     where so many values are kept in files, if there is no journal; None: in memory
+    made       what a run that goes on has made before: stages that were done are run again with that
+    done       is told of each stage that was run
+    caches     what is written to caches is counted for `done`
+    attention  is told of the attentions of some samples
+    progress   is told how far the run is
+
+    Weights are computed with as floats, whatever they are stored as. Where the first backend is a TensorBackend,
+    products take their factors to 11 bits there, and values stay in its memory if that has room for them.
+    """
+
+    def __init__(
+        self, spec: ModelSpec, backends: Sequence[Backend], samples: Samples, *, original: bool = False,
+        tables: Mapping[str, QTensor] | None = None, journal: Journal | None = None, folder: str | None = None,
+        made: GgufWeight | None = None, done: Done | None = None, caches: bool = True,
+        attention: AttentionWatch | None = None, progress: Progress | None = None,
+    ) -> None:
+        self.spec, self.samples, self.tables = spec, samples, dict(tables or {})
+        self.stages = stages(spec.graph(n_ctx=samples.longest))
+        self.backends, self._journal, self._done, self._progress = tuple(backends), journal, done, progress
+        self.streams = (CHANGED, ORIGINAL) if original else (CHANGED,)
+        self._told: set[str] = set()
+        self._watches = caches and done is not None
+        self._attention = attention
+        self._shown = spread(len(samples), max(1, attention.tokens // samples.longest)) if attention else frozenset()
+        self._made: GgufWeight = made or (lambda _: None)
+        self.kept = kept_bytes(self.stages, samples.all, len(self.streams))
+        """Bytes of the values of all samples at most."""
+        self.device = backends[0].device if isinstance(backends[0], TensorBackend) else None
+        self.keeps = isinstance(backends[0], TensorBackend) and 2 * self.kept <= backends[0].free()
+        """Whether values stay in the memory of the device: where they leave half of it to a stage and its weights."""
+        self.in_files = not self.keeps and self.kept > IN_MEMORY * len(self.streams)
+        """Whether values lie in files if the run has a folder for them."""
+        self._folder = folder if journal is None else journal.folder
+        self._values = Values(self._folder if self.in_files else None, self.device if self.keeps else None)
+        self.first = 0 if journal is None else journal.stage
+        """The stage that the run begins with: those before it were done by an earlier run."""
+
+    def run(self) -> Iterator[OpenStage]:
+        """Each stage that has products, before it is run; it is run when the next one is asked for.
+
+        Raises NonFiniteError, naming a weight, where the model computes NaN or Inf, FileError where the disk does not
+        hold the values.
+        """
+        keep_apart()
+        if self.in_files and self._folder is not None:
+            require_room(self._folder, self.kept)
+        for stage in self.stages[: self.first]:
+            self._run_again(stage)
+        for stage in self.stages[self.first :]:
+            trim()
+            replaced: dict[str, QTensor] = {}
+            if stage.products:
+                tensors = {p.inputs[0].name: p.inputs[0].tensor for p in stage.products}
+                yield OpenStage(stage.number, stage.layer, self._inputs(stage), self.device, tensors, replaced)
+                trim()
+            watched = stage.written if self._watches else {}
+            caches = {name: statistics_of(name, x) for name, x in watched.items()}
+            for stream in self.streams:
+                if stage.gives or stage.written:
+                    self._run(stage, stream, replaced if stream == CHANGED else {}, caches)
+            if self._done is not None:
+                self._done(stage, caches)
+            self._end(stage)
+
+    def _run_again(self, stage: Stage) -> None:
+        """Run a stage that an earlier run has done, with what it has made."""
+        names = {p.inputs[0].name for p in stage.products}
+        replaced = {name: as_weight(name, values) for name in names if (values := self._made(name)) is not None}
+        for stream in self.streams:
+            if stage.gives or stage.written:
+                self._run(stage, stream, replaced if stream == CHANGED else {}, {})
+        self._free(stage)
+
+    def _inputs(self, stage: Stage) -> list[ProductInput]:
+        kept = [{n: self._values[stream, n] for n in stage.takes} for stream in self.streams]
+        return inputs_of(stage, kept[0], kept[1] if len(kept) > 1 else None, self.device)
+
+    def _run(
+        self, stage: Stage, stream: str, replaced: Mapping[str, QTensor], caches: Mapping[str, ChannelStatistics]
+    ) -> None:
+        """Run a stage over all samples."""
+        tables = self.tables if stream == CHANGED else {}
+        taken: dict[str, Any] = {input_name(n): self._values[stream, n] for n in stage.takes}
+        waits = any(isinstance(backend, AsyncBackend) for backend in self.backends)
+        here = [name for name, values in taken.items() if hasattr(values, "tensor") or not waits]
+        shows = stream == CHANGED and self._attention is not None and bool(stage.attentions)
+        schedule = self.scheduled(stage, replaced, tables, asked=shows)
+        executor = Executor(schedule, self.backends, self.samples.limits, fed=here)
+        results = [
+            self._values.new((stream, number), bind(node.shape, self.samples.all), node.dtype)
+            for number, node in stage.gives.items()
+        ]
+        for i, sample in enumerate(self.samples):
+            given = {name: values[sample.part] for name, values in taken.items()}
+            inputs = {**sample.inputs, **{name: values for name, values in given.items() if name not in here}}
+            with self._rounded():
+                fed = {name: getattr(given[name], "tensor", given[name]) for name in here}
+                made = executor.values(inputs, sample.sizes, fed)
+            for kept, (backend, value) in zip(results, made, strict=False):
+                stays = hasattr(kept, "tensor") and isinstance(backend, TensorBackend)
+                kept[sample.part] = value if stays or isinstance(value, np.ndarray) else backend.read(value)
+            if stream == CHANGED and caches:
+                for name, values in written(stage, given, made[len(results) :]):
+                    count_written(caches[name], values)
+            if shows and i in self._shown:
+                self._show(stage, given, made[len(results) :])
+            self._tell_progress(stage, stream, i)
+        for backend in self.backends:
+            if isinstance(backend, HostBackend):
+                backend.begin_loading()
+
+    def _tell_progress(self, stage: Stage, stream: str, sample: int) -> None:
+        if self._progress is not None:
+            at = stage.number * len(self.streams) + self.streams.index(stream)
+            whole = len(self.stages) * len(self.streams) * len(self.samples)
+            self._progress(at * len(self.samples) + sample + 1, whole)
+
+    def _show(self, stage: Stage, given: Mapping[str, Any], made: Sequence[tuple[Backend, Any]]) -> None:
+        """Tell `attention` of a sample."""
+        assert self._attention is not None
+        found = {name: to_host(values) for name, values in written(stage, given, made)}
+        numbers = stage.taken
+        asked = dict(zip(stage.queries, made[len(stage.made) :], strict=True))
+        for node in stage.attentions:
+            if node.name in asked:
+                backend, value = asked[node.name]
+                q = value if isinstance(backend, TensorBackend) else backend.read(value)
+            else:
+                q = given[input_name(numbers[id(node.inputs[0])])]
+            self._attention.tell(node, to_host(q), found[node.inputs[1].name], found[node.inputs[2].name])
+
+    def _rounded(self) -> AbstractContextManager[None]:
+        """Products take factors to 11 bits where they run on a device."""
+        if self.device is None:
+            return nullcontext()
+        from octavo.calibrate.hessian.torch_hessian import rounded_factors
+
+        return rounded_factors()
+
+    def scheduled(
+        self, stage: Stage, replaced: Mapping[str, QTensor] | None = None,
+        tables: Mapping[str, QTensor] | None = None, *, asked: bool = False,
+    ) -> Schedule:
+        """A stage as it is run, with weights `replaced`, and others that are not floats as floats; if `asked`, it gives
+        what attention asks too."""
+        graph = stage.graph(partial(_as_floats, replaced or {}), tables or {}, asked=asked)
+        graph = lower(graph, self.backends, fused=False)
+        made = schedule(graph, self.backends, self.samples.limits, quiet=True)
+        for reason in set(made.fallbacks) - self._told:
+            log.warning("%s", reason)
+        self._told.update(made.fallbacks)
+        return made
+
+    def _end(self, stage: Stage) -> None:
+        """Note that a stage is done, and let go of what no later one reads."""
+        if self._journal is not None:
+            self._journal.advance(stage.number + 1)
+        self._free(stage)
+
+    def _free(self, stage: Stage) -> None:
+        """Let go of what no later stage reads."""
+        later = {n for s in self.stages[stage.number + 1 :] for n in s.takes}
+        for number in (stage.takes.keys() | stage.gives.keys()) - later:
+            for stream in self.streams:
+                self._values.free((stream, number))
+
+
+def _as_floats(replaced: Mapping[str, QTensor], tensor: QTensor) -> QTensor:
+    if tensor.name in replaced:
+        return replaced[tensor.name]
+    return tensor if tensor.format.is_float else as_weight(tensor.name, dequantize(tensor))

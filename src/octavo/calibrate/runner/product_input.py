@@ -1,0 +1,238 @@
+"""What the products of a stage are given: the vectors of all samples, as they are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from octavo.calibrate.hessian import CrossHessian, Hessian
+from octavo.errors import UsageError
+from octavo.formats.spec import F32, AnyArray
+from octavo.graph.node import Node
+from octavo.graph.stages import Stage
+from octavo.quantizers.statistics import ChannelStatistics
+from octavo.quantizers.statistics.channels import absmax
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from octavo.calibrate.hessian.torch_hessian import TorchCross, TorchHessian
+    from octavo.calibrate.runner.device_array import DeviceArray
+
+TOKENS = 4096
+"""Most tokens whose vectors are looked at together."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProductInput:
+    """The vectors that some products of a stage share.
+
+    names     of their weights
+    size      K, numbers of a vector
+    experts   0 for plain products, with weights [N, K]; else how many there are, with weights [experts, N, K]
+    vectors   float32 [tokens, K], or [tokens, k, K] where each of a token's k experts has its own
+    ids       int32 [tokens, k]: the experts of a token; None for plain products
+    original  vectors and ids of the model as it was, where it is run too
+    device    what torch calls the device on which sums over vectors are made; None: on the host
+    """
+
+    names: tuple[str, ...]
+    size: int
+    experts: int
+    vectors: AnyArray | DeviceArray
+    ids: AnyArray | None
+    original: tuple[AnyArray | DeviceArray, AnyArray | None] | None = None
+    device: str | None = None
+
+    def tokens(self, expert: int | None = None) -> int:
+        """How many vectors there are, or those of an expert."""
+        if self.ids is None:
+            return len(self.vectors)
+        return int(np.count_nonzero(self.ids == self._checked(expert)))
+
+    def counts(self) -> list[int]:
+        """Vectors of each expert, or of all there is."""
+        if self.ids is None:
+            return [len(self.vectors)]
+        return [int(n) for n in np.bincount(self.ids.reshape(-1), minlength=self.experts)]
+
+    def batches(self, expert: int | None = None) -> Iterator[F32]:
+        """The vectors, or those of an expert, float32 [T, K], some at a time; none is empty."""
+        return (np.asarray(x, np.float32) for x in self._chosen(expert))
+
+    def tensors(self, expert: int | None = None) -> Iterator[Tensor]:
+        """The same on the device."""
+        return map(self._on_device, self._chosen(expert))
+
+    def pairs(self, expert: int | None = None) -> Iterator[tuple[F32, F32]]:
+        """The vectors as they are, and as the original model has them, [T, K] each, of the same tokens.
+
+        Of an expert whose vectors are its own these are the tokens that both models send to it. Raises UsageError where
+        the original is not run.
+        """
+        return ((np.asarray(now, np.float32), np.asarray(then, np.float32)) for now, then in self._paired(expert))
+
+    def tensor_pairs(self, expert: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """The same on the device."""
+        return ((self._on_device(now), self._on_device(then)) for now, then in self._paired(expert))
+
+    def hessian(self, expert: int | None = None) -> Hessian:
+        """The Hessian of the vectors, added up now. Raises NonFiniteError naming a weight."""
+        if self.device is not None:
+            found = self.tensor_hessian(expert)
+            return Hessian.of(found.matrix().cpu().numpy(), found.tokens, found.name)
+        hessian = Hessian(self.size, self.label(expert))
+        for x in self.batches(expert):
+            hessian.add(x)
+        return hessian
+
+    def tensor_hessian(self, expert: int | None = None) -> TorchHessian:
+        """The same, left on the device."""
+        from octavo.calibrate.hessian.torch_hessian import TorchHessian
+
+        assert self.device is not None
+        hessian = TorchHessian(self.size, self.device, self.label(expert))
+        for x in self.tensors(expert):
+            hessian.add(x)
+        return hessian
+
+    def cross(self, expert: int | None = None) -> CrossHessian:
+        """Hessian and products with the original model's vectors. Raises as `pairs` and `hessian` do."""
+        cross = CrossHessian(self.size, self.label(expert))
+        for now, then in self.pairs(expert):
+            cross.add(now, then)
+        return cross
+
+    def tensor_cross(self, expert: int | None = None) -> TorchCross:
+        """The same, on the device."""
+        from octavo.calibrate.hessian.torch_hessian import TorchCross
+
+        assert self.device is not None
+        cross = TorchCross(self.size, self.device, self.label(expert))
+        for now, then in self.tensor_pairs(expert):
+            cross.add(now, then)
+        return cross
+
+    def statistics(self) -> ChannelStatistics:
+        """Statistics of each channel, a row for each expert. Raises NonFiniteError naming a weight."""
+        found = ChannelStatistics(max(self.experts, 1), self.size, self.names[0])
+        for expert in range(self.experts) or (None,):
+            if self.device is None:
+                for x in self.batches(expert):
+                    found.add(x, expert or 0)
+            else:
+                from octavo.calibrate.hessian.torch_hessian import count
+
+                for vectors in self.tensors(expert):
+                    count(vectors, found, expert or 0)
+        return found
+
+    def _chosen(self, expert: int | None) -> Iterator[AnyArray | DeviceArray]:
+        """The vectors, or those of an expert, where they lie."""
+        for part in _parts(len(self.vectors)):
+            found = _of_expert(self.vectors[part], None if self.ids is None else self.ids[part], self._checked(expert))
+            if len(found):
+                yield found
+
+    def _paired(self, expert: int | None) -> Iterator[tuple[AnyArray | DeviceArray, AnyArray | DeviceArray]]:
+        """What `pairs` gives, where it lies."""
+        if self.original is None:
+            raise UsageError("the original model is not run beside this one (allowed: layerwise with original=True)")
+        before, before_ids = self.original
+        for part in _parts(len(self.vectors)):
+            ids = None if self.ids is None else self.ids[part]
+            now, then, then_ids = self.vectors[part], before[part], ids
+            if before.ndim == 3 and ids is not None and before_ids is not None:
+                ids, then_ids = _shared(ids, before_ids[part], self._checked(expert))
+            found = _of_expert(now, ids, self._checked(expert)), _of_expert(then, then_ids, self._checked(expert))
+            if len(found[0]):
+                yield found
+
+    def absmax(self) -> AnyArray:
+        """The largest magnitude of each channel, [experts or 1, K]. Raises NonFiniteError naming a weight."""
+        experts: list[int | None] = [*range(self.experts)] or [None]
+        if self.device is None:
+            return np.stack([absmax(self.batches(e), self.size, self.label(e)) for e in experts])
+        from octavo.calibrate.hessian import torch_hessian
+
+        found = (torch_hessian.absmax(self.tensors(e), self.size, self.label(e)) for e in experts)
+        return np.stack([each.cpu().numpy() for each in found])
+
+    def some(self, most: int, expert: int | None = None) -> F32:
+        """As many vectors at most, or of an expert's, evenly spread: float32 [T, K]."""
+        x = self.vectors if expert is None else np.concatenate(list(self.batches(expert)))
+        return np.asarray(x[np.linspace(0, len(x) - 1, min(most, len(x))).astype(np.int64)], np.float32)
+
+    def _on_device(self, vectors: AnyArray | DeviceArray) -> Tensor:
+        """float32 [T, K] on the device."""
+        import torch
+
+        from octavo.calibrate.runner.device_array import DeviceArray
+
+        if isinstance(vectors, DeviceArray):
+            return vectors.tensor
+        return torch.from_numpy(np.array(vectors, np.float32)).to(self.device)
+
+    def part(self, tokens: slice) -> ProductInput:
+        """The input of some of the tokens."""
+        ids, original = self.ids, self.original
+        then = None if original is None else (original[0][tokens], None if original[1] is None else original[1][tokens])
+        return replace(self, vectors=self.vectors[tokens], ids=None if ids is None else ids[tokens], original=then)
+
+    def label(self, expert: int | None = None) -> str:
+        """What errors call the input."""
+        return self.names[0] if expert is None else f"{self.names[0]}, expert {expert},"
+
+    def _checked(self, expert: int | None) -> int:
+        """The expert, -1 for a plain product."""
+        if not self.experts and expert is None:
+            return -1
+        if expert is None or not 0 <= expert < self.experts:
+            allowed = f"0 to {self.experts - 1}" if self.experts else "None, it has no experts"
+            raise UsageError(f"expert is {expert} of {self.names[0]} (allowed: {allowed})", argument="expert")
+        return expert
+
+
+def inputs_of(
+    stage: Stage, kept: Mapping[int, AnyArray], original: Mapping[int, AnyArray] | None, device: str | None
+) -> list[ProductInput]:
+    """The distinct inputs of a stage's products, from the values that are kept, by number."""
+    numbers = stage.taken
+    found: dict[tuple[int, ...], list[Node]] = {}
+    for product in stage.products:
+        found.setdefault(tuple(numbers[id(i)] for i in product.inputs[1:]), []).append(product)
+    return [_input(products, *key, kept=kept, original=original, device=device) for key, products in found.items()]
+
+
+def _input(
+    products: list[Node], x: int, ids: int | None = None, *, kept: Mapping[int, AnyArray],
+    original: Mapping[int, AnyArray] | None, device: str | None,
+) -> ProductInput:
+    weight = products[0].inputs[0]
+    shape = weight.tensor.shape
+    experts, size = shape[0] if len(shape) == 3 else 0, shape[-1]
+    before = None if original is None else (original[x], None if ids is None else original[ids])
+    names = tuple(p.inputs[0].name for p in products)
+    return ProductInput(names, size, experts, kept[x], None if ids is None else kept[ids], before, device)
+
+
+def _parts(tokens: int) -> list[slice]:
+    return [slice(start, start + TOKENS) for start in range(0, tokens, TOKENS)]
+
+
+def _of_expert(vectors: AnyArray | DeviceArray, ids: AnyArray | None, expert: int) -> AnyArray | DeviceArray:
+    """Of vectors [T, K] or [T, k, K] those of an expert, by ids [T, k]; all where there are none. A token that is sent
+    to the expert twice counts twice."""
+    if ids is None:
+        return vectors
+    chosen = ids == expert
+    return vectors[chosen] if vectors.ndim == 3 else vectors[np.nonzero(chosen)[0]]
+
+
+def _shared(now: AnyArray, then: AnyArray, expert: int) -> tuple[AnyArray, AnyArray]:
+    """Two choices of experts [T, k], with -1 for those of tokens that not both send to `expert`."""
+    both = ((now == expert).any(axis=1) & (then == expert).any(axis=1))[:, None]
+    return np.where(both, now, -1), np.where(both, then, -1)
