@@ -163,7 +163,7 @@ def test_attention_that_does_not_compile(broken: Kernel) -> None:
     positions, starts = torch.arange(192, dtype=torch.int32), torch.tensor([0, 192], dtype=torch.int32)
     inputs = [q, *caches, positions, starts, torch.tensor([[1, 0, 2, *[0] * 5]], dtype=torch.int32)]
 
-    def attended(target: torch_device.Target, **limits: Any) -> tuple[torch.Tensor, bool]:
+    def attended(target: torch_device.GpuTarget, **limits: Any) -> tuple[torch.Tensor, bool]:
         out = torch.full((192, 128), torch.nan)
         (call,) = attend(Context(target), inputs, {"scale": 0.125, **limits}, out)
         call()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu.launch.calls import Weight, product_kernel, stride, tiles_of, weight_arguments
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul.tasks import TERM
 from octavo.backends.cpu.matmul.w8a8.row_scaled import TiledRowWeight, row_product
 from octavo.backends.cpu.weights.pack import TiledWeight
@@ -17,7 +17,7 @@ from octavo.jit.program import KernelCall, address
 
 
 def product(
-    weight: Weight | TiledRowWeight, x: Any, y: AnyArray, terms: Sequence[AnyArray], shared: Shared
+    weight: Weight | TiledRowWeight, x: Any, y: AnyArray, terms: Sequence[AnyArray], shared: PlanMemory
 ) -> list[KernelCall]:
     """The calls for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of tokens, a chain of tails for the rest."""
     if isinstance(weight, TiledRowWeight):

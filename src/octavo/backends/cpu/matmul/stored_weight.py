@@ -38,7 +38,7 @@ class StoredWeight:
         Raises NonFiniteError at the first NaN or Inf.
         """
         from octavo.backends.cpu.launch.calls import quantize_rows
-        from octavo.backends.cpu.launch.shared import Shared
+        from octavo.backends.cpu.launch.plan_memory import PlanMemory
         from octavo.backends.cpu.matmul.launch import product
         from octavo.backends.cpu.matmul.quantize_kernel import TILES, TOKEN_BYTES
         from octavo.backends.cpu.weights.pack import TiledWeight
@@ -54,7 +54,7 @@ class StoredWeight:
             codes = _aligned(m * (k // 32) * TOKEN_BYTES)
             calls.append(quantize_rows(given, codes, TILES[0]))
             given = codes
-        Program([*calls, *product(weight, given, out, (), Shared())], cores())()
+        Program([*calls, *product(weight, given, out, (), PlanMemory())], cores())()
         end_progress()
         return out
 

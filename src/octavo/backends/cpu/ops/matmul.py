@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu.launch.calls import copy_rows, stride, weight_arguments
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul import float_kernel as float_mul_mat
 from octavo.backends.cpu.matmul import rows_kernel as rows
 from octavo.backends.cpu.matmul.experts.launch import product_of_experts
@@ -23,13 +23,13 @@ from octavo.jit.program import KernelCall
 
 
 @binds("mul_mat", "mul_mat_add")
-def _mul_mat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+def _mul_mat(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemory) -> list[KernelCall]:
     weight, x, *terms = inputs
     return product(weight, x, out, terms, shared)
 
 
 @binds("mul_mat_concat")
-def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemory) -> list[KernelCall]:
     x, *weights = inputs
     calls, start = [], 0
     for weight in weights:
@@ -42,12 +42,12 @@ def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared)
 
 
 @binds("mul_mat_id")
-def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     return product_of_experts(node, inputs, out, shared)
 
 
 @binds("get_rows")
-def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     table, ids = inputs
     if isinstance(table, TiledWeight):
         kernel = rows.get_rows_kernel(table.layout)
@@ -63,7 +63,7 @@ def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
 
 
 @binds("take_columns_id")
-def _take_columns_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _take_columns_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, orders, ids = inputs
     used, k = out.shape[1:]
     columns = shared.memory("columns", (ids.size, k), np.int32)
@@ -78,7 +78,7 @@ def _take_columns_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: S
 
 
 @binds("take_columns")
-def _take_columns(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _take_columns(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, order = inputs
     ids = order.astype(np.int32)
     return [KernelCall(

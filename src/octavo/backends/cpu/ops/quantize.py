@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.backends.cpu.launch.calls import stride
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.w8a8.activations import Int8Tokens, quantize_tokens
 from octavo.backends.cpu.matmul.w8a8.quantize_kernel import round_fp8_kernel
@@ -20,7 +20,7 @@ TILES = quantize.TILES
 
 
 @binds("quantize")
-def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemory) -> list[KernelCall]:
     """`quantize`, or the op whose result is quantized on its way out."""
     x, *other = inputs
     tokens, k = x.shape

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from octavo.backends.gpu.device.torch_device import Target
+from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.launch.call import Calls, Grid, Launch
 from octavo.errors import OctavoError
 
@@ -125,7 +125,7 @@ class Preferred(Launch):
     """A launch of a kernel in Gluon; if that can't be compiled, the calls that `otherwise` makes take its place."""
 
     def __init__(
-        self, name: Name, otherwise: Callable[[], Sequence[Callable[[], None]]], target: Target, grid: Grid,
+        self, name: Name, otherwise: Callable[[], Sequence[Callable[[], None]]], target: GpuTarget, grid: Grid,
         *arguments: Any, **options: Any,
     ) -> None:
         super().__init__(target, options.pop("kernel", None) or kernel(name), grid, *arguments, **options)

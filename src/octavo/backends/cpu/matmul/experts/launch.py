@@ -17,7 +17,7 @@ from octavo.backends.cpu.launch.calls import (
     weight_arguments,
     x_stride,
 )
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.launch.views import reshaped
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.experts import kernel as experts
@@ -28,7 +28,7 @@ from octavo.graph.node import Node
 from octavo.jit.program import KernelCall
 
 
-def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     """y [T, k, N] of weights [E, N, K], x [T, K] or [T, k, K] and the experts ids [T, k]."""
     weight, x, ids = inputs
     sharing = ids.shape[1] if x.ndim == 2 else 1  # pairs of a token and an expert that share a row of x
@@ -71,7 +71,9 @@ class _Sorted:
     layer before, which is done with it.
     """
 
-    def __init__(self, node: Node, weight: Weight, x: AnyArray, ids: AnyArray, sharing: int, shared: Shared) -> None:
+    def __init__(
+        self, node: Node, weight: Weight, x: AnyArray, ids: AnyArray, sharing: int, shared: PlanMemory
+    ) -> None:
         self._weight, self._x, self._ids, self._sharing, self._shared = weight, x, ids, sharing, shared
         self._x_node, self._ids_node = node.inputs[1], node.inputs[2]
 

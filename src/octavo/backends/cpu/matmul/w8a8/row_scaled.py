@@ -12,7 +12,7 @@ import numpy as np
 
 from octavo.backends import row_products
 from octavo.backends.cpu.device.large_pages import Arena
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul.w8a8 import int8_kernel as kernels
 from octavo.backends.cpu.matmul.w8a8.activations import Int8Tokens, rows_of, whole
 from octavo.backends.cpu.matmul.w8a8.epilogue import EPILOGUE
@@ -110,7 +110,7 @@ def sums_in_memory(weight: object) -> bool:
 
 
 def row_product(
-    w: TiledRowWeight, x: Int8Tokens, y: AnyArray, terms: Sequence[AnyArray], shared: Shared
+    w: TiledRowWeight, x: Int8Tokens, y: AnyArray, terms: Sequence[AnyArray], shared: PlanMemory
 ) -> list[KernelCall]:
     """The calls for y [T, n] = x [T, k] @ w.T + terms."""
     bias, residual = row_products.bias_and_residual(terms)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.matmul.activations import gelu
 from octavo.backends.gpu.matmul.split_k import is_last
+from octavo.backends.gpu.pointwise.math import gelu
 
 
 @triton.jit
