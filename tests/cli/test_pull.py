@@ -159,7 +159,7 @@ def test_list_and_rm(octavo: Run, hub: Hub, model: bytes) -> None:
     assert octavo("rm", f"{NAME}:Q5_0", "-y").error() == (
         f"octavo: error: {NAME}:Q5_0 is not on this machine (there are: Q4_K_M (1.3 MB), Q8_0 (1.3 MB))"
     )
-    assert "nobody can be asked here, and --yes is not given" in octavo("rm", f"{NAME}:Q8_0").error()
+    assert "there is no terminal to ask on; pass --yes" in octavo("rm", f"{NAME}:Q8_0").error()
     assert octavo("rm", f"{NAME}:Q8_0", "--yes").out.startswith(f"Removed {NAME}:Q8_0 (")
     assert cached(HubName(NAME, "Q8_0")) is None
     assert cached(HubName(NAME)) is not None
@@ -250,7 +250,7 @@ def test_rm_asks_at_a_terminal(octavo: Run, model: bytes, monkeypatch: pytest.Mo
         (["pull", "qwen3"], "'qwen3' is not a hub name (allowed: ORG/REPO, ORG/REPO:QUANT, each with @REVISION)"),
         (["pull", "qwen3:4b"], "GGUF files of that name: https://huggingface.co/models?library=gguf&search=qwen3"),
         (["rm", "../x", "--yes"], "'../x' is not a hub name"),
-        (["pull", "a/b@v1", "--revision", "v2"], "--revision is 'v2', and the name says @v1"),
+        (["pull", "a/b@v1", "--revision", "v2"], "--revision 'v2' contradicts @v1"),
         (["rm", "a/b", "--yes"], "a/b is not in the cache"),
         (["pull", "a/b", "--offline"], "a/b is not on this machine"),
     ],

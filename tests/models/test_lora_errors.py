@@ -224,5 +224,5 @@ def test_arguments(lora: Any) -> None:
 
 
 def test_twice() -> None:
-    with pytest.raises(UsageError, match=re.escape("lora names a twice (allowed: once)")):
+    with pytest.raises(UsageError, match=re.escape("lora names a twice")):
         load("demo", lora=["a", "a"])
