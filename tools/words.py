@@ -58,7 +58,6 @@ UNDER_WORK = (
         for room in ("backends", "calibrate", "evals", "models", "quantizers", "runtime", "server")
     ),
     ".ci/card",
-    "docs/engine.md",
     "bench/engine.py",
     "src/octavo/huggingface/tensors/",
 )

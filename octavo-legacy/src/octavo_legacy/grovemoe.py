@@ -65,7 +65,7 @@ ARCH = Architecture(
     keys=(
         Key("n_ff_group", WIDTH, default=0, least=1, limit=LIMITS[EXPERT_WIDTH]),
         Key("group_size", SIZE, default=0, limit=LIMITS["expert_count"]),
-        Key("group_scale", SCALE, default=PUBLISHED[SCALE]),
+        Key("group_scale", SCALE, default=PUBLISHED[SCALE], zero="refused"),
     ),
     sizes=Sizes(kind=GroveMoe, complete=complete),
     experts=True,

@@ -63,7 +63,7 @@ ARCH = Architecture(
     network=Decoder(
         mixer=gpt2.ATTENTION, feed_forward=FeedForward(bias=True), norms=NormNames(bias=True), freq_factors=False
     ),
-    keys=(Key("alibi", MOST, default=USUAL, zero=True), Key("logit_scale", "logit_scale", default=1.0)),
+    keys=(Key("alibi", MOST, default=USUAL, zero="refused"), Key("logit_scale", "logit_scale", default=1.0)),
     sizes=Sizes(complete=complete),
     layer_norms="layer_norm_epsilon",
     only={

@@ -35,8 +35,8 @@ ARCH = Architecture(
     network=Decoder(feed_forward=GEGLU, norms=SANDWICH_NORMS, scaled_by_width=True),
     keys=(
         scale_key(46),
-        Key("score_cap", "attn_logit_softcapping", default=CAPS["attn_logit_softcapping"], zero=True),
-        Key("logit_cap", "final_logit_softcapping", default=CAPS["final_logit_softcapping"], zero=True),
+        Key("score_cap", "attn_logit_softcapping", default=CAPS["attn_logit_softcapping"], zero="value"),
+        Key("logit_cap", "final_logit_softcapping", default=CAPS["final_logit_softcapping"], zero="value"),
     ),
     windows=Windows(2, 4096, tokens=4096),
     classes={"Gemma2ForCausalLM": config_keys},

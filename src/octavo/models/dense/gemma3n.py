@@ -203,7 +203,7 @@ ARCH = Architecture(
         Key("n_stream", STREAMS, "altup_num_inputs", default=4, usual=4, least=2, limit=MOST_STREAMS),
         Key("n_each", per_layer.LENGTH, "hidden_size_per_layer_input", default=256, usual=256,
             limit=LIMITS["embedding_length"]),
-        Key("logit_cap", LOGIT_CAP, LOGIT_CAP, default=30.0, usual=30.0, zero=True),
+        Key("logit_cap", LOGIT_CAP, LOGIT_CAP, default=30.0, usual=30.0, zero="value"),
     ),
     windows=Windows(PERIOD),
     sizes=Sizes(kind=Gemma3n, complete=complete, differs=DIFFERS),

@@ -105,7 +105,7 @@ ARCH = Architecture(
     keys=(
         Key("step", STEP, default=1, limit=LIMITS["block_count"]),
         Key("temperature_length", SPAN_KEY, default=SPAN, limit=LIMITS["context_length"]),
-        Key("temperature", SCALE_KEY, default=TEMPERATURE, zero=True),
+        Key("temperature", SCALE_KEY, default=TEMPERATURE, zero="value"),
     ),
     windows=Windows(PERIOD, tokens=CHUNK),
     sizes=Sizes(kind=Llama4, complete=complete),

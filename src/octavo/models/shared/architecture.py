@@ -17,7 +17,7 @@ from octavo.models.shared.cache_scales import static_scales
 from octavo.models.shared.config import Config, Keys, rotary_keys
 from octavo.models.shared.decoder import Network
 from octavo.models.shared.hparams import Hyperparams, KeyRow, read_shared, refuse_causal, without_attention
-from octavo.models.shared.keys import READ_BY_SOME, SHARED, check_keys
+from octavo.models.shared.keys import SHARED, check_keys
 from octavo.models.shared.names import OUTER
 from octavo.models.shared.reader import CAUSAL, LAYER_NORM_EPS, RMS_EPS, MetadataReader
 from octavo.models.shared.weights import Tensors, Weights
@@ -220,9 +220,6 @@ class Architecture:
     layout: TensorLayout = TensorLayout()
     written: Written | None = None
     unwritten: Unwritten = Unwritten()
-
-    def __post_init__(self) -> None:
-        READ_BY_SOME.update(self.fields)
 
     @cached_property
     def fields(self) -> frozenset[str]:

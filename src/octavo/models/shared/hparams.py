@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from octavo.errors import ModelError, shown
 from octavo.models.shared.config import Config, Keys, rope_parameters
@@ -156,8 +156,8 @@ class Key:
     usual    what config.json means that lacks the words; None: nothing is written of them
     least, limit  of a whole number; without a limit it is a real number over 0, or 0 for the default
     choices  of words
-    over     what a real number is over; only where that is 0 may it be 0
-    zero     0 is a value like others of a real number, not a word for the default
+    over     what a real number is over
+    zero     what a real number of 0 is: a word for the default, a value like others, or refused
     of       what the hyperparameter is made of the file's value with, given the other hyperparameters too
     said     what the file's value is made of config.json's with
     of_rope  the words are those of the rope's parameters
@@ -172,7 +172,7 @@ class Key:
     limit: int = 0
     choices: tuple[str, ...] = ()
     over: float = 0.0
-    zero: bool = False
+    zero: Literal["default", "value", "refused"] = "default"
     of: Callable[[Any, Any], Any] = lambda value, hp: value
     said: Callable[[float], float] = lambda value: value
     of_rope: bool = False
@@ -188,9 +188,9 @@ class Key:
             return r.one_of(self.field, self.choices, default)
         if self.limit:
             return r.whole(self.field, self.least, self.limit, default)
-        if self.over:
+        if self.over or self.zero == "refused":
             return r.real(self.field, default, self.over)
-        if self.zero and r.has(self.field):
+        if self.zero == "value" and r.has(self.field):
             return r.positive(self.field) or 0.0
         return r.positive(self.field) or default
 
