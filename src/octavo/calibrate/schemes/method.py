@@ -37,7 +37,7 @@ SAMPLES, CONTEXT = 32, 512
 
 
 @dataclass(frozen=True)
-class Steps:
+class MethodSteps:
     """What a method does.
 
     scales  the way in which scales of channels are chosen, by its name; None: channels stay as they are
@@ -51,14 +51,14 @@ class Steps:
 
 
 KINDS = {
-    "rtn": Steps(None, ("nearest",)),
-    "gptq": Steps(None, ("gptq",)),
-    "qronos": Steps(None, ("qronos",)),
-    "awq": Steps("awq", ("clip",)),
-    "smoothquant": Steps("smoothquant", ("nearest",)),
-    "qqq": Steps("qqq", ("gptq",)),
-    "rptq": Steps("rptq", ("gptq",), static=True),
-    "auto": Steps("auto", ("nearest", "gptq", "qronos")),
+    "rtn": MethodSteps(None, ("nearest",)),
+    "gptq": MethodSteps(None, ("gptq",)),
+    "qronos": MethodSteps(None, ("qronos",)),
+    "awq": MethodSteps("awq", ("clip",)),
+    "smoothquant": MethodSteps("smoothquant", ("nearest",)),
+    "qqq": MethodSteps("qqq", ("gptq",)),
+    "rptq": MethodSteps("rptq", ("gptq",), static=True),
+    "auto": MethodSteps("auto", ("nearest", "gptq", "qronos")),
 }
 """Methods by their names."""
 
