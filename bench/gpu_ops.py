@@ -32,8 +32,6 @@ from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.launch import library_product, product
 from octavo.backends.gpu.ops import BINDERS
 from octavo.backends.gpu.weights.device_weights import QuantWeight
-from octavo.backends.gpu.weights.layout import as_codes
-from octavo.backends.gpu.weights.load import load
 from octavo.bench import gpu, machine
 from octavo.bench.synthetic import random_matrix
 from octavo.formats.cache import CACHE_FORMATS
@@ -59,12 +57,7 @@ def seconds(calls: Sequence[Call]) -> float:
 def matrix(backend: GpuBackend, name: str, n: int, k: int) -> tuple[QuantWeight, int]:
     """A matrix of n rows, and its bytes as a file has it."""
     tensor = random_matrix("w", row_named(name), (min(n, ROWS), k), np.random.default_rng(0))
-    some: Any
-    if tensor.format.codebook is None:
-        some = backend.load(tensor)
-    else:  # its layout depends on the number of rows
-        codes = as_codes(tensor.format, (n, k), backend.target.arch, joined=False)
-        some = load(tensor, backend.target.device, as_codes=codes)
+    some: Any = backend.load(tensor)
     parts = {part: values.repeat(-(-n // len(values)), 1)[:n].contiguous() for part, values in some.parts.items()}
     return replace(some, n=n, parts=parts), tensor.nbytes // min(n, ROWS) * n
 

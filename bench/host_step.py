@@ -62,7 +62,7 @@ class Nothing(ReferenceBackend):
 
     chooses = True
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
+    def load(self, tensor: QTensor) -> Any:
         return None
 
     def alias(self, node: Node, value: Any, shape: tuple[int, ...]) -> Any:

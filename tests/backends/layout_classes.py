@@ -12,7 +12,7 @@ def layout_class(name: str) -> tuple[Any, ...]:
     """What kernels are specialised on for a format."""
     fmt = by_name(name)
     return (fmt.bits, fmt.group, fmt.super > fmt.group, fmt.has_min, fmt.has_zero, fmt.table is not None,
-            fmt.codebook and fmt.codebook.width, fmt.base3, fmt.number is not None)
+            fmt.codebook is not None, fmt.base3, fmt.number is not None)
 
 
 FIRST = {name for i, name in enumerate(WEIGHTS) if layout_class(name) not in map(layout_class, WEIGHTS[:i])}

@@ -34,29 +34,31 @@ def conv(g: GraphBuilder) -> Node:
 
 def delta(g: GraphBuilder) -> Node:
     q, k, v = given("q", KEY_HEADS, KEYS), given("k", KEY_HEADS, KEYS), given("v", HEADS, SIZE)
-    rates = constant(np.linspace(-4, -0.1, HEADS, dtype=np.float32), "rates")
-    bias = constant(np.linspace(-1, 1, HEADS, dtype=np.float32), "bias")
-    return g.gated_delta_rule(q, k, v, given("alpha", HEADS), given("beta", HEADS), rates, bias, 0, tiled=False)
+    ssm_a = constant(np.linspace(-4, -0.1, HEADS, dtype=np.float32), "ssm_a")
+    dt_bias = constant(np.linspace(-1, 1, HEADS, dtype=np.float32), "dt_bias")
+    return g.gated_delta_rule(q, k, v, given("alpha", HEADS), given("beta", HEADS), ssm_a, dt_bias, 0, tiled=False)
 
 
 def delta_by_row(g: GraphBuilder) -> Node:
     """With a decay for each row of a head's matrix."""
     q, k, v = given("q", KEY_HEADS, KEYS), given("k", KEY_HEADS, KEYS), given("v", HEADS, SIZE)
-    rates = constant(np.linspace(-4, -0.1, HEADS, dtype=np.float32), "rates")
-    bias = constant(np.linspace(-1, 1, HEADS * KEYS, dtype=np.float32), "bias")
-    return g.gated_delta_rule(q, k, v, given("alpha", HEADS * KEYS), given("beta", HEADS), rates, bias, 0, tiled=False)
+    ssm_a = constant(np.linspace(-4, -0.1, HEADS, dtype=np.float32), "ssm_a")
+    dt_bias = constant(np.linspace(-1, 1, HEADS * KEYS, dtype=np.float32), "dt_bias")
+    alpha, beta = given("alpha", HEADS * KEYS), given("beta", HEADS)
+    return g.gated_delta_rule(q, k, v, alpha, beta, ssm_a, dt_bias, 0, tiled=False)
 
 
 def scan(g: GraphBuilder) -> Node:
     x, b, c = given("x", HEADS, SIZE), given("b", KEY_HEADS, KEYS), given("c", KEY_HEADS, KEYS)
-    rates, bias, skip = (constant(np.linspace(*ends, HEADS, dtype=np.float32), name) for name, ends in SCANNED.items())
-    return g.selective_scan(x, b, c, given("dt", HEADS), rates, bias, skip, 0)
+    ssm_a, dt_bias, ssm_d = (
+        constant(np.linspace(*ends, HEADS, dtype=np.float32), name) for name, ends in SCANNED.items())
+    return g.selective_scan(x, b, c, given("dt", HEADS), ssm_a, dt_bias, ssm_d, 0)
 
 
 def of_channels(g: GraphBuilder) -> Node:
     x, b, c, dt = (given(name, n) for name, n in (("x", CHANNELS), ("b", KEYS), ("c", KEYS), ("dt", CHANNELS)))
-    skip = constant(np.linspace(*SCANNED["skip"], CHANNELS, dtype=np.float32), "skip")
-    return g.channel_scan(x, b, c, dt, RATES, skip, 0)
+    ssm_d = constant(np.linspace(*SCANNED["ssm_d"], CHANNELS, dtype=np.float32), "ssm_d")
+    return g.channel_scan(x, b, c, dt, SSM_A, ssm_d, 0)
 
 
 def shifted(g: GraphBuilder) -> Node:
@@ -77,9 +79,9 @@ def mixing_of_6(g: GraphBuilder) -> Node:
 FILTERS = np.random.default_rng(3).uniform(-1, 1, (2, 2 * CHANNELS)).astype(np.float32)
 VECTORS = np.random.default_rng(4).uniform(-1, 1, (8, HEADS * SIZE)).astype(np.float32)
 MIXED = (*"rwkva", "first", "gate")
-SCANNED = {"rates": (-4, -0.1), "bias": (-1, 1), "skip": (0.5, 2)}
+SCANNED = {"ssm_a": (-4, -0.1), "dt_bias": (-1, 1), "ssm_d": (0.5, 2)}
 """The first and the last head's numbers."""
-RATES = np.linspace(-4, -0.1, KEYS * CHANNELS, dtype=np.float32).reshape(KEYS, CHANNELS)
+SSM_A = np.linspace(-4, -0.1, KEYS * CHANNELS, dtype=np.float32).reshape(KEYS, CHANNELS)
 """Of channels that each have some of their own."""
 GRAPHS = {
     "causal_conv": conv, "gated_delta_rule": delta, "gated_delta_rule_by_row": delta_by_row, "selective_scan": scan,

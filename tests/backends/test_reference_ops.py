@@ -213,11 +213,12 @@ def test_streams(tokens: int) -> None:
     x, row, coefs = uniform(tokens, 3, 7), uniform(tokens, 7, seed=1), uniform(tokens, 9, seed=2)
     wide, one, matrix = (op_oracle.t64(value) for value in (x, row, coefs))
     want = wide + torch.einsum("tsr,trd->tsd", matrix.reshape(tokens, 3, 3), wide)
-    assert error(ops.predict_streams(x, coefs), want.numpy()) < NMSE
+    assert error(ops.add(x, ops.weighted_sum(x, coefs.reshape(tokens, 3, 3))), want.numpy()) < NMSE
     want = wide + torch.einsum("ts,td->tsd", matrix[:, :3] + 1, one - wide[:, 0])
-    assert error(ops.correct_streams(x, row, coefs[:, :3]), want.numpy()) < NMSE
+    assert error(ops.correct_streams(x, coefs[:, :3, None], row[:, None], x[:, :1]), want.numpy()) < NMSE
     want = wide + torch.tensor([0.0, 1.0, 1.0])[:, None] * one[:, None]
-    assert error(ops.add_to_others(x, row), want.numpy()) < NMSE
+    others = np.broadcast_to(np.array([0, 1, 1], np.float32)[:, None], (tokens, 3, 1))
+    assert error(ops.add_to_streams(x, others, row[:, None]), want.numpy()) < NMSE
     small = np.concatenate([x[:, :1] * np.float32(1e-4), x[:, 1:]], axis=1)
     sizes = torch.linalg.vector_norm(op_oracle.t64(small), dim=-1, keepdim=True).clamp(min=(7 * 1e-3) ** 0.5)
     want = op_oracle.t64(small) / sizes * torch.linalg.vector_norm(one, dim=-1)[:, None, None]

@@ -21,9 +21,9 @@ from tests.backends.state_ops import (
     KEY_HEADS,
     KEYS,
     MIXED,
-    RATES,
     SCANNED,
     SIZE,
+    SSM_A,
     TAPS,
     VECTORS,
     WITH_KERNELS,
@@ -45,13 +45,13 @@ def test_convolutions_are_those_of_torch() -> None:
 
 @pytest.mark.parametrize(("op", "rows_apart"), [("gated_delta_rule", 1), ("gated_delta_rule_by_row", KEYS)])
 def test_the_delta_rule_number_by_number(op: str, rows_apart: int) -> None:
-    """As one matrix for all that a token does to a state: S = (I - strength k k^T) decay S + strength k v^T.
+    """As one matrix for all that a token does to a state: S = (I - weight k k^T) decay S + weight k v^T.
 
     decay is a diagonal matrix, of one number or of one for each row.
     """
     steps = Steps(op, ReferenceBackend())
     found = whole(op, ReferenceBackend())
-    rates, bias = np.linspace(-4, -0.1, HEADS), np.linspace(-1, 1, HEADS * rows_apart)
+    ssm_a, dt_bias = np.linspace(-4, -0.1, HEADS), np.linspace(-1, 1, HEADS * rows_apart)
     for sequence, rows in enumerate(found):
         q, k, v, alpha, beta = (steps.values[n][sequence].astype(float) for n in ("q", "k", "v", "alpha", "beta"))
         for head in range(HEADS):
@@ -59,11 +59,11 @@ def test_the_delta_rule_number_by_number(op: str, rows_apart: int) -> None:
             of_keys = head * KEY_HEADS // HEADS
             for t in range(len(q)):
                 at = slice(head * rows_apart, (head + 1) * rows_apart)
-                decay = np.exp(rates[head] * np.log(1 + np.exp(alpha[t, at] + bias[at])))[:, None]
-                strength = 1 / (1 + math.exp(-beta[t, head]))
+                decay = np.exp(ssm_a[head] * np.log(1 + np.exp(alpha[t, at] + dt_bias[at])))[:, None]
+                weight = 1 / (1 + math.exp(-beta[t, head]))
                 key = k[t, of_keys]
-                forget = np.eye(len(key)) - strength * np.outer(key, key)
-                state = forget @ (decay * state) + strength * np.outer(key, v[t, head])
+                forget = np.eye(len(key)) - weight * np.outer(key, key)
+                state = forget @ (decay * state) + weight * np.outer(key, v[t, head])
                 got = rows[t].reshape(HEADS, -1)[head]
                 np.testing.assert_allclose(got, q[t, of_keys] @ state, rtol=1e-4, atol=1e-5)
 
@@ -71,30 +71,30 @@ def test_the_delta_rule_number_by_number(op: str, rows_apart: int) -> None:
 def test_the_selective_scan_as_one_matrix() -> None:
     """As what each token is to each other one: y_i = sum of exp(rate * steps of j + 1 to i) (c_i . b_j) step_j x_j."""
     steps, found = Steps("selective_scan", ReferenceBackend()), whole("selective_scan", ReferenceBackend())
-    rates, bias, skip = (np.linspace(*ends, HEADS) for ends in SCANNED.values())
+    ssm_a, dt_bias, ssm_d = (np.linspace(*ends, HEADS) for ends in SCANNED.values())
     for sequence, rows in enumerate(found):
         x, b, c, dt = (steps.values[n][sequence].astype(float) for n in ("x", "b", "c", "dt"))
-        step = np.log(1 + np.exp(dt + bias))  # [T, H]
+        step = np.log(1 + np.exp(dt + dt_bias))  # [T, H]
         for head in range(HEADS):
-            group, sums = head * KEY_HEADS // HEADS, np.cumsum(rates[head] * step[:, head])
+            group, sums = head * KEY_HEADS // HEADS, np.cumsum(ssm_a[head] * step[:, head])
             decay = np.tril(np.exp(sums[:, None] - sums))
             scores, values = decay * (c[:, group] @ b[:, group].T), x[:, head]
-            want = scores @ (step[:, head, None] * values) + skip[head] * values
+            want = scores @ (step[:, head, None] * values) + ssm_d[head] * values
             np.testing.assert_allclose(rows.reshape(len(x), HEADS, -1)[:, head], want, rtol=1e-4, atol=1e-5)
 
 
 def test_the_channel_scan_as_one_matrix() -> None:
     """As what each token is to each other one, of each channel: decays of each of its numbers, times c_i b_j."""
     steps, found = Steps("channel_scan", ReferenceBackend()), whole("channel_scan", ReferenceBackend())
-    skip = np.linspace(*SCANNED["skip"], CHANNELS)
+    ssm_d = np.linspace(*SCANNED["ssm_d"], CHANNELS)
     for sequence, rows in enumerate(found):
         x, b, c, dt = (steps.values[n][sequence].astype(float) for n in ("x", "b", "c", "dt"))
         step = np.log(1 + np.exp(dt))  # [T, C]
         for channel in range(0, CHANNELS, 7):
-            sums = np.cumsum(step[:, channel])[:, None] * RATES[:, channel].astype(float)  # [T, N]
+            sums = np.cumsum(step[:, channel])[:, None] * SSM_A[:, channel].astype(float)  # [T, N]
             decay = np.exp(np.minimum(sums[:, None] - sums, 0))  # [T, T, N]
             scores = np.tril(np.einsum("in,ijn,jn->ij", c, decay, b))
-            want = scores @ (step[:, channel] * x[:, channel]) + skip[channel] * x[:, channel]
+            want = scores @ (step[:, channel] * x[:, channel]) + ssm_d[channel] * x[:, channel]
             np.testing.assert_allclose(rows[:, channel], want, rtol=1e-4, atol=1e-5)
 
 
@@ -136,9 +136,9 @@ def test_time_mixing_of_rwkv6_as_its_paper_has_it() -> None:
         for head in range(HEADS):
             w0, u, weight, bias = VECTORS[:4].astype(float).reshape(4, HEADS, SIZE)[:, head]
             r, w, k, v = (x[:, head] for x in given)
-            fades = np.concatenate([np.zeros((1, SIZE)), np.cumsum(-np.exp(w + w0), axis=0)])  # before each token
+            g = np.concatenate([np.zeros((1, SIZE)), np.cumsum(-np.exp(w + w0), axis=0)])  # before each token
             for t in range(len(rows)):
-                shares = np.exp(fades[t] - fades[1 : t + 1]) * k[:t]  # [t, N] of the tokens before
+                shares = np.exp(g[t] - g[1 : t + 1]) * k[:t]  # [t, N] of the tokens before
                 y = (shares @ r[t]) @ v[:t] + (r[t] * u * k[t]).sum() * v[t]
                 want = (y - y.mean()) / np.sqrt(y.var() + 64e-5) * weight + bias
                 np.testing.assert_allclose(rows[t].reshape(HEADS, SIZE)[head], want, rtol=1e-4, atol=1e-4)
@@ -151,8 +151,8 @@ def test_steps_of_any_size() -> None:
     steps.values["dt"][0, 0] = np.tile(x, CHANNELS // len(x))
     steps.values["b"][0, 0], steps.values["c"][0, 0], steps.values["x"][0, 0] = np.eye(KEYS)[0], np.eye(KEYS)[0], 1
     (found,) = steps.step((0, 1))
-    skip = np.linspace(*SCANNED["skip"], CHANNELS, dtype=np.float32)
-    want = np.logaddexp(steps.values["dt"][0, :1].astype(float), 0) + skip
+    ssm_d = np.linspace(*SCANNED["ssm_d"], CHANNELS, dtype=np.float32)
+    want = np.logaddexp(steps.values["dt"][0, :1].astype(float), 0) + ssm_d
     np.testing.assert_allclose(found, want, rtol=3e-7)
 
 

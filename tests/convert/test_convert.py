@@ -187,8 +187,8 @@ def test_rope_scaling_of_older_configs(tmp_path: Path) -> None:
     convert_checkpoint(tmp_path / "hf", tmp_path / "out.gguf", "F32")
     assert error(logits(tmp_path / "out.gguf"), wanted(model)) < 1e-4
     with GGUFFile.open(tmp_path / "out.gguf") as file:
-        divisors = dequantize(file.tensor("rope_freqs.weight"))
-    assert (divisors.min(), divisors.max()) == (1, 8)
+        factors = dequantize(file.tensor("rope_freqs.weight"))
+    assert (factors.min(), factors.max()) == (1, 8)
 
 
 def test_a_file_of_the_checkpoint_is_no_target(tmp_path: Path) -> None:

@@ -49,10 +49,10 @@ def scan(
 
 
 def channels(
-    dt: int = 4, keys: int = 8, rates: int = 32, state: tuple[int, ...] = (8, 4)
+    dt: int = 4, keys: int = 8, ssm_a: int = 32, state: tuple[int, ...] = (8, 4)
 ) -> tuple[Node, ...]:
     b = value(T, keys)
-    return (value(T, 4), b, b, value(T, dt), w(rates), w(4), value("states", *state), *SLOTS)
+    return (value(T, 4), b, b, value(T, dt), w(ssm_a), w(4), value("states", *state), *SLOTS)
 
 
 def mixing(
@@ -109,9 +109,8 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("clamp", (value(T, 2, 4),), {"low": -1.0, "high": 2.0}, (T, 2, 4)),
     ("xielu", (value(T, 4),), {"positive": 0.8, "negative": 0.7, "beta": 0.5, "least": -1e-6}, (T, 4)),
     ("keep_largest", (value(T, 4),), {"spread": 1.0}, (T, 4)),
-    ("predict_streams", (value(T, 2, 4), value(T, 4)), {}, (T, 2, 4)),
-    ("correct_streams", (value(T, 2, 4), value(T, 4), value(T, 2)), {}, (T, 2, 4)),
-    ("add_to_others", (value(T, 2, 4), value(T, 4)), {}, (T, 2, 4)),
+    ("correct_streams", (value(T, 2, 4), value(T, 2, 1), value(T, 1, 4), value(T, 1, 4)), {}, (T, 2, 4)),
+    ("add_to_streams", (value(T, 2, 4), value(T, 2, 1), value(T, 1, 4)), {}, (T, 2, 4)),
     ("as_large_as", (value(T, 2, 4), value(T, 4)), {"least": 1e-5}, (T, 2, 4)),
     ("top_k", (value(T, 4),), {"k": 4}, (T, 4)),
     ("top_candidates", (value(T, 4),), {"k": 3}, (T, 7)),
@@ -125,6 +124,7 @@ GOOD: list[tuple[str, tuple[Node, ...], dict[str, object], Shape]] = [
     ("take_columns_id", (value(T, 4), w(12), value(T, 2)), {}, (T, 2, 4)),
     ("normalize", (value(T, 4),), {}, (T, 4)),
     ("weighted_sum", (value(T, 2, 9), value(T, 2)), {}, (T, 9)),
+    ("weighted_sum", (value(T, 2, 9), value(T, 3, 2)), {}, (T, 3, 9)),
     ("quantize", (value(T, 64),), {"format": "q8_1"}, (T, 64)),
     ("copy", (value(T, 4),), {}, (T, 4)),
     ("reshape", (value(T, 12),), {"shape": (T, 3, 4)}, (T, 3, 4)),
@@ -210,7 +210,7 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("wkv7", mixing(vectors=84, more=(12,)), {"eps": 1e-5}),
     ("wkv7", mixing(more=(12, 8)), {"eps": 1e-5}),
     ("channel_scan", channels(keys=7), {}),
-    ("channel_scan", channels(rates=31), {}),
+    ("channel_scan", channels(ssm_a=31), {}),
     ("channel_scan", channels(state=(4, 8)), {}),
     ("channel_scan", channels(state=(8, 4, 1)), {}),
     ("swiglu", (value(T, 4), value(T, 5)), {}),
@@ -221,11 +221,9 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("layer_norm", (value(T, 4), w(4), w(5)), {"eps": 1e-5}),
     ("layer_norm", (value(T, 4), w(4), w(4), w(4)), {"eps": 1e-5}),
     ("scale_by_position", (value(T, 4), POSITIONS), SPANS),
-    ("predict_streams", (value(T, 8), value(T, 4)), {}),
-    ("predict_streams", (value(T, 2, 4), value(T, 2)), {}),
-    ("correct_streams", (value(T, 2, 4), value(T, 5), value(T, 2)), {}),
-    ("correct_streams", (value(T, 2, 4), value(T, 4), value(T, 4)), {}),
-    ("add_to_others", (value(T, 2, 4), value(T, 2)), {}),
+    ("correct_streams", (value(T, 2, 4), value(T, 2), value(T, 1, 4), value(T, 1, 4)), {}),
+    ("correct_streams", (value(T, 2, 4), value(T, 2, 1), value(T, 1, 4)), {}),
+    ("add_to_streams", (value(T, 2, 4), value(T, 2, 1), value(T, 1, 5)), {}),
     ("as_large_as", (value(T, 8), value(T, 8)), {"least": 1e-5}),
     ("scale_by_position", (value(T, 2, 4), value(T, 1, 1)), {**SPANS, "length": 0}),
     ("top_k", (value(T, 4),), {"k": 0}),
@@ -243,6 +241,7 @@ BAD: list[tuple[str, tuple[Node, ...], dict[str, object]]] = [
     ("take_columns_id", (value(T, 4), w(13), value(T, 2)), {}),
     ("weighted_sum", (value(T, 2), value(T, 2)), {}),
     ("weighted_sum", (value(T, 3, 9), value(T, 2)), {}),
+    ("weighted_sum", (value(T, 3, 9), value(T, 3, 2)), {}),
     ("reshape", (value(T, 12),), {"shape": (T, 3, 5)}),
     ("reshape", (value(T, 12),), {"shape": (12, T)}),
     ("columns", (value(T, 12),), {"start": 3, "size": 10}),

@@ -82,9 +82,9 @@ class Counting(Limited):
         super().__init__(name)
         self.loaded: list[str] = []
 
-    def load(self, tensor, *, joined=False):  # type: ignore[no-untyped-def]
+    def load(self, tensor):  # type: ignore[no-untyped-def]
         self.loaded.append(tensor.name)
-        return super().load(tensor, joined=joined)
+        return super().load(tensor)
 
 
 def test_a_weight_is_loaded_once_on_each_backend_that_reads_it() -> None:

@@ -213,7 +213,7 @@ def test_kimi_as_transformers_saves_it(tmp_path: Path) -> None:
 
 
 def test_axes_of_one_of_kimi(tmp_path: Path) -> None:
-    """Convolutions and rates in four axes, as converters write them, or in two."""
+    """Convolutions and A in four axes, as converters write them, or in two."""
     want = saved(tmp_path / "hf", TABLE["kimi-linear"])
     with open_model_file(tmp_path / "hf") as file:
         small = {n: dequantize(file.tensor(n)) for n in file.tensors if n.endswith("ssm_a") or "conv1d" in n}

@@ -17,11 +17,7 @@ from octavo.backends.cpu.device.large_pages import Arena
 from octavo.backends.cpu.weights import pack
 from octavo.errors import HostMemoryError
 from octavo.formats import by_name, quantize_reference
-from octavo.graph.builder import weight
-from octavo.graph.node import Node
-from octavo.graph.ops import apply
 from octavo.io.memory import Room
-from octavo.jit import host
 from octavo.runtime import Engine, EngineConfig, open_model
 from octavo.runtime.engine.memory import require_memory
 
@@ -76,35 +72,6 @@ def test_what_fits_is_let_through(
     assert not caplog.records
     require(engine, monkeypatch, Room(sum(parts) - 1, 1))
     assert "the system will swap" in caplog.text
-
-
-def test_weights_are_kept_smaller_where_that_fits(
-    engine: Engine, parts: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (backend,) = engine.backends
-    assert isinstance(backend, CpuBackend)
-    monkeypatch.setattr(backend, "_compact", False)
-    monkeypatch.setattr(CpuBackend, "weight_bytes", lambda self, nodes: parts[0] - 1000 * self._compact)
-    require(engine, monkeypatch, Room(sum(parts)))
-    assert not backend._compact
-    require(engine, monkeypatch, Room(sum(parts) - 1000))
-    assert backend._compact
-    assert "and are slower" in caplog.text
-    with pytest.raises(HostMemoryError):
-        require(engine, monkeypatch, Room(sum(parts) - 1001))
-
-
-def test_points_stay_numbers_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On CPUs where codes take their place otherwise; what is counted is what is loaded."""
-    monkeypatch.setattr(host, "has_byte_permutation", lambda: False)
-    backend, tensor = CpuBackend(threads=1), quantize_reference(np.ones((40, 512), np.float32), by_name("IQ3_XXS"))
-    node = apply("mul_mat", Node("input", (), ("tokens", 512), "f32", name="x"), weight(tensor))
-    sizes = []
-    for _ in range(2):
-        sizes.append(backend.load(tensor).data.nbytes)
-        assert backend.weight_bytes([node]) == sizes[-1]
-        backend.spare_memory()
-    assert sizes[1] < 0.8 * sizes[0] or not host.has_byte_shuffle()
 
 
 def test_a_context_that_would_fit_is_named(

@@ -78,9 +78,9 @@ def test_vectors_take_no_weights_of_their_own(model: Model, monkeypatch: pytest.
     loaded: list[str] = []
     load: Callable[[CpuBackend, QTensor], Any] = CpuBackend.load
 
-    def counted(backend: CpuBackend, tensor: QTensor, *, joined: bool) -> Any:
+    def counted(backend: CpuBackend, tensor: QTensor) -> Any:
         loaded.append(tensor.name)
-        return load(backend, tensor, joined=joined)
+        return load(backend, tensor)
 
     monkeypatch.setattr(CpuBackend, "load", counted)
     monkeypatch.setattr(CpuBackend, "cache", None)

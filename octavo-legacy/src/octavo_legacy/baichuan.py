@@ -41,7 +41,7 @@ def tensors(hp: Baichuan) -> Tensors:
 
 
 def build(g: GraphBuilder, hp: Baichuan, w: Weights) -> Node:
-    rope: layers.Turn = (lambda x: x) if hp.alibi else layers.rotary(g, hp.rope, w)
+    rope: layers.RotaryFn = (lambda x: x) if hp.alibi else layers.rotary(g, hp.rope, w)
     x = g.get_rows(w["token_embd"], g.tokens)
     for i in range(hp.n_layer):
         b = w.block(i)

@@ -100,7 +100,7 @@ def build(g: GraphBuilder, hp: Plamo2, w: Weights) -> Node:
     return layers.logits(g, hp, w, x)
 
 
-def _attend(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int, rope: layers.Turn) -> Node:
+def _attend(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int, rope: layers.RotaryFn) -> Node:
     q, k, v = layers.joined_qkv(g, hp, b, h)
     q, k = (rope(_normed(g, part, b[f"attn_{n}_norm"])) for n, part in (("q", q), ("k", k)))
     h = g.attention(q, k, v, layer=layer, scale=hp.attention_scale, window=hp.window(layer))
@@ -174,7 +174,7 @@ def _window_keys(config: Config, attends: list[bool]) -> Keys:
 
 
 def remade(name: str, tensor: LazyTensor, hp: Plamo2) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: rates, convolutions [C, K], which MLX has as [C, K, 1], and norms."""
+    """A checkpoint's tensor as GGUF has it: A, convolutions [C, K], which MLX has as [C, K, 1], and norms."""
     if name.endswith(".ssm_a"):
         return of_values(tensor, lambda values: -np.exp(values))
     if name.endswith(".ssm_conv1d.weight"):

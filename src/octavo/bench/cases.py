@@ -63,7 +63,6 @@ def _products() -> Iterator[OpCase]:
     yield from _each("mul_mat", (2048,), ("Q4_K", "F16"), n=1, k=8192)
     for op in ("mul_mat_add", "quantized_rms_norm", "quantized_swiglu"):
         yield from _each(op, (1, 2, 9, 33), ("Q4_K", "Q8_0", "F16", "BF16", "F32"), n=50, k=512)
-    yield from _each("quantized_geglu", (1, 33), ("Q4_K",), n=50, k=512)
     for t in (1, 2, 9, 33):
         yield from (
             OpCase("mul_mat_concat", t, {"n": 48, "n2": 256, "k": 512}, f)
@@ -127,8 +126,7 @@ def _small() -> Iterator[OpCase]:
         yield from _each("soft_max", (1, 9), k=k)
         yield from _each("normalize", (1, 9), k=k)
         yield from _each("keep_largest", (1, 9), k=k)
-        for op in ("predict_streams", "correct_streams", "add_to_others", "as_large_as"):
-            yield from _each(op, (1, 9), streams=4, k=k)
+        yield from _each("as_large_as", (1, 9), streams=4, k=k)
     for experts, used in ((8, 2), (128, 8), (60, 4)):
         yield from _each("top_k", (1, 9), k=experts, used=used)
         yield from _each("soft_max_top_k", (1, 9), k=experts, used=used)
@@ -137,6 +135,7 @@ def _small() -> Iterator[OpCase]:
         yield from _each("gather", (1, 9), k=experts, used=used)
         yield from _each("sparse_shares", (1, 9), k=experts, used=used)
         yield from _each("weighted_sum", (1, 9), k=520, used=used)
+    yield from _each("weighted_sum", (1, 9), k=520, used=4, sums=3)
     yield from _each("gather", (1, 9), k=60, used=4, row=1)
     yield from _each("slice_heads", (1, 9), heads=3, dim=40, start=24, size=16)
     yield from _each("join_heads", (1, 9), heads=3, dim=40, size=16)
@@ -153,8 +152,10 @@ def pointwise_cases(op: Pointwise) -> Iterator[OpCase]:
         yield from _each(op.name, (1, 9), k=k)
         if op.spreads:
             yield from _each(op.name, (1, 9, 33), k=k, row=1)
-            yield from _each(op.name, (1, 9), k=k, used=3, spread=1)
+            yield from (c for spread in (1, 2, 3) for c in _each(op.name, (1, 9), k=k, used=3, spread=spread))
     yield from _each(op.name, (1, 9), k=40, used=3)
+    if op.quantizes and op.name != "swiglu":  # which runs with all formats
+        yield from _each(f"quantized_{op.name}", (1, 33), ("Q4_K",), n=50, k=512)
 
 
 def _speed() -> Iterator[OpCase]:

@@ -98,10 +98,10 @@ class Copying(GpuBackend):
         super().__init__()
         self._first: dict[int, tuple[QTensor, Any]] = {}
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
+    def load(self, tensor: QTensor) -> Any:
         """The weight, packed the first time, and each later time a copy of that."""
         if id(tensor) not in self._first:
-            self._first[id(tensor)] = tensor, super().load(tensor, joined=joined)
+            self._first[id(tensor)] = tensor, super().load(tensor)
             return self._first[id(tensor)][1]
         return _copied(self._first[id(tensor)][1])
 
@@ -109,7 +109,7 @@ class Copying(GpuBackend):
 def _copied(weight: Any) -> Any:
     if isinstance(weight, QuantWeight):
         parts = {name: part.clone() for name, part in weight.parts.items()}
-        return QuantWeight(weight.layout, weight.experts, weight.n, weight.k, parts, weight.points)
+        return QuantWeight(weight.layout, weight.experts, weight.n, weight.k, parts)
     if isinstance(weight, FloatWeight):
         return FloatWeight(weight.experts, weight.n, weight.k, weight.data.clone())
     return weight.clone()

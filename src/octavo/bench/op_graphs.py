@@ -8,6 +8,7 @@ reference backend runs it as it stands.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -21,7 +22,7 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.graph.builder import CacheType, GraphBuilder, constant, weight
 from octavo.graph.node import PAGE_SIZE, DType, Node
 from octavo.graph.ops import apply
-from octavo.graph.pointwise import Pointwise
+from octavo.graph.pointwise import POINTWISE, Pointwise
 
 Draw = Callable[[int], AnyArray]
 """Tokens in a step -> the values of an input, [tokens, ...]."""
@@ -103,17 +104,26 @@ GRAPHS: dict[str, Callable[[Sketch], Node]] = {}
 def pointwise(s: Sketch, op: Pointwise) -> Node:
     """On values [tokens, k], or with `used` [tokens, used, k].
 
-    With `row` further inputs are one row for all; with `spread` they have a number for each row.
+    With `row` further inputs are one row for all; with `spread` 1, 2 and 3 they have a number for each row, a row for
+    each token, and a number for each token.
     """
     rows = [s["used"]] if "used" in s.shape else []
-    inputs = []
-    for i, name in enumerate(op.inputs):
-        width = 1 if i and s.shape.get("spread") else s["k"]
-        if name in op.integers:
-            inputs.append(s.counts(name, *rows, width))
+    sizes, spread, inputs = [*rows, s["k"]], s.shape.get("spread", 0), list[Node]()
+    for name in op.inputs:
+        if inputs and s.shape.get("row"):
+            inputs.append(s.vector(name, s["k"]))
         else:
-            inputs.append(s.vector(name, width) if i and s.shape.get("row") else s.given(name, *rows, width))
+            inputs.append((s.counts if name in op.integers else s.given)(name, *sizes))
+        sizes = [1 if spread & 1 << i else size for i, size in enumerate(reversed(sizes))][::-1]
     return op(*inputs, **op.numbers)
+
+
+def quantized(s: Sketch, op: Pointwise) -> Node:
+    """A product of what the op makes of values [tokens, k]."""
+    return s.builder.mul_mat(s.matrix("w", s["n"], s["k"]), pointwise(s, op))
+
+
+GRAPHS |= {f"quantized_{op.name}": partial(quantized, op=op) for op in POINTWISE.values() if op.quantizes}
 
 
 def graph(write: Callable[[Sketch], Node]) -> Callable[[Sketch], Node]:
@@ -161,18 +171,6 @@ def mul_mat_id_swiglu(s: Sketch) -> Node:
 def quantized_rms_norm(s: Sketch) -> Node:
     g = s.builder
     return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.rms_norm(s.given("x", s["k"]), s.vector("norm", s["k"]), 1e-6))
-
-
-@graph
-def quantized_swiglu(s: Sketch) -> Node:
-    g = s.builder
-    return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.swiglu(s.given("gate", s["k"]), s.given("up", s["k"])))
-
-
-@graph
-def quantized_geglu(s: Sketch) -> Node:
-    g = s.builder
-    return g.mul_mat(s.matrix("w", s["n"], s["k"]), g.geglu(s.given("gate", s["k"]), s.given("up", s["k"])))
 
 
 @graph
@@ -316,7 +314,9 @@ def normalize(s: Sketch) -> Node:
 
 @graph
 def weighted_sum(s: Sketch) -> Node:
-    return s.builder.weighted_sum(s.given("x", s["used"], s["k"]), s.given("weights", s["used"]))
+    """With `sums`, as many sums."""
+    sums = [s["sums"]] if "sums" in s.shape else []
+    return s.builder.weighted_sum(s.given("x", s["used"], s["k"]), s.given("weights", *sums, s["used"]))
 
 
 @graph
@@ -327,3 +327,21 @@ def sum_experts(s: Sketch) -> Node:
     shares = g.gather(g.soft_max(logits), ids)
     total = g.weighted_sum(s.given("x", s["used"], s["k"]), g.normalize(shares) if s["normalized"] else shares)
     return g.add(s.given("plus", s["k"]), total) if s["plus"] else total
+
+
+@graph
+def keep_largest(s: Sketch) -> Node:
+    return s.builder.keep_largest(s.given("x", s["k"]), 0.5)
+
+
+@graph
+def sparse_shares(s: Sketch) -> Node:
+    """So tolerant that some values are near."""
+    x = s.given("x", s["k"])
+    return s.builder.sparse_shares(x, s.builder.top_k(x, s["used"]), 0.3)
+
+
+@graph
+def as_large_as(s: Sketch) -> Node:
+    """Some streams are smaller than the least, which their mean square is then."""
+    return s.builder.as_large_as(s.given("x", s["streams"], s["k"]), s.given("like", s["k"]), 0.333)

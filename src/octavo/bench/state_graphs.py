@@ -25,27 +25,27 @@ def gated_delta_rule(s: Sketch) -> Node:
     q, k = (g.rms_norm(s.given(name, s["key_heads"], s["keys"]), even, 1e-6) for name in "qk")
     decays = heads * s["keys"] if "by_row" in s.shape else heads
     alpha, beta = s.given("alpha", decays), s.given("beta", heads)
-    rates = constant(s.rng.uniform(-8, -0.01, heads).astype(np.float32), "rates")
+    ssm_a = constant(s.rng.uniform(-8, -0.01, heads).astype(np.float32), "ssm_a")
     bias, tiled = s.vector("bias", decays), bool(s["tiled"])
-    return g.gated_delta_rule(q, k, s.given("v", heads, size), alpha, beta, rates, bias, 0, tiled=tiled)
+    return g.gated_delta_rule(q, k, s.given("v", heads, size), alpha, beta, ssm_a, bias, 0, tiled=tiled)
 
 
 @graph
 def selective_scan(s: Sketch) -> Node:
-    """With rates as models have them."""
+    """With decays as models have them."""
     heads, of_keys = s["heads"], (s["groups"], s["keys"])
-    rates = constant(s.rng.uniform(-8, -0.01, heads).astype(np.float32), "rates")
+    ssm_a = constant(s.rng.uniform(-8, -0.01, heads).astype(np.float32), "ssm_a")
     x, b, c, dt = s.given("x", heads, s["size"]), s.given("b", *of_keys), s.given("c", *of_keys), s.given("dt", heads)
-    return s.builder.selective_scan(x, b, c, dt, rates, s.vector("bias", heads), s.vector("skip", heads), 0)
+    return s.builder.selective_scan(x, b, c, dt, ssm_a, s.vector("dt_bias", heads), s.vector("ssm_d", heads), 0)
 
 
 @graph
 def channel_scan(s: Sketch) -> Node:
-    """With rates as models have them."""
+    """With decays as models have them."""
     channels, keys = s["channels"], s["keys"]
-    rates = s.rng.uniform(-8, -0.01, (keys, channels)).astype(np.float32)
+    ssm_a = s.rng.uniform(-8, -0.01, (keys, channels)).astype(np.float32)
     x, b, c, dt = (s.given(name, n) for name, n in (("x", channels), ("b", keys), ("c", keys), ("dt", channels)))
-    return s.builder.channel_scan(x, b, c, dt, rates, s.vector("skip", channels), 0)
+    return s.builder.channel_scan(x, b, c, dt, ssm_a, s.vector("ssm_d", channels), 0)
 
 
 @graph

@@ -12,7 +12,7 @@ import numpy as np
 
 from octavo.formats import QTensor, by_name
 from octavo.formats.spec import F32
-from octavo.graph import activation_ops, choice_ops, fused_ops, state_ops, stream_ops  # noqa: F401  (register their ops)
+from octavo.graph import choice_ops, fused_ops, state_ops  # noqa: F401  (register their ops)
 from octavo.graph.node import PAGE_SIZE, Dim, DType, Node
 from octavo.graph.ops import apply
 from octavo.graph.pointwise import POINTWISE
@@ -217,28 +217,29 @@ class GraphBuilder:
                      label=x.name)
 
     def gated_delta_rule(
-        self, q: Node, k: Node, v: Node, alpha: Node, beta: Node, rates: Node, bias: Node, layer: int, *, tiled: bool
+        self, q: Node, k: Node, v: Node, alpha: Node, beta: Node, ssm_a: Node, dt_bias: Node, layer: int, *,
+        tiled: bool,
     ) -> Node:
         """As the op, with a state of the layer's own."""
         (heads, size), keys = v.shape[1:], k.shape[2]
         state = self._state(layer, "delta", heads, keys, size)
-        return apply("gated_delta_rule", q, k, v, alpha, beta, rates, bias, state, self.positions, self.starts,
+        return apply("gated_delta_rule", q, k, v, alpha, beta, ssm_a, dt_bias, state, self.positions, self.starts,
                      self.slots, tiled=tiled, label=f"blk.{layer}.delta")
 
     def selective_scan(
-        self, x: Node, b: Node, c: Node, dt: Node, rates: Node, bias: Node, skip: Node, layer: int
+        self, x: Node, b: Node, c: Node, dt: Node, ssm_a: Node, dt_bias: Node, ssm_d: Node, layer: int
     ) -> Node:
         """As the op, with a state of the layer's own."""
         (heads, size), keys = x.shape[1:], b.shape[2]
         state = self._state(layer, "scan", heads, keys, size)
-        return apply("selective_scan", x, b, c, dt, rates, bias, skip, state, self.positions, self.starts, self.slots,
-                     label=f"blk.{layer}.scan")
+        return apply("selective_scan", x, b, c, dt, ssm_a, dt_bias, ssm_d, state, self.positions, self.starts,
+                     self.slots, label=f"blk.{layer}.scan")
 
-    def channel_scan(self, x: Node, b: Node, c: Node, dt: Node, rates: F32, skip: Node, layer: int) -> Node:
-        """As the op, with a state of the layer's own; rates are [N, C]."""
-        given = constant(rates.reshape(-1), f"blk.{layer}.rates")
-        state = self._state(layer, "scan", *rates.shape)
-        return apply("channel_scan", x, b, c, dt, given, skip, state, self.positions, self.starts, self.slots,
+    def channel_scan(self, x: Node, b: Node, c: Node, dt: Node, ssm_a: F32, ssm_d: Node, layer: int) -> Node:
+        """As the op, with a state of the layer's own; ssm_a is [N, C]."""
+        given = constant(ssm_a.reshape(-1), f"blk.{layer}.scan_a")
+        state = self._state(layer, "scan", *ssm_a.shape)
+        return apply("channel_scan", x, b, c, dt, given, ssm_d, state, self.positions, self.starts, self.slots,
                      label=f"blk.{layer}.scan")
 
     def wkv7(
@@ -279,15 +280,6 @@ class GraphBuilder:
     def relu(self, x: Node) -> Node:
         return self.clamp(x, 0.0, math.inf)
 
-    def predict_streams(self, x: Node, coefs: Node) -> Node:
-        return apply("predict_streams", x, coefs, label=coefs.name)
-
-    def correct_streams(self, x: Node, first: Node, coefs: Node) -> Node:
-        return apply("correct_streams", x, first, coefs, label=coefs.name)
-
-    def add_to_others(self, x: Node, row: Node) -> Node:
-        return apply("add_to_others", x, row, label=row.name)
-
     def as_large_as(self, x: Node, like: Node, least: float) -> Node:
         return apply("as_large_as", x, like, least=least, label=x.name)
 
@@ -296,10 +288,10 @@ class GraphBuilder:
 
     def mul(self, a: Node, b: Node) -> Node:
         """a * b, which may have a number for each row of a [T, k, N]."""
-        return apply("mul", a, self._as_columns(b) if a.shape[:-1] == b.shape else b, label=a.name)
+        return apply("mul", a, self.as_columns(b) if a.shape[:-1] == b.shape else b, label=a.name)
 
-    @staticmethod
-    def _as_columns(x: Node) -> Node:
+    def as_columns(self, x: Node) -> Node:
+        """[T, k] -> [T, k, 1]."""
         return apply("reshape", x, shape=(*x.shape, 1), label=x.name)
 
     def scale_by_position(self, x: Node, length: int, factor: float, offset: int) -> Node:

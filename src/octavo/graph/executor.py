@@ -16,7 +16,7 @@ import numpy as np
 from octavo.formats import QTensor
 from octavo.formats.spec import AnyArray
 from octavo.garbage import no_collection
-from octavo.graph.node import Dim, Graph, Node, Sizes, bind, joined_weights
+from octavo.graph.node import Dim, Graph, Node, Sizes, bind
 from octavo.graph.ops import IN_PLACE, VIEWS
 from octavo.graph.plan import Begun, Fed, Packed, Plan, Steps, Watch
 from octavo.graph.protocol import AsyncBackend, Backend, Call
@@ -62,7 +62,6 @@ class Executor:
         self._waits = {id(b) for b in backends if isinstance(b, AsyncBackend)}
         self._kept = CAPTURED_KEPT if self._waits else PLANS_KEPT
         self._graphs: dict[tuple[int, ...], Graph] = {}
-        self._joined = joined_weights(schedule.graph.nodes)
         self.begun = 0
         """Steps so far."""
         needed = self._load_leaves({} if shares is None else shares._by_name())
@@ -86,7 +85,7 @@ class Executor:
                 if tensor not in by_tensor:
                     tell(f"reading and packing weights: {size(done)} of {size(total)}", done, total)
                     done += _stored(leaf)
-                    by_tensor[tensor] = backend.load(leaf.tensor, joined=id(leaf.tensor) in self._joined)
+                    by_tensor[tensor] = backend.load(leaf.tensor)
                 self._leaves[key] = by_tensor[tensor]
             elif leaf.op == "cache":
                 shape = bind(leaf.shape, self.limits)
@@ -208,8 +207,7 @@ class Executor:
         for leaf, where in self._leaf_uses():
             if leaf.op == "weight" and leaf.tensor.name == tensor.name:
                 assert (leaf.tensor.format, leaf.tensor.shape) == (tensor.format, tensor.shape)
-                loaded = self.backends[where].load(tensor, joined=id(leaf.tensor) in self._joined)
-                self._leaves[where, id(leaf)] = loaded
+                self._leaves[where, id(leaf)] = self.backends[where].load(tensor)
         self._plans.clear()
 
     def _begin_read(self, backend: Backend, value: Any) -> Callable[[], AnyArray]:

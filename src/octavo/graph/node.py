@@ -113,11 +113,6 @@ def kept_bytes(nodes: Iterable[Node], sizes: Sizes) -> int:
     return sum(4 * math.prod(bind(i.shape, sizes)) if i.op == "state" else cache_bytes(i, sizes) for i in leaves)
 
 
-def joined_weights(nodes: Iterable[Node]) -> set[int]:
-    """The ids of the tensors that a product reads along with others, all of them in one."""
-    return {id(i.tensor) for n in nodes if n.op == "mul_mat_concat" for i in n.inputs[1:]}
-
-
 def bind(shape: Shape, sizes: Sizes) -> tuple[int, ...]:
     """The shape in numbers, symbols replaced by `sizes`."""
     return tuple(d if isinstance(d, int) else sizes[d] for d in shape)

@@ -92,6 +92,23 @@ def layer_norm(x: Node, weight: Node, *bias: Node, eps: float) -> tuple[Shape, D
 
 
 @op
+def keep_largest(x: Node, *, spread: float) -> tuple[Shape, DType]:
+    """max(0, x - mean(x) - spread * std(x)) over the last axis, where std(x)^2 is the mean of (x - mean(x))^2.
+
+    Of values that are distributed normally as large a part stays as lies over `spread` standard deviations.
+    """
+    return x.shape, "f32"
+
+
+@op
+def as_large_as(x: Node, like: Node, *, least: float) -> tuple[Shape, DType]:
+    """x [T, S, D], like [T, D] -> [T, S, D]: x[t, s] * sqrt(mean(like[t]^2) / max(mean(x[t, s]^2), least))."""
+    fits = len(x.shape) == 3 and like.shape == (x.shape[0], x.shape[2])
+    require(fits, "as_large_as", "x [T, S, D], like [T, D]", x, like)
+    return x.shape, "f32"
+
+
+@op
 def mul_mat(weight: Node, x: Node) -> tuple[Shape, DType]:
     """weight [N, K], x [T, K] -> [T, N]: x @ weight.T."""
     require(
@@ -277,9 +294,13 @@ def normalize(x: Node) -> tuple[Shape, DType]:
 
 @op
 def weighted_sum(x: Node, weights: Node) -> tuple[Shape, DType]:
-    """x [T, k, N], weights [T, k] -> [T, N]: the sum of a token's k vectors, each times its weight."""
-    require(len(x.shape) == 3 and x.shape[:2] == weights.shape, "weighted_sum", "one weight a vector", x, weights)
-    return (x.shape[0], x.shape[2]), "f32"
+    """x [T, k, N], weights [T, k] -> [T, N]: the sum of a token's k vectors, each times its weight.
+
+    With weights [T, M, k] M such sums, [T, M, N].
+    """
+    fits = len(x.shape) == 3 and len(weights.shape) in (2, 3) and x.shape[:2] == (weights.shape[0], weights.shape[-1])
+    require(fits, "weighted_sum", "one weight a vector", x, weights)
+    return (*weights.shape[:-1], x.shape[2]), "f32"
 
 
 @op

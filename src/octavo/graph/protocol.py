@@ -58,8 +58,8 @@ class Backend(Protocol):
     def adds_in_place(self, node: Node) -> bool:
         """Whether the result of `node`, a product and what is added to it, may lie where its last term does."""
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
-        """A weight in the kernels' own layout; made once. `joined`: a product reads it along with others."""
+    def load(self, tensor: QTensor) -> Any:
+        """A weight in the kernels' own layout; made once."""
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         """Bytes that a value takes."""
@@ -141,9 +141,6 @@ class HostBackend(Backend, Protocol):
 
     def weight_bytes(self, nodes: Sequence[Node]) -> int:
         """Bytes of the weights that `nodes` read, as they are loaded."""
-
-    def spare_memory(self) -> None:
-        """Load weights as small as they can be from here on, also where their products take longer then."""
 
     def cache_bytes(self, nodes: Sequence[Node], limits: Sizes) -> int:
         """Bytes of the caches, when they are full, and of the states that `nodes` read."""

@@ -35,15 +35,16 @@ def causal_conv(x: Node, taps: Node, state: Node, *where: Node, silu: bool = Fal
 
 @op
 def gated_delta_rule(
-    q: Node, k: Node, v: Node, alpha: Node, beta: Node, rates: Node, bias: Node, state: Node, *where: Node, tiled: bool
+    q: Node, k: Node, v: Node, alpha: Node, beta: Node, ssm_a: Node, dt_bias: Node, state: Node, *where: Node,
+    tiled: bool,
 ) -> tuple[Shape, DType]:
-    """q and k [T, Hk, K], v [T, H, V], alpha and beta [T, H], rates and bias [H] -> [T, H * V] (arXiv 2412.06464).
+    """q and k [T, Hk, K], v [T, H, V], alpha and beta [T, H], ssm_a and dt_bias [H] -> [T, H * V] (arXiv 2412.06464).
 
-    Or alpha [T, H * K] and bias [H * K]: a decay for each row of a head's matrix (Kimi's, arXiv 2510.26692).
+    Or alpha [T, H * K] and dt_bias [H * K]: a decay for each row of a head's matrix (Kimi's, arXiv 2510.26692).
 
     Each head has a matrix S [K, V], its part of state [slots, H, K, V]. For one token after the other
 
-        S = exp(rate * softplus(alpha + bias)) * S      a number for each head, or for each of its rows
+        S = exp(ssm_a * softplus(alpha + dt_bias)) * S      a number for each head, or for each of its rows
         S = S + k (sigmoid(beta) * (v - S^T k))^T
         y = S^T q
 
@@ -56,25 +57,25 @@ def gated_delta_rule(
     assert isinstance(key_heads, int)
     require(heads % key_heads == 0, "gated_delta_rule", "heads of values are a multiple of those of keys", k, v)
     assert isinstance(keys, int)
-    fits = beta.shape == (tokens, heads) and rates.shape == (heads,)
-    require(fits, "gated_delta_rule", "a number for each head", beta, rates)
-    decays = alpha.shape in ((tokens, heads), (tokens, heads * keys)) and bias.shape == alpha.shape[1:]
-    require(decays, "gated_delta_rule", "decays of each head, or of each of its rows", alpha, bias, rates)
+    fits = beta.shape == (tokens, heads) and ssm_a.shape == (heads,)
+    require(fits, "gated_delta_rule", "a number for each head", beta, ssm_a)
+    decays = alpha.shape in ((tokens, heads), (tokens, heads * keys)) and dt_bias.shape == alpha.shape[1:]
+    require(decays, "gated_delta_rule", "decays of each head, or of each of its rows", alpha, dt_bias, ssm_a)
     require(state.shape[1:] == (heads, keys, size), "gated_delta_rule", "state [slots, H, K, V]", state, k, v)
     return (tokens, heads * size), "f32"
 
 
 @op
 def selective_scan(
-    x: Node, b: Node, c: Node, dt: Node, rates: Node, bias: Node, skip: Node, state: Node, *where: Node
+    x: Node, b: Node, c: Node, dt: Node, ssm_a: Node, dt_bias: Node, ssm_d: Node, state: Node, *where: Node
 ) -> tuple[Shape, DType]:
-    """x [T, H, P], b and c [T, G, N], dt [T, H], rates, bias and skip [H] -> [T, H * P] (Mamba-2, arXiv 2405.21060).
+    """x [T, H, P], b and c [T, G, N], dt [T, H], ssm_a, dt_bias, ssm_d [H] -> [T, H * P] (Mamba-2, arXiv 2405.21060).
 
     Each head has a matrix S [N, P], its part of state [slots, H, N, P]. For one token after the other
 
-        step = softplus(dt + bias)
-        S = exp(rate * step) * S + b (step * x)^T
-        y = S^T c + skip * x
+        step = softplus(dt + dt_bias)
+        S = exp(ssm_a * step) * S + b (step * x)^T
+        y = S^T c + ssm_d * x
 
     Head h has the b and c of group h // (H / G).
     """
@@ -85,24 +86,24 @@ def selective_scan(
     assert isinstance(size, int)
     assert isinstance(groups, int)
     require(heads % groups == 0, name, "heads are a multiple of groups", x, b)
-    fits = dt.shape == (tokens, heads) and rates.shape == bias.shape == skip.shape == (heads,)
-    require(fits, name, "a number for each head", dt, rates, bias, skip)
+    fits = dt.shape == (tokens, heads) and ssm_a.shape == dt_bias.shape == ssm_d.shape == (heads,)
+    require(fits, name, "a number for each head", dt, ssm_a, dt_bias, ssm_d)
     require(state.shape[1:] == (heads, keys, size), name, "state [slots, H, N, P]", state, x, b)
     return (tokens, heads * size), "f32"
 
 
 @op
 def channel_scan(
-    x: Node, b: Node, c: Node, dt: Node, rates: Node, skip: Node, state: Node, *where: Node
+    x: Node, b: Node, c: Node, dt: Node, ssm_a: Node, ssm_d: Node, state: Node, *where: Node
 ) -> tuple[Shape, DType]:
-    """x and dt [T, C], b and c [T, N], rates [N * C], skip [C] -> [T, C] (Mamba's selective scan, arXiv 2312.00752).
+    """x and dt [T, C], b and c [T, N], ssm_a [N * C], ssm_d [C] -> [T, C] (Mamba's selective scan, arXiv 2312.00752).
 
-    Each channel has N numbers s, its column of state [slots, N, C], which fade at rates [N, C] of their own. For one
+    Each channel has N numbers s, its column of state [slots, N, C], which decay at ssm_a [N, C] of their own. For one
     token after the other
 
         step = softplus(dt)
-        s = exp(rates * step) * s + b * (step * x)
-        y = s . c + skip * x
+        s = exp(ssm_a * step) * s + b * (step * x)
+        y = s . c + ssm_d * x
     """
     name = "channel_scan"
     kept = state.shape[1:]
@@ -110,8 +111,8 @@ def channel_scan(
     keys, channels = kept
     assert isinstance(keys, int)
     assert isinstance(channels, int)
-    fits = x.shape == dt.shape and x.shape[1:] == skip.shape == (channels,) and rates.shape == (keys * channels,)
-    require(fits, name, "x and dt [T, C], rates [N * C], skip [C], state [slots, N, C]", x, dt, rates, skip, state)
+    fits = x.shape == dt.shape and x.shape[1:] == ssm_d.shape == (channels,) and ssm_a.shape == (keys * channels,)
+    require(fits, name, "x and dt [T, C], ssm_a [N * C], ssm_d [C], state [slots, N, C]", x, dt, ssm_a, ssm_d, state)
     return x.shape, "f32"
 
 

@@ -41,11 +41,6 @@ def has_byte_shuffle() -> bool:
     return level() in ("avx512vnni", "avxvnni", "avx2", "dotprod")
 
 
-def has_byte_permutation() -> bool:
-    """Whether 64 bytes can be looked up in a table of 64 with one instruction."""
-    return level() == "avx512vnni" and "avx512vbmi" in features()
-
-
 def products_of_16_bits(most: int) -> int:
     """Of codes up to `most` times signed bytes, summed by pairs: how many pairs' sums 16 bits surely hold.
 

@@ -30,7 +30,7 @@ PLAIN = int, float, np.ndarray, np.generic
 
 LINE = 64  # bytes of a cache line
 COUNTERS = 2 * LINE  # a call counts tasks taken and tasks done, each on a line of its own
-SHARES = 32  # a thread takes its tasks of a call in about this many shares
+GRAINS = 32  # a thread takes its tasks of a call in about this many shares
 
 
 class _Forked:
@@ -123,7 +123,7 @@ class Program:
         first = 0
         for i, c in enumerate(self.calls):
             waits = not c.overlaps or i == len(self.calls) - 1
-            grain = max(1, c.tasks // (self._threads * SHARES))
+            grain = max(1, c.tasks // (self._threads * GRAINS))
             yield c.address, c.args.ctypes.data, c.tasks, grain, first if waits else -1
             if waits:
                 first = i + 1

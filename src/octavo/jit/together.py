@@ -24,9 +24,9 @@ from octavo.jit.prepare import end_progress, expect, made_elsewhere
 if TYPE_CHECKING:
     from octavo.jit.compile import Kernel
 
-LEAST = 2
+MIN_KERNELS = 2
 """Kernels for each process: to start one takes as long as to compile one."""
-MOST_PROCESSES = 16
+MAX_PROCESSES = 16
 
 
 def compile_together(kernels: Iterable[Kernel], threads: int) -> None:
@@ -35,7 +35,7 @@ def compile_together(kernels: Iterable[Kernel], threads: int) -> None:
     if not missing:
         return
     expect(len(missing))
-    others = min(threads, len(missing) // LEAST, MOST_PROCESSES) - 1
+    others = min(threads, len(missing) // MIN_KERNELS, MAX_PROCESSES) - 1
     if others > 0 and kept() and sys.platform != "win32":
         with suppress(OSError, pickle.PicklingError):
             _share(missing, others)

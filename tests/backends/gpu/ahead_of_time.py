@@ -18,12 +18,9 @@ import triton
 from octavo.backends.gpu.attention import tiles
 from octavo.backends.gpu.attention.arguments import AttentionShape
 from octavo.backends.gpu.launch.arguments import PackedWeight, SplitK
-from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts.launch import shape_of
-from octavo.backends.gpu.matmul.matvec_persistent import codebook_launch as codebook_persistent
-from octavo.backends.gpu.matmul.matvec_persistent.launch import shape_of as stream_shape_of
-from octavo.backends.gpu.recurrent import gated_delta_tiles, mamba2_tiles
-from octavo.backends.gpu.recurrent.arguments import DeltaShape, ScanShape
+from octavo.backends.gpu.recurrent import tiles as scan_tiles
+from octavo.backends.gpu.recurrent.arguments import ScanShape
 from octavo.backends.gpu.weights.layout import Layout, layout_of, row_layout
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time_attention import ATTENTION
@@ -44,17 +41,9 @@ LENGTHS = {
     "matvec_stream_deepest": 14336,
     "matvec_stream_planes": 14336,
     "matvec_stream_norm": 14336,
-    "matvec_stream_points": 4096,
-    "matvec_stream_points_wide": 4096,
     "matvec_stream_swiglu": 4096,
-    "points_stream": 4096,
-    "points_stream_deep": 14336,
 }
 """Values of a row, where not KP."""
-GRID_ROWS = {"grid_matvec": 14336, "grid_matvec_2": 14336, "grid_matvec_id": 4096}
-"""Rows that are multiplied, which the shape is chosen for."""
-POINT_ROWS = {"matvec_stream_points": 6144, "matvec_stream_points_wide": 28672}
-"""The same of streams."""
 
 
 def case_of(name: str, layout: str, target: str) -> Case:
@@ -68,18 +57,10 @@ def case_of(name: str, layout: str, target: str) -> Case:
     if name in PAIRS:
         fixed["shape"] = shape_of(PAIRS[name], 128, 2048, target)
         warps = fixed["shape"].warps
-    if name in GRID_ROWS:
-        fixed["shape"] = dispatch.grid_matvec(_layout(layout), GRID_ROWS[name], KP, fixed["TOKENS"], target)
-        warps = fixed["shape"].warps
-    if name in POINT_ROWS:
-        fixed["shape"] = stream_shape_of(_layout(layout), POINT_ROWS[name], LENGTHS[name], "sm_90")
-        warps = fixed["shape"].rows
-    if name.startswith("points_stream"):
-        fixed["shape"] = codebook_persistent.shape_of(_layout(layout).grid, 28672, LENGTHS[name], "sm_90")
     if name == "mmq_dot" and gpu.backend == "hip":  # its tensor cores take 16 columns at least
         fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}
         kind = _layout(layout)
-        if target == "gfx1100" and (kind.group == 16 or kind.bits == 5 or kind.digits):
+        if target == "gfx1100" and (kind.group == 16 or kind.bits == 5):
             fixed["shape"] = replace(fixed["shape"], block_n=16, stages=1)
     stages = 2
     if name.startswith(("decode", "prefill", "latent")):
@@ -89,7 +70,7 @@ def case_of(name: str, layout: str, target: str) -> Case:
     if name.startswith(("score_scan", "selective_scan_chunks")):
         fixed["shape"], warps, stages = _scan(fixed["shape"], name, target)
     if name == "selective_scan":
-        fixed["shape"] = replace(fixed["shape"], block_v=mamba2_tiles.columns(fixed["shape"].keys, target))
+        fixed["shape"] = replace(fixed["shape"], block_v=scan_tiles.columns(fixed["shape"].keys, target))
     fixed |= {
         key: value for key, value in (("ASM", asm), ("PDL", target in ("sm_90", "sm_100"))) if key in kernel.arg_names
     }
@@ -115,17 +96,17 @@ def _attention(shape: AttentionShape, name: str, target: str) -> tuple[Attention
     return shape, tile.warps, tile.stages
 
 
-def _delta(shape: DeltaShape, name: str, target: str) -> tuple[DeltaShape, int, int]:
+def _delta(shape: ScanShape, name: str, target: str) -> tuple[ScanShape, int, int]:
     """The shape, the warps and the stages that prompts go through the gated delta rule with."""
-    tile = gated_delta_tiles.delta_tile(512, shape.keys, target)
+    tile = scan_tiles.delta_tile(512, shape.keys, target)
     assert tile is not None
-    warps, stages = (tile.solving_warps, 1) if name == "solve_delta" else (tile.warps, tile.stages)
+    warps, stages = (tile.scoring_warps, 1) if name == "solve_delta" else (tile.warps, tile.stages)
     return replace(shape, block_v=tile.block_v, chunk=tile.chunk, part=tile.part), warps, stages
 
 
 def _scan(shape: ScanShape, name: str, target: str) -> tuple[ScanShape, int, int]:
     """The shape, the warps and the stages that prompts go through the selective scan with."""
-    tile = mamba2_tiles.scan_tile(512, shape.keys, target)
+    tile = scan_tiles.scan_tile(512, shape.keys, target)
     assert tile is not None
     warps, stages = (tile.scoring_warps, 1) if name == "score_scan" else (tile.warps, tile.stages)
     return replace(shape, block_v=tile.block_v, chunk=tile.chunk, part=tile.part), warps, stages
@@ -151,7 +132,7 @@ def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:
     """Types of a kernel's weights of this format, and of what it multiplies them with."""
     kind = _layout(name)
     bits, codes = kind.planes, "*i8" if as_bytes else "*i32"
-    alone = kind.digits or (kind.two_level and not kind.has_min)
+    alone = kind.two_level and not kind.has_min
     scale = "*fp16" if alone else "*i16" if kind.scale == "exponent" else "*i32"
     planes = {f"codes{b}": codes if b in bits else None for b in (8, 4, 2, 1)}
     weight = PackedWeight(
@@ -159,11 +140,6 @@ def _of_layout(name: str, as_bytes: bool, kp: int) -> dict[str, Any]:
         small="*i16" if kind.two_level else None, rest="*i8" if kind.min_bits == 6 else None,
         table=("i32",) * 4 if kind.table else None, layout=row_layout(kind, kp),
     )
-    if kind.grid is not None:
-        upper, marks = "*i32" if kind.grid.more else None, "*i32" if kind.grid.marks else None
-        weight = weight._replace(small="*i8", low="*i32", upper=upper, marks=marks, points="*i32")
-    if kind.digits:
-        weight = weight._replace(digits="*i32")
     return {"w": weight, "x": BYTES_X, "y": ROWS, "splits": SplitK("*fp32", "*i32")}
 
 

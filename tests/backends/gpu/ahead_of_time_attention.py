@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from octavo.backends.gpu.attention import cache_decode_kernel, decode_kernel, mla_kernel, rope_kernel, rotation
+from octavo.backends.gpu.attention import cache_codec_kernel, decode_kernel, mla_kernel, rope_kernel, rotation
 from octavo.backends.gpu.attention import kernel as attention_kernel
 from octavo.backends.gpu.attention.arguments import AttentionShape, PagedCache, PartialAttention
 from octavo.backends.gpu.attention.prefill_hopper_launch import Factors, HalfCaches, PrefillShape
-from octavo.backends.gpu.attention.rope_launch import CacheRows, HeadShape, Norms, Rotation
+from octavo.backends.gpu.attention.rope_launch import CacheRows, HeadShape, Norms, RotaryAngles
 from tests.backends.gpu.ahead_of_time_types import Q8, ROWS, Kernels
 
 ROPE = {"shape": HeadShape(128, 128, 64)}
-ROTATION = Rotation("*i32", "*fp32", "fp32")
+ROTATION = RotaryAngles("*i32", "*fp32", "fp32")
 FLOAT_ROWS = CacheRows("*fp16", None, "i32")
 CACHE = PagedCache("*fp16", "*fp16", None, None, "i32", "*i32", "i32")
 F32_CACHE = PagedCache("*fp32", "*fp32", None, None, "i32", "*i32", "i32")
@@ -80,11 +80,11 @@ ATTENTION: Kernels = {
     "combine_parts": (decode_kernel.combine_kernel, {"shape": AttentionShape(512, 512, 16, 16, 128, part=64)}, 4,
                       {**DECODING, "sinks": None, "out": None, "quantized": Q8, "ordered": "*fp16"}),
     **{f"unpack_{kind}_{scales}": (
-        cache_decode_kernel.unpack_kernel, {"shape": PrefillShape(128, 4, kind=kind, scales=scales)}, 4,
+        cache_codec_kernel.unpack_kernel, {"shape": PrefillShape(128, 4, kind=kind, scales=scales)}, 4,
         {"cache": CODE_CACHE, "halves": HalfCaches("*fp16", "*fp16", "i32"),
          "factors": Factors("*fp32", "*fp32" if scales == "static" else None, "i32")})
        for kind in ("int8", "fp8") for scales in ("dynamic", "static")},
-    "unpack_q8_0": (cache_decode_kernel.unpack_kernel, {"shape": PrefillShape(128, 4, kind="q8_0")}, 4,
+    "unpack_q8_0": (cache_codec_kernel.unpack_kernel, {"shape": PrefillShape(128, 4, kind="q8_0")}, 4,
                     {"cache": Q8_CACHE, "halves": HalfCaches("*fp16", "*fp16", "i32"), "factors": None}),
     "prefill": (attention_kernel.prefill_kernel, {"shape": AttentionShape(128, 128, 4, 64)}, 4,
                 {"q": ROWS, "cache": CACHE, "sinks": None, "out": ROWS}),

@@ -17,16 +17,23 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from octavo.backends.gpu.attention import (
-    cache_encode_kernel,
+    cache_codec_kernel,
     decode_mma_launch,
     prefill_8bit_kernel,
     prefill_hopper_kernel,
 )
-from octavo.backends.gpu.attention.arguments import JoinedAttention, PagedCache
+from octavo.backends.gpu.attention.arguments import PagedCache, PartialAttention
 from octavo.backends.gpu.attention.decode_mma_kernel import decode_mma_kernel
 from octavo.backends.gpu.attention.decode_mma_launch import DecodeShape
-from octavo.backends.gpu.attention.prefill_8bit_launch import BLOCK, Codes, EightsShape
-from octavo.backends.gpu.attention.prefill_hopper_launch import PART, Factors, Items, PrefillShape
+from octavo.backends.gpu.attention.prefill_hopper_launch import (
+    BLOCK,
+    PART,
+    Codes,
+    Factors,
+    Items,
+    Prefill8BitShape,
+    PrefillShape,
+)
 from octavo.backends.gpu.compile.gluon import tile_layout
 from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, SplitK
 from octavo.backends.gpu.matmul import dispatch
@@ -81,7 +88,7 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
         r"w?g?mma[.\w:]*(?:s8|i8|e4m3|e5m2|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text
     )
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
-    mixed = name.startswith(("mixed_", "head_", "pair_", "experts_", "eights_"))
+    mixed = name.startswith(("mixed_", "head_", "pair_", "experts_", "attention8_"))
     waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
             "carried": carried, "serialized": waits, "shared": made.metadata.shared}
@@ -97,9 +104,9 @@ def case_of(name: str, tokens: int, target: str) -> Case:
         return _experts(name.removeprefix("experts_"), tokens)
     if name.startswith("prefill_"):
         return _prefill(*name.removeprefix("prefill_").split("-"))
-    if name.startswith(("eights_", "encode_")):
+    if name.startswith(("attention8_", "encode_")):
         step, kind = name.split("_", maxsplit=1)
-        return (_eights if step == "eights" else _encode)(*kind.split("-"))
+        return (_attention8 if step == "attention8" else _encode)(*kind.split("-"))
     if name.startswith("decode_"):
         return _decode(name.removeprefix("decode_"), tokens, target)
     if name in OTHERS:
@@ -246,9 +253,9 @@ def _prefill(dim: str, kind: str = "", scales: str = "") -> Case:
     return _case("sm_90", prefill_hopper_kernel.prefill_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
 
 
-def _eights(dim: str, products: str) -> Case:
+def _attention8(dim: str, products: str) -> Case:
     """Attention of a prompt by 8-bit products, with heads of `dim` values."""
-    s = EightsShape(int(dim), 4, products=products)
+    s = Prefill8BitShape(int(dim), 4, products=products)
     kinds = {"keys": ([BLOCK, s.dim], products), "values": ([s.dim, BLOCK], "fp8")}
     names = {"int8": ("i8", gl.int8), "fp8": ("fp8e4nv", gl.float8e4nv)}
     types: dict[str, Any] = {
@@ -259,7 +266,7 @@ def _eights(dim: str, products: str) -> Case:
     types |= {"q": row, "out": row, "factors": "*fp32", "positions": "*i32", "starts": "*i32", "scale": "fp32",
               "items": Items("i32", "i32", "i32", "i32")}
     fixed = {"shape": s, "PDL": True}
-    return _case("sm_90", prefill_8bit_kernel.eights_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
+    return _case("sm_90", prefill_8bit_kernel.prefill_8bit_hopper_kernel, fixed, types, 4, 3, GluonASTSource)
 
 
 def _encode(cache: str, products: str) -> Case:
@@ -268,8 +275,8 @@ def _encode(cache: str, products: str) -> Case:
     data, scales = ("*i8", "*fp16") if kind else ("*fp16", None)
     types = {"cache": PagedCache(data, data, scales, scales, "i32", "*i32", "i32"), "positions": "*i32",
              "starts": "*i32", "codes": Codes("*i8", "*i8", "*fp32", "i32")}
-    fixed = {"shape": EightsShape(128, 4, kind=kind, products=products), "PDL": True}
-    return _case("sm_90", cache_encode_kernel.encode_kernel, fixed, types, 8, 3)
+    fixed = {"shape": Prefill8BitShape(128, 4, kind=kind, products=products), "PDL": True}
+    return _case("sm_90", cache_codec_kernel.encode_kernel, fixed, types, 8, 3)
 
 
 def _decode(cache: str, sequences: int, target: str) -> Case:
@@ -288,7 +295,7 @@ def _decode(cache: str, sequences: int, target: str) -> Case:
         scales=scales,
         converts=target != "sm_80",
     )
-    shares = JoinedAttention("*fp32", "*fp32", "*fp32", "*i32") if splits > 1 else None
+    shares = PartialAttention("*fp32", "*fp32", "*fp32", "*i32") if splits > 1 else None
     quantized = Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32") if sequences == 1 else None
     row = Matrix("*fp32", "i32")
     types = {

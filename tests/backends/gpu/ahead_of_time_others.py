@@ -8,21 +8,17 @@ from octavo.backends.gpu.calibration.gptq_columns import ColumnGrid, ColumnShape
 from octavo.backends.gpu.device import bandwidth
 from octavo.backends.gpu.pointwise import expressions
 from octavo.backends.gpu.pointwise import kernel as pointwise
-from octavo.backends.gpu.pointwise import streams_kernel as altup
 from octavo.backends.gpu.pointwise.expression_kernel import Operand, pointwise_kernel
 from octavo.backends.gpu.recurrent import gated_delta_chunks_kernel, rwkv7_kernel
 from octavo.backends.gpu.recurrent import kernel as recurrent
 from octavo.backends.gpu.recurrent import mamba2_chunks_kernel as mamba2_chunks
 from octavo.backends.gpu.recurrent.arguments import (
     ChannelShape,
+    ChunkScores,
     ConvShape,
-    DeltaChunks,
-    DeltaShape,
-    Halves,
-    ScanChunks,
     ScanShape,
     Sequences,
-    WkvRows,
+    SplitFloats,
     WkvShape,
 )
 from octavo.backends.gpu.sampling import logits_kernel, topk_kernel
@@ -31,8 +27,8 @@ from tests.backends.gpu.ahead_of_time_types import ROWS, Kernels
 
 VALUES = Operand("*fp32", "i32", "i32", 1)
 SEQUENCES = Sequences("*i32", "*i32", "*i32", "i32")
-CHUNKS = DeltaChunks(*(Halves("*bf16", "*bf16"),) * 4, "*fp32", "*fp32")
-SCANS = ScanChunks(*(Halves("*bf16", "*bf16"),) * 3, "*fp32", "*fp32")
+CHUNKS = ChunkScores(*(SplitFloats("*bf16", "*bf16"),) * 4, "*fp32", "*fp32")
+SCANS = CHUNKS._replace(ut=None)
 SEARCHED = {"TOP": 15, "GROUP": 128, "GROUPS": 8}
 SEARCH = dict.fromkeys(("shrinks", "chosen"), "*fp32")
 COLUMNS = {"base": "*fp32", "matrix": "*fp32", "made": "*fp32",
@@ -44,37 +40,37 @@ OTHERS: Kernels = {
     **{op.name: (pointwise_kernel, {"EXPRESSION": getattr(expressions, op.version), "B": 1024}, 4, {
         "inputs": tuple(VALUES._replace(data="*i32" if name in op.integers else "*fp32") for name in op.inputs),
         "numbers": tuple("i32" if isinstance(number, int) else "fp32" for number in op.numbers.values()),
-        "out": VALUES._replace(data="*i32" if op.inputs[0] in op.integers else "*fp32")})
+        "out": VALUES._replace(data="*i32" if op.inputs[0] in op.integers else "*fp32"), "rows": "i32", "k": "i32"})
        for op in POINTWISE.values()},
     "row": (pointwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
     "causal_conv": (recurrent.causal_conv_kernel, {"shape": ConvShape(4, 1, 128, 16, True)}, 4,
                     {"x": ROWS, **dict.fromkeys(("taps", "bias", "state"), "*fp32"), "where": SEQUENCES, "out": ROWS}),
     **{name: (kernel, {"shape": ScanShape(48, 1, keys, 64, 64)}, 4, {
         **dict.fromkeys(("x", "b", "c", "dt", "out"), ROWS), "chunks": SCANS,
-        **dict.fromkeys(("rates", "bias", "skip", "state"), "*fp32"), "where": SEQUENCES})
+        **dict.fromkeys(("ssm_a", "dt_bias", "ssm_d", "state"), "*fp32"), "where": SEQUENCES})
        for name, kernel, keys in (("selective_scan", recurrent.selective_scan_kernel, 256),
                                   ("score_scan", mamba2_chunks.score_scan_kernel, 128),
                                   ("selective_scan_chunks", mamba2_chunks.selective_scan_chunks_kernel, 128),
                                   ("selective_scan_chunks_256", mamba2_chunks.selective_scan_chunks_kernel, 256))},
     "channel_scan": (recurrent.channel_scan_kernel, {"shape": ChannelShape(16, 5120, 32)}, 1, {
         **dict.fromkeys(("x", "b", "c", "dt", "out"), ROWS),
-        **dict.fromkeys(("rates", "skip", "state"), "*fp32"), "where": SEQUENCES}),
+        **dict.fromkeys(("ssm_a", "ssm_d", "state"), "*fp32"), "where": SEQUENCES}),
     "token_shift": (recurrent.causal_conv_kernel, {"shape": ConvShape(2, 6, 128, 16, False)}, 4,
                     {"x": ROWS, "bias": None, **dict.fromkeys(("taps", "state"), "*fp32"), "where": SEQUENCES,
                      "out": ROWS}),
     "wkv7": (rwkv7_kernel.wkv7_kernel, {"shape": WkvShape(32, 64, True)}, 4, {
-        "rows": WkvRows(*(ROWS,) * 5), **dict.fromkeys(("first", "gate", "out"), ROWS),
+        **dict.fromkeys((*"rwkva", "first", "gate", "out"), ROWS),
         **dict.fromkeys(("vectors", "state"), "*fp32"), "where": SEQUENCES, "eps": "fp32"}),
-    "gated_delta_rule": (recurrent.gated_delta_rule_kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
+    "gated_delta_rule": (recurrent.gated_delta_rule_kernel, {"shape": ScanShape(32, 16, 128, 128, 32, True)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
-        **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),
+        **dict.fromkeys(("ssm_a", "dt_bias", "state"), "*fp32"), "where": SEQUENCES}),
     "gated_delta_rule_by_row": (recurrent.gated_delta_rule_kernel, {
-        "shape": DeltaShape(32, 32, 128, 128, False, 32, by_row=True)}, 4, {
+        "shape": ScanShape(32, 32, 128, 128, 32, by_row=True)}, 4, {
             **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS),
-            **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES}),
-    **{name: (kernel, {"shape": DeltaShape(32, 16, 128, 128, True, 32)}, 4, {
+            **dict.fromkeys(("ssm_a", "dt_bias", "state"), "*fp32"), "where": SEQUENCES}),
+    **{name: (kernel, {"shape": ScanShape(32, 16, 128, 128, 32, True)}, 4, {
         **dict.fromkeys(("q", "k", "v", "alpha", "beta", "out"), ROWS), "chunks": CHUNKS,
-        **dict.fromkeys(("rates", "bias", "state"), "*fp32"), "where": SEQUENCES})
+        **dict.fromkeys(("ssm_a", "dt_bias", "state"), "*fp32"), "where": SEQUENCES})
        for name, kernel in (("solve_delta", gated_delta_chunks_kernel.solve_delta_kernel),
                             ("gated_delta_chunks", gated_delta_chunks_kernel.gated_delta_chunks_kernel))},
     "add_rows": (pointwise.add_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),
@@ -82,23 +78,20 @@ OTHERS: Kernels = {
     "numbers": (pointwise.numbers_kernel, {"B": 16}, 1, {"out": "*i32"}),
     "copy_heads": (pointwise.copy_heads_kernel, {"B": 64}, 1, {"k": "i32"}),
     "keep_largest": (pointwise.keep_largest_kernel, {"B": 16384}, 16, {"spread": "fp32", "k": "i32"}),
-    "predict_streams": (altup.predict_streams_kernel, {"S": 4, "B": 1024}, 4, {"coefs": "*fp32", "k": "i32"}),
-    "correct_streams": (altup.correct_streams_kernel, {"S": 4, "B": 1024}, 4,
-                        {"first": "*fp32", "coefs": "*fp32", "k": "i32"}),
-    "add_to_others": (altup.add_to_others_kernel, {"S": 4, "B": 1024}, 4, {"row": "*fp32", "k": "i32"}),
     "columns": (gptq_columns_kernel.columns_kernel, {"shape": ColumnShape(-8.0, 7.0, 0, False, False)}, 4, COLUMNS),
     "columns_again": (gptq_columns_kernel.columns_kernel, {"shape": ColumnShape(0.0, 0.0, 4, True, True)}, 4, COLUMNS),
     "fit": (gptq_columns_kernel.fit_kernel, {"stored": Stored("f16"), "COLUMNS": 32, "ROWS": 32}, 4,
             dict.fromkeys(("along", "product", "slope", "moved", "number"), "*fp32")),
     **{f"clip_search_{kind}": (clip_search.clip_search_kernel, {"KIND": kind, "SCALE": "bf16"} | SEARCHED, 4, SEARCH)
        for kind in ("symmetric", "zero_point", "affine")},
-    "as_large_as": (altup.as_large_as_kernel, {"S": 4, "B": 2048}, 8, {"like": "*fp32", "least": "fp32", "k": "i32"}),
+    "as_large_as": (pointwise.as_large_as_kernel, {"S": 4, "B": 2048}, 8,
+                    {"like": "*fp32", "least": "fp32", "k": "i32"}),
     "top_k": (pointwise.top_k_kernel, {"SOFT_MAX": True, "B": 128}, 1, {"out": "*i32", "k": "i32"}),
     "gather": (pointwise.gather_kernel, {"B": 8}, 1, {}),
     "sparse_shares": (pointwise.sparse_shares_kernel, {"B": 16}, 1, {"tolerance": "fp32", "k": "i32"}),
     "take_columns": (pointwise.take_columns_kernel, {"B": 1024}, 4,
                      {"order": "*i32", "ids": "*i32", "sharing": "i32", "k": "i32"}),
-    "weighted_sum": (pointwise.weighted_sum_kernel, {"B": 1024}, 4, {}),
+    "weighted_sum": (pointwise.weighted_sum_kernel, {"B": 1024}, 4, {"sums": "i32"}),
     "sum_experts": (pointwise.sum_experts_kernel, {"NORMALIZED": True, "EXPERTS": 128, "USED": 8, "B": 512}, 4,
                     {"logits": ROWS, "term": ROWS, "out": ROWS}),
     "copy_rows": (pointwise.copy_rows_kernel, {"B": 1024}, 4, {"k": "i32"}),

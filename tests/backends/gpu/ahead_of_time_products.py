@@ -8,10 +8,8 @@ from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.dispatch import DotShape, MatvecShape, MmaShape
 from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.experts.launch import ExpertsShape
-from octavo.backends.gpu.matmul.matvec.codebook_kernel import grid_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
-from octavo.backends.gpu.matmul.matvec_persistent.codebook_kernel import points_stream_kernel
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_stream_kernel
 from octavo.backends.gpu.matmul.matvec_persistent.launch import MatvecStreamShape
 from octavo.backends.gpu.matmul.mmq import quantize_kernel
@@ -20,8 +18,10 @@ from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
 from octavo.backends.gpu.matmul.mmq.quantize import MmqBlocks, SampledRows
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
+from octavo.backends.gpu.pointwise.expressions import expression_of
 from tests.backends.gpu.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
 
+SWIGLU = expression_of("swiglu")
 BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
 WORDS_X = BYTES_X._replace(codes="*i32")
 STREAM_X = StreamToken(*WORDS_X, None, "fp32")
@@ -31,7 +31,6 @@ NORM_END = StreamEnd("*i8", *("*fp32",) * 4)
 SWIGLU_END = NORM_END._replace(squares=None, weight=None)
 CODES = Matrix("*i8", "i32")
 STREAM = {"x": STREAM_X, "terms": (ROWS,), "end": None}
-POINTS_STREAM = {"x": WORDS_X, "terms": (ROWS,)}
 
 PRODUCTS: Kernels = {
     "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1, early=True)}, 1,
@@ -48,19 +47,10 @@ PRODUCTS: Kernels = {
                            {**STREAM, "x": FINE_X, "end": NORM_END}),
     "matvec_stream_swiglu": (matvec_stream_kernel, {"shape": MatvecStreamShape(1, 8, 2, "swiglu", True)}, 8,
                              {"x": NORMED_X, "terms": (), "y": None, "end": SWIGLU_END}),
-    "matvec_stream_points": (matvec_stream_kernel, {}, 8, STREAM),
-    "matvec_stream_points_wide": (matvec_stream_kernel, {}, 8, {**STREAM, "terms": ()}),
-    "points_stream": (points_stream_kernel, {}, 16, POINTS_STREAM),
-    "points_stream_deep": (points_stream_kernel, {}, 8, POINTS_STREAM),
     "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(8, 32, 1, 1)}, 1,
                   {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
     "matvec_id_wide": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(16, 32, 2, 2)}, 2,
                        {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
-    "grid_matvec": (grid_matvec_kernel, {"TOKENS": 1}, 4,
-                    {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
-    "grid_matvec_id": (grid_matvec_kernel, {"TOKENS": 1}, 4,
-                       {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
-    "grid_matvec_2": (grid_matvec_kernel, {"TOKENS": 2}, 4, {"x": WORDS_X, "experts": None, "terms": ()}),
     "mmq_dot": (mmq_dot_kernel, {"STRIDE": 8, "shape": DotShape(8, 32, 2, 2, 2)}, 2, {"terms": (ROWS, ROWS)}),
     "mmq_mma": (mmq_mma_kernel, {"STRIDE": 8, "shape": MmaShape(2, 1, 2, 1, 1, False)}, 2, {"terms": (ROWS,)}),
     "mmq_mma_32": (mmq_mma_kernel, {"STRIDE": 32, "shape": MmaShape(1, 4, 2, 2, 0, True)}, 2, {"terms": ()}),
@@ -73,24 +63,24 @@ PRODUCTS: Kernels = {
                  {"source": SOURCE, "out": Q8, "ordered": None, "k": "i32"}),
     "quantize_ordered": (activations.quantize_kernel, {"KIND": "rms_norm", "B": 4096}, 8,
                          {"source": SOURCE, "out": Q8, "ordered": "*fp16", "k": "i32"}),
-    "ordered": (activations.quantize_kernel, {"KIND": "swiglu", "B": 256}, 1,
+    "ordered": (activations.quantize_kernel, {"KIND": SWIGLU, "B": 256}, 1,
                 {"source": SOURCE, "out": None, "ordered": "*fp16", "k": "i32"}),
-    "float": (activations.float_kernel, {"KIND": "swiglu", "B": 1024}, 4,
+    "float": (activations.float_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
               {"source": SOURCE, "out": Matrix("*fp16", "i32"), "ordered": "*fp16", "k": "i32"}),
     "token_int8": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
                    {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None}),
-    "token_fp8": (activations_per_token.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
+    "token_fp8": (activations_per_token.token_codes_kernel, {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384}, 16,
                   {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None}),
     "token_int8_static": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
                           {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32"}),
-    "token_fp8_static": (activations_per_token.token_codes_kernel, {"KIND": "swiglu", "CODE": "e4m3", "B": 16384}, 16,
+    "token_fp8_static": (activations_per_token.token_codes_kernel, {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384}, 16,
                          {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32"}),
     "mmq": (quantize_kernel.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
             {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
              "k": "i32"}),
     "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024}, 4, {"tiles": None}),
     "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096}, 16, {"tiles": "*i32"}),
-    "gather_pairs": (experts.gather_kernel, {"KIND": "swiglu", "B": 1024}, 4,
+    "gather_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
                      {"source": SOURCE, "out": "*fp16", "k": "i32"}),
     "experts_few": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
     "experts": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),

@@ -16,16 +16,13 @@ from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
 
 
-def check_product_of_one_token(
-    multiply: Callable[..., Any], name: str, n: int, k: int, *, as_codes: bool = False
-) -> None:
-    """`multiply(context, weight, x, y, terms)` of n rows of k values and a term: all that is not rounded is exact.
-    Points of a grid are `as_codes` if that is asked for."""
+def check_product_of_one_token(multiply: Callable[..., Any], name: str, n: int, k: int) -> None:
+    """`multiply(context, weight, x, y, terms)` of n rows of k values and a term: all that is not rounded is exact."""
     c, rng = Context(target()), np.random.default_rng(n)
     if c.target.device == "cpu" and n > 100:
         n = 100
     tensor = random_matrix("w", by_name(name), (n, k), rng)
-    w: Any = load(tensor, c.target.device, as_codes=as_codes)
+    w: Any = load(tensor, c.target.device)
     memory = torch.zeros(values.activation_bytes(1, k, c.target.arch), dtype=torch.uint8, device=c.target.device)
     x, codes = values.Activation(memory, 1, k).q8_1, rng.integers(-127, 128, (k // 16, 16), np.int8)
     scale = np.exp2(rng.integers(-2, 3, k // 32)).astype(np.float32)

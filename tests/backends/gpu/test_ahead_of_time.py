@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from octavo.backends import gpu
-from octavo.formats import by_name
 from tests.backends.gpu.ahead_of_time import KERNELS
 from tests.sampling import slow
 
@@ -34,10 +33,8 @@ INSTRUCTIONS = {
 NEEDS = {"matvec": "dot", "matvec_pair": "dot",
          "matvec_stream": "dot", "matvec_stream_wide": "dot", "matvec_stream_deep": "dot",
          "matvec_stream_deepest": "dot", "matvec_stream_norm": "dot", "matvec_stream_swiglu": "dot",
-         "matvec_stream_planes": "dot", "matvec_stream_points": "dot", "matvec_stream_points_wide": "dot",
-         "points_stream": "dot", "points_stream_deep": "dot",
-         "matvec_id": "dot", "matvec_id_wide": "dot", "grid_matvec": "dot", "grid_matvec_id": "dot",
-         "grid_matvec_2": "dot",
+         "matvec_stream_planes": "dot",
+         "matvec_id": "dot", "matvec_id_wide": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
          **{f"{step}_{kind}{static}": needs for step, needs in (("decode", "float"), ("prefill", "wide"))
@@ -62,7 +59,7 @@ NEWER = tuple(map(int, version("triton").split(".")[:2])) >= (3, 9)
 LITTLE = {
     ("token_fp8_static", "sm_80"): 12, ("latent_int4", "sm_80"): 16, ("experts_wide", "sm_80"): 44,
     ("mmq_dot", "sm_90"): 16,
-    ("mmq_mma_32", "sm_100"): 32, ("unpack_int8_dynamic", "sm_100"): 8, ("predict_streams", "sm_100"): 16,
+    ("mmq_mma_32", "sm_100"): 32, ("unpack_int8_dynamic", "sm_100"): 8,
     ("mmq_dot", "gfx1100"): 24, ("experts", "gfx1100"): 25, ("experts_wide", "gfx1100"): 25,
     ("matvec_id_wide", "gfx1100"): 17, ("decode_window", "gfx1100"): 13,
 }
@@ -78,24 +75,20 @@ LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K
            "TQ2_0", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")
-OF_GRID = ("grid_matvec", "grid_matvec_id", "grid_matvec_2", *OF_LAYOUT[2:])
 STREAMED = [
     f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K", "Q8_0")
 ]
 STREAMED += ["matvec_stream_wide:Q4_0", "matvec_stream_norm:Q8_0", "matvec_stream_swiglu:Q8_0"]
-STREAMED += [f"matvec_stream{size}:{name}" for size in ("_wide", "_deep") for name in ("IQ4_XS", "IQ4_NL", "Q5_K")]
+STREAMED += [
+    f"matvec_stream{size}:{name}" for size in ("_wide", "_deep") for name in ("IQ4_XS", "IQ4_NL", "IQ3_S", "Q5_K")
+]
 STREAMED += [f"matvec_stream{size}:{name}" for size in ("_wide", "_planes") for name in ("Q3_K", "Q5_0")]
 STREAMED += ["matvec_stream_planes:Q5_K"]
-GRIDS = {name: grid for name in LAYOUTS if (grid := by_name(name).codebook) is not None}
-POINTS = [f"matvec_stream_points:{name}" for name in GRIDS]
-POINTS += [f"matvec_stream_points_wide:{name}" for name, grid in GRIDS.items() if grid.width == 8]
-POINTS += [f"points_stream{size}:{name}" for size in ("", "_deep") for name, grid in GRIDS.items() if grid.width == 4]
-"""What AMD's GPUs do not take by streams."""
 PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_id_wide:Q5_K"]
 CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256")
 """What gfx1100 has too few registers for."""
-OF_SOME = {name.split(":")[0] for name in (*STREAMED, *POINTS, *PAIRS)} | {"f16_scales"}
-OTHERS = tuple(name for name in KERNELS if name not in {*OF_GRID, *OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS})
+OF_SOME = {name.split(":")[0] for name in (*STREAMED, *PAIRS)} | {"f16_scales"}
+OTHERS = tuple(name for name in KERNELS if name not in {*OF_LAYOUT, *OF_NVIDIA, *OF_SOME, *CHUNKS})
 """What takes no layout."""
 
 
@@ -137,15 +130,10 @@ QUICK = {
         for kernel in (
             "mmq_dot:MXFP4",
             "matvec:Q5_K",
-            "grid_matvec:IQ2_XS",
+            "matvec:IQ2_XS",
             "mmq_dot:TQ2_0-exponent",
             "mmq_mma:TQ2_0-exponent",
         )
-    ],
-    "points": [
-        "matvec_stream_points:IQ1_M:sm_90",
-        "matvec_stream_points_wide:IQ2_S:sm_90",
-        "points_stream:IQ3_S:sm_90",
     ],
     "weight only": [f"weight_only:{layout}:sm_90" for layout in ("MXFP4",)],
 }
@@ -164,7 +152,7 @@ def test_each_kernel_has_a_row() -> None:
                for name in re.findall(r"^@\w+\.jit.*\ndef (\w+_kernel)\(", path.read_text(), re.MULTILINE)]
     assert len(kernels) > 70
     assert [name for name in kernels if not re.search(rf"\b{name}\b", text)] == []
-    assert set(KERNELS) == {*OTHERS, *CHUNKS, *OF_LAYOUT, *OF_GRID, *OF_NVIDIA, *OF_SOME}
+    assert set(KERNELS) == {*OTHERS, *CHUNKS, *OF_LAYOUT, *OF_NVIDIA, *OF_SOME}
 
 
 @pytest.mark.slow
@@ -175,9 +163,9 @@ def test_every_kernel(target: str) -> None:
     wanted = [
         f"{name}:{layout}:{target}"
         for layout in LAYOUTS
-        for name in (*(OF_GRID if by_name(layout).codebook or by_name(layout).base3 else OF_LAYOUT), *nvidia)
+        for name in (*OF_LAYOUT, *nvidia)
     ]
-    wanted += [f"{name}:{target}" for name in (*STREAMED, *(POINTS if nvidia else ()), *PAIRS)]
+    wanted += [f"{name}:{target}" for name in (*STREAMED, *PAIRS)]
     wanted += [f"{name}:TQ2_0-exponent:{target}" for name in (*OF_LAYOUT, *nvidia)]
     wanted += [f"f16_scales:{name}:{target}" for name in ("Q4_K", "Q6_K", "Q8_0", "GROUP4_128_Z_F16")]
     wanted += [f"{name}:GROUP4_128_Z_F16:{target}" for name in (*OF_LAYOUT, *nvidia[1:])]  # whose mmq_mma has one tile

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu.attention import prefill_8bit_launch
+from octavo.backends.gpu.attention import prefill_hopper_launch
 from octavo.backends.gpu.attention.arguments import PagedCache
-from octavo.backends.gpu.attention.prefill_8bit_launch import BLOCK, EightsShape
+from octavo.backends.gpu.attention.prefill_hopper_launch import BLOCK, Prefill8BitShape
 from octavo.backends.gpu.device import memory
 from octavo.backends.gpu.device.torch_device import INTERPRETER, target
 from octavo.backends.gpu.launch.context import Context
@@ -58,14 +58,14 @@ def order_of_values() -> list[int]:
 @pytest.mark.parametrize("products", ["int8", "fp8"])
 @pytest.mark.parametrize(("kind", "scaling"), [("", ""), ("q8_0", ""), ("int8", "dynamic"), ("fp8", "static")])
 def test_codes(kind: str, scaling: str, products: Any) -> None:
-    c, shape = Context(target()), EightsShape(DIM, 2, kind=kind, scales=scaling, products=products, converts=False)
+    c, shape = Context(target()), Prefill8BitShape(DIM, 2, kind=kind, scales=scaling, products=products, converts=False)
     where, (parts, (keys, values)) = c.target.device, cache_of(kind, scaling)
     pages = torch.tensor(PAGES, dtype=torch.int32)
     positions = torch.cat([torch.arange(100, 150), torch.arange(300)]).int().to(where)
     starts = torch.tensor([0, 50, 350, 350], dtype=torch.int32, device=where)
     k, v, *scales = (x.to(where) for x in parts)
     cache = PagedCache(k, v, *(scales or (None, None)), HEADS, pages.to(where), 5)
-    call, codes = prefill_8bit_launch.encode(c, cache, positions, starts, shape)
+    call, codes = prefill_hopper_launch.encode(c, cache, positions, starts, shape)
     assert codes.width == 384, "blocks of two pages are whole"
     codes.k.view(torch.int8).fill_(77)
     codes.v.view(torch.int8).fill_(77)
@@ -129,10 +129,10 @@ def test_what_codes_take_is_announced() -> None:
 
 
 def test_what_it_cannot_take_is_refused() -> None:
-    prefill_8bit_launch.require_served("int8", [])
-    prefill_8bit_launch.require_served("int8", [attention(), attention(window=64)])
+    prefill_hopper_launch.require_served("int8", [])
+    prefill_hopper_launch.require_served("int8", [attention(), attention(window=64)])
     for other in (attention("f32"), attention("int4"), attention(dim=96), attention(cap=30.0)):
         with pytest.raises(UsageError, match=r"attention is int8, which no layer .*allowed: exact"):
-            prefill_8bit_launch.require_served("int8", [other])
+            prefill_hopper_launch.require_served("int8", [other])
     with pytest.raises(OctavoError, match=r"attention fp8 on .*interpreter.*allowed: exact"):
-        prefill_8bit_launch.require("fp8", INTERPRETER, deterministic=False)
+        prefill_hopper_launch.require("fp8", INTERPRETER, deterministic=False)

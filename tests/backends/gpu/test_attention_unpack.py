@@ -119,7 +119,7 @@ def test_what_it_takes_is_announced() -> None:
 
     assert more("int8", 1, 512) == 512 * PAGE_SIZE * 8 * (4 * 128 + 8)
     assert more("fp8", 4, 511) == 4 * more("int8", 1, 512)
-    assert more("int8", 1000, 512) == prefill_hopper_launch.MOST_BYTES // more("int8", 1, 512) * more("int8", 1, 512)
+    assert more("int8", 1000, 512) == prefill_hopper_launch.MAX_BYTES // more("int8", 1, 512) * more("int8", 1, 512)
     assert more("q8_0", 1, 512) == more("int8", 1, 512)
     assert [more("f16", 1, 512), more("int8", 1, 7), more("int8", 1, 512, tokens=100), more("int4", 1, 512)] == [0] * 4
     assert more("int8", 1, 512, "sm_100") == 0

@@ -100,7 +100,7 @@ def test_loading_makes_all_launches_of_its_plan_ready(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(GpuBackend, "launches", noted)
     making = SimpleNamespace(finish=lambda: waited.append(True))
-    monkeypatch.setattr(call, "Making", lambda launches: prepared.extend(launches) or making)
+    monkeypatch.setattr(call, "PendingKernels", lambda launches: prepared.extend(launches) or making)
     monkeypatch.setattr("octavo.backends.gpu.backend.interpreted", lambda: False)
     for name in ("supports", "load", "cache", "kernel_calls", "weight_bytes", "cache_bytes"):
         monkeypatch.setattr(CpuBackend, name, None)  # these import Numba

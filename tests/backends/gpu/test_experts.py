@@ -16,6 +16,7 @@ from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts import launch as experts
 from octavo.backends.gpu.matmul.experts.kernel import gather_kernel, sort_kernel
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
+from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
@@ -60,7 +61,8 @@ def test_rows_are_gathered_in_the_order_of_gemm_mixed_hopper(kind: str) -> None:
     order = torch.from_numpy(NUMBERS.permutation(12).astype(np.int32)).to(DEVICE)
     out = torch.full((12, kp), torch.nan, dtype=torch.float16, device=DEVICE)
     source = Source(matrix(x), matrix(other) if kind == "swiglu" else None)
-    Context(GpuBackend().target).launch(gather_kernel, (12, 2), source, order, out, sharing, k, kp, KIND=kind, B=64)()
+    Context(GpuBackend().target).launch(gather_kernel, (12, 2), source, order, out, sharing, k, kp,
+                                        KIND=expression_of(kind) if kind == "swiglu" else kind, B=64)()
     values = rows[0] if kind == "values" else rows[0] / (1 + np.exp(-rows[0])) * rows[1]
     expected = np.zeros((12, kp), np.float32)
     expected[:, :k] = values[order.cpu().numpy() // sharing]

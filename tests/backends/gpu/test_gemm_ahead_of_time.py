@@ -28,7 +28,7 @@ SCHEMES = ("int8", "w4a8", "w4a8_g128", "fp8", "fp8_fast", "fp8_blocks")
 OTHERS = ("row_sums", "quantize_int8", "quantize_zero", "quantize_e4m3", "quantize_e5m2")
 LITTLE = {("prefill_128-int8-dynamic", "sm_90"): 16}
 LITTLE |= {("decode_fp8-dynamic", "sm_90"): 12, ("decode_fp8-dynamic", "sm_100"): 8}
-LITTLE |= {(f"eights_128-{products}", "sm_90"): 84 for products in ("int8", "fp8")}
+LITTLE |= {(f"attention8_128-{products}", "sm_90"): 84 for products in ("int8", "fp8")}
 """Bytes that are spilled: what is read once a tile, two numbers, or (by Triton 3.6) what masked blocks read."""
 if NEWER:
     LITTLE |= {("decode_int8-static", "sm_100"): 12, ("prefill_128-int8-dynamic", "sm_90"): 108}
@@ -36,7 +36,7 @@ if NEWER:
 """Bytes that Triton 3.9 spills, and those before it do not, or fewer."""
 RESERVED, SHARED = 1 << 10, 196 << 10
 """Bytes of shared memory that each program takes beside its own, and of a multiprocessor that steps ask for as such."""
-OF_ATTENTION = ("prefill_128", "eights_128-int8", "encode_f16-fp8", "decode_int8-dynamic")
+OF_ATTENTION = ("prefill_128", "attention8_128-int8", "encode_f16-fp8", "decode_int8-dynamic")
 
 
 def check(wanted: list[str]) -> None:
@@ -54,7 +54,7 @@ def check(wanted: list[str]) -> None:
         if row["kernel"].startswith(("mixed_", "head_", "pair_", "experts_", "prefill_")):
             assert any(i.startswith("wgmma.mma_async.") and i.endswith(".f16.f16") for i in row["instructions"]), row
             continue
-        if row["kernel"].startswith("eights_"):
+        if row["kernel"].startswith("attention8_"):
             wanted_types = {TYPE_OF_90["fp8"], TYPE_OF_90[row["kernel"].split("-")[1]]}
             found = [i for i in row["instructions"] if i.startswith("wgmma.mma_async.")]
             assert {t for t in wanted_types for i in found if i.endswith(t)} == wanted_types, row
@@ -115,7 +115,7 @@ def test_attention_for_an_h100() -> None:
 def test_attention_by_8_bit_products() -> None:
     """Both products are of 8 bits, and of a block under way at once."""
     check([f"encode_{cache}-{products}:1:sm_90" for cache, products in (("f16", "int8"), ("q8_0", "fp8"))])
-    check([f"eights_{dim}-{products}:1:sm_90" for dim in (64, 128) for products in TYPE_OF_90])
+    check([f"attention8_{dim}-{products}:1:sm_90" for dim in (64, 128) for products in TYPE_OF_90])
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from triton.runtime.jit import native_specialize_impl
 
 from octavo.backends.gpu.launch import call
 from octavo.backends.gpu.launch.arguments import matrix
-from octavo.backends.gpu.launch.call import _kind, share_l1
+from octavo.backends.gpu.launch.call import _kind, set_carveouts
 
 X = torch.zeros(8, 16)
 LARGE = torch.empty(1 << 31, dtype=torch.int8, device="meta")
@@ -38,7 +38,7 @@ class Loaded:
     """A launch of a loaded kernel, or of one of which nothing is known."""
 
     def __init__(self, function: int, shared: int | None) -> None:
-        self.sharing = None if shared is None else (function, shared)
+        self.shared_memory = None if shared is None else (function, shared)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_kernels_of_a_step_ask_for_one_division_of_the_l1(
 ) -> None:
     asked = []
     monkeypatch.setattr(call, "prefer_shared_memory", lambda kernels, percent: asked.append((list(kernels), percent)))
-    share_l1([Loaded(i, n) for i, n in enumerate(shared)])  # type: ignore[misc]
+    set_carveouts([Loaded(i, n) for i, n in enumerate(shared)])  # type: ignore[misc]
     assert asked == [([i for i, n in enumerate(shared) if n is not None], percent)]
-    share_l1([])
+    set_carveouts([])
     assert len(asked) == 1

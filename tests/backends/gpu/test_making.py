@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo.backends.gpu.compile.warm_up import Maker
+from octavo.backends.gpu.compile.warm_up import KernelMaker
 
 
 class Kernel:
@@ -41,7 +41,7 @@ def of(*kernels: Kernel) -> dict[tuple[Any, ...], Any]:
 
 def test_each_is_made_once() -> None:
     log, todo = list[str](), list[Callable[[], None]]()
-    maker = Maker(todo.append)
+    maker = KernelMaker(todo.append)
     a, b, c = (Kernel(name, log) for name in "abc")
     assert maker.ask(of(a, b)) == 2
     assert maker.ask(of(b, c)) == 1
@@ -58,7 +58,7 @@ def test_each_is_made_once() -> None:
 def test_who_waits_comes_first() -> None:
     log, gate = list[str](), Event()
     with ThreadPoolExecutor(1) as pool, ThreadPoolExecutor(1) as others:
-        maker = Maker(pool.submit)
+        maker = KernelMaker(pool.submit)
         maker.ask(of(Kernel("first", log, gate), *(Kernel(name, log) for name in "abcd")))
         found = others.submit(maker.made, of(Kernel("c", log), Kernel("d", log), Kernel("new", log)))
         while list(maker._waiting)[:1] != [("c",)]:
@@ -70,7 +70,7 @@ def test_who_waits_comes_first() -> None:
 
 def test_one_that_fails_is_tried_once_more_by_who_waits_for_it() -> None:
     log = list[str]()
-    maker = Maker(lambda work: work())
+    maker = KernelMaker(lambda work: work())
     maker.ask(of(Kernel("a", log, fails=1), Kernel("b", log, fails=9)))
     assert maker.is_made(("a",))
     assert maker.made(of(Kernel("a", log))) == {("a",): "A"}

@@ -26,10 +26,7 @@ from tests.sampling import slow
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "Q3_K", "Q4_0", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S codes", "IQ3_XXS codes",
-        "IQ1_S", "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ3_S",
-    ],
+    ["Q3_K", "Q4_0", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS"],
 )
 @pytest.mark.parametrize(
     ("n", "k", "shape"),
@@ -44,12 +41,11 @@ from tests.sampling import slow
 def test_rows(name: str, n: int, k: int, shape: tuple[int, ...]) -> None:
     """Programs with no, some and all of their rows, and lanes without a chunk."""
     streamed = MatvecStreamShape(*cast(Any, shape))
-    fmt, *codes = name.split()
-    check_product_of_one_token(lambda c, *of: multiply(c, streamed, *of), fmt, n, k, as_codes=bool(codes))
+    check_product_of_one_token(lambda c, *of: multiply(c, streamed, *of), name, n, k)
 
 
 def test_what_takes_it() -> None:
-    """One token, and two not; formats of two bits, with digits, exponents for scales or minima of one level not."""
+    """One token, and two not; formats of two bits, tables of three, exponents for scales or minima of one level not."""
     c, rng = Context(target()), np.random.default_rng(0)
     n, k = (8192, 4096) if c.target.arch.startswith("sm_") else (4, 1024)
     w: Any = load(random_matrix("w", by_name("Q4_K"), (n, k), rng), c.target.device)
@@ -59,21 +55,18 @@ def test_what_takes_it() -> None:
         (call,) = product(c, w, values.Activation(x, tokens, k), torch.empty(tokens, n, device=c.target.device), ())
         kernels.append(getattr(call, "kernel", None) is matvec_stream_kernel)
     assert kernels == [not c.target.arch.startswith("gfx"), False]
-    for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0"):
+    for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0", "IQ1_S", "IQ2_XS"):
         other: Any = load(random_matrix("w", by_name(name), (4, 1024), rng), "cpu")
         found = [shape_of(other.layout, 28672, k, arch) for k in (2048, 4096) for arch in ("sm_90", "interpreter")]
         assert not any(found)
 
 
 def test_rows_of_four_bits() -> None:
-    """Where steps were faster on a card: of Q4_0 with 4096 values, of odd codes, of which few take eight at a time."""
+    """Where steps were faster on a card: of Q4_0 with 4096 values."""
     q4_0 = layout_of(by_name("Q4_0"), "f16")
     sizes = [(n, kp) for n in (1024, 4096, 6144, 28672, 128256) for kp in (2048, 4096, 14336)]
     assert [size for size in sizes if shape_of(q4_0, *size, "sm_90")] == [(6144, 4096), (28672, 4096)]
     assert not shape_of(layout_of(by_name("Q4_0"), "f32"), 6144, 4096, "sm_90")
-    odd = layout_of(by_name("IQ3_S"), "f16", as_codes=True)
-    shapes = {n: shape_of(odd, n, 4096, "sm_90") for n in (1024, 4096, 6144)}
-    assert {n: shape and shape.rows for n, shape in shapes.items()} == {1024: None, 4096: 8, 6144: 1}
 
 
 def test_rows_of_several_planes_and_of_tables() -> None:
@@ -82,7 +75,7 @@ def test_rows_of_several_planes_and_of_tables() -> None:
     wide = {(28672, 2560): 1, (28672, 4096): 1, (28672, 8192): 2}
     long = {(n, kp): warps for n in (4096, 6144, 28672) for kp, warps in ((8192, 2), (9728, 4), (14336, 8))}
     for name, expected in (
-        ("IQ4_NL", wide), ("IQ4_XS", wide), ("Q3_K", wide | long), ("Q5_0", wide | long),
+        ("IQ4_NL", wide), ("IQ4_XS", wide), ("IQ3_S", wide), ("Q3_K", wide | long), ("Q5_0", wide | long),
         ("Q5_K", wide | long | {(28672, 5120): 2}),
     ):
         found = {size: shape_of(layout_of(by_name(name), "f16"), *size, "sm_90") for size in sizes}
@@ -99,25 +92,6 @@ def test_rows_of_several_planes_and_of_tables() -> None:
 def test_tables_whose_halves_have_signs(table: tuple[int, ...], taken: bool) -> None:
     """Magnitudes of each half are looked up apart, in seven bits."""
     assert matvec_persistent.has_signed_halves(table) == taken
-
-
-@pytest.mark.parametrize(
-    ("name", "rows"),
-    [
-        ("IQ1_S", {4096: (8, 1), 6144: (8, 1), 14336: (8, 1), 28672: (8, 2)}),
-        ("IQ2_XS", {6144: (8, 1), 28672: (8, 2)}),
-        ("IQ3_S", {6144: (8, 1)}),
-    ],
-)
-def test_which_rows_of_points_it_takes(name: str, rows: dict[int, tuple[int, int]]) -> None:
-    """Those that were faster on a card, whose points fit shared memory that needs no asking for."""
-    tensor = random_matrix("w", by_name(name), (4, 1024), np.random.default_rng(0))
-    w: Any = load(tensor, "cpu")
-    shapes = {n: shape_of(w.layout, n, 4096, "sm_90") for n in (2048, 4096, 6144, 14336, 28672)}
-    assert {n: (shape.rows, shape.ahead) for n, shape in shapes.items() if shape} == rows
-    assert all(4 * w.layout.grid.count * shape.copies <= 32 << 10 for shape in shapes.values() if shape)
-    assert not shape_of(w.layout, 28672, 8192, "sm_90")
-    assert not shape_of(w.layout, 28672, 4096, "gfx942")
 
 
 def test_lanes_of_long_rows() -> None:

@@ -12,7 +12,7 @@ import octavo
 from octavo.backends import select
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.attention import decode_mma_launch, prefill_hopper_launch
-from octavo.backends.gpu.attention.prefill_8bit_launch import BEYOND
+from octavo.backends.gpu.attention.prefill_hopper_launch import BEYOND
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import gpu
 from octavo.bench.cases import CASES, OpCase, compare, run

@@ -1,5 +1,5 @@
-"""Products of weights that no op case has: scales that float16 does not hold, in groups of 64; points of a grid as
-codes; two matrices at once."""
+"""Products of weights that no op case has: scales that float16 does not hold, in groups of 64; entries of
+codebooks; two matrices at once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.backends.gpu.device.memory import weight_bytes
 from octavo.backends.gpu.device.torch_device import target
 from octavo.backends.gpu.launch import values
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.launch import product, product_pair
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_pair_kernel
-from octavo.backends.gpu.weights.layout import Layout, as_codes, layout_of
+from octavo.backends.gpu.weights.layout import Layout
 from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
@@ -25,12 +23,12 @@ from tests.sampling import slow
 N, K = 5, 256
 
 
-def check_sums_of_rows(name: str, tokens: int, **how: bool) -> Layout:
-    """Check the product of a matrix, loaded like that, with tokens whose values are all the same code, so that nothing
+def check_sums_of_rows(name: str, tokens: int) -> Layout:
+    """Check the product of a matrix with tokens whose values are all the same code, so that nothing
     is rounded. The layout of the matrix."""
     c, rng = Context(target()), np.random.default_rng(tokens)
     tensor = random_matrix("w", by_name(name), (N, K), rng)
-    w: Any = load(tensor, c.target.device, **how)
+    w: Any = load(tensor, c.target.device)
     memory = torch.zeros(values.activation_bytes(tokens, K, c.target.arch), dtype=torch.uint8, device=c.target.device)
     x = values.Activation(memory, tokens, K)
     codes = torch.arange(1, tokens + 1, dtype=torch.int8)
@@ -53,37 +51,12 @@ def test_float_scales_of_groups_of_64(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("tokens", [1, slow(3), 9])
-@pytest.mark.parametrize("name", ["IQ3_S", "IQ3_XXS"])
-def test_points_as_codes(name: str, tokens: int) -> None:
-    """Odd ones, and those that are looked up in a table."""
-    layout = check_sums_of_rows(name, tokens, as_codes=True)
-    assert layout.odd == (name == "IQ3_S")
-    assert layout.grid is None
-
-
-def test_which_points_are_codes() -> None:
-    """Of four values, in matrices like those of attention, on NVIDIA's GPUs; joined ones if they are odd. What a device
-    needs for them says so."""
-    shapes = [(n, k) for n in (1024, 4096, 14336) for k in (2048, 4096, 14336)]
-    for name, joined in (("IQ3_S", True), ("IQ3_S", False), ("IQ3_XXS", False)):
-        taken = [shape for shape in shapes if as_codes(by_name(name), shape, "sm_90", joined=joined)]
-        assert taken == [(1024, 4096), (4096, 4096)]
-    assert not as_codes(by_name("IQ3_XXS"), (4096, 4096), "sm_90", joined=True)
-    assert not as_codes(by_name("IQ3_S"), (8, 4096, 4096), "sm_90", joined=False)
-    assert not any(as_codes(by_name(n), (4096, 4096), "sm_90", joined=False) for n in ("IQ2_S", "IQ4_XS", "Q4_0"))
-    assert not any(as_codes(by_name("IQ3_S"), (4096, 4096), a, joined=False) for a in ("gfx942", "interpreter"))
-    tensor = random_matrix("w", by_name("IQ3_XXS"), (4, 4096), np.random.default_rng(0))
-    for arch, joined, codes in (("sm_90", False, True), ("sm_90", True, False), ("gfx942", False, False)):
-        w: Any = load(tensor, "cpu", as_codes=codes)
-        assert weight_bytes(tensor, arch, joined=joined) == w.nbytes
-
-
-def test_programs_of_codes_that_are_looked_up() -> None:
-    """Those of matrices of few rows have all weights under way before the token is there."""
-    codes = layout_of(by_name("IQ3_XXS"), "f16", as_codes=True)
-    few, more = (dispatch.matvec(codes, n, 4096, 1, "sm_90") for n in (4096, 6144))
-    assert few.chunks * few.prefetch * 32 == 4096
-    assert few.block_n > more.block_n
+@pytest.mark.parametrize(("name", "bits"), [("IQ3_S", 4), ("IQ3_XXS", 4), ("IQ2_XS", 3), ("IQ1_M", 3)])
+def test_codebook_entries(name: str, bits: int, tokens: int) -> None:
+    """They lie as codes, which are looked up in the table of the format."""
+    layout = check_sums_of_rows(name, tokens)
+    assert layout.bits == bits
+    assert layout.table == by_name(name).table
 
 
 @pytest.mark.parametrize("tokens", [1, slow(2)])

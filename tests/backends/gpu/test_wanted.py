@@ -94,7 +94,7 @@ def test_attention_is_told_whether_products_copy_weights(
 
 def test_all_is_made_where_a_kernel_can_not_be(monkeypatch: pytest.MonkeyPatch) -> None:
     ran: list[str] = []
-    monkeypatch.setattr(launch, "Making", lambda launches: SimpleNamespace(finish=lambda: None))
+    monkeypatch.setattr(launch, "PendingKernels", lambda launches: SimpleNamespace(finish=lambda: None))
     monkeypatch.setattr(gluon, "_given_up", set())
     calls = Narrowed([lambda: ran.append("ordered")], [lambda: ran.append("all")])
     monkeypatch.setattr(gluon, "_given_up", {"mixed_even"})

@@ -20,6 +20,7 @@ from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import PAGE_SIZE, DType, Graph, Node, Sizes, kept_bytes
 from octavo.graph.ops import VIEWS
+from octavo.graph.pointwise import POINTWISE
 from octavo.jit.prepare import prepare
 from octavo.jit.together import compile_together
 
@@ -31,7 +32,7 @@ DTYPES = {
     "f32": np.float32, **dict.fromkeys(FP8_KINDS, np.float32), "f16": np.float16, "i32": np.int32, "i64": np.int64,
 }
 FUSIONS = frozenset({"mul_mat_concat", "mul_mat_add", "rope_set_rows"})
-QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu"})
+QUANTIZES = frozenset({"rms_norm", *(op.name for op in POINTWISE.values() if op.quantizes)})
 
 
 class CpuBackend(HostMemory):
@@ -47,7 +48,7 @@ class CpuBackend(HostMemory):
 
     def __init__(self, *, threads: int | None = None, later: bool = False) -> None:
         self.threads = threads or cores()
-        self._arena, self._compact = Arena(), False
+        self._arena = Arena()
         if not later:
             _ = self._binders
 
@@ -63,7 +64,9 @@ class CpuBackend(HostMemory):
             return False, f"no kernel for {node.op}"
         if why := problem(node):
             return False, why
-        if node.quantizes and (node.op not in QUANTIZES or node.dtype in FP8_KINDS):
+        if node.quantizes and not (
+            node.op in QUANTIZES and node.dtype not in FP8_KINDS and self._binders.quantize.makes(node.op)
+        ):
             return False, f"no kernel for {node.op} to {node.dtype}"
         weights = [i.tensor for i in node.inputs if i.op == "weight" and len(i.shape) > 1]
         if any(w.format.per_row and w.format.number is None for w in weights):
@@ -79,7 +82,7 @@ class CpuBackend(HostMemory):
             return "f32"
         return cast(DType, weight.format.activation)
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
+    def load(self, tensor: QTensor) -> Any:
         _ = self._binders
         from octavo.backends.cpu.matmul.w8a8.row_scaled import is_row_weight, pack_rows
         from octavo.backends.cpu.weights.pack import pack
@@ -88,7 +91,7 @@ class CpuBackend(HostMemory):
             return dequantize(tensor)
         if is_row_weight(tensor):
             return pack_rows(tensor, self.threads, self._arena)
-        return pack(tensor, self.threads, self._arena, compact=self._compact)
+        return pack(tensor, self.threads, self._arena)
 
     def begin_loading(self) -> None:
         self._arena = Arena()
@@ -96,10 +99,7 @@ class CpuBackend(HostMemory):
     def weight_bytes(self, nodes: Sequence[Node]) -> int:
         from octavo.backends.cpu.device.memory import weight_bytes
 
-        return weight_bytes(nodes, compact=self._compact)
-
-    def spare_memory(self) -> None:
-        self._compact = True
+        return weight_bytes(nodes)
 
     def cache_bytes(self, nodes: Sequence[Node], limits: Sizes) -> int:
         return kept_bytes(nodes, limits)

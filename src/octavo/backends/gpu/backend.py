@@ -16,6 +16,7 @@ from octavo.formats.cache import CACHE_FORMATS
 from octavo.formats.rotation import block_of
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import PAGE_SIZE, Attention, DType, Graph, Node, Sizes, is_static
+from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Call
 from octavo.graph.schedule import root
 
@@ -33,7 +34,7 @@ HALVES: dict[str, DType] = {"F16": "f16", "BF16": "bf16"}
 FUSIONS = frozenset({
     "mul_mat_concat", "mul_mat_add", "mul_mat_id_swiglu", "rope_set_rows", "soft_max_top_k", "sum_experts",
 })
-QUANTIZES = frozenset({"rms_norm", "swiglu", "geglu", "attention"})
+QUANTIZES = frozenset({"rms_norm", "attention", *(op.name for op in POINTWISE.values() if op.quantizes)})
 
 
 class GpuBackend:
@@ -62,7 +63,7 @@ class GpuBackend:
         self._torch = torch
         self._binders = binders
         if attention != "exact":
-            from octavo.backends.gpu.attention.prefill_8bit_launch import require
+            from octavo.backends.gpu.attention.prefill_hopper_launch import require
 
             require(attention, self.target, deterministic)
         self._context = Context(self.target, deterministic, attention)
@@ -110,8 +111,7 @@ class GpuBackend:
     def adds_in_place(self, node: Node) -> bool:
         return bool(node.inputs[0].tensor.format.is_float)
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
-        from octavo.backends.gpu.weights.layout import as_codes
+    def load(self, tensor: QTensor) -> Any:
         from octavo.backends.gpu.weights.load import load, vector
 
         if tensor.format.per_row:
@@ -122,8 +122,7 @@ class GpuBackend:
         with self._enough_memory(f"tensor {tensor.name}"):
             if len(tensor.shape) == 1:
                 return vector(tensor, self.target.device)
-            codes = as_codes(tensor.format, tensor.shape, self.target.arch, joined=joined)
-            return load(tensor, self.target.device, as_codes=codes)
+            return load(tensor, self.target.device)
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         if dtype in TOKEN_KINDS:
@@ -261,7 +260,7 @@ class GpuBackend:
         from octavo.backends.gpu.device.memory import needs
 
         if self.attention != "exact":
-            from octavo.backends.gpu.attention.prefill_8bit_launch import require_served
+            from octavo.backends.gpu.attention.prefill_hopper_launch import require_served
 
             require_served(self.attention, nodes)
         return needs(nodes, limits, self.target.arch, self.attention)

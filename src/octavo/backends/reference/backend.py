@@ -54,7 +54,7 @@ class ReferenceBackend(HostMemory):
     def activation(self, weight: QTensor, op: str) -> DType:
         return cast(DType, weight.format.activation) if self._quantize else "f32"
 
-    def load(self, tensor: QTensor, *, joined: bool = False) -> Any:
+    def load(self, tensor: QTensor) -> Any:
         nbytes = 4 * tensor.size
         if len(tensor.shape) > 1 and self._kept + nbytes > KEPT_BYTES:
             return _Stored(QTensor(tensor.format, tensor.shape, tensor.data, tensor.name))

@@ -20,13 +20,6 @@ from octavo.backends.reference.state_ops import (  # noqa: F401
     wkv6,
     wkv7,
 )
-from octavo.backends.reference.stream_ops import (  # noqa: F401  (ops too)
-    add_to_others,
-    as_large_as,
-    correct_streams,
-    keep_largest,
-    predict_streams,
-)
 from octavo.formats.activation import activation
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.alibi import alibi_slopes
@@ -69,6 +62,20 @@ def layer_norm(x: F32, weight: F32, *bias: F32, eps: float) -> F32:
     around: F32 = x - x.mean(axis=-1, keepdims=True)
     y = rms_norm(around, weight, eps=eps)
     return y + bias[0] if bias else y
+
+
+def keep_largest(x: F32, *, spread: float) -> F32:
+    around: F32 = x - x.mean(axis=-1, keepdims=True)
+    deviation = np.sqrt(np.mean(around * around, axis=-1, keepdims=True))
+    result: F32 = np.maximum(around - np.float32(spread) * deviation, 0)
+    return result
+
+
+def as_large_as(x: F32, like: F32, *, least: float) -> F32:
+    wanted = np.mean(like * like, axis=-1)[:, None, None]
+    found = np.maximum(np.mean(x * x, axis=-1, keepdims=True), np.float32(least))
+    result: F32 = x * np.sqrt(wanted / found)
+    return result
 
 
 def mul_mat(weight: Weight, x: F32) -> F32:
@@ -250,7 +257,7 @@ def normalize(x: F32) -> F32:
 
 
 def weighted_sum(x: F32, weights: F32) -> F32:
-    result: F32 = np.einsum("tkn,tk->tn", x, weights)
+    result: F32 = np.einsum("tkn,t...k->t...n", x, weights)
     return result
 
 

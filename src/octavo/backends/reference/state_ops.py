@@ -49,20 +49,20 @@ def causal_conv(x: F32, taps: F32, state: F32, *where: AnyArray, silu: bool = Fa
 
 
 def gated_delta_rule(
-    q: F32, k: F32, v: F32, alpha: F32, beta: F32, rates: F32, bias: F32, state: F32, *where: AnyArray, tiled: bool
+    q: F32, k: F32, v: F32, alpha: F32, beta: F32, ssm_a: F32, dt_bias: F32, state: F32, *where: AnyArray, tiled: bool
 ) -> F32:
     positions, starts, slots = where
     tokens, heads, size = v.shape
-    fade = _softplus(alpha + bias).reshape(tokens, heads, alpha.shape[1] // heads)  # of a head, or of each of its rows
-    decay = np.exp(rates[:, None] * fade)[..., None]  # [T, H, 1 or K, 1]
-    strength, out = np.reciprocal(1 + np.exp(-beta)), np.empty((tokens, heads, size), np.float32)
+    step = _softplus(alpha + dt_bias).reshape(tokens, heads, -1)  # of a head, or of each of its rows
+    decay = np.exp(ssm_a[:, None] * step)[..., None]  # [T, H, 1 or K, 1]
+    weight, out = np.reciprocal(1 + np.exp(-beta)), np.empty((tokens, heads, size), np.float32)
     at = np.arange(heads)
     at = at % k.shape[1] if tiled else at // (heads // k.shape[1])
     for sequence, start, stop in sequences(slots, starts):
         matrix = _before(state, slots[sequence], positions[start])  # [H, K, V]
         for t in range(start, stop):
             matrix = matrix * decay[t]
-            change = strength[t, :, None] * (v[t] - np.einsum("hkv,hk->hv", matrix, k[t, at]))
+            change = weight[t, :, None] * (v[t] - np.einsum("hkv,hk->hv", matrix, k[t, at]))
             matrix = matrix + k[t, at, :, None] * change[:, None, :]
             out[t] = np.einsum("hkv,hk->hv", matrix, q[t, at])
         state[slots[sequence]] = matrix
@@ -70,32 +70,32 @@ def gated_delta_rule(
 
 
 def selective_scan(
-    x: F32, b: F32, c: F32, dt: F32, rates: F32, bias: F32, skip: F32, state: F32, *where: AnyArray
+    x: F32, b: F32, c: F32, dt: F32, ssm_a: F32, dt_bias: F32, ssm_d: F32, state: F32, *where: AnyArray
 ) -> F32:
     positions, starts, slots = where
     tokens, heads, size = x.shape
-    step = _softplus(dt + bias)  # [T, H]
-    decay, out = np.exp(rates * step), np.empty((tokens, heads, size), np.float32)
+    step = _softplus(dt + dt_bias)  # [T, H]
+    decay, out = np.exp(ssm_a * step), np.empty((tokens, heads, size), np.float32)
     group = np.arange(heads) // (heads // b.shape[1])
     for sequence, start, stop in sequences(slots, starts):
         matrix = _before(state, slots[sequence], positions[start])  # [H, N, P]
         for t in range(start, stop):
             change = step[t, :, None] * x[t]
             matrix = decay[t, :, None, None] * matrix + b[t, group, :, None] * change[:, None, :]
-            out[t] = np.einsum("hnp,hn->hp", matrix, c[t, group]) + skip[:, None] * x[t]
+            out[t] = np.einsum("hnp,hn->hp", matrix, c[t, group]) + ssm_d[:, None] * x[t]
         state[slots[sequence]] = matrix
     return out.reshape(tokens, heads * size)
 
 
-def channel_scan(x: F32, b: F32, c: F32, dt: F32, rates: F32, skip: F32, state: F32, *where: AnyArray) -> F32:
+def channel_scan(x: F32, b: F32, c: F32, dt: F32, ssm_a: F32, ssm_d: F32, state: F32, *where: AnyArray) -> F32:
     positions, starts, slots = where
-    step, rates = _softplus(dt), rates.reshape(state.shape[1:])  # [T, C], [N, C]
+    step, ssm_a = _softplus(dt), ssm_a.reshape(state.shape[1:])  # [T, C], [N, C]
     change, out = step * x, np.empty_like(x)
     for sequence, start, stop in sequences(slots, starts):
         matrix = _before(state, slots[sequence], positions[start])  # [N, C]
         for t in range(start, stop):
-            matrix = np.exp(rates * step[t]) * matrix + b[t, :, None] * change[t]
-            out[t] = c[t] @ matrix + skip * x[t]
+            matrix = np.exp(ssm_a * step[t]) * matrix + b[t, :, None] * change[t]
+            out[t] = c[t] @ matrix + ssm_d * x[t]
         state[slots[sequence]] = matrix
     return out
 

@@ -60,16 +60,25 @@ def _mul_mat_id(r: Region, n: Node) -> None:
 
 
 def _add(r: Region, n: Node) -> None:
+    """A sum of its inputs, each times numbers of a row, which stay."""
     _through(r, n)
-    _spread(r, r.flow.value(n), _source(r, n.inputs[1]))
+    for other in n.inputs[1:]:
+        if _of_rows(other, n):
+            r.fix(_source(r, other))
+        else:
+            _spread(r, r.flow.value(n), _source(r, other))
+
+
+def _of_rows(x: Node, n: Node) -> bool:
+    """Whether x has a number for each row of n."""
+    return x.op != "weight" and x.shape[-1:] == (1,) != n.shape[-1:]
 
 
 def _mul(r: Region, n: Node) -> None:
     """By a constant, or by a number for each row."""
     a, b = n.inputs
     constant = b.op == "weight" and b.attrs.get("constant")
-    a_row = b.op != "weight" and b.shape[-1:] == (1,) != a.shape[-1:]
-    if a_row or (constant and (r.flow.inverse < 0 or np.ptp(dequantize(b.tensor)) == 0)):
+    if _of_rows(b, a) or (constant and (r.flow.inverse < 0 or np.ptp(dequantize(b.tensor)) == 0)):
         _through(r, n)
     else:
         _keep(r, n)
@@ -119,21 +128,10 @@ def _set_rows(r: Region, n: Node) -> None:
 
 def _weighted_sum(r: Region, n: Node) -> None:
     x, weights = n.inputs
-    _spread(r, r.flow.value(x), r.flow.value(n))
+    for place in (r.flow.value(x), r.flow.value(n)):
+        at = np.arange(place.size)
+        r.link(place, r.flow.value(x), at, at % _heads(x)[1])
     r.fix(r.flow.value(weights))
-
-
-def _streams(r: Region, n: Node) -> None:
-    """A token's streams change alike, and as a row that has a part in them; coefficients stay."""
-    x, *others = n.inputs
-    at = np.arange(r.flow.value(x).size)
-    r.link(r.flow.value(x), r.flow.value(x), at, at % _heads(x)[1])
-    _through(r, n)
-    for other in others:
-        if other.shape[1:] == x.shape[2:]:
-            _spread(r, r.flow.value(n), r.flow.value(other))
-        else:
-            r.fix(r.flow.value(other))
 
 
 def _mul_in_order(r: Region, n: Node) -> None:
@@ -244,7 +242,6 @@ _LINEAR: dict[str, Rule] = {
     **dict.fromkeys(("soft_max", "top_k", "keep_groups", "numbers", "gather", "normalize", "sparse_shares",
                      "keep_largest", "as_large_as", "causal_conv", "gated_delta_rule", "selective_scan",
                      "channel_scan", "wkv6", "wkv7"), _keep),
-    **dict.fromkeys(("predict_streams", "correct_streams", "add_to_others"), _streams),
 }
 
 _POINTWISE: dict[Fold, tuple[Rule, Rule, Rule]] = {
@@ -266,12 +263,12 @@ SCALES: dict[str, Rule] = _LINEAR | _of_pointwise(0) | {
 
 ORDERS: dict[str, Rule] = _LINEAR | _of_pointwise(1) | {
     "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _attention,
-    "as_large_as": _streams, "keep_largest": _elementwise,
+    "as_large_as": _add, "keep_largest": _elementwise,
 }
 """Channels in another order, among those of one block."""
 
 ROTATIONS: dict[str, Rule] = _LINEAR | _of_pointwise(2) | {
     "rms_norm": _whole_norm, "layer_norm": _whole_norm, "rope": _unturned, "attention": _mixed_values,
-    "as_large_as": _streams,
+    "as_large_as": _add,
 }
 """Channels of a block times an orthogonal matrix; norms' weights must be 1, and a layer norm's mean must stay."""

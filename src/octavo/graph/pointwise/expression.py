@@ -53,6 +53,11 @@ class Pointwise:
         digest = hashlib.sha256(inspect.getsource(self.function).encode()).hexdigest()
         return f"{self.name}_{digest[:16]}"
 
+    @property
+    def quantizes(self) -> bool:
+        """Whether its result may be quantized on its way out, where a product alone reads it."""
+        return len(self.inputs) <= 2 and not (self.numbers or self.integers or self.spreads)
+
     def rebuilt(self, functions: Any, **more: Any) -> FunctionType:
         """The expression as a function of its own, with `functions` for `m`."""
         given = {**self.function.__globals__, "m": functions, **more}

@@ -1,4 +1,4 @@
-"""The rope of a checkpoint as GGUF says it: keys for linear, yarn and longrope, tensors of divisors for some kinds."""
+"""The rope of a checkpoint as GGUF says it: keys for linear, yarn and longrope, frequency factors for some kinds."""
 
 from __future__ import annotations
 
@@ -75,17 +75,17 @@ def original_context(config: Config) -> int:
 
 
 def rope_tensors(config: Config, architecture: Architecture[Any], hp: Hyperparams) -> dict[str, F32]:
-    """What config.json says of the rope that is a tensor in GGUF: divisors of the frequencies, float32 [pairs].
+    """What config.json says of the rope that is a tensor in GGUF: frequency factors, float32 [pairs].
 
     Pairs that layers of another rope alone have are divided by 1.
     """
     rope = hp.rope
     if rope_kind(config, architecture) == "llama3":
-        divisors = np.ones(hp.divided_pairs, np.float32)
-        divisors[: rope.dims // 2] = _llama3_divisors(config, rope)
-        return {"rope_freqs.weight": divisors}
+        freq_factors = np.ones(hp.freq_factor_pairs, np.float32)
+        freq_factors[: rope.dims // 2] = _llama3_factors(config, rope)
+        return {"rope_freqs.weight": freq_factors}
     if rope_kind(config, architecture) == "proportional":
-        return {"rope_freqs.weight": _proportional_divisors(config, rope)}
+        return {"rope_freqs.weight": _proportional_factors(config, rope)}
     if rope_kind(config, architecture) == "longrope":
         return {f"rope_factors_{length}.weight": _factors(config, f"{length}_factor", rope) for length in LENGTHS}
     return {}
@@ -103,7 +103,7 @@ def _longrope_factor(config: Config) -> float:
 
 
 def _factors(config: Config, key: str, rope: Rope) -> F32:
-    """A list of divisors, one for each pair."""
+    """A list of frequency factors, one for each pair."""
     values, pairs = rope_parameters(config).get(key), rope.dims // 2
     if not (isinstance(values, list) and len(values) == pairs and all(map(_is_divisor, values))):
         raise config.error(key, f"is {brief(values)}", f"{pairs} numbers over 0")
@@ -114,18 +114,18 @@ def _is_divisor(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
-def _proportional_divisors(config: Config, rope: Rope) -> F32:
+def _proportional_factors(config: Config, rope: Rope) -> F32:
     """1 for the first pairs, and so much for the others that they turn no further than float32 tells."""
     found = rope_parameters(config)
     part = config.real("partial_rotary_factor", 1.0, of=found)
     if part > 1:
         raise config.error("partial_rotary_factor", f"is {part:g}", "over 0, up to 1")
-    divisors = np.full(rope.dims // 2, UNTURNED, np.float32)
-    divisors[: int(part * rope.dims // 2)] = config.real("factor", 1.0, of=found)
-    return divisors
+    freq_factors = np.full(rope.dims // 2, UNTURNED, np.float32)
+    freq_factors[: int(part * rope.dims // 2)] = config.real("factor", 1.0, of=found)
+    return freq_factors
 
 
-def _llama3_divisors(config: Config, rope: Rope) -> F32:
+def _llama3_factors(config: Config, rope: Rope) -> F32:
     """What Llama 3.1 divides each frequency by.
 
     Pairs that turn more than `high_freq_factor` times over the original context keep their frequency, those that turn

@@ -72,7 +72,7 @@ def rows_apart(name: str, model: ModelSpec, rows: AnyArray) -> AnyArray:
     Of other tensors, and of models whose rope is on halves in GGUF too, the rows as they are.
     """
     found, hp = _IN_BLOCK.fullmatch(name), model.hparams
-    heads = hp.turned_heads(int(found[1])).get(found[2]) if found else None
+    heads = hp.rope_heads(int(found[1])).get(found[2]) if found else None
     if not heads or not hp.rope.interleaved or not model.architecture.reordered:
         return rows
     pairs = rows.reshape(heads, len(rows) // heads // 2, 2, -1)

@@ -217,7 +217,7 @@ class _Maker:
 def in_order(name: str, tensor: LazyTensor, hp: Hyperparams, architecture: Architecture[Any]) -> LazyTensor:
     """The tensor `name` with its rows, or values of a bias, where rope on neighbours wants those of q or k."""
     layer, part = split_layer(name)
-    heads = 0 if layer is None else hp.turned_heads(layer).get(part.rpartition(".")[0], 0)
+    heads = 0 if layer is None else hp.rope_heads(layer).get(part.rpartition(".")[0], 0)
     reordered = architecture.reordered and name.endswith((".weight", ".bias"))
     if not (reordered and hp.rope.interleaved and heads and tensor.shape[0] % (2 * heads) == 0):
         return tensor

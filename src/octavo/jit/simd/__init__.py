@@ -25,7 +25,6 @@ from octavo.jit.simd.blocks import (
 )
 from octavo.jit.simd.codes import (
     load_codes,
-    load_digits,
     load_high_codes,
     look_up,
     raise_codes,
@@ -55,8 +54,6 @@ from octavo.jit.simd.floats import (
     sub_exact,
     sum_lanes,
 )
-from octavo.jit.simd.grids import load_nibbles_x16, load_points, mark_codes
-from octavo.jit.simd.halves import HalvesForm, load_halves_of, lower_marked, turn_blocks
 from octavo.jit.simd.memory import (
     advance,
     f32_pointer,
@@ -108,13 +105,10 @@ from octavo.jit.simd.panels import (
     scale_panel,
     store_panel,
 )
-from octavo.jit.simd.point_dots import PointForm, fma_points_of, store_numbers
 from octavo.jit.simd.word_dots import fma_word_dots, store_token_words, store_words
 
 __all__ = [
     "Block",
-    "HalvesForm",
-    "PointForm",
     "Vec",
     "add",
     "add_blocks",
@@ -143,7 +137,6 @@ __all__ = [
     "fma_panel_f16",
     "fma_panel_f32",
     "fma_panel_s8",
-    "fma_points_of",
     "fma_splat_strided",
     "fma_sums",
     "fma_word_dots",
@@ -157,7 +150,6 @@ __all__ = [
     "load_block",
     "load_block_masked",
     "load_codes",
-    "load_digits",
     "load_e4m3x16",
     "load_e5m2x16",
     "load_exponent_x16",
@@ -165,18 +157,13 @@ __all__ = [
     "load_f16x16",
     "load_f32x16",
     "load_finite_e4m3x16",
-    "load_halves_of",
     "load_high_codes",
-    "load_nibbles_x16",
     "load_panel",
-    "load_points",
     "load_s8x16",
     "load_sums",
     "load_u8x16",
     "load_u32",
     "look_up",
-    "lower_marked",
-    "mark_codes",
     "max_lanes",
     "maximum",
     "minimum",
@@ -204,7 +191,6 @@ __all__ = [
     "store_f32x16",
     "store_nibble_pairs",
     "store_nibbles",
-    "store_numbers",
     "store_pairs",
     "store_panel",
     "store_s16x16",
@@ -215,7 +201,6 @@ __all__ = [
     "sub_exact",
     "sum_lanes",
     "to_floats",
-    "turn_blocks",
     "u8_pointer",
     "u8x64",
     "u32_pointer",

@@ -10,7 +10,6 @@ from numba.extending import intrinsic
 from octavo.jit import host
 from octavo.jit.simd.emit import (
     I8,
-    I16,
     V_I16,
     V_U8,
     Block,
@@ -20,7 +19,6 @@ from octavo.jit.simd.emit import (
     join_lanes,
     literal,
     load_at,
-    repeat,
     slice_lanes,
     store_at,
     u8x64,
@@ -39,40 +37,6 @@ def load_codes(ty, address, bits):
     width = literal(bits)
     block = Block(u8x64, 8)
     return block(types.intp, bits), lambda c, b, s, a: block.of(b, _codes(b, a[0], width))
-
-
-@intrinsic(prefer_literal=True)
-def load_digits(ty, address, high, block, first):
-    """8 vectors of codes as `load_codes` has them, from digits to the base 3: `first` and up to two more.
-
-    A byte is what five digits are worth, 256 / 243 of it rounded up and less 128: the highest digit is how many of 86
-    and 171, less 128, it has reached, and what is left three times as much. The first five vectors are the digits of
-    64 bytes at `address`; three are digit `block` % 4 of 3 x 64 bytes at `high`, of the next ones from block 4 on.
-    """
-    base, result = literal(first), Block(u8x64, 8)
-
-    def gen(c, b, s, a):
-        address, high, block = a[:3]
-        bytes_, vectors = load_at(b, address, V_U8), []
-        for _ in range(5):
-            vectors.append(_highest_digit(b, bytes_, base))
-            bytes_ = b.add(b.add(bytes_, bytes_), bytes_)
-        power = b.lshr(i64(27 << 24 | 9 << 16 | 3 << 8 | 1), b.shl(b.and_(block, i64(3)), i64(3)))
-        power = repeat(b, b.trunc(b.and_(power, i64(255)), I16), 32)
-        high = b.add(high, b.mul(b.lshr(block, i64(2)), i64(192)))
-        for i in range(3):
-            words = load_at(b, high, V_I16, 64 * i)
-            even = b.and_(b.mul(words, power), fill(V_I16, 0x00FF))
-            odd = b.mul(b.and_(words, fill(V_I16, 0xFF00)), power)
-            vectors.append(_highest_digit(b, b.bitcast(b.or_(even, odd), V_U8), base))
-        return result.of(b, vectors)
-
-    return result(types.intp, types.intp, types.intp, first), gen
-
-
-def _highest_digit(b, bytes_, base):
-    reached = [b.sext(b.icmp_signed(">", bytes_, fill(V_U8, n - 129)), V_U8) for n in (86, 171)]
-    return b.sub(b.sub(fill(V_U8, base), reached[0]), reached[1])
 
 
 @intrinsic

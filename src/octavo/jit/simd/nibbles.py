@@ -28,8 +28,8 @@ from octavo.jit.simd.emit import (
 )
 from octavo.jit.simd.pairs import add_products
 
-MOST_CODE = 15
-assert 32767 // (2 * 128 * MOST_CODE) >= 8  # of 32 codes, 16 bits hold the sums of all
+MAX_CODE = 15
+assert 32767 // (2 * 128 * MAX_CODE) >= 8  # of 32 codes, 16 bits hold the sums of all
 
 
 @intrinsic(prefer_literal=True)
@@ -52,10 +52,10 @@ def add_nibble_dots(ty, sums, codes, width, x, stride):
     Four rows of codes, 256 bytes apart, have four bytes a column: row j codes 4 j to 4 j + 3 in the low four bits, and
     those 16 later in the high ones. `width` vectors of 16 columns are taken.
     """
-    columns, run = literal(width), host.products_of_16_bits(MOST_CODE)
+    columns, run = literal(width), host.products_of_16_bits(MAX_CODE)
 
     def gen(c, b, s, a):
-        n, mask = s.args[0].n, fill(V_U8, MOST_CODE)
+        n, mask = s.args[0].n, fill(V_U8, MAX_CODE)
         totals = [fill(V_I16, 0)] * n if run else [b.extract_value(a[0], i) for i in range(n)]
         for row in range(4):
             bytes_ = [load_at(b, a[1], V_U8, 256 * row + 64 * j) for j in range(columns)]
@@ -112,7 +112,7 @@ def store_nibble_pairs(ty, to, address, at):
 
     def gen(c, b, s, a):
         words = _shifted(b, a[1], a[2])
-        low, high = fill(V_I32, MOST_CODE), fill(V_I32, MOST_CODE << 16)
+        low, high = fill(V_I32, MAX_CODE), fill(V_I32, MAX_CODE << 16)
         pairs = b.or_(b.and_(words, low), b.and_(b.shl(words, fill(V_I32, 8)), high))
         store_at(b, a[0], b.sub(b.bitcast(pairs, V_I16), fill(V_I16, 8)))
         return c.get_dummy_value()
@@ -125,7 +125,7 @@ def store_nibbles(ty, to, address, at):
     """4 bits of each of 16 words, from bit `at` on, less 8, as 16-bit numbers."""
 
     def gen(c, b, s, a):
-        codes = b.sub(b.and_(_shifted(b, a[1], a[2]), fill(V_I32, MOST_CODE)), fill(V_I32, 8))
+        codes = b.sub(b.and_(_shifted(b, a[1], a[2]), fill(V_I32, MAX_CODE)), fill(V_I32, 8))
         store_at(b, a[0], b.trunc(codes, ir.VectorType(I16, 16)))
         return c.get_dummy_value()
 

@@ -35,7 +35,7 @@ class Deci(Hyperparams):
     def kv_heads(self, layer: int) -> tuple[int, int]:
         return self.keys[layer], self.head_dim
 
-    def turned_heads(self, layer: int) -> dict[str, int]:
+    def rope_heads(self, layer: int) -> dict[str, int]:
         return {"attn_q": self.heads[layer], "attn_k": self.keys[layer]}
 
     def at(self, layer: int) -> Hyperparams:

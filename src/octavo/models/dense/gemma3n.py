@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 from octavo.formats import QTensor
-from octavo.graph.builder import GraphBuilder
+from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.dense import gemma3, gemma4
@@ -106,10 +106,10 @@ def build(g: GraphBuilder, hp: Gemma3n, w: Weights) -> Node:
     ropes = layers.rotary(g, hp.rope, w), layers.rotary(g, hp.rope_local, None)
     x = layers.scaled(g, g.get_rows(w["token_embd"], g.tokens), math.sqrt(hp.n_embd))
     given = per_layer.embeddings(g, hp, w, x, hp.n_each)
-    streams = _spread(g, hp, w, x)
+    streams, others = _spread(g, hp, w, x), _others(g, hp)
     for i in range(hp.n_layer):
         b = w.block(i)
-        streams = g.predict_streams(streams, _coefs(g, hp, b, "altup_predict_coef", _first(g, hp, streams)))
+        streams = _predicted(g, hp, streams, _coefs(g, hp, b, "altup_predict_coef", _first(g, hp, streams)))
         x = _first(g, hp, streams)
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
         thin = layers.linear(g, b, "laurel_r", layers.linear(g, b, "laurel_l", h))
@@ -119,9 +119,10 @@ def build(g: GraphBuilder, hp: Gemma3n, w: Weights) -> Node:
         x = layers.scaled(g, g.add(x, thin), math.sqrt(0.5))
         h = _ffn(g, b, g.rms_norm(x, b["ffn_norm"], hp.eps), hp.spreads[i])
         x = g.add(x, g.rms_norm(h, b["post_ffw_norm"], hp.eps))
-        streams = g.correct_streams(streams, x, _coefs(g, hp, b, "altup_correct_coef", x))
+        coefs = g.as_columns(_coefs(g, hp, b, "altup_correct_coef", x))
+        streams = g.correct_streams(streams, coefs, g.as_one_row(x), g.as_one_row(_first(g, hp, streams)))
         x = g.mul(_first(g, hp, streams), b["altup_correct_scale"])
-        streams = g.add_to_others(streams, per_layer.gated(g, hp, b, x, given[i]))
+        streams = g.add_to_streams(streams, others, g.as_one_row(per_layer.gated(g, hp, b, x, given[i])))
     logits = layers.logits(g, hp, w, _mean(g, hp, w, streams))
     return g.soft_cap(logits, hp.logit_cap) if hp.logit_cap else logits
 
@@ -132,6 +133,17 @@ def _spread(g: GraphBuilder, hp: Gemma3n, w: Weights, x: Node) -> Node:
     others = g.join_of_heads(g.as_large_as(projected, x, LEAST))
     joined = g.join_heads(g.as_one_row(x), g.as_one_row(others))
     return g.split_heads(g.join_of_heads(joined), hp.n_stream)
+
+
+def _others(g: GraphBuilder, hp: Gemma3n) -> Node:
+    """[T, n_stream, 1]: 1 for each stream but the first."""
+    parts = constant(np.minimum(np.arange(hp.n_stream, dtype=np.float32), 1), "altup.others")
+    return g.as_columns(g.gather(parts, g.numbers(hp.n_stream)))
+
+
+def _predicted(g: GraphBuilder, hp: Gemma3n, streams: Node, coefs: Node) -> Node:
+    """Each stream plus the sum of all of them, each times one of coefs [T, n_stream * n_stream]."""
+    return g.add(streams, g.weighted_sum(streams, g.split_heads(coefs, hp.n_stream)))
 
 
 def _first(g: GraphBuilder, hp: Gemma3n, streams: Node) -> Node:

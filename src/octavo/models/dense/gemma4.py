@@ -136,7 +136,7 @@ def build(g: GraphBuilder, hp: Gemma4, w: Weights) -> Node:
     return g.soft_cap(logits, hp.logit_cap) if hp.logit_cap else logits
 
 
-def attention(g: GraphBuilder, hp: Gemma4, b: Weights, h: Node, layer: int, rope: layers.Turn) -> Node:
+def attention(g: GraphBuilder, hp: Gemma4, b: Weights, h: Node, layer: int, rope: layers.RotaryFn) -> Node:
     """Where a layer has no projection of values, its keys are values too, before they are normed and turned."""
     here, source, window = hp.at(layer), hp.source(layer), hp.window(layer)
     q = g.split_heads(layers.linear(g, b, "attn_q", h), hp.n_head)

@@ -23,7 +23,7 @@ def tensors(hp: Hyperparams) -> Tensors:
     return layers.model_tensors(hp, layers.attention_tensors(hp, qk_norm=True) | layers.ffn_tensors(hp))
 
 
-def attend(g: GraphBuilder, hp: Hyperparams, b: Weights, x: Node, layer: int, rope: layers.Turn) -> Node:
+def attend(g: GraphBuilder, hp: Hyperparams, b: Weights, x: Node, layer: int, rope: layers.RotaryFn) -> Node:
     """[T, n_embd] -> [T, n_embd]: x and what attention adds."""
     q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
     q, k = g.rms_norm(rope(q), b["attn_q_norm"], hp.eps), g.rms_norm(rope(k), b["attn_k_norm"], hp.eps)

@@ -65,7 +65,7 @@ def build(g: GraphBuilder, hp: GraniteHybrid, w: Weights) -> Node:
     return layers.scaled(g, layers.logits(g, hp, w, x), hp.logit_scale)
 
 
-def _attend(g: GraphBuilder, hp: GraniteHybrid, b: Weights, h: Node, layer: int, turn: layers.Turn | None) -> Node:
+def _attend(g: GraphBuilder, hp: GraniteHybrid, b: Weights, h: Node, layer: int, turn: layers.RotaryFn | None) -> Node:
     q, k, v = layers.qkv(g, hp, b, h)
     q, k = (q, k) if turn is None else (turn(q), turn(k))
     return layers.linear(g, b, "attn_output", g.attention(q, k, v, layer=layer, scale=hp.query_scale))

@@ -114,8 +114,8 @@ def _delta(g: GraphBuilder, hp: KimiLinear, b: Weights, h: Node, i: int) -> Node
     q = delta_net.of_length(g, q, hp.size**-0.5, f"blk.{i}.q_length")
     k = delta_net.of_length(g, k, 1.0, f"blk.{i}.k_length")
     decay, gate = (layers.linear(g, b, f"ssm_{n}_b", layers.linear(g, b, f"ssm_{n}_a", h)) for n in "fg")
-    beta, rates, bias = layers.linear(g, b, "ssm_beta", h), as_vector(b["ssm_a"]), b["ssm_dt.bias"]
-    y = g.gated_delta_rule(q, k, v, decay, beta, rates=rates, bias=bias, layer=i, tiled=False)
+    beta, ssm_a, dt_bias = layers.linear(g, b, "ssm_beta", h), as_vector(b["ssm_a"]), b["ssm_dt.bias"]
+    y = g.gated_delta_rule(q, k, v, decay, beta, ssm_a=ssm_a, dt_bias=dt_bias, layer=i, tiled=False)
     y = g.join_of_heads(g.rms_norm(g.split_heads(y, hp.n_head), b["ssm_norm"], hp.eps))
     return layers.linear(g, b, "attn_output", g.mul(y, g.sigmoid(gate)))
 
@@ -186,7 +186,7 @@ def _listed(config: Config, own: dict[str, object], n: int) -> list[bool]:
 
 
 def remade(name: str, tensor: LazyTensor, hp: KimiLinear) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: convolutions [C, 1, K] and rates [heads, 1] in F32."""
+    """A checkpoint's tensor as GGUF has it: convolutions [C, 1, K] and A [heads, 1] in F32."""
     if name.endswith(".ssm_a"):
         return in_shape(tensor, (hp.n_head, 1), lambda values: -np.exp(values))
     return in_shape(tensor, (hp.inner, 1, hp.taps)) if ".ssm_conv1d_" in name else tensor

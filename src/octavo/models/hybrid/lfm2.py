@@ -84,7 +84,7 @@ def graph(g: GraphBuilder, hp: Lfm2, w: Weights, feed_forward: FeedForward) -> N
     return layers.logits(g, hp, w, x, norm="token_embd_norm")
 
 
-def _attend(g: GraphBuilder, hp: Lfm2, b: Weights, h: Node, i: int, rope: layers.Turn) -> Node:
+def _attend(g: GraphBuilder, hp: Lfm2, b: Weights, h: Node, i: int, rope: layers.RotaryFn) -> Node:
     q, k, v = layers.normed_qkv(g, hp, b, h)
     h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
     return layers.linear(g, b, "attn_output", h)

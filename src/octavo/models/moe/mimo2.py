@@ -105,7 +105,7 @@ def build(g: GraphBuilder, hp: Mimo2, w: Weights) -> Node:
     return layers.logits(g, hp, w, x)
 
 
-def _attend(g: GraphBuilder, hp: Mimo2, b: Weights, h: Node, layer: int, rope: layers.Turn) -> Node:
+def _attend(g: GraphBuilder, hp: Mimo2, b: Weights, h: Node, layer: int, rope: layers.RotaryFn) -> Node:
     """[T, n_embd] normed -> [T, heads * value_dim]. The cache has values as long as keys, with zeros at their ends."""
     if hp.joined:
         parts = g.columns(layers.linear(g, b, "attn_qkv", h), *_rows(hp, layer))

@@ -42,7 +42,7 @@ class Step35(Routed):
     shared_clamps: tuple[float, ...]
 
     @property
-    def divided_pairs(self) -> int:
+    def freq_factor_pairs(self) -> int:
         """As many as those of layers with a window."""
         return self.rope_local.dims // 2
 
@@ -116,7 +116,7 @@ def build(g: GraphBuilder, hp: Step35, w: Weights) -> Node:
     return layers.logits(g, hp, w, x)
 
 
-def _attend(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int, rope: layers.Turn) -> Node:
+def _attend(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int, rope: layers.RotaryFn) -> Node:
     """[T, n_embd] normed -> [T, heads * head_dim], each head times its gate."""
     here = replace(hp, n_head=hp.layer_heads[layer], n_head_kv=hp.layer_kv[layer])
     q, k, v = layers.normed_qkv(g, here, b, h)

@@ -1,4 +1,4 @@
-"""Mamba: selective scans alone, each channel with steps and rates of its own (arXiv 2312.00752); and Falcon-Mamba."""
+"""Mamba: selective scans alone, each channel with steps and decays of its own (arXiv 2312.00752); and Falcon-Mamba."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def scan(g: GraphBuilder, hp: Mamba, b: Weights, h: Node, layer: int) -> Node:
     x = g.causal_conv(x, taps_of(b["ssm_conv1d"]), layer, silu=True, bias=b.get("ssm_conv1d.bias"))
     told = g.columns(layers.linear(g, b, "ssm_x", x), hp.rank, hp.keys, hp.keys)
     dt, before, after = (_normed(g, hp, b, name, part) for name, part in zip(SPLIT, told, strict=True))
-    rates = np.ascontiguousarray(dequantize(b["ssm_a"].tensor).T)  # [N, C]
-    y = g.channel_scan(x, before, after, layers.linear(g, b, "ssm_dt", dt), rates, as_vector(b["ssm_d"]), layer)
+    ssm_a = np.ascontiguousarray(dequantize(b["ssm_a"].tensor).T)  # [N, C]
+    y = g.channel_scan(x, before, after, layers.linear(g, b, "ssm_dt", dt), ssm_a, as_vector(b["ssm_d"]), layer)
     return layers.linear(g, b, "ssm_out", g.swiglu(gate, y))
 
 
@@ -141,7 +141,7 @@ def scan_keys(config: Config, words: dict[str, str], inner: int) -> Keys:
 
 
 def remade(name: str, tensor: LazyTensor, hp: Mamba) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: rates, and convolutions [C, K]."""
+    """A checkpoint's tensor as GGUF has it: A, and convolutions [C, K]."""
     if name.endswith(".ssm_a"):
         return of_values(tensor, lambda values: -np.exp(values))
     if name.endswith(".ssm_conv1d.weight") and len(tensor.shape) == 3:

@@ -128,7 +128,7 @@ def graph(
     return layers.logits(g, hp, w, x)
 
 
-def _attend(g: GraphBuilder, hp: DeltaNet, b: Weights, h: Node, i: int, rope: layers.Turn) -> Node:
+def _attend(g: GraphBuilder, hp: DeltaNet, b: Weights, h: Node, i: int, rope: layers.RotaryFn) -> Node:
     """Attention whose output is multiplied by a sigmoid of what lies behind each head's query."""
     both, k, v = (linear_heads(g, b, name, h, n) for name, n in
                   (("attn_q", hp.n_head), ("attn_k", hp.n_head_kv), ("attn_v", hp.n_head_kv)))
@@ -152,8 +152,8 @@ def _delta(
     q, k = (g.split_heads(x, hp.key_heads) for x in (q, k))
     q = of_length(g, q, hp.keys**-0.5, f"blk.{i}.q_length")
     k = of_length(g, k, 1.0, f"blk.{i}.k_length")
-    v, rates, bias = g.split_heads(v, hp.heads), b["ssm_a"], b["ssm_dt.bias"]
-    y = g.gated_delta_rule(q, k, v, *gates, rates=rates, bias=bias, layer=i, tiled=tiled)
+    v, ssm_a, dt_bias = g.split_heads(v, hp.heads), b["ssm_a"], b["ssm_dt.bias"]
+    y = g.gated_delta_rule(q, k, v, *gates, ssm_a=ssm_a, dt_bias=dt_bias, layer=i, tiled=tiled)
     y = g.rms_norm(g.split_heads(y, hp.heads), b["ssm_norm"], hp.eps)
     return g.swiglu(gate, g.join_of_heads(y))
 
@@ -193,7 +193,7 @@ def _layer_keys(config: Config) -> Keys:
 
 
 def remade(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: norms ready to multiply with, rates, and convolutions [C, K]."""
+    """A checkpoint's tensor as GGUF has it: norms ready to multiply with, A, and convolutions [C, K]."""
     if name.endswith("norm.weight") and not name.endswith("ssm_norm.weight"):
         return of_values(tensor, lambda values: values + np.float32(1))
     if name.endswith("ssm_a"):

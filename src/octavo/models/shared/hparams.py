@@ -72,7 +72,7 @@ class Hyperparams:
         return kind(**(vars(self) | more))
 
     @property
-    def divided_pairs(self) -> int:
+    def freq_factor_pairs(self) -> int:
         """Pairs of a head that a file has a divisor for, if it has any."""
         return self.rope.dims // 2
 
@@ -85,7 +85,7 @@ class Hyperparams:
         """Heads of keys of a layer and values of each; no heads where it has no cache of its own."""
         return self.n_head_kv, self.head_dim
 
-    def turned_heads(self, layer: int) -> dict[str, int]:
+    def rope_heads(self, layer: int) -> dict[str, int]:
         """Heads of queries and of keys of a layer, whose rows rope turns, by name of the weight."""
         return {"attn_q": self.n_head, "attn_k": self.n_head_kv}
 

@@ -6,7 +6,7 @@ q . (k_b c) = (k_b^T q) . c, so queries are multiplied instead of keys, and sums
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from octavo.graph.builder import GraphBuilder
@@ -97,7 +97,8 @@ def attention_tensors(hp: Latent) -> Tensors:
 
 
 def attend(
-    g: GraphBuilder, hp: Latent, b: Weights, h: Node, layer: int, rope: layers.Turn, scaled: layers.Turn = lambda q: q
+    g: GraphBuilder, hp: Latent, b: Weights, h: Node, layer: int, rope: layers.RotaryFn,
+    scaled: Callable[[Node], Node] = lambda q: q,
 ) -> Node:
     """[T, n_embd] normed -> [T, n_embd]; `scaled` multiplies queries."""
     numbers = g.numbers(hp.n_head)
@@ -107,7 +108,7 @@ def attend(
     return layers.linear(g, b, "attn_output", g.join_of_heads(y))
 
 
-def _queries(g: GraphBuilder, hp: Latent, b: Weights, h: Node, numbers: Node, rope: layers.Turn) -> Node:
+def _queries(g: GraphBuilder, hp: Latent, b: Weights, h: Node, numbers: Node, rope: layers.RotaryFn) -> Node:
     """[T, heads, kv_rank + rope's]: to be multiplied with what the cache has."""
     if hp.q_rank:
         h = g.rms_norm(layers.linear(g, b, "attn_q_a", h), b["attn_q_a_norm"], hp.eps)
@@ -116,7 +117,7 @@ def _queries(g: GraphBuilder, hp: Latent, b: Weights, h: Node, numbers: Node, ro
     return g.join_heads(short, rope(g.slice_heads(q, hp.plain, hp.rope.dims)))
 
 
-def _keys(g: GraphBuilder, hp: Latent, b: Weights, h: Node, rope: layers.Turn) -> Node:
+def _keys(g: GraphBuilder, hp: Latent, b: Weights, h: Node, rope: layers.RotaryFn) -> Node:
     """[T, 1, kv_rank + rope's]: the short vector, and the part of keys that is turned."""
     short, turned = g.columns(layers.linear(g, b, "attn_kv_a_mqa", h), hp.kv_rank, hp.rope.dims)
     short = g.rms_norm(short, b["attn_kv_a_norm"], hp.eps)

@@ -16,7 +16,7 @@ from octavo.models.shared.weights import BIAS, SCALE, Expected, Tensors, Weights
 
 
 def model_tensors(hp: Hyperparams, block: Tensors | Callable[[int], Tensors], *, output_bias: bool = False) -> Tensors:
-    """The tensors of a model: embedding, output, rope's divisors, and those of layers, the same or by their number.
+    """The tensors of a model: embedding, output, rope's factors, and those of layers, the same or by their number.
 
     A file may have or lack what layers that guess tokens are made of.
     """
@@ -31,7 +31,7 @@ def model_tensors(hp: Hyperparams, block: Tensors | Callable[[int], Tensors], *,
     if hp.rope.kind == "longrope":
         outer |= {f"rope_factors_{length}.weight": vector(pairs) for length in ("long", "short")}
     else:
-        outer["rope_freqs.weight"] = vector(hp.divided_pairs, optional=True)
+        outer["rope_freqs.weight"] = vector(hp.freq_factor_pairs, optional=True)
     blocks = [block(i) if callable(block) else block for i in range(hp.n_layer + hp.n_next)]
     for i in range(hp.n_layer, len(blocks)):
         blocks[i] = {name: replace(want, optional=True) for name, want in (blocks[i] | _nextn_tensors(hp)).items()}
@@ -131,19 +131,19 @@ def moe_tensors(hp: Hyperparams, *, bias: bool = False, joined: bool = False) ->
     return tensors
 
 
-Turn = Callable[[Node], Node]
+RotaryFn = Callable[[Node], Node]
 Gated = Callable[[Node, Node], Node]
 Qkv = Callable[[GraphBuilder, Hyperparams, Weights, Node], tuple[Node, Node, Node]]
 """What makes q, k and v of h [T, n_embd] and a layer's weights, as `qkv` does."""
 
 
-def rotary(g: GraphBuilder, rope: Rope, w: Weights | None) -> Turn:
-    """A rope as a function of x [T, H, D]; its frequencies are worked out once. `w` may have divisors of these."""
+def rotary(g: GraphBuilder, rope: Rope, w: Weights | None) -> RotaryFn:
+    """A rope as a function of x [T, H, D]; its frequencies are worked out once, with the factors that `w` may have."""
     factors = None if w is None else w.get("rope_freqs")
     if w is not None and factors is None and rope.kind == "longrope":
         factors = w.get("rope_factors_long" if g.n_ctx > rope.n_ctx_original else "rope_factors_short")
-    divisors = None if factors is None else dequantize(factors.tensor)[: rope.dims // 2]
-    freqs = constant(np.asarray(rope.frequencies(divisors)), "rope_frequencies")
+    freq_factors = None if factors is None else dequantize(factors.tensor)[: rope.dims // 2]
+    freqs = constant(np.asarray(rope.frequencies(freq_factors)), "rope_frequencies")
     return lambda x: g.rope(x, freqs, rope.scale, rope.interleaved)
 
 
@@ -202,7 +202,7 @@ def ffn(g: GraphBuilder, b: Weights, h: Node, kind: str = "", gated: Gated | Non
     return linear(g, b, f"ffn_down{kind}", (gated or g.swiglu)(gate, up))
 
 
-def plain_ffn(g: GraphBuilder, b: Weights, h: Node, act: Turn, kind: str = "") -> Node:
+def plain_ffn(g: GraphBuilder, b: Weights, h: Node, act: Callable[[Node], Node], kind: str = "") -> Node:
     """Down(act(up(h))), of two matrices; of the shared expert where `kind` is "_shexp"."""
     return linear(g, b, f"ffn_down{kind}", act(linear(g, b, f"ffn_up{kind}", h)))
 

@@ -36,12 +36,12 @@ class Rope:
     beta_slow: float = 1.0
     whole_pairs: bool = True
 
-    def frequencies(self, divisors: F32 | None = None) -> F32:
-        """Radians a position for each pair, float32 [dims / 2]; `divisors` are a model's own factors for each pair."""
+    def frequencies(self, freq_factors: F32 | None = None) -> F32:
+        """Radians a position for each pair, float32 [dims / 2]; `freq_factors` are a model's own divisors for each."""
         frequency = self.base ** (-np.arange(0, self.dims, 2, dtype=np.float64) / self.dims)
-        if divisors is not None:
+        if freq_factors is not None:
             with np.errstate(all="ignore"):  # a broken model's zeros show in its logits
-                frequency = frequency / divisors
+                frequency = frequency / freq_factors
         if self.kind in ("linear", "yarn"):
             kept = self._kept_by_yarn() if self.kind == "yarn" else 0.0
             frequency = frequency * (kept + (1 - kept) / self.factor)

@@ -170,7 +170,7 @@ def layer_kinds(config: Config, word: str, kinds: dict[str, str]) -> list[str] |
 
 
 def remade(name: str, tensor: LazyTensor, hp: Mamba2) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: rates, convolutions [C, K], and numbers of heads and groups in rows."""
+    """A checkpoint's tensor as GGUF has it: A, convolutions [C, K], and numbers of heads and groups in rows."""
     if name.endswith(".ssm_a"):
         return in_rows(of_values(tensor, lambda values: -np.exp(values)), hp.heads)
     if name.endswith(".ssm_d"):

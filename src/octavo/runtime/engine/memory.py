@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from octavo.errors import HostMemoryError
 from octavo.formats.cache import CACHE_FORMATS
-from octavo.graph.node import PAGE_SIZE, Node, Sizes
+from octavo.graph.node import PAGE_SIZE, Sizes
 from octavo.graph.protocol import Backend, HostBackend
 from octavo.graph.schedule import Schedule
 from octavo.io.memory import room
@@ -29,23 +29,18 @@ def require_memory(
 ) -> None:
     """Raise HostMemoryError, saying what would fit, unless weights, full caches and values fit the system's memory.
 
-    Where weights as they are fastest don't fit, they are loaded as small as they can be, with a warning. A model that
-    needs swap is let through with one, too. Where the system does not tell what is free, all fits.
+    A model that needs swap is let through with a warning. Where the system does not tell what is free, all fits.
     """
     found = room()
     if found is None:
         return
-    hosts: list[tuple[HostBackend, list[Node]]] = []
     weights = caches = values = 0
     for i, backend in enumerate(backends):
         nodes = [n for n in schedule.graph.nodes if not n.is_leaf and schedule.backends[id(n)] == i]
         if nodes and isinstance(backend, HostBackend):
-            hosts.append((backend, nodes))
             weights += backend.weight_bytes(nodes)
             caches += backend.cache_bytes(nodes, limits)
             values += schedule.memory[i]
-    if weights + caches + values > found.free:
-        weights = _spared(hosts, weights)
     needed = weights + caches + values
     if needed <= found.free:
         return
@@ -57,19 +52,6 @@ def require_memory(
         log.warning("%s: the system will swap, which is slow", says)
         return
     raise HostMemoryError(f"{says}: {_advice(found.free - values, weights, caches, n_ctx, config)}")
-
-
-def _spared(hosts: Sequence[tuple[HostBackend, list[Node]]], weights: int) -> int:
-    """Bytes of weights when backends load them as small as they can be, in place of `weights`."""
-    for backend, _ in hosts:
-        backend.spare_memory()
-    least = sum(backend.weight_bytes(nodes) for backend, nodes in hosts)
-    if least < weights:
-        log.warning(
-            "weights take %.2f GiB as they are fastest, more than fits: they are kept in %.2f GiB, and are slower",
-            weights / GIB, least / GIB,
-        )
-    return least
 
 
 def _smaller_caches(left: int, caches: int, n_ctx: int, config: EngineConfig) -> Iterator[str]:

@@ -69,16 +69,16 @@ def nibble_query_function(kind: Kind, dim: int) -> Any:
     groups, nbytes = dim // GROUP, dim * 4
 
     def set_query(target, source, scale):
-        turned = stack(nbytes)
-        rotate(turned, source, dim)
-        largest = largest_of(turned, dim)
+        rotated = stack(nbytes)
+        rotate(rotated, source, dim)
+        largest = largest_of(rotated, dim)
         inverse = splat(float32(127.0) / largest if largest > 0 else float32(0.0))
         f32_pointer(target)[0] = largest / float32(127.0)
         codes = target + QUERY_HEADER
         begins = i32_pointer(codes + dim)
         for i in range(groups):
-            low = quantize16(codes + 32 * i, mul(load_f32x16(turned + 128 * i), inverse))
-            high = quantize16(codes + 32 * i + 16, mul(load_f32x16(turned + 128 * i + 64), inverse))
+            low = quantize16(codes + 32 * i, mul(load_f32x16(rotated + 128 * i), inverse))
+            high = quantize16(codes + 32 * i + 16, mul(load_f32x16(rotated + 128 * i + 64), inverse))
             begins[i] = -8 * int(low + high)
 
     return inner(set_query, kind, dim)
@@ -156,11 +156,11 @@ def set_nibble_key_function(kind: Kind, dim: int) -> Any:
 
     def set_key(keys, key, row, kv_head, kv_heads, scale):
         at, lane = keys + (row // PAGE_SIZE * kv_heads + kv_head) * piece, row % PAGE_SIZE
-        turned, codes = stack(nbytes), stack(32)
-        rotate(turned, key, dim)
+        rotated, codes = stack(nbytes), stack(32)
+        rotate(rotated, key, dim)
         source = u8_pointer(codes)
         for group in range(groups):
-            store_f16(at + 2 * lane, set_codes(codes, turned + group * 128, 8))
+            store_f16(at + 2 * lane, set_codes(codes, rotated + group * 128, 8))
             target = u8_pointer(at + SCALES + 4 * lane)
             for row_of_codes in range(4):
                 for i in range(4):
@@ -177,12 +177,12 @@ def set_nibble_value_function(kind: Kind, dim: int) -> Any:
 
     def set_value(values, value, row, kv_head, kv_heads, scale):
         at, place = values + (row // PAGE_SIZE * kv_heads + kv_head) * piece, row % PAGE_SIZE
-        turned, codes = stack(nbytes), stack(32)
-        rotate(turned, value, dim)
+        rotated, codes = stack(nbytes), stack(32)
+        rotate(rotated, value, dim)
         source = i8_pointer(codes)
         byte = place // 4 * 64 + place % 2 * 2 + place % 4 // 2
         for group in range(groups):
-            store_f16(at + 2 * place, set_codes(codes, turned + group * 128, 0))
+            store_f16(at + 2 * place, set_codes(codes, rotated + group * 128, 0))
             target = u8_pointer(at + SCALES + byte)
             for column in range(16):
                 target[4 * column] = source[column] & 15 | source[column + 16] << 4 & 240

@@ -53,7 +53,7 @@ from octavo.jit.simd import (
 
 QUERY_HEADER = 16
 """Bytes before the numbers of a query."""
-MOST_DIM = 512
+MAX_DIM = 512
 """Values of a head whose sums fit 32 bits."""
 
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""The KV cache: the loops that write and read keys and values of a page of 64 positions, as `kv_layout.py` has them.
+"""The KV cache: the loops that write and read keys and values of a page of 64 positions, as `cache_layout.py` has them.
 
 Where a key or value has a scale, a static one for all of a head or one of its own, a query is multiplied with the
 static one of keys beforehand; that of values is left to who divides by the total of weights.
@@ -11,8 +11,8 @@ from typing import Any
 
 from numba import float32
 
-from octavo.backends.cpu.attention import cache_int4_kernel as kv_nibbles
-from octavo.backends.cpu.attention import cache_int8_kernel as kv_pairs
+from octavo.backends.cpu.attention import cache_int4_kernel as cache_int4
+from octavo.backends.cpu.attention import cache_int8_kernel as cache_int8
 from octavo.backends.cpu.attention.cache_layout import (
     ROW_SCALES,
     SCALES,
@@ -79,16 +79,16 @@ def is_rotated(kind: Kind) -> bool:
 def query_bytes(kind: Kind, dim: int) -> int:
     """Bytes of a query as `score_function` reads it."""
     if kind == "int4":
-        return kv_nibbles.nibble_query_bytes(dim)
-    return kv_pairs.QUERY_HEADER + 2 * dim if kind.startswith("int8") else 4 * dim
+        return cache_int4.nibble_query_bytes(dim)
+    return cache_int8.QUERY_HEADER + 2 * dim if kind.startswith("int8") else 4 * dim
 
 
 def query_function(kind: Kind, dim: int) -> Any:
     """A function (target, source, scale): a query as `score_function` reads it of D floats, times a static scale."""
     if kind == "int4":
-        return kv_nibbles.nibble_query_function(kind, dim)
+        return cache_int4.nibble_query_function(kind, dim)
     if kind.startswith("int8"):
-        return kv_pairs.pair_query_function(kind, dim)
+        return cache_int8.pair_query_function(kind, dim)
     static = is_static(kind)
 
     def set_query(target, source, scale):
@@ -115,9 +115,9 @@ def score_function(kind: Kind, n: int, dim: int) -> Any:
 
         return inner(scores_of_all, kind, n, dim)
     if kind == "int4":
-        return kv_nibbles.nibble_score_function(kind, n, dim)
+        return cache_int4.nibble_score_function(kind, n, dim)
     if kind.startswith("int8"):
-        return kv_pairs.pair_score_function(kind, n, dim)
+        return cache_int8.pair_score_function(kind, n, dim)
     width = min(4, max(1, SUMS // n))
     size, parts = n * width, 4 // width
     columns, row_bytes = 16 * width, PAGE_SIZE * WIDTH[kind]
@@ -171,9 +171,9 @@ def value_function(kind: Kind, n: int, dim: int) -> Any:
 
         return inner(add_all_values, kind, n, dim)
     if kind == "int4":
-        return kv_nibbles.nibble_value_function(kind, n, dim)
+        return cache_int4.nibble_value_function(kind, n, dim)
     if kind.startswith("int8"):
-        return kv_pairs.pair_value_function(kind, n, dim)
+        return cache_int8.pair_value_function(kind, n, dim)
     size = n * width
     columns, row_bytes = dim // (16 * width), 16 * width * WIDTH[kind]
     coded, scaled_rows, in_pairs, fma_panel = kind == "q8_0", kind == "fp8", 2 * size <= SUMS, _FMA[kind]
@@ -234,9 +234,9 @@ def set_key_function(kind: Kind, dim: int) -> Any:
     A static scale is used, any other is not.
     """
     if kind == "int4":
-        return kv_nibbles.set_nibble_key_function(kind, dim)
+        return cache_int4.set_nibble_key_function(kind, dim)
     if kind.startswith("int8"):
-        return kv_pairs.set_pair_key_function(kind, dim)
+        return cache_int8.set_pair_key_function(kind, dim)
     piece, half, coded = head_bytes(kind, dim), kind == "f16", kind == "q8_0"
     small, scaled, block_bytes = kind.startswith("fp8"), kind == "fp8", SCALES + 64 * 32
 
@@ -272,9 +272,9 @@ def set_key_function(kind: Kind, dim: int) -> Any:
 def set_value_function(kind: Kind, dim: int) -> Any:
     """A function (values, value, row, kv_head, kv_heads, scale) that writes the float32 value [D] of one head."""
     if kind == "int4":
-        return kv_nibbles.set_nibble_value_function(kind, dim)
+        return cache_int4.set_nibble_value_function(kind, dim)
     if kind.startswith("int8"):
-        return kv_pairs.set_pair_value_function(kind, dim)
+        return cache_int8.set_pair_value_function(kind, dim)
     piece, half, coded = head_bytes(kind, dim), kind == "f16", kind == "q8_0"
     small, scaled = kind.startswith("fp8"), kind == "fp8"
     columns = value_columns(dim)

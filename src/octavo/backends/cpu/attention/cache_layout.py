@@ -10,7 +10,7 @@ int8 and fp8 have one for a head's key or value at a position, 64 before all cod
                values [pages, Hkv, 64 f32 scales and D / 32 x 64 x 32 e4m3]
     q8_0       keys [pages, Hkv, D / 32, 64 f16 scales and 32 x 64 s8],
                values [pages, Hkv, D / 32, 64 f16 scales and 64 x 32 s8]
-    int8, int4  as `kv_pairs.py` and `kv_nibbles.py` say
+    int8, int4  as `cache_int8_kernel.py` and `cache_int4_kernel.py` say
 
 So a head's part of a page is in one piece that is read from its first byte to its last.
 """

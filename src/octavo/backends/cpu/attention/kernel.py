@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Attention over the paged KV cache: softmax page by page, with running maximum and sum (Milakov, arXiv 1805.02867).
 
-A page is 64 positions (`kv.py` says how it is laid out). n queries share each page that is read: with one token a
-sequence they are the heads that share a key head; with many, 8 tokens of one head.
+A page is 64 positions (`cache_layout.py` says how it is laid out). n queries share each page that is read: with one
+token a sequence they are the heads that share a key head; with many, 8 tokens of one head.
 
 Parts of some pages are attended to by themselves, and then joined in order. With one token a sequence they are tasks of
 their own. Where parts begin depends on a position alone, so both kernels give the same numbers, bit for bit, whatever
@@ -59,7 +59,7 @@ ATTENTION = record(
 )
 """out, q           float32 [tokens, heads, D]; a token of q begins q_stride bytes after the one before
 heads            of queries
-keys, values     the cache's pages, with kv_heads each (`kv.py` says how they lie)
+keys, values     the cache's pages, with kv_heads each (`cache_layout.py` says how they lie)
 scale            what scores are multiplied with
 positions        int32, of each token
 starts           int32 [sequences + 1], the first token of each sequence; when decoding, token s is that of sequence s

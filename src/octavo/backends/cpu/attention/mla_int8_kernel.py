@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Keys of 8 and 4 bits that are values too, for 16 query heads at a time: both products of integers, which are exact.
 
-`kv_pairs.py` and `kv_nibbles.py` say how keys of types `int8` and `int4` lie. Here queries, and the weights of a page,
-become numbers of 16 bits with a scale for each head, two of a head side by side:
+`cache_int8_kernel.py` and `cache_int4_kernel.py` say how keys of types `int8` and `int4` lie. Here queries, and the
+weights of a page, become numbers of 16 bits with a scale for each head, two of a head side by side:
 
     queries  float32 scales [LANES], then s16 [D / 2, LANES, 2]
     weights  s16 [64 / 2, LANES, 2], with the scales of a page's keys in them
@@ -53,9 +53,9 @@ LANES = 16
 """Query heads of a task."""
 QUERY_SCALES = 4 * LANES
 """Bytes before the numbers of queries."""
-MOST_CHUNK = 64
-"""Values whose sums of products fit 32 bits; a page's keys of so many stay in the first level of the cache."""
-assert MOST_CHUNK * 127 * 32767 < 2**31
+MAX_CHUNK = 64
+"""Values whose sums of products fit 32 bits; a page of them stays in the first level of the cache."""
+assert MAX_CHUNK * 127 * 32767 < 2**31
 
 
 def pair_query_bytes(dim: int) -> int:
@@ -64,9 +64,9 @@ def pair_query_bytes(dim: int) -> int:
 
 
 @exact
-def set_pair_queries(queries, turned, dim):
+def set_pair_queries(queries, rotated, dim):
     """Queries from floats [dim, LANES]."""
-    store_f32x16(queries, pairs_of_rows(queries + QUERY_SCALES, turned, dim))
+    store_f32x16(queries, pairs_of_rows(queries + QUERY_SCALES, rotated, dim))
 
 
 @exact
@@ -135,7 +135,7 @@ def _add_tile() -> Any:
 
 def pair_score_function(dim: int) -> Any:
     """A function (scores, queries, page, ahead, rows) as `latent_attention` has it for other types."""
-    chunk, tile = math.gcd(dim, MOST_CHUNK), SUMS
+    chunk, tile = math.gcd(dim, MAX_CHUNK), SUMS
     key_bytes, dots = chunk * PAGE_SIZE * 2, _dots(chunk)
 
     def scores_of(scores, queries, page, ahead, rows):

@@ -4,10 +4,10 @@
 16 query heads lie side by side, a lane each, so that one number of a key, converted once, multiplies all of them, the
 soft-max needs no sum across lanes, and weights are at once the rows of the second product. A page's keys are made
 float32 a few rows at a time, and stay in the first level of the cache for all that reads them. Those of types `int8`
-and `int4` are multiplied as integers (`latent_pairs.py`). The latter stay rotated: queries are rotated before, results
-back.
+and `int4` are multiplied as integers (`mla_int8_kernel.py`). The latter stay rotated: queries are rotated before,
+results back.
 
-Parts of some pages are attended to by themselves, and then joined in order, as in `kernels.attention`.
+Parts of some pages are attended to by themselves, and then joined in order, as in `kernel.py`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ import math
 from typing import Any
 
 from octavo.backends.cpu.attention.cache_kernel import is_rotated
-from octavo.backends.cpu.attention.cache_layout import SUMS, Kind, fetch, head_bytes
+from octavo.backends.cpu.attention.cache_layout import ROW_SCALES, SCALES, SUMS, Kind, fetch, head_bytes
 from octavo.backends.cpu.attention.kernel import ATTENTION, behind
-from octavo.backends.cpu.attention.mla_float_kernel import chunk_bytes, chunk_of, header_bytes, widen_function
 from octavo.backends.cpu.attention.mla_int8_kernel import (
     LANES,
     nibble_score_function,
@@ -44,7 +43,10 @@ from octavo.jit.simd import (
     fma_splat_strided,
     i32_pointer,
     load_block,
+    load_e4m3x16,
+    load_f16x16,
     load_f32x16,
+    load_s8x16,
     maximum,
     mul,
     splat,
@@ -185,7 +187,7 @@ def _join() -> Any:
 
 
 @exact
-def _turn_in(queries, q, dim, count, scale):
+def _transpose_queries(queries, q, dim, count, scale):
     """queries [dim, LANES] = q [count, dim] times `scale`; lanes that are missing repeat the last one."""
     for i in range(LANES):
         source, target = f32_pointer(q + min(i, count - 1) * dim * 4), f32_pointer(queries + 4 * i)
@@ -229,15 +231,15 @@ def _query_function(kind: Kind, dim: int) -> Any:
 
     def set_queries(queries, q, count, scale):
         if not coded:
-            _turn_in(queries, q, dim, count, scale)
+            _transpose_queries(queries, q, dim, count, scale)
             return
         floats = stack(all_bytes)
         if rotated:
-            turned = stack(all_bytes)  # [LANES, dim]
+            queries_of_all = stack(all_bytes)  # [LANES, dim]
             for i in range(count):
-                rotate(turned + i * dim * 4, q + i * dim * 4, dim)
-            q = turned
-        _turn_in(floats, q, dim, count, scale)
+                rotate(queries_of_all + i * dim * 4, q + i * dim * 4, dim)
+            q = queries_of_all
+        _transpose_queries(floats, q, dim, count, scale)
         set_pair_queries(queries, floats, dim)
 
     return inner(set_queries, kind, dim)
@@ -292,7 +294,7 @@ def _attend(kind: Kind, dim: int, value_dim: int, windowed: bool, capped: bool, 
 
 def _summed(dim: int, value_dim: int) -> int:
     """Values that are summed: whole chunks."""
-    return -(-value_dim // chunk_of(dim)) * chunk_of(dim)
+    return -(-value_dim // _chunk_of(dim)) * _chunk_of(dim)
 
 
 def _score_function(kind: Kind, dim: int) -> Any:
@@ -303,8 +305,8 @@ def _score_function(kind: Kind, dim: int) -> Any:
     """
     if kind in CODED:
         return nibble_score_function(dim) if kind == "int4" else pair_score_function(dim)
-    chunk, tile, widen = chunk_of(dim), SUMS, widen_function(kind, chunk_of(dim))
-    header, step = header_bytes(kind), chunk_bytes(kind, dim)
+    chunk, tile, widen = _chunk_of(dim), SUMS, _widen_function(kind, _chunk_of(dim))
+    header, step = _header_bytes(kind), _chunk_bytes(kind, dim)
     key_bytes = chunk * PAGE_SIZE * 4
 
     def scores_of(scores, queries, page, ahead, rows):
@@ -333,8 +335,8 @@ def _value_function(kind: Kind, dim: int, value_dim: int) -> Any:
     """
     if kind in CODED:
         return nibble_value_function(dim, value_dim) if kind == "int4" else pair_value_function(dim, value_dim)
-    chunk, tile, widen = chunk_of(dim), SUMS, widen_function(kind, chunk_of(dim))
-    header, step = header_bytes(kind), chunk_bytes(kind, dim)
+    chunk, tile, widen = _chunk_of(dim), SUMS, _widen_function(kind, _chunk_of(dim))
+    header, step = _header_bytes(kind), _chunk_bytes(kind, dim)
     key_bytes = chunk * PAGE_SIZE * 4
 
     def add_values(sums, weights, factor, page, low, high):
@@ -349,3 +351,49 @@ def _value_function(kind: Kind, dim: int, value_dim: int) -> Any:
                 store_block(at, 64, acc)
 
     return inner(add_values, kind, dim, value_dim)
+
+
+def _chunk_of(dim: int) -> int:
+    """Values of each key that are made float32 at once, a page of them."""
+    return math.gcd(dim, 32)
+
+
+def _header_bytes(kind: Kind) -> int:
+    """Bytes of a page's scales before all its numbers."""
+    return ROW_SCALES if kind == "fp8" else 0
+
+
+def _chunk_bytes(kind: Kind, dim: int) -> int:
+    """Bytes of the values of a page that are made float32 at once."""
+    return (head_bytes(kind, dim) - _header_bytes(kind)) * _chunk_of(dim) // dim
+
+
+def _widen_function(kind: Kind, chunk: int) -> Any:
+    """A function (out, at, scales): out [chunk, 64] = `chunk` values of a page's keys as float32.
+
+    `scales` are those of a type whose keys have one each.
+    """
+    loads = {"f16": (load_f16x16, 32), "f32": (load_f32x16, 64), "q8_0": (load_s8x16, 16), "fp8": (load_e4m3x16, 16)}
+    load, width = loads[kind]
+    coded, scaled, runs = kind == "q8_0", kind == "fp8", 4 * chunk
+    blocks, block_bytes = chunk // 32, SCALES + 32 * PAGE_SIZE
+
+    def widen(out, at, scales):
+        if coded:
+            for block in range(blocks):
+                here = at + block * block_bytes
+                for part in range(4):
+                    scale = load_f16x16(here + 32 * part)
+                    for d in range(32):
+                        codes = load(here + SCALES + d * PAGE_SIZE + part * width)
+                        store_f32x16(out + (block * 32 + d) * 256 + part * 64, mul(codes, scale))
+        elif scaled:
+            for part in range(4):
+                scale = load_f32x16(scales + 64 * part)
+                for d in range(chunk):
+                    store_f32x16(out + d * 256 + part * 64, mul(load(at + d * PAGE_SIZE + part * width), scale))
+        else:
+            for i in range(runs):
+                store_f32x16(out + i * 64, load(at + i * width))
+
+    return inner(widen, kind, chunk)

@@ -51,13 +51,13 @@ ROPE = record("y y_stride x x_stride", "heads table")
 @kernels(ROPE)
 def rope_kernel(interleaved: bool, dim: int, pairs: int) -> Any:
     """Task t turns the heads of token t, by the table of `rope_table_kernel`."""
-    turn = _turn(interleaved, False, dim, pairs)
+    rotate = _rotary_function(interleaved, False, dim, pairs)
 
     def rope(a, task):
         table = a.table + task * pairs * 8
         for h in range(a.heads):
             y, x = a.y + task * a.y_stride, a.x + task * a.x_stride
-            turn(y + h * dim * 4, x + h * dim * 4, table, 0, 0.0)
+            rotate(y + h * dim * 4, x + h * dim * 4, table, 0, 0.0)
 
     return rope
 
@@ -73,7 +73,7 @@ ROPE_SET_ROWS = record(
 )
 """y, q                float32 [tokens, heads, D]: q, turned, and q; strides are bytes from token to token
 k, v                float32 [tokens, kv_heads, D]
-keys, values, rows  the caches (`kv.py` says how they lie), and int64, the row of each token in them
+keys, values, rows  the caches (`cache_layout.py` says how they lie), and int64, the row of each token in them
 k_scales, v_scales  float32 [kv_heads], where the caches have static ones
 table               of `rope_table_kernel`
 q_weight, k_weight  of the norms, float32 [D]
@@ -84,9 +84,9 @@ run                 tokens that a task does
 @kernels(ROPE_SET_ROWS)
 def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
     """Task i does one head of a run of tokens: turns q's, turns k's and writes it to the cache, or writes v's."""
-    turn = _turn(interleaved, normed, dim, pairs)
+    rotate = _rotary_function(interleaved, normed, dim, pairs)
     set_key, set_value = set_key_function(kind, dim), set_value_function(kind, dim)
-    nbytes, turn_bytes, static = dim * 4, pairs * 8, is_static(kind)
+    nbytes, table_bytes, static = dim * 4, pairs * 8, is_static(kind)
 
     def rope_set_rows(a, task):
         heads, kv_heads, run = a.heads, a.kv_heads, a.run
@@ -98,11 +98,11 @@ def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, 
             if h < heads:
                 at = h * nbytes
                 q = a.q + token * a.q_stride + at
-                turn(a.y + token * a.y_stride + at, q, table + token * turn_bytes, a.q_weight, eps)
+                rotate(a.y + token * a.y_stride + at, q, table + token * table_bytes, a.q_weight, eps)
             elif h < heads + kv_heads:
                 head = h - heads
                 k = a.k + token * a.k_stride + head * nbytes
-                turn(key, k, table + token * turn_bytes, a.k_weight, eps)
+                rotate(key, k, table + token * table_bytes, a.k_weight, eps)
                 scale = f32_pointer(a.k_scales)[head] if static else float32(1.0)
                 set_key(a.keys, key, rows[token], head, kv_heads, scale)
             else:
@@ -114,11 +114,11 @@ def rope_set_rows_kernel(kind: Kind, interleaved: bool, normed: bool, dim: int, 
     return rope_set_rows
 
 
-def _turn(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
+def _rotary_function(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
     """A function (y, x, table, norm weight, eps) that norms and turns one head."""
     wide = not interleaved and pairs % 16 == 0
 
-    def turn(y, x, table, weight, eps):
+    def rotate(y, x, table, weight, eps):
         ys, xs, ws = f32_pointer(y), f32_pointer(x), f32_pointer(weight)
         factor = rms_factor(x, dim, eps) if normed else float32(1.0)
         if normed:
@@ -146,7 +146,7 @@ def _turn(interleaved: bool, normed: bool, dim: int, pairs: int) -> Any:
                 ys[first] = a * table_[i] - b * table_[pairs + i]
                 ys[second] = a * table_[pairs + i] + b * table_[i]
 
-    return inner(turn, interleaved, normed, dim, pairs)
+    return inner(rotate, interleaved, normed, dim, pairs)
 
 
 SET_ROWS = record("cache", "x x_stride heads", "rows scales")

@@ -22,7 +22,7 @@ def sign_of(i):
 
 @exact
 def mix(y, dim, block):
-    """`dim` floats at y times a Hadamard matrix over its square root, in blocks of so many."""
+    """`dim` floats at y times a Hadamard matrix over its square root, in blocks of `block`."""
     ys, apart = f32_pointer(y), 1
     while apart < block:
         for i in range(0, dim, 2 * apart):

@@ -11,14 +11,14 @@ from octavo.formats import QTensor
 from octavo.graph.node import Node
 
 
-def weight_bytes(nodes: Sequence[Node], *, compact: bool = False) -> int:
-    """Bytes of the weights that `nodes` read, as they are packed (`compact` as `pack` has it); each once."""
+def weight_bytes(nodes: Sequence[Node]) -> int:
+    """Bytes of the weights that `nodes` read, as they are packed; each once."""
     leaves = (i for n in nodes for i in n.inputs if i.op == "weight")
     tensors = {id(leaf.tensor): leaf.tensor for leaf in leaves}.values()
-    return sum(_packed_bytes(tensor, compact=compact) for tensor in tensors)
+    return sum(map(_packed_bytes, tensors))
 
 
-def _packed_bytes(tensor: QTensor, *, compact: bool = False) -> int:
+def _packed_bytes(tensor: QTensor) -> int:
     """Bytes of a weight in its kernels' layout. Scales may turn out to need more, when they are read: never less."""
     if len(tensor.shape) == 1:
         return 4 * tensor.size
@@ -28,4 +28,4 @@ def _packed_bytes(tensor: QTensor, *, compact: bool = False) -> int:
         return tiles * ROWS * fmt.row_bytes(k)
     if fmt.number is not None or k % STEP:
         return tiles * ROWS * k * 4
-    return tiles * smallest_layout(fmt, compact=compact).tile_bytes(k)
+    return tiles * smallest_layout(fmt).tile_bytes(k)

@@ -30,7 +30,7 @@ def tiles_of(weight: Weight) -> tuple[int, ...]:
 
 
 def product_kernel(weight: Weight, n: int, tiles: int = 1) -> Any:
-    """The kernel of products for so many tiles of n tokens."""
+    """The kernel of products for `tiles` tiles of n tokens."""
     if isinstance(weight, QuantWeight):
         if mul_mat.stages(n, tiles):
             return mul_mat.staged_mul_mat_kernel(weight.layout, n)

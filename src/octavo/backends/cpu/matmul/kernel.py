@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.matmul.codebook_kernel import add_super_of_sizes, multiplies_sizes
 from octavo.backends.cpu.matmul.quantize_kernel import BLOCK_BYTES, TILES, WORD_BLOCK_BYTES, WORDS
 from octavo.backends.cpu.matmul.staged_kernel import PIECE, staged_product
 from octavo.backends.cpu.matmul.tasks import FEW_TOKENS, PRODUCT, bytes_ahead, product
-from octavo.backends.cpu.weights.decode import codes_across, codes_in_dots, keeps_codes_high, unpack_codes
+from octavo.backends.cpu.weights.decode import codes_in_dots, keeps_codes_high, unpack_codes
 from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit import host
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
-    add,
     advance,
-    fma,
     fma_dots,
     fma_dots_2,
     fma_sums,
@@ -28,18 +25,15 @@ from octavo.jit.simd import (
     load_exponent_x16,
     load_f16x16,
     load_f32x16,
-    load_nibbles_x16,
     load_s8x16,
     load_u8x16,
     mul,
     prefetch,
     splat,
-    stack,
     store_codes,
     store_f32x16,
     store_words,
     sub,
-    turn_blocks,
     zeros,
 )
 from octavo.jit.simd.dots import BIASED, PLAIN, PRELOADED
@@ -59,8 +53,8 @@ LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16, 
 @kernels(PRODUCT)
 def mul_mat_kernel(layout: Layout, n: int) -> Any:
     """The product for tiles of n tokens, whose codes `PRODUCT.x` is; see `product`."""
-    add_super = add_super_of_sizes(layout, n) if multiplies_sizes(layout, n) else _add_super(layout, n)
-    at, super_values, super_bytes = _Places(layout, n), layout.super, layout.super_bytes
+    add_super, at = _add_super(layout, n), _Places(layout, n)
+    super_values, super_bytes = layout.super, layout.super_bytes
     x_first, x_bytes = at.x_first, super_values // STEP * at.x_bytes
 
     def sums(a, task, x):
@@ -123,19 +117,13 @@ def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
     add_dots = fma_word_dots if takes_words(layout, n) else fma_dots
     kind = BIASED if layout.minima else PRELOADED if layout.offset else PLAIN
     offset, most = codes_in_dots(layout)
-    across = codes_across(layout, n)
     in_steps = not layout.two_level or n <= FEW_TOKENS or n >= CALL_MIN_TOKENS
-    room, after = blocks * x_bytes, BLOCK_BYTES - STEP
 
     def add_super(acc, w, x, table):
         d, less = scale_of(w, 0), bias_of(w, 0)  # [16]
         block = w + block_at
-        if across:
-            turned = stack(room)
-            turn_blocks(turned, x, blocks, n, after)
-            x = turned
         for i in range(blocks):
-            codes = codes_of(w, block, i, table)  # [16, 32]
+            codes = codes_of(block, i, table)  # [16, 32]
             if groups == 1:
                 scale, bias = group_scale(w, block, d, 0), group_bias(w, block, less, 0)
                 acc = add_dots(acc, codes, scale, bias, x, x_scales, kind, offset, most)
@@ -187,7 +175,7 @@ def _add_group(layout: Layout, n: int, *, staged: bool) -> Any:
         none, d = splat(0.0), scale_of(w, 0)  # [16]
         block, tokens = w + block_at, x
         for i in range(blocks):
-            codes = codes_of(w, block, i, table)  # [16, 32]
+            codes = codes_of(block, i, table)  # [16, 32]
             acc = add_dots(acc, codes, d, none, tokens, x_scales, PLAIN, offset, most)
             block += block_bytes
             tokens = advance(tokens, x_bytes)
@@ -197,24 +185,24 @@ def _add_group(layout: Layout, n: int, *, staged: bool) -> Any:
 
 
 def _codes_of(layout: Layout, n: int, *, staged: bool = False) -> Any:
-    """A function (super-block, block, its number, table) -> the codes of 16 rows x 32 values.
+    """A function (block, its number, table) -> the codes of 16 rows x 32 values.
 
     It fetches what is read some blocks later. Staged: in place of the table it is given where unpacked codes lie, and
     returns where those of the block do.
     """
     block_bytes, ahead, unpacked_bytes = layout.block_bytes, bytes_ahead(), staged_bytes(layout)
-    unpack = unpack_codes(layout, across=codes_across(layout, n))
+    unpack = unpack_codes(layout)
 
-    def staged_codes(w, block, i, codes):
+    def staged_codes(block, i, codes):
         return codes + i * unpacked_bytes
 
     if staged:
         return inner(staged_codes, layout, inline="always")
 
-    def codes_of(w, block, i, table):
+    def codes_of(block, i, table):
         for line in range(0, block_bytes, 64):
             prefetch(block + ahead + line)
-        return unpack(w, block, i, table)
+        return unpack(block, table)
 
     return inner(codes_of, layout, n, inline="always")
 
@@ -255,10 +243,10 @@ def _unpack_super(layout: Layout, n: int) -> Any:
     def unpack_super(w, memory, table):
         d, less = scale_of(w, 0), bias_of(w, 0)  # [16]
         block = w + block_at
-        for i in range(blocks):
+        for _block in range(blocks):
             for line in range(0, block_bytes, 64):
                 prefetch(block + ahead + line)
-            store(memory, codes_of(w, block, i, table))
+            store(memory, codes_of(block, table))
             if two_level:
                 store_scales(memory + code_bytes, w, block, d, less)
             block += block_bytes
@@ -287,13 +275,9 @@ def _store_scales(layout: Layout) -> Any:
 
 def small_scales(layout: Layout) -> Any:
     """A function (address, d) -> the 16 small scales there, times d."""
-    load, odd = load_s8x16 if layout.signed_scales else load_u8x16, layout.odd_scales
-    shared_beside = layout.grid is not None and layout.grid.halves is not None and layout.grid.mark is None
-    bits = 3 if shared_beside else 4  # the highest may be a mark
+    load = load_s8x16 if layout.signed_scales else load_u8x16
 
     def scaled(address, d):
-        if odd:
-            return fma(load_nibbles_x16(address, bits), add(d, d), d)
         return mul(load(address), d)
 
     return inner(scaled, layout, inline="always")
@@ -330,11 +314,11 @@ def _bias_of(layout: Layout) -> Any:
 def _group_scale(layout: Layout) -> Any:
     """A function (super-block, block, d of its first set, group) -> the scales of a group of the block."""
     two_level, scale_of = layout.two_level, _scale_of(layout)
-    scaled, small_bytes = small_scales(layout), layout.small_bytes
+    scaled = small_scales(layout)
 
     def group_scale(w, block, d, group):
         if two_level:
-            return scaled(block + small_bytes * group, d)
+            return scaled(block + 16 * group, d)
         return d if group == 0 else scale_of(w, group)
 
     return inner(group_scale, layout, inline="always")

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Activations to 8 bits: what a quantized product reads. Alone, or as the last step of a norm or of SwiGLU.
+"""Activations to 8 bits: what a quantized product reads. Alone, or as the last step of a norm or a pointwise op.
 
 q = round(x / d), d = max|x| / 127, for each 32 values. Tokens go in tiles of `TILES[0]`, and the rest in smaller ones.
 A block of a tile of n tokens x 32 values is
@@ -17,9 +17,10 @@ many blocks come after them, which products with codes of eight bits read in the
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-from octavo.backends.cpu.pointwise.math import GATES, rms_factor, silu
+from octavo.backends.cpu.pointwise.expression_kernel import of, of_lanes
+from octavo.backends.cpu.pointwise.math import rms_factor
 from octavo.jit import host
 from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
@@ -35,7 +36,8 @@ from octavo.jit.simd import (
     store_token_words,
 )
 
-Source = Literal["values", "rms_norm", "swiglu", "geglu"]
+Source = str
+"""What values are made of: "values", "rms_norm", or a version of a pointwise op (`Pointwise.version`)."""
 
 WORDS = host.level() == "avx2"
 """Whether there are blocks with codes of 16 bits, too."""
@@ -67,14 +69,19 @@ QUANTIZE = record("codes tokens k", "x x_stride", "chunks", "other other_stride 
 """codes                where blocks of tiles begin, for `tokens` tokens of k values
 x, x_stride          a token's values, and bytes from one token's to the next one's
 chunks               pieces of a token
-other, other_stride  the norm's weight, with its `eps`; or what SwiGLU and GeGLU multiply with, a row a token
+other, other_stride  the norm's weight, with its `eps`; or the second input of a pointwise op, a row a token
 """
+
+
+def expression_of(source: Source) -> tuple[Any, int]:
+    """A pointwise op's function of 16 lanes, and its inputs; for other sources None and 0."""
+    return (None, 0) if source in ("values", "rms_norm") else (of_lanes(source), len(of(source).inputs))
 
 
 @kernels(QUANTIZE)
 def quantize_kernel(source: Source, tile: int) -> Any:
     """Task i quantizes chunk i % chunks of tile i // chunks of `tile` tokens, or of the rest in smaller ones."""
-    token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", source in GATES
+    token_bytes, normed, gated = TOKEN_BYTES, source == "rms_norm", expression_of(source)[1] == 2
     quantize_blocks, run, factor_bytes = _quantize_blocks(source), RUN, tile * 4
 
     def quantize(a, task):
@@ -105,8 +112,8 @@ def quantize_kernel(source: Source, tile: int) -> Any:
 
 def _quantize_blocks(source: Source) -> Any:
     """A function that quantizes blocks `first` to `last` of token t of a tile of n."""
-    block_bytes, words, normed, gated = BLOCK_BYTES, WORDS, source == "rms_norm", source in GATES
-    gate = GATES.get(source, silu)
+    block_bytes, words, normed, (expression, inputs) = BLOCK_BYTES, WORDS, source == "rms_norm", expression_of(source)
+    alone, gated = inputs == 1, inputs == 2
 
     def quantize_blocks(codes, k, n, t, x, other, factor, first, last):
         wide = splat(factor)
@@ -116,9 +123,11 @@ def _quantize_blocks(source: Source) -> Any:
             if normed:
                 low = mul(mul(low, wide), load_f32x16(other + at))
                 high = mul(mul(high, wide), load_f32x16(other + at + 64))
+            if alone:
+                low, high = expression(low), expression(high)
             if gated:
-                low = mul(gate(low), load_f32x16(other + at))
-                high = mul(gate(high), load_f32x16(other + at + 64))
+                low = expression(low, load_f32x16(other + at))
+                high = expression(high, load_f32x16(other + at + 64))
             d = largest_magnitude(low, high) / 127.0
             inverse = splat(1.0 / d if d > 0 else 0.0)
             base = codes + block * n * block_bytes

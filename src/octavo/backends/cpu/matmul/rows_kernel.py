@@ -6,7 +6,6 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.matmul.kernel import LOADS, small_scales
-from octavo.backends.cpu.weights.decode import codes_of_digits, codes_of_points
 from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, Layout
 from octavo.jit.compile import kernels
 from octavo.jit.record import record
@@ -38,9 +37,7 @@ def get_rows_kernel(layout: Layout) -> Any:
     offset, step, stepped = float(layout.offset), layout.step, layout.step != 1.0
     super_values, super_bytes, blocks = layout.super, layout.super_bytes, layout.super // STEP
     load_d, load_min = LOADS[layout.scale], LOADS[layout.minima or "f16"]
-    scaled, small_bytes = small_scales(layout), layout.small_bytes
-    unpack = codes_of_points(layout) if layout.grid else codes_of_digits(layout, 0) if layout.base3 else None
-    unpacks = unpack is not None
+    scaled = small_scales(layout)
     d_bytes = SCALE_BYTES[layout.scale] * ROWS
     min_bytes = SCALE_BYTES[layout.minima] * ROWS if layout.minima else 0
     head_bytes, block_bytes = layout.head_bytes, layout.block_bytes
@@ -57,16 +54,13 @@ def get_rows_kernel(layout: Layout) -> Any:
             dmin = load_min(w + d_bytes * sets) if has_min else d
             block = w + head_bytes
             for b in range(blocks):
-                if unpacks:
-                    codes = unpack(w, block, b, a.table)
-                else:
-                    codes = load_codes(block + codes_at, bits)  # [16, 32]
-                    if has_table:
-                        codes = look_up(codes, a.table)
+                codes = load_codes(block + codes_at, bits)  # [16, 32]
+                if has_table:
+                    codes = look_up(codes, a.table)
                 store_codes(codes_here, codes)
                 for group in range(groups):
                     if two_level:
-                        scale = scaled(block + small_bytes * group, d)
+                        scale = scaled(block + 16 * group, d)
                     else:
                         scale = load_d(w + d_bytes * group)
                         scale = mul(scale, splat(step)) if stepped else scale

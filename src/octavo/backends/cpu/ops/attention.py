@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu.attention import kernel as attention
-from octavo.backends.cpu.attention import mla_int8_kernel as latent_pairs
-from octavo.backends.cpu.attention import mla_kernel as latent_attention
+from octavo.backends.cpu.attention import mla_int8_kernel as mla_int8
+from octavo.backends.cpu.attention import mla_kernel as mla
 from octavo.backends.cpu.attention import rope_kernel as rope
 from octavo.backends.cpu.attention.cache_kernel import UNIT
 from octavo.backends.cpu.attention.cache_layout import kind_of
@@ -25,8 +25,8 @@ from octavo.jit.program import KernelCall, address
 
 ROPE_RUN = 32  # tokens whose keys fill lines of the cache; one at a time where tokens are few
 SPLIT_PAIRS = 16  # with so few tasks, latent attention divides sequences into parts
-PART, MOST_PARTS = 8, 32
-LATENT_PART, MOST_LATENT_PARTS = 2, 64
+PART, MAX_PARTS = 8, 32
+LATENT_PART, MAX_LATENT_PARTS = 2, 64
 """Pages of a part of a sequence, and the most parts; more pages are in a part where a sequence may have more."""
 
 
@@ -135,7 +135,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
     kind, group, calls = _kind(node.inputs[1]), heads // kv_heads, list[KernelCall]()
     if node.inputs[1] is node.inputs[2]:
         return _latent(kind, group, dim, (*kinds, reaching), {**given, "pages": pages}, shared)
-    part = max(PART, -(-pages.shape[1] // MOST_PARTS))
+    part = max(PART, -(-pages.shape[1] // MAX_PARTS))
     if decodes < tokens:
         tasks = -(-(tokens - decodes) // attention.TILE) * heads
         kernel = attention.prefill_kernel(kind, dim, *kinds, reaching, sloped)
@@ -170,17 +170,17 @@ def _latent(
 ) -> list[KernelCall]:
     """Attention whose keys are values too; `limits` are constants of the kernel."""
     out, tokens, kv_heads, width = given["out"], given["tokens"], given["kv_heads"], given["pages_width"]
-    value_dim, parts = out.shape[1] // (kv_heads * group), -(-group // latent_pairs.LANES)
-    pairs, part = tokens * kv_heads * parts, max(LATENT_PART, -(-width // MOST_LATENT_PARTS))
+    value_dim, parts = out.shape[1] // (kv_heads * group), -(-group // mla_int8.LANES)
+    pairs, part = tokens * kv_heads * parts, max(LATENT_PART, -(-width // MAX_LATENT_PARTS))
     splits = -(-width // part) if pairs <= SPLIT_PAIRS else 1
-    floats = latent_attention.part_floats(dim, value_dim) if splits > 1 else 0
+    floats = mla.part_floats(dim, value_dim) if splits > 1 else 0
     partial = shared.memory("parts of attention", (pairs * splits * floats,), np.float32)
-    kernel = latent_attention.latent_kernel(kind, group, dim, value_dim, *limits)
+    kernel = mla.latent_kernel(kind, group, dim, value_dim, *limits)
     calls = [KernelCall(kernel, pairs * splits, **given, splits=splits, part=part, partial=partial)]
     if splits > 1:
         calls.append(KernelCall(
-            latent_attention.combine_kernel(kind, group, dim, value_dim),
-            pairs * (value_dim // latent_attention.part_columns(kind, dim, value_dim)), out=out, partial=partial,
+            mla.combine_kernel(kind, group, dim, value_dim),
+            pairs * (value_dim // mla.part_columns(kind, dim, value_dim)), out=out, partial=partial,
             splits=splits, sinks=given["sinks"], kv_heads=kv_heads,
         ))
     return calls

@@ -69,3 +69,13 @@ def _row(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> li
 def _keep_largest(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
     kernel, k = elementwise.keep_largest_kernel(), out.shape[1]
     return [rows_call(kernel, out, inputs[0], k=k, spread=float(node.attrs["spread"]))]
+
+
+@binds("as_large_as")
+def _as_large_as(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+    x, like = inputs
+    _, count, k = x.shape
+    return [rows_call(
+        elementwise.as_large_as_kernel(), out, x, like=like, like_stride=stride(like), streams=count, k=k,
+        least=float(node.attrs["least"]),
+    )]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from octavo.backends.cpu.launch.calls import stride
 from octavo.backends.cpu.launch.shared import Shared
@@ -11,7 +11,9 @@ from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.w8a8.activations import TokenCodes, quantize_tokens
 from octavo.backends.cpu.matmul.w8a8.quantize_kernel import round_fp8_kernel
 from octavo.backends.cpu.ops.registry import binds
+from octavo.backends.cpu.pointwise.expression_kernel import has_lanes
 from octavo.graph.node import Node
+from octavo.graph.pointwise import POINTWISE
 from octavo.jit.program import KernelCall
 
 TILES = quantize.TILES
@@ -26,12 +28,13 @@ def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -
     if node.dtype in ("fp8_token", "fp8_static"):
         kernel = round_fp8_kernel(scale is not None)
         return [KernelCall(kernel, tokens, out=out, k=k, x=x, x_stride=stride(x), given=scale or 0.0)]
-    source: quantize.Source = "values"
+    source = "values"
     more: dict[str, Any] = {"other": 0, "other_stride": 0, "eps": 0.0}
     if node.op == "rms_norm":
         source, more = "rms_norm", more | {"other": other[0], "eps": float(node.attrs["eps"])}
-    elif node.op in ("swiglu", "geglu"):
-        source, more = cast("quantize.Source", node.op), more | {"other": other[0], "other_stride": stride(other[0])}
+    elif node.op in POINTWISE:
+        source = POINTWISE[node.op].version
+        more |= {"other": other[0], "other_stride": stride(other[0])} if other else {}
     if isinstance(out, TokenCodes):
         return [quantize_tokens(out, x, source, scale, **more)]
     tiles, chunks = quantize.tasks_of(tokens, k, TILES[0])
@@ -39,3 +42,8 @@ def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -
         quantize.quantize_kernel(source, TILES[0]), tiles * chunks,
         codes=out, tokens=tokens, k=k, x=x, x_stride=stride(x), chunks=chunks, **more,
     )]
+
+
+def makes(op: str) -> bool:
+    """Whether the result of an op has a form of 16 lanes, which is quantized."""
+    return op not in POINTWISE or has_lanes(POINTWISE[op])

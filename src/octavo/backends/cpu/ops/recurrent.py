@@ -16,7 +16,7 @@ from octavo.jit.program import KernelCall
 
 WIDEST = 2
 """Vectors of a state's columns that a task has: with its rows they stay in the first level of the cache."""
-MOST_KEYS = 128
+MAX_KEYS = 128
 """Rows of a state beyond which a task of the selective scan has one vector of columns."""
 
 
@@ -34,40 +34,40 @@ def _causal_conv(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Share
 
 @binds("gated_delta_rule")
 def _gated_delta_rule(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    q, k, v, alpha, beta, rates, bias, state, *where = inputs
+    q, k, v, alpha, beta, ssm_a, dt_bias, state, *where = inputs
     _, heads, keys, size = state.shape
     wide = WIDEST if size % (16 * WIDEST) == 0 else 1
     kernel = states.gated_delta_rule_kernel(keys, size, wide, node.attrs["tiled"], alpha.shape[1] != heads)
     return [KernelCall(
         kernel, len(where[2]) * heads * (size // (16 * wide)), y=out, y_stride=stride(out),
         q=q, q_stride=stride(q), k=k, k_stride=stride(k), v=v, v_stride=stride(v), alpha=alpha,
-        alpha_stride=stride(alpha), beta=beta, beta_stride=stride(beta), rates=rates, bias=bias, state=state,
+        alpha_stride=stride(alpha), beta=beta, beta_stride=stride(beta), ssm_a=ssm_a, dt_bias=dt_bias, state=state,
         heads=heads, key_heads=q.shape[1], **_where(where),
     )]
 
 
 @binds("selective_scan")
 def _selective_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    x, b, c, dt, rates, bias, skip, state, *where = inputs
+    x, b, c, dt, ssm_a, dt_bias, ssm_d, state, *where = inputs
     _, heads, keys, size = state.shape
-    wide = WIDEST if size % (16 * WIDEST) == 0 and keys <= MOST_KEYS else 1
+    wide = WIDEST if size % (16 * WIDEST) == 0 and keys <= MAX_KEYS else 1
     kernel = states.selective_scan_kernel(keys, size, wide)
     return [KernelCall(
         kernel, len(where[2]) * heads * (size // (16 * wide)), y=out, y_stride=stride(out), x=x, x_stride=stride(x),
-        b=b, b_stride=stride(b), c=c, c_stride=stride(c), dt=dt, dt_stride=stride(dt), rates=rates, bias=bias,
-        skip=skip, state=state, heads=heads, groups=b.shape[1], **_where(where),
+        b=b, b_stride=stride(b), c=c, c_stride=stride(c), dt=dt, dt_stride=stride(dt), ssm_a=ssm_a, dt_bias=dt_bias,
+        ssm_d=ssm_d, state=state, heads=heads, groups=b.shape[1], **_where(where),
     )]
 
 
 @binds("channel_scan")
 def _channel_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    x, b, c, dt, rates, skip, state, *where = inputs
+    x, b, c, dt, ssm_a, ssm_d, state, *where = inputs
     _, keys, channels = state.shape
-    wide = WIDEST if channels % (16 * WIDEST) == 0 and keys <= MOST_KEYS else 1
+    wide = WIDEST if channels % (16 * WIDEST) == 0 and keys <= MAX_KEYS else 1
     return [KernelCall(
         states.channel_scan_kernel(keys, wide), len(where[2]) * (channels // (16 * wide)), y=out, y_stride=stride(out),
         x=x, x_stride=stride(x), b=b, b_stride=stride(b), c=c, c_stride=stride(c), dt=dt, dt_stride=stride(dt),
-        rates=rates, skip=skip, state=state, channels=channels, **_where(where),
+        ssm_a=ssm_a, ssm_d=ssm_d, state=state, channels=channels, **_where(where),
     )]
 
 

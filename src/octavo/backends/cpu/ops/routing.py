@@ -68,5 +68,5 @@ def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shar
     x, weights = inputs
     return [rows_call(
         routing.weighted_sum_kernel(), out, x,
-        weights=weights, weights_stride=stride(weights), k=x.shape[1], n=out.shape[1],
+        weights=weights, weights_stride=stride(weights), sums=out[0].size // x.shape[2], k=x.shape[1], n=x.shape[2],
     )]

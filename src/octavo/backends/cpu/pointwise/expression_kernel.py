@@ -57,6 +57,11 @@ def has_lanes(op: Pointwise) -> bool:
     return not op.integers
 
 
+def of_lanes(version: str) -> Any:
+    """The expression as a function of 16 values of each input, for kernels to call."""
+    return inner(of(version).rebuilt(lanes), version, "by lanes", inline="always")
+
+
 def _arguments(version: str, *kinds: str) -> Record:
     """Each input's and the result's address, and bytes from a token, and from a row of it, to the next."""
     numbers = [f"n{i}:{'i8' if isinstance(n, int) else 'f4'}" for i, n in enumerate(of(version).numbers.values())]
@@ -84,7 +89,7 @@ def pointwise_kernel(version: str, *kinds: str) -> Any:
     names: dict[str, Any] = {
         "__name__": __name__,
         "by_value": inner(op.rebuilt(scalars), version, "by value", inline="always"),
-        "by_lanes": inner(op.rebuilt(lanes), version, "by lanes", inline="always") if vectors else None,
+        "by_lanes": of_lanes(version) if vectors else None,
         "f32_pointer": f32_pointer, "i32_pointer": i32_pointer,
         "load_f32x16": load_f32x16, "store_f32x16": store_f32x16,
     }

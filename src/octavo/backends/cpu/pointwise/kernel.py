@@ -129,6 +129,33 @@ def keep_largest_kernel() -> Any:
     return keep_largest
 
 
+AS_LARGE_AS = record(ROW, "like like_stride streams k least:f4")
+
+
+@kernels(AS_LARGE_AS)
+def as_large_as_kernel() -> Any:
+    """Each stream with the mean square of `like`."""
+
+    def as_large_as(a, task):
+        y, x, k = a.y + task * a.y_stride, a.x + task * a.x_stride, a.k
+        ys, xs, ls = f32_pointer(y), f32_pointer(x), f32_pointer(a.like + task * a.like_stride)
+        wanted = 0.0
+        for i in range(k):
+            wanted += ls[i] * ls[i]
+        for s in range(a.streams):
+            found = 0.0
+            for i in range(s * k, s * k + k):
+                found += xs[i] * xs[i]
+            factor = math.sqrt(wanted / max(found, a.least * k))
+            wide = splat(factor)
+            for i in range(k // 16):
+                store_f32x16(y + 4 * s * k + 64 * i, mul(load_f32x16(x + 4 * s * k + 64 * i), wide))
+            for i in range(k // 16 * 16, k):
+                ys[s * k + i] = xs[s * k + i] * factor
+
+    return as_large_as
+
+
 COPY_HEADS = record(ROW, "y_head_stride x_head_stride heads k")
 
 

@@ -94,10 +94,6 @@ def gelu(x):
     return gated(x, mul(x, fma(mul(x, x), splat(GELU_CUBE), splat(GELU_LINE))))
 
 
-GATES = {"swiglu": silu, "geglu": gelu}
-"""What ops of two inputs do to the first before they multiply with the second, 16 lanes."""
-
-
 @exact
 def gelu_exponent(x):
     """The z with which gelu(x) = x / (1 + exp(-z)), one number."""

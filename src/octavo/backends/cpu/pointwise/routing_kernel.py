@@ -142,21 +142,22 @@ def sparse_shares_kernel() -> Any:
     return sparse_shares
 
 
-WEIGHTED_SUM = record(ROW, "weights weights_stride", "k n")
+WEIGHTED_SUM = record(ROW, "weights weights_stride", "sums k n")
 
 
 @kernels(WEIGHTED_SUM)
 def weighted_sum_kernel() -> Any:
-    """y [n] = the sum of x [k, n] times weights [k]."""
+    """y [sums, n] = the sums of x [k, n] times weights [sums, k]."""
 
     def weighted_sum(a, task):
-        k, n = a.k, a.n
-        ys, ws = f32_pointer(a.y + task * a.y_stride), f32_pointer(a.weights + task * a.weights_stride)
-        xs = f32_pointer(a.x + task * a.x_stride)
-        for i in range(n):
-            total = 0.0
-            for j in range(k):
-                total += xs[j * n + i] * ws[j]
-            ys[i] = total
+        k, n, xs = a.k, a.n, f32_pointer(a.x + task * a.x_stride)
+        for each in range(a.sums):
+            ys = f32_pointer(a.y + task * a.y_stride + each * n * 4)
+            ws = f32_pointer(a.weights + task * a.weights_stride + each * k * 4)
+            for i in range(n):
+                total = 0.0
+                for j in range(k):
+                    total += xs[j * n + i] * ws[j]
+                ys[i] = total
 
     return weighted_sum

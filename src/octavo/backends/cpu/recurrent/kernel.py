@@ -94,29 +94,29 @@ def causal_conv_kernel(width: int, filters: int, silu: bool, biased: bool) -> An
     return causal_conv
 
 
-def moves(keys: int, size: int, wide: int) -> tuple[Any, Any]:
-    """Functions that take `wide` vectors of columns of a state [keys, size] to a matrix, zeros where it is `fresh`, and
-    that bring them back."""
+def state_moves(keys: int, size: int, wide: int) -> tuple[Any, Any]:
+    """Functions that load `wide` vectors of columns of a state [keys, size] into a matrix, zeros where it is `fresh`,
+    and that store them back."""
     row, columns = 64 * wide, 4 * size
 
-    def take(matrix, state, fresh):
+    def load_state(matrix, state, fresh):
         for i in range(keys):
             rest = zeros(wide) if fresh else load_block(state + i * columns, 64, wide)
             store_block(matrix + i * row, 64, rest)
 
-    def bring(state, matrix):
+    def store_state(state, matrix):
         for i in range(keys):
             store_block(state + i * columns, 64, load_block(matrix + i * row, 64, wide))
 
     names = keys, size, wide
-    return inner(take, *names, inline="always"), inner(bring, *names, inline="always")
+    return inner(load_state, *names, inline="always"), inner(store_state, *names, inline="always")
 
 
-def known_by(keys: int, wide: int) -> Any:
+def state_times(keys: int, wide: int) -> Any:
     """A function of a matrix [keys, 16 * wide] and k: the matrix's rows times k, summed."""
     row = 64 * wide
 
-    def known_of(matrix, k):
+    def times_key(matrix, k):
         ks = f32_pointer(k)
         u0, u1, u2, u3 = zeros(wide), zeros(wide), zeros(wide), zeros(wide)
         for i in range(0, keys, ROWS):
@@ -127,10 +127,10 @@ def known_by(keys: int, wide: int) -> Any:
             u3 = fma_blocks(u3, load_block(m + 3 * row, 64, wide), splat(ks[i + 3]))
         return add_blocks(add_blocks(u0, u1), add_blocks(u2, u3))
 
-    return inner(known_of, keys, wide, inline="always")
+    return inner(times_key, keys, wide, inline="always")
 
 
-def _fade(by_row: bool) -> Any:
+def _row_decay(by_row: bool) -> Any:
     """A function that gives row i's decay: a number of its own at the address `decay`, or `decay` itself."""
 
     def of_row(decay, i):
@@ -142,29 +142,29 @@ def _fade(by_row: bool) -> Any:
     return inner(of_row if by_row else of_all, inline="always")
 
 
-def rows_changed(keys: int, wide: int, by_row: bool = False) -> Any:
-    """A function that fades a matrix and adds k times a change to it, and gives its rows times q, summed."""
-    row, fade = 64 * wide, _fade(by_row)
+def state_update(keys: int, wide: int, by_row: bool = False) -> Any:
+    """A function that decays a matrix and adds k times a change to it, and gives its rows times q, summed."""
+    row, row_decay = 64 * wide, _row_decay(by_row)
 
-    def step(m, faded, change, k):
-        rest = fma_blocks(fma_blocks(zeros(wide), load_block(m, 64, wide), faded), change, splat(k))
+    def step(m, decay, change, k):
+        rest = fma_blocks(fma_blocks(zeros(wide), load_block(m, 64, wide), decay), change, splat(k))
         store_block(m, 64, rest)
         return rest
 
     step = inner(step, wide, inline="always")
 
-    def changed(matrix, decay, change, k, q):
+    def update(matrix, decay, change, k, q):
         ks, qs = f32_pointer(k), f32_pointer(q)
         y0, y1, y2, y3 = zeros(wide), zeros(wide), zeros(wide), zeros(wide)
         for i in range(0, keys, ROWS):
             m = matrix + i * row
-            y0 = fma_blocks(y0, step(m, fade(decay, i), change, ks[i]), splat(qs[i]))
-            y1 = fma_blocks(y1, step(m + row, fade(decay, i + 1), change, ks[i + 1]), splat(qs[i + 1]))
-            y2 = fma_blocks(y2, step(m + 2 * row, fade(decay, i + 2), change, ks[i + 2]), splat(qs[i + 2]))
-            y3 = fma_blocks(y3, step(m + 3 * row, fade(decay, i + 3), change, ks[i + 3]), splat(qs[i + 3]))
+            y0 = fma_blocks(y0, step(m, row_decay(decay, i), change, ks[i]), splat(qs[i]))
+            y1 = fma_blocks(y1, step(m + row, row_decay(decay, i + 1), change, ks[i + 1]), splat(qs[i + 1]))
+            y2 = fma_blocks(y2, step(m + 2 * row, row_decay(decay, i + 2), change, ks[i + 2]), splat(qs[i + 2]))
+            y3 = fma_blocks(y3, step(m + 3 * row, row_decay(decay, i + 3), change, ks[i + 3]), splat(qs[i + 3]))
         return add_blocks(add_blocks(y0, y1), add_blocks(y2, y3))
 
-    return inner(changed, keys, wide, by_row, inline="always")
+    return inner(update, keys, wide, by_row, inline="always")
 
 
 def _soft_plus(x: Any) -> Any:
@@ -174,28 +174,29 @@ def _soft_plus(x: Any) -> Any:
 soft_plus = inner(_soft_plus, inline="always")
 
 GATED_DELTA_RULE = record(
-    "y y_stride q q_stride k k_stride v v_stride", "alpha alpha_stride beta beta_stride rates bias state",
+    "y y_stride q q_stride k k_stride v v_stride", "alpha alpha_stride beta beta_stride ssm_a dt_bias state",
     "heads key_heads", WHERE,
 )
 
 
 def _decays(keys: int, by_row: bool) -> Any:
-    """A function that gives a head's decay at a token as `rows_changed` wants it, and what a matrix before it is
+    """A function that gives a head's decay at a token as `state_update` wants it, and what a matrix before it is
     multiplied with to know the value at k after it: an address of numbers, and one for all of them."""
 
     def of_head(a, t, head, rate, k, room):
-        x = f32_pointer(a.alpha + t * a.alpha_stride)[head] + f32_pointer(a.bias)[head]
+        x = f32_pointer(a.alpha + t * a.alpha_stride)[head] + f32_pointer(a.dt_bias)[head]
         decay = math.exp(rate * soft_plus(x))
         return decay, k, decay
 
     def of_rows(a, t, head, rate, k, room):
-        alpha, bias, faded = a.alpha + t * a.alpha_stride + head * keys * 4, a.bias + head * keys * 4, room + keys * 4
+        alpha, dt_bias = a.alpha + t * a.alpha_stride + head * keys * 4, a.dt_bias + head * keys * 4
+        decayed_k = room + keys * 4
         for at in range(0, keys * 4, 64):
-            x = add(load_f32x16(alpha + at), load_f32x16(bias + at))
+            x = add(load_f32x16(alpha + at), load_f32x16(dt_bias + at))
             decay = exp(mul(splat(rate), soft_plus_of(x)))
             store_f32x16(room + at, decay)
-            store_f32x16(faded + at, mul(decay, load_f32x16(k + at)))
-        return room, faded, float32(1.0)
+            store_f32x16(decayed_k + at, mul(decay, load_f32x16(k + at)))
+        return room, decayed_k, float32(1.0)
 
     return inner(of_rows if by_row else of_head, keys, inline="always")
 
@@ -207,8 +208,8 @@ def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool, by_row
     With `by_row` each row of the state has a decay of its own.
     """
     row, whole, columns, decays = 64 * wide, 64 * wide * keys, 4 * size, 8 * keys if by_row else 64
-    known_of, changed, (take, bring) = known_by(keys, wide), rows_changed(keys, wide, by_row), moves(keys, size, wide)
-    decay_of = _decays(keys, by_row)
+    times_key, update, decay_of = state_times(keys, wide), state_update(keys, wide, by_row), _decays(keys, by_row)
+    load_state, store_state = state_moves(keys, size, wide)
 
     def gated_delta_rule(a, task):
         parts = columns // row
@@ -219,23 +220,23 @@ def gated_delta_rule_kernel(keys: int, size: int, wide: int, tiled: bool, by_row
             return
         state = a.state + (i32_pointer(a.slots)[sequence] * a.heads + head) * keys * columns + part * row
         matrix = stack(whole)
-        take(matrix, state, i32_pointer(a.positions)[start] == 0)
+        load_state(matrix, state, i32_pointer(a.positions)[start] == 0)
         of_keys = (head % a.key_heads if tiled else head // (a.heads // a.key_heads)) * keys * 4
-        at, rate, room = head * columns + part * row, f32_pointer(a.rates)[head], stack(decays)
+        at, rate, room = head * columns + part * row, f32_pointer(a.ssm_a)[head], stack(decays)
         for t in range(start, stop):
-            strength = float32(1.0) / (float32(1.0) + math.exp(-f32_pointer(a.beta + t * a.beta_stride)[head]))
+            beta = float32(1.0) / (float32(1.0) + math.exp(-f32_pointer(a.beta + t * a.beta_stride)[head]))
             k, q = a.k + t * a.k_stride + of_keys, a.q + t * a.q_stride + of_keys
-            decay, faded, factor = decay_of(a, t, head, rate, k, room)
-            change = fma_blocks(zeros(wide), load_block(a.v + t * a.v_stride + at, 64, wide), splat(strength))
-            change = fma_blocks(change, known_of(matrix, faded), splat(-strength * factor))
-            store_block(a.y + t * a.y_stride + at, 64, changed(matrix, decay, change, k, q))
-        bring(state, matrix)
+            decay, decayed_k, factor = decay_of(a, t, head, rate, k, room)
+            change = fma_blocks(zeros(wide), load_block(a.v + t * a.v_stride + at, 64, wide), splat(beta))
+            change = fma_blocks(change, times_key(matrix, decayed_k), splat(-beta * factor))
+            store_block(a.y + t * a.y_stride + at, 64, update(matrix, decay, change, k, q))
+        store_state(state, matrix)
 
     return gated_delta_rule
 
 
 SELECTIVE_SCAN = record(
-    "y y_stride x x_stride b b_stride c c_stride", "dt dt_stride rates bias skip state", "heads groups", WHERE
+    "y y_stride x x_stride b b_stride c c_stride", "dt dt_stride ssm_a dt_bias ssm_d state", "heads groups", WHERE
 )
 
 
@@ -243,7 +244,7 @@ SELECTIVE_SCAN = record(
 def selective_scan_kernel(keys: int, size: int, wide: int) -> Any:
     """A sequence's tokens, for a head and `wide` vectors of columns of its state [keys, size], kept on the stack."""
     row, whole, columns = 64 * wide, 64 * wide * keys, 4 * size
-    changed, (take, bring) = rows_changed(keys, wide), moves(keys, size, wide)
+    update, (load_state, store_state) = state_update(keys, wide), state_moves(keys, size, wide)
 
     def selective_scan(a, task):
         parts = columns // row
@@ -254,26 +255,26 @@ def selective_scan_kernel(keys: int, size: int, wide: int) -> Any:
             return
         state = a.state + (i32_pointer(a.slots)[sequence] * a.heads + head) * keys * columns + part * row
         matrix = stack(whole)
-        take(matrix, state, i32_pointer(a.positions)[start] == 0)
+        load_state(matrix, state, i32_pointer(a.positions)[start] == 0)
         of_group, at = head // (a.heads // a.groups) * keys * 4, head * columns + part * row
-        rate, bias, skip = f32_pointer(a.rates)[head], f32_pointer(a.bias)[head], f32_pointer(a.skip)[head]
+        rate, dt_bias, ssm_d = f32_pointer(a.ssm_a)[head], f32_pointer(a.dt_bias)[head], f32_pointer(a.ssm_d)[head]
         for t in range(start, stop):
-            step = soft_plus(f32_pointer(a.dt + t * a.dt_stride)[head] + bias)
+            step = soft_plus(f32_pointer(a.dt + t * a.dt_stride)[head] + dt_bias)
             b, c, x = a.b + t * a.b_stride + of_group, a.c + t * a.c_stride + of_group, a.x + t * a.x_stride + at
             change = fma_blocks(zeros(wide), load_block(x, 64, wide), splat(step))
-            rows = changed(matrix, math.exp(rate * step), change, b, c)
-            store_block(a.y + t * a.y_stride + at, 64, fma_blocks(rows, load_block(x, 64, wide), splat(skip)))
-        bring(state, matrix)
+            rows = update(matrix, math.exp(rate * step), change, b, c)
+            store_block(a.y + t * a.y_stride + at, 64, fma_blocks(rows, load_block(x, 64, wide), splat(ssm_d)))
+        store_state(state, matrix)
 
     return selective_scan
 
 
-CHANNEL_SCAN = record("y y_stride x x_stride b b_stride c c_stride dt dt_stride", "rates skip state channels", WHERE)
+CHANNEL_SCAN = record("y y_stride x x_stride b b_stride c c_stride dt dt_stride", "ssm_a ssm_d state channels", WHERE)
 
 
 @kernels(CHANNEL_SCAN)
 def channel_scan_kernel(keys: int, wide: int) -> Any:
-    """A sequence's tokens, for `wide` vectors of channels: their state and rates [keys, 16 * wide] are on the stack."""
+    """A sequence's tokens, for `wide` vectors of channels: their state and ssm_a [keys, 16 * wide] are on stack."""
     row, whole = 64 * wide, 64 * wide * keys
 
     def channel_scan(a, task):
@@ -285,19 +286,19 @@ def channel_scan_kernel(keys: int, wide: int) -> Any:
             return
         state = a.state + i32_pointer(a.slots)[sequence] * keys * columns + at
         fresh = i32_pointer(a.positions)[start] == 0
-        matrix, rates = stack(whole), stack(whole)
+        matrix, ssm_a = stack(whole), stack(whole)
         for i in range(keys):
-            store_block(rates + i * row, 64, load_block(a.rates + at + i * columns, 64, wide))
+            store_block(ssm_a + i * row, 64, load_block(a.ssm_a + at + i * columns, 64, wide))
             store_block(matrix + i * row, 64, zeros(wide) if fresh else load_block(state + i * columns, 64, wide))
         for t in range(start, stop):
             b, c = f32_pointer(a.b + t * a.b_stride), f32_pointer(a.c + t * a.c_stride)
             for part in range(0, row, 64):
                 x = load_f32x16(a.x + t * a.x_stride + at + part)
                 step = soft_plus_of(load_f32x16(a.dt + t * a.dt_stride + at + part))
-                change, y = mul(step, x), mul(load_f32x16(a.skip + at + part), x)
+                change, y = mul(step, x), mul(load_f32x16(a.ssm_d + at + part), x)
                 for i in range(keys):
                     m = i * row + part
-                    decay = exp(mul(load_f32x16(rates + m), step))
+                    decay = exp(mul(load_f32x16(ssm_a + m), step))
                     rest = fma(decay, load_f32x16(matrix + m), mul(splat(b[i]), change))
                     store_f32x16(matrix + m, rest)
                     y = fma(rest, splat(c[i]), y)

@@ -14,7 +14,7 @@ import numpy as np
 from numba import float32
 
 from octavo.backends.cpu.pointwise.math import gated
-from octavo.backends.cpu.recurrent.kernel import ROWS, WHERE, begin_of, end_of, known_by, moves
+from octavo.backends.cpu.recurrent.kernel import ROWS, WHERE, begin_of, end_of, state_moves, state_times
 from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
@@ -50,8 +50,8 @@ WKV7 = record(
 )
 
 
-def _changed(size: int, wide: int) -> Any:
-    """A function that fades rows of `wide` vectors of columns, adds two products to them, and gives their sum times r.
+def _state_update(size: int, wide: int) -> Any:
+    """A function that decays rows of `wide` vectors of columns, adds two products to them, and gives their sum times r.
 
     At `rows` are size decays, what known values and what v are multiplied with, and r.
     """
@@ -67,7 +67,7 @@ def _changed(size: int, wide: int) -> Any:
 
     step = inner(step, size, wide, inline="always")
 
-    def changed(matrix, known, value, rows):
+    def update(matrix, known, value, rows):
         r = f32_pointer(rows + 12 * size)
         y0, y1, y2, y3 = zeros(wide), zeros(wide), zeros(wide), zeros(wide)
         for i in range(0, size, ROWS):
@@ -78,11 +78,11 @@ def _changed(size: int, wide: int) -> Any:
             y3 = fma_blocks(y3, step(m + 3 * row, known, value, rows, i + 3), splat(r[i + 3]))
         return add_blocks(add_blocks(y0, y1), add_blocks(y2, y3))
 
-    return inner(changed, size, wide, inline="always")
+    return inner(update, size, wide, inline="always")
 
 
 def _prepared(size: int, mixed: bool) -> Any:
-    """A function of a token and a head, `h` bytes into a row: it leaves what a matrix is changed by in six rows.
+    """A function of a token and a head, `h` bytes into a row: it leaves what a matrix is updated by in six rows.
 
     These are decays, what known values are multiplied with, keys, r, values, and keys of length 1 which ask for known
     values. It gives the sum of r * k * r_k.
@@ -158,7 +158,8 @@ def _stored(size: int, normed: bool) -> Any:
 def wkv7_kernel(size: int, wide: int, mixed: bool, normed: bool) -> Any:
     """A sequence's tokens, for a head: its state [size, size] is on the stack, `wide` vectors of columns together."""
     row, part, whole, six = 4 * size, 64 * wide, 4 * size * size, 24 * size
-    known_of, changed, (take, bring) = known_by(size, wide), _changed(size, wide), moves(size, size, wide)
+    times_key, update, (load_state, store_state) = (
+        state_times(size, wide), _state_update(size, wide), state_moves(size, size, wide))
     prepared, stored = _prepared(size, mixed), _stored(size, normed)
 
     def wkv7(a, task):
@@ -170,15 +171,15 @@ def wkv7_kernel(size: int, wide: int, mixed: bool, normed: bool) -> Any:
         matrix, rows, y = stack(whole), stack(six), stack(row)
         fresh = i32_pointer(a.positions)[start] == 0
         for at in range(0, row, part):
-            take(matrix + at * size, state + at, fresh)
+            load_state(matrix + at * size, state + at, fresh)
         for t in range(start, stop):
             own = prepared(a, t, h, rows)
             for at in range(0, row, part):
-                known = known_of(matrix + at * size, rows + 5 * row)
+                known = times_key(matrix + at * size, rows + 5 * row)
                 value = load_block(rows + 4 * row + at, 64, wide)
-                store_block(y + at, 64, changed(matrix + at * size, known, value, rows))
+                store_block(y + at, 64, update(matrix + at * size, known, value, rows))
             stored(a, t, h, y, rows + 4 * row, own)
         for at in range(0, row, part):
-            bring(state + at, matrix + at * size)
+            store_state(state + at, matrix + at * size)
 
     return wkv7

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -14,13 +14,11 @@ import numpy as np
 from octavo.backends.cpu.device.large_pages import Arena
 from octavo.backends.cpu.matmul.float_kernel import WIDTH, Kind
 from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, Layout, MinimumKind, ScaleKind
-from octavo.backends.cpu.weights.pack_codebook import pack_points, points_of, with_points
 from octavo.backends.cpu.weights.pack_kernel import pack_kernel
 from octavo.backends.cpu.weights.probe import UNPACKED, code_map, unpack_scales
 from octavo.backends.cpu.weights.scale_map import ScaleMap, scale_map
 from octavo.errors import QuantFormatError
 from octavo.formats import QTensor, dequantize, unpack
-from octavo.formats.codebook import Codebook
 from octavo.formats.codec import chunks
 from octavo.formats.scalars import E4M3_NUMBER
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
@@ -68,17 +66,14 @@ class FloatWeight:
         return 0 if self.scale is None else address(self.scale)
 
 
-def pack(tensor: QTensor, threads: int, arena: Arena, *, compact: bool = False) -> QuantWeight | FloatWeight:
-    """A matrix [n, k], or experts [E, n, k], in the layout of its kernels. Raises QuantFormatError for odd groups.
-
-    compact  as `smallest_layout` has it
-    """
+def pack(tensor: QTensor, threads: int, arena: Arena) -> QuantWeight | FloatWeight:
+    """A matrix [n, k], or experts [E, n, k], in the layout of its kernels. Raises QuantFormatError for odd groups."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
     tensor = tensor.stored()
     if tensor.format.number is not None or k % STEP:
         return _pack_float(tensor, experts, n, k, threads, arena)
-    layout, table = _layout(tensor, compact)
+    layout, table = _layout(tensor)
     shape = experts, -(-n // ROWS), layout.tile_bytes(k)
     data = arena.take(math.prod(shape)).reshape(shape)
     decode_table = bool(tensor.format.table) and layout.table is None
@@ -97,8 +92,6 @@ def pack(tensor: QTensor, threads: int, arena: Arena, *, compact: bool = False) 
 def _pack_rows(fmt: BlockFormat, layout: Layout, rows: U8, out: U8, decode_table: bool) -> bool:
     """Pack some rows to tiles `out`, uint8 [tiles, bytes of a tile]; False if a scale is NaN or Inf."""
     rows = np.ascontiguousarray(rows)
-    if layout.odd_scales:
-        return pack_points(fmt, layout, rows, out)
     k = rows.shape[1] // fmt.block_bytes * fmt.block
     codes = None if decode_table else code_map(fmt)
     in_blocks = codes is not None and fmt.block == layout.super and layout.scale == "f16" and not fmt.has_zero
@@ -182,38 +175,30 @@ def _run(work: Any, parts: Iterator[Any], threads: int) -> None:
             pass
 
 
-def _layout(tensor: QTensor, compact: bool) -> tuple[Layout, U8 | None]:
+def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
     """The layout for a tensor; scales as small as they can be without loss, judged by all of them."""
     fmt = tensor.format
-    layout = smallest_layout(fmt, compact=compact)
+    layout = smallest_layout(fmt)
     if layout.scale != "f16":
-        layout = _with_scales(fmt, _smallest_kind(tensor), compact)
+        layout = _with_scales(fmt, _smallest_kind(tensor))
     if layout.table is None:
         return layout, None
-    if fmt.codebook is not None and layout.grid is not None:
-        return layout, with_points(layout.table, layout.offset, fmt.codebook, layout.grid)
     return layout, np.resize(np.array(layout.table, np.int16) + layout.offset, 16).astype(np.uint8)
 
 
-def smallest_layout(fmt: BlockFormat, *, compact: bool = False) -> Layout:
-    """The layout for tensors of a format, with scales as small as some of them have. Raises QuantFormatError.
-
-    compact  numbers of points stay numbers, in less memory, also where codes are faster
-    """
+def smallest_layout(fmt: BlockFormat) -> Layout:
+    """The layout for tensors of a format, with scales as small as some of them have. Raises QuantFormatError."""
     kinds = {f.name: f.dtype for f in fmt.fields}
-    return _with_scales(fmt, "f16" if fmt.codebook or kinds.get("d") == np.dtype("<f2") else "exponent", compact)
+    return _with_scales(fmt, "f16" if fmt.codebook or kinds.get("d") == np.dtype("<f2") else "exponent")
 
 
-def _with_scales(fmt: BlockFormat, scale: ScaleKind, compact: bool) -> Layout:
+def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> Layout:
     two_level = fmt.super != fmt.group
     if two_level and (fmt.group not in (16, 32) or fmt.super % STEP):
         raise QuantFormatError(f"{fmt.name}: no CPU layout for groups of {fmt.group} in {fmt.super}")
-    if fmt.bits not in BITS and not fmt.base3:
+    if fmt.bits not in BITS:
         raise QuantFormatError(f"{fmt.name}: no CPU layout for codes of {fmt.bits} bits")
     keeps_table = fmt.table is not None and len(fmt.table) <= TABLE and host.has_byte_shuffle()
-    book = fmt.codebook if keeps_table else None
-    points = points_of(book, fmt.group) if book and not _as_codes(book, compact) else None
-    table, step = (fmt.table, fmt.step) if points or not keeps_table else _smallest_table(fmt)
     return Layout(
         bits=8 if fmt.table and not keeps_table else fmt.bits,
         group=fmt.group,
@@ -222,29 +207,13 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind, compact: bool) -> Layout:
         two_level=two_level,
         signed_scales=two_level and not fmt.has_min,
         minima="zero" if fmt.has_zero else scale if fmt.has_min else None,
-        offset=_table_offset(table) if table and keeps_table else 128 if table else fmt.offset,
-        table=tuple(table) if table and keeps_table else None,
-        step=step,
-        grid=points,
-        base3=fmt.base3,
-        odd_scales=fmt.odd_scales and keeps_table,
+        offset=_table_offset(fmt.table) if fmt.table and keeps_table else 128 if fmt.table else fmt.offset,
+        table=fmt.table if keeps_table else None,
+        step=fmt.step,
     )
 
 
-def _as_codes(grid: Codebook, compact: bool) -> bool:
-    """Whether codes take the place of a grid's numbers: where looking these up would take longer than reading codes."""
-    return grid.width == 4 and not compact and not host.has_byte_permutation()
-
-
-def _smallest_table(fmt: BlockFormat) -> tuple[Sequence[int] | None, float]:
-    """A format's table without what is a factor two of all values, and the step that they are multiplied with then."""
-    table, step = fmt.table, fmt.step
-    while table and not any(value & 1 for value in table):
-        table, step = tuple(value // 2 for value in table), 2 * step
-    return table, step
-
-
-def _table_offset(table: Sequence[int]) -> int:
+def _table_offset(table: tuple[int, ...]) -> int:
     """What is added to the values of a table: 128, or as little as they need where small codes are of use."""
     least = 1 << (-min(table) - 1).bit_length()
     return least if host.products_of_16_bits(max(table) + least) else 128

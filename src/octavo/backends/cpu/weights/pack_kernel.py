@@ -43,7 +43,6 @@ def pack_kernel(layout: Layout, n_pieces: int, mapped: bool) -> Any:
     blocks, super_values, tile_rows = layout.super // STEP, layout.super, ROWS
     super_bytes, head_bytes, block_bytes = layout.super_bytes, layout.head_bytes, layout.block_bytes
     small_minima_at, codes_at = ROWS * layout.groups, layout.block_bytes - layout.code_bytes
-    high_at = layout.head_bytes - layout.high_bytes
 
     def pack(a, task):
         supers = a.k // super_values
@@ -63,8 +62,7 @@ def pack_kernel(layout: Layout, n_pieces: int, mapped: bool) -> Any:
                         if has_min:
                             table = a.small_minima + row * a.small_minima_row_bytes
                             move_small(block + small_minima_at + lane, table, here_in, s, b, present)
-                    high = here + high_at + 4 * lane
-                    move_codes(a, block + codes_at + 4 * lane, high, source, s * blocks + b, present)
+                    move_codes(a, block + codes_at + 4 * lane, source, s * blocks + b, present)
 
     return pack
 
@@ -108,22 +106,18 @@ def _move_small(layout: Layout, mapped: bool) -> Any:
 
 
 def _move_codes(layout: Layout, n_pieces: int) -> Any:
-    """A function (a, to, high, source, block, present) for the 32 codes of a block of a row that begins at `source`."""
-    word, put, word_bytes = (
-        _word(n_pieces),
-        _put_digits() if layout.base3 else _put(layout.bits),
-        n_pieces * PIECE.itemsize,
-    )
+    """A function (a, to, source, block, present) for the 32 codes of a block of a row that begins at `source`."""
+    word, put, word_bytes = _word(n_pieces), _put(layout.bits), n_pieces * PIECE.itemsize
 
-    def move_codes(a, to, high, source, block, present):
+    def move_codes(a, to, source, block, present):
         if present:
             first, base = block * 8, a.base
             i = source + first // a.block_words * a.block_bytes
             p = a.pieces + first % a.block_words * word_bytes
-            put(to, high, block, word(i, p, 0, base), word(i, p, 1, base), word(i, p, 2, base), word(i, p, 3, base),
+            put(to, word(i, p, 0, base), word(i, p, 1, base), word(i, p, 2, base), word(i, p, 3, base),
                 word(i, p, 4, base), word(i, p, 5, base), word(i, p, 6, base), word(i, p, 7, base))
         else:
-            put(to, high, block, 0, 0, 0, 0, 0, 0, 0, 0)
+            put(to, 0, 0, 0, 0, 0, 0, 0, 0)
 
     return inner(move_codes, layout, n_pieces, inline="always")
 
@@ -174,7 +168,7 @@ def _put(bits: int) -> Any:
     """A function that spreads 8 words of four codes over `bits` words 64 bytes apart (see `simd.load_codes`)."""
     low = bits if bits in (8, 6, 4, 2) else bits - 1
 
-    def put(at, high, block, v0, v1, v2, v3, v4, v5, v6, v7):
+    def put(at, v0, v1, v2, v3, v4, v5, v6, v7):
         if bits == 8:
             store_u32(at, v0)
             store_u32(at + 64, v1)
@@ -209,32 +203,3 @@ def _put(bits: int) -> Any:
             store_u32(at + 64 * low, word | (v7 >> low & m) << 7)
 
     return inner(put, bits)
-
-
-def _put_digits() -> Any:
-    """`_put` for digits to the base 3: five words to one, and of three, one digit of words at `high`."""
-
-    def put(at, high, block, v0, v1, v2, v3, v4, v5, v6, v7):
-        store_u32(at, digit_bytes((((v0 * 3 + v1) * 3 + v2) * 3 + v3) * 3 + v4))
-        to, step = high + block % 8 // 4 * 192, block % 4
-        factor = 81 if step == 0 else 27 if step == 1 else 9 if step == 2 else 3
-        first, second, third = v5 * factor, v6 * factor, v7 * factor
-        if step > 0:
-            first, second, third = first + load_u32(to), second + load_u32(to + 64), third + load_u32(to + 128)
-        if step == 3:
-            first, second, third = digit_bytes(first), digit_bytes(second), digit_bytes(third)
-        store_u32(to, first)
-        store_u32(to + 64, second)
-        store_u32(to + 128, third)
-
-    return inner(put)
-
-
-@inner
-def digit_bytes(numbers):
-    """Four numbers of five digits, a byte each, as `simd.load_digits` reads them."""
-    word = 0
-    for i in range(4):
-        number = numbers >> (8 * i) & 255
-        word |= ((number * 256 + 242) // 243 ^ 128) << (8 * i)
-    return word

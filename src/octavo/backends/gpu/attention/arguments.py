@@ -1,4 +1,4 @@
-"""What kernels of attention are given: caches in pages, shares of programs, and what they are compiled for."""
+"""What kernels of attention are given: caches in pages, KV splits, and what they are compiled for."""
 
 from __future__ import annotations
 
@@ -36,27 +36,18 @@ class PagedCache(NamedTuple):
 
 
 class PartialAttention(NamedTuple):
-    """Results of programs that share a sequence, float32.
+    """Results of the KV splits of a sequence, float32, for `combine` (FlashDecoding).
 
     outputs         [sequences, heads, splits, block_d], not yet divided by `totals`
     maxima, totals  [sequences, heads, splits], of scores and of their weights
+    counter         int32 [sequences, K/V heads], zeros before and after, where the last program of a head combines;
+                    None where another launch does
     """
 
     outputs: Pointer
     maxima: Pointer
     totals: Pointer
-
-
-class JoinedAttention(NamedTuple):
-    """A PartialAttention that the last program of a head joins.
-
-    counter  int32 [sequences, K/V heads], zeros before and after
-    """
-
-    outputs: Pointer
-    maxima: Pointer
-    totals: Pointer
-    counter: Pointer
+    counter: Pointer | None = None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """The end of decoding attention in Gluon: the last program of a head to finish joins what all have stored.
 
-What is computed is what `attention_decode.combine_kernel` says. The order of sums is that of splits, whoever is last.
+What is computed is what `decode_kernel.combine_kernel` says. The order of sums is that of splits, whoever is last.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def store_quantized(value, quantized, token, head, heads, shape: gl.constexpr):
 
 
 @gluon.jit
-def number_of(data, line, first, used, COUNT: gl.constexpr, other, shape: gl.constexpr, LAYOUT: gl.constexpr):
+def split_number(data, line, first, used, COUNT: gl.constexpr, other, shape: gl.constexpr, LAYOUT: gl.constexpr):
     """A number of each of COUNT splits and of each row from `line` on, [COUNT, rows]; `other` from split `used` on."""
     split = first + gl.arange(0, COUNT, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT))).expand_dims(1)
     row = gl.arange(0, shape.members, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT))).expand_dims(0)
@@ -56,7 +56,7 @@ def number_of(data, line, first, used, COUNT: gl.constexpr, other, shape: gl.con
 
 
 @gluon.jit
-def share_of(data, line, first, used, COUNT: gl.constexpr, shape: gl.constexpr, LAYOUT: gl.constexpr):
+def split_outputs(data, line, first, used, COUNT: gl.constexpr, shape: gl.constexpr, LAYOUT: gl.constexpr):
     """Results of COUNT splits for each row from `line` on, [COUNT, rows, dim]; zeros from split `used` on."""
     split = first + gl.arange(0, COUNT, gl.SliceLayout(1, gl.SliceLayout(2, LAYOUT))).expand_dims(1)
     row = gl.arange(0, shape.members, gl.SliceLayout(0, gl.SliceLayout(2, LAYOUT))).expand_dims(0)
@@ -99,9 +99,9 @@ def combine(partial, sinks, out, quantized, ordered, place, used, heads, shape: 
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 1, 4], [1, 1, 32], [shape.warps // WARPS, WARPS, 1], [2, 1, 0])
     VALUES: gl.constexpr = gl.SliceLayout(0, LAYOUT)
     line = (sequence * heads + head) * shape.group
-    outputs = share_of(partial.outputs, line, 0, used, SOME, shape, LAYOUT)  # [SOME, ROWS, DIM], on its way
-    m = number_of(partial.maxima, line, 0, used, shape.power, float("-inf"), shape, LAYOUT)  # [power, ROWS]
-    total = number_of(partial.totals, line, 0, used, shape.power, 0.0, shape, LAYOUT)  # [power, ROWS]
+    outputs = split_outputs(partial.outputs, line, 0, used, SOME, shape, LAYOUT)  # [SOME, ROWS, DIM], on its way
+    m = split_number(partial.maxima, line, 0, used, shape.power, float("-inf"), shape, LAYOUT)  # [power, ROWS]
+    total = split_number(partial.totals, line, 0, used, shape.power, 0.0, shape, LAYOUT)  # [power, ROWS]
     most = gl.max(m, 0)  # [ROWS]
     shift = gl.where(most == float("-inf"), 0.0, most)
     whole = gl.sum(gl.exp2(m - shift.expand_dims(0)) * total, 0)  # [ROWS]
@@ -112,8 +112,8 @@ def combine(partial, sinks, out, quantized, ordered, place, used, heads, shape: 
     value = gl.full([ROWS, DIM], 0.0, gl.float32, VALUES)
     for first in gl.static_range(0, shape.splits, SOME):
         if first > 0:
-            outputs = share_of(partial.outputs, line, first, used, SOME, shape, LAYOUT)
-        of_some = number_of(partial.maxima, line, first, used, SOME, float("-inf"), shape, LAYOUT)  # [SOME, ROWS]
+            outputs = split_outputs(partial.outputs, line, first, used, SOME, shape, LAYOUT)
+        of_some = split_number(partial.maxima, line, first, used, SOME, float("-inf"), shape, LAYOUT)  # [SOME, ROWS]
         weight = gl.exp2(of_some - shift.expand_dims(0)).expand_dims(2)
         value += gl.sum(outputs * weight, 0)
     value /= gl.convert_layout(whole, gl.SliceLayout(1, VALUES)).expand_dims(1)

@@ -12,8 +12,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.attention.kernel import (
-    LEAST_SCALE,
     LOG2E,
+    MIN_SCALE,
     add_values,
     both_scales_of,
     head_scale_of,
@@ -30,7 +30,7 @@ from octavo.backends.gpu.attention.rotation import rotate, rotate_back
 from octavo.backends.gpu.matmul.activations import store_q8_1
 
 FEW_SPLITS = tl.constexpr(8)
-"""Splits that are joined with few loads, where a sequence uses no more of those that it has room for."""
+"""Splits that are combined with few loads, where a sequence uses no more of its own."""
 
 
 @triton.jit
@@ -87,7 +87,7 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
         scale *= head_scale_of(cache.k_scales, head, shape)
-        unit = tl.full((), LEAST_SCALE, tl.float32) if DYNAMIC else head_scale_of(cache.v_scales, head, shape)
+        unit = tl.full((), MIN_SCALE, tl.float32) if DYNAMIC else head_scale_of(cache.v_scales, head, shape)
         for i in tl.range(first + 1, stop + 1, num_stages=1):
             row = row_of_block(cache, sequence, i, i < stop, shape)
             coming = (place + i * BLOCK_N <= last) & (i < stop)
@@ -124,10 +124,10 @@ def decode_kernel(q, cache, positions, sinks, out, partial, scale, shape: tl.con
 
 
 @triton.jit
-def _joined(
+def _combined(
     partial, row, used, start, sink, SIZE: tl.constexpr, BLOCK_D: tl.constexpr, COUNT: tl.constexpr
 ):
-    """SIZE values of a head, from `start` on, from the first `used` of COUNT splits, whose shares are from `row` on;
+    """SIZE values of a head, from `start` on, from the first `used` of COUNT splits, whose results are from `row` on;
     `sink` is a score without a value, or None."""
     at, split = start + tl.arange(0, SIZE), tl.arange(0, COUNT)
     m = tl.load(partial.maxima + row + split, mask=split < used, other=float("-inf"))  # [COUNT]
@@ -169,11 +169,11 @@ def combine_kernel(
     row = (sequence * heads + head) * SPLITS
     if SPLITS > FEW_SPLITS:
         if used > FEW_SPLITS:
-            value = _joined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
+            value = _combined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
         else:
-            value = _joined(partial, row, used, start, sink, SIZE, BLOCK_D, FEW_SPLITS)
+            value = _combined(partial, row, used, start, sink, SIZE, BLOCK_D, FEW_SPLITS)
     else:
-        value = _joined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
+        value = _combined(partial, row, used, start, sink, SIZE, BLOCK_D, triton.next_power_of_2(SPLITS))
     if shape.rotated:
         value = tl.reshape(rotate_back(tl.reshape(value, (1, SIZE)), 1, SIZE, shape.dim, start), (SIZE,))
     if out is None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from triton import next_power_of_2
 
-from octavo.backends.gpu.attention.arguments import JoinedAttention, PagedCache, pages_seen, partial_attention
+from octavo.backends.gpu.attention.arguments import PagedCache, pages_seen, partial_attention
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.arguments import Constant, Matrix
 from octavo.backends.gpu.launch.call import Launch
@@ -19,9 +19,9 @@ from octavo.backends.gpu.matmul import dispatch
 from octavo.graph.node import PAGE_SIZE
 
 WARPS = 4
-MOST_ROWS = 16
+MAX_ROWS = 16
 """Query heads of a head of keys, at the most: more do not fit the registers."""
-PROGRAMS, MOST_SPLITS = 132, 16
+PROGRAMS, MAX_SPLITS = 132, 16
 """Programs that fill a large device, and those that share a sequence at the most."""
 LARGE = ("sm_90", "sm_100", "sm_103")
 """Multiprocessors with room for two programs that have rings of three blocks."""
@@ -34,7 +34,7 @@ Alone it is faster from 512 on. In a step of few tokens it is a kernel with much
 none, and to change from one to the other can take microseconds. Where products take `dispatch.ordered` activations they
 want as much, and it is always taken.
 """
-LEAST = 4
+MIN_BLOCKS = 4
 """Blocks of a program where there is less to read than that: joining what two have takes longer than reading these."""
 CONVERT = (8, 9)
 """The first compute capability that makes float16 of e4m3."""
@@ -117,7 +117,7 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
     group = heads // cache.heads
     if limits.get("kind") == "int4" or ("alibi" in limits and "reach" not in limits):
         return None
-    if not arch.startswith("sm_") or cache.k.dtype == torch.float32 or dim not in (64, 128) or group > MOST_ROWS:
+    if not arch.startswith("sm_") or cache.k.dtype == torch.float32 or dim not in (64, 128) or group > MAX_ROWS:
         return None
     seen = pages_seen(cache, limits) * PAGE_SIZE
     few = sequences * seen < CODES if "kind" in limits else seen < FLOATS
@@ -130,10 +130,10 @@ def shape_of(c: Context, q: torch.Tensor, cache: PagedCache, limits: Mapping[str
     positions = tokens(limits.get("kind", ""), converts)
     blocks = -(-seen // (WARPS * positions))
     twice = 2 if arch in LARGE and sequences * cache.heads * blocks >= MANY_BLOCKS else 1
-    splits = max(1, min(blocks, twice * MOST_SPLITS, twice * PROGRAMS // (sequences * cache.heads)))
+    splits = max(1, min(blocks, twice * MAX_SPLITS, twice * PROGRAMS // (sequences * cache.heads)))
     several = splits * sequences * cache.heads > PROGRAMS  # of which two fit a multiprocessor
     stages = 2 if arch not in ROOMY else 3 if several else 4
-    least = LEAST if few else 1
+    least = MIN_BLOCKS if few else 1
     return DecodeShape(dim, group, positions, stages=stages, splits=splits, least=least, converts=converts, **given)
 
 
@@ -149,11 +149,11 @@ def decode(
         quantized, ordered = c.wanted_of(out)
     else:
         given = Matrix(out, out.stride(0))
-    shares = None
+    partials = None
     if shape.splits > 1:
-        partial = partial_attention(c, sequences * heads, shape.splits, dim)
-        shares = JoinedAttention(*partial, c.counters(sequences * cache.heads))
+        partials = partial_attention(c, sequences * heads, shape.splits, dim)
+        partials = partials._replace(counter=c.counters(sequences * cache.heads))
     return gluon.Preferred(
         "decode", otherwise, c.target, (sequences, cache.heads, shape.splits), Matrix(q, q.stride(0)), cache, positions,
-        sinks, given, quantized, ordered, shares, scale, shape=shape, warps=shape.warps,
+        sinks, given, quantized, ordered, partials, scale, shape=shape, warps=shape.warps,
     )

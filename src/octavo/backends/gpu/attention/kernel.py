@@ -13,7 +13,7 @@ from octavo.graph.node import PAGE_SIZE
 
 PAGE = tl.constexpr(PAGE_SIZE)
 LOG2E = tl.constexpr(1.4426950408889634)
-LEAST_SCALE = tl.constexpr(1e-30)
+MIN_SCALE = tl.constexpr(1e-30)
 
 
 @triton.jit
@@ -84,7 +84,7 @@ def weighted_by_scales(p, scales, most, acc):
 
 @triton.jit
 def weighted_by_own_scales(p, scales, most, acc):
-    """`weighted_by_scales`, each query over the largest of those that it gives weight to, [BLOCK_M, 1], so that what
+    """`weighted_by_scales`, each query over the largest that it gives weight to, [BLOCK_M, 1], so that what
     others see makes no difference."""
     new = tl.maximum(most, tl.max(tl.where(p > 0, scales[None, :], 0.0), 1)[:, None])
     return p * scales[None, :] * (1 / new), new, acc * tl.div_rn(most, new)
@@ -232,9 +232,9 @@ def prefill_kernel(q, cache, positions, starts, sinks, out, scale, shape: tl.con
         scale *= head_scale_of(cache.k_scales, head // shape.group, shape)
         unit = head_scale_of(cache.v_scales, head // shape.group, shape)
         if shape.own_scales:
-            unit = tl.full((BLOCK_M, 1), LEAST_SCALE, tl.float32)
+            unit = tl.full((BLOCK_M, 1), MIN_SCALE, tl.float32)
         elif shape.scales == "dynamic":
-            unit = tl.full((), LEAST_SCALE, tl.float32)
+            unit = tl.full((), MIN_SCALE, tl.float32)
         for i in range(earliest, last // BLOCK_N + 1):
             row = row_of_block(cache, sequence, i, True, shape)
             position, rows = tl.arange(0, BLOCK_N) + i * BLOCK_N, tl.arange(0, BLOCK_N) + row

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import triton
 
-from octavo.backends.gpu.attention import decode_mma_launch, prefill_8bit_launch, prefill_hopper_launch
+from octavo.backends.gpu.attention import decode_mma_launch, prefill_hopper_launch
 from octavo.backends.gpu.attention import tiles as attention_tiles
 from octavo.backends.gpu.attention.arguments import (
     AttentionShape,
@@ -72,9 +72,9 @@ def attend(c: Context, inputs: Sequence[Any], attrs: Mapping[str, Any], out: tor
     calls, prompts = list[Launch](), _prefill_latent if shared else _prefill
     apart = shared and bool(keys.kind) and CACHE_FORMATS[keys.kind].rotated
     if apart:
-        turned = c.shared("rotated queries", q.numel(), torch.float32).view(q.shape)
-        calls.append(_rotate(c, q, turned, q.shape[2], back=False))
-        q = turned
+        rotated = c.shared("rotated queries", q.numel(), torch.float32).view(q.shape)
+        calls.append(_rotate(c, q, rotated, q.shape[2], back=False))
+        q = rotated
     if n and c.deterministic:
         assert not isinstance(out, Activation)
         each = torch.arange(n + 1, dtype=torch.int32, device=q.device)
@@ -111,8 +111,9 @@ def _prefill(
     sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any], out: torch.Tensor,
 ) -> list[Launch]:
     portable = partial(_portable_prefill, c, q, cache, positions, starts, sinks, scale, limits, out)
-    if prefill_8bit_launch.takes(c, q, cache, sinks, scale, limits):
-        return prefill_8bit_launch.prefill(c, q, cache, positions, starts, scale, limits, out, otherwise=portable)
+    if prefill_hopper_launch.takes_8bit(c, q, cache, sinks, scale, limits):
+        return prefill_hopper_launch.prefill_8bit(
+            c, q, cache, positions, starts, scale, limits, out, otherwise=portable)
     if c.deterministic or not prefill_hopper_launch.takes(c, q, cache, sinks, scale, limits):
         return [portable()]
     return prefill_hopper_launch.prefill(c, q, cache, positions, starts, scale, limits, out, otherwise=portable)
@@ -156,8 +157,8 @@ def _portable_decode(
     block, group = triton.next_power_of_2(dim), heads // cache.heads
     splits = attention_tiles.splits(tokens, cache.heads, pages_seen(cache, limits), c.target.arch)
     given = Matrix(out, out.stride(0)) if isinstance(out, torch.Tensor) and splits == 1 else None
-    shares = partial_attention(c, tokens * heads, splits, block) if given is None else None
-    places = (None if given is None else sinks, given, shares)
+    partials = partial_attention(c, tokens * heads, splits, block) if given is None else None
+    places = (None if given is None else sinks, given, partials)
     ahead = c.target.pdl or c.target.arch == "interpreter"
     tile = attention_tiles.decode(block, group, c.target.arch, cache.k.dtype == torch.float32, limits.get("kind", ""))
     shape = AttentionShape(
@@ -167,11 +168,11 @@ def _portable_decode(
         decode_kernel, (tokens, cache.heads, splits), Matrix(q, q.stride(0)), cache, positions, *places, scale,
         shape=shape, warps=tile.warps, stages=2,
     )
-    return [first] if shares is None else [first, _combine(c, shares, positions, sinks, heads, shape, out, tokens)]
+    return [first] if partials is None else [first, _combine(c, partials, positions, sinks, heads, shape, out, tokens)]
 
 
 def _combine(
-    c: Context, shares: PartialAttention, positions: torch.Tensor, sinks: torch.Tensor | None, heads: int,
+    c: Context, partials: PartialAttention, positions: torch.Tensor, sinks: torch.Tensor | None, heads: int,
     shape: AttentionShape, out: torch.Tensor | Activation, tokens: int,
 ) -> Launch:
     """Joins the splits of each sequence's token and head."""
@@ -181,7 +182,7 @@ def _combine(
         places = Matrix(out, out.stride(0)), None, None
     parts = shape.block_d // shape.part if shape.part else 1
     return c.launch(
-        combine_kernel, (tokens, heads, parts), shares, positions, sinks, *places, heads, shape=shape, warps=4
+        combine_kernel, (tokens, heads, parts), partials, positions, sinks, *places, heads, shape=shape, warps=4
     )
 
 
@@ -206,14 +207,14 @@ def _decode_latent(
     tiles = -(-group // _latent_tile(c, cache, group, limits).block_m)
     splits = attention_tiles.latent_splits(tokens * cache.heads * tiles, pages_seen(cache, limits), c.target.arch)
     shape, tile = _latent_shape(c, q, cache, group, splits, limits)
-    shares = partial_attention(c, tokens * heads, splits, shape.block_d)
+    partials = partial_attention(c, tokens * heads, splits, shape.block_d)
     first = c.launch(
         latent_kernel, (tiles, splits * cache.heads, tokens), Matrix(q, q.stride(0)), cache, positions, None, None,
-        None, shares, scale, shape=shape, ASM=c.target.asm, warps=tile.warps, stages=tile.stages,
+        None, partials, scale, shape=shape, ASM=c.target.asm, warps=tile.warps, stages=tile.stages,
     )
     part = max(64, block_of(shape.dim)) if shape.rotated else 64
     summed = replace(shape, block_r=0, part=min(part, shape.block_d))
-    return [first, _combine(c, shares, positions, sinks, heads, summed, out, tokens)]
+    return [first, _combine(c, partials, positions, sinks, heads, summed, out, tokens)]
 
 
 def _latent_shape(

@@ -17,8 +17,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.attention.kernel import (
-    LEAST_SCALE,
     LOG2E,
+    MIN_SCALE,
     add_values,
     row_of_block,
     row_scales_of,
@@ -186,9 +186,9 @@ def latent_kernel(
         total = tl.zeros((BLOCK_M,), tl.float32)
         acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
         if shape.own_scales:
-            unit = tl.full((BLOCK_M, 1), LEAST_SCALE, tl.float32)
+            unit = tl.full((BLOCK_M, 1), MIN_SCALE, tl.float32)
         else:
-            unit = tl.full((), LEAST_SCALE if DYNAMIC else 1.0, tl.float32)
+            unit = tl.full((), MIN_SCALE if DYNAMIC else 1.0, tl.float32)
         if shape.ahead:
             codes, scales, rest, rest_scales, k_scale = _block_of(
                 cache, sequence, first, first < stop, last, kv_head, shape

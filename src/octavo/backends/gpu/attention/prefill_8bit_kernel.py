@@ -20,15 +20,23 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.attention.kernel import LEAST_SCALE
-from octavo.backends.gpu.attention.prefill_hopper_kernel import HALF, REGISTERS, KernelArgs, tile_scheduler, turns
+from octavo.backends.gpu.attention.kernel import MIN_SCALE
+from octavo.backends.gpu.attention.prefill_hopper_kernel import (
+    HALF,
+    REGISTERS,
+    KernelArgs,
+    num_tiles,
+    query_places,
+    sums_layout,
+    tile_scheduler,
+)
 from octavo.backends.gpu.compile.gluon_names import barrier, copy_tile
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves
 
 ROUND = gl.constexpr(12582912.0)  # 1.5 * 2^23: a float32 of this size has an integer in its low bits
 ROUND_BITS = gl.constexpr(0x4B400000)
 OFFSET = gl.constexpr(8.0)  # log2 of the largest weight
-LEAST_UNIT = gl.constexpr(-120.0)
+MIN_UNIT = gl.constexpr(-120.0)
 
 
 class QuantizedKVRing(NamedTuple):
@@ -74,12 +82,6 @@ class Running(NamedTuple):
 
 
 @gluon.constexpr_function
-def _sums_layout(columns):
-    """How the tensor cores lay out sums [64 queries, columns] of a group of warps."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 32])
-
-
-@gluon.constexpr_function
 def _code_type(shape):
     return gl.int8 if shape.products == "int8" else gl.float8e4nv
 
@@ -117,8 +119,8 @@ def _producer(keys, values, given, ring, shape: gl.constexpr):
     """Fill the ring with the blocks of tile after tile, a stage as soon as both groups have read it."""
     BYTES: gl.constexpr = shape.block_n * shape.dim
     count = 0
-    for turn in range(turns(given.items)):
-        work = tile_scheduler(turn, given, shape)
+    for step in range(num_tiles(given.items)):
+        work = tile_scheduler(step, given, shape)
         place = _place_of(work, given.items, shape)
         for i in range(work.blocks):
             slot, phase = count % shape.stages, ((count // shape.stages) & 1) ^ 1
@@ -137,12 +139,10 @@ def _load_queries(q, work, token, ring, scale, shape: gl.constexpr):
     """Put codes of 64 queries from `token` on into shared memory, and their scales."""
     ACROSS: gl.constexpr = shape.dim // 16
     layout: gl.constexpr = gl.BlockedLayout([1, 16], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
-    token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
-    at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
-    place = q.data + token.to(gl.int64)[:, None] * q.stride + at[None, :]
-    value = gl.load(place, mask=(token < work.end)[:, None], other=0.0)  # [64, dim]
+    place, mask = query_places(q, work, token, shape, layout)
+    value = gl.load(place, mask=mask, other=0.0)  # [64, dim]
     TOP: gl.constexpr = 127.0 if shape.products == "int8" else 448.0
-    most = gl.maximum(gl.max(gl.abs(value), 1), LEAST_SCALE)
+    most = gl.maximum(gl.max(gl.abs(value), 1), MIN_SCALE)
     value *= (TOP / most)[:, None]
     if shape.products == "int8":
         ring.queries.store((value + ROUND).to(gl.int32, bitcast=True).to(gl.int8))
@@ -161,9 +161,9 @@ def _scores(ring, count, shape: gl.constexpr):
     keys = ring.k.index(count % shape.stages).permute((1, 0))
     INTEGERS: gl.constexpr = shape.products == "int8"
     if INTEGERS:
-        begin = gl.full([HALF, shape.block_n], ROUND_BITS, gl.int32, _sums_layout(shape.block_n))
+        begin = gl.full([HALF, shape.block_n], ROUND_BITS, gl.int32, sums_layout(shape.block_n, 32))
     else:
-        begin = gl.zeros([HALF, shape.block_n], gl.float32, _sums_layout(shape.block_n))
+        begin = gl.zeros([HALF, shape.block_n], gl.float32, sums_layout(shape.block_n, 32))
     return warpgroup_mma(ring.queries, keys, begin, use_acc=INTEGERS, is_async=True)  # [64, dim] @ [dim, block_n]
 
 
@@ -172,7 +172,7 @@ def _sums_of_values(ring, count, weights, shape: gl.constexpr):
     """Have the tensor cores multiply weights with the values of the ring's block `count`, once these are there."""
     mbarrier.wait(ring.v_ready.index(count % shape.stages), (count // shape.stages) & 1)
     values = ring.v.index(count % shape.stages).permute((1, 0))
-    nothing = gl.zeros([HALF, shape.dim], gl.float32, _sums_layout(shape.dim))
+    nothing = gl.zeros([HALF, shape.dim], gl.float32, sums_layout(shape.dim, 32))
     return warpgroup_mma(weights, values, nothing, use_acc=False, is_async=True)  # [64, block_n] @ [block_n, dim]
 
 
@@ -197,7 +197,7 @@ def _operand(words, shape: gl.constexpr):
     Halves are exchanged once more. A mere copy the assembler would leave out, and then each product had to end before
     the next weights are made.
     """
-    operand: gl.constexpr = gl.DotOperandLayout(0, _sums_layout(shape.dim), 4)
+    operand: gl.constexpr = gl.DotOperandLayout(0, sums_layout(shape.dim, 32), 4)
     twice = gl.join(words, words)
     each = gl.convert_layout(gl.join(twice, twice).reshape([HALF, shape.block_n]), operand)
     codes = gl.inline_asm_elementwise(
@@ -274,13 +274,13 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
 
     A tile's place is read while the tile before is under way, and its queries during the last product of that.
     """
-    rows: gl.constexpr = gl.SliceLayout(1, _sums_layout(shape.block_n))
+    rows: gl.constexpr = gl.SliceLayout(1, sums_layout(shape.block_n, 32))
     count, tile = 0, 0
     work = tile_scheduler(0, given, shape)
     if work.blocks > 0:
         _load_queries(q, work, work.token + WHICH * HALF, ring, scale, shape)
-    for turn in range(turns(given.items)):
-        following = tile_scheduler(turn + 1, given, shape)
+    for step in range(num_tiles(given.items)):
+        following = tile_scheduler(step + 1, given, shape)
         next_first = following.token + WHICH * HALF
         if work.blocks > 0:
             first = work.token + WHICH * HALF
@@ -294,10 +294,10 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
             scores = warpgroup_mma_wait(0, [_scores(ring, count, shape)])
             mbarrier.arrive(ring.k_free.index(count % shape.stages))
             lowest = gl.full([HALF], float("-inf"), gl.float32, rows)
-            total = _lane_sums(gl.zeros([HALF, shape.block_n], gl.float32, _sums_layout(shape.block_n)))
-            so_far = Running(0, lowest, total, LEAST_UNIT, lowest)
+            total = _lane_sums(gl.zeros([HALF, shape.block_n], gl.float32, sums_layout(shape.block_n, 32)))
+            so_far = Running(0, lowest, total, MIN_UNIT, lowest)
             so_far = _online_softmax(scores, block, limit, so_far, q_scale, k_scale, v_unit, True, shape)
-            acc = gl.zeros([HALF, shape.dim], gl.float32, _sums_layout(shape.dim))
+            acc = gl.zeros([HALF, shape.dim], gl.float32, sums_layout(shape.dim, 32))
             whole = gl.minimum((earliest + 1) // shape.block_n, block)  # blocks of which every query sees all
             count, so_far, acc = _attend_blocks(
                 ring, tile, count + 1, block - 1, whole - 1, so_far, acc, limit, q_scale, factors, True, shape
@@ -319,21 +319,18 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
 @gluon.jit
 def _store(acc, factor, out, work, token, shape: gl.constexpr):
     """out = sums times a factor each, for 64 queries from `token` on."""
-    layout: gl.constexpr = acc.type.layout
-    token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
-    at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
-    place = out.data + token.to(gl.int64)[:, None] * out.stride + at[None, :]
-    gl.store(place, acc * _along(factor, acc), mask=(token < work.end)[:, None])  # [64, dim]
+    place, mask = query_places(out, work, token, shape, acc.type.layout)
+    gl.store(place, acc * _along(factor, acc), mask=mask)  # [64, dim]
 
 
 @gluon.jit
-def eights_hopper_kernel(
+def prefill_8bit_hopper_kernel(
     q, keys, values, factors, positions, starts, items, out, scale, shape: gl.constexpr, PDL: gl.constexpr
 ):
     """As many programs as run at once take item after item: 128 queries of a head of a sequence.
 
     keys and values are descriptors of blocks [block_n, dim] and [dim, block_n] of Codes, factors theirs, and shape an
-    EightsShape of `prefill_eights`. Other arguments are those of `prefill_hopper_kernel.prefill_hopper_kernel`.
+    Prefill8BitShape. Other arguments are those of `prefill_hopper_kernel.prefill_hopper_kernel`.
     """
     if PDL:
         gdc_launch_dependents()

@@ -6,7 +6,7 @@ warp groups attend to them with 64 queries each (ping-pong): while a group is in
 tensor cores add up its block before, and have the products of the other group. Blocks go from the last one down, so
 that those which a query sees in part come first. The kernel is persistent: `tile_scheduler` gives programs tile after
 tile. What is computed is what `kernel.prefill_kernel` says of a float16 cache without windows, caps and sinks, or of
-what `cache_decode_kernel` has made of one of int8 or fp8.
+what `cache_codec_kernel` has made of one of int8 or fp8.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.attention.kernel import LEAST_SCALE
+from octavo.backends.gpu.attention.kernel import MIN_SCALE
 from octavo.backends.gpu.compile.gluon_names import barrier, copy_tile
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
 from octavo.graph.node import PAGE_SIZE
@@ -91,18 +91,18 @@ class Work(NamedTuple):
 
 
 @gluon.jit
-def turns(items):
-    """How many items a program takes at most."""
+def num_tiles(items):
+    """How many tiles a program takes at most."""
     return gl.cdiv(items.heads * items.tiles, gl.num_programs(0))
 
 
 @gluon.jit
-def tile_scheduler(turn, given, shape: gl.constexpr):
-    """The Work that a program takes in its turn: a sequence's tiles that see most come first, and who had more than
-    others in one turn has less in the next."""
+def tile_scheduler(step, given, shape: gl.constexpr):
+    """The tile that a program takes in a step: a sequence's tiles that see most come first, and who had more than
+    others in one step has less in the next."""
     items = given.items
     programs, place = gl.num_programs(0), gl.program_id(0)
-    item = turn * programs + gl.where(turn % 2 == 0, place, programs - 1 - place)
+    item = step * programs + gl.where(step % 2 == 0, place, programs - 1 - place)
     head, left = item % items.heads, item // items.heads
     sequence, token, end = item * 0, item * 0, item * 0
     begin = gl.load(given.starts)
@@ -143,8 +143,8 @@ def _copy_block(cache, pages, column, ready, out, shape: gl.constexpr):
 def _producer(keys, values, pages, given, ring, shape: gl.constexpr):
     """Fill the ring with the blocks of tile after tile, a stage as soon as both groups have read it."""
     count = 0
-    for turn in range(turns(given.items)):
-        work = tile_scheduler(turn, given, shape)
+    for step in range(num_tiles(given.items)):
+        work = tile_scheduler(step, given, shape)
         column = work.head // shape.group * shape.dim
         first = work.sequence * given.items.width
         found = _pages_of(pages, first, gl.maximum(work.blocks - 1, 0), gl.maximum(work.last, 0), shape)
@@ -159,19 +159,25 @@ def _producer(keys, values, pages, given, ring, shape: gl.constexpr):
 
 
 @gluon.constexpr_function
-def _sums_layout(columns):
-    """How the tensor cores lay out sums [64 queries, columns] of a group of warps."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+def sums_layout(columns, k=16):
+    """How the tensor cores lay out sums [64 queries, columns] of a group of warps; k factors are 32 bytes."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, k])
+
+
+@gluon.jit
+def query_places(x, work, token, shape: gl.constexpr, layout: gl.constexpr):
+    """Where 64 queries, or their results, from `token` on lie, [64, dim], and which there are, [64, 1]."""
+    token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
+    at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
+    return x.data + token.to(gl.int64)[:, None] * x.stride + at[None, :], (token < work.end)[:, None]
 
 
 @gluon.jit
 def _load_queries(q, work, token, ring, shape: gl.constexpr):
     """Put 64 queries from `token` on into shared memory as float16."""
     layout: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
-    token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
-    at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
-    place = q.data + token.to(gl.int64)[:, None] * q.stride + at[None, :]
-    value = gl.load(place, mask=(token < work.end)[:, None], other=0.0)  # [64, dim]
+    place, mask = query_places(q, work, token, shape, layout)
+    value = gl.load(place, mask=mask, other=0.0)  # [64, dim]
     ring.queries.store(value.to(gl.float16))
     fence_async_shared()
     barrier()
@@ -201,7 +207,7 @@ def _scores(ring, count, shape: gl.constexpr):
     there."""
     mbarrier.wait(ring.k_ready.index(count % shape.stages), (count // shape.stages) & 1)
     keys = ring.k.index(count % shape.stages).permute((1, 0))
-    nothing = gl.zeros([HALF, shape.block_n], gl.float32, _sums_layout(shape.block_n))
+    nothing = gl.zeros([HALF, shape.block_n], gl.float32, sums_layout(shape.block_n))
     return warpgroup_mma(ring.queries, keys, nothing, use_acc=False, is_async=True)  # [64, dim] @ [dim, block_n]
 
 
@@ -220,7 +226,7 @@ def _factors_of(work, given, scale, shape: gl.constexpr):
         k = given.factors.k + (work.sequence * (given.items.heads // shape.group) + head) * given.factors.stride
         v = k + shape.block_n
     elif shape.scales == "static":
-        k *= gl.maximum(gl.load(given.factors.k + head) * shape.unit, LEAST_SCALE)
+        k *= gl.maximum(gl.load(given.factors.k + head) * shape.unit, MIN_SCALE)
         v = gl.load(given.factors.v + head) * shape.unit
     return TileFactors(k, v)
 
@@ -247,7 +253,7 @@ def _online_softmax(scores, block, limit, m, total, factors, MASK: gl.constexpr,
     total = total * keep + gl.sum(p, 1)
     if shape.scales == "dynamic":
         p *= gl.load(factors.v + block * (2 * shape.block_n) + at)[None, :]
-    operand: gl.constexpr = gl.DotOperandLayout(0, _sums_layout(shape.dim), 2)
+    operand: gl.constexpr = gl.DotOperandLayout(0, sums_layout(shape.dim), 2)
     return gl.convert_layout(p.to(gl.float16), operand), new, total, keep
 
 
@@ -279,13 +285,13 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
 
     A tile's place is read while the tile before is under way, and its queries during the last product of that.
     """
-    rows: gl.constexpr = gl.SliceLayout(1, _sums_layout(shape.block_n))
+    rows: gl.constexpr = gl.SliceLayout(1, sums_layout(shape.block_n))
     count = 0
     work = tile_scheduler(0, given, shape)
     if work.blocks > 0:
         _load_queries(q, work, work.token + WHICH * HALF, ring, shape)
-    for turn in range(turns(given.items)):
-        following = tile_scheduler(turn + 1, given, shape)
+    for step in range(num_tiles(given.items)):
+        following = tile_scheduler(step + 1, given, shape)
         next_first = following.token + WHICH * HALF
         if work.blocks > 0:
             first = work.token + WHICH * HALF
@@ -295,7 +301,7 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
             factors = _factors_of(work, given, scale, shape)
             m = gl.full([HALF], float("-inf"), gl.float32, rows)
             total = gl.zeros([HALF], gl.float32, rows)
-            acc = gl.zeros([HALF, shape.dim], gl.float32, _sums_layout(shape.dim))
+            acc = gl.zeros([HALF, shape.dim], gl.float32, sums_layout(shape.dim))
             block = work.blocks - 1
             scores = warpgroup_mma_wait(0, [_scores(ring, count, shape)])
             mbarrier.arrive(ring.k_free.index(count % shape.stages))
@@ -323,12 +329,9 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
 @gluon.jit
 def _store(acc, total, out, work, token, shape: gl.constexpr):
     """out = sums over totals, for 64 queries from `token` on."""
-    layout: gl.constexpr = acc.type.layout
-    total = gl.convert_layout(total, gl.SliceLayout(1, layout))
-    token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
-    at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
-    place = out.data + token.to(gl.int64)[:, None] * out.stride + at[None, :]
-    gl.store(place, acc / total[:, None], mask=(token < work.end)[:, None])  # [64, dim]
+    total = gl.convert_layout(total, gl.SliceLayout(1, acc.type.layout))
+    place, mask = query_places(out, work, token, shape, acc.type.layout)
+    gl.store(place, acc / total[:, None], mask=mask)  # [64, dim]
 
 
 @gluon.jit

@@ -1,4 +1,9 @@
-"""Attention of prompts on compute capability 9.0: which calls the kernel in Gluon takes, and its launch."""
+"""Attention of prompts on compute capability 9.0: which calls the kernels in Gluon take, and their launches.
+
+`prefill` multiplies float16, of a cache as it lies or made of its codes. `prefill_8bit` multiplies 8-bit numbers: keys
+less a mean and queries become int8 or e4m3, values and weights e4m3. A launch before the attention makes either of what
+a sequence sees.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,15 @@ from typing import Any, NamedTuple
 import torch
 
 from octavo.backends.gpu.attention.arguments import PagedCache
-from octavo.backends.gpu.attention.cache_decode_kernel import unpack_kernel
+from octavo.backends.gpu.attention.cache_codec_kernel import encode_kernel, unpack_kernel
 from octavo.backends.gpu.compile import gluon
-from octavo.backends.gpu.device.torch_device import multiprocessors
+from octavo.backends.gpu.device.torch_device import Target, multiprocessors
 from octavo.backends.gpu.launch.arguments import Constant, Matrix, Pointer
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import parts
-from octavo.graph.node import PAGE_SIZE, Node, Sizes, bind
+from octavo.errors import BackendError, UsageError
+from octavo.graph.node import PAGE_SIZE, Attention, Node, Sizes, bind
 
 QUERIES = 128
 """Queries of a tile."""
@@ -31,8 +37,13 @@ PROGRAMS = 128
 """Programs that make a head of a sequence float16, at the most."""
 MANY_SEQUENCES = 64
 """Programs look through all sequences for their tiles, which takes long with more."""
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Of caches of codes made float16; where all that sequences may become takes more, the portable kernel runs."""
+BLOCK = 2 * PAGE_SIZE
+"""Positions whose keys, or values, share a scale."""
+ARCH = "sm_90"
+BEYOND = ("window", "cap", "reach", "alibi", "value_dim")
+"""Attributes of attention that it has no kernel for."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +69,40 @@ class PrefillShape(Constant):
     def unit(self) -> float:
         """What scales are multiplied with: e4m3 numbers become float16 over 256."""
         return 256.0 if self.kind == "fp8" else 1.0
+
+
+@dataclass(frozen=True)
+class Prefill8BitShape(PrefillShape):
+    """What the kernels are compiled for, beside what a PrefillShape says.
+
+    products  what keys and queries are: "int8" or "fp8"
+    converts  the device has an instruction that makes e4m3 of float32
+    """
+
+    stages: int = 3
+    products: str = "int8"
+    converts: bool = True
+
+    @property
+    def in_turn(self) -> bool:
+        """Groups of warps ask for products one after the other, which pays where these are of integers."""
+        return self.products == "int8"
+
+
+class Codes(NamedTuple):
+    """8-bit numbers of what sequences see.
+
+    k        int8 or e4m3 [sequences * heads * width, dim]
+    v        e4m3 [sequences * heads * dim, width], positions in another order
+    factors  float32 [sequences * heads, width / BLOCK, 2]: what a 1 of a block's keys is, and the log2 of what one of
+             its values is
+    width    positions for each sequence, a multiple of BLOCK
+    """
+
+    k: Pointer
+    v: Pointer
+    factors: Pointer
+    width: int
 
 
 class Items(NamedTuple):
@@ -95,7 +140,7 @@ def takes(
 ) -> bool:
     """Whether the kernel computes such a call, and faster than the portable one."""
     sequences, width = cache.pages.shape
-    small = "kind" not in limits or half_bytes(sequences, width, cache.heads, q.shape[2]) <= MOST_BYTES
+    small = "kind" not in limits or half_bytes(sequences, width, cache.heads, q.shape[2]) <= MAX_BYTES
     return small and fits(c, q, cache, sinks, scale, limits) and gluon.usable("prefill")
 
 
@@ -107,20 +152,20 @@ def fits(
     known = cache.k.dtype == torch.float16 or limits.get("kind") in KINDS
     sequences, width = cache.pages.shape
     large = len(q) >= FEW_QUERIES and width >= FEW_PAGES and sequences <= MANY_SEQUENCES
-    return simple and known and large and c.target.arch == "sm_90"
+    return simple and known and large and c.target.arch == ARCH
 
 
 def most_half_bytes(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:
     """Bytes of float16 that caches are made in the largest of such calls."""
     most = 0
     for node in nodes:
-        if node.op != "attention" or arch != "sm_90" or bind(node.shape[:1], limits)[0] < FEW_QUERIES:
+        if node.op != "attention" or arch != ARCH or bind(node.shape[:1], limits)[0] < FEW_QUERIES:
             continue
         cache, (heads, dim) = node.inputs[1], bind(node.inputs[1].shape[1:], {})
         if cache.dtype not in KINDS or dim not in DIMS or limits["pages"] < FEW_PAGES:
             continue
         of_one = half_bytes(1, limits["pages"], heads, dim)
-        most = max(most, min(limits["sequences"], MANY_SEQUENCES, MOST_BYTES // of_one) * of_one)
+        most = max(most, min(limits["sequences"], MANY_SEQUENCES, MAX_BYTES // of_one) * of_one)
     return most
 
 
@@ -130,7 +175,7 @@ def _even(width: int) -> int:
 
 
 def half_bytes(sequences: int, width: int, heads: int, dim: int) -> int:
-    """Bytes of keys and values of so many sequences as float16, with the factors of their positions."""
+    """Bytes of keys and values as float16, of `sequences` of `width` pages, with the factors of their positions."""
     return sequences * _even(width) * PAGE_SIZE * heads * (2 * 2 * dim + 2 * 4)
 
 
@@ -173,3 +218,108 @@ def _unpack(
     grid = (min(width, PROGRAMS), cache.heads, sequences)
     call = c.launch(unpack_kernel, grid, cache, positions, starts, halves, factors, scale, shape=shape, warps=4)
     return call, halves, factors
+
+
+def require(attention: Attention, target: Target, deterministic: bool) -> None:
+    """Raise BackendError where the device, or Triton, has no such products, UsageError where their order is to be
+    kept."""
+    if target.arch != ARCH:
+        problem = f"attention {attention} on {target.name} (allowed: exact, or an NVIDIA GPU of compute capability 9.0)"
+        raise BackendError(f"device gpu: {problem}")
+    if deterministic:
+        problem = (
+            f"attention is {attention} and deterministic, which rounds by what else is in a block (allowed: exact)"
+        )
+        raise UsageError(problem, argument="attention")
+    if not gluon.usable("prefill_8bit"):
+        raise BackendError(f"device gpu: no kernel for attention {attention} with this Triton (allowed: exact)")
+
+
+def serves(node: Node) -> bool:
+    """Whether prompts of an attention node are of a kind that has a kernel."""
+    heads, cache = node.inputs[0], node.inputs[1]
+    known = cache.dtype == "f16" or cache.dtype in KINDS
+    return known and heads.shape[2] in DIMS and len(node.inputs) == 6 and not any(map(node.attrs.get, BEYOND))
+
+
+def require_served(attention: Attention, nodes: Iterable[Node]) -> None:
+    """Raise UsageError where there is attention, and none of it is of a kind that has a kernel."""
+    found = [n for n in nodes if n.op == "attention"]
+    if found and not any(map(serves, found)):
+        problem = f"attention is {attention}, which no layer of this model can take with this cache"
+        allowed = (
+            f"exact, or heads of 64 or 128 without windows, caps and sinks, and a cache of f16, {', '.join(KINDS)}"
+        )
+        raise UsageError(f"{problem} (allowed: {allowed})", argument="attention")
+
+
+def takes_8bit(
+    c: Context, q: torch.Tensor, cache: PagedCache, sinks: torch.Tensor | None, scale: float, limits: Mapping[str, Any]
+) -> bool:
+    """Whether the kernel computes such a call."""
+    if c.attention == "exact" or not gluon.usable("prefill_8bit"):
+        return False
+    sequences, width = cache.pages.shape
+    return (
+        fits(c, q, cache, sinks, scale, limits) and code_bytes(sequences, width, cache.heads, q.shape[2]) <= MAX_BYTES
+    )
+
+
+def _width(pages: int) -> int:
+    """Positions of whole blocks."""
+    return -(-pages * PAGE_SIZE // BLOCK) * BLOCK
+
+
+def code_bytes(sequences: int, pages: int, heads: int, dim: int) -> int:
+    """Bytes of the codes and factors of `sequences` of `pages`."""
+    return sequences * heads * (_width(pages) * 2 * dim + _width(pages) // BLOCK * 8)
+
+
+def most_code_bytes(nodes: Iterable[Node], limits: Sizes) -> int:
+    """Bytes of codes in the largest of such calls."""
+    most = 0
+    for node in nodes:
+        if node.op != "attention" or not serves(node) or bind(node.shape[:1], limits)[0] < FEW_QUERIES:
+            continue
+        heads, dim = bind(node.inputs[1].shape[1:], {})
+        if limits["pages"] >= FEW_PAGES:
+            of_one = code_bytes(1, limits["pages"], heads, dim)
+            most = max(most, min(limits["sequences"], MANY_SEQUENCES, MAX_BYTES // of_one) * of_one)
+    return most
+
+
+def prefill_8bit(
+    c: Context, q: torch.Tensor, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor, scale: float,
+    limits: Mapping[str, Any], out: torch.Tensor, otherwise: Callable[[], Launch],
+) -> list[Launch]:
+    """`prefill` by 8-bit products."""
+    tokens, heads, dim = q.shape
+    sequences = len(starts) - 1
+    shape = Prefill8BitShape(dim, heads // cache.heads, products=c.attention, **limits)
+    call, codes = encode(c, cache, positions, starts, shape)
+    keys, values = gluon.tiles(codes.k, BLOCK, dim), gluon.tiles(codes.v, dim, BLOCK)
+    items = Items(heads, sequences, (tokens - sequences) // QUERIES + sequences, codes.width)
+    return [call, gluon.Preferred(
+        "prefill_8bit", lambda: [otherwise()], c.target, (min(items.heads * items.tiles, multiprocessors()),),
+        Matrix(q, q.stride(0)), keys, values, codes.factors, positions, starts, items, Matrix(out, out.stride(0)),
+        scale, shape=Prefill8BitShape(dim, shape.group, products=c.attention), warps=4,
+    )]
+
+
+def encode(
+    c: Context, cache: PagedCache, positions: torch.Tensor, starts: torch.Tensor, shape: Prefill8BitShape
+) -> tuple[Launch, Codes]:
+    """The launch that makes codes of a cache, and where they go; the next call writes over them."""
+    sequences, width = len(starts) - 1, _width(cache.pages.shape[1])
+    rows = sequences * cache.heads
+    memory = c.shared("codes", 2 * rows * width * shape.dim, torch.int8)
+    k, v = parts(memory, (rows * width * shape.dim,) * 2)
+    factors = c.shared("block scales", rows * width // BLOCK * 2, torch.float32)
+    e4m3 = torch.float8_e4m3fn
+    codes = Codes(
+        (k if shape.products == "int8" else k.view(e4m3)).view(rows * width, shape.dim),
+        v.view(e4m3).view(rows * shape.dim, width), factors, width,
+    )
+    as_bytes = codes._replace(k=k, v=v)
+    grid = (2 * width // BLOCK, cache.heads, sequences)
+    return c.launch(encode_kernel, grid, cache, positions, starts, as_bytes, shape=shape, warps=8), codes

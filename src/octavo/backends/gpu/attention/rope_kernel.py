@@ -33,8 +33,8 @@ def _angles(rotation, token, shape: tl.constexpr):
     """Cosines and sines for the values of a head [block_d]; no need to wait for an earlier kernel."""
     position = tl.load(rotation.positions + token)
     pair, first, _ = _pairs(shape)
-    turns = tl.arange(0, shape.block_d) < 2 * shape.half
-    angle = position.to(tl.float32) * tl.load(rotation.freqs + pair, mask=turns, other=0.0)  # [block_d]
+    rotary = tl.arange(0, shape.block_d) < 2 * shape.half
+    angle = position.to(tl.float32) * tl.load(rotation.freqs + pair, mask=rotary, other=0.0)  # [block_d]
     sin = tl.sin(angle) * rotation.scale
     return tl.cos(angle) * rotation.scale, tl.where(first, -sin, sin)
 
@@ -49,18 +49,18 @@ def _weights(weight, shape: tl.constexpr):
 
 
 @triton.jit
-def _turned(x, weights, angles, eps, shape: tl.constexpr):
+def _roped(x, weights, angles, eps, shape: tl.constexpr):
     """A head at x, normed unless weights are None, with its first 2 * half values turned, [block_d]."""
     at = tl.arange(0, shape.block_d)
     _, _, mate = _pairs(shape)
-    turns = at < 2 * shape.half
+    rotary = at < 2 * shape.half
     value = tl.load(x + at, mask=at < shape.dim, other=0.0)  # [block_d]
-    other = tl.load(x + mate, mask=(at < shape.dim) & turns, other=0.0)  # [block_d]
+    other = tl.load(x + mate, mask=(at < shape.dim) & rotary, other=0.0)  # [block_d]
     if weights is not None:
         root = tl.sqrt_rn(tl.sum(value * value) / shape.dim + eps)
         value = value / root * weights[0]
         other = other / root * weights[1]
-    return tl.where(turns, value * angles[0] + other * angles[1], value)
+    return tl.where(rotary, value * angles[0] + other * angles[1], value)
 
 
 @triton.jit
@@ -122,7 +122,7 @@ def rope_kernel(x, rotation, out, shape: tl.constexpr, PDL: tl.constexpr):
     angles = _angles(rotation, token, shape)
     if PDL:
         gdc_wait()
-    value = _turned(x.data + token.to(tl.int64) * x.stride + head * shape.dim, None, angles, 0.0, shape)
+    value = _roped(x.data + token.to(tl.int64) * x.stride + head * shape.dim, None, angles, 0.0, shape)
     at = tl.arange(0, shape.block_d)
     tl.store(out.data + token.to(tl.int64) * out.stride + head * shape.dim + at, value, mask=at < shape.dim)
 
@@ -166,11 +166,11 @@ def rope_set_rows_kernel(
         gdc_wait()
     for i in range(first, tl.minimum(first + shape.per_program, heads + k_cache.heads + v_cache.heads)):
         if i < heads:
-            value = _turned(q.data + token * q.stride + i * DIM, q_weights, angles, eps, shape)
+            value = _roped(q.data + token * q.stride + i * DIM, q_weights, angles, eps, shape)
             tl.store(out.data + token * out.stride + i * DIM + at, value, mask=at < DIM)
         elif i < heads + k_cache.heads:
             head = i - heads
-            value = _turned(k.data + token * k.stride + head * DIM, k_weights, angles, eps, shape)
+            value = _roped(k.data + token * k.stride + head * DIM, k_weights, angles, eps, shape)
             _write(k_cache, row, head, value, shape)
         else:
             head = i - heads - k_cache.heads

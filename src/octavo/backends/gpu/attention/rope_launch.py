@@ -1,4 +1,4 @@
-"""Rotation of heads by their position, and what goes into the KV cache."""
+"""RotaryAngles of heads by their position, and what goes into the KV cache."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SOME_TOKENS, ENOUGH_HEADS = 64, 1 << 14
 """Tokens from which on a program turns four heads, and heads of all tokens from which on it turns eight."""
 
 
-class Rotation(NamedTuple):
+class RotaryAngles(NamedTuple):
     """By which angles heads are turned.
 
     positions  int32 [T]
@@ -75,15 +75,15 @@ class HeadShape(Constant):
     per_program: int = 1
 
 
-def turn(c: Context, x: torch.Tensor, rotation: Rotation, interleaved: bool, out: torch.Tensor) -> Launch:
+def apply_rope(c: Context, x: torch.Tensor, rotation: RotaryAngles, interleaved: bool, out: torch.Tensor) -> Launch:
     """out [T, heads, dim] = x turned."""
     tokens, heads, _ = x.shape
     shape = _shape(x, rotation, interleaved)
     return c.launch(rope_kernel, (tokens, heads), _rows(x), rotation, _rows(out), shape=shape, warps=1)
 
 
-def turn_and_set_rows(
-    c: Context, qkv: Sequence[torch.Tensor], caches: Sequence[Cache], rows: torch.Tensor, rotation: Rotation,
+def rope_and_set_rows(
+    c: Context, qkv: Sequence[torch.Tensor], caches: Sequence[Cache], rows: torch.Tensor, rotation: RotaryAngles,
     interleaved: bool, norms: Norms | None, out: torch.Tensor,
 ) -> Launch:
     """out = q turned; k turned, and v, go to rows `rows` of their caches. With `norms` q and k are normed before."""
@@ -113,7 +113,7 @@ def set_rows(c: Context, values: torch.Tensor, rows: torch.Tensor, cache: Cache)
     )
 
 
-def _shape(x: torch.Tensor, rotation: Rotation, interleaved: bool) -> HeadShape:
+def _shape(x: torch.Tensor, rotation: RotaryAngles, interleaved: bool) -> HeadShape:
     dim = x.shape[2]
     return HeadShape(dim, triton.next_power_of_2(dim), len(rotation.freqs), interleaved)
 

@@ -111,13 +111,13 @@ def exact_products(arch: str) -> str:
     return "ieee" if arch.startswith("gfx") else "tf32x3"
 
 
-SPLITS_IN_FLIGHT, MOST_SPLITS = 264, 64
+SPLITS_IN_FLIGHT, MAX_SPLITS = 264, 64
 """Programs of decoding attention that a large device runs at once, and those that share a sequence at the most."""
 
 
 def splits(sequences: int, kv_heads: int, pages: int, arch: str) -> int:
     """Parts that each sequence's keys are divided in, at most as many as there are pages."""
-    most = 2 if arch == "interpreter" else MOST_SPLITS
+    most = 2 if arch == "interpreter" else MAX_SPLITS
     return max(1, min(pages, most, SPLITS_IN_FLIGHT // (sequences * kv_heads)))
 
 
@@ -126,5 +126,5 @@ def latent_splits(programs: int, pages: int, arch: str) -> int:
 
     programs  tiles of queries, of all sequences
     """
-    most = 2 if arch == "interpreter" else 2 * MOST_SPLITS
+    most = 2 if arch == "interpreter" else 2 * MAX_SPLITS
     return max(1, min(pages, most, SPLITS_IN_FLIGHT // 2 // programs))

@@ -50,7 +50,7 @@ def clip_search_kernel(
     x        float32 [count, GROUP], groups of rows
     weights  float32 [in_row, GROUP], of a row's squared errors
     shrinks  float32 [tried], the parts
-    chosen   float32 [count], the first of those that are best
+    chosen   float32 [count], the first of the best
     """
     groups = tl.program_id(0) * GROUPS + tl.arange(0, GROUPS)
     real, at = (groups < count)[:, None], tl.arange(0, GROUP)[None, :]

@@ -22,7 +22,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Name = Literal[
-    "int8", "w4a8", "fp8", "mixed", "mixed_stream", "mixed_even", "experts", "prefill", "eights", "decode",
+    "int8", "w4a8", "fp8", "mixed", "mixed_stream", "mixed_even", "experts", "prefill", "prefill_8bit", "decode",
 ]
 FOLDER = "octavo.backends.gpu"
 MODULES: dict[Name, str] = {
@@ -34,7 +34,7 @@ MODULES: dict[Name, str] = {
     "mixed_even": "matmul.w4a16.streamk_multicta_kernel",
     "experts": "matmul.experts.hopper_kernel",
     "prefill": "attention.prefill_hopper_kernel",
-    "eights": "attention.prefill_8bit_kernel",
+    "prefill_8bit": "attention.prefill_8bit_kernel",
     "decode": "attention.decode_mma_kernel",
 }
 

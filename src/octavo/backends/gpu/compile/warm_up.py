@@ -19,12 +19,12 @@ from typing import Any, Protocol
 from octavo.backends.cores import cores
 
 log = logging.getLogger("octavo")
-MOST_THREADS = 16
+MAX_THREADS = 16
 """And processes, each of which takes some 200 MB."""
 Kind = tuple[Any, ...]
 
 
-class Makes(Protocol):
+class Compilable(Protocol):
     """A launch, as far as it is made ready; see `launch.Launch`."""
 
     kernel: Any
@@ -44,7 +44,7 @@ def _here(prepare: Callable[[], Any], left: Callable[[], int]) -> Any:
     return prepare()
 
 
-class Maker:
+class KernelMaker:
     """Makes kernels, each once. `run` begins work on another thread, on which `during` is given each launch's `prepare`
     and how many others wait."""
 
@@ -54,9 +54,9 @@ class Maker:
     ) -> None:
         self._run, self._during, self._lock = run, during, Lock()
         self._made: dict[Kind, Future[Any]] = {}
-        self._waiting: OrderedDict[Kind, Makes] = OrderedDict()
+        self._waiting: OrderedDict[Kind, Compilable] = OrderedDict()
 
-    def ask(self, wanted: dict[Kind, Makes]) -> int:
+    def ask(self, wanted: dict[Kind, Compilable]) -> int:
         """Begin to make kernels that nobody asked for yet, and such that failed: how many these are."""
         with self._lock:
             new = {kind: launch for kind, launch in wanted.items() if self._lacks(kind)}
@@ -83,7 +83,7 @@ class Maker:
         """Whether a kernel is made, or has failed."""
         return kind in self._made and self._made[kind].done()
 
-    def made(self, wanted: dict[Kind, Makes]) -> dict[Kind, Any]:
+    def made(self, wanted: dict[Kind, Compilable]) -> dict[Kind, Any]:
         """Wait for kernels, those that failed once more. Raises what the first one that fails again raises."""
         self.ask(wanted)
         with self._lock:
@@ -93,22 +93,22 @@ class Maker:
 
 
 @cache
-def maker(device: int) -> Maker:
-    """What makes kernels for a device, on as many threads as there are cores, up to MOST_THREADS."""
+def maker(device: int) -> KernelMaker:
+    """What makes kernels for a device, on as many threads as there are cores, up to MAX_THREADS."""
     from triton.runtime.driver import driver
 
     from octavo.backends.gpu.compile.pool import apart
 
     pool = ThreadPoolExecutor(
-        min(cores(), MOST_THREADS), "kernels", initializer=lambda: driver.active.set_current_device(device)
+        min(cores(), MAX_THREADS), "kernels", initializer=lambda: driver.active.set_current_device(device)
     )
-    return Maker(pool.submit, apart.during)
+    return KernelMaker(pool.submit, apart.during)
 
 
-class Making:
+class PendingKernels:
     """The kernels of some launches, which are being made."""
 
-    def __init__(self, launches: Sequence[Makes]) -> None:
+    def __init__(self, launches: Sequence[Compilable]) -> None:
         from octavo.backends.gpu.compile.cache import attach, current_device
 
         self._launches = launches
@@ -137,6 +137,6 @@ class Making:
         )
 
 
-def prepare(launches: Sequence[Makes]) -> None:
+def prepare(launches: Sequence[Compilable]) -> None:
     """Have the kernels of launches that are to come ready; those that are not compiled yet are, on all cores."""
-    Making(launches).finish()
+    PendingKernels(launches).finish()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 
-from octavo.backends.gpu.attention.prefill_8bit_launch import most_code_bytes
-from octavo.backends.gpu.attention.prefill_hopper_launch import most_half_bytes
+from octavo.backends.gpu.attention.prefill_hopper_launch import most_code_bytes, most_half_bytes
 from octavo.backends.gpu.device.torch_device import Target
 from octavo.backends.gpu.matmul import dispatch
-from octavo.backends.gpu.weights.layout import loaded_layout, padded, scale_stride
+from octavo.backends.gpu.weights.layout import layout_of, padded, scale_stride
 from octavo.formats import QTensor
 from octavo.formats.cache import CACHE_FORMATS
-from octavo.graph.node import Attention, Node, Sizes, bind, joined_weights, kept_bytes
+from octavo.graph.node import Attention, Node, Sizes, bind, kept_bytes
 
 RESERVE = 512 << 20
 """For compiled kernels, captured graphs and the vendor's library."""
@@ -32,37 +31,35 @@ def needs(nodes: Sequence[Node], limits: Sizes, arch: str, attention: Attention 
     """Bytes of the weights, caches and states that `nodes` read, and of what their kernels need beside their values."""
     leaves = {id(i): i for n in nodes for i in n.inputs if i.is_leaf}.values()
     weights = {id(leaf.tensor): leaf.tensor for leaf in leaves if leaf.op == "weight"}.values()
-    joined = joined_weights(nodes)
-    total = sum(weight_bytes(w, arch, joined=id(w) in joined) for w in weights)
+    total = sum(map(weight_bytes, weights))
     total += kept_bytes(nodes, limits)
     total += _half_scales(nodes, limits, arch) + _sorted_rows(nodes, limits, arch)
     total += most_half_bytes(nodes, limits, arch)
     total += most_code_bytes(nodes, limits) if attention != "exact" else 0
     total += _rotated_queries(nodes, limits)
-    return total + max(_joining(nodes, arch), _unpacked(nodes, limits)) + RESERVE
+    return total + max(_joining(nodes), _unpacked(nodes, limits)) + RESERVE
 
 
 def _half_scales(nodes: Sequence[Node], limits: Sizes, arch: str) -> int:
     """Float16 scales of the weights that become float16 in registers in a step of many tokens."""
-    joined = joined_weights(nodes)
     products = (n for n in nodes if n.op.startswith("mul_mat"))
     rows = {id(i.tensor): (i.tensor, math.prod(bind(n.shape[:-1], limits))) for n in products for i in n.inputs
             if i.op == "weight" and len(i.shape) > 1}
     total = 0
     for tensor, most in rows.values():
-        if _become_float16(tensor, most, arch, joined=id(tensor) in joined):
-            layout = loaded_layout(tensor.format, tensor.shape, arch, joined=id(tensor) in joined)
+        if _become_float16(tensor, most, arch):
+            layout = layout_of(tensor.format, "f16")
             *experts, n, k = tensor.shape
             all_rows = scale_stride(math.prod(experts) * n)
             total += padded(k) // layout.group * all_rows * 2 * (2 if layout.has_min else 1)
     return total
 
 
-def _become_float16(tensor: QTensor, rows: int, arch: str, *, joined: bool = False) -> bool:
-    """Whether weights become float16 in registers in a step of so many rows; of experts, of so many pairs."""
+def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
+    """Whether weights become float16 in registers in a step of `rows`; of experts, of pairs."""
     if tensor.format.is_float or tensor.format.per_row or tensor.format.number is not None:
         return False
-    layout, (*experts, n, k) = loaded_layout(tensor.format, tensor.shape, arch, joined=joined), tensor.shape
+    layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
     if experts:
         return dispatch.mixed_experts(layout, n, rows / experts[0], arch) is not None
     return dispatch.mixed_gemm(layout, n, padded(k), min(rows, 1024), arch) is not None
@@ -85,8 +82,8 @@ def _rotated_queries(nodes: Iterable[Node], limits: Sizes) -> int:
     return max((4 * math.prod(bind(q.shape, limits)) for q in rotated), default=0)
 
 
-def weight_bytes(tensor: QTensor, arch: str, *, joined: bool) -> int:
-    """Bytes of a weight as it lies on the device; `joined`: a product reads it along with others."""
+def weight_bytes(tensor: QTensor) -> int:
+    """Bytes of a weight as it lies on the device, if float16 holds its scales."""
     if len(tensor.shape) == 1:
         return 4 * tensor.size
     if tensor.format.is_float or tensor.format.per_row:
@@ -94,13 +91,13 @@ def weight_bytes(tensor: QTensor, arch: str, *, joined: bool) -> int:
     if tensor.format.number is not None:
         return 2 * tensor.size
     k = tensor.shape[-1]
-    return tensor.size // k * loaded_layout(tensor.format, tensor.shape, arch, joined=joined).row_bytes(padded(k))
+    return tensor.size // k * layout_of(tensor.format, "f16").row_bytes(padded(k))
 
 
-def _joining(nodes: Iterable[Node], arch: str) -> int:
+def _joining(nodes: Iterable[Node]) -> int:
     """While weights are joined, the largest of those products is there twice."""
     concats = (n.inputs[1:] for n in nodes if n.op == "mul_mat_concat")
-    return max((sum(weight_bytes(i.tensor, arch, joined=True) for i in weights) for weights in concats), default=0)
+    return max((sum(weight_bytes(i.tensor) for i in weights) for weights in concats), default=0)
 
 
 def _unpacked(nodes: Iterable[Node], limits: Sizes) -> int:

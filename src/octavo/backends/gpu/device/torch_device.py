@@ -179,7 +179,7 @@ def multiprocessors() -> int:
 
 
 def even_programs(units: int, most: int) -> int:
-    """Programs for so many units of work of which at most `most` run at once: as few as take no more turns.
+    """Programs for `units` of work of which at most `most` run at once: as few as take no more turns.
 
     What they leave of the multiprocessors is for the next kernel's programs, which may be there before this one ends.
     """

@@ -52,11 +52,6 @@ class PackedWeight(NamedTuple):
     rest      int8: upper bits of their minima
     table     four int32: what codes stand for, 16 signed bytes
     layout    a `RowLayout`
-    low       int32 (four bytes): low bits of numbers of points, where the layout has a grid
-    upper     int32 (four bytes): their upper bits
-    marks     int32: a bit for each value that is negative
-    points    int32: a point for each number, as signed bytes or as codes of four bits
-    digits    int32 (four bytes): five digits to the base 3 in each
     """
 
     codes8: Pointer | None
@@ -69,11 +64,6 @@ class PackedWeight(NamedTuple):
     rest: Pointer | None
     table: tuple[int, int, int, int] | None
     layout: Constant
-    low: Pointer | None = None
-    upper: Pointer | None = None
-    marks: Pointer | None = None
-    digits: Pointer | None = None
-    points: Pointer | None = None
 
 
 class Q8Activation(NamedTuple):

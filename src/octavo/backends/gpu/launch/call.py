@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from octavo.backends.gpu.compile.warm_up import Making
+from octavo.backends.gpu.compile.warm_up import PendingKernels
 from octavo.backends.gpu.device.driver import prefer_shared_memory
 from octavo.backends.gpu.device.torch_device import Target
 from octavo.backends.gpu.launch.arguments import Constant, for_triton
 
 Grid = tuple[int, ...]
-SHARES = ((32 << 10, -1), (112 << 10, 75))
+CARVEOUTS = ((32 << 10, -1), (112 << 10, 75))
 """Bytes of shared memory that the kernels of a step need at the most, and the percentage of the L1 that all of them ask
-for as such: 196 KiB on an H200; -1 leaves it to the driver."""
+for as such, the carveout: 196 KiB on an H200; -1 leaves it to the driver."""
 
 
 class Launch:
@@ -30,7 +30,7 @@ class Launch:
     ) -> None:
         self.kernel, self._grid = kernel, (*grid, *(1,) * (3 - len(grid)))
         self.made: Any = None
-        self._shares_l1 = target.arch == "sm_90"
+        self._sets_carveout = target.arch == "sm_90"
         self._arguments = for_triton(arguments)
         how = {"num_warps": warps, "num_stages": stages, "enable_fp_fusion": not exact}
         self._options = {**dict(zip(constants, for_triton(tuple(constants.values())), strict=True)), **how}
@@ -63,19 +63,19 @@ class Launch:
         self._run = partial(made[self._grid], *self._arguments, *(self._options[name] for name in rest))
 
     @property
-    def sharing(self) -> tuple[int, int] | None:
-        """The loaded kernel, and the bytes of shared memory that it needs; None where nothing is known of how it shares
-        the L1."""
-        return (self.made.function, self.made.metadata.shared) if self._shares_l1 and self.made is not None else None
+    def shared_memory(self) -> tuple[int, int] | None:
+        """The loaded kernel, and the bytes of shared memory that it needs; None where the carveout is the driver's."""
+        known = self._sets_carveout and self.made is not None
+        return (self.made.function, self.made.metadata.shared) if known else None
 
 
-def share_l1(launches: Sequence[Launch]) -> None:
-    """Have kernels that are captured together ask for one division of the L1: where the next one wants another, a
+def set_carveouts(launches: Sequence[Launch]) -> None:
+    """Have kernels that are captured together ask for one carveout of the L1: where the next one wants another, a
     multiprocessor has to be empty before it begins."""
-    needs = dict(found for launch in launches if (found := launch.sharing) is not None)
+    needs = dict(found for launch in launches if (found := launch.shared_memory) is not None)
     if needs:
         most = max(needs.values())
-        prefer_shared_memory(needs, next((percent for limit, percent in SHARES if most <= limit), -1))
+        prefer_shared_memory(needs, next((percent for limit, percent in CARVEOUTS if most <= limit), -1))
 
 
 def _kind(argument: Any) -> Any:
@@ -117,7 +117,7 @@ class Captured(Calls):
 
     def __init__(self, calls: Sequence[Callable[[], None]]) -> None:
         super().__init__(calls)
-        self._making: Making | None = Making([call for call in calls if isinstance(call, Launch)])
+        self._making: PendingKernels | None = PendingKernels([call for call in calls if isinstance(call, Launch)])
         self._runs = 0
         self._graph: Any = None
 
@@ -145,7 +145,7 @@ class Captured(Calls):
         cuda: Any = torch.cuda
         cuda.current_blas_handle()  # each thread has its own, and none can be made during a capture
         torch.cuda.synchronize()
-        share_l1([call for call in self.calls if isinstance(call, Launch)])  # a graph keeps what is asked for now
+        set_carveouts([call for call in self.calls if isinstance(call, Launch)])  # a graph keeps what is asked for now
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             super().__call__()

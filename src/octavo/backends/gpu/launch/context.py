@@ -79,7 +79,7 @@ class Context:
         return found
 
     def split_k(self, tiles: int, size: int, programs: int) -> SplitK | None:
-        """Memory for so many programs that share each of `tiles` tiles of `size` float32; None for one program."""
+        """Memory for `programs` that share each of `tiles` tiles of `size` float32; None for one program."""
         if programs == 1:
             return None
         return SplitK(self.shared("partial sums", tiles * size * programs, torch.float32), self.counters(tiles))

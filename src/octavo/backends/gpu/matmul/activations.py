@@ -1,7 +1,8 @@
 # mypy: ignore-errors
 """Activations on their way into a product: read from a Source, and kept as q8_1 or as floats.
 
-A Source is values as they are, or what a norm, SwiGLU or GeGLU makes of them: the KIND is "values" or the op's name.
+A Source is values as they are, or what a norm or a pointwise op makes of them: the KIND is "values", "rms_norm", or
+the op's expression.
 """
 
 from __future__ import annotations
@@ -41,12 +42,11 @@ def read(source, weight, token, at, mask, k, KIND: tl.constexpr):
     if KIND == "rms_norm":
         mean = tl.sum(value * value) / k
         value = value * (1 / tl.sqrt_rn(mean + source.eps)) * weight
-    elif KIND == "swiglu":
-        up = tl.load(source.other.data + token * source.other.stride + at, mask=mask, other=0.0)  # [B]
-        value = value / (1 + tl.exp(-value)) * up
-    elif KIND == "geglu":
-        up = tl.load(source.other.data + token * source.other.stride + at, mask=mask, other=0.0)  # [B]
-        value = gelu(value) * up
+    elif KIND != "values":
+        if source.other is None:
+            value = KIND(value)
+        else:
+            value = KIND(value, tl.load(source.other.data + token * source.other.stride + at, mask=mask, other=0.0))
     return value
 
 

@@ -115,50 +115,6 @@ def _matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str, pairs: bool
 
 
 @dataclass(frozen=True)
-class GridShape(Constant):
-    """A program of `grid_matvec_kernel`.
-
-    rows      of weights that a thread holds pieces of
-    lanes     threads that share rows
-    groups    of such threads
-    prefetch  pieces of a row that a thread loads before activations are waited for
-    copies    of the points in shared memory; 0 where they are looked up in memory
-    """
-
-    rows: int
-    lanes: int
-    groups: int
-    prefetch: int
-    copies: int
-
-    @property
-    def block_n(self) -> int:
-        """Rows of a program."""
-        return self.rows * self.groups
-
-    @property
-    def warps(self) -> int:
-        return max(1, self.lanes * self.groups // 32)
-
-
-def grid_matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> GridShape:
-    """The shape of a matvec of weights with a grid, or whose codes are digits, n rows of which are multiplied."""
-    chunks = kp // (64 if layout.digits else 32)
-    lanes = min(32, 1 << (chunks - 1).bit_length())
-    if arch == "interpreter":
-        return GridShape(1 if tokens > 2 else 2, lanes, 32, 1 + tokens % 2 * (chunks > lanes), 0)
-    if not arch.startswith("sm_"):
-        return GridShape(2 if tokens == 1 else 1, lanes, 256 // lanes, min(4, -(-chunks // lanes)), 0)
-    if layout.grid is None:
-        rows, width, threads, prefetch = tuned.digits(n, kp, tokens)
-        copies = 0
-    else:
-        rows, width, threads, prefetch, copies = tuned.grid_matvec(layout.grid, tuned.size(n, kp))
-    lanes = min(width, 1 << (chunks - 1).bit_length())
-    return GridShape(rows, lanes, threads // lanes, min(prefetch, -(-chunks // lanes)), copies)
-
-
-@dataclass(frozen=True)
 class DotShape(Constant):
     """A program of `mmq_dot_kernel`.
 
@@ -182,7 +138,7 @@ def mmq_dot(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape
     width = max(narrowest, 1 << (min(tokens, INT8_MAX_TOKENS) - 1).bit_length())
     if kp < 512 or arch == "interpreter":
         return DotShape(width, 64 if arch == "interpreter" else 16, 1, 2, 2 if arch == "interpreter" else 1)
-    if arch.startswith("gfx11") and (layout.group == 16 or layout.bits == 5 or layout.digits):
+    if arch.startswith("gfx11") and (layout.group == 16 or layout.bits == 5):
         return DotShape(width, 16, 2, 1)  # more does not fit its registers
     if width >= 32:
         return DotShape(width, 64, 4, 2) if n >= 8192 else DotShape(width, 32, 8, 2)
@@ -240,7 +196,7 @@ def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape
         found = tuned_for.get((tuned.kind(layout), tuned.size(n, kp)))
         if tokens <= 8 and max(n, kp) <= 2048:
             found = tuned.MMA_SQUARE.get(tuned.kind(layout), found)
-        if found is None and not layout.planes:  # points and digits, which `mmq_dot` moves between threads
+        if found is None and layout.table is not None and layout.bits < 4:
             found = (1, 4, 1, 0)
         if found is None:
             return None
@@ -294,7 +250,7 @@ def even_pair(one: tuple[Layout, int, int], other: tuple[Layout, int, int], toke
 
 def _becomes_float16(layout: Layout, arch: str) -> bool:
     """Whether kernels in Gluon make codes of a layout float16 in registers; minima of 8 bits are too large for it."""
-    plain = layout.table is None and layout.grid is None and not layout.offset and layout.bits in (4, 6, 8)
+    plain = layout.table is None and not layout.offset and layout.bits in (4, 6, 8)
     large = layout.scale == "f32" or (layout.bits == 8 and layout.has_min and not layout.has_zero)
     return arch == "sm_90" and plain and not large
 

@@ -14,10 +14,8 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
-from octavo.backends.gpu.matmul.matvec.codebook_kernel import grid_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
-from octavo.backends.gpu.matmul.matvec_persistent import codebook_launch as codebook_persistent
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
 from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
 from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
@@ -60,9 +58,6 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
 
 def _streamed(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call | None:
     """The call for one token by a kernel whose programs take row after row; None where others are faster."""
-    points = codebook_persistent.shape_of(w.layout.grid, w.n, w.kp, c.target.arch)
-    if points:
-        return codebook_persistent.multiply(c, points, w, x.q8_1, y, terms)
     rows = matvec_persistent.shape_of(w.layout, w.n, w.kp, c.target.arch)
     return matvec_persistent.multiply(c, rows, w, x.q8_1, y, terms) if rows else None
 
@@ -90,7 +85,7 @@ def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[t
 def _matvec_pair(c: Context, weights: Sequence[QuantWeight], x: Activation, outs: Sequence[torch.Tensor]) -> list[Call]:
     found = list[tuple[QuantWeight, dispatch.MatvecShape]]()
     for w in weights:
-        if w.layout.grid is not None or w.kp > MOST_PAIRED:
+        if w.kp > MOST_PAIRED:
             return []
         arch = c.target.arch
         streams = x.tokens == 1 and w.layout.bits < 8 and matvec_persistent.shape_of(w.layout, w.n, w.kp, arch)
@@ -115,16 +110,10 @@ def _matvec(
     """The call for each row of y, of a token or of a pair of a token and an expert."""
     pairs = () if experts is None else (len(y),)
     tokens = len(y) if experts is None else 1
-    kernel: Any = matvec_kernel
-    shape: dispatch.MatvecShape | dispatch.GridShape
-    if w.layout.grid is None and not w.layout.digits:
-        shape = dispatch.matvec(w.layout, w.n, w.kp, tokens, c.target.arch, pairs=experts is not None)
-    else:
-        rows = w.n if experts is None or c.deterministic else w.n * len(y)
-        kernel, shape = grid_matvec_kernel, dispatch.grid_matvec(w.layout, rows, w.kp, tokens, c.target.arch)
+    shape = dispatch.matvec(w.layout, w.n, w.kp, tokens, c.target.arch, pairs=experts is not None)
     return c.launch(
-        kernel, (-(-w.n // shape.block_n), *pairs), w.planes(), x.as_words(), experts, _matrices(terms), matrix(y),
-        w.n, TOKENS=tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,
+        matvec_kernel, (-(-w.n // shape.block_n), *pairs), w.planes(), x.as_words(), experts, _matrices(terms),
+        matrix(y), w.n, TOKENS=tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,
     )
 
 

@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from typing import Literal
 
-from octavo.backends.gpu.weights.layout import Layout, Points
+from octavo.backends.gpu.weights.layout import Layout
 
-Kind = Literal["bytes", "sixteens", "two levels", "one level", "zeros", "digits"]
+Kind = Literal["bytes", "sixteens", "two levels", "one level", "zeros"]
 Size = Literal["small", "wide", "huge", "deep"]
 
 
 def kind(layout: Layout) -> Kind:
-    """What decides how many instructions unpacking takes: bytes, digits, groups of 16, scales or zero points."""
-    if layout.digits:
-        return "digits"
-    if layout.bits == 8 and layout.grid is None:
+    """What decides how many instructions unpacking takes: bytes, groups of 16, scales or zero points."""
+    if layout.bits == 8:
         return "bytes"
     if layout.group == 16:
         return "sixteens"
@@ -76,42 +74,6 @@ SHORT: dict[tuple[Kind, int, bool], tuple[int, int, int, int]] = {
 SHORT_OTHERS, SHORT_HUGE = (8, 32, 2, 1), (4, 32, 2, 1)
 """Others of these, and a vocabulary of bytes."""
 
-
-DIGITS: dict[tuple[Size | Literal["long"], bool], tuple[int, int, int, int]] = {
-    ("small", False): (1, 32, 128, 1), ("small", True): (2, 32, 128, 2),
-    ("long", False): (2, 32, 128, 3), ("long", True): (2, 32, 128, 3),
-    ("wide", False): (2, 32, 256, 2), ("wide", True): (4, 32, 128, 2),
-    ("huge", False): (2, 32, 256, 2), ("huge", True): (4, 32, 128, 2),
-    ("deep", False): (4, 32, 256, 2), ("deep", True): (2, 32, 128, 4),
-}
-"""Rows and lanes of a thread, threads and pieces loaded ahead where codes are digits, by whether there are several
-tokens; long: few rows of more than 4096 values."""
-
-
-def digits(n: int, kp: int, tokens: int) -> tuple[int, int, int, int]:
-    """What DIGITS has for n rows of kp values."""
-    which = size(n, kp)
-    return DIGITS["long" if which == "small" and kp > 4096 else which, tokens > 1]
-
-
-def grid_matvec(grid: Points, size: Size) -> tuple[int, int, int, int, int]:
-    """Rows and lanes of a thread, threads, chunks loaded ahead and copies of the points in shared memory, as one H200
-    has them fastest for one token.
-
-    Many rows fill it with threads of four rows. Of few rows a thread has two, and the points lie there in as many
-    copies as 32 KiB hold; tables of 4096 points once, and more threads share a row. Points of four values are looked
-    up twice as often, and long rows of more than 256 such points take programs of twice the threads, so that twice as
-    many share a table.
-    """
-    if size in ("wide", "huge"):
-        return 4, 32, 128, 2, 1
-    if grid.count >= 4096:
-        return 2, 64, 256, 2, 1
-    copies = min(32, 8192 // grid.count)
-    many = grid.width == 4 and grid.count > 256
-    return (2, 32, 256, 4, copies) if many and size == "deep" else (2, 32, 128, 2, copies)
-
-
 MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     # tiles of 16 rows and warps of a program, split-K, what is loaded ahead
     ("bytes", "small"): (1, 4, 1, 1), ("one level", "small"): (1, 4, 2, 2),
@@ -124,8 +86,6 @@ MMA: dict[tuple[Kind, Size], tuple[int, int, int, int]] = {
     ("two levels", "deep"): (1, 4, 2, 1), ("sixteens", "deep"): (1, 4, 1, 2),
     ("zeros", "small"): (1, 4, 2, 2), ("zeros", "wide"): (1, 2, 1, 2),
     ("zeros", "huge"): (1, 4, 1, 0), ("zeros", "deep"): (1, 8, 1, 1),
-    ("digits", "small"): (1, 4, 2, 2), ("digits", "wide"): (1, 4, 1, 2),
-    ("digits", "huge"): (1, 4, 1, 2), ("digits", "deep"): (1, 8, 1, 1),
 }
 """Three to eight tokens."""
 MMA_SQUARE: dict[Kind, tuple[int, int, int, int]] = {"two levels": (1, 4, 1, 2)}

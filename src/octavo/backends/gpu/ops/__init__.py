@@ -4,10 +4,9 @@ In: a node of the graph and where its values lie. Out: calls of `launch`. Begin 
 of ops enters its functions.
 """
 
-from octavo.backends.gpu.ops import attention, matmul, pointwise, quantize, recurrent, routing, sampling, streams
+from octavo.backends.gpu.ops import attention, matmul, pointwise, quantize, recurrent, routing, sampling
 from octavo.backends.gpu.ops.registry import BINDERS, binder_of
 
 __all__ = [
     "BINDERS", "attention", "binder_of", "matmul", "pointwise", "quantize", "recurrent", "routing", "sampling",
-    "streams",
 ]

@@ -9,7 +9,7 @@ import torch
 from triton import next_power_of_2
 
 from octavo.backends.gpu.attention.launch import attend, quantizes
-from octavo.backends.gpu.attention.rope_launch import Norms, Rotation, set_rows, turn, turn_and_set_rows
+from octavo.backends.gpu.attention.rope_launch import Norms, RotaryAngles, apply_rope, rope_and_set_rows, set_rows
 from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation
@@ -23,17 +23,17 @@ from octavo.graph.protocol import Call
 @binds("rope")
 def _rope(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, positions, freqs = inputs
-    rotation = Rotation(positions, freqs, float(node.attrs["scale"]))
-    return [turn(c, x, rotation, node.attrs["interleaved"], out)]
+    rotation = RotaryAngles(positions, freqs, float(node.attrs["scale"]))
+    return [apply_rope(c, x, rotation, node.attrs["interleaved"], out)]
 
 
 @binds("rope_set_rows")
 def _rope_set_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     q, k, v, keys, values, positions, places, freqs, *norms = inputs
-    rotation = Rotation(positions, freqs, float(node.attrs["scale"]))
+    rotation = RotaryAngles(positions, freqs, float(node.attrs["scale"]))
     weights = Norms(norms[0], norms[1], float(node.attrs["eps"])) if norms else None
     interleaved = node.attrs["interleaved"]
-    return [turn_and_set_rows(c, (q, k, v), (keys, values), places, rotation, interleaved, weights, out)]
+    return [rope_and_set_rows(c, (q, k, v), (keys, values), places, rotation, interleaved, weights, out)]
 
 
 @binds("set_rows")

@@ -18,6 +18,7 @@ from octavo.backends.gpu.matmul.w8a8.row_scaled import row_product
 from octavo.backends.gpu.ops.quantize import quantize_call
 from octavo.backends.gpu.ops.registry import binds
 from octavo.backends.gpu.pointwise import kernel as pointwise
+from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.row_scaled import RowWeight
 from octavo.graph.node import Node
@@ -51,7 +52,7 @@ def _mul_mat_id(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list
     k, used = x.shape[-1], ids.shape[1]
     sharing = used if x.ndim == 2 else 1
     source = Source(matrix(x.view(-1, k)), matrix(others[0].view(-1, k)) if others else None)
-    rows = experts.Rows(x, source, "swiglu" if others else "values", x.numel() // k)
+    rows = experts.Rows(x, source, expression_of("swiglu") if others else "values", x.numel() // k)
     floats = isinstance(weight, FloatWeight)
     if not c.deterministic and experts.sorts(ids.numel(), weight.experts, weight.k):
         sorted_product = experts.float_product if floats else experts.sorted_product

@@ -58,3 +58,11 @@ def _keep_largest(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
     block = next_power_of_2(k)
     return [c.launch(pointwise.keep_largest_kernel, (len(x),), x, out, x.stride(0), out.stride(0), k,
                      float(node.attrs["spread"]), B=block, warps=warps_of(block))]
+
+
+@binds("as_large_as")
+def _as_large_as(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
+    (x, like), (tokens, count, k) = inputs, out.shape
+    block = next_power_of_2(k)
+    return [c.launch(pointwise.as_large_as_kernel, (tokens,), x, like, out, x.stride(0), like.stride(0), out.stride(0),
+                     k, float(node.attrs["least"]), S=count, B=block, warps=warps_of(block))]

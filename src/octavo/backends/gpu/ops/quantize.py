@@ -14,7 +14,9 @@ from octavo.backends.gpu.launch.values import Activation, TokenCodes
 from octavo.backends.gpu.matmul import activations
 from octavo.backends.gpu.matmul.w8a8.row_scaled import quantize_tokens
 from octavo.backends.gpu.ops.registry import binds
+from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.graph.node import Node
+from octavo.graph.pointwise import POINTWISE
 from octavo.graph.protocol import Call
 
 QUANTIZE_BLOCK = 256  # values that a program quantizes, unless it needs a whole row
@@ -24,7 +26,7 @@ QUANTIZE_BLOCK = 256  # values that a program quantizes, unless it needs a whole
 def bind_quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     """`quantize`, or the op whose result is quantized on its way out."""
     x, *others = inputs
-    kind = "values" if node.op == "quantize" else node.op
+    kind = "values" if node.op == "quantize" else expression_of(node.op) if node.op in POINTWISE else node.op
     source = Source(matrix(x), matrix(others[0]) if others else None, float(node.attrs.get("eps", 0.0)))
     if isinstance(out, TokenCodes):
         block = next_power_of_2(out.k)
@@ -34,7 +36,7 @@ def bind_quantize(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> li
     return [_float_call(c, source, len(out), matrix(out), None, kind, out.shape[1], out.shape[1])]
 
 
-def quantized(c: Context, source: Source, out: Activation, kind: str = "values") -> list[Call]:
+def quantized(c: Context, source: Source, out: Activation, kind: Any = "values") -> list[Call]:
     """Activations of `source` for as many tokens: 8-bit codes for few, float16 for many."""
     plain, ordered = c.wanted_of(out)
     if out.is_q8_1:
@@ -43,7 +45,7 @@ def quantized(c: Context, source: Source, out: Activation, kind: str = "values")
 
 
 def _float_call(
-    c: Context, source: Source, rows: int, out: Any, ordered: Any, kind: str, k: int, kp: int
+    c: Context, source: Source, rows: int, out: Any, ordered: Any, kind: Any, k: int, kp: int
 ) -> Call:
     """Rows of k values of `source` in the type of `out`, filled up with zeros to kp; `ordered` as `float_kernel` has
     it."""
@@ -54,7 +56,7 @@ def _float_call(
 
 
 def quantize_call(
-    c: Context, source: Source, rows: int, out: Any, kind: str, k: int, kp: int, ordered: Any = None
+    c: Context, source: Source, rows: int, out: Any, kind: Any, k: int, kp: int, ordered: Any = None
 ) -> Call:
     """8-bit codes of rows of k values of `source`, filled up with zeros to kp; `out` and `ordered` as `store_q8_1` has
     them."""

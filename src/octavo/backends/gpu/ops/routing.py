@@ -66,9 +66,10 @@ def _add_rows(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[C
 @binds("weighted_sum")
 def _weighted_sum(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, weights = inputs
-    tokens, used, n = x.shape
+    (_, used, n), rows = x.shape, weights.numel() // x.shape[1]
     block = block_of(n)
-    return [c.launch(pointwise.weighted_sum_kernel, (tokens, -(-n // block)), x, weights, out, used, n, B=block)]
+    return [c.launch(pointwise.weighted_sum_kernel, (rows, -(-n // block)), x, weights, out, rows // len(x), used, n,
+                     B=block)]
 
 
 @binds("sum_experts")

@@ -14,6 +14,11 @@ from octavo.backends.gpu.pointwise import math
 from octavo.graph.pointwise import POINTWISE
 
 
+def expression_of(op: str) -> Any:
+    """The function of a pointwise op."""
+    return globals().get(version := POINTWISE[op].version) or __getattr__(version)
+
+
 def __getattr__(version: str) -> Any:
     op = POINTWISE.get(version.rpartition("_")[0])
     if op is None or op.version != version:

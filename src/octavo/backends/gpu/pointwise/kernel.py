@@ -94,6 +94,20 @@ def keep_largest_kernel(x, out, x_stride, out_stride, k, spread, B: tl.constexpr
 
 
 @triton.jit
+def as_large_as_kernel(
+    x, like, out, x_stride, like_stride, out_stride, k, least, S: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr
+):
+    """Each stream with the mean square of `like`. A program has a whole token."""
+    token, at, inside = whole_row(k, B, PDL)
+    wanted = tl.load(like + token * like_stride + at, mask=inside, other=0.0)  # [B]
+    square = tl.sum(wanted * wanted)
+    for s in range(S):
+        value = tl.load(x + token * x_stride + s * k + at, mask=inside, other=0.0)  # [B]
+        value *= tl.sqrt_rn(square / tl.maximum(tl.sum(value * value), least * k))
+        tl.store(out + token * out_stride + s * k + at, value, mask=inside)
+
+
+@triton.jit
 def top_k_kernel(x, out, x_stride, k, used, SOFT_MAX: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
     """The places of the `used` largest of k values or of their soft-max, largest first, of equals the lower place."""
     token, at, inside = whole_row(k, B, PDL)
@@ -184,14 +198,15 @@ def take_columns_kernel(x, order, ids, out, x_stride, out_stride, sharing, k, B:
 
 
 @triton.jit
-def weighted_sum_kernel(x, weights, out, used, n, B: tl.constexpr, PDL: tl.constexpr):
-    """out [T, n] = the sum over j of x[t, j] * weights[t, j]."""
-    token, at, inside = part_of_row(n, B, PDL)
+def weighted_sum_kernel(x, weights, out, sums, used, n, B: tl.constexpr, PDL: tl.constexpr):
+    """out [T * sums, n] = the sum over j of x[t // sums, j] * weights[t, j]."""
+    row, at, inside = part_of_row(n, B, PDL)
+    first = row // sums * used
     acc = tl.zeros((B,), tl.float32)
     for j in range(used):
-        row = token * used + j
-        acc += tl.load(weights + row) * tl.load(x + row * n + at, mask=inside, other=0.0)  # [B]
-    tl.store(out + token * n + at, acc, mask=inside)
+        value = tl.load(x + (first + j) * n + at, mask=inside, other=0.0)  # [B]
+        acc += tl.load(weights + row * used + j) * value
+    tl.store(out + row * n + at, acc, mask=inside)
 
 
 @triton.jit

@@ -8,8 +8,8 @@ from typing import Any
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.sizes import block_of
-from octavo.backends.gpu.pointwise import expressions
 from octavo.backends.gpu.pointwise.expression_kernel import Operand, pointwise_kernel
+from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.graph.pointwise import POINTWISE
 from octavo.graph.pointwise.expression import operands
 
@@ -23,4 +23,4 @@ def launch_pointwise(c: Context, name: str, inputs: Sequence[Any], out: Any, num
     )
     block = block_of(k)
     return c.launch(pointwise_kernel, (len(out) * rows, -(-k // block)), given, tuple(op.given(numbers)),
-                    Operand(out, out.stride(0), k, 1), rows, k, EXPRESSION=getattr(expressions, op.version), B=block)
+                    Operand(out, out.stride(0), k, 1), rows, k, EXPRESSION=expression_of(name), B=block)

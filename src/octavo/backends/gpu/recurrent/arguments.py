@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from triton import next_power_of_2
 
-from octavo.backends.gpu.launch.arguments import Constant, Matrix, Pointer
+from octavo.backends.gpu.launch.arguments import Constant, Pointer
 
 
 class Sequences(NamedTuple):
@@ -40,34 +40,36 @@ class ConvShape(Constant):
     silu: bool
 
 
-class Halves(NamedTuple):
+class SplitFloats(NamedTuple):
     """Numbers as sums of two bfloat16."""
 
     upper: Pointer
     lower: Pointer
 
 
-class DeltaChunks(NamedTuple):
+class ChunkScores(NamedTuple):
     """What the tokens of chunks are to each other.
 
-    keys, queries  [T, Hk, K]
-    solved         [T, H, chunk]: what values of a chunk do to a token's change
-    scores         [T, H, chunk]: what changes of a chunk do to a token's output
-    since          float32 [T, H]: the decay from a chunk's beginning to a token, the token's with it
-    until          float32 [T, H]: the decay from after a token to the chunk's end
+    keys, queries  [T, key_heads, keys]
+    ut             [T, H, chunk], of the delta rule: the UT transform, what values of a chunk do to a token's change
+    scores         [T, H, chunk]: what changes, or values, of a chunk do to a token's output
+    exp_g          float32 [T, H]: the decay from a chunk's beginning to a token, the token's with it
+    exp_g_rest     float32 [T, H]: the decay from after a token to the chunk's end, of a selective scan times its step
     """
 
-    keys: Halves
-    queries: Halves
-    solved: Halves
-    scores: Halves
-    since: Pointer
-    until: Pointer
+    keys: SplitFloats
+    queries: SplitFloats
+    ut: SplitFloats | None
+    scores: SplitFloats
+    exp_g: Pointer
+    exp_g_rest: Pointer
 
 
 @dataclass(frozen=True)
-class DeltaShape(Constant):
-    """Heads of values and of keys, the matrix [keys, size] of each, and how many of its columns a program has.
+class ScanShape(Constant):
+    """Heads, those of keys that they share, the matrix [keys, size] of each, and how many of its columns a program has.
+
+    Of a selective scan, heads of keys are groups that share b and c.
 
     tiled        heads of keys are taken in turn, and not by a group of heads of values each
     by_row       each row of a matrix has a decay of its own
@@ -80,12 +82,12 @@ class DeltaShape(Constant):
     key_heads: int
     keys: int
     size: int
-    tiled: bool
     block_v: int
+    tiled: bool = False
+    by_row: bool = False
     chunk: int = 0
     part: int = 0
     interpreted: bool = False
-    by_row: bool = False
 
     @property
     def group(self) -> int:
@@ -94,22 +96,6 @@ class DeltaShape(Constant):
     @property
     def block_k(self) -> int:
         return int(next_power_of_2(self.keys))
-
-
-class ScanChunks(NamedTuple):
-    """What the tokens of chunks of a selective scan are to each other.
-
-    keys, queries  b and c, [T, G, K]
-    scores         [T, H, chunk]: what x of a chunk does to a token's output
-    since          float32 [T, H]: the decay from a chunk's beginning to a token, the token's with it
-    until          float32 [T, H]: a token's step times the decay from after it to the chunk's end
-    """
-
-    keys: Halves
-    queries: Halves
-    scores: Halves
-    since: Pointer
-    until: Pointer
 
 
 @dataclass(frozen=True)
@@ -123,43 +109,6 @@ class ChannelShape(Constant):
     @property
     def block_k(self) -> int:
         return int(next_power_of_2(self.keys))
-
-
-@dataclass(frozen=True)
-class ScanShape(Constant):
-    """Heads of a selective scan, groups that share b and c, the matrix [keys, size] of each, its columns in a program.
-
-    chunk        tokens of prompts that are computed at once
-    part         rows of a matrix that are multiplied at once to compare tokens of a chunk
-    interpreted  by Triton's interpreter
-    """
-
-    heads: int
-    groups: int
-    keys: int
-    size: int
-    block_v: int
-    chunk: int = 0
-    part: int = 0
-    interpreted: bool = False
-
-    @property
-    def group(self) -> int:
-        return self.heads // self.groups
-
-    @property
-    def block_k(self) -> int:
-        return int(next_power_of_2(self.keys))
-
-
-class WkvRows(NamedTuple):
-    """Rows of tokens [T, H * N] as op `wkv7` has them."""
-
-    r: Matrix
-    w: Matrix
-    k: Matrix
-    v: Matrix
-    a: Matrix
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,15 @@
 # mypy: ignore-errors
 """The gated delta rule for prompts, chunk by chunk of tokens, as products of matrices (arXiv 2412.06464).
 
-S is a head's matrix before a chunk, S_i after its i-th token, b_i that token's strength, and d(j, i) the product of the
+S is a head's matrix before a chunk, S_i after its i-th token, b_i that token's beta, and d(j, i) the product of the
 decays of tokens j + 1 to i, where 0 is before the first one. With u_i for what b_i multiplies, the rule says
 
     u_i = b_i (v_i - d(0, i) S^T k_i - sum of d(j, i) (k_i . k_j) u_j for j < i)
     S_i = d(0, i) S + sum of d(j, i) k_j u_j^T for j <= i
     y_i = S_i^T q_i
 
-So u is (I + A)^-1 diag(b) (V - d K S), where A has b_i d(j, i) (k_i . k_j) below its diagonal. Only K S needs the
+So u is (I + A)^-1 diag(b) (V - d K S), where A has b_i d(j, i) (k_i . k_j) below its diagonal; (I + A)^-1 diag(b) is
+called the UT transform, `ut`. The sum of g, the logarithms of decays, is `g_cumsum`. Only K S needs the
 chunks before: `solve_delta_kernel` takes all chunks at once, then `gated_delta_chunks_kernel` one after the other.
 
 A decay is the exponential of a difference of sums of logarithms. Sums of whole parts of 1/128 are exact, and those of
@@ -51,7 +52,7 @@ def product(a, b, total, shape: tl.constexpr):
 
 
 @triton.jit
-def turned(a):
+def transposed(a):
     return tl.trans(a[0]), tl.trans(a[1])
 
 
@@ -68,11 +69,11 @@ def load_halves(pair, at, mask):
 
 
 @triton.jit
-def sums_of(fades):
+def g_cumsum(g):
     """Sums of logarithms of decays up to each token: of whole parts of 1/128, which are exact, and of what is left."""
-    fades = tl.maximum(fades, LEAST, propagate_nan=tl.PropagateNan.ALL)
-    parts = tl.floor(fades * 128) / 128
-    return tl.cumsum(parts, 0), tl.cumsum(fades - parts, 0)
+    g = tl.maximum(g, LEAST, propagate_nan=tl.PropagateNan.ALL)
+    parts = tl.floor(g * 128) / 128
+    return tl.cumsum(parts, 0), tl.cumsum(g - parts, 0)
 
 
 @triton.jit
@@ -106,11 +107,11 @@ def inverse(system, shape: tl.constexpr):
 
 @triton.jit
 def solve_delta_kernel(
-    q, k, alpha, beta, rates, bias, where, chunks, shape: tl.constexpr, PDL: tl.constexpr
+    q, k, alpha, beta, ssm_a, dt_bias, where, chunks, shape: tl.constexpr, PDL: tl.constexpr
 ):
     """A program writes the rows of a chunk of a head: (I + A)^-1 diag(b), the scores d(j, i) (q_i . k_j) and decays.
 
-    The first head of those that share keys writes q and k in halves.
+    The first head of a group that shares keys writes q and k in halves.
     """
     begin(PDL)
     head, row = tl.program_id(2), tl.arange(0, shape.chunk)
@@ -132,24 +133,24 @@ def solve_delta_kernel(
             )
             store_halves(chunks.keys, at, keys, inside & (shares == 0), shape)
             keys = halves(keys, shape)
-            system = product(keys, turned(keys), system, shape)
+            system = product(keys, transposed(keys), system, shape)
             queries = tl.load(
                 q.data + t[:, None] * q.stride + (key_head * shape.keys + i)[None, :], mask=inside, other=0.0
             )
             store_halves(chunks.queries, at, queries, inside & (shares == 0), shape)
-            scores = product(halves(queries, shape), turned(keys), scores, shape)
-        fades, strength = gates_of(alpha, beta, rates, bias, t, live, head)
-        parts, small = sums_of(fades)
+            scores = product(halves(queries, shape), transposed(keys), scores, shape)
+        g, b_beta = gates_of(alpha, beta, ssm_a, dt_bias, t, live, head)
+        parts, small = g_cumsum(g)
         last = row == shape.chunk - 1
         left = tl.sum(tl.where(last, parts, 0.0), 0) - parts + (tl.sum(tl.where(last, small, 0.0), 0) - small)
-        tl.store(chunks.since + t * shape.heads + head, tl.exp(parts + small), mask=live)
-        tl.store(chunks.until + t * shape.heads + head, tl.exp(left), mask=live)
+        tl.store(chunks.exp_g + t * shape.heads + head, tl.exp(parts + small), mask=live)
+        tl.store(chunks.exp_g_rest + t * shape.heads + head, tl.exp(left), mask=live)
         decay = parts[:, None] - parts[None, :] + (small[:, None] - small[None, :])
         decay = tl.exp(tl.where(row[:, None] >= row[None, :], decay, float("-inf")))  # [i, j]
         place = (t * shape.heads + head)[:, None] * shape.chunk + row[None, :]
         store_halves(chunks.scores, place, decay * scores, live[:, None], shape)
-        system = tl.where(row[:, None] > row[None, :], strength[:, None] * decay * system, 0.0)
-        store_halves(chunks.solved, place, inverse(system, shape) * strength[None, :], live[:, None], shape)
+        system = tl.where(row[:, None] > row[None, :], b_beta[:, None] * decay * system, 0.0)
+        store_halves(chunks.ut, place, inverse(system, shape) * b_beta[None, :], live[:, None], shape)
 
 
 @triton.jit
@@ -175,17 +176,17 @@ def gated_delta_chunks_kernel(v, state, where, chunks, out, shape: tl.constexpr,
             number, whole = t * shape.heads + head, halves(matrix, shape)
             square, written = number[:, None] * shape.chunk + row[None, :], live[:, None] & has_column[None, :]
             values = tl.load(v.data + t[:, None] * v.stride + of_values[None, :], mask=written, other=0.0)
-            since = tl.load(chunks.since + number, mask=live, other=0.0)[:, None]
-            until = tl.load(chunks.until + number, mask=live, other=0.0)[:, None]
-            all_of_it = tl.load(chunks.since + (tl.minimum(first + shape.chunk, stop) - 1) * shape.heads + head)
+            exp_g = tl.load(chunks.exp_g + number, mask=live, other=0.0)[:, None]
+            exp_g_rest = tl.load(chunks.exp_g_rest + number, mask=live, other=0.0)[:, None]
+            all_of_it = tl.load(chunks.exp_g + (tl.minimum(first + shape.chunk, stop) - 1) * shape.heads + head)
             keys = load_halves(chunks.keys, at, these)
-            values -= since * product(keys, whole, zeros, shape)
-            solved = load_halves(chunks.solved, square, live[:, None])
-            changes = product(solved, halves(values, shape), zeros, shape)  # [chunk, block_v]
+            values -= exp_g * product(keys, whole, zeros, shape)
+            ut = load_halves(chunks.ut, square, live[:, None])
+            changes = product(ut, halves(values, shape), zeros, shape)  # [chunk, block_v]
             queries = load_halves(chunks.queries, at, these)
-            rows = since * product(queries, whole, zeros, shape)
+            rows = exp_g * product(queries, whole, zeros, shape)
             scores = load_halves(chunks.scores, square, live[:, None])
             rows = product(scores, halves(changes, shape), rows, shape)
             tl.store(out.data + t[:, None] * out.stride + of_values[None, :], rows, mask=written)
-            matrix = product(turned(keys), halves(until * changes, shape), all_of_it * matrix, shape)
+            matrix = product(transposed(keys), halves(exp_g_rest * changes, shape), all_of_it * matrix, shape)
         tl.store(place, matrix, mask=inside)

@@ -31,7 +31,7 @@ def state_of(sequence, start, where):
 
 @triton.jit
 def key_head_of(head, shape: tl.constexpr):
-    """The head of q and k of a head of values, and which of those that share it this one is."""
+    """The head of q and k of a head of values, and this one's number among the heads that share it."""
     if shape.tiled:
         return head % shape.key_heads, head // shape.key_heads
     return head // shape.group, head % shape.group
@@ -43,32 +43,32 @@ def soft_plus(x):
 
 
 @triton.jit
-def gates_of(alpha, beta, rates, bias, t, live, head):
-    """The logarithm of a head's decay at tokens t, and how strongly they change its matrix; 0 where there is none."""
-    raw = tl.load(alpha.data + t * alpha.stride + head, mask=live, other=0.0) + tl.load(bias + head)
-    strength = strength_of(beta, t, live, head)
-    return tl.where(live, tl.load(rates + head) * soft_plus(raw), 0.0), tl.where(live, strength, 0.0)
+def gates_of(alpha, beta, ssm_a, dt_bias, t, live, head):
+    """The logarithm of a head's decay at tokens t, `g`, and their beta; 0 where there is none."""
+    raw = tl.load(alpha.data + t * alpha.stride + head, mask=live, other=0.0) + tl.load(dt_bias + head)
+    b_beta = beta_of(beta, t, live, head)
+    return tl.where(live, tl.load(ssm_a + head) * soft_plus(raw), 0.0), tl.where(live, b_beta, 0.0)
 
 
 @triton.jit
-def row_fades_of(alpha, rates, bias, t, has_key, head, i, shape: tl.constexpr):
+def row_g_of(alpha, ssm_a, dt_bias, t, has_key, head, i, shape: tl.constexpr):
     """The logarithms of decays of rows i of a head's matrix at a token."""
     at = head * shape.keys + i
     raw = tl.load(alpha.data + t * alpha.stride + at, mask=has_key, other=0.0)
-    return tl.load(rates + head) * soft_plus(raw + tl.load(bias + at, mask=has_key, other=0.0))
+    return tl.load(ssm_a + head) * soft_plus(raw + tl.load(dt_bias + at, mask=has_key, other=0.0))
 
 
 @triton.jit
-def strength_of(beta, t, live, head):
-    """How strongly tokens t change a head's matrix; anything where there is none."""
+def beta_of(beta, t, live, head):
+    """The beta of tokens t for a head, of what was projected for it; anything where there is none."""
     return 1 / (1 + tl.exp(-tl.load(beta.data + t * beta.stride + head, mask=live, other=0.0)))
 
 
 @triton.jit
-def steps_of(dt, rates, bias, t, live, head):
+def steps_of(dt, ssm_a, dt_bias, t, live, head):
     """The logarithm of a head's decay at tokens t of a selective scan, and their steps; 0 where there is none."""
-    step = soft_plus(tl.load(dt.data + t * dt.stride + head, mask=live, other=0.0) + tl.load(bias + head))
-    return tl.where(live, tl.load(rates + head) * step, 0.0), tl.where(live, step, 0.0)
+    step = soft_plus(tl.load(dt.data + t * dt.stride + head, mask=live, other=0.0) + tl.load(dt_bias + head))
+    return tl.where(live, tl.load(ssm_a + head) * step, 0.0), tl.where(live, step, 0.0)
 
 
 @triton.jit
@@ -116,7 +116,7 @@ def causal_conv_kernel(x, taps, bias, state, where, out, channels, shape: tl.con
 
 @triton.jit
 def gated_delta_rule_kernel(
-    q, k, v, alpha, beta, rates, bias, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
+    q, k, v, alpha, beta, ssm_a, dt_bias, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
 ):
     """A program takes `block_v` columns of a head's matrix [keys, size] through the tokens of a sequence."""
     begin(PDL)
@@ -135,22 +135,22 @@ def gated_delta_rule_kernel(
         matrix = tl.load(place, mask=inside & goes_on, other=0.0)  # [block_k, block_v]
         for t in range(start, stop):
             if shape.by_row:
-                fade = row_fades_of(alpha, rates, bias, t, has_key, head, i, shape)[:, None]  # [block_k, 1]
-                strength = strength_of(beta, t, True, head)
+                g = row_g_of(alpha, ssm_a, dt_bias, t, has_key, head, i, shape)[:, None]  # [block_k, 1]
+                b_beta = beta_of(beta, t, True, head)
             else:
-                fade, strength = gates_of(alpha, beta, rates, bias, t, True, head)
+                g, b_beta = gates_of(alpha, beta, ssm_a, dt_bias, t, True, head)
             key = tl.load(k.data + t * k.stride + of_keys, mask=has_key, other=0.0)[:, None]  # [block_k, 1]
             query = tl.load(q.data + t * q.stride + of_keys, mask=has_key, other=0.0)[:, None]
             value = tl.load(v.data + t * v.stride + of_values, mask=has_column, other=0.0)  # [block_v]
-            matrix = matrix * tl.exp(fade)
-            matrix += key * (strength * (value - tl.sum(matrix * key, 0)))[None, :]
+            matrix = matrix * tl.exp(g)
+            matrix += key * (b_beta * (value - tl.sum(matrix * key, 0)))[None, :]
             tl.store(out.data + t * out.stride + of_values, tl.sum(matrix * query, 0), mask=has_column)
         tl.store(place, matrix, mask=inside)
 
 
 @triton.jit
 def selective_scan_kernel(
-    x, b, c, dt, rates, bias, skip, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
+    x, b, c, dt, ssm_a, dt_bias, ssm_d, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
 ):
     """A program takes `block_v` columns of a head's matrix [keys, size] through the tokens of a sequence."""
     begin(PDL)
@@ -164,21 +164,21 @@ def selective_scan_kernel(
         place = state + (slot * shape.heads + head) * shape.keys * shape.size
         place += i[:, None] * shape.size + column[None, :]
         inside = has_key[:, None] & has_column[None, :]
-        matrix, skipped = tl.load(place, mask=inside & goes_on, other=0.0), tl.load(skip + head)
+        matrix, d = tl.load(place, mask=inside & goes_on, other=0.0), tl.load(ssm_d + head)
         for t in range(start, stop):
-            fade, step = steps_of(dt, rates, bias, t, True, head)
+            g, step = steps_of(dt, ssm_a, dt_bias, t, True, head)
             before = tl.load(b.data + t * b.stride + of_keys, mask=has_key, other=0.0)[:, None]  # [block_k, 1]
             after = tl.load(c.data + t * c.stride + of_keys, mask=has_key, other=0.0)[:, None]
             value = tl.load(x.data + t * x.stride + of_values, mask=has_column, other=0.0)  # [block_v]
-            matrix = matrix * tl.exp(fade) + before * (step * value)[None, :]
-            row = tl.sum(matrix * after, 0) + skipped * value
+            matrix = matrix * tl.exp(g) + before * (step * value)[None, :]
+            row = tl.sum(matrix * after, 0) + d * value
             tl.store(out.data + t * out.stride + of_values, row, mask=has_column)
         tl.store(place, matrix, mask=inside)
 
 
 @triton.jit
 def channel_scan_kernel(
-    x, b, c, dt, rates, skip, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
+    x, b, c, dt, ssm_a, ssm_d, state, where, out, shape: tl.constexpr, PDL: tl.constexpr
 ):
     """A program takes the numbers of each of `block` channels through a sequence, in registers [block_k, block]."""
     begin(PDL)
@@ -191,14 +191,14 @@ def channel_scan_kernel(
         inside, at = has_key[:, None] & has_column[None, :], i[:, None] * shape.channels + column[None, :]
         place = state + slot * shape.keys * shape.channels + at
         matrix = tl.load(place, mask=inside & goes_on, other=0.0)  # [block_k, block]
-        rate = tl.load(rates + at, mask=inside, other=0.0)
-        skipped = tl.load(skip + column, mask=has_column, other=0.0)
+        rate = tl.load(ssm_a + at, mask=inside, other=0.0)
+        d = tl.load(ssm_d + column, mask=has_column, other=0.0)
         for t in range(start, stop):
             step = soft_plus(tl.load(dt.data + t * dt.stride + column, mask=has_column, other=0.0))  # [block]
             value = tl.load(x.data + t * x.stride + column, mask=has_column, other=0.0)
             before = tl.load(b.data + t * b.stride + i, mask=has_key, other=0.0)[:, None]  # [block_k, 1]
             after = tl.load(c.data + t * c.stride + i, mask=has_key, other=0.0)[:, None]
             matrix = matrix * tl.exp(rate * step[None, :]) + before * (step * value)[None, :]
-            row = tl.sum(matrix * after, 0) + skipped * value
+            row = tl.sum(matrix * after, 0) + d * value
             tl.store(out.data + t * out.stride + column, row, mask=has_column)
         tl.store(place, matrix, mask=inside)

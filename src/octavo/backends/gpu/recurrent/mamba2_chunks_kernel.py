@@ -5,7 +5,7 @@ S is a head's matrix before a chunk, S_i after its i-th token, and d(j, i) the p
 i, where 0 is before the first one. The scan says
 
     S_i = d(0, i) S + sum of d(j, i) step_j b_j x_j^T for j <= i
-    y_i = S_i^T c_i + skip x_i = d(0, i) S^T c_i + sum of d(j, i) step_j (c_i . b_j) x_j for j <= i + skip x_i
+    y_i = S_i^T c_i + D x_i = d(0, i) S^T c_i + sum of d(j, i) step_j (c_i . b_j) x_j for j <= i + D x_i
 
 Only S^T c_i needs the chunks before: `score_scan_kernel` takes all chunks at once, then `selective_scan_chunks_kernel`
 one after the other. Decays and products are those of `gated_delta_chunks_kernel`.
@@ -18,21 +18,21 @@ import triton.language as tl
 
 from octavo.backends.gpu.pointwise.kernel import begin
 from octavo.backends.gpu.recurrent.gated_delta_chunks_kernel import (
+    g_cumsum,
     halves,
     load_halves,
     product,
     store_halves,
-    sums_of,
-    turned,
+    transposed,
 )
 from octavo.backends.gpu.recurrent.kernel import state_of, steps_of, tokens_of
 
 
 @triton.jit
-def score_scan_kernel(b, c, dt, rates, bias, where, chunks, shape: tl.constexpr, PDL: tl.constexpr):
+def score_scan_kernel(b, c, dt, ssm_a, dt_bias, where, chunks, shape: tl.constexpr, PDL: tl.constexpr):
     """A program writes the rows of a chunk of a head: the scores d(j, i) step_j (c_i . b_j) and decays.
 
-    The first head of those that share b and c writes these in halves.
+    The first head of a group that shares b and c writes these in halves.
     """
     begin(PDL)
     head, row = tl.program_id(2), tl.arange(0, shape.chunk)
@@ -45,18 +45,18 @@ def score_scan_kernel(b, c, dt, rates, bias, where, chunks, shape: tl.constexpr,
         for j in tl.static_range(0, shape.block_k, shape.part):
             i = j + tl.arange(0, shape.part)
             inside, of_keys = live[:, None] & (i < shape.keys)[None, :], (group * shape.keys + i)[None, :]
-            at = t[:, None] * (shape.groups * shape.keys) + of_keys
+            at = t[:, None] * (shape.key_heads * shape.keys) + of_keys
             keys = tl.load(b.data + t[:, None] * b.stride + of_keys, mask=inside, other=0.0)
             store_halves(chunks.keys, at, keys, inside & (shares == 0), shape)
             queries = tl.load(c.data + t[:, None] * c.stride + of_keys, mask=inside, other=0.0)
             store_halves(chunks.queries, at, queries, inside & (shares == 0), shape)
-            scores = product(halves(queries, shape), turned(halves(keys, shape)), scores, shape)
-        fades, step = steps_of(dt, rates, bias, t, live, head)
-        parts, small = sums_of(fades)
+            scores = product(halves(queries, shape), transposed(halves(keys, shape)), scores, shape)
+        g, step = steps_of(dt, ssm_a, dt_bias, t, live, head)
+        parts, small = g_cumsum(g)
         last = row == shape.chunk - 1
         left = tl.sum(tl.where(last, parts, 0.0), 0) - parts + (tl.sum(tl.where(last, small, 0.0), 0) - small)
-        tl.store(chunks.since + t * shape.heads + head, tl.exp(parts + small), mask=live)
-        tl.store(chunks.until + t * shape.heads + head, step * tl.exp(left), mask=live)
+        tl.store(chunks.exp_g + t * shape.heads + head, tl.exp(parts + small), mask=live)
+        tl.store(chunks.exp_g_rest + t * shape.heads + head, step * tl.exp(left), mask=live)
         decay = parts[:, None] - parts[None, :] + (small[:, None] - small[None, :])
         decay = tl.exp(tl.where(row[:, None] >= row[None, :], decay, float("-inf")))  # [i, j]
         place = (t * shape.heads + head)[:, None] * shape.chunk + row[None, :]
@@ -64,7 +64,7 @@ def score_scan_kernel(b, c, dt, rates, bias, where, chunks, shape: tl.constexpr,
 
 
 @triton.jit
-def selective_scan_chunks_kernel(x, skip, state, where, chunks, out, shape: tl.constexpr, PDL: tl.constexpr):
+def selective_scan_chunks_kernel(x, ssm_d, state, where, chunks, out, shape: tl.constexpr, PDL: tl.constexpr):
     """A program takes `block_v` columns of a head's matrix [keys, size] through the chunks of a sequence."""
     begin(PDL)
     sequence, head = where.decodes + tl.program_id(0), tl.program_id(1)
@@ -77,21 +77,21 @@ def selective_scan_chunks_kernel(x, skip, state, where, chunks, out, shape: tl.c
         place = state + (slot * shape.heads + head) * shape.keys * shape.size
         place += i[:, None] * shape.size + column[None, :]
         inside = has_key[:, None] & has_column[None, :]
-        matrix, skipped = tl.load(place, mask=inside & goes_on, other=0.0), tl.load(skip + head)
+        matrix, d = tl.load(place, mask=inside & goes_on, other=0.0), tl.load(ssm_d + head)
         zeros = tl.zeros([shape.chunk, shape.block_v], tl.float32)
         for first in range(start, stop, shape.chunk):
             t, live = first + row, first + row < stop
-            at, these = t[:, None] * (shape.groups * shape.keys) + of_keys[None, :], live[:, None] & has_key[None, :]
+            at, these = t[:, None] * (shape.key_heads * shape.keys) + of_keys[None, :], live[:, None] & has_key[None, :]
             number, written = t * shape.heads + head, live[:, None] & has_column[None, :]
             values = tl.load(x.data + t[:, None] * x.stride + of_values[None, :], mask=written, other=0.0)
-            since = tl.load(chunks.since + number, mask=live, other=0.0)[:, None]
-            until = tl.load(chunks.until + number, mask=live, other=0.0)[:, None]
-            all_of_it = tl.load(chunks.since + (tl.minimum(first + shape.chunk, stop) - 1) * shape.heads + head)
+            exp_g = tl.load(chunks.exp_g + number, mask=live, other=0.0)[:, None]
+            exp_g_rest = tl.load(chunks.exp_g_rest + number, mask=live, other=0.0)[:, None]
+            all_of_it = tl.load(chunks.exp_g + (tl.minimum(first + shape.chunk, stop) - 1) * shape.heads + head)
             queries = load_halves(chunks.queries, at, these)
-            rows = since * product(queries, halves(matrix, shape), zeros, shape) + skipped * values
+            rows = exp_g * product(queries, halves(matrix, shape), zeros, shape) + d * values
             scores = load_halves(chunks.scores, number[:, None] * shape.chunk + row[None, :], live[:, None])
             rows = product(scores, halves(values, shape), rows, shape)
             tl.store(out.data + t[:, None] * out.stride + of_values[None, :], rows, mask=written)
             keys = load_halves(chunks.keys, at, these)
-            matrix = product(turned(keys), halves(until * values, shape), all_of_it * matrix, shape)
+            matrix = product(transposed(keys), halves(exp_g_rest * values, shape), all_of_it * matrix, shape)
         tl.store(place, matrix, mask=inside)

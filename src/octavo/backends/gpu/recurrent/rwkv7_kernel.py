@@ -34,7 +34,7 @@ def sigmoid(x):
 
 @triton.jit
 def wkv7_kernel(
-    rows, first, gate, vectors, state, where, out, eps, shape: tl.constexpr, PDL: tl.constexpr
+    r, w, k, v, a, first, gate, vectors, state, where, out, eps, shape: tl.constexpr, PDL: tl.constexpr
 ):
     """A program takes a head's matrix [keys, values] through the tokens of a sequence; first and gate may be None."""
     begin(PDL)
@@ -51,9 +51,9 @@ def wkv7_kernel(
         r_k = vector_of(vectors, R_K, at, inside, shape)
         weight, bias = vector_of(vectors, WEIGHT, at, inside, shape), vector_of(vectors, BIAS, at, inside, shape)
         for t in range(start, stop):
-            key, value = row_of(rows.k, t, at, inside), row_of(rows.v, t, at, inside)
-            query, rate = row_of(rows.r, t, at, inside), sigmoid(row_of(rows.a, t, at, inside) + a0)
-            decay = tl.exp(sigmoid(row_of(rows.w, t, at, inside) + w0) * SLOWEST)
+            key, value = row_of(k, t, at, inside), row_of(v, t, at, inside)
+            query, rate = row_of(r, t, at, inside), sigmoid(row_of(a, t, at, inside) + a0)
+            decay = tl.exp(sigmoid(row_of(w, t, at, inside) + w0) * SLOWEST)
             if first is not None:
                 share = sigmoid(row_of(gate, t, at, inside) + vector_of(vectors, V0, at, inside, shape))
                 value += (row_of(first, t, at, inside) - value) * share

@@ -11,8 +11,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.weights.decode_codebook import codes_of_words
-from octavo.backends.gpu.weights.decode_ternary import digits_of_words
 from octavo.backends.gpu.weights.loads import load_or_zero, two_apart
 
 
@@ -53,23 +51,24 @@ def word_of(planes, i: tl.constexpr, t, P: tl.constexpr, LAYOUT: tl.constexpr):
 
 
 @triton.constexpr_function
-def _table_ptx(pack):
+def _table_ptx(bits, pack):
     """PTX that looks up four bytes, and its constraints; with `pack` 4 each word of the table is given four times."""
     a, b, c, d = (f"${2 + i * pack}" for i in range(4))
-    code = f"""{{ .reg .b32 s, t, u, v, m;
-    shr.u32 s, $1, 4; or.b32 s, s, $1; prmt.b32 s, s, 0, 0x4420; and.b32 t, s, 0x7777;
-    prmt.b32 u, {a}, {b}, t; prmt.b32 v, {c}, {d}, t;
-    shl.b32 m, $1, 4; prmt.b32 m, m, 0, 0xBA98;
-    lop3.b32 $0, m, v, u, 0xCA; }}"""
+    code = "{ .reg .b32 s, t, u, v, m; shr.u32 s, $1, 4; or.b32 s, s, $1; prmt.b32 s, s, 0, 0x4420; "
+    if bits < 4:  # the codes are a permutation's selectors
+        code += f"prmt.b32 $0, {a}, {b}, s; }}"
+    else:
+        code += f"""and.b32 t, s, 0x7777; prmt.b32 u, {a}, {b}, t; prmt.b32 v, {c}, {d}, t;
+        shl.b32 m, $1, 4; prmt.b32 m, m, 0, 0xBA98; lop3.b32 $0, m, v, u, 0xCA; }}"""
     return code, "=r" + ",r" * (1 + 4 * pack)
 
 
 @triton.jit
-def look_up(word, table, ASM: tl.constexpr, PACK: tl.constexpr):
-    """Codes of four bits -> signed bytes of a table of 16, four int32 `table`; the codes are the bytes of int32 words
-    (PACK 1), or int8 (PACK 4)."""
+def look_up(word, table, BITS: tl.constexpr, ASM: tl.constexpr, PACK: tl.constexpr):
+    """Codes of up to four BITS -> signed bytes of a table of 16, four int32 `table`; the codes are the bytes of int32
+    words (PACK 1), or int8 (PACK 4)."""
     if ASM == "ptx":
-        PTX: tl.constexpr = _table_ptx(PACK)
+        PTX: tl.constexpr = _table_ptx(BITS, PACK)
         out = tl.inline_asm_elementwise(
             PTX[0], PTX[1], [word, table[0], table[1], table[2], table[3]], dtype=word.dtype, is_pure=True, pack=PACK
         )
@@ -101,8 +100,8 @@ def look_up_pairs(word, table, ASM: tl.constexpr):
             dtype=(tl.int32, tl.int32), is_pure=True, pack=1,
         )
     else:
-        low = look_up(word & 0x0F0F0F0F, table, ASM, 1)
-        high = look_up((word >> 4) & 0x0F0F0F0F, table, ASM, 1)
+        low = look_up(word & 0x0F0F0F0F, table, 4, ASM, 1)
+        high = look_up((word >> 4) & 0x0F0F0F0F, table, 4, ASM, 1)
     return low, high
 
 
@@ -114,11 +113,7 @@ def codes_of(w, row, word, mask, ASM: tl.constexpr):
     """
     L: tl.constexpr = w.layout
     tile, rest = word // 16, word % 16
-    if L.grid is not None:
-        low, high = codes_of_words(w, row, word, mask, ASM)
-    elif L.digits:
-        low, high = digits_of_words(w, row, word, mask, ASM)
-    elif L.bits == 8:
+    if L.bits == 8:
         place = row * (L.kp // 4) + tile * 32 + rest
         low = load_or_zero(w.codes8 + place, mask)
         high = load_or_zero(w.codes8 + place + 16, mask)
@@ -128,7 +123,7 @@ def codes_of(w, row, word, mask, ASM: tl.constexpr):
             low, high = look_up_pairs(both, w.table, ASM)
         else:
             low, high = field(both, left_of(L, 4), 4, 0), field(both, left_of(L, 4), 4, 4)
-    if L.bits & 2 and not L.digits:
+    if L.bits & 2:
         at = tl.multiple_of(tl.max_contiguous(row * (L.kp // 16) + (tile * 8 + rest % 8), [1, 4]), [1, 4])
         two = load_or_zero(w.codes2 + at, mask) >> ((rest // 8) * 4)
         low2, high2 = field(two, left_of(L, 2), 2, 0), field(two, left_of(L, 2), 2, 2)
@@ -139,7 +134,7 @@ def codes_of(w, row, word, mask, ASM: tl.constexpr):
         low1, high1 = field(one, left_of(L, 1), 1, 0), field(one, left_of(L, 1), 1, 1)
         low, high = (low | low1, high | high1) if L.bits > 1 else (low1, high1)
     if L.table is not None and L.bits < 4:
-        low, high = look_up(low, w.table, ASM, 1), look_up(high, w.table, ASM, 1)
+        low, high = look_up(low, w.table, L.bits, ASM, 1), look_up(high, w.table, L.bits, ASM, 1)
     return low, high
 
 
@@ -224,8 +219,6 @@ def scales_of(w, row, chunk, mask):
     at = tl.multiple_of(tl.max_contiguous(row * pairs + chunk * 16 // L.group, [1, 2]), [1, 1])
     if L.two_level:
         both = load_or_zero(w.small + at, mask).to(tl.int32)
-        if L.grid is not None:  # of four bits each, 2 s + 1
-            both = ((both & 15) | ((both & 0xF0) << 4)) * 2 + 0x0101
         super_at = row * (L.kp // L.super) + chunk * 32 // L.super
         super_at = tl.multiple_of(tl.max_contiguous(super_at, [1, 2]), [1, 1])
         if L.has_min:
@@ -243,9 +236,6 @@ def scales_of(w, row, chunk, mask):
             d = load_or_zero(w.scale + super_at, mask).to(tl.float32)
             low, high = (both << 24) >> 24, (both << 16) >> 24
         low_scale, high_scale = d * low.to(tl.float32), d * high.to(tl.float32)
-    elif L.digits:
-        low_scale = load_or_zero(w.scale + row * (L.kp // L.group) + chunk * 32 // L.group, mask).to(tl.float32)
-        high_scale = low_scale
     else:
         if L.has_zero:
             low_scale, high_scale, low_min, high_min = scales_and_zeros_of(w, row, chunk, mask, "none")

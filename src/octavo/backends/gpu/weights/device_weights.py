@@ -15,15 +15,13 @@ from octavo.backends.gpu.weights.pack import Packed
 if TYPE_CHECKING:
     import torch
 
-PLANES = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "rest", "low", "upper", "marks",
-          "digits")
+PLANES = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "rest")
 
 
 @dataclass(frozen=True, eq=False)
 class QuantWeight:
     """Quantized weights [experts, n, k] in a Layout; `parts` are their planes, an expert's rows after another's.
 
-    points  values of a grid's points, as kernels look them up
     halves  float16 scales of groups, int32 pairs of them, once a product has asked for them, see `f16_scales`
     """
 
@@ -32,7 +30,6 @@ class QuantWeight:
     n: int
     k: int
     parts: dict[str, torch.Tensor]
-    points: torch.Tensor | None = None
     halves: list[torch.Tensor] = field(default_factory=list)
 
     @property
@@ -46,7 +43,7 @@ class QuantWeight:
             of_codes = {name: p for name, p in named.items() if name.startswith("codes") and p is not None}
             named |= {name: p.view(codes) for name, p in of_codes.items()}
         layout = row_layout(self.layout, self.kp)
-        return PackedWeight(**named, table=table_words(self.layout), layout=layout, points=self.points)
+        return PackedWeight(**named, table=table_words(self.layout), layout=layout)
 
     @property
     def nbytes(self) -> int:
@@ -64,7 +61,7 @@ def joined(weights: Sequence[QuantWeight]) -> QuantWeight:
     for w in weights:
         w.parts.update({name: part[row : row + w.n] for name, part in parts.items()})
         row += w.n
-    return QuantWeight(first.layout, 1, row, first.k, parts, first.points)
+    return QuantWeight(first.layout, 1, row, first.k, parts)
 
 
 @dataclass(eq=False)
@@ -112,8 +109,6 @@ def kernel_views(packed: Packed) -> dict[str, np.ndarray[Any, Any]]:
             whole = whole.view(np.int32)
         elif whole.ndim == 3 and whole.shape[2] % 2 == 0 and whole.dtype.itemsize in pair_types:
             whole = whole.reshape(n, -1).view(pair_types[whole.dtype.itemsize])
-        elif name in ("low", "upper", "marks", "digits"):
-            whole = whole.view(np.int32)
         elif name in ("rest", "small"):
             whole = whole.view(np.int8)
         out[name] = whole.reshape(n, -1)

@@ -12,12 +12,6 @@ from octavo.backends.gpu.matmul.matvec.int8_dot import dot4
 from octavo.backends.gpu.weights.decode import look_up
 
 
-@triton.constexpr_function
-def looked_up(layout):
-    """Whether codes have to be looked up; odd values are shifted codes."""
-    return bool(layout.table) and not layout.odd
-
-
 @triton.jit
 def by_turns(a, b, ASM: tl.constexpr):
     """The bytes of two words of a token by turns, as two words. What is not pure is not done anew in a loop."""
@@ -97,7 +91,7 @@ def _add_eight(codes, x, y, lower, upper, first, TABLE: tl.constexpr, ASM: tl.co
         for i in tl.static_range(2):
             four = codes >> (16 * i)
             four = (four & 15) | ((four & 0xF0) << 4) | ((four & 0xF00) << 8) | ((four & 0xF000) << 12)
-            total = dot4(look_up(four, _words(TABLE), ASM, 1), x if i == 0 else y, total, ASM)
+            total = dot4(look_up(four, _words(TABLE), 4, ASM, 1), x if i == 0 else y, total, ASM)
         if _starts_below_zero(TABLE):
             upper += total
         else:

@@ -19,23 +19,8 @@ Scales lie in pairs, that of a group in the first half of a tile beside that of 
                  minima their low two bits above the scale, and the other four in `rest` [Kp / 2G], low nibble first
                  scale [Kp / S] or, with minima, [Kp / S, 2]: f16 d and dmin
 
-With a grid there are numbers of points instead of codes, and marks. The P = 32 / width points of a chunk are taken in
-turn from its low and its high codes:
-
-    low    the low eight bits of numbers, u8 [Kp / width]: four are a word
-    upper  what is above them, b bits each: byte j of a word has those of bytes j of 8 / b words of `low`, lowest first
-    marks  a word for each chunk, u32 [Kp / 32]: bit P i + j is the mark of value i of point j
-    small  u8 [Kp / 2G]: (scale - 1) / 2 of the low group in the lower half of a byte, of the high one in the upper
-
-Points of four values may lie as their codes of four bits instead: a mark is the highest bit of a code,
-and with it the others are inverted, so that codes in two's complement are in the order of the values of the table.
-
-Digits to the base 3 are five to a byte, which is ceil(256 / 243 n) of the number n that they make: the highest is the
-high byte of 3 times it, and the low byte is what is left. A lane of a block of 256 has a chunk of both tiles, so 16
-words of four codes, low and high ones of the first tile and then of the second. Word 5 j + i is digit i of word j:
-
-    digits  u32 [3, Kp / 256, 4], word j of lane t of a block; then [Kp / 256]: digit t is word 15 of lane t
-    scale   [Kp / 256]
+Codes are those of the format's planes, whatever a file has in their place: an entry of a codebook (IQ1 to IQ3) lies as
+the codes of its values, three or four bits with the sign or shift as the highest, and ternary digits take two bits.
 """
 
 from __future__ import annotations
@@ -52,49 +37,9 @@ TILE = 128  # values of K that padding rounds to
 UNIT = 256  # values of K that `mmq_mma` takes at once, whose scales have one d
 TABLE = 16  # values of a table, which kernels look up as four words of bytes
 HALF = 64
-FEW_ROWS = 4096
-IN_ORDER = (*range(8), *range(15, 7, -1))
-"""For codes of points, with a mark as the highest of four bits, those in two's complement, and the other way round."""
-DIGIT_WORDS = 13  # of the 256 digits of a block
 
-ODD = tuple(2 * code + 1 for code in (*range(8), *range(-8, 0)))
 ScaleKind = Literal["f16", "f32", "exponent"]
 SCALE_BYTES: dict[ScaleKind, int] = {"f16": 2, "f32": 4, "exponent": 1}
-
-
-@dataclass(frozen=True)
-class Points(Constant):
-    """The points of a grid.
-
-    width  values of a point, 8 or 4
-    more   bits of a number above eight; where values share a mark, it is the highest
-    marks  there is a mark for each value
-    count  of numbers
-    table  what codes of three bits stand for, where values are looked up as codes; None where as signed bytes
-    odd    all signed bytes are odd
-    """
-
-    width: int
-    more: int
-    marks: bool
-    count: int
-    table: tuple[int, ...] | None
-    odd: bool = False
-
-    @property
-    def per_chunk(self) -> int:
-        """Points of a chunk."""
-        return 32 // self.width
-
-    @property
-    def sharing(self) -> int:
-        """Words of low bits that share one of upper bits."""
-        return 8 // self.more
-
-    @property
-    def upper_bytes(self) -> int:
-        """Bytes of the upper bits of a tile's numbers."""
-        return TILE // self.width * self.more // 8
 
 
 @dataclass(frozen=True)
@@ -102,7 +47,7 @@ class Layout(Constant):
     """What a product is specialised on; no format's name among it.
 
     bits      of a code
-    group     values that share a scale: 16, 32 or 64 (larger groups are stored as several of 64), or 256 of digits
+    group     values that share a scale: 16, 32 or 64 (larger groups are stored as several of 64)
     super     values that share a floating scale; `group` where there is one level
     scale     how d and dmin are stored
     has_min   there are minima
@@ -112,8 +57,6 @@ class Layout(Constant):
     table     or code(q) = table[q]
     step      a power of two that all values are multiplied with
     has_zero  minima are zero points
-    grid      what codes are taken from, as signed bytes; None where they are stored themselves
-    digits    codes are digits to the base 3, five to a byte
     """
 
     bits: int
@@ -127,8 +70,6 @@ class Layout(Constant):
     table: tuple[int, ...] | None
     step: float = 1.0
     has_zero: bool = False
-    grid: Points | None = None
-    digits: bool = False
 
     @property
     def two_level(self) -> bool:
@@ -137,19 +78,12 @@ class Layout(Constant):
     @property
     def planes(self) -> tuple[int, ...]:
         """Bits of the planes of codes, largest first: 6 -> (4, 2)."""
-        if self.grid is not None or self.digits:
-            return ()
         return (8,) if self.bits == 8 else tuple(b for b in (4, 2, 1) if self.bits & b)
 
     @property
     def scale_bytes(self) -> int:
         """Bytes of a floating scale."""
         return SCALE_BYTES[self.scale]
-
-    @property
-    def odd(self) -> bool:
-        """Whether the table has 2 c + 1 for each code c of four bits, signed."""
-        return self.table == ODD
 
     @property
     def shift(self) -> int:
@@ -163,12 +97,7 @@ class Layout(Constant):
 
     def row_bytes(self, kp: int) -> int:
         """Bytes of all planes of a row of `kp` padded values."""
-        if self.digits:
-            return kp // self.group * (4 * DIGIT_WORDS + self.scale_bytes)
         pairs = kp // (2 * self.group)
-        if self.grid is not None:
-            numbers = kp // self.grid.width + kp // TILE * self.grid.upper_bytes
-            return numbers + (kp // 8 if self.grid.marks else 0) + pairs + kp // self.super * self.scale_bytes
         total = kp * self.bits // 8
         if self.two_level:
             total += 2 * pairs + (pairs if self.min_bits == 6 else 0)
@@ -199,14 +128,11 @@ def scale_stride(n: int) -> int:
     return -(-n // 4) * 4
 
 
-def layout_of(fmt: BlockFormat, scale: ScaleKind, *, as_codes: bool = False) -> Layout:
-    """The layout of a format, scales kept as `scale`; `as_codes` that of the codes of points of four values.
+def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
+    """The layout of a format, scales kept as `scale`.
 
     Raises QuantFormatError for groups that no kernel has.
     """
-    if fmt.base3 and fmt.group == 2 * TILE == fmt.super:
-        kept: ScaleKind = "f16" if scale == "exponent" else scale
-        return Layout(2, fmt.group, fmt.super, kept, False, 0, False, fmt.offset, None, fmt.step, digits=True)
     group = min(_group(fmt), HALF // 2) if scale == "exponent" else _group(fmt)  # whole words of a tile's scales
     two_level = fmt.super > fmt.group
     if fmt.is_float or group not in (16, 32, 64) or fmt.group % group or (two_level and fmt.super % UNIT):
@@ -215,17 +141,6 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind, *, as_codes: bool = False) -> 
         raise QuantFormatError(f"{fmt.name}: no GPU layout for a table of {len(fmt.table)} values")
     if two_level and scale != "f16":
         raise QuantFormatError(f"{fmt.name}: no GPU layout for two levels of scales over {scale}")
-    if fmt.codebook is not None and as_codes:
-        assert fmt.table is not None
-        of_codes = tuple(fmt.table[code] for code in IN_ORDER)
-        return Layout(4, group, fmt.super, scale, False, 0, False, 0, of_codes, fmt.step)
-    if fmt.codebook is not None:
-        numbers = len(fmt.codebook.keys) << fmt.codebook.shared
-        table = fmt.table if fmt.bits == 3 else None
-        odd = table is None and all(value % 2 for value in fmt.table or ())
-        width, has_signs = fmt.codebook.width, not fmt.codebook.shared
-        points = Points(width, (numbers - 1).bit_length() - 8, has_signs, numbers, table, odd)
-        return Layout(8, group, fmt.super, scale, False, 0, True, 0, None, fmt.step, grid=points)
     has_min = fmt.has_min or fmt.has_zero
     signed = fmt.table is None and (fmt.offset == 1 << (fmt.bits - 1) or (has_min and fmt.bits == 8))
     return Layout(
@@ -241,23 +156,6 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind, *, as_codes: bool = False) -> 
         table=fmt.table,
         step=fmt.step,
     )
-
-
-def as_codes(fmt: BlockFormat, shape: tuple[int, ...], arch: str, *, joined: bool) -> bool:
-    """Whether the points of a matrix lie as their codes, which take a quarter or a third more: those of four values, in
-    matrices of few rows, where codes are read sooner than points are looked up. In models with so many channels these
-    are attention's: all four, a fifth of a model, if codes are odd; else the output's, which is not `joined` with
-    others.
-    """
-    few = len(shape) == 2 and shape[0] <= FEW_ROWS and 3072 < shape[1] <= 4096
-    if not few or fmt.codebook is None or fmt.codebook.width != 4 or not arch.startswith("sm_"):
-        return False
-    return not joined or layout_of(fmt, "f16", as_codes=True).odd
-
-
-def loaded_layout(fmt: BlockFormat, shape: tuple[int, ...], arch: str, *, joined: bool) -> Layout:
-    """The layout that a matrix, or experts, of this shape has on a device, if float16 holds its scales."""
-    return layout_of(fmt, "f16", as_codes=as_codes(fmt, shape, arch, joined=joined))
 
 
 def _group(fmt: BlockFormat) -> int:

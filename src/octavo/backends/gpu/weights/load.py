@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +11,10 @@ import numpy.typing as npt
 
 from octavo.backends.cores import cores
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight, kernel_views
-from octavo.backends.gpu.weights.layout import Layout, ScaleKind, layout_of
+from octavo.backends.gpu.weights.layout import ScaleKind, layout_of
 from octavo.backends.gpu.weights.pack import Packed, pack
-from octavo.backends.gpu.weights.pack_codebook import point_words
 from octavo.errors import QuantFormatError
-from octavo.formats import BlockFormat, PlacedQTensor, Planes, QTensor, dequantize, unpack
+from octavo.formats import PlacedQTensor, Planes, QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
 from octavo.formats.spec import F32
 
@@ -29,27 +27,18 @@ CHUNK_VALUES = 1 << 22  # values that a thread packs at a time
 KINDS = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
-def load(tensor: QTensor, device: str, *, as_codes: bool = False) -> QuantWeight | FloatWeight:
-    """A matrix [n, k] or experts [E, n, k] on the device, points of a grid `as_codes` if that is asked for."""
+def load(tensor: QTensor, device: str) -> QuantWeight | FloatWeight:
+    """A matrix [n, k] or experts [E, n, k] on the device."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
     if tensor.format.number is not None:
         return FloatWeight(experts, n, k, _floats(tensor, device).reshape(experts, n, k))
     spans = list(chunks(experts * n, k, CHUNK_VALUES))
     with ThreadPoolExecutor(cores()) as pool:
-        packed = _packed(tensor.stored(), spans, pool, as_codes)
-    layout = packed[0].layout
+        packed = _packed(tensor.stored(), spans, pool)
     views = [kernel_views(p) for p in packed]
     parts = {name: _joined([v[name] for v in views], device) for name in views[0]}
-    return QuantWeight(layout, experts, n, k, parts, _points(tensor.format, layout, device) if layout.grid else None)
-
-
-@cache
-def _points(fmt: BlockFormat, layout: Layout, device: str) -> torch.Tensor:
-    """The points of a format's grid, which all of its weights share."""
-    import torch
-
-    return torch.from_numpy(point_words(fmt, layout)).to(device)
+    return QuantWeight(packed[0].layout, experts, n, k, parts)
 
 
 def vector(tensor: QTensor, device: str) -> torch.Tensor:
@@ -59,20 +48,20 @@ def vector(tensor: QTensor, device: str) -> torch.Tensor:
     return torch.from_numpy(dequantize(tensor)).to(device)
 
 
-def _packed(tensor: QTensor, parts: list[slice], pool: ThreadPoolExecutor, as_codes: bool) -> list[Packed]:
+def _packed(tensor: QTensor, parts: list[slice], pool: ThreadPoolExecutor) -> list[Packed]:
     """All parts packed with scales of one kind: the smallest that holds those of every part."""
 
     def planes(part: slice) -> Planes:
         return unpack(QTensor(tensor.format, (part.stop - part.start, tensor.shape[-1]), tensor.rows(part)))
 
-    packed = list(pool.map(lambda part: pack(planes(part), tensor.format, as_codes=as_codes), parts))
+    packed = list(pool.map(lambda part: pack(planes(part), tensor.format), parts))
     if not all(_finite(p) for p in packed):
         log.warning("tensor %s holds NaN or Inf", tensor.name)
     kinds = {p.layout.scale for p in packed}
     if len(kinds) == 1:
         return packed
     kind: ScaleKind = "f32" if "f32" in kinds else "f16"
-    return list(pool.map(lambda part: pack(planes(part), tensor.format, kind, as_codes=as_codes), parts))
+    return list(pool.map(lambda part: pack(planes(part), tensor.format, kind), parts))
 
 
 def _finite(p: Packed) -> bool:

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from octavo.backends.gpu.weights.layout import HALF, Layout, ScaleKind, layout_of, padded
-from octavo.backends.gpu.weights.pack_codebook import in_order, pack_points, unpack_points
-from octavo.backends.gpu.weights.pack_ternary import pack_digits, unpack_digits
 from octavo.errors import QuantFormatError
 from octavo.formats import BlockFormat, Planes
-from octavo.formats.codebook import Codebook
 from octavo.formats.spec import F32, U8, AnyArray
 
 
@@ -20,12 +17,10 @@ class Packed:
     """Rows of weights in a Layout; `k` is the true length of a row.
 
     codes    by bits of the plane: [rows, ...], as in `layout`
-    scale    [rows, Kp / 2G, 2] or, with zero points, 4; with two levels [rows, Kp / S, 1 or 2], of digits 1
+    scale    [rows, Kp / 2G, 2] or, with zero points, 4; with two levels [rows, Kp / S, 1 or 2]
     minimum  [rows, Kp / 2G, 2]: minima of one level
     small    int8 or uint8 [rows, Kp / 2G, 2]: scales of groups of the second level
     rest     uint8 [rows, Kp / 2G]
-    grid     of a format that has one, whether points lie as numbers or as codes
-    numbers  low, upper, marks: uint8 [rows, ...], and `small` [rows, Kp / 2G], where the layout has a grid; or digits
     """
 
     layout: Layout
@@ -35,39 +30,29 @@ class Packed:
     minimum: AnyArray | None = None
     small: AnyArray | None = None
     rest: U8 | None = None
-    grid: Codebook | None = None
-    numbers: dict[str, AnyArray] = field(default_factory=dict)
 
     def arrays(self) -> dict[str, AnyArray]:
         """The parts that are there, by name."""
         parts = {f"codes{bits}": plane for bits, plane in self.codes.items()}
         named = {"scale": self.scale, "minimum": self.minimum, "small": self.small, "rest": self.rest}
-        parts |= self.numbers
         return parts | {name: part for name, part in named.items() if part is not None}
 
 
-def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None, *, as_codes: bool = False) -> Packed:
-    """Planes of rows [N, K] in the GPU layout, scales kept as `kind` (default: the smallest that is exact), and points
-    of a grid `as_codes` where that is asked for.
+def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None) -> Packed:
+    """Planes of rows [N, K] in the GPU layout, scales kept as `kind` (default: the smallest that is exact).
 
     Raises QuantFormatError for a format that has no layout.
     """
     assert planes.d is not None
     n, k = planes.q.shape
-    layout = layout_of(fmt, kind or scale_kind(planes), as_codes=as_codes)
+    layout = layout_of(fmt, kind or scale_kind(planes))
     repeat = fmt.group // layout.group
     kp = padded(k)
-    if layout.digits:
-        d = _exactly(planes.d, layout.scale)[..., None]
-        return Packed(layout, k, scale=d, numbers={"digits": pack_digits(planes.q)})
     parts: dict[str, AnyArray | None] = dict.fromkeys(("scale", "minimum", "small", "rest"))
     if layout.two_level:
         assert planes.sc is not None
         d = planes.d if planes.dmin is None else np.stack([planes.d, planes.dmin], axis=-1)
         parts["scale"] = _exactly(d, layout.scale).reshape(n, kp // layout.super, 1 + layout.has_min)
-        if fmt.codebook is not None and layout.grid is not None:
-            numbers = pack_points(planes, fmt.codebook, layout)
-            return Packed(layout, k, scale=parts["scale"], grid=fmt.codebook, numbers=numbers)
         parts["small"], parts["rest"] = _small_scales(layout, planes.sc, planes.m)
     else:
         parts["scale"] = scale = _pairs(_padded(_exactly(planes.d, layout.scale), repeat, kp // layout.group), layout)
@@ -76,9 +61,8 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None, *, as_
             parts["scale"] = np.concatenate([scale, zeros], axis=-1)
         elif planes.dmin is not None:
             parts["minimum"] = _pairs(_padded(_exactly(planes.dmin, layout.scale), repeat, kp // layout.group), layout)
-    q = planes.q if fmt.codebook is None else in_order(planes.q)
-    codes = _pack_codes(_padded(q ^ _flip(layout), 1, kp), layout.bits)
-    return Packed(layout, k, codes, parts["scale"], parts["minimum"], parts["small"], parts["rest"], fmt.codebook)
+    codes = _pack_codes(_padded(planes.q ^ _flip(layout), 1, kp), layout.bits)
+    return Packed(layout, k, codes, parts["scale"], parts["minimum"], parts["small"], parts["rest"])
 
 
 def _flip(layout: Layout) -> np.uint8:
@@ -90,15 +74,7 @@ def unpack(p: Packed) -> Planes:
     """The planes of packed rows, one scale for each of the layout's groups."""
     layout = p.layout
     assert p.scale is not None
-    if layout.grid is not None:
-        assert p.grid is not None
-        d = np.ascontiguousarray(p.scale[..., 0]).astype(np.float32)
-        return unpack_points(p.numbers, d, p.grid, layout)
-    if layout.digits:
-        return Planes(unpack_digits(p.numbers["digits"]), d=p.scale[..., 0].astype(np.float32))
     q = _unpack_codes(p.codes, layout.bits)[:, : p.k] ^ _flip(layout)
-    if p.grid is not None:
-        q = in_order(q)
     groups = -(-p.k // layout.group)
     if layout.two_level:
         assert p.small is not None

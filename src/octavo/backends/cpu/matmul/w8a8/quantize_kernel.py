@@ -1,8 +1,8 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Activations with a scale for each token: int8 codes as `int8_gemm` reads them, or values rounded to e4m3.
 
-Alone, or as the last step of a norm or of SwiGLU. Codes are round(x / scale), halves to even, scale = max|x| / 127;
-or the scale is given, values are read once, and what is beyond the codes is cut off.
+Alone, or as the last step of a norm or a pointwise op. Codes are round(x / scale), halves to even, with the scale
+max|x| / 127; or the scale is given, values are read once, and what is beyond the codes is cut off.
 `quantize_groups_kernel` makes those of `octavo.ops.definition`, to the bit.
 """
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from octavo.backends.cpu.matmul.quantize_kernel import Source
+from octavo.backends.cpu.matmul.quantize_kernel import Source, expression_of
 from octavo.backends.cpu.matmul.w8a8.int8_kernel import NARROW, WIDE
-from octavo.backends.cpu.pointwise.math import GATES, rms_factor, silu
+from octavo.backends.cpu.pointwise.math import rms_factor
 from octavo.jit.compile import inner, kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
@@ -52,7 +52,7 @@ tiled                0: a token is a tile
 scales               float32, made: the scale of each token
 begins_8, begins_4   int32, made: -128 and -8 times the sum of each token's codes
 x, x_stride          a token's k values, and bytes from one token's to the next one's
-other, other_stride  the norm's weight, with its `eps`; or what SwiGLU and GeGLU multiply with, a row a token
+other, other_stride  the norm's weight, with its `eps`; or the second input of a pointwise op, a row a token
 given                the scale, where it is static
 """
 
@@ -63,7 +63,7 @@ def quantize_token_kernel(source: Source, static: bool = False) -> Any:
 
     A token with NaN has the scale NaN; one with Inf too.
     """
-    normed, gated, wide, narrow, chunk_bytes = source == "rms_norm", source in GATES, WIDE, NARROW, CHUNK
+    normed, gated, wide, narrow, chunk_bytes = source == "rms_norm", expression_of(source)[1] == 2, WIDE, NARROW, CHUNK
     value, largest_of = _value(source), _largest(source)
 
     def quantize(a, task):
@@ -114,15 +114,18 @@ def _largest(source: Source) -> Any:
 
 def _value(source: Source) -> Any:
     """A function that gives values i to i + 15 of a token, 0 from k on."""
-    normed, gated, gate = source == "rms_norm", source in GATES, GATES.get(source, silu)
+    normed, (expression, inputs) = source == "rms_norm", expression_of(source)
+    alone, gated = inputs == 1, inputs == 2
 
     def value(x, other, i, k, factor):
         lanes = min(max(k - i, 0), 16)
         v = load_lanes(x + i * 4, lanes, F32_KIND)  # [16]
         if normed:
             v = mul(mul(v, splat(factor)), load_lanes(other + i * 4, lanes, F32_KIND))
+        if alone:
+            v = expression(v)
         if gated:
-            v = mul(gate(v), load_lanes(other + i * 4, lanes, F32_KIND))
+            v = expression(v, load_lanes(other + i * 4, lanes, F32_KIND))
         return v
 
     return inner(value, source)

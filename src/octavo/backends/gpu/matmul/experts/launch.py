@@ -75,7 +75,7 @@ class Rows:
 
     x: torch.Tensor
     source: Source
-    kind: str
+    kind: Any
     count: int
 
 

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 """Products of one token whose lanes keep their part of it in registers and take row after row of the weights: of 3 to 6
-and 8 bits, and of points of a grid, which a program copies to shared memory.
+and 8 bits.
 
 A program has a lane for each chunk of 32 codes (`layout`), or for up to four of them. As many programs run as there is
 room for. The next two rows of each are under way, the first two before an earlier kernel's results are waited for.
@@ -14,13 +14,12 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.matmul.matvec.int8_dot import MAGIC, MAGIC_FLOAT, dot4
-from octavo.backends.gpu.matmul.matvec_persistent.loads import bits_at, four_words, load_numbers
+from octavo.backends.gpu.matmul.matvec_persistent.loads import bits_at, four_words
 from octavo.backends.gpu.matmul.mmq.mma_decode import byte_float
 from octavo.backends.gpu.matmul.mmq.mma_ptx import here
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import ROUND
-from octavo.backends.gpu.weights.decode import field, half_pair, word_of
-from octavo.backends.gpu.weights.decode_codebook import codes_of_chunk, in_shared_memory, own_copy, upper_of
-from octavo.backends.gpu.weights.dot_table import by_turns, looked_up, magnitudes, table_product
+from octavo.backends.gpu.weights.decode import half_pair, look_up, word_of
+from octavo.backends.gpu.weights.dot_table import by_turns, magnitudes, table_product
 from octavo.backends.gpu.weights.loads import four, load_or_zero
 
 UNIT = tl.constexpr(16)  # values that share a scale where a product quantizes them on their way out
@@ -52,9 +51,7 @@ def _load(w, row, n, lane, LANES: tl.constexpr, ASM: tl.constexpr):
     chunks = ()
     for j in tl.static_range(_pieces(CHUNKS, LANES)):
         at = _place(lane, j, CHUNKS, LANES)
-        if L.grid is not None:
-            codes = load_numbers(w, row, at, j * LANES, wanted, ASM)
-        elif L.bits == 8:
+        if L.bits == 8:
             of_lane = w.codes8 + (at // 4 * 32 + at % 4 * 4) + row * (L.kp // 4)
             codes = (
                 four_words(of_lane, j * LANES * 8, wanted, ASM),
@@ -109,9 +106,7 @@ def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, FINE: tl.constexp
             group = chunk // 4 * 4 + chunk % 4 // 2
             d_low = load_or_zero(x.scale + group * x.stride, mask)
             d_high = load_or_zero(x.scale + (group + 2) * x.stride, mask)
-        if LAYOUT.odd:
-            d_low, d_high = d_low * 0.125, d_high * 0.125  # of eight times the values
-        elif looked_up(LAYOUT):
+        if LAYOUT.table is not None and LAYOUT.bits == 4:
             low = by_turns(low[0], low[1], ASM) + by_turns(low[2], low[3], ASM)
             high = by_turns(high[0], high[1], ASM) + by_turns(high[2], high[3], ASM)
         elif LAYOUT.bits == 4 and not LAYOUT.signed:
@@ -136,15 +131,16 @@ def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, FINE: tl.constexp
 
 
 @triton.jit
-def _dot(codes, x, total, i: tl.constexpr, t, P: tl.constexpr, LAYOUT: tl.constexpr, ASM: tl.constexpr):
+def _dot(codes, x, total, i: tl.constexpr, table, t, P: tl.constexpr, LAYOUT: tl.constexpr, ASM: tl.constexpr):
     """total + the dot product of word i of a lane's codes of half P of a tile with a token's word x; `t` is the number
     of its chunk in the tile."""
     if LAYOUT.bits == 8:
         total = dot4(codes[P][i], x, total, ASM)
-    elif LAYOUT.odd:  # 2 c + 1 is twice what is half a code above c
-        total = dot4(field(codes[0][i], 4, 4, 4 * P) | 0x08080808, x, total, ASM)
     elif LAYOUT.bits != 4 or LAYOUT.signed:
-        total = dot4(word_of(codes, i, t, P, LAYOUT), x, total, ASM)
+        word = word_of(codes, i, t, P, LAYOUT)
+        if LAYOUT.table is not None:
+            word = look_up(word, table, LAYOUT.bits, ASM, 1)
+        total = dot4(word, x, total, ASM)
     elif ASM == "ptx":
         word = codes[0][i] & (0x0F0F0F0F if P == 0 else -0x0F0F0F10)
         total = tl.inline_asm_elementwise(
@@ -158,59 +154,28 @@ def _dot(codes, x, total, i: tl.constexpr, t, P: tl.constexpr, LAYOUT: tl.conste
 @triton.jit
 def _product(codes, x_low, x_high, d_low, d_high, start, table, t, LAYOUT: tl.constexpr, ASM: tl.constexpr):
     """Products of a lane's low and high codes of a chunk with a token's, in float32; `start` is MAGIC."""
-    if looked_up(LAYOUT):
+    if LAYOUT.table is not None and LAYOUT.bits == 4:
         low = table_product(codes[0], x_low, start, table, 0, LAYOUT.table, ASM)
         high = table_product(codes[0], x_high, start, table, 1, LAYOUT.table, ASM)
     else:
         low, high = start, start
         for i in tl.static_range(4):
-            low = _dot(codes, x_low[i], low, i, t, 0, LAYOUT, ASM)
-            high = _dot(codes, x_high[i], high, i, t, 1, LAYOUT, ASM)
+            low = _dot(codes, x_low[i], low, i, table, t, 0, LAYOUT, ASM)
+            high = _dot(codes, x_high[i], high, i, table, t, 1, LAYOUT, ASM)
         low, high = low.to(tl.float32, bitcast=True) - MAGIC_FLOAT, high.to(tl.float32, bitcast=True) - MAGIC_FLOAT
     return low * d_low, high * d_high
 
 
 @triton.jit
-def _points_product(numbers, points, x, start, lane, LAYOUT: tl.constexpr, COPIES: tl.constexpr, ASM: tl.constexpr):
-    """As `_product`, of codes that are looked up for the numbers of a lane's chunk."""
-    low, upper, marks = numbers
-    x_low, x_high, d_low, d_high = x
-    if LAYOUT.grid.more > 0:
-        upper = upper_of(upper[0], lane, LAYOUT.grid)  # whose chunks are a multiple of 32 further on
-    else:
-        upper = low
-    numbers = (low, upper, marks)
-    of_low = codes_of_chunk(numbers, points, 0, LAYOUT, COPIES, ASM)
-    of_high = codes_of_chunk(numbers, points, 1, LAYOUT, COPIES, ASM)
-    low, high = start, start
-    for i in tl.static_range(4):
-        low, high = dot4(of_low[i], x_low[i], low, ASM), dot4(of_high[i], x_high[i], high, ASM)
-    low, high = low.to(tl.float32, bitcast=True) - MAGIC_FLOAT, high.to(tl.float32, bitcast=True) - MAGIC_FLOAT
-    return low * d_low, high * d_high
-
-
-@triton.jit
-def _odd_float(nibble):
-    """2 * nibble + 1 in float32, of four bits alone in an int32."""
-    return (nibble * 2 + 0x4B000001).to(tl.float32, bitcast=True) - 8388608.0
-
-
-@triton.jit
-def _multiply(loaded, x, start, lane, LAYOUT: tl.constexpr, COPIES: tl.constexpr, ASM: tl.constexpr):
+def _multiply(loaded, x, start, lane, LAYOUT: tl.constexpr, ASM: tl.constexpr):
     """A lane's part of the product of a row with a token."""
     chunks, minima = loaded
-    x_chunks, x_sums, points = x
+    x_chunks, x_sums, table = x
     acc = tl.zeros_like(x_chunks[0][2])
     for j in tl.static_range(len(chunks)):
         codes, scales = chunks[j]
-        if LAYOUT.grid is None:
-            low, high = _product(codes, *x_chunks[j], start, points, lane % 4, LAYOUT, ASM)
-        else:
-            low, high = _points_product(codes, points, x_chunks[j], start, lane, LAYOUT, COPIES, ASM)
-        if LAYOUT.grid is not None:
-            s_low, s_high = _odd_float(scales[0] & 15), _odd_float(scales[0] >> 4)
-            acc += half_pair(scales[1])[0] * (low * s_low + high * s_high)
-        elif LAYOUT.two_level:
+        low, high = _product(codes, *x_chunks[j], start, table, lane % 4, LAYOUT, ASM)
+        if LAYOUT.two_level:
             small, zero = (scales[0] & 0x3F3F, 8388608.0) if LAYOUT.has_min else (scales[0] ^ 0x8080, 8388736.0)
             s_low, s_high = byte_float((small,), 0, ASM) - zero, byte_float((small,), 1, ASM) - zero
             acc += half_pair(scales[1])[0] * (low * s_low + high * s_high)
@@ -295,7 +260,7 @@ def _step(rows, w, token, magic, row, s, there, stride, half, lane, shape: tl.co
     LANES: tl.constexpr = lane.shape[1]
     parts, later = (), ()
     for p in tl.static_range(shape.ahead):
-        parts = parts + (_multiply(rows[p], token, magic, lane, L, shape.copies, ASM),)  # noqa: RUF005, [R, LANES]
+        parts = parts + (_multiply(rows[p], token, magic, lane, L, ASM),)  # noqa: RUF005, [R, LANES]
         at = row + _offset(s, p, stride, half, shape)
         later = later + (_load(w, at, there, lane, LANES, ASM),)  # noqa: RUF005
         magic = here(magic, ASM)
@@ -344,19 +309,16 @@ def matvec_stream_kernel(w, x, terms, y, end, n, shape: tl.constexpr, ASM: tl.co
     rows = ()
     for p in tl.static_range(AHEAD):
         rows = rows + (_load(w, first + _offset(0, p, stride, half, shape) + own, n, lane, LANES, ASM),)  # noqa: RUF005
-    if looked_up(L):
-        points = magnitudes(L.table, (lane + n) >> 31)
-    elif L.grid is None:
-        points = 0
-    elif shape.copies > 0:
-        points = in_shared_memory(w.points, tl.arange(0, R * LANES), L.grid.count, shape.copies, R * LANES)
-        points = own_copy(points, lane, shape.copies)
+    if L.table is None:
+        table = 0
+    elif L.bits == 4:
+        table = magnitudes(L.table, (lane + n) >> 31)
     else:
-        points = w.points
+        table = w.table
     if PDL:
         gdc_wait()
     x_chunks, x_sums = _token(x, lane, L, LANES, shape.fine, ASM)
-    token = (x_chunks, x_sums, points)
+    token = (x_chunks, x_sums, table)
     if x.squares is not None:
         factor = _factor(x, lane, L, LANES)
     magic = tl.full((R, LANES), MAGIC, tl.int32)

@@ -15,7 +15,7 @@ from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_stream_kernel
 from octavo.backends.gpu.weights.device_weights import QuantWeight
-from octavo.backends.gpu.weights.layout import Layout, Points
+from octavo.backends.gpu.weights.layout import Layout
 
 Ends = Literal["", "rms_norm", "swiglu"]
 UNIT = 16
@@ -28,9 +28,6 @@ FINISHING_WARPS = 8
 """Of a program whose results are quantized; two fit a multiprocessor where a lane has two chunks at the most."""
 MOST_IDLE = 6 << 20
 """Bytes that could be read while some multiprocessors have no unit left to compute: what a norm takes, about."""
-WIDE_ROWS = 20480
-"""From which on points of eight values take rows two at a time, and those of four
-`matvec_persistent.codebook_kernel`."""
 MOST_CHUNKS = 4
 """Of a lane."""
 DEEP, DEEPEST = 8192, 16384
@@ -48,7 +45,6 @@ class MatvecStreamShape(Constant):
     ahead  times as many rows are under way
     ends   what the results are quantized for, if they are
     fine   the token has a scale for each 16 values
-    copies of a grid's points in shared memory; 0 where they are looked up in memory
     """
 
     warps: int
@@ -56,7 +52,6 @@ class MatvecStreamShape(Constant):
     ahead: int = 2
     ends: Ends = ""
     fine: bool = False
-    copies: int = 0
 
 
 def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | None:
@@ -64,8 +59,6 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
     None."""
     if not _has_kernel(layout, kp):
         return None
-    if layout.grid is not None:
-        return _of_points(layout.grid, n, kp) if arch.startswith("sm_") else None
     if arch == "interpreter":
         return MatvecStreamShape(2) if kp >= 1024 or (layout.bits == 8 and kp >= 256) else None
     some = n < 65536
@@ -74,8 +67,6 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
         faster = (n >= 65536 and kp == 2048) or deep
     elif layout.bits == 8:
         faster = some and 1024 <= kp <= DEEPEST
-    elif layout.odd:
-        faster = 2048 <= n < 65536 and kp <= 4096
     elif layout.bits in (3, 5) or layout.table is not None:
         faster = some and _faster_of_planes(layout, n, kp)
     elif layout.signed:
@@ -85,7 +76,7 @@ def shape_of(layout: Layout, n: int, kp: int, arch: str) -> MatvecStreamShape | 
     if not arch.startswith("sm_") or not faster:
         return None
     shape = MatvecStreamShape(warps_of(kp) * (2 if layout.bits in (3, 5) and kp > THREE_CHUNKS else 1))
-    many = (layout.bits == 8 and n >= 2048 and _few(shape, kp)) or (layout.odd and n < 5120)
+    many = layout.bits == 8 and n >= 2048 and _few(shape, kp)
     return replace(shape, rows=8) if many else shape
 
 
@@ -93,29 +84,16 @@ def _faster_of_planes(layout: Layout, n: int, kp: int) -> bool:
     """As `shape_of`, of codes of 3 and 5 bits and of those that are looked up, in models of 2048 to 8192 channels: for
     joined matrices, and without a table for long rows."""
     wide = n >= 8192 and (2048 < kp <= 4096 or kp == DEEP)
-    if layout.table is not None:
+    if layout.table is not None and layout.bits == 4:
         return wide
     return wide or DEEP <= kp <= DEEPEST or (layout.has_min and n >= 8192 and 4096 < kp < DEEP)
-
-
-def _of_points(grid: Points, n: int, kp: int) -> MatvecStreamShape | None:
-    """As `shape_of`, of points: with 4096 of them for any number of rows that fills the multiprocessors, else for some
-    that leave the last programs of `matvec.codebook_kernel` alone. Many rows of points of four values are
-    `matvec_persistent.codebook_kernel`'s."""
-    if not 2048 < kp <= 4096 or n < (4096 if grid.count >= 4096 else 5120):
-        return None
-    if n >= WIDE_ROWS:
-        return MatvecStreamShape(1, rows=8, copies=1) if grid.width == 8 else None
-    if n >= 2 * 5120 and grid.count < 4096:
-        return None
-    return MatvecStreamShape(1, rows=8, ahead=1, copies=1)
 
 
 def finishing(layout: Layout, n: int, kp: int, arch: str, ends: Ends) -> MatvecStreamShape | None:
     """The shape of a product whose results are quantized as well, or None where two launches are faster: for Q4_K and
     Q6_K, which wait for instructions, and for many bytes in units that leave some multiprocessors without work."""
     shape = shape_of(layout, n, kp, arch)
-    if shape is None or layout.bits != 8 or layout.grid is not None:
+    if shape is None or layout.bits != 8:
         return None
     turns = max(1, n // (2 * UNIT if ends == "swiglu" else UNIT)) / multiprocessors()
     if n * layout.row_bytes(kp) * (math.ceil(turns) / turns - 1) > MOST_IDLE:
@@ -131,14 +109,14 @@ def _few(shape: MatvecStreamShape, kp: int) -> bool:
 
 
 def _has_kernel(layout: Layout, kp: int) -> bool:
-    """Whether the kernel takes a layout: those of Q3_K, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K and Q8_0, points, and tables for
-    four bits whose halves have a sign each."""
-    if layout.grid is not None:
-        return True
-    if layout.digits or layout.has_zero or layout.scale != "f16" or (layout.two_level and kp % 256):
+    """Whether the kernel takes a layout: those of Q3_K, Q4_0, Q4_K, Q5_0, Q5_K, Q6_K and Q8_0, and tables for three
+    bits, or for four whose halves have a sign each."""
+    if layout.has_zero or layout.scale != "f16" or (layout.two_level and kp % 256):
         return False
+    if layout.table is not None and layout.bits == 3:
+        return layout.two_level
     if layout.table is not None:
-        return layout.bits == 4 and layout.group == 32 and (layout.odd or has_signed_halves(layout.table))
+        return layout.bits == 4 and layout.group == 32 and has_signed_halves(layout.table)
     if layout.has_min:
         return layout.bits in (4, 5) and layout.group == 32 and layout.min_bits == 6
     if layout.bits in (3, 6):
@@ -165,8 +143,6 @@ def resident(shape: MatvecStreamShape, layout: Layout, kp: int) -> int:
     few = _few(shape, kp)
     if shape.ends:
         return FINISHING_WARPS * (1 + few)
-    if layout.grid is not None:
-        return WARPS
     if layout.bits > 4 or layout.bits == 3:
         return WARPS if few else SOME_WARPS
     return DEEP_WARPS if kp > DEEP else WARPS

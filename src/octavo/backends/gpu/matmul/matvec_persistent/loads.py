@@ -64,20 +64,3 @@ def bits_at(pointer, OFFSET: tl.constexpr, wanted, ASM: tl.constexpr):
     else:
         out = load_or_zero((pointer + OFFSET).to(tl.pointer_type(tl.int32)), wanted)
     return out
-
-
-@triton.jit
-def load_numbers(w, row, at, SKIP: tl.constexpr, wanted, ASM: tl.constexpr):
-    """Words of the numbers and of the marks of chunk `at` + SKIP, as they lie: (low, upper, marks)."""
-    G: tl.constexpr = w.layout.grid
-    CHUNKS: tl.constexpr = w.layout.kp // 32
-    WORDS: tl.constexpr = G.per_chunk // 4
-    of_lane = w.low + at * WORDS + row * (CHUNKS * WORDS)
-    low = (bits_at(of_lane, SKIP, wanted, ASM),) if WORDS == 1 else two_words(of_lane, SKIP * 2, wanted, ASM)
-    upper, marks = (), ()
-    if G.more > 0:
-        of_lane = w.upper + at * WORDS // G.sharing + row * (CHUNKS * WORDS // G.sharing)
-        upper = (bits_at(of_lane, SKIP * WORDS // G.sharing, wanted, ASM),)
-    if G.marks:
-        marks = (bits_at(w.marks + at + row * CHUNKS, SKIP, wanted, ASM),)
-    return low, upper, marks

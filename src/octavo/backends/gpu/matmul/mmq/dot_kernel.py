@@ -15,8 +15,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.backends.gpu.matmul.matvec.int8_dot import MAGIC, MAGIC_FLOAT, scaled
 from octavo.backends.gpu.matmul.split_k import is_last, sum_of
 from octavo.backends.gpu.weights.decode import byte_of, half_pair, left_of, look_up, scale_and_minimum
-from octavo.backends.gpu.weights.decode_codebook import codes_of_words
-from octavo.backends.gpu.weights.decode_ternary import digits_of_words
 from octavo.backends.gpu.weights.loads import load_or_zero, words_at
 
 
@@ -41,32 +39,17 @@ def _bits(byte, RIGHT: tl.constexpr, LEFT: tl.constexpr, WIDTH: tl.constexpr, AS
 
 
 @triton.jit
-def _bytes_of(words):
-    """int32 [WARPS, BLOCK_N, 8] -> int8 [WARPS, BLOCK_N, 32]."""
-    even = tl.join(words.to(tl.int8), (words >> 16).to(tl.int8))
-    odd = tl.join((words >> 8).to(tl.int8), (words >> 24).to(tl.int8))
-    return tl.reshape(tl.join(even, odd), (words.shape[0], words.shape[1], 32))
-
-
-@triton.jit
 def _codes_of(w, row, tile, k, mask, H: tl.constexpr, ASM: tl.constexpr):
     """int8 [WARPS, BLOCK_N, 32], low and high: pairs 32 H and on of a tile for each warp. Planes are int8."""
     L: tl.constexpr = w.layout
-    if L.grid is not None or L.digits:
-        word = tile * 16 + H * 8 + tl.arange(0, 8)[None, None, :]
-        if L.digits:
-            low, high = digits_of_words(w, row, word, mask, ASM)
-        else:
-            low, high = codes_of_words(w, row, word, mask, ASM)
-        low, high = _bytes_of(low), _bytes_of(high)
-    elif L.bits == 8:
+    if L.bits == 8:
         at = w.codes8 + row * L.kp + tile * 128 + H * 32 + k
         low, high = load_or_zero(at, mask), load_or_zero(at + 64, mask)
     if L.bits >= 4 and L.bits < 8:
         both = load_or_zero(w.codes4 + row * (L.kp // 2) + tile * 64 + H * 32 + k, mask)
         low = _bits(both, 0, left_of(L, 4), 4, ASM)
         high = _bits(both, 4, left_of(L, 4), 4, ASM)
-    if L.bits & 2 and not L.digits:
+    if L.bits & 2:
         two = load_or_zero(w.codes2 + row * (L.kp // 4) + tile * 32 + k, mask)
         low2 = _bits(two, 4 * H, left_of(L, 2), 2, ASM)
         high2 = _bits(two, 4 * H + 2, left_of(L, 2), 2, ASM)
@@ -78,7 +61,7 @@ def _codes_of(w, row, tile, k, mask, H: tl.constexpr, ASM: tl.constexpr):
         high1 = _bits(one, 1, left_of(L, 1), 1, ASM)
         low, high = (low | low1, high | high1) if L.bits > 1 else (low1, high1)
     if L.table is not None:
-        low, high = look_up(low, w.table, ASM, 4), look_up(high, w.table, ASM, 4)
+        low, high = look_up(low, w.table, L.bits, ASM, 4), look_up(high, w.table, L.bits, ASM, 4)
     return low, high
 
 
@@ -88,11 +71,7 @@ def _load_scales(w, row, tile, mask):
     L: tl.constexpr = w.layout
     at = row * (L.kp // 128) + tile
     if L.two_level:
-        if L.grid is not None:
-            WORD: tl.constexpr = tl.int16 if L.group == 32 else tl.int32
-            words = (load_or_zero(w.small.to(tl.pointer_type(WORD)) + at, mask).to(tl.int32),)
-        else:
-            words = words_at(w.small, at, mask, 32 // L.group, "none")
+        words = words_at(w.small, at, mask, 32 // L.group, "none")
         minima = words
         above = row * (L.kp // L.super) + tile // (L.super // 128)
         if L.has_min:
@@ -102,9 +81,6 @@ def _load_scales(w, row, tile, mask):
         else:
             d = load_or_zero(w.scale + above, mask).to(tl.float32)
             dmin = d
-    elif L.digits:
-        d = load_or_zero(w.scale + row * (L.kp // L.group) + tile // (L.group // 128), mask).to(tl.float32)
-        words, minima, dmin = (at,), (at,), d
     else:
         d, dmin = at, at
         COUNT: tl.constexpr = 32 * L.scale_bytes // L.group
@@ -126,11 +102,7 @@ def _scale_of(loaded, J: tl.constexpr, P: tl.constexpr, LAYOUT: tl.constexpr):
     """Scale and minimum, float32 [WARPS, BLOCK_N], of group J of the low (P 0) or high (P 1) half of a tile."""
     words, minima, d, dmin = loaded
     INDEX: tl.constexpr = 2 * J + P
-    if LAYOUT.grid is not None:
-        s = d * (((words[0] >> (8 * J + 4 * P)) & 15) * 2 + 1).to(tl.float32)
-    elif LAYOUT.digits:
-        s = d
-    elif LAYOUT.two_level:
+    if LAYOUT.two_level:
         code = byte_of(words, INDEX)
         if LAYOUT.has_min:
             if LAYOUT.min_bits == 6:

@@ -7,20 +7,15 @@ import triton
 import triton.language as tl
 
 from octavo.backends.gpu.weights.decode import half_pair, look_up, scale_and_minimum, word_of
-from octavo.backends.gpu.weights.decode_codebook import codes_of_chunk, load_chunk
-from octavo.backends.gpu.weights.decode_ternary import codes_of_piece, load_piece
 from octavo.backends.gpu.weights.loads import four, words_at
 
 
 @triton.jit
 def _load_codes(w, row, tile, t, ASM: tl.constexpr):
-    """The words of each plane that have a lane's chunk t of a tile: two fours of 8 bits, else one of each plane. With a
-    grid, those of numbers and marks."""
+    """The words of each plane that have a lane's chunk t of a tile: two fours of 8 bits, else one of each plane."""
     L: tl.constexpr = w.layout
     out = ()
-    if L.grid is not None:
-        out = load_chunk(w, row, tile * 4 + t, None)
-    elif L.bits == 8:
+    if L.bits == 8:
         for i in tl.static_range(2):
             out = out + (four(w.codes8, row * (L.kp // 16) + tile * 8 + i * 4 + t, None, ASM),)  # noqa: RUF005
     if L.bits >= 4 and L.bits < 8:
@@ -34,17 +29,12 @@ def _load_codes(w, row, tile, t, ASM: tl.constexpr):
 
 @triton.jit
 def codes_of(unit, U: tl.constexpr, t, P: tl.constexpr, table, LAYOUT: tl.constexpr, ASM: tl.constexpr):
-    """A lane's 16 codes of half P of tile U of a unit, as bytes in four words; `table` is that of codes, or the grid's
-    points."""
+    """A lane's 16 codes of half P of tile U of a unit, as bytes in four words; `table` is what they stand for."""
     loaded, words = unit[U], ()
-    if LAYOUT.digits:
-        words = codes_of_piece(loaded, t, 8 * U + 4 * P, ASM)
-    if LAYOUT.grid is not None:
-        words = codes_of_chunk(loaded, table, P, LAYOUT, 0, ASM)
-    for i in tl.static_range(0 if LAYOUT.digits or LAYOUT.grid is not None else 4):
+    for i in tl.static_range(4):
         out = loaded[P][i] if LAYOUT.bits == 8 else word_of(loaded, i, t, P, LAYOUT)
         if LAYOUT.table is not None:
-            out = look_up(out, table, ASM, 1)
+            out = look_up(out, table, LAYOUT.bits, ASM, 1)
         words = words + (out,)  # noqa: RUF005
     return words
 
@@ -54,12 +44,9 @@ def _load_scales(w, row, unit, tiles, ASM: tl.constexpr):
     """What the scales of a row's unit are made from: words of scales, words of minima, and what d and dmin are in."""
     L: tl.constexpr = w.layout
     above = ()
-    if L.digits:
-        words, minima = (), ()
-        above = tl.load(w.scale + row * (L.kp // L.group) + unit)
-    elif L.two_level:
+    if L.two_level:
         at = row * (L.kp // 256) + unit
-        words = words_at(w.small, at, None, (64 if L.grid is None else 32) // L.group, ASM)
+        words = words_at(w.small, at, None, 64 // L.group, ASM)
         minima = words
         above = tl.load(w.scale + row * (L.kp // L.super) + unit // (L.super // 256))
         if L.min_bits == 6:
@@ -96,9 +83,7 @@ def unpacked(loaded, LAYOUT: tl.constexpr):
     """What `load_unit` has of scales, with small scales as unsigned bytes, and d and dmin in float32."""
     words, minima, above = loaded
     d, dmin = (), ()
-    if LAYOUT.digits:
-        d, small = above.to(tl.float32), ()
-    elif LAYOUT.two_level:
+    if LAYOUT.two_level:
         if LAYOUT.has_min:
             d, dmin = half_pair(above)
         else:
@@ -106,9 +91,7 @@ def unpacked(loaded, LAYOUT: tl.constexpr):
             dmin = d
         small = ()
         for i in tl.static_range(len(words)):
-            if LAYOUT.grid is not None:
-                small = words
-            elif not LAYOUT.has_min:
+            if not LAYOUT.has_min:
                 small = small + (words[i] ^ -0x7F7F7F80,)  # noqa: RUF005
             else:
                 small = small + (words[i] & (0x3F3F3F3F if LAYOUT.min_bits == 6 else 0x0F0F0F0F),)  # noqa: RUF005
@@ -121,16 +104,10 @@ def unpacked(loaded, LAYOUT: tl.constexpr):
 def scale_of(scales, INDEX: tl.constexpr, LAYOUT: tl.constexpr, ASM: tl.constexpr):
     """Scale and minimum of group INDEX of a unit, of what `unpacked` returns.
 
-    With two levels there is no minimum here; without minima, as of digits, the scale is still to be multiplied by d.
+    With two levels there is no minimum here; without minima the scale is still to be multiplied by d.
     """
     words, minima, d, _dmin = scales
-    if LAYOUT.digits:
-        s = tl.full(d.shape, 1.0, tl.float32)
-        m = s
-    elif LAYOUT.grid is not None:
-        s = (((words[INDEX // 8] >> (4 * (INDEX % 8))) & 15) * 2 + 1).to(tl.float32)
-        m = s
-    elif LAYOUT.two_level:
+    if LAYOUT.two_level:
         if not LAYOUT.has_min:
             s = byte_float(words, INDEX, ASM) - 8388736.0
         elif ASM == "ptx":  # fused and so exact
@@ -189,10 +166,6 @@ def load_unit(w, row, unit, t, ASM: tl.constexpr):
     tiles = (unit * 2, second)
     out = ()
     for r in tl.static_range(len(row)):
-        if w.layout.digits:
-            piece = load_piece(w, row[r], unit * 4 + t, None)
-            codes = (piece, piece)
-        else:
-            codes = (_load_codes(w, row[r], tiles[0], t, ASM), _load_codes(w, row[r], tiles[1], t, ASM))
+        codes = (_load_codes(w, row[r], tiles[0], t, ASM), _load_codes(w, row[r], tiles[1], t, ASM))
         out = out + ((codes, _load_scales(w, row[r], unit, tiles, ASM)),)  # noqa: RUF005
     return out

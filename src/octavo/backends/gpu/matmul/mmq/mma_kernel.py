@@ -172,7 +172,7 @@ def _multiply(
     M: tl.constexpr = SHAPE.token_tiles
     N: tl.constexpr = SHAPE.row_tiles
     EVEN: tl.constexpr = _even(LAYOUT, SHAPE)
-    LATE: tl.constexpr = LAYOUT.digits or (LAYOUT.two_level and not LAYOUT.has_min)  # d comes last
+    LATE: tl.constexpr = LAYOUT.two_level and not LAYOUT.has_min  # d comes last
     ZEROS: tl.constexpr = _zeros(LAYOUT)
     MINIMA: tl.constexpr = LAYOUT.has_min and not LAYOUT.two_level and not ZEROS  # of one level: group by group
     PARTS: tl.constexpr = 4 if G == 16 else 2  # groups of half a tile, each of 4 / PARTS lanes of a row
@@ -255,7 +255,6 @@ def _products(w, x, row, lane, warp, n_tokens, SHAPE: tl.constexpr, STRIDE: tl.c
     STEPS: tl.constexpr = ((LAYOUT.kp + 128) // 256 + STEP - 1) // STEP
     EARLY: tl.constexpr = SHAPE.token_tiles == 1  # tokens' codes are loaded before they are multiplied
     g, t = lane
-    table = w.table if LAYOUT.grid is None else w.points
     # int64, so that neighbouring places are one address and offsets
     first = (tl.program_id(1) * SHAPE.warps + warp).to(tl.int64)
     loaded = load_unit(w, row, first, t, ASM)
@@ -278,7 +277,7 @@ def _products(w, x, row, lane, warp, n_tokens, SHAPE: tl.constexpr, STRIDE: tl.c
             tokens_coming = _load_tokens(x.codes, unit + STEP, LAYOUT.kp, EVEN, ASM)
         if SHAPE.prefetch >= 1:
             t = here(t, ASM)
-        acc = _multiply(acc, loaded, tokens, x, unit, (g, t), table, LAYOUT, SHAPE, STRIDE, ASM)
+        acc = _multiply(acc, loaded, tokens, x, unit, (g, t), w.table, LAYOUT, SHAPE, STRIDE, ASM)
         if SHAPE.prefetch == 0:
             coming = load_unit(w, row, unit + STEP, t, ASM)
         if EARLY:
@@ -288,7 +287,7 @@ def _products(w, x, row, lane, warp, n_tokens, SHAPE: tl.constexpr, STRIDE: tl.c
                 tokens = _load_tokens(x.codes, unit + STEP, LAYOUT.kp, EVEN, ASM)
         loaded = coming
     unit = first + (STEPS - 1) * STEP
-    return _multiply(acc, loaded, tokens, x, unit, (g, t), table, LAYOUT, SHAPE, STRIDE, ASM)
+    return _multiply(acc, loaded, tokens, x, unit, (g, t), w.table, LAYOUT, SHAPE, STRIDE, ASM)
 
 
 @triton.jit

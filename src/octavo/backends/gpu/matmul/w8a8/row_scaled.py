@@ -43,7 +43,7 @@ def row_product(c: Context, w: RowWeight, x: TokenCodes, y: torch.Tensor, terms:
 
 
 def quantize_tokens(
-    c: Context, out: TokenCodes, source: Source, kind: str, block: int, warps: int, static_scale: float | None = None
+    c: Context, out: TokenCodes, source: Source, kind: Any, block: int, warps: int, static_scale: float | None = None
 ) -> Call:
     """The call that quantizes a Source [T, K], of which `kind` says what is made; `block` holds K."""
     code = "int8" if out.is_int8 else "e4m3"

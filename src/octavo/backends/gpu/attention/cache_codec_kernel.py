@@ -1,5 +1,7 @@
 # mypy: ignore-errors
-"""Keys and values of caches as 8-bit numbers for attention of prompts, a block of positions after the other."""
+"""What attention of prompts multiplies, made of a cache: float16 of int8, fp8 and q8_0 (`unpack_kernel`), page after
+page of a sequence, or 8-bit numbers of a cache of any of these (`encode_kernel`), a block of positions after the other.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +9,84 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from octavo.backends.gpu.attention.cache_decode_kernel import numbers_of
-from octavo.backends.gpu.attention.kernel import LEAST_SCALE, head_scale_of
+from octavo.backends.gpu.attention.kernel import MIN_SCALE, head_scale_of
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import ROUND, fp8_bits
+from octavo.backends.gpu.weights.decode_half import halves_of_fp8
 from octavo.graph.node import PAGE_SIZE
 
 PAGE = tl.constexpr(PAGE_SIZE)
+EXPONENT = tl.constexpr(0x7F800000)
 TOP_FP8 = tl.constexpr(448.0)
 TOP_INT8 = tl.constexpr(127.0)
+
+
+@triton.jit
+def numbers_of(data, scales, found, row, seen, head, heads, shape: tl.constexpr):
+    """float16 [PAGE, dim] of a head's codes, or floats, in page `found`, the page's rows in the order `row`.
+
+    Those of q8_0 are times their scales. Rows that are not `seen` are zeros.
+    """
+    DIM: tl.constexpr = shape.dim
+    GROUPS: tl.constexpr = DIM // 32
+    first, row = found * PAGE * heads + head, row[:, None] * heads
+    codes = tl.load(data + first * DIM + row * DIM + tl.arange(0, DIM)[None, :], mask=seen[:, None], other=0)
+    if shape.kind == "fp8":
+        value = halves_of_fp8(codes)
+    elif shape.kind == "q8_0":
+        place = scales + first * GROUPS + row * GROUPS + tl.arange(0, GROUPS)[None, :]
+        scale = tl.load(place, mask=seen[:, None], other=0.0)  # [PAGE, GROUPS]
+        value = tl.reshape(codes.to(tl.float16), (PAGE, GROUPS, 32)) * scale[:, :, None]
+        value = tl.reshape(value, (PAGE, DIM))
+    else:
+        value = codes.to(tl.float16)
+    return value
+
+
+@triton.jit
+def _unpack_page(cache, page, head, sequence, last, halves, factors, scale, shape: tl.constexpr):
+    """Write a page of keys and values, and the factors of its positions."""
+    DIM: tl.constexpr = shape.dim
+    found = tl.load(cache.pages + sequence * cache.width + page, mask=page * PAGE <= last, other=0).to(tl.int64)
+    row = tl.arange(0, PAGE)
+    seen = page * PAGE + row <= last
+    key = numbers_of(cache.k, cache.k_scales, found, row, seen, head, cache.heads, shape)  # [PAGE, DIM]
+    value = numbers_of(cache.v, cache.v_scales, found, row, seen, head, cache.heads, shape)  # [PAGE, DIM]
+    if shape.scales == "dynamic":
+        scales = (found * cache.heads + head) * PAGE + row
+        k_scale = tl.load(cache.k_scales + scales, mask=seen, other=0.0) * (scale * shape.unit)  # [PAGE]
+        v_scale = tl.load(cache.v_scales + scales, mask=seen, other=0.0) * shape.unit  # [PAGE]
+        power = tl.maximum((v_scale.to(tl.int32, bitcast=True) & EXPONENT).to(tl.float32, bitcast=True), MIN_SCALE)
+        value = (value.to(tl.float32) * power[:, None]).to(tl.float16)
+        position = page * PAGE + row
+        place = (sequence * cache.heads + head).to(tl.int64) * factors.stride + position
+        place += position // shape.block_n * shape.block_n
+        tl.store(factors.k + place, k_scale)
+        tl.store(factors.k + place + shape.block_n, v_scale / power)
+    first = (sequence * halves.width + page).to(tl.int64) * (PAGE * cache.heads * DIM)
+    at = head * DIM + row[:, None] * (cache.heads * DIM) + tl.arange(0, DIM)[None, :]  # [PAGE, DIM]
+    tl.store(halves.k + first + at, key)
+    tl.store(halves.v + first + at, value)
+
+
+@triton.jit
+def unpack_kernel(cache, positions, starts, halves, factors, scale, shape: tl.constexpr, PDL: tl.constexpr):
+    """Program (p, head, sequence): pages p, p + programs and so on as float16, keys and values, and their factors.
+
+    cache is a PagedCache, halves and factors the records of `prefill_hopper_launch`, and `starts` that of the
+    attention. Keys are numbers without their scale. With scales of positions, values are times the power of two that
+    the scale is at least, which leaves 1 to 2 as the factor of weights; that of scores is the key's scale times
+    `scale`. Keys and values of q8_0 are times their scales, rounded. From a sequence's last position to the end of its
+    block there are zeros.
+    """
+    if PDL:
+        gdc_launch_dependents()
+        gdc_wait()
+    head, sequence = tl.program_id(1), tl.program_id(2)
+    begin, end = tl.load(starts + sequence), tl.load(starts + sequence + 1)
+    last = tl.load(positions + end - 1, mask=begin < end, other=-1)
+    blocks = (last + shape.block_n) // shape.block_n
+    for page in range(tl.program_id(0), blocks * (shape.block_n // PAGE), tl.num_programs(0)):
+        _unpack_page(cache, page, head, sequence, last, halves, factors, scale, shape)
 
 
 @triton.jit
@@ -67,7 +139,7 @@ def _encode_keys(cache, sequence, head, block, last, out, factor, shape: tl.cons
     position = block * (2 * PAGE) + row[:, None]
     first = tl.where(position <= last, first - center, 0.0)
     second = tl.where(position + PAGE <= last, second - center, 0.0)
-    most = tl.maximum(tl.max(tl.maximum(tl.abs(first), tl.abs(second))), LEAST_SCALE)
+    most = tl.maximum(tl.max(tl.maximum(tl.abs(first), tl.abs(second))), MIN_SCALE)
     _key_codes(first, TOP / most, out, shape)
     _key_codes(second, TOP / most, out + PAGE * shape.dim, shape)
     tl.store(factor, most / TOP)
@@ -85,7 +157,7 @@ def _encode_values(cache, sequence, head, block, last, out, width, factor, shape
     v, scales = cache.v, cache.v_scales
     first = _floats(v, scales, cache, sequence, 2 * block, row, last, head, shape)  # [PAGE, dim]
     second = _floats(v, scales, cache, sequence, 2 * block + 1, row, last, head, shape)  # [PAGE, dim]
-    most = tl.maximum(tl.max(tl.maximum(tl.abs(first), tl.abs(second))), LEAST_SCALE)
+    most = tl.maximum(tl.max(tl.maximum(tl.abs(first), tl.abs(second))), MIN_SCALE)
     place = out + tl.arange(0, shape.dim)[:, None] * width + at[None, :]
     tl.store(place, tl.trans(_e4m3(first * (TOP_FP8 / most), shape)))  # [dim, PAGE]
     tl.store(place + PAGE, tl.trans(_e4m3(second * (TOP_FP8 / most), shape)))
@@ -96,7 +168,7 @@ def _encode_values(cache, sequence, head, block, last, out, width, factor, shape
 def encode_kernel(cache, positions, starts, codes, shape: tl.constexpr, PDL: tl.constexpr):
     """Program (2 block + which, head, sequence): a block of keys, or (which 1) of values, as 8-bit numbers.
 
-    cache is a PagedCache, codes and shape are records of `prefill_eights`, `starts` and `positions` those of the
+    cache is a PagedCache, codes and shape are records of `prefill_hopper_launch`, `starts` and `positions` those of the
     attention. Scores stay what they are but for a number that is the same for all of a query's, since all keys are less
     the same vector. After a sequence's last position there are zeros up to the end of its block.
     """
