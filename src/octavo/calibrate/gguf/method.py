@@ -179,6 +179,6 @@ def require_levels(job: QuantizeJob) -> None:
     """Raises UsageError where a weight gets a format that errors can't be made up for in."""
     for name, fmt in job.types.items():
         if not (fmt.is_float or name == TIED or grid_of(fmt) is not None):
-            problem = f"tensor {shown(name)} becomes {fmt.name}, in which errors are not made up for"
+            problem = f"tensor {shown(name)} becomes {fmt.name}, a format that GPTQ has no levels for"
             allowed = ", ".join(kind for kind in ENCODABLE if grid_of(by_name(kind)) is not None)
             raise UsageError(f"{problem} (allowed: {allowed}, floats; or no --method)")

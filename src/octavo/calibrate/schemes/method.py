@@ -70,7 +70,7 @@ def ways_of(kind: str, scheme: CheckpointScheme) -> tuple[str, ...]:
         ways = tuple(way for way in ways if way not in GPTQ_WAYS)
     if not ways:
         allowed = ", ".join(name for name, steps in KINDS.items() if set(steps.ways) - set(GPTQ_WAYS))
-        problem = f"method {kind} for {scheme.name}, whose errors are not made up for"
+        problem = f"method {kind} does not apply to {scheme.name}, whose scales are for whole blocks"
         raise UsageError(f"{problem} (allowed: {allowed})")
     return ways
 

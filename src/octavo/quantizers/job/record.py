@@ -133,7 +133,7 @@ def read_record(file: GGUFFile) -> MethodRecord | None:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
-        raise ModelError("is no JSON", file=file.path, field=KEY) from None
+        raise ModelError("is not valid JSON", file=file.path, field=KEY) from None
     return record_of(values, file.path)
 
 
@@ -192,7 +192,7 @@ class JsonFields:
     def __init__(self, values: object, file: str, place: str) -> None:
         self.file, self.place = file, place
         if not isinstance(values, dict):
-            raise self.error("", "is no JSON object", "an object")
+            raise self.error("", "is not a JSON object", "an object")
         self.values: dict[str, Any] = values
 
     def error(self, key: str, problem: str, allowed: str) -> ModelError:
@@ -201,19 +201,19 @@ class JsonFields:
     def text(self, key: str) -> str:
         value = self.values.get(key)
         if not isinstance(value, str):
-            raise self.error(key, "is missing or no text", "text")
+            raise self.error(key, "is missing or is not text", "text")
         return value
 
     def whole(self, key: str) -> int:
         value = self.values.get(key)
         if type(value) is not int or value < 0:
-            raise self.error(key, "is missing or no whole number", "0 or more")
+            raise self.error(key, "is missing or is not a whole number", "0 or more")
         return value
 
     def real(self, key: str) -> float:
         value = self.values.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-            raise self.error(key, "is missing or no number", "a finite number, 0 or more")
+            raise self.error(key, "is missing or is not a number", "a finite number, 0 or more")
         return float(value)
 
     def part(self, key: str) -> JsonFields:
@@ -225,7 +225,7 @@ class JsonFields:
     def texts(self, key: str) -> list[str]:
         found = self._list(key)
         if not all(isinstance(value, str) for value in found):
-            raise self.error(key, "has values that are no text", "texts")
+            raise self.error(key, "has values that are not text", "texts")
         return found
 
     def pairs(self, key: str) -> list[tuple[int, float]]:
@@ -240,5 +240,5 @@ class JsonFields:
     def _list(self, key: str) -> list[Any]:
         value = self.values.get(key)
         if not isinstance(value, list):
-            raise self.error(key, "is missing or no list", "a list")
+            raise self.error(key, "is missing or is not a list", "a list")
         return list(value)

@@ -84,7 +84,7 @@ def gptq(
     fmt = row_named(row) if isinstance(row, str) else row
     if grid_of(fmt) is None:
         raise QuantFormatError(
-            f"{fmt.name}: errors are not made up for in it (allowed: formats with one level or table entry a value)"
+            f"GPTQ does not apply to {fmt.name} (allowed: formats with one level or table entry per value)"
         )
     if order not in ("act", "natural") or rounds < 0 or not damp >= 0:
         raise UsageError(
