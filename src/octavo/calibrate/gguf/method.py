@@ -17,6 +17,7 @@ from octavo.backends import select
 from octavo.calibrate.gguf.embedding import embedding_rows
 from octavo.calibrate.gguf.resume import gguf_run_name, load_weights, save_weights
 from octavo.calibrate.gguf.weights import TIED, importance_of, is_embedding, stage_weights, takes_gptq
+from octavo.calibrate.memory import memory_told
 from octavo.calibrate.methods.gptq.tiles import grid_of
 from octavo.calibrate.runner import Journal, Layerwise, Samples
 from octavo.calibrate.text_samples import has_records, read_calibration
@@ -79,11 +80,13 @@ class GgufMethod:
             about = MethodRun.of(self.kind, self.text, samples.tokens)
             backends = select(self.device, self.threads)
             if self.work is None:
-                return GgufResult(self._make_all(job, spec, samples, backends, None), about)
+                with memory_told("the method"):
+                    return GgufResult(self._make_all(job, spec, samples, backends, None), about)
             name = gguf_run_name(spec, samples, job, self.kind, *(b.name for b in backends))
             journal = Journal(self.work, name, resume=self.resume)
             try:
-                made = self._make_all(job, spec, samples, backends, journal)
+                with memory_told("the method"):
+                    made = self._make_all(job, spec, samples, backends, journal)
             except BaseException as error:
                 journal.stop(error)
                 raise

@@ -13,6 +13,7 @@ from typing import Literal
 
 from octavo.backends import select
 from octavo.calibrate.fold import rotate_possible
+from octavo.calibrate.memory import memory_told
 from octavo.calibrate.methods.gptq.schemes import gptq_row
 from octavo.calibrate.run_name import run_name
 from octavo.calibrate.runner import Journal
@@ -132,8 +133,9 @@ class SchemeMethod:
         run = self._opened(file, scheme)
         journal = Journal(work, self._name(file, scheme, run), resume=self.resume)
         try:
-            scaled, choices = run.scaled(journal)
-            done = run.weights(scaled, journal)
+            with memory_told("the method"):
+                scaled, choices = run.scaled(journal)
+                done = run.weights(scaled, journal)
         except BaseException as error:
             journal.stop(error)
             raise
