@@ -12,7 +12,7 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.calibrate.fold import find_folds
-from octavo.calibrate.fold.file import ChangedFile, Changes
+from octavo.calibrate.fold.file import ChangedFile, TensorChanges
 from octavo.calibrate.fold.find import Kind
 from octavo.errors import ModelError
 from octavo.formats import by_name, dequantize, quantize_reference
@@ -60,7 +60,7 @@ def test_logits_are_those_of_the_split_file(model: GGUFFile, tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", ["scales", "orders"])
 def test_folds_change_what_the_file_has(model: GGUFFile, tmp_path: Path, kind: Kind) -> None:
     """Not what its tensors are split into, which nothing would write back."""
-    rng, changes = np.random.default_rng(5), Changes()
+    rng, changes = np.random.default_rng(5), TensorChanges()
     with unsplit(model, tmp_path / "m.gguf") as file:
         folds = find_folds(read_model(file), kind)
         assert 0 < len(folds) < len(find_folds(read_model(model), kind))
