@@ -26,7 +26,7 @@ CHUNK = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Swept:
+class TorchSwept:
     """What was found; see `GptqRows` for the errors [N]."""
 
     planes: TorchPlanes
@@ -35,17 +35,17 @@ class Swept:
     bound: float
 
 
-def sweep(target: Tensor, start: TorchPlanes, fmt: BlockFormat, factor: TorchFactor, rounds: int) -> Swept:
+def sweep(target: Tensor, start: TorchPlanes, fmt: BlockFormat, factor: TorchFactor, rounds: int) -> TorchSwept:
     """Codes, scales and minima of `target` [N, K], from those of the planes `start` on."""
     n, k = target.shape
     parts = spans(n, max(1, VALUES // k))
     found = made_in_parts(parts, lambda rows: _part(target[rows], start.rows(rows), fmt, factor, rounds))
     before, after = (torch.cat([getattr(part, name) for part in found]) for name in ("before", "after"))
     planes = TorchPlanes.joined([part.planes for part in found])
-    return Swept(planes, before, after, sum(part.bound for part in found))
+    return TorchSwept(planes, before, after, sum(part.bound for part in found))
 
 
-def _part(target: Tensor, start: TorchPlanes, fmt: BlockFormat, factor: TorchFactor, rounds: int) -> Swept:
+def _part(target: Tensor, start: TorchPlanes, fmt: BlockFormat, factor: TorchFactor, rounds: int) -> TorchSwept:
     rows = _Rows(target.T.contiguous(), start, fmt, factor)
     bound = rows.bound()
     before = rows.measure()
@@ -54,7 +54,7 @@ def _part(target: Tensor, start: TorchPlanes, fmt: BlockFormat, factor: TorchFac
     for _ in range(rounds):
         rows.refine()
         after = rows.measure()
-    return Swept(rows.planes(start), before, after, bound)
+    return TorchSwept(rows.planes(start), before, after, bound)
 
 
 class _Rows:
