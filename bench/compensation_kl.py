@@ -34,7 +34,7 @@ from octavo.calibrate.fold import shuffle
 from octavo.calibrate.gguf.method import GgufMethod
 from octavo.evals import collect_imatrix
 from octavo.evals.scores import Comparison, compare
-from octavo.evals.sensitivity import Measured
+from octavo.evals.sensitivity import MeasuredSlopes
 from octavo.evals.stats import mean
 from octavo.evals.subject import open_subject
 from octavo.evals.windows import logits, step_sizes, windows
@@ -43,7 +43,7 @@ from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import Target, quantize_file, quantize_to_size
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.report import Report
-from octavo.quantizers.job.source import Source
+from octavo.quantizers.job.source import ModelSource
 from octavo.runtime import resolve
 from texts import calibration, held_out, tokens_of
 
@@ -128,8 +128,8 @@ def prepare(setting: Setting, task: tuple[str, int | None]) -> None:
 def measure_slopes(model: str, setting: Setting) -> None:
     out, text = setting.slopes(model), setting.texts[model]
 
-    def kept(source: Source, names: list[str]) -> Mapping[str, float]:
-        found = Measured(text, None, device="cpu")(source, names)
+    def kept(source: ModelSource, names: list[str]) -> Mapping[str, float]:
+        found = MeasuredSlopes(text, None, device="cpu")(source, names)
         out.write_text(json.dumps(found))
         return found
 

@@ -22,7 +22,7 @@ import results_file
 from octavo.bench import machine
 from octavo.evals import collect_imatrix, demo_text, divergence, perplexity
 from octavo.evals.accuracy import evaluate
-from octavo.evals.sensitivity import Measured
+from octavo.evals.sensitivity import MeasuredSlopes
 from octavo.evals.subject import open_subject
 from octavo.quantizers import Report, quantize_file
 from octavo.quantizers.fit import quantize_to_size
@@ -62,7 +62,7 @@ def make(row: Row, imatrix: Imatrix | None, path: str) -> tuple[Report, float | 
     if row.bits is None:
         return quantize_file(resolve("demo"), path, row.preset, imatrix=imatrix), None
     target = Target(bits_per_weight=row.bits)
-    fitted = quantize_to_size(resolve("demo"), path, target, slopes=Measured("demo", imatrix), imatrix=imatrix)
+    fitted = quantize_to_size(resolve("demo"), path, target, slopes=MeasuredSlopes("demo", imatrix), imatrix=imatrix)
     return fitted.report, fitted.loss
 
 

@@ -36,7 +36,7 @@ import numpy as np
 import results_file
 from jobs import results
 from octavo.bench import machine
-from octavo.calibrate.fold import ChangedFile, Changes, find_folds, scaled, shuffle
+from octavo.calibrate.fold import ChangedFile, TensorChanges, find_folds, scaled, shuffle
 from octavo.calibrate.schemes.method import SchemeMethod
 from octavo.evals import divergence
 from octavo.evals.subject import open_subject
@@ -81,7 +81,7 @@ def write_order(source: str, out: Path, seed: int) -> None:
 def write_outliers(source: Path, out: Path) -> None:
     """The model with CHANNELS of each norm that layers read FACTOR times larger."""
     with GGUFFile.open(source) as file:
-        changes = Changes()
+        changes = TensorChanges()
         for fold in find_folds(read_model(file)):
             if fold.name.endswith("norm") and fold.name.startswith("blk."):
                 scales = np.ones(fold.size)

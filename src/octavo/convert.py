@@ -35,9 +35,9 @@ from octavo.models import Hyperparams, read_model
 from octavo.models.shared.weights import ORDER, SCALE, scale_name, weight_of
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
-from octavo.quantizers.job.plan import Job, Progress, StrPath, plan, require_ready
+from octavo.quantizers.job.plan import Progress, QuantizeJob, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report
-from octavo.quantizers.job.source import Source, SourceTensor, model_facts
+from octavo.quantizers.job.source import ModelSource, SourceTensor, model_facts
 from octavo.quantizers.job.write import write_model
 from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import find_preset
@@ -79,7 +79,7 @@ def convert_checkpoint(
     automatic = preset.lower() == AUTO
     if quantized and not automatic and preset.upper() not in OF_QUANTIZED:
         allowed = f"{AUTO}, which keeps what it holds, {', '.join(OF_QUANTIZED)}"
-        raise UsageError(f"{found.checkpoint.folder}: type {preset} of weights that are quantized (allowed: {allowed})")
+        raise UsageError(f"{found.checkpoint.folder}: type {preset} for quantized weights (allowed: {allowed})")
     if quantized and adapters:
         problem = f"lora is given for {found.checkpoint.folder}, whose weights are quantized"
         raise UsageError(f"{problem} (allowed: a checkpoint of floats, or `octavo run --lora`)", argument="lora")
@@ -96,17 +96,17 @@ def convert_checkpoint(
     return replace(report, layout=layout_name(found.checkpoint, found.config)) if quantized else report
 
 
-def checkpoint_source(found: Folder, exact: Mapping[str, BlockFormat] | None = None) -> Source:
+def checkpoint_source(found: Folder, exact: Mapping[str, BlockFormat] | None = None) -> ModelSource:
     """The checkpoint as a source of tensors: those of `exact` in these types, others that are quantized as F32."""
     hp, beside = found.hparams, {t.name: t for t in found.tensors if t.name.endswith((ORDER, SCALE))}
     kept = exact or {}
     tensors = tuple(_tensor(t, kept, beside) for t in found.tensors if not t.name.endswith(ORDER))
     tensors += tuple(_magnitudes(name, values, hp) for name, values in _cache_magnitudes(found).items())
     facts = model_facts(hp.arch, hp.n_layer, hp.n_head, hp.n_head_kv, hp.n_expert)
-    return Source(found.checkpoint.folder, hp.arch, found.metadata, tensors, facts)
+    return ModelSource(found.checkpoint.folder, hp.arch, found.metadata, tensors, facts)
 
 
-def merged(source: Source, found: Folder, adapters: Chosen) -> Source:
+def merged(source: ModelSource, found: Folder, adapters: Chosen) -> ModelSource:
     """The source with what adapters add to weights, which are F32 then.
 
     Raises UsageError where they change one of the two matrices that a tied embedding is, and what adapters that do not
@@ -209,7 +209,7 @@ def _floats(t: LazyTensor, order: LazyTensor | None) -> QTensor:
     return QTensor(by_name("F32"), t.shape, values.view(np.uint8).reshape(*t.shape[:-1], -1), t.name)
 
 
-def _keeping(job: Job, others: list[str]) -> Job:
+def _keeping(job: QuantizeJob, others: list[str]) -> QuantizeJob:
     """The job with the types of its source kept, and `others` Q8_0, which a warning names."""
     floats = {t.name for t in job.source.tensors if t.is_float}
     types = {name: fmt for name, fmt in job.types.items() if name in floats and name not in others}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.calibrate.fold import ChangedFile, Changes, Part, find_folds, scaled
+from octavo.calibrate.fold import ChangedFile, FoldPart, TensorChanges, find_folds, scaled
 from octavo.calibrate.methods import METHODS, Rounding, groups_of_weights, rows_of_weights, smoothquant, tokens_int8
 from octavo.calibrate.runner import Samples
 from octavo.calibrate.schemes.fold_scales import scale_model
@@ -29,7 +29,7 @@ FACTOR = 100.0
 
 def with_outliers(file: GGUFFile) -> ChangedFile:
     """Three channels of each fold that products read made 100 times larger: the model computes the same."""
-    changes = Changes()
+    changes = TensorChanges()
     for fold in find_folds(read_model(file)):
         if fold.readers and fold.name != "output_norm":
             scales = np.ones(fold.size)
@@ -38,13 +38,13 @@ def with_outliers(file: GGUFFile) -> ChangedFile:
     return ChangedFile(file, changes)
 
 
-def _scaled(scales: np.ndarray, part: Part, values: F32) -> F32:
+def _scaled(scales: np.ndarray, part: FoldPart, values: F32) -> F32:
     return scaled(part, scales, values)
 
 
 def rounded(file: GGUFFile, rounding: Rounding) -> ChangedFile:
     """The model with its linear layers' weights rounded."""
-    changes = Changes()
+    changes = TensorChanges()
     for name, info in file.tensors.items():
         if is_linear(name) and len(info.shape) == 2:
             changes.add(name, rounding)

@@ -245,7 +245,7 @@ def test_not_a_number_names_the_weight(tmp_path: Path) -> None:
 def test_what_is_refused(dense: str, experts: str) -> None:
     stage = next(layerwise(dense).run())
     (given,) = stage.inputs
-    with pytest.raises(UsageError, match="no weight of this stage"):
+    with pytest.raises(UsageError, match="is not a weight of this stage"):
         stage.weight("output.weight")
     with pytest.raises(UsageError, match="finite float32"):
         stage.replace("blk.0.attn_q.weight", np.zeros((2, 2), np.float32))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.calibrate.memory import made_in_parts
+from octavo.calibrate.memory import made_in_parts, memory_told
 from octavo.errors import HostMemoryError
 
 
@@ -36,3 +36,10 @@ def test_other_errors_are_raised() -> None:
 
     with pytest.raises(RuntimeError, match="broken"):
         made_in_parts([slice(0, 2)], make)
+
+
+def test_a_run_that_memory_does_not_hold() -> None:
+    with pytest.raises(HostMemoryError, match="what the method takes: 8 GiB"), memory_told("the method"):
+        raise MemoryError("8 GiB")
+    with pytest.raises(RuntimeError, match="broken"), memory_told("the method"):
+        raise RuntimeError("broken")

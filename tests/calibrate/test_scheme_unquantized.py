@@ -100,8 +100,8 @@ def test_patterns_that_mean_nothing(source: str) -> None:
         model = read_model(file)
         assert ignored_layers(model, []) == frozenset()
         for pattern, said in (
-            ("(", r"--ignore is '\(', no regular expression"),
-            ("a{99999999999}", r"--ignore is 'a\{99999999999\}', no regular expression"),
+            ("(", r"--ignore '\(' is not a valid regular expression"),
+            ("a{99999999999}", r"--ignore 'a\{99999999999\}' is not a valid regular expression"),
             ("attn_norm", r"--ignore is 'attn_norm', which matches no linear layer \(allowed: .*attn_q.*q_proj"),
             ("lm_head", "matches no linear layer"),
             (".", r"--ignore is '\.', which leaves no layer to quantize"),

@@ -261,7 +261,7 @@ def test_a_report_compares_what_there_is_of_a_model(source: str) -> None:
     assert [said.split(":")[0] for said in left_out] == [
         "IQ3_M by gptq", "w4a16 by rptq", "fp8-block by gptq", "fp8-block by rptq",
     ]
-    assert "becomes IQ3_S, in which errors are not made up for" in left_out[0]
+    assert "becomes IQ3_S, a format that GPTQ has no levels for" in left_out[0]
 
 
 def test_a_dry_run_writes_nothing(source: str, text: str, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_what_does_not_go_together_is_refused(source: str, text: str, tmp_path: 
     with pytest.raises(UsageError, match=r"method 'gtpq' \(allowed: rtn, gptq, qronos, awq"):
         SchemeMethod(text, "gtpq")
     with pytest.raises(
-        UsageError, match=r"method gptq for fp8-block, whose errors are not made .* \(allowed: rtn, awq"
+        UsageError, match=r"method gptq does not apply to fp8-block, .* \(allowed: rtn, awq"
     ):
         quantize(source, tmp_path / "made", "fp8-block", text, "gptq")
     with pytest.raises(

@@ -64,7 +64,7 @@ def test_a_record_may_have_what_unicode_calls_ends_of_lines(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("{", "line 2: is no JSON"),
+        ("{", "line 2: is not valid JSON"),
         ("[1]", "line 2: is a list"),
         ('{"prompt": "a"}', "line 2: has no text"),
         ('{"text": 3}', "line 2: has no text"),

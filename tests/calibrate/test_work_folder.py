@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from octavo.calibrate.runner import Journal
-from octavo.calibrate.runner.values import Values
+from octavo.calibrate.runner.values import StageValues
 from octavo.errors import FileError, OctavoError
 from tests.calibrate.resumable_runs import Start, start
 from tests.runtime import tiny
@@ -35,7 +35,7 @@ def test_a_disk_without_room_is_told_before(
     before = set(tmp_path.iterdir())
     free = iter([1 << 40, 1000]) if "quantize_file" in start.__code__.co_names else iter([1000])
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=next(free)))
-    with pytest.raises(FileError, match=r"out\.work: .* bytes are to be written, but the disk has 1,000 free"):
+    with pytest.raises(FileError, match=r"out\.work: .* bytes of disk space, but only 1,000 are free"):
         start(src)
     assert set(tmp_path.iterdir()) == before
 
@@ -65,7 +65,7 @@ def largest_file(nbytes: int) -> Iterator[None]:
 @pytest.mark.skipif(not hasattr(os, "posix_fallocate"), reason="no system call asks for room")
 def test_room_is_asked_for_before_values_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Writing to a file that the disk has no room for kills the process."""
-    found = Values(str(tmp_path))
+    found = StageValues(str(tmp_path))
     assert found.new(("changed", 1), (300, 1000), "f32").shape == (300, 1000)
     stat = os.stat(tmp_path / "changed-1.bin")
     assert stat.st_blocks * 512 >= stat.st_size == 4 * 300 * 1000

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from octavo.evals.sensitivity import Measured
+from octavo.evals.sensitivity import MeasuredSlopes
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers.imatrix import Imatrix
 from tests.cli.conftest import Run
@@ -194,7 +194,7 @@ def test_a_size(octavo: Run, src: str, dst: str, arguments: list[str], bits: flo
 
 @pytest.mark.slow
 def test_a_size_measured_on_a_text(octavo: Run, dst: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Measured, "__call__", lambda self, source, names: dict.fromkeys(names, 0.1))
+    monkeypatch.setattr(MeasuredSlopes, "__call__", lambda self, source, names: dict.fromkeys(names, 0.1))
     got = octavo("quantize", "demo", dst, "--target-bpw", "4", "--text", "demo", "--dry-run")
     assert "expected KL divergence: " in got.out
     assert "guess" not in got.out

@@ -80,8 +80,8 @@ def test_methods_that_there_are_not_are_left_out_and_said(
     assert rows == [("fp8-block", "scheme"), ("w8a16", "scheme"), ("w8a16", "scheme, gptq")]
     said = re.findall(r"Left out, as it can't be made: ([^:]*): ([^(<]*) \(allowed", page)
     assert said == [
-        ("fp8-block by rptq", "method rptq for fp8-block, whose errors are not made up for"),
-        ("fp8-block by gptq", "method gptq for fp8-block, whose errors are not made up for"),
+        ("fp8-block by rptq", "method rptq does not apply to fp8-block, whose scales are for whole blocks"),
+        ("fp8-block by gptq", "method gptq does not apply to fp8-block, whose scales are for whole blocks"),
         ("w8a16 by rptq", "static activations with scheme w8a16"),
     ]
 

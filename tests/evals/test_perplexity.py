@@ -10,7 +10,7 @@ import pytest
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.evals import divergence, perplexity
-from octavo.evals.report.quality import Plan, measure_quality
+from octavo.evals.report.quality import QualityPlan, measure_quality
 from octavo.runtime import Model
 from tests.evals.conftest import Open
 from tests.evals.test_stats import exact_log_softmax
@@ -156,7 +156,7 @@ def test_tokens_that_fill_up_an_embedding(open_tiny: Open, names: tuple[list[str
 def test_a_checkpoint_of_a_model_that_lists_fewer_tokens_than_rows(tmp_path: Path) -> None:
     """As a report writes it, to measure a scheme."""
     src, text = tiny.write(tmp_path / "src.gguf"), tiny.write_letters(tmp_path / "text.txt", 80)
-    plan = Plan(text, schemes=["int8-w8a8"], context=32, chunks=1, device="reference")
+    plan = QualityPlan(text, schemes=["int8-w8a8"], context=32, chunks=1, device="reference")
     base, made = measure_quality(src, None, plan).points
     assert base.kl is None
     assert made.kl is not None

@@ -17,7 +17,7 @@ from octavo.evals.report import measure
 from octavo.evals.report.advice import advise, command, option
 from octavo.evals.report.findings import EDGES, ModelFindings, total_error
 from octavo.evals.report.heat import MOST_ROWS, grid
-from octavo.evals.report.names import Place, label, place
+from octavo.evals.report.names import TensorName, label, place
 from octavo.evals.report.sample import widths
 from octavo.formats import FORMATS, by_name
 from octavo.io.gguf import GGUFFile
@@ -255,10 +255,10 @@ def _named(tensor: object, name: str) -> object:
 
 
 def test_places() -> None:
-    assert place("blk.12.ffn_down.weight") == Place(12, "ffn_down")
-    assert place("output.weight") == Place(None, "output")
-    assert place("blk.9999999.x.weight") == Place(None, "blk.9999999.x")
-    assert place("blk.3.a\nb.bias") == Place(3, "a\nb.bias")
+    assert place("blk.12.ffn_down.weight") == TensorName(12, "ffn_down")
+    assert place("output.weight") == TensorName(None, "output")
+    assert place("blk.9999999.x.weight") == TensorName(None, "blk.9999999.x")
+    assert place("blk.3.a\nb.bias") == TensorName(3, "a\nb.bias")
     assert label("naïve\n$x$") == "na?ve?$x$"
     assert len(label("x" * 1000)) == 24
 
@@ -270,7 +270,7 @@ def test_the_grid_has_a_field_for_each_matrix(base: str, made: str) -> None:
     assert sorted(got.columns) == ["attn_v", "ffn_down_exps", "ffn_gate_inp"]
     assert len({(c.row, c.column) for c in got.cells}) == len(got.cells) == len(found.matrices)
     for cell in got.cells[:-2]:
-        assert cell.tensor.place == Place(int(got.rows[cell.row]), got.columns[cell.column])
+        assert cell.tensor.place == TensorName(int(got.rows[cell.row]), got.columns[cell.column])
 
 
 def test_many_layers_share_rows(made: str) -> None:

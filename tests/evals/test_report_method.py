@@ -19,7 +19,7 @@ from octavo.evals.report import Findings, measure, method, method_pictures, rend
 from octavo.evals.report.method_pictures import LayerPair
 from octavo.huggingface import open_model_file
 from octavo.quantizers import Report, quantize_checkpoint
-from octavo.quantizers.job.record import FILE, Record, read_record, record_of, to_values
+from octavo.quantizers.job.record import FILE, MethodRecord, read_record, record_of, to_values
 from octavo.quantizers.statistics.outliers import channels
 from tests.evals.no_pictures import leave_out_pictures
 from tests.evals.test_report_page import Page
@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Report]:
 
 
 @pytest.fixture(scope="module")
-def record(run: tuple[Path, Report]) -> Record:
+def record(run: tuple[Path, Report]) -> MethodRecord:
     with open_model_file(run[0] / "made") as file:
         found = read_record(file)
     assert found is not None
@@ -56,7 +56,7 @@ def page(run: tuple[Path, Report]) -> Page:
         return Page(render(Findings(measure(run[0] / "made"), [])))
 
 
-def test_a_record_is_what_the_run_reported(run: tuple[Path, Report], record: Record) -> None:
+def test_a_record_is_what_the_run_reported(run: tuple[Path, Report], record: MethodRecord) -> None:
     _, report = run
     assert (record.target, record.about.method, record.about.text) == ("int8-w8a8", "auto", "text.txt")
     assert (record.about.samples, record.about.tokens) == (2, 64)
@@ -72,7 +72,7 @@ def test_a_record_is_what_the_run_reported(run: tuple[Path, Report], record: Rec
         assert (mine.before, mine.after) == pytest.approx((told.before, told.after), rel=1e-5)
 
 
-def test_channels_are_those_of_what_products_are_given(run: tuple[Path, Report], record: Record) -> None:
+def test_channels_are_those_of_what_products_are_given(run: tuple[Path, Report], record: MethodRecord) -> None:
     """Against `collect_statistics`, which goes another way to the same numbers."""
     src = run[0] / "src.gguf"
     text, path = str(run[0] / "text.txt"), run[0] / "stats"
@@ -90,7 +90,7 @@ def test_channels_are_those_of_what_products_are_given(run: tuple[Path, Report],
     assert set(fold.readers) == {f"blk.0.{name}.weight" for name in WEIGHTS[:3]}
 
 
-def test_the_page_has_the_numbers_of_the_record(record: Record, page: Page) -> None:
+def test_the_page_has_the_numbers_of_the_record(record: MethodRecord, page: Page) -> None:
     caption = "What was chosen, and what each way errs"
     made, chosen = page.column(caption, "as made"), page.column(caption, "chosen")
     by = page.column(caption, "by qronos")
@@ -152,7 +152,7 @@ def test_a_record_that_nobody_wrote_is_refused(change: dict[str, Any], named: st
         record_of(values_of("gptq", "a") | change, "a file")
 
 
-def test_a_record_comes_back_as_it_was(run: tuple[Path, Report], record: Record) -> None:
+def test_a_record_comes_back_as_it_was(run: tuple[Path, Report], record: MethodRecord) -> None:
     text = (run[0] / "made" / FILE).read_text()
     assert record_of(json.loads(text), "x") == record
     assert to_values(record) == json.loads(text)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import FileError, UsageError
-from octavo.evals.report import Findings, Plan, measure, render, write_report
+from octavo.evals.report import Findings, QualityPlan, measure, render, write_report
 from octavo.evals.report.advice import advise
 from octavo.evals.report.curve import quality_picture
 from octavo.evals.report.findings import by_kind
@@ -307,7 +307,7 @@ def test_files_that_can_not_be_written(base: str, tmp_path: Path) -> None:
 
 def test_presets_want_floats(found: Findings, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="presets of a quantized model"):
-        write_report(found.model.path, tmp_path / "r.html", plan=Plan("demo", ["Q8_0"]))
+        write_report(found.model.path, tmp_path / "r.html", plan=QualityPlan("demo", ["Q8_0"]))
 
 
 def test_without_matplotlib(base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

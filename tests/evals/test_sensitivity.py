@@ -12,9 +12,8 @@ import pytest
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import FileError, UsageError
 from octavo.evals import collect_imatrix, divergence
-from octavo.evals.layer_groups import layer_groups
 from octavo.evals.probe_model import WorkingCopy
-from octavo.evals.sensitivity import PROBE, Measured, _Prober, sensitivities
+from octavo.evals.sensitivity import PROBE, MeasuredSlopes, _Prober, layer_groups, sensitivities
 from octavo.evals.windows import windows
 from octavo.formats import by_name, dequantize
 from octavo.io.gguf import GGUFFile
@@ -135,12 +134,12 @@ def test_measured_on_a_text(tmp_path: Path) -> None:
         short = tmp_path / "short.txt"
         short.write_text("12 + 7")
         with pytest.raises(UsageError, match=r"has \d+ tokens \(allowed: 512 or more"):
-            Measured(str(short))(source, ["blk.0.attn_v.weight"])
+            MeasuredSlopes(str(short))(source, ["blk.0.attn_v.weight"])
         with pytest.raises(FileError, match=r"none\.txt: can't be opened"):
-            Measured(str(tmp_path / "none.txt"))(source, ["blk.0.attn_v.weight"])
+            MeasuredSlopes(str(tmp_path / "none.txt"))(source, ["blk.0.attn_v.weight"])
         seen: list[tuple[str, int, int]] = []
         names = ["blk.0.attn_v.weight", "blk.9.ffn_up.weight", "blk.3.attn_k.weight", "blk.99.other.weight"]
-        slopes = Measured("demo", chunks=1, progress=lambda *a: seen.append(a))(source, names)
+        slopes = MeasuredSlopes("demo", chunks=1, progress=lambda *a: seen.append(a))(source, names)
     assert slopes["blk.9.ffn_up.weight"] > slopes["blk.0.attn_v.weight"] > slopes["blk.3.attn_k.weight"] > 0
     assert slopes["blk.99.other.weight"] == slopes["blk.0.attn_v.weight"]  # the median
     assert [done for _, done, _ in seen] == [1, 2, 3]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from octavo.errors import UsageError
-from octavo.evals.windows import LOGIT_BYTES, Window, logits, outputs_for, steps, windows
+from octavo.evals.windows import LOGIT_BYTES, TextWindow, logits, outputs_for, steps, windows
 from tests.evals.conftest import Open
 from tests.runtime import tiny
 
@@ -61,7 +61,7 @@ def test_what_makes_no_windows(open_tiny: Open, options: dict[str, object], mess
 @pytest.mark.parametrize("n_batch", [1, 5, 32, 64, 512])
 @pytest.mark.parametrize("size", [4, 5, 31, 64])
 def test_steps_cover_a_window_once_within_their_limits(size: int, n_batch: int, n_outputs: int) -> None:
-    window = Window(list(range(size)), np.ones(size, bool))
+    window = TextWindow(list(range(size)), np.ones(size, bool))
     found = list(steps(window, n_batch, n_outputs))
     assert [start for start, _, _ in found] == [0, *(stop for _, stop, _ in found[:-1])]
     assert found[-1][1] == size

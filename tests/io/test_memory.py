@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.io.memory import Room, own, room
+from octavo.io.memory import Room, room
 
 resource = pytest.importorskip("resource")
 GIB = 1 << 30
@@ -79,10 +79,3 @@ def test_this_machine_has_some() -> None:
     found = room()
     assert found is not None
     assert found.free > 0
-
-
-def test_memory_of_this_process_but_for_files(tmp_path: Path) -> None:
-    status = "VmHWM:     5000 kB\nRssAnon:\t    1200 kB\nRssFile:     800 kB\nRssShmem:      34 kB\n"
-    assert own(system(tmp_path, {"proc/self/status": status})) == 1234 * 1024
-    assert own(tmp_path / "none") == 0
-    assert own() > 0

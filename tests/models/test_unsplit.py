@@ -12,7 +12,7 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.calibrate.fold import find_folds
-from octavo.calibrate.fold.file import ChangedFile, Changes
+from octavo.calibrate.fold.file import ChangedFile, TensorChanges
 from octavo.calibrate.fold.find import Kind
 from octavo.errors import ModelError
 from octavo.formats import by_name, dequantize, quantize_reference
@@ -60,7 +60,7 @@ def test_logits_are_those_of_the_split_file(model: GGUFFile, tmp_path: Path) -> 
 @pytest.mark.parametrize("kind", ["scales", "orders"])
 def test_folds_change_what_the_file_has(model: GGUFFile, tmp_path: Path, kind: Kind) -> None:
     """Not what its tensors are split into, which nothing would write back."""
-    rng, changes = np.random.default_rng(5), Changes()
+    rng, changes = np.random.default_rng(5), TensorChanges()
     with unsplit(model, tmp_path / "m.gguf") as file:
         folds = find_folds(read_model(file), kind)
         assert 0 < len(folds) < len(find_folds(read_model(model), kind))
@@ -99,5 +99,5 @@ def test_both_forms_at_once_are_refused(model: GGUFFile, tmp_path: Path) -> None
     tensors["blk.0.attn_kv_b.weight"] = np.zeros((1280, 256), np.float32)
     metadata = {name: model.metadata[name] for name in model.metadata if name != "general.architecture"}
     write_gguf(tmp_path / "m.gguf", "deepseek2", metadata, tensors)
-    with GGUFFile.open(tmp_path / "m.gguf") as both, pytest.raises(ModelError, match=r"attn_kv_b.*is no part"):
+    with GGUFFile.open(tmp_path / "m.gguf") as both, pytest.raises(ModelError, match=r"attn_kv_b.*is not part"):
         read_model(both)

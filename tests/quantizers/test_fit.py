@@ -11,7 +11,7 @@ import pytest
 
 from octavo.errors import UsageError
 from octavo.evals import demo_text, divergence
-from octavo.evals.sensitivity import Measured
+from octavo.evals.sensitivity import MeasuredSlopes
 from octavo.evals.stats import Estimate
 from octavo.evals.subject import open_subject
 from octavo.formats import BlockFormat, QTensor
@@ -200,7 +200,8 @@ def test_a_guess_gives_the_output_and_the_ends_more() -> None:
 
 
 def demo_fit(path: Path, chunks: int) -> Fitted:
-    return quantize_to_size(resolve("demo"), path, Target(bits_per_weight=4.5), slopes=Measured("demo", chunks=chunks))
+    slopes = MeasuredSlopes("demo", chunks=chunks)
+    return quantize_to_size(resolve("demo"), path, Target(bits_per_weight=4.5), slopes=slopes)
 
 
 def demo_divergence(path: Path, chunks: int | None) -> Estimate:

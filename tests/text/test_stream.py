@@ -50,9 +50,9 @@ def test_tokens_that_stand_twice_around_a_text_are_named(caplog: pytest.LogCaptu
     words.encode("a")
     assert not caplog.text
     assert words.encode("<s>a")[:2] == [256, 256]
-    assert "the model wants BOS added, and the text itself begins with it: it is there twice" in caplog.text
+    assert "the model adds BOS, and the text already begins with it: it occurs twice" in caplog.text
     words.encode("a</s>")
-    assert "the model wants EOS added, and the text itself ends with it: it is there twice" in caplog.text
+    assert "the model adds EOS, and the text already ends with it: it occurs twice" in caplog.text
 
 
 def test_bytes_that_are_no_text() -> None:

@@ -120,7 +120,7 @@ def test_a_layer_itself_and_one_in_a_list() -> None:
 
 def test_what_is_refused_leaves_all_as_it_was() -> None:
     model: Any = nn.Sequential(nn.Linear(256, 100), nn.Linear(100, 60), nn.Linear(60, 128))
-    with pytest.raises(UsageError, match=r"multiple of 128: 1 \(100\), 2 \(60\) \(allowed"):
+    with pytest.raises(UsageError, match=r"multiples of 128: 1 \(100\), 2 \(60\) \(allowed"):
         quantize_(model, "w4a8-g128")
     with pytest.raises(UsageError, match=r"scheme 'q4' .allowed: int8-w8a8"):
         quantize_(model, "q4")

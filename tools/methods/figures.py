@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.calibrate.fold.rotation import Rotation
+from octavo.calibrate.fold.rotation import RandomRotation
 from octavo.calibrate.methods import (
     FoldProducts,
     awq,
@@ -126,7 +126,7 @@ def draw_scaled(ax: Any, n: Numbers) -> None:
 def rotation_numbers() -> Numbers:
     """The same input, each token times Q."""
     inputs = _pair(rows_of_weights(8), tokens_int8).inputs.astype(np.float64)
-    turned = Rotation.random(CHANNELS, np.random.default_rng(2)).turn(inputs)
+    turned = RandomRotation.random(CHANNELS, np.random.default_rng(2)).turn(inputs)
     return {"before": _digits(np.abs(inputs).max(axis=0)), "after": _digits(np.abs(turned).max(axis=0))}
 
 

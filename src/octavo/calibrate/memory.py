@@ -1,9 +1,10 @@
-"""Work on rows in as large parts as memory has room for."""
+"""Where memory runs out: work on rows in smaller parts, and errors that say so."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from octavo.errors import DeviceMemoryError, HostMemoryError
@@ -34,6 +35,20 @@ def made_in_parts(parts: Iterable[slice], make: Callable[[slice], T]) -> list[T]
         middle = (part.start + part.stop) // 2
         left += [slice(middle, part.stop), slice(part.start, middle)]
     return made
+
+
+@contextmanager
+def memory_told(what: str) -> Iterator[None]:
+    """Raise HostMemoryError, or DeviceMemoryError, where memory runs out in the block; `what` takes it."""
+    try:
+        yield
+    except MemoryError as error:
+        raise HostMemoryError(f"the memory of the system does not hold what {what} takes: {error}") from None
+    except RuntimeError as error:
+        if not _is_of_device(error):
+            raise
+        problem = f"the memory of the device does not hold what {what} takes; --device cpu runs it on the host"
+        raise DeviceMemoryError(f"{problem}: {error}") from None
 
 
 def _is_of_device(error: BaseException) -> bool:

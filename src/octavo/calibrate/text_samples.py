@@ -143,7 +143,7 @@ def _record(path: str | os.PathLike[str], line: int, text: str, tokenizer: Token
     try:
         record: Any = json.loads(text)
     except (ValueError, RecursionError):
-        raise fault("is no JSON", "an object on each line") from None
+        raise fault("is not valid JSON", "an object on each line") from None
     if not isinstance(record, dict):
         raise fault(f"is a {type(record).__name__}", "an object")
     if isinstance(record.get("text"), str):

@@ -82,7 +82,7 @@ def finite_values(stored: QTensor, device: torch.device | str, label: str) -> Te
 
 
 @dataclass(frozen=True)
-class Encoder:
+class GroupEncoder:
     """A function from rows float32 [N, K] to planes: the plain encoder of a format.
 
     kind  its name in `formats.encoders`
@@ -95,13 +95,13 @@ class Encoder:
         return _ENCODERS[self.kind](self.fmt, x)
 
 
-def encoder_of(fmt: BlockFormat) -> Encoder | None:
+def encoder_of(fmt: BlockFormat) -> GroupEncoder | None:
     """The encoder that gives what `quantize_reference` does; None where there is none for tensors."""
     kinds: dict[Any, str] = {getattr(plain, name): name for name in _ENCODERS}
     kind = next((field.kind for field in fmt.fields if field.name == "d"), None)
     if fmt.encode not in kinds or fmt.number is not None or kind not in STORED:
         return None
-    return Encoder(fmt, kinds[fmt.encode])
+    return GroupEncoder(fmt, kinds[fmt.encode])
 
 
 def decoded(planes: TorchPlanes, fmt: BlockFormat) -> Tensor:

@@ -12,7 +12,7 @@ from octavo.calibrate.run_name import run_name
 from octavo.calibrate.runner import Samples
 from octavo.calibrate.runner.journal import differing
 from octavo.errors import NonFiniteError, UsageError
-from octavo.evals.windows import Window, windows
+from octavo.evals.windows import TextWindow, windows
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import Graph, Node
 from octavo.io.apart import MODEL, model_files, require_apart
@@ -143,7 +143,7 @@ def collect_imatrix(
     return matrix
 
 
-def activation_sums(model: Model, window: Window, output: bool = False) -> dict[str, tuple[F32, AnyArray]]:
+def activation_sums(model: Model, window: TextWindow, output: bool = False) -> dict[str, tuple[F32, AnyArray]]:
     """Of one window, by weight: squared activations [rows, K] added up, and how many they were [rows]."""
     engine = model.engine
     watcher = Watcher(engine.schedule.graph, lambda weight: output or weight.startswith("blk."))

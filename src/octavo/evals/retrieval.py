@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from octavo.errors import UsageError
 from octavo.evals.accuracy import Tally
-from octavo.evals.windows import Window, logits, step_sizes
+from octavo.evals.windows import TextWindow, logits, step_sizes
 from octavo.runtime import Model
 from octavo.text import Tokenizer
 
@@ -28,14 +28,14 @@ I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Row:
+class RetrievalRow:
     """Tokens int64 [n], and which of them are the keys of questions, bool [n]: the token after one is its answer."""
 
     tokens: I64
     asked: npt.NDArray[np.bool_]
 
 
-def draw(rng: np.random.Generator, keys: I64, values: I64, length: int) -> Row:
+def draw(rng: np.random.Generator, keys: I64, values: I64, length: int) -> RetrievalRow:
     """A row of `length` tokens from token ids of keys and of values; more than half as many keys are needed."""
     asked = length // (2 * ASKED_PART)
     pairs = length // 2 - asked
@@ -45,7 +45,7 @@ def draw(rng: np.random.Generator, keys: I64, values: I64, length: int) -> Row:
     tokens = np.stack([chosen[order], given[order]], axis=1).reshape(-1)
     mask = np.zeros(len(tokens), bool)
     mask[2 * pairs :: 2] = True
-    return Row(tokens, mask)
+    return RetrievalRow(tokens, mask)
 
 
 def retrieve(
@@ -67,7 +67,7 @@ def retrieve(
     rng, right, asked = np.random.default_rng(seed), 0, 0
     for done in range(rows):
         row = draw(rng, keys, values, length)
-        window = Window(row.tokens.tolist(), np.roll(row.asked, 1))
+        window = TextWindow(row.tokens.tolist(), np.roll(row.asked, 1))
         for found, answers in logits(model.engine, window, *step_sizes(model.engine)):
             right += int((found.argmax(axis=1) == answers).sum())
             asked += len(answers)

@@ -17,18 +17,18 @@ import numpy as np
 
 from octavo.calibrate.texts import Mask, Text, named_text
 from octavo.errors import UsageError
-from octavo.evals.layer_groups import layer_groups
 from octavo.evals.probe_model import open_to_probe
 from octavo.evals.scores import compare
 from octavo.evals.stats import Estimate, mean
-from octavo.evals.windows import Window, logits, step_sizes, windows
+from octavo.evals.windows import TextWindow, logits, step_sizes, windows
 from octavo.formats import QTensor, by_name
 from octavo.formats.spec import F32
+from octavo.graph.names import split_layer
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.recode import recode
-from octavo.quantizers.job.source import Source
+from octavo.quantizers.job.source import ModelSource
 from octavo.runtime import Model
 from octavo.text import Tokenizer
 
@@ -104,6 +104,26 @@ def sensitivities(
     return out
 
 
+def layer_groups(names: Iterable[str], most: int) -> list[list[str]]:
+    """The weights `names` in groups, by kind and then by layer: each alone if there are at most `most`.
+
+    Otherwise groups hold as few neighbouring layers as makes at most `most` of them, or a whole kind each. A weight of
+    no layer is a group of its own.
+    """
+    kinds: dict[str, list[str]] = {}
+    for name in sorted(names, key=_layer):
+        kinds.setdefault(split_layer(name)[1], []).append(name)
+    longest = max(map(len, kinds.values()), default=1)
+    sizes = range(1, longest + 1)
+    size = next((s for s in sizes if sum(-(-len(k) // s) for k in kinds.values()) <= most), longest)
+    return [kind[i : i + size] for kind in kinds.values() for i in range(0, len(kind), size)]
+
+
+def _layer(name: str) -> int:
+    layer, _ = split_layer(name)
+    return -1 if layer is None else layer
+
+
 class _Prober:
     """Replaces weights of a model, runs its windows, and puts them back."""
 
@@ -113,7 +133,7 @@ class _Prober:
         own: Mapping[str, QTensor],
         weights: Callable[[str], QTensor],
         imatrix: Imatrix | None,
-        found: list[Window],
+        found: list[TextWindow],
     ) -> None:
         self.model, self.own, self.weights, self.imatrix = model, own, weights, imatrix
         self.before = _base(model, found)
@@ -165,7 +185,7 @@ class _Prober:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredSlopes:
     """Sensitivities on a text for `quantize_to_size(..., slopes=)`.
 
     text     a file of UTF-8 text, or "demo"
@@ -182,7 +202,7 @@ class Measured:
     threads: int | None = None
     progress: Callable[[str, int, int], None] | None = None
 
-    def __call__(self, source: Source, names: list[str]) -> dict[str, float]:
+    def __call__(self, source: ModelSource, names: list[str]) -> dict[str, float]:
         """Divergence, in nats, for a relative squared error of 1 in each of the weights."""
         with GGUFFile.open(source.path) as file:
             context = min(CONTEXT, read_model(file).hparams.n_ctx_most)
@@ -221,7 +241,7 @@ def _own_weights(model: Model, groups: list[list[str]]) -> dict[str, QTensor]:
     return {name: weights[name] for group in groups for name in group}
 
 
-def _base(model: Model, found: list[Window]) -> list[list[F32]]:
+def _base(model: Model, found: list[TextWindow]) -> list[list[F32]]:
     """The model's own logits, window by window and step by step, as far as they fit in memory."""
     kept: list[list[F32]] = []
     nbytes = 0

@@ -28,7 +28,7 @@ LOGIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class TextWindow:
     """Tokens that are run together, and which of them are scored: bool, the first half never."""
 
     tokens: list[int]
@@ -46,7 +46,7 @@ def windows(
     context: int,
     chunks: int | None = None,
     scored: Sequence[bool] | Mask | None = None,
-) -> list[Window]:
+) -> list[TextWindow]:
     """The windows of a text, at most `chunks`; what is left over at its end is not used.
 
     `scored` says of each token whether it counts (default: all do). Raises UsageError for a text shorter than a window,
@@ -75,7 +75,7 @@ def windows(
         mask[: context // 2 + 1] = False
         if bos is not None:
             taken[0] = bos
-        found.append(Window(taken, mask))
+        found.append(TextWindow(taken, mask))
     if not any(w.scored.any() for w in found):
         raise UsageError("no token of the text's windows is to be scored (allowed: some in the second half of one)")
     return found
@@ -86,7 +86,7 @@ def outputs_for(n_vocab: int, context: int) -> int:
     return max(1, min(LOGIT_BYTES // (4 * n_vocab), context - context // 2))
 
 
-def steps(window: Window, n_batch: int, n_outputs: int) -> Iterator[tuple[int, int, int]]:
+def steps(window: TextWindow, n_batch: int, n_outputs: int) -> Iterator[tuple[int, int, int]]:
     """(start, stop, outputs): how a window is fed so that the logits from `window.first` on come out."""
     size, first = len(window.tokens), window.first
     parts = -(-(size - first) // n_outputs)
@@ -100,7 +100,7 @@ def steps(window: Window, n_batch: int, n_outputs: int) -> Iterator[tuple[int, i
         start = stop
 
 
-def logits(engine: Engine, window: Window, n_batch: int, n_outputs: int) -> Iterator[tuple[F32, I64]]:
+def logits(engine: Engine, window: TextWindow, n_batch: int, n_outputs: int) -> Iterator[tuple[F32, I64]]:
     """The logits [n, n_vocab] of a window's scored tokens, some at a time, and those tokens [n].
 
     n_batch, n_outputs: tokens and logits of a step, at most what the engine takes. The cache is given back at the end.

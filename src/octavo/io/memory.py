@@ -35,12 +35,6 @@ def room(root: Path = Path("/")) -> Room | None:
     return Room(max(memory, 0), max(min(*swap, addresses - memory), 0))
 
 
-def own(root: Path = Path("/")) -> int:
-    """Bytes that this process has, files that it maps not counted; 0 where the system does not tell."""
-    status = _numbers(root / "proc/self/status")
-    return 1024 * (status.get("RssAnon", 0) + status.get("RssShmem", 0))
-
-
 def _groups(root: Path) -> Iterator[Room]:
     """What each control group that this process is in has left, of either version."""
     with suppress(OSError):

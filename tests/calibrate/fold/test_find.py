@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.calibrate.fold import Fold, Kind, apply, find_folds, reorder
+from octavo.calibrate.fold import ChannelFold, Kind, apply, find_folds, reorder
 from octavo.calibrate.fold import rules as rules_of_ops
-from octavo.calibrate.fold.rotation import Rotation
+from octavo.calibrate.fold.rotation import RandomRotation
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
@@ -25,12 +25,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def folds_of(folder: Path, kind: Kind = "scales") -> dict[str, Fold]:
+def folds_of(folder: Path, kind: Kind = "scales") -> dict[str, ChannelFold]:
     with open_model_file(folder) as file:
         return {fold.name: fold for fold in find_folds(read_model(file), kind)}
 
 
-def parts(fold: Fold) -> dict[str, str]:
+def parts(fold: ChannelFold) -> dict[str, str]:
     """What is done to the tensors of a fold, by their names in a layer."""
     return {p.tensor.removeprefix("blk.0."): f"{'/' if p.sign < 0 else '*'} {p.end}" for p in fold.parts}
 
@@ -98,7 +98,7 @@ def test_an_op_without_a_rule_is_refused(folder: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("n", [1, 3, 8, 80, 96])
 def test_rotations_are_orthogonal(n: int) -> None:
     for mean in (False, True):
-        q = Rotation.random(n, np.random.default_rng(n), mean=mean).turn(np.eye(n))
+        q = RandomRotation.random(n, np.random.default_rng(n), mean=mean).turn(np.eye(n))
         np.testing.assert_allclose(q @ q.T, np.eye(n), atol=1e-12)
         if mean:
             np.testing.assert_allclose(np.ones(n) @ q, np.ones(n), atol=1e-12)

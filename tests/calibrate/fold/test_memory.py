@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from octavo.calibrate.fold import Part, rotate, scaled
+from octavo.calibrate.fold import FoldPart, rotate, scaled
 from octavo.formats import dequantize
 from octavo.io.gguf import GGUFFile
 from tests.runtime import tiny
@@ -44,8 +44,8 @@ def test_a_tensor_is_turned_some_at_a_time(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.parametrize("end", ["rows", "columns"])
 def test_a_large_tensor_takes_a_few_times_its_size(end: Literal["rows", "columns"]) -> None:
     values = np.ones((1024, 2048), np.float32)
-    part = Part("w", end, np.arange(values.shape[0 if end == "rows" else 1]), 1)
-    rotation = module.Rotation.random(len(part.index), np.random.default_rng(0))
+    part = FoldPart("w", end, np.arange(values.shape[0 if end == "rows" else 1]), 1)
+    rotation = module.RandomRotation.random(len(part.index), np.random.default_rng(0))
     turned = module._turning(part, [np.arange(len(part.index))], rotation)
     assert peak(lambda: turned(values)) < values.nbytes + 48 * module.VALUES + BESIDE
     assert peak(lambda: scaled(part, np.full(len(part.index), 2.0), values)) < values.nbytes + BESIDE

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.calibrate.fold import Fold, Part, random_order, reorder, shuffle
+from octavo.calibrate.fold import ChannelFold, FoldPart, random_order, reorder, shuffle
 from octavo.calibrate.fold.orders import clusters
 from octavo.errors import UsageError
 from octavo.huggingface import open_model_file
 from tests.models.table import TOKENS, error, logits, saved
 from tests.models.tiny_checkpoints import TABLE
 
-HEADS = Fold("two heads", 64, (
-    Part("v", "rows", np.arange(64), 1), Part("o", "columns", np.arange(64), 1)), np.repeat([0, 1], 32))
+HEADS = ChannelFold("two heads", 64, (
+    FoldPart("v", "rows", np.arange(64), 1), FoldPart("o", "columns", np.arange(64), 1)), np.repeat([0, 1], 32))
 
 
 def test_a_shuffled_model_computes_the_same(tmp_path: Path) -> None:

@@ -16,10 +16,10 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.calibrate import SchemeMethod
 from octavo.calibrate.fold import (
     ChangedFile,
-    Changes,
-    Fold,
+    ChannelFold,
+    FoldPart,
     Kind,
-    Part,
+    TensorChanges,
     find_folds,
     random_order,
     reordered,
@@ -88,7 +88,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Models]:
 
 def with_random_norms(file: GGUFFile) -> ChangedFile:
     """The model with norms and biases that are not the ones and zeros of random checkpoints."""
-    changes, rng = Changes(), np.random.default_rng(3)
+    changes, rng = TensorChanges(), np.random.default_rng(3)
     for name, info in file.tensors.items():
         if name.endswith(("norm.weight", ".bias")):
             changes.add(name, partial(np.add, rng.normal(0, 0.2, info.shape).astype(np.float32)))
@@ -99,7 +99,7 @@ def logits_of(file: GGUFFile) -> F32:
     return logits(file, ReferenceBackend(), TOKENS[:24], at_once=True)
 
 
-def random_change(kind: Kind, fold: Fold, rng: np.random.Generator) -> Callable[[Part, F32], F32]:
+def random_change(kind: Kind, fold: ChannelFold, rng: np.random.Generator) -> Callable[[FoldPart, F32], F32]:
     if kind == "scales":
         scales = np.exp(rng.normal(0, 1, fold.size)) * rng.choice([1, -1], fold.size)
         return lambda part, values: scaled(part, scales, values)
@@ -183,7 +183,7 @@ def test_vectors_of_encoders(name: str, kind: Kind, tmp_path: Path) -> None:
     save(tmp_path, KINDS_OF_ENCODERS[name])
     rng = np.random.default_rng(5)
     with open_model_file(tmp_path) as file:
-        model, changes = read_model(file), Changes()
+        model, changes = read_model(file), TensorChanges()
         folds = find_folds(model, kind)
         assert {fold.name.removeprefix("blk.0.") for fold in folds} >= {"cache_v"}
         for fold in folds:
@@ -196,5 +196,5 @@ def test_vectors_of_encoders(name: str, kind: Kind, tmp_path: Path) -> None:
 
 
 def vectors_of(file: GGUFFile) -> F32:
-    model = model_of(ChangedFile(file, Changes()), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32"))
+    model = model_of(ChangedFile(file, TensorChanges()), [ReferenceBackend()], EngineConfig(n_ctx=64, cache_type="f32"))
     return model.embed_tokens(["a text to embed"])[0]

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from octavo.calibrate.fold.fold import Fold, Part
+from octavo.calibrate.fold.fold import ChannelFold, FoldPart
 from octavo.errors import tensor_label
 from octavo.formats import DeferredQTensor, QTensor, by_name, dequantize
 from octavo.formats.codec import require_finite
@@ -19,7 +19,7 @@ Change = Callable[[F32], F32]
 """What becomes of a tensor's values."""
 
 
-class Changes:
+class TensorChanges:
     """What becomes of a model's tensors, one change after the other; `copied` says of new tensors which they repeat."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Changes:
     def add(self, tensor: str, change: Change) -> None:
         self._steps.setdefault(tensor, []).append(change)
 
-    def add_fold(self, fold: Fold, change: Callable[[Part, F32], F32]) -> None:
+    def add_fold(self, fold: ChannelFold, change: Callable[[FoldPart, F32], F32]) -> None:
         """What becomes of each part of a fold."""
         for part in fold.parts:
             self.add(part.tensor, partial(change, part))
@@ -51,7 +51,7 @@ class ChangedFile(GGUFFile):
     `file` stays open as long as this one, and is closed with it.
     """
 
-    def __init__(self, file: GGUFFile, changes: Changes) -> None:
+    def __init__(self, file: GGUFFile, changes: TensorChanges) -> None:
         self.path, self.version, self.alignment, self.metadata = file.path, file.version, file.alignment, file.metadata
         self._sources, self._file, self.changes = {}, file, changes
         infos: Mapping[str, TensorInfo] = file.tensors | {

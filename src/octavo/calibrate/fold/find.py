@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from octavo.calibrate.fold.fold import NONE, Fold, Part
-from octavo.calibrate.fold.region import FIXED, Bools, Flow, Ints, Place, Region, Rule
+from octavo.calibrate.fold.fold import NONE, ChannelFold, FoldPart
+from octavo.calibrate.fold.region import FIXED, Bools, ChannelPlace, Flow, Ints, Region, Rule
 from octavo.calibrate.fold.rules import ORDERS, ROTATIONS, SCALES
 from octavo.errors import GraphError, ModelError
 from octavo.graph.node import Graph, Node
@@ -22,7 +22,7 @@ _RULES: Mapping[Kind, tuple[Mapping[str, Rule], int]] = {
 _SEEDS = ("set_rows", "rms_norm", "layer_norm", "mul_mat", "mul_mat_id", "columns", "get_rows")
 
 
-def find_folds(model: ModelSpec, kind: Kind = "scales") -> tuple[Fold, ...]:
+def find_folds(model: ModelSpec, kind: Kind = "scales") -> tuple[ChannelFold, ...]:
     """All changes of a kind that leave what a model computes as it is, in the order of its graph.
 
     scales     each channel by a number of its own: norms and what reads them, v and o, up and down, q and k, the last
@@ -57,10 +57,10 @@ def _seeds(graph: Graph) -> Iterator[Node]:
         yield from (node for node in graph.nodes if node.op in ops)
 
 
-def _folds_of(flow: Flow, seeds: Iterable[Node]) -> list[Fold]:
+def _folds_of(flow: Flow, seeds: Iterable[Node]) -> list[ChannelFold]:
     place_of = {id(node): i for i, node in enumerate(flow.graph.nodes)}
-    seen: dict[Place, Bools] = {}
-    found: list[tuple[int, Fold]] = []
+    seen: dict[ChannelPlace, Bools] = {}
+    found: list[tuple[int, ChannelFold]] = []
     for seed in seeds:
         start = flow.value(seed)
         channels = ~seen.get(start, np.zeros(start.size, np.bool_))
@@ -80,7 +80,7 @@ def _free(region: Region, labels: Ints) -> Ints:
     return np.where(np.abs(roots) == FIXED, 0, roots)
 
 
-def _fold(region: Region, name: str) -> Fold | None:
+def _fold(region: Region, name: str) -> ChannelFold | None:
     """The fold of a region; None where nothing makes up for what changes."""
     weights = {place: _free(region, labels) for place, labels in region.labels.items() if place.end}
     weights = {place: labels for place, labels in weights.items() if labels.any()}
@@ -89,10 +89,10 @@ def _fold(region: Region, name: str) -> Fold | None:
     channels = np.unique(np.concatenate([np.abs(labels) for labels in weights.values()]))
     channels = channels[channels != 0]
     parts = tuple(_parts(weights, channels))
-    return Fold(name, len(channels), parts, _blocks(region, channels, parts))
+    return ChannelFold(name, len(channels), parts, _blocks(region, channels, parts))
 
 
-def _parts(weights: Mapping[Place, Ints], channels: Ints) -> Iterator[Part]:
+def _parts(weights: Mapping[ChannelPlace, Ints], channels: Ints) -> Iterator[FoldPart]:
     for place, labels in weights.items():
         assert isinstance(place.key, str)
         assert place.end
@@ -100,10 +100,10 @@ def _parts(weights: Mapping[Place, Ints], channels: Ints) -> Iterator[Part]:
             mine = np.sign(labels) == sign
             if mine.any():
                 index = np.where(mine, np.searchsorted(channels, np.abs(labels)), NONE)
-                yield Part(place.key, place.end, index, sign)
+                yield FoldPart(place.key, place.end, index, sign)
 
 
-def _blocks(region: Region, channels: Ints, parts: tuple[Part, ...]) -> Ints:
+def _blocks(region: Region, channels: Ints, parts: tuple[FoldPart, ...]) -> Ints:
     """Channels of one block are in the same groups wherever these are kept apart, and as often in each part."""
     kept = [line[channels] for place in region.groups for line in _by_root(region, place)]
     counts = [np.bincount(part.index[part.index != NONE], minlength=len(channels)) for part in parts]
@@ -111,7 +111,7 @@ def _blocks(region: Region, channels: Ints, parts: tuple[Part, ...]) -> Ints:
     return blocks
 
 
-def _by_root(region: Region, place: Place) -> tuple[Ints, Ints]:
+def _by_root(region: Region, place: ChannelPlace) -> tuple[Ints, Ints]:
     """The first and the last group that each label, or one that is tied to it, is in at a place."""
     lowest, highest = region.groups[place]
     first, last = np.full_like(lowest, np.iinfo(np.int64).max), np.full_like(highest, -1)

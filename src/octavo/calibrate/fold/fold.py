@@ -18,7 +18,7 @@ NONE = -1
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class FoldPart:
     """What a fold changes of a tensor.
 
     end    "columns" of a matrix [N, K] or of matrices [E, N, K], their "rows", the weights of a "norm", or another
@@ -34,7 +34,7 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Fold:
+class ChannelFold:
     """Channels that can be changed so that a model computes what it did.
 
     name    of the value whose channels they are: a norm ("blk.0.attn_norm"), a product ("blk.0.ffn_up": up and down),
@@ -46,16 +46,16 @@ class Fold:
 
     name: str
     size: int
-    parts: tuple[Part, ...]
+    parts: tuple[FoldPart, ...]
     blocks: Ints
 
     @property
-    def readers(self) -> tuple[Part, ...]:
+    def readers(self) -> tuple[FoldPart, ...]:
         """Products whose inputs change."""
         return tuple(part for part in self.parts if part.end == "columns")
 
 
-def changed(fold: Fold, tensors: Tensors, change: Callable[[Part, F32], F32]) -> dict[str, F32]:
+def changed(fold: ChannelFold, tensors: Tensors, change: Callable[[FoldPart, F32], F32]) -> dict[str, F32]:
     """The tensors of a fold, each part changed; other tensors need not be there."""
     out: dict[str, F32] = {}
     for part in fold.parts:
@@ -63,13 +63,13 @@ def changed(fold: Fold, tensors: Tensors, change: Callable[[Part, F32], F32]) ->
     return out
 
 
-def apply(fold: Fold, scales: npt.ArrayLike, tensors: Tensors) -> dict[str, F32]:
+def apply(fold: ChannelFold, scales: npt.ArrayLike, tensors: Tensors) -> dict[str, F32]:
     """The tensors that a fold changes, for `scales` [size], none of them 0 (arXiv 2211.10438, section 4)."""
     exact = np.asarray(scales, np.float64)
     return changed(fold, tensors, lambda part, values: scaled(part, exact, values))
 
 
-def scaled(part: Part, scales: F64, values: F32) -> F32:
+def scaled(part: FoldPart, scales: F64, values: F32) -> F32:
     """One tensor, its channels multiplied or divided by `scales` float64 [size of the fold]."""
     factors = np.append(scales if part.sign > 0 else 1 / scales, 1.0)[part.index]
     out: F32 = np.empty(values.shape, np.float32)
@@ -77,12 +77,12 @@ def scaled(part: Part, scales: F64, values: F32) -> F32:
     return out
 
 
-def reorder(fold: Fold, order: Ints, tensors: Tensors) -> dict[str, F32]:
+def reorder(fold: ChannelFold, order: Ints, tensors: Tensors) -> dict[str, F32]:
     """The tensors of a fold of kind "orders" with channel order[i] in the place of channel i, all of the same block."""
     return changed(fold, tensors, lambda part, values: reordered(part, order, values))
 
 
-def reordered(part: Part, order: Ints, values: F32) -> F32:
+def reordered(part: FoldPart, order: Ints, values: F32) -> F32:
     """One tensor, the i-th of its channels of the fold replaced by the order[i]-th."""
     places = places_of(part)
     starts = np.searchsorted(part.index[places], np.arange(len(order)))
@@ -93,14 +93,14 @@ def reordered(part: Part, order: Ints, values: F32) -> F32:
     return from_channels(part, channels[..., source, :], values.shape)
 
 
-def places_of(part: Part) -> Ints:
+def places_of(part: FoldPart) -> Ints:
     """The places of a part's channels, by channel; those that stand for one channel in the order in which they lie."""
     order = np.argsort(part.index, kind="stable")
     kept: Ints = order[np.count_nonzero(part.index == NONE) :]
     return kept
 
 
-def by_channel(part: Part, values: F32) -> F32:
+def by_channel(part: FoldPart, values: F32) -> F32:
     """A tensor as [..., channels of the part's index, others]."""
     count = len(part.index)
     if part.end == "rows":
@@ -111,14 +111,14 @@ def by_channel(part: Part, values: F32) -> F32:
     return np.ascontiguousarray(values.swapaxes(1, 2)).reshape(experts * k, n)
 
 
-def from_channels(part: Part, channels: F32, shape: tuple[int, ...]) -> F32:
+def from_channels(part: FoldPart, channels: F32, shape: tuple[int, ...]) -> F32:
     """The tensor of `shape` of which `by_channel` gave the channels."""
     if part.end == "columns" and len(shape) == 3:
         return np.ascontiguousarray(channels.reshape(shape[0], shape[2], shape[1]).swapaxes(1, 2))
     return np.ascontiguousarray(channels.reshape(shape))
 
 
-def _over(part: Part, numbers: F64, shape: tuple[int, ...]) -> F64:
+def _over(part: FoldPart, numbers: F64, shape: tuple[int, ...]) -> F64:
     """Numbers of a part's channels so that they broadcast over a tensor of `shape`."""
     if part.end == "rows":
         return numbers.reshape(*shape[:-1], 1)

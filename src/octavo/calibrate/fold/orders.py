@@ -7,9 +7,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from octavo.calibrate.fold.file import ChangedFile, Changes
+from octavo.calibrate.fold.file import ChangedFile, TensorChanges
 from octavo.calibrate.fold.find import find_folds
-from octavo.calibrate.fold.fold import F64, Fold, Part, reordered
+from octavo.calibrate.fold.fold import F64, ChannelFold, FoldPart, reordered
 from octavo.calibrate.fold.region import Ints
 from octavo.errors import UsageError
 from octavo.io.gguf import GGUFFile
@@ -24,17 +24,17 @@ def shuffle(file: GGUFFile, seed: int) -> ChangedFile:
 
     What it computes once it is quantized is not the same: several seeds show how much of a difference is chance.
     """
-    rng, changes = np.random.default_rng(seed), Changes()
+    rng, changes = np.random.default_rng(seed), TensorChanges()
     for fold in find_folds(read_model(file), "orders"):
         changes.add_fold(fold, partial(_reordered, random_order(fold, rng)))
     return ChangedFile(file, changes)
 
 
-def _reordered(order: Ints, part: Part, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def _reordered(order: Ints, part: FoldPart, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     return reordered(part, order, values)
 
 
-def random_order(fold: Fold, rng: np.random.Generator) -> Ints:
+def random_order(fold: ChannelFold, rng: np.random.Generator) -> Ints:
     """An order of a fold's channels, int [size], for `reorder`: each block's at random."""
     order = np.arange(fold.size)
     for block in range(int(fold.blocks.max()) + 1):

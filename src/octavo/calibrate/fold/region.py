@@ -26,7 +26,7 @@ FIXED = 1
 """The label of a channel that stays; those that change have labels from 2 on, and 0 is none yet."""
 
 
-class Place(NamedTuple):
+class ChannelPlace(NamedTuple):
     """Where channels are: of a value (`end` is "", `key` the node's id), or at an end of a weight (`key` its name)."""
 
     key: int | str
@@ -42,13 +42,13 @@ class Region:
     groups  int [2, labels] of each place with `separate`d groups: the first and the last that a label is in
     """
 
-    def __init__(self, flow: Flow, start: Place, channels: Bools) -> None:
+    def __init__(self, flow: Flow, start: ChannelPlace, channels: Bools) -> None:
         """Begin with `channels` bool [size] of a value."""
         self.flow = flow
         labels = flow.inverse * (np.cumsum(channels) + FIXED)
-        self.labels: dict[Place, Ints] = {start: np.where(channels, labels, 0)}
+        self.labels: dict[ChannelPlace, Ints] = {start: np.where(channels, labels, 0)}
         self.parent = np.arange(int(channels.sum()) + 2)
-        self.groups: dict[Place, Ints] = {}
+        self.groups: dict[ChannelPlace, Ints] = {}
         self._queue: deque[Node] = deque()
         self._queued: set[int] = set()
         self._touch(start)
@@ -66,7 +66,7 @@ class Region:
             self.flow.rules[node.op](self, node)
         return not self.is_fixed
 
-    def link(self, a: Place, b: Place, at_a: Any = ..., at_b: Any = ..., sign: int = 1) -> None:
+    def link(self, a: ChannelPlace, b: ChannelPlace, at_a: Any = ..., at_b: Any = ..., sign: int = 1) -> None:
         """Channels `at_a` of a change with `at_b` of b, or with `sign` -1 against them."""
         if a not in self.labels and b not in self.labels:
             return
@@ -81,14 +81,14 @@ class Region:
         both = (mine != 0) & (its != 0) & (mine != its)
         self._tie(mine[both], its[both])
 
-    def fix(self, place: Place, at: Any = ...) -> None:
+    def fix(self, place: ChannelPlace, at: Any = ...) -> None:
         """These channels stay as they are."""
         if place in self.labels:
             found = self.labels[place][at]
             found = found[found != 0]
             self._tie(found, np.sign(found) * FIXED)
 
-    def separate(self, place: Place, groups: Ints) -> None:
+    def separate(self, place: ChannelPlace, groups: Ints) -> None:
         """Channels of different `groups` [size] do not change places, though they change."""
         if place not in self.labels:
             return
@@ -104,10 +104,10 @@ class Region:
         roots: Ints = np.sign(labels) * self.parent[np.abs(labels)]
         return roots
 
-    def _labels_of(self, place: Place) -> Ints:
+    def _labels_of(self, place: ChannelPlace) -> Ints:
         return self.labels.setdefault(place, np.zeros(place.size, np.int64))
 
-    def _fill(self, place: Place, at: Any, labels: Ints) -> None:
+    def _fill(self, place: ChannelPlace, at: Any, labels: Ints) -> None:
         """Label channels that have no label yet; one that is there several times in `at` by any label but none."""
         array = self.labels[place]
         new = (array[at] == 0) & (labels != 0)
@@ -128,7 +128,7 @@ class Region:
             while (self.parent != self.parent[self.parent]).any():
                 self.parent = self.parent[self.parent]
 
-    def _touch(self, place: Place) -> None:
+    def _touch(self, place: ChannelPlace) -> None:
         for node in self.flow.readers[place.key]:
             if id(node) not in self._queued:
                 self._queued.add(id(node))
@@ -161,27 +161,27 @@ class Flow:
             self._sizes[id(node)] = self._size(node)
         self.outputs = {id(node) for node in graph.outputs}
 
-    def value(self, node: Node) -> Place:
+    def value(self, node: Node) -> ChannelPlace:
         """The channels of a value: those of a token, and with experts those of each expert."""
-        return Place(id(node), "", self._sizes[id(node)])
+        return ChannelPlace(id(node), "", self._sizes[id(node)])
 
-    def rows(self, weight: Node) -> Place:
+    def rows(self, weight: Node) -> ChannelPlace:
         """The outputs of a matrix [N, K] or of matrices [E, N, K]."""
-        return Place(weight.name, "rows", _whole(weight.shape[:-1]))
+        return ChannelPlace(weight.name, "rows", _whole(weight.shape[:-1]))
 
-    def columns(self, weight: Node) -> Place:
+    def columns(self, weight: Node) -> ChannelPlace:
         """The inputs of a matrix [N, K], or of matrices [E, N, K]: E * K."""
-        return Place(weight.name, "columns", _whole((*weight.shape[:-2], weight.shape[-1])))
+        return ChannelPlace(weight.name, "columns", _whole((*weight.shape[:-2], weight.shape[-1])))
 
-    def vector(self, weight: Node) -> Place:
+    def vector(self, weight: Node) -> ChannelPlace:
         """A bias, or what else is added."""
-        return Place(weight.name, "vector", _whole(weight.shape))
+        return ChannelPlace(weight.name, "vector", _whole(weight.shape))
 
-    def norm(self, weight: Node) -> Place:
+    def norm(self, weight: Node) -> ChannelPlace:
         """What a norm's result is multiplied by."""
-        return Place(weight.name, "norm", _whole(weight.shape))
+        return ChannelPlace(weight.name, "norm", _whole(weight.shape))
 
-    def holds(self, place: Place) -> bool:
+    def holds(self, place: ChannelPlace) -> bool:
         """Whether a value is no result of the graph, or a weight is a tensor of the file."""
         return place.key not in self.outputs if isinstance(place.key, int) else place.key in self.tensors
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.calibrate.fold.file import ChangedFile, Changes
+from octavo.calibrate.fold.file import ChangedFile, TensorChanges
 from octavo.calibrate.fold.find import find_folds
-from octavo.calibrate.fold.fold import F64, Fold, Part, by_channel, from_channels, places_of, scaled
+from octavo.calibrate.fold.fold import F64, ChannelFold, FoldPart, by_channel, from_channels, places_of, scaled
 from octavo.calibrate.fold.region import Ints
 from octavo.errors import ModelError, tensor_label
 from octavo.formats import dequantize
@@ -32,7 +32,7 @@ OUTPUT, EMBEDDING = "output.weight", "token_embd.weight"
 
 
 @dataclass(frozen=True, eq=False)
-class Rotation:
+class RandomRotation:
     """A random orthogonal matrix Q [n, n]: a Hadamard matrix, and for the odd factor of n any other, times signs.
 
     odd    orthogonal [m, m], n = m * 2^p, its first column of equal values
@@ -45,7 +45,7 @@ class Rotation:
     mean: bool = False
 
     @classmethod
-    def random(cls, n: int, rng: np.random.Generator, *, mean: bool = False) -> Rotation:
+    def random(cls, n: int, rng: np.random.Generator, *, mean: bool = False) -> RandomRotation:
         m = n // (n & -n)
         first = np.ones((m, 1))
         odd, _ = np.linalg.qr(np.concatenate([first, rng.normal(size=(m, m - 1))], axis=1))
@@ -72,7 +72,7 @@ def rotate(file: GGUFFile, *, stream: bool = True, heads: bool = True, seed: int
     An output matrix that is the embedding becomes a tensor of its own. Raises ModelError for a model whose stream can't
     be turned: one with norms behind attention or feed-forward, or an encoder; NonFiniteError naming a norm.
     """
-    rng, changes = np.random.default_rng(seed), Changes()
+    rng, changes = np.random.default_rng(seed), TensorChanges()
     if stream:
         _require_stream(read_model(file))
         if OUTPUT not in file.tensors:
@@ -82,9 +82,9 @@ def rotate(file: GGUFFile, *, stream: bool = True, heads: bool = True, seed: int
         if stream and _is_stream(fold):
             _merge_norms(model, fold, changes)
             mean = any(node.op == "layer_norm" for node in model.graph().nodes)
-            _turn(fold, Rotation.random(fold.size, rng, mean=mean), changes)
+            _turn(fold, RandomRotation.random(fold.size, rng, mean=mean), changes)
         elif heads and not _norms(fold):
-            _turn(fold, Rotation.random(int(np.bincount(fold.blocks)[0]), rng), changes)
+            _turn(fold, RandomRotation.random(int(np.bincount(fold.blocks)[0]), rng), changes)
     return ChangedFile(file, changes)
 
 
@@ -102,11 +102,11 @@ def rotate_possible(file: GGUFFile, *, seed: int = 0) -> tuple[ChangedFile, Mode
         return turned, error
 
 
-def _is_stream(fold: Fold) -> bool:
+def _is_stream(fold: ChannelFold) -> bool:
     return any(part.tensor == EMBEDDING for part in fold.parts)
 
 
-def _norms(fold: Fold) -> list[str]:
+def _norms(fold: ChannelFold) -> list[str]:
     return [part.tensor for part in fold.parts if part.end == "norm"]
 
 
@@ -116,7 +116,7 @@ def _require_stream(model: ModelSpec) -> None:
         raise ModelError(problem, file=model.file.path)
 
 
-def _merge_norms(model: ModelSpec, stream: Fold, changes: Changes) -> None:
+def _merge_norms(model: ModelSpec, stream: ChannelFold, changes: TensorChanges) -> None:
     """Multiply the weights of the stream's norms into the matrices that follow, and leave ones."""
     names, file = set(_norms(stream)), model.file
     for fold in find_folds(model, "scales"):
@@ -133,19 +133,19 @@ def _merge_norms(model: ModelSpec, stream: Fold, changes: Changes) -> None:
             raise ModelError(problem, file=file.path, field=f"tensor {name}", allowed="ones")
 
 
-def _merging(fold: Fold, norm: str, weights: F64) -> Callable[[Part, F32], F32]:
+def _merging(fold: ChannelFold, norm: str, weights: F64) -> Callable[[FoldPart, F32], F32]:
     """The change of each part of a fold that begins with a norm of these weights."""
     place = next(part.index for part in fold.parts if part.tensor == norm)
     scales = np.ones(fold.size)
     scales[place] = weights
 
-    def merged(part: Part, values: F32) -> F32:
+    def merged(part: FoldPart, values: F32) -> F32:
         return np.ones_like(values) if part.tensor == norm else scaled(part, scales, values)
 
     return merged
 
 
-def _turn(fold: Fold, rotation: Rotation, changes: Changes) -> None:
+def _turn(fold: ChannelFold, rotation: RandomRotation, changes: TensorChanges) -> None:
     """Each block of a fold turned; norms, whose weights are ones, stay."""
     blocks = [np.flatnonzero(fold.blocks == block) for block in range(int(fold.blocks.max()) + 1)]
     for part in fold.parts:
@@ -153,7 +153,7 @@ def _turn(fold: Fold, rotation: Rotation, changes: Changes) -> None:
             changes.add(part.tensor, _turning(part, blocks, rotation))
 
 
-def _turning(part: Part, blocks: list[Ints], rotation: Rotation) -> Callable[[F32], F32]:
+def _turning(part: FoldPart, blocks: list[Ints], rotation: RandomRotation) -> Callable[[F32], F32]:
     places = places_of(part)
     channels = part.index[places]
     copies = [places[np.isin(channels, block)].reshape(len(block), -1).T for block in blocks]  # [copies, n]

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from octavo.calibrate.fold.region import Place, Region, Rule
+from octavo.calibrate.fold.region import ChannelPlace, Region, Rule
 from octavo.formats import dequantize
 from octavo.graph.node import Node
 from octavo.graph.pointwise import POINTWISE
 from octavo.graph.pointwise.expression import Fold
 
 
-def _spread(r: Region, big: Place, small: Place, sign: int = 1) -> None:
+def _spread(r: Region, big: ChannelPlace, small: ChannelPlace, sign: int = 1) -> None:
     """Each channel of `small` goes with every one of `big` that it is read for."""
     if big.size % small.size:
         r.fix(big)
@@ -24,7 +24,7 @@ def _spread(r: Region, big: Place, small: Place, sign: int = 1) -> None:
         r.link(big, small, at_b=np.arange(big.size) % small.size, sign=sign)
 
 
-def _source(r: Region, node: Node) -> Place:
+def _source(r: Region, node: Node) -> ChannelPlace:
     """A vector of weights, or a value."""
     return r.flow.vector(node) if node.op == "weight" else r.flow.value(node)
 

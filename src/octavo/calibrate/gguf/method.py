@@ -15,10 +15,11 @@ import numpy as np
 
 from octavo.backends import select
 from octavo.calibrate.gguf.embedding import embedding_rows
-from octavo.calibrate.gguf.resume import GgufStages, name_of
+from octavo.calibrate.gguf.resume import gguf_run_name, load_weights, save_weights
 from octavo.calibrate.gguf.weights import TIED, importance_of, is_embedding, stage_weights, takes_gptq
+from octavo.calibrate.memory import memory_told
 from octavo.calibrate.methods.gptq.tiles import grid_of
-from octavo.calibrate.runner import Layerwise, Samples
+from octavo.calibrate.runner import Journal, Layerwise, Samples
 from octavo.calibrate.text_samples import has_records, read_calibration
 from octavo.calibrate.texts import named_text
 from octavo.errors import UsageError, shown
@@ -31,7 +32,7 @@ from octavo.models import ModelSpec, read_model
 from octavo.quantizers.encoding.encoder import ENCODABLE
 from octavo.quantizers.job.gguf_method import GgufResult, GgufWeight
 from octavo.quantizers.job.method_run import MethodRun
-from octavo.quantizers.job.plan import Job
+from octavo.quantizers.job.plan import QuantizeJob
 from octavo.text import Tokenizer
 
 Kind = Literal["gptq", "qronos"]
@@ -71,7 +72,7 @@ class GgufMethod:
     work: str | None = None
     resume: bool = False
 
-    def __call__(self, job: Job) -> GgufResult:
+    def __call__(self, job: QuantizeJob) -> GgufResult:
         self.require(job)
         with open_model_file(job.source.path) as file:
             spec = read_model(file)
@@ -79,48 +80,51 @@ class GgufMethod:
             about = MethodRun.of(self.kind, self.text, samples.tokens)
             backends = select(self.device, self.threads)
             if self.work is None:
-                return GgufResult(self._make_all(job, spec, samples, backends, None), about)
-            name = name_of(spec, samples, job, self.kind, *(b.name for b in backends))
-            kept = GgufStages(self.work, name, resume=self.resume)
+                with memory_told("the method"):
+                    return GgufResult(self._make_all(job, spec, samples, backends, None), about)
+            name = gguf_run_name(spec, samples, job, self.kind, *(b.name for b in backends))
+            journal = Journal(self.work, name, resume=self.resume)
             try:
-                made = self._make_all(job, spec, samples, backends, kept)
+                with memory_told("the method"):
+                    made = self._make_all(job, spec, samples, backends, journal)
             except BaseException as error:
-                kept.journal.stop(error)
+                journal.stop(error)
                 raise
-            return GgufResult(made, about, kept.journal.end)
+            return GgufResult(made, about, journal.end)
 
-    def require(self, job: Job) -> None:
+    def require(self, job: QuantizeJob) -> None:
         """Raise UsageError for an unknown kind, and for formats that errors can't be made up for in."""
         if self.kind not in KINDS:
             raise UsageError(f"method {self.kind!r} (allowed: {', '.join(KINDS)})")
         require_levels(job)
 
     def _make_all(
-        self, job: Job, spec: ModelSpec, samples: Samples, backends: Sequence[Backend], kept: GgufStages | None
+        self, job: QuantizeJob, spec: ModelSpec, samples: Samples, backends: Sequence[Backend], journal: Journal | None
     ) -> dict[str, GgufWeight]:
         """All tensors, those that are kept and those of the stages that are left."""
-        made = {} if kept is None else kept.read()
-        made |= self._table(job, spec, samples, kept, made)
+        made = {} if journal is None else load_weights(journal.folder, journal.stage)
+        made |= self._table(job, spec, samples, journal, made)
         left = {name for name in job.types if takes_gptq(job, name)} - made.keys()
         if not left:
             return made
         run = Layerwise(
             spec, backends, samples, original=self.kind == "qronos", tables=_tables(job, spec, made),
-            journal=None if kept is None else kept.journal, made=partial(_values, job, spec, dict(made)),
+            journal=journal, made=partial(_values, job, spec, dict(made)),
             progress=None if self.progress is None else self._tell,
         )
         for stage in run.run():
             found = dict(stage_weights(job, stage, corrects=self.kind == "qronos", threads=self.threads))
             made |= found
             left -= found.keys()
-            if kept is not None:
-                kept.write(stage.number, found)
+            if journal is not None:
+                save_weights(journal.folder, stage.number, found)
             if not left:
                 break  # what comes after only leads to weights that are left to the encoder
         return made
 
     def _table(
-        self, job: Job, spec: ModelSpec, samples: Samples, kept: GgufStages | None, made: Mapping[str, GgufWeight]
+        self, job: QuantizeJob, spec: ModelSpec, samples: Samples, journal: Journal | None,
+        made: Mapping[str, GgufWeight],
     ) -> dict[str, GgufWeight]:
         """The embedding, if it is to be made and is not there yet."""
         if TIED in made or not is_embedding(job, TIED):
@@ -129,8 +133,8 @@ class GgufMethod:
         parts, weights = stages(spec.graph(n_ctx=samples.longest)), importance_of(job, TIED, shape, None)
         found = embedding_rows(spec.file.tensor(TIED), job.types[TIED], parts, weights, self.threads)
         rows = {} if found is None else {TIED: found}
-        if kept is not None and not kept.journal.stage:
-            kept.write(0, rows)
+        if journal is not None and not journal.stage:
+            save_weights(journal.folder, 0, rows)
         return rows
 
     def _tell(self, done: int, total: int) -> None:
@@ -160,24 +164,24 @@ class GgufMethod:
         return Samples([bos + tokens[i * context + len(bos) : (i + 1) * context] for i in chosen.tolist()])
 
 
-def _values(job: Job, spec: ModelSpec, made: Mapping[str, GgufWeight], name: str) -> F32 | None:
+def _values(job: QuantizeJob, spec: ModelSpec, made: Mapping[str, GgufWeight], name: str) -> F32 | None:
     """The values of a weight that was made, None for others."""
     if name not in made:
         return None
     return dequantize(made[name].tensor(job.types[name], spec.file.tensors[name].shape))
 
 
-def _tables(job: Job, spec: ModelSpec, made: Mapping[str, GgufWeight]) -> dict[str, QTensor]:
+def _tables(job: QuantizeJob, spec: ModelSpec, made: Mapping[str, GgufWeight]) -> dict[str, QTensor]:
     """The embedding as it was made, if it was."""
     if TIED not in made:
         return {}
     return {TIED: replace(made[TIED].tensor(job.types[TIED], spec.file.tensors[TIED].shape), name=TIED)}
 
 
-def require_levels(job: Job) -> None:
+def require_levels(job: QuantizeJob) -> None:
     """Raises UsageError where a weight gets a format that errors can't be made up for in."""
     for name, fmt in job.types.items():
         if not (fmt.is_float or name == TIED or grid_of(fmt) is not None):
-            problem = f"tensor {shown(name)} becomes {fmt.name}, in which errors are not made up for"
+            problem = f"tensor {shown(name)} becomes {fmt.name}, a format that GPTQ has no levels for"
             allowed = ", ".join(kind for kind in ENCODABLE if grid_of(by_name(kind)) is not None)
             raise UsageError(f"{problem} (allowed: {allowed}, floats; or no --method)")

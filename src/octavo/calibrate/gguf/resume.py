@@ -1,78 +1,49 @@
-"""What a quantization has made so far, in a folder, so that one that was killed goes on to the same bytes."""
+"""What a run has made so far of a GGUF model, so that one that was killed goes on to the same bytes."""
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping
 from hashlib import blake2b
 
 import numpy as np
 
 from octavo.calibrate.run_name import run_name
-from octavo.calibrate.runner import Journal, Samples
+from octavo.calibrate.runner import Samples
+from octavo.calibrate.runner.stage_files import ABOUT, stage_files, stage_path, write_file
 from octavo.errors import FileError
-from octavo.io.atomic import written_file
-from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
 from octavo.models import ModelSpec
 from octavo.quantizers.job.gguf_method import GgufWeight
-from octavo.quantizers.job.plan import Job
-from octavo.quantizers.job.record import Fields, channel_values, channels_of, starved_of, starved_values
-
-ERRORS = "errors"
+from octavo.quantizers.job.plan import QuantizeJob
+from octavo.quantizers.job.record import JsonFields, channel_values, channels_of, starved_of, starved_values
 
 
-class GgufStages:
-    """A run's folder: how far it is, and the tensors of each stage that was done, a file for each.
-
-    folder  is made if it is not there
-    run     names what two runs must share for one to go on from the other
-    resume  go on from what is there; otherwise begin anew
-
-    Raises as `Journal` does, and FileError for a file that is not as it was written.
-    """
-
-    def __init__(self, folder: str, run: str, *, resume: bool) -> None:
-        self.journal = Journal(folder, run, resume=resume)
-
-    def read(self) -> dict[str, GgufWeight]:
-        """The tensors of all stages before the one that the run goes on with."""
-        made: dict[str, GgufWeight] = {}
-        for stage in range(self.journal.stage):
-            if os.path.exists(self._path(stage)):
-                made.update(_read(self._path(stage)))
-        return made
-
-    def write(self, stage: int, made: Mapping[str, GgufWeight]) -> None:
-        """Keep the tensors of a stage that is about to be run."""
-        if made:
-            heads = [TensorHead(name, "U8", each.data.shape) for name, each in made.items()]
-            errors = json.dumps(
-                {
-                    name: [each.error, each.before, channel_values(each.channels) | starved_values(each.starved)]
-                    for name, each in made.items()
-                }
-            )
-            with written_file(self._path(stage)) as temporary:
-                write_safetensors(temporary, heads, (each.data for each in made.values()), {ERRORS: errors})
-
-    def _path(self, stage: int) -> str:
-        return os.path.join(self.journal.folder, f"stage-{stage}.safetensors")
-
-
-def _read(path: str) -> dict[str, GgufWeight]:
-    file = SafetensorsFile.open(path)
-    try:
-        errors = {
-            name: (float(error), float(before), channels_of(at := Fields(more, path, "")), starved_of(at))
-            for name, (error, before, more) in json.loads(file.metadata[ERRORS]).items()
+def save_weights(folder: str, stage: int, made: Mapping[str, GgufWeight]) -> None:
+    """Keep the tensors of a stage that is about to be run."""
+    if made:
+        arrays = {name: each.data for name, each in made.items()}
+        told = {
+            name: [each.error, each.before, channel_values(each.channels) | starved_values(each.starved)]
+            for name, each in made.items()
         }
-        return {name: GgufWeight(tensor.array(), *errors[name]) for name, tensor in file.tensors.items()}
-    except (KeyError, ValueError, TypeError):
-        raise FileError("is not what a quantization keeps", file=path, field=ERRORS, allowed="to begin anew") from None
+        write_file(stage_path(folder, stage), arrays, told)
 
 
-def name_of(spec: ModelSpec, samples: Samples, job: Job, *options: object) -> str:
+def load_weights(folder: str, first: int) -> dict[str, GgufWeight]:
+    """What `save_weights` kept of the stages before `first`. Raises FileError for a file that is not as it was."""
+    made: dict[str, GgufWeight] = {}
+    for file, told in stage_files(folder, first):
+        try:
+            for name, tensor in file.tensors.items():
+                error, before, more = told[name]
+                at = JsonFields(more, file.path, "")
+                made[name] = GgufWeight(tensor.array(), float(error), float(before), channels_of(at), starved_of(at))
+        except (KeyError, ValueError, TypeError):
+            problem = "is not what a quantization keeps"
+            raise FileError(problem, file=file.path, field=ABOUT, allowed="to begin anew") from None
+    return made
+
+
+def gguf_run_name(spec: ModelSpec, samples: Samples, job: QuantizeJob, *options: object) -> str:
     """Names a run: the model, types and importances that are wished for, samples, options."""
     digest = blake2b(digest_size=16)
     for name, fmt in sorted(job.types.items()):

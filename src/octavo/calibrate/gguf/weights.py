@@ -21,7 +21,7 @@ from octavo.formats import QTensor, dequantize, unpack
 from octavo.formats.spec import F32, U8
 from octavo.quantizers.encoding.encoder import encode
 from octavo.quantizers.job.gguf_method import GgufWeight
-from octavo.quantizers.job.plan import Job
+from octavo.quantizers.job.plan import QuantizeJob
 from octavo.quantizers.job.undersampled import UndersampledExpert
 from octavo.quantizers.statistics.outliers import channels
 
@@ -30,7 +30,7 @@ TIED = "token_embd.weight"
 
 
 def stage_weights(
-    job: Job, stage: OpenStage, *, corrects: bool, threads: int | None
+    job: QuantizeJob, stage: OpenStage, *, corrects: bool, threads: int | None
 ) -> Iterator[tuple[str, GgufWeight]]:
     """The stage's weights in their formats, put in their places in the run.
 
@@ -38,7 +38,7 @@ def stage_weights(
     """
     for given in stage.inputs:
         wanted = [name for name in given.names if takes_gptq(job, name)]
-        parts: dict[str, list[_Part]] = {name: [] for name in wanted}
+        parts: dict[str, list[_GgufPart]] = {name: [] for name in wanted}
         met = channels(given.absmax()) if wanted else None
         for expert in (range(given.experts) or (None,)) if wanted else ():
             for name, part in _of_input(job, stage, given, expert, wanted, corrects, threads):
@@ -55,9 +55,9 @@ def stage_weights(
 
 
 def _of_input(
-    job: Job, stage: OpenStage, given: ProductInput, expert: int | None, names: list[str], corrects: bool,
+    job: QuantizeJob, stage: OpenStage, given: ProductInput, expert: int | None, names: list[str], corrects: bool,
     threads: int | None,
-) -> Iterator[tuple[str, _Part]]:
+) -> Iterator[tuple[str, _GgufPart]]:
     """Of an input, or an expert's, each weight that reads it."""
     tokens, matrix, cross = _sums(given, expert, both=corrects)
     factor = factorize(matrix, "act", DAMP) if expert is None or tokens >= given.size else None
@@ -73,15 +73,15 @@ def _of_input(
             with about_tensor(name, expert):
                 packed = encode(values, fmt, importance=weights, threads=threads)
             lost = _output_power(dequantize(QTensor(fmt, values.shape, packed)) - values, on_host(matrix))
-            yield name, _Part(packed, (lost, lost, power), starved)
+            yield name, _GgufPart(packed, (lost, lost, power), starved)
             continue
         with about_tensor(name, expert):
             found = gptq(weight, matrix, fmt, importance=weights, cross=cross, factor=factor, threads=threads)
-        yield name, _Part(found.packed, (float(found.before.sum()), float(found.after.sum()), power))
+        yield name, _GgufPart(found.packed, (float(found.before.sum()), float(found.after.sum()), power))
 
 
 @dataclass(frozen=True, eq=False)
-class _Part:
+class _GgufPart:
     """Packed rows [N, bytes], and sums of squares: errors before and after, and what products give."""
 
     packed: U8
@@ -92,11 +92,10 @@ class _Part:
 def _sums(given: ProductInput, expert: int | None, *, both: bool) -> tuple[int, Any, Any]:
     """Tokens of an input, or of an expert's, the Hessian, and with `both` products with what the original model gives:
     arrays, or tensors where sums are made on a device."""
-    found: Any
     if both:
-        found = given.cross(expert) if given.device is None else given.tensor_cross(expert)
-        return found.tokens, found.hessian.matrix(), found.cross()
-    found = given.hessian(expert) if given.device is None else given.tensor_hessian(expert)
+        cross = given.cross(expert)
+        return cross.tokens, cross.hessian.matrix(), cross.cross()
+    found = given.sums(expert)
     return found.tokens, found.matrix(), None
 
 
@@ -119,22 +118,22 @@ def _placed(stored: QTensor, device: str | None) -> Any:
     return decoded(TorchPlanes.of(unpack(flat), device), stored.format).view(stored.shape)
 
 
-def takes_gptq(job: Job, name: str) -> bool:
+def takes_gptq(job: QuantizeJob, name: str) -> bool:
     """Whether a weight is one that errors are made up for in, if a product reads it."""
     return name != TIED and _has_levels(job, name)
 
 
-def is_embedding(job: Job, name: str) -> bool:
+def is_embedding(job: QuantizeJob, name: str) -> bool:
     """Whether a weight is one whose rows are looked up, and made so that their errors make up for each other."""
     return name == TIED and _has_levels(job, name)
 
 
-def _has_levels(job: Job, name: str) -> bool:
+def _has_levels(job: QuantizeJob, name: str) -> bool:
     if name not in job.types or grid_of(job.types[name]) is None:
         return False
     return all(tensor.scale is None for tensor in job.source.tensors if tensor.name == name)
 
 
-def importance_of(job: Job, name: str, shape: tuple[int, ...], expert: int | None) -> F32 | None:
+def importance_of(job: QuantizeJob, name: str, shape: tuple[int, ...], expert: int | None) -> F32 | None:
     found = None if job.imatrix is None else job.imatrix.importance(name, shape)
     return found if found is None or expert is None else found[expert]

@@ -27,7 +27,7 @@ from octavo.calibrate.runner.journal import Journal
 from octavo.calibrate.runner.open_stage import OpenStage, as_weight
 from octavo.calibrate.runner.product_input import ProductInput, inputs_of
 from octavo.calibrate.runner.samples import Samples
-from octavo.calibrate.runner.values import IN_MEMORY, Values, kept_bytes
+from octavo.calibrate.runner.values import IN_MEMORY, StageValues, kept_bytes
 from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.graph.executor import Executor
@@ -96,7 +96,7 @@ class Layerwise:
         self.in_files = not self.keeps and self.kept > IN_MEMORY * len(self.streams)
         """Whether values lie in files if the run has a folder for them."""
         self._folder = folder if journal is None else journal.folder
-        self._values = Values(self._folder if self.in_files else None, self.device if self.keeps else None)
+        self._values = StageValues(self._folder if self.in_files else None, self.device if self.keeps else None)
         self.first = 0 if journal is None else journal.stage
         """The stage that the run begins with: those before it were done by an earlier run."""
 

@@ -39,7 +39,7 @@ class OpenStage:
     def tensor(self, name: str) -> QTensor:
         """A weight as it is stored. Raises UsageError for one that is not of this stage."""
         if name not in self._tensors:
-            raise UsageError(f"{name!r} is no weight of this stage (allowed: {', '.join(self._tensors)})")
+            raise UsageError(f"{name!r} is not a weight of this stage (allowed: {', '.join(self._tensors)})")
         return self._tensors[name]
 
     def weight(self, name: str) -> F32:

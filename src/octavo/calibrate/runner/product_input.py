@@ -79,42 +79,47 @@ class ProductInput:
         """The same on the device."""
         return ((self._on_device(now), self._on_device(then)) for now, then in self._paired(expert))
 
-    def hessian(self, expert: int | None = None) -> Hessian:
-        """The Hessian of the vectors, added up now. Raises NonFiniteError naming a weight."""
-        if self.device is not None:
-            found = self.tensor_hessian(expert)
-            return Hessian.of(found.matrix().cpu().numpy(), found.tokens, found.name)
-        hessian = Hessian(self.size, self.label(expert))
-        for x in self.batches(expert):
-            hessian.add(x)
-        return hessian
-
-    def tensor_hessian(self, expert: int | None = None) -> TorchHessian:
-        """The same, left on the device."""
+    def sums(self, expert: int | None = None) -> Hessian | TorchHessian:
+        """The Hessian of the vectors, added up now, where sums are made. Raises NonFiniteError naming a weight."""
+        if self.device is None:
+            hessian = Hessian(self.size, self.label(expert))
+            for x in self.batches(expert):
+                hessian.add(x)
+            return hessian
         from octavo.calibrate.hessian.torch_hessian import TorchHessian
 
-        assert self.device is not None
-        hessian = TorchHessian(self.size, self.device, self.label(expert))
-        for x in self.tensors(expert):
-            hessian.add(x)
-        return hessian
+        on_device = TorchHessian(self.size, self.device, self.label(expert))
+        for vectors in self.tensors(expert):
+            on_device.add(vectors)
+        return on_device
 
-    def cross(self, expert: int | None = None) -> CrossHessian:
-        """Hessian and products with the original model's vectors. Raises as `pairs` and `hessian` do."""
-        cross = CrossHessian(self.size, self.label(expert))
-        for now, then in self.pairs(expert):
-            cross.add(now, then)
-        return cross
+    def hessian(self, expert: int | None = None) -> Hessian:
+        """The same on the host."""
+        found = self.sums(expert)
+        if isinstance(found, Hessian):
+            return found
+        return Hessian.of(found.matrix().cpu().numpy(), found.tokens, found.name)
 
-    def tensor_cross(self, expert: int | None = None) -> TorchCross:
-        """The same, on the device."""
+    def cross(self, expert: int | None = None) -> CrossHessian | TorchCross:
+        """Hessian and products with the original model's vectors, where sums are made. Raises as `pairs` and `sums`
+        do."""
+        if self.device is None:
+            cross = CrossHessian(self.size, self.label(expert))
+            for now, then in self.pairs(expert):
+                cross.add(now, then)
+            return cross
         from octavo.calibrate.hessian.torch_hessian import TorchCross
 
-        assert self.device is not None
-        cross = TorchCross(self.size, self.device, self.label(expert))
-        for now, then in self.tensor_pairs(expert):
-            cross.add(now, then)
-        return cross
+        on_device = TorchCross(self.size, self.device, self.label(expert))
+        for here, there in self.tensor_pairs(expert):
+            on_device.add(here, there)
+        return on_device
+
+    def summed(self, expert: int | None = None) -> int:
+        """Vectors that Hessians are of: where the original is run, those that both models have."""
+        if self.original is None:
+            return self.tokens(expert)
+        return sum(len(now) for now, _ in self._paired(expert))
 
     def statistics(self) -> ChannelStatistics:
         """Statistics of each channel, a row for each expert. Raises NonFiniteError naming a weight."""

@@ -25,7 +25,7 @@ IN_MEMORY = 1 << 28
 disk takes as long as a small model's stages."""
 
 
-class Values:
+class StageValues:
     """Arrays by the name of the stream that they belong to and their number in the graph.
 
     With a `folder` they are files, of which the system keeps in memory what it has room for; without, they are memory.
@@ -76,7 +76,7 @@ class Values:
 
 
 def kept_bytes(stages: Sequence[Stage], sizes: Sizes, streams: int) -> int:
-    """Bytes of the values of all samples, of which there are `sizes`, at most: as `Values` takes them in memory."""
+    """Bytes of the values of all samples, of which there are `sizes`, at most, as `StageValues` has them."""
     total = top = 0
     spare, held = set[int](), dict[int, int]()
     item = {name: np.dtype(kind).itemsize for name, kind in DTYPES.items()}

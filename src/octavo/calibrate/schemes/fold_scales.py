@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from octavo.calibrate.fold import ChangedFile, Changes, Fold, Part, find_folds, scaled
+from octavo.calibrate.fold import ChangedFile, ChannelFold, FoldPart, TensorChanges, find_folds, scaled
 from octavo.calibrate.fold.fold import F64, NONE
 from octavo.calibrate.methods import ChosenScales, FoldProducts, Rounding, as_they_are
 from octavo.calibrate.methods.scale_search import Search
@@ -45,7 +45,7 @@ class ScaledModel:
 class _Reader:
     """A product of a fold, and what it is given."""
 
-    part: Part
+    part: FoldPart
     given: ProductInput
     weight: F32
 
@@ -92,7 +92,7 @@ def scale_model(
 
 
 def _search(
-    fold: Fold, readers: list[_Reader], pairs: Sequence[tuple[str, np.ndarray, FoldProducts]], method: Search
+    fold: ChannelFold, readers: list[_Reader], pairs: Sequence[tuple[str, np.ndarray, FoldProducts]], method: Search
 ) -> tuple[F32 | None, list[FoldScales]]:
     """Scales of a fold's channels, some of them for each pair, None for ones; and what was chosen."""
     scales, choices = np.ones(fold.size), list[FoldScales]()
@@ -114,7 +114,7 @@ def _choice(name: str, found: ChosenScales, pair: FoldProducts, readers: list[_R
 
 def with_scales(file: GGUFFile, scales: Mapping[str, F32]) -> ChangedFile:
     """A model's file with scales of its folds' channels, by the folds' names."""
-    changes = Changes()
+    changes = TensorChanges()
     for fold in find_folds(read_model(file), "scales"):
         if fold.name in scales:
             changes.add_fold(fold, _scaling(scales[fold.name].astype(np.float64)))
@@ -126,13 +126,13 @@ def _is_rounded(name: str) -> bool:
     return name.startswith("blk.") and "_inp" not in name
 
 
-def _scaling(scales: F64) -> Callable[[Part, F32], F32]:
+def _scaling(scales: F64) -> Callable[[FoldPart, F32], F32]:
     return lambda part, values: scaled(part, scales, values)
 
 
 def _readers(
-    stage: OpenStage, fold_of: Mapping[str, tuple[Fold, Part]], waiting: dict[str, list[_Reader]]
-) -> list[tuple[Fold, list[_Reader]]]:
+    stage: OpenStage, fold_of: Mapping[str, tuple[ChannelFold, FoldPart]], waiting: dict[str, list[_Reader]]
+) -> list[tuple[ChannelFold, list[_Reader]]]:
     """The folds whose last product is in a stage, with all their products; others wait.
 
     Experts come after a router, so a stage later than an expert that all tokens go through.
@@ -150,7 +150,7 @@ def _readers(
 
 
 def _pairs(
-    fold: Fold, readers: list[_Reader], weight: Rounding, activation: Rounding
+    fold: ChannelFold, readers: list[_Reader], weight: Rounding, activation: Rounding
 ) -> list[tuple[str, np.ndarray, FoldProducts]]:
     """Name, channels of the fold and pair: one where all products read the same channels, else one for each expert."""
     if any((reader.part.index == NONE).any() for reader in readers):

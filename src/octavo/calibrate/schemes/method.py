@@ -13,6 +13,7 @@ from typing import Literal
 
 from octavo.backends import select
 from octavo.calibrate.fold import rotate_possible
+from octavo.calibrate.memory import memory_told
 from octavo.calibrate.methods.gptq.schemes import gptq_row
 from octavo.calibrate.run_name import run_name
 from octavo.calibrate.runner import Journal
@@ -37,7 +38,7 @@ SAMPLES, CONTEXT = 32, 512
 
 
 @dataclass(frozen=True)
-class Steps:
+class MethodSteps:
     """What a method does.
 
     scales  the way in which scales of channels are chosen, by its name; None: channels stay as they are
@@ -51,14 +52,14 @@ class Steps:
 
 
 KINDS = {
-    "rtn": Steps(None, ("nearest",)),
-    "gptq": Steps(None, ("gptq",)),
-    "qronos": Steps(None, ("qronos",)),
-    "awq": Steps("awq", ("clip",)),
-    "smoothquant": Steps("smoothquant", ("nearest",)),
-    "qqq": Steps("qqq", ("gptq",)),
-    "rptq": Steps("rptq", ("gptq",), static=True),
-    "auto": Steps("auto", ("nearest", "gptq", "qronos")),
+    "rtn": MethodSteps(None, ("nearest",)),
+    "gptq": MethodSteps(None, ("gptq",)),
+    "qronos": MethodSteps(None, ("qronos",)),
+    "awq": MethodSteps("awq", ("clip",)),
+    "smoothquant": MethodSteps("smoothquant", ("nearest",)),
+    "qqq": MethodSteps("qqq", ("gptq",)),
+    "rptq": MethodSteps("rptq", ("gptq",), static=True),
+    "auto": MethodSteps("auto", ("nearest", "gptq", "qronos")),
 }
 """Methods by their names."""
 
@@ -70,7 +71,7 @@ def ways_of(kind: str, scheme: CheckpointScheme) -> tuple[str, ...]:
         ways = tuple(way for way in ways if way not in GPTQ_WAYS)
     if not ways:
         allowed = ", ".join(name for name, steps in KINDS.items() if set(steps.ways) - set(GPTQ_WAYS))
-        problem = f"method {kind} for {scheme.name}, whose errors are not made up for"
+        problem = f"method {kind} does not apply to {scheme.name}, whose scales are for whole blocks"
         raise UsageError(f"{problem} (allowed: {allowed})")
     return ways
 
@@ -132,8 +133,9 @@ class SchemeMethod:
         run = self._opened(file, scheme)
         journal = Journal(work, self._name(file, scheme, run), resume=self.resume)
         try:
-            scaled, choices = run.scaled(journal)
-            done = run.weights(scaled, journal)
+            with memory_told("the method"):
+                scaled, choices = run.scaled(journal)
+                done = run.weights(scaled, journal)
         except BaseException as error:
             journal.stop(error)
             raise

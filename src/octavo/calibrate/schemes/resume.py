@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -10,13 +9,12 @@ from typing import Any, overload
 
 import numpy as np
 
-from octavo.errors import FileError
+from octavo.calibrate.runner.stage_files import read_file, stage_files, stage_path, write_file
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface.coded import Coded
-from octavo.io.atomic import written_file
-from octavo.io.safetensors import SafetensorsFile, StoredTensor, TensorHead, write_safetensors
+from octavo.io.safetensors import StoredTensor
 from octavo.quantizers.job.record import (
-    Fields,
+    JsonFields,
     channel_values,
     channels_of,
     scaled_of,
@@ -26,12 +24,11 @@ from octavo.quantizers.job.record import (
 )
 from octavo.quantizers.job.scheme_method import FoldScales, SchemeWeight, StaticInput
 
-ABOUT = "octavo"
 SCALES = "scales.safetensors"
 
 
 @dataclass(frozen=True, eq=False)
-class Done:
+class StageResults:
     """What stages have come to.
 
     made    weights by name
@@ -43,7 +40,7 @@ class Done:
     inputs: list[StaticInput] = field(default_factory=list)
     caches: dict[str, F32] = field(default_factory=dict)
 
-    def take(self, other: Done) -> None:
+    def take(self, other: StageResults) -> None:
         """Move what another has here."""
         self.made.update(other.made)
         self.inputs.extend(other.inputs)
@@ -72,7 +69,7 @@ class StoredCodes(Sequence[Coded]):
         return _coded(self._tensors, f"{at} {self._name}", self._factors[at])
 
 
-def save_stage(folder: str, number: int, done: Done) -> None:
+def save_stage(folder: str, number: int, done: StageResults) -> None:
     """Write what a stage came to; its weights are in the file from then on, and no longer in memory."""
     made, caches = done.made, done.caches
     arrays: dict[str, AnyArray] = {f"cache {name}": values for name, values in caches.items()}
@@ -85,29 +82,25 @@ def save_stage(folder: str, number: int, done: Done) -> None:
         told[name] = [[coded.factor for coded in weight.coded], weight.error, weight.before, weight.how, seen]
     if arrays:
         inputs = [asdict(found) for found in done.inputs]
-        _write(_stage_path(folder, number), arrays, {"made": told, "inputs": inputs})
-        stored = _read(_stage_path(folder, number))[0].tensors
+        write_file(stage_path(folder, number), arrays, {"made": told, "inputs": inputs})
+        stored = read_file(stage_path(folder, number))[0].tensors
         for name, weight in made.items():
             codes = StoredCodes(stored, name, [coded.factor for coded in weight.coded])
             made[name] = replace(weight, coded=codes)
 
 
-def load_stages(folder: str, first: int) -> Done:
+def load_stages(folder: str, first: int) -> StageResults:
     """What `save_stage` wrote of the stages before `first`."""
-    done = Done()
-    for number in range(first):
-        if os.path.exists(_stage_path(folder, number)):
-            file, about = _read(_stage_path(folder, number))
-            tensors = file.tensors
-            for name, (factors, error, before, how, seen) in about["made"].items():
-                at, codes = Fields(seen, file.path, ""), StoredCodes(tensors, name, factors)
-                done.made[name] = SchemeWeight(
-                    codes, error, before, how, seen["tried"], channels_of(at), starved_of(at)
-                )
-            done.inputs.extend(StaticInput(**{**row, "names": tuple(row["names"])}) for row in about["inputs"])
-            done.caches.update(
-                (name.removeprefix("cache "), t.floats()) for name, t in tensors.items() if name.startswith("cache ")
-            )
+    done = StageResults()
+    for file, about in stage_files(folder, first):
+        tensors = file.tensors
+        for name, (factors, error, before, how, seen) in about["made"].items():
+            at, codes = JsonFields(seen, file.path, ""), StoredCodes(tensors, name, factors)
+            done.made[name] = SchemeWeight(codes, error, before, how, seen["tried"], channels_of(at), starved_of(at))
+        done.inputs.extend(StaticInput(**{**row, "names": tuple(row["names"])}) for row in about["inputs"])
+        done.caches.update(
+            (name.removeprefix("cache "), t.floats()) for name, t in tensors.items() if name.startswith("cache ")
+        )
     return done
 
 
@@ -118,35 +111,14 @@ def _coded(tensors: Mapping[str, StoredTensor], name: str, factor: float) -> Cod
 
 def save_scales(folder: str, scales: Mapping[str, F32], chosen: Sequence[FoldScales]) -> None:
     """Write the scales of channels, by the names of their folds, and what is told of them."""
-    _write(os.path.join(folder, SCALES), {"none": np.zeros(1, np.float32), **scales}, list(map(scaled_values, chosen)))
+    arrays = {"none": np.zeros(1, np.float32), **scales}
+    write_file(os.path.join(folder, SCALES), arrays, list(map(scaled_values, chosen)))
 
 
 def load_scales(folder: str) -> tuple[dict[str, F32], tuple[FoldScales, ...]] | None:
     """What `save_scales` wrote; None where nothing is."""
     if not os.path.exists(os.path.join(folder, SCALES)):
         return None
-    file, about = _read(os.path.join(folder, SCALES))
+    file, about = read_file(os.path.join(folder, SCALES))
     scales = {name: tensor.floats() for name, tensor in file.tensors.items() if name != "none"}
-    return scales, tuple(scaled_of(Fields(row, file.path, "")) for row in about)
-
-
-def _stage_path(folder: str, number: int) -> str:
-    return os.path.join(folder, f"stage-{number}.safetensors")
-
-
-def _write(path: str, arrays: Mapping[str, AnyArray], about: object) -> None:
-    kinds = {"float32": "F32", "uint8": "U8"}
-    heads = [TensorHead(name, kinds[str(x.dtype)], x.shape) for name, x in arrays.items()]
-    with written_file(path) as temporary:
-        write_safetensors(
-            temporary, heads, map(np.ascontiguousarray, arrays.values()), {ABOUT: json.dumps(about)}
-        )
-
-
-def _read(path: str) -> tuple[SafetensorsFile, Any]:
-    """A file and what is told in it. Raises FileError for one that is not as it was written."""
-    file = SafetensorsFile.open(path)
-    try:
-        return file, json.loads(file.metadata[ABOUT])
-    except (KeyError, ValueError):
-        raise FileError("is not what a run keeps", file=path, field=ABOUT, allowed="to begin anew") from None
+    return scales, tuple(scaled_of(JsonFields(row, file.path, "")) for row in about)

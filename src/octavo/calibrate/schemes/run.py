@@ -15,7 +15,7 @@ from octavo.calibrate.methods.scheme_search import ROUNDINGS, roundings, search_
 from octavo.calibrate.methods.static_activations import DYNAMIC
 from octavo.calibrate.runner import Journal, Layerwise, OpenStage, ProductInput, Samples
 from octavo.calibrate.schemes.fold_scales import scale_model, with_scales
-from octavo.calibrate.schemes.resume import Done, load_scales, load_stages, save_scales, save_stage
+from octavo.calibrate.schemes.resume import StageResults, load_scales, load_stages, save_scales, save_stage
 from octavo.calibrate.schemes.static_inputs import static_input
 from octavo.calibrate.schemes.weights import WeightQuantizer, scheme_weights
 from octavo.formats.spec import F32
@@ -80,9 +80,9 @@ class SchemeRun:
         journal.advance(journal.stage)
         return made.file, choices
 
-    def weights(self, file: GGUFFile, journal: Journal) -> Done:
+    def weights(self, file: GGUFFile, journal: Journal) -> StageResults:
         """Weights of linear layers in the scheme, and what was measured on the way."""
-        made, mine = load_stages(journal.folder, journal.stage), Done()
+        made, mine = load_stages(journal.folder, journal.stage), StageResults()
 
         def done(stage: Stage, written: Mapping[str, ChannelStatistics]) -> None:
             if self.kv:

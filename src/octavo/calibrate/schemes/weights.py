@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from octavo.calibrate.methods.gptq import DAMP
 from octavo.calibrate.methods.gptq.schemes import gptq_coded, gptq_row
 from octavo.calibrate.runner import OpenStage, ProductInput
 from octavo.calibrate.schemes.fold_scales import FEWEST
+from octavo.calibrate.torch_arrays import is_tensor, on_host
 from octavo.errors import about_tensor
 from octavo.formats import QTensor, dequantize
 from octavo.formats.rows import GROUP
@@ -28,6 +30,9 @@ from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.job.scheme_method import SchemeWeight
 from octavo.quantizers.job.undersampled import UndersampledExpert
 from octavo.quantizers.tiles import TILE, run_tiles, spans
+
+if TYPE_CHECKING:
+    from octavo.calibrate.hessian.torch_hessian import TorchCross, TorchFactor
 
 GPTQ_WAYS = ("gptq", "qronos")
 """Ways in which errors of a row make up for each other."""
@@ -56,7 +61,7 @@ def scheme_weights(
     maker  makes a `WeightQuantizer`, if not the one for arrays
     """
     tensors = {name: stage.tensor(name).stored() if given.experts else stage.tensor(name) for name in names}
-    of_experts, starved = list[dict[str, Part]](), list[UndersampledExpert]()
+    of_experts, starved = list[dict[str, QuantizedPart]](), list[UndersampledExpert]()
     for expert in (range(given.experts) or (None,)) if names else ():
         made_by = (maker or WeightQuantizer)(scheme, given, expert, ways, threads)
         of_experts.append(made_by.all_made(tensors))
@@ -77,7 +82,7 @@ def scheme_weights(
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class QuantizedPart:
     """A weight [N, K], and sums of squares over its outputs: errors before, after and of each way, and the outputs."""
 
     coded: Coded
@@ -111,26 +116,41 @@ class WeightQuantizer:
             tokens, how = self._given.tokens(expert), " or ".join(self._ways)
             self.starved.append(UndersampledExpert(given.names[0], expert, tokens, how))
 
-    def all_made(self, tensors: Mapping[str, QTensor]) -> dict[str, Part]:
+    def all_made(self, tensors: Mapping[str, QTensor]) -> dict[str, QuantizedPart]:
         """Each of some weights, or of its parts of this expert."""
-        return {name: self.made(name, dequantize(of_expert(tensor, self._expert))) for name, tensor in tensors.items()}
+        return {name: self.made(name, self._weight(name, tensor)) for name, tensor in tensors.items()}
 
-    def made(self, name: str, weight: F32) -> Part:
+    def made(self, name: str, weight: Any) -> QuantizedPart:
         """The weight [N, K] by the way that errs least. Raises NonFiniteError and QuantFormatError naming it."""
         with about_tensor(name, self._expert):
-            plain = nearest(self._scheme, weight)
-        tried = {way: plain if way == "nearest" else self._make(way, name, weight) for way in self._ways}
-        wanted = self._wanted(weight)
-        wrong = {way: wanted.wrong(values_of(self._scheme, coded)) for way, coded in tried.items()}
+            tried = {way: self._make(way, name, weight) for way in self._ways}
+            judge = self._judge(weight)
+            wrong = {way: judge.wrong(self._values(coded)) for way, coded in tried.items()}
+            before = wrong["nearest"] if "nearest" in wrong else judge.wrong(self._nearest_values(weight))
         best = min(wrong, key=lambda way: wrong[way])
-        before = wrong["nearest"] if "nearest" in wrong else wanted.wrong(values_of(self._scheme, plain))
-        return Part(tried[best], best, before, wrong[best], wanted.power, wrong)
+        return QuantizedPart(tried[best], best, before, wrong[best], judge.power, wrong)
 
-    def _wanted(self, weight: F32) -> _Outputs | _Sums:
-        """What tells errors: a Hessian, where it is of the tokens that judge and no larger than they are."""
+    def _weight(self, name: str, tensor: QTensor) -> Any:
+        """A weight's values, or this expert's, [N, K], where weights are made."""
+        return dequantize(of_expert(tensor, self._expert))
+
+    def _values(self, coded: Coded) -> Any:
+        """What codes are worth, where weights are made."""
+        return values_of(self._scheme, coded)
+
+    def _nearest_values(self, weight: Any) -> Any:
+        """What a weight is worth when it is rounded to nearest."""
+        return values_of(self._scheme, nearest(self._scheme, weight))
+
+    def _judge(self, weight: Any) -> Judge:
+        """What tells errors."""
+        return self._judge_by(_Sums, _Outputs, weight)
+
+    def _judge_by(self, sums: Callable[..., Judge], outputs: Callable[..., Judge], weight: Any) -> Judge:
+        """A Hessian's sums, where it is of the tokens that judge and no larger than they are, or outputs."""
         if self._judged is self._given and self._given.original is None and self._tokens >= self._given.size:
-            return _Sums(*self._plain_sums, self._tokens, weight)
-        return _Outputs(self._judged, self._expert, weight)
+            return sums(*self._damped, self._tokens, weight)
+        return outputs(self._judged, self._expert, weight)
 
     def _has_enough(self, way: str) -> bool:
         """Whether an expert met the tokens that a way takes: of Hessians as many as there are inputs."""
@@ -143,37 +163,36 @@ class WeightQuantizer:
     @cached_property
     def _tokens(self) -> int:
         """Those that Hessians are of."""
-        if self._given.original is None:
-            return self._given.tokens(self._expert)
-        return sum(len(now) for now, _ in self._given.pairs(self._expert))
+        return self._given.summed(self._expert)
 
     @cached_property
-    def _plain_sums(self) -> tuple[Matrix, float]:
-        """The Hessian, and what was added to its diagonal: that of the factor, where there is one."""
+    def _damped(self) -> tuple[Any, float]:
+        """The Hessian in float32, and what was added to its diagonal: that of the factor, where there is one."""
         if self._factor is not None:
             return self._factor[0].hessian, self._factor[0].added
-        return self._given.hessian(self._expert).matrix().astype(np.float32, copy=False), 0.0
+        matrix = self._given.sums(self._expert).matrix()
+        return matrix.float() if is_tensor(matrix) else matrix.astype(np.float32, copy=False), 0.0
 
     @cached_property
-    def _factor(self) -> tuple[Factor, F32] | None:
+    def _factor(self) -> tuple[Factor | TorchFactor, F32] | None:
         """Of the Hessian, which it takes the place of, and its diagonal; None where no way needs them."""
         if not set(GPTQ_WAYS) & set(self._ways) or gptq_row(self._scheme, self._given.size) is None:
             return None
-        hessian = (self._given.hessian(self._expert) if self._cross is None else self._cross.hessian).matrix()
-        diagonal = hessian.diagonal().astype(np.float32)
+        hessian: Any = (self._given.sums(self._expert) if self._cross is None else self._cross.hessian).matrix()
+        diagonal = on_host(hessian.diagonal()).astype(np.float32)
         return factorize(hessian, "act", DAMP, keep=False), diagonal
 
     @cached_property
-    def _cross(self) -> CrossHessian | None:
+    def _cross(self) -> CrossHessian | TorchCross | None:
         """Products with what the original model gives, where that is run."""
         return None if self._given.original is None else self._given.cross(self._expert)
 
-    def _make(self, way: str, name: str, weight: F32) -> Coded:
-        """The weight [N, K] by a way of KINDS other than "nearest"."""
+    def _make(self, way: str, name: str, weight: Any) -> Coded:
+        """The weight [N, K] by a way of KINDS."""
         if way == "clip":
-            return self._clipped(name, weight)
-        if self._factor is None:
-            return nearest(self._scheme, weight)
+            return self._clipped(name, on_host(weight))
+        if way not in GPTQ_WAYS or self._factor is None:
+            return nearest(self._scheme, on_host(weight))
         factor, importance = self._factor
         if way == "gptq" or self._cross is None:
             return gptq_coded(
@@ -195,6 +214,15 @@ class WeightQuantizer:
             return values_of(self._scheme, nearest(self._scheme, rows, factor))
 
         return nearest(self._scheme, clip(weight, some, rounded, whole).weight)
+
+
+class Judge(Protocol):
+    """Tells what a product errs over some tokens. `power` is the sum of |y|^2 of its outputs y."""
+
+    power: float
+
+    def wrong(self, values: Any) -> float:
+        """The sum of |y' - y|^2 of outputs y' with `values` for the weight."""
 
 
 class _Outputs:

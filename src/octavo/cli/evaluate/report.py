@@ -81,7 +81,7 @@ def report(
     The demo model, as MODEL or base, brings its questions as the text, and presets to compare, unless told otherwise.
     """
     from octavo.cli.progress import Bar
-    from octavo.evals.report.quality import Plan
+    from octavo.evals.report.quality import QualityPlan
     from octavo.evals.report.write import write_report
 
     if "demo" in (model, base) and text is None:
@@ -95,7 +95,7 @@ def report(
 
         plan = None
         if text is not None:
-            plan = Plan(
+            plan = QualityPlan(
                 text, presets, schemes, methods, compared.calibration, context, chunks, device, threads, show
             )
         found = write_report(model, output, base=base, plan=plan, threads=threads, progress=show)

@@ -230,9 +230,9 @@ def _fit(
     weights = load_importance(imatrix)
     slopes = None
     if text is not None:
-        from octavo.evals.sensitivity import Measured
+        from octavo.evals.sensitivity import MeasuredSlopes
 
-        slopes = Measured(text, weights, threads=options["threads"], progress=bar.show)
+        slopes = MeasuredSlopes(text, weights, threads=options["threads"], progress=bar.show)
     return quantize_to_size(src, dst, target, slopes=slopes, imatrix=weights, progress=bar.show, **options)
 
 

@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from octavo.evals.report.names import Place, in_flow, place
+from octavo.evals.report.names import TensorName, in_flow, place
 from octavo.quantizers.fit.prior import guessed_slopes
-from octavo.quantizers.job.record import Record
+from octavo.quantizers.job.record import MethodRecord
 
 I64 = npt.NDArray[np.int64]
 
@@ -41,7 +41,7 @@ class Distribution:
 
 
 @dataclass(frozen=True)
-class Steps:
+class CodeSteps:
     """How the distances between neighbouring codes lie, in units of the weights, one for each group of one scale.
 
     low, median, high  the 5th, 50th and 95th percentile of those above 0
@@ -79,7 +79,7 @@ class TensorFindings:
     power: float
     weights: Distribution
     codes: I64 | None
-    steps: Steps | None
+    steps: CodeSteps | None
     bad: int
 
     @property
@@ -88,7 +88,7 @@ class TensorFindings:
         return math.prod(self.shape)
 
     @cached_property
-    def place(self) -> Place:
+    def place(self) -> TensorName:
         """Its layer and kind."""
         return place(self.name)
 
@@ -125,7 +125,7 @@ class ModelFindings:
     trial: str | None
     tensors: tuple[TensorFindings, ...]
     imatrix: str | None = None
-    record: Record | None = None
+    record: MethodRecord | None = None
 
     @property
     def nbytes(self) -> int:

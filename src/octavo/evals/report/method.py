@@ -13,9 +13,9 @@ from octavo.evals.report.findings import ModelFindings
 from octavo.evals.report.method_pictures import LayerPair
 from octavo.evals.report.names import in_flow, place
 from octavo.evals.report.sections import Parts
-from octavo.quantizers.job.record import Record, WeightRecord
+from octavo.quantizers.job.record import MethodRecord, WeightRecord
 from octavo.quantizers.job.scheme_method import FoldScales
-from octavo.quantizers.statistics.outliers import Channels
+from octavo.quantizers.statistics.outliers import OutlierChannels
 
 MOST_INPUTS = 12
 """Rows of the table of inputs whose channels stand out."""
@@ -27,8 +27,8 @@ class Input(NamedTuple):
     layer: int | None
     kinds: tuple[str, ...]
     names: tuple[str, ...]
-    channels: Channels
-    before: Channels | None
+    channels: OutlierChannels
+    before: OutlierChannels | None
 
 
 def calibration(model: ModelFindings) -> Parts | None:
@@ -45,7 +45,7 @@ def calibration(model: ModelFindings) -> Parts | None:
     }
 
 
-def _errors(record: Record) -> Parts | None:
+def _errors(record: MethodRecord) -> Parts | None:
     """Errors of products by layer and kind, and what was chosen for each weight."""
     by_kind = weights_by_kind(record)
     if not by_kind:
@@ -79,7 +79,7 @@ def _choices(weights: Sequence[WeightRecord]) -> Table:
     return Table("What was chosen, and what each way errs", headings, rows, numbers=range(2, len(headings)))
 
 
-def _scales(record: Record) -> Parts | None:
+def _scales(record: MethodRecord) -> Parts | None:
     """The scales of channels that were chosen, and what they gain."""
     if not record.scales:
         return None
@@ -99,7 +99,7 @@ def _scales(record: Record) -> Parts | None:
     }
 
 
-def _channels(record: Record) -> Parts | None:
+def _channels(record: MethodRecord) -> Parts | None:
     """Channels of inputs that stand out from the others."""
     inputs = inputs_of(record)
     if not inputs:
@@ -119,7 +119,7 @@ def _channels(record: Record) -> Parts | None:
     }
 
 
-def weights_by_kind(record: Record) -> dict[str, list[WeightRecord]]:
+def weights_by_kind(record: MethodRecord) -> dict[str, list[WeightRecord]]:
     """Weights of each kind, kinds in the order in which data goes through them."""
     found: dict[str, list[WeightRecord]] = {}
     for weight in record.weights:
@@ -141,7 +141,7 @@ def _layered(lines: Mapping[str, Sequence[tuple[int | None, float, float]]]) -> 
     return {kind: line for kind, line in found.items() if line}
 
 
-def scales_by_kind(record: Record) -> dict[str, list[LayerPair]]:
+def scales_by_kind(record: MethodRecord) -> dict[str, list[LayerPair]]:
     """Least and largest scale of folds by their kinds; experts of a layer together."""
     found: dict[str, dict[int | None, tuple[float, float]]] = {}
     for s in record.scales:
@@ -151,10 +151,10 @@ def scales_by_kind(record: Record) -> dict[str, list[LayerPair]]:
     return _layered({kind: [(at, *span) for at, span in of.items()] for kind, of in found.items()})
 
 
-def inputs_of(record: Record) -> list[Input]:
+def inputs_of(record: MethodRecord) -> list[Input]:
     """The distinct inputs of weights: those of one layer with the same channels are one."""
     before = {reader: s.channels for s in record.scales if "," not in s.fold for reader in s.readers}
-    shared: dict[tuple[int | None, Channels], list[str]] = {}
+    shared: dict[tuple[int | None, OutlierChannels], list[str]] = {}
     for w in record.weights:
         if w.channels is not None:
             shared.setdefault((place(w.name).layer, w.channels), []).append(w.name)
@@ -187,9 +187,9 @@ def _ratio(after: float, before: float) -> str:
     return f"{after / before:.2f}" if before else "–"
 
 
-def _times(channels: Channels | None) -> str:
+def _times(channels: OutlierChannels | None) -> str:
     return "–" if channels is None else f"{channels.peak:#.3g}"
 
 
-def _named(channels: Channels) -> str:
+def _named(channels: OutlierChannels) -> str:
     return ", ".join(f"{at} ({size:.3g})" for at, size in channels.largest)

@@ -7,17 +7,17 @@ from typing import NamedTuple
 from octavo.graph.names import split_layer
 
 
-class Place(NamedTuple):
+class TensorName(NamedTuple):
     """The layer of a tensor, None where it is in none, and its kind: its name without layer and "weight"."""
 
     layer: int | None
     kind: str
 
 
-def place(name: str) -> Place:
+def place(name: str) -> TensorName:
     """ "blk.3.ffn_down.weight" is Place(3, "ffn_down"), "output.weight" is Place(None, "output")."""
     layer, within = split_layer(name)
-    return Place(layer, within.removesuffix(".weight"))
+    return TensorName(layer, within.removesuffix(".weight"))
 
 
 FLOW = (

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from octavo.evals.report.findings import EDGES, I64, Steps
+from octavo.evals.report.findings import EDGES, I64, CodeSteps
 from octavo.evals.report.names import label
 from octavo.evals.report.svg import ACCENT, MUTED, panels, plain_ticks, to_svg
 
@@ -60,7 +60,7 @@ def entropy(counts: I64) -> float:
     return float(-(share * np.log2(share)).sum()) + 0.0
 
 
-def scales_picture(steps: dict[str, dict[int, Steps]]) -> str:
+def scales_picture(steps: dict[str, dict[int, CodeSteps]]) -> str:
     """By kind and layer: the median step, and between which values nine of ten lie."""
     lows = [s.low for by_layer in steps.values() for s in by_layer.values() if s.low > 0]
     highs = [s.high for by_layer in steps.values() for s in by_layer.values() if s.high > 0]

@@ -61,7 +61,7 @@ class Quality:
 
 
 @dataclass(frozen=True)
-class Plan:
+class QualityPlan:
     """What to run: the text ("demo" or a file's path), what to compare with, and how.
 
     presets, schemes  of the base
@@ -87,7 +87,7 @@ class Plan:
         return ways(self.presets, self.schemes, self.methods)
 
 
-def check(plan: Plan) -> None:
+def check(plan: QualityPlan) -> None:
     """Raises UsageError for names that are not known and methods without a text, FileError for unreadable texts."""
     if any(way.method for way in plan.ways) and plan.calibration is None and plan.text != "demo":
         raise UsageError(f"methods {', '.join(plan.methods)} without a text (allowed: together with --calibration)")
@@ -96,7 +96,7 @@ def check(plan: Plan) -> None:
             open_regular(text, "a text").close()
 
 
-def measure_quality(model: str, base: str | None, plan: Plan) -> Quality:
+def measure_quality(model: str, base: str | None, plan: QualityPlan) -> Quality:
     """Run `plan.text` through the model, its base, and the base quantized in each way, one after another.
 
     They are written to a temporary folder (TMPDIR), one at a time. Without a base a model of floats is its own. Methods
@@ -133,7 +133,7 @@ def measure_quality(model: str, base: str | None, plan: Plan) -> Quality:
 class _Run:
     """Adds up points."""
 
-    def __init__(self, plan: Plan, context: int, total: int) -> None:
+    def __init__(self, plan: QualityPlan, context: int, total: int) -> None:
         self.plan, self.context, self.total = plan, context, total
         self.points: list[Point] = []
         self.text: Text | None = None

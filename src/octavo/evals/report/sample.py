@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from octavo.evals.report.findings import EDGES, I64, Distribution, Steps
+from octavo.evals.report.findings import EDGES, I64, CodeSteps, Distribution
 from octavo.formats import BlockFormat, Planes, QTensor, dequantize, unpack
 from octavo.formats.spec import F32
 
@@ -17,12 +17,12 @@ SAMPLE = 1 << 18
 """Values of a tensor that histograms and trials are made of; rows evenly spaced."""
 
 
-class Sample(NamedTuple):
+class TensorSample(NamedTuple):
     """What was found in some rows; `bad` of their values are NaN or Inf, and `estimate` is `estimated_error`."""
 
     weights: Distribution
     codes: I64 | None
-    steps: Steps | None
+    steps: CodeSteps | None
     estimate: float
     bad: int
 
@@ -35,7 +35,7 @@ def some_rows(tensor: QTensor) -> QTensor:
     return QTensor(tensor.format, (len(rows), k), np.ascontiguousarray(data[rows]), tensor.name)
 
 
-def look(rows: QTensor) -> Sample:
+def look(rows: QTensor) -> TensorSample:
     """Weights, and codes and scales of a block format."""
     values = dequantize(rows)
     finite = np.isfinite(values)
@@ -43,12 +43,12 @@ def look(rows: QTensor) -> Sample:
     weights = weights_of(values[finite] if bad else values.reshape(-1))
     fmt = rows.format
     if fmt.is_float:
-        return Sample(weights, None, None, 0.0, bad)
+        return TensorSample(weights, None, None, 0.0, bad)
     planes = unpack(rows)
     codes = np.bincount(planes.q.reshape(-1), minlength=1 << fmt.bits)
     step = scales(planes, fmt) * np.median(widths(fmt))
     estimate = 0.0 if bad else estimated_error(planes, fmt, values)
-    return Sample(weights, codes, steps_of(step), estimate, bad)
+    return TensorSample(weights, codes, steps_of(step), estimate, bad)
 
 
 def weights_of(values: F32) -> Distribution:
@@ -69,12 +69,12 @@ def scales(planes: Planes, fmt: BlockFormat) -> F64:
     return scale.reshape(-1)
 
 
-def steps_of(steps: F64) -> Steps:
+def steps_of(steps: F64) -> CodeSteps:
     """How steps lie; NaN and Inf are left out."""
     steps = steps[np.isfinite(steps)]
     used = steps[steps > 0]
     low, median, high = (float(p) for p in np.percentile(used, (5, 50, 95))) if used.size else (0.0, 0.0, 0.0)
-    return Steps(low, median, high, 1 - used.size / steps.size if steps.size else 0.0)
+    return CodeSteps(low, median, high, 1 - used.size / steps.size if steps.size else 0.0)
 
 
 def widths(fmt: BlockFormat) -> F64:

@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.evals.report import pictures
 from octavo.evals.report.cells import Table, number, percent, size
-from octavo.evals.report.findings import I64, ModelFindings, Steps, TensorFindings, by_kind
+from octavo.evals.report.findings import I64, CodeSteps, ModelFindings, TensorFindings, by_kind
 from octavo.evals.report.sections import Parts
 
 MOST_PANELS = 12
@@ -74,7 +74,7 @@ def scales(model: ModelFindings) -> Parts | None:
     if not known:
         return None
     members_of = _largest(by_kind([t for t in known if t.place.layer is not None]))
-    layers: dict[str, dict[int, Steps]] = {}
+    layers: dict[str, dict[int, CodeSteps]] = {}
     for kind, members in members_of.items():
         layers[kind] = {t.place.layer: t.steps for t in members if t.place.layer is not None and t.steps is not None}
     rows = []

@@ -8,7 +8,7 @@ from dataclasses import replace
 from octavo.evals.report.advice import advise
 from octavo.evals.report.findings import ModelFindings
 from octavo.evals.report.page import Findings, render
-from octavo.evals.report.quality import Plan, check, measure_quality
+from octavo.evals.report.quality import QualityPlan, check, measure_quality
 from octavo.evals.report.svg import require_matplotlib
 from octavo.evals.report.tensors import Progress, measure
 from octavo.huggingface import open_model_file
@@ -24,7 +24,7 @@ def write_report(
     out: StrPath,
     *,
     base: StrPath | None = None,
-    plan: Plan | None = None,
+    plan: QualityPlan | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Findings:

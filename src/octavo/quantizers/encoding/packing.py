@@ -19,7 +19,7 @@ _BITS = 8
 
 
 @dataclass(frozen=True)
-class Piece:
+class PackedPiece:
     """((4 bytes at `source`) & mask) << left (right where `left` is negative)."""
 
     source: int
@@ -33,7 +33,7 @@ class Word:
 
     offset: int
     base: int
-    pieces: tuple[Piece, ...]
+    pieces: tuple[PackedPiece, ...]
 
 
 @dataclass(frozen=True)
@@ -142,6 +142,6 @@ def _words(fmt: BlockFormat, base: U8, flips: dict[int, list[int]]) -> list[Word
                     word, bit = source // 32 * 4, source % 32
                     masks[word, out - bit] |= 1 << bit
             start = int(padded[at : at + 4].view("<u4")[0]) & ((1 << inside) - 1)
-            words.append(Word(at, start, tuple(Piece(w, m, left) for (w, left), m in masks.items())))
+            words.append(Word(at, start, tuple(PackedPiece(w, m, left) for (w, left), m in masks.items())))
         offset += field.nbytes
     return words

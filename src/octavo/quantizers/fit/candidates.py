@@ -14,7 +14,7 @@ from octavo.quantizers.encoding.encoder import ENCODABLE
 from octavo.quantizers.fit.budget import Candidate
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.recode import recode
-from octavo.quantizers.job.source import Source, SourceTensor
+from octavo.quantizers.job.source import ModelSource, SourceTensor
 from octavo.quantizers.mix.mixing import Choices, fallback, is_kept, require_matches, target_format
 
 TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
@@ -30,7 +30,7 @@ Offers = dict[str, list[BlockFormat]]
 """Types that each tensor may be given."""
 
 
-def offers(source: Source, choices: Choices, imatrix: Imatrix | None = None, least_bits: float = 0) -> Offers:
+def offers(source: ModelSource, choices: Choices, imatrix: Imatrix | None = None, least_bits: float = 0) -> Offers:
     """The types, smallest first, of each tensor of `source` that `choices` let change; one where they set it.
 
     A tensor may also stay as it is stored, and gets no type that takes more. Where `imatrix` has its importances, GRIDS

@@ -17,14 +17,14 @@ from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.fit.target import Target
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
-from octavo.quantizers.job.plan import Job, Method, Progress, StrPath, require_ready, require_sources
+from octavo.quantizers.job.plan import FileMethod, Progress, QuantizeJob, StrPath, require_ready, require_sources
 from octavo.quantizers.job.report import Report
-from octavo.quantizers.job.source import Source, gguf_source
+from octavo.quantizers.job.source import ModelSource, gguf_source
 from octavo.quantizers.job.write import header_bytes, write_model
 from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import PRESETS
 
-Slopes = Callable[[Source, list[str]], Mapping[str, float]]
+Slopes = Callable[[ModelSource, list[str]], Mapping[str, float]]
 """What a relative squared error of 1 costs in each of the named tensors."""
 
 MEASURED, GUESSED = "KL divergence", "relative squared error of the output"
@@ -73,7 +73,7 @@ def quantize_to_size(
     slopes: Slopes | None = None,
     imatrix: StrPath | Imatrix | None = None,
     choices: Choices | None = None,
-    method: Method | None = None,
+    method: FileMethod | None = None,
     allow_requantize: bool = False,
     dry_run: bool = False,
     threads: int | None = None,
@@ -100,7 +100,7 @@ def quantize_to_size(
         offered = offers(source, choices or Choices(), grids_by, bits * GRIDS_FROM)
         stored = {t.name: t.type_name for t in source.tensors}
         changed = {name: kinds[0] for name, kinds in offered.items() if kinds[0].name != stored[name]}
-        require_sources(Job(source, str(target), changed, None), allow_requantize)
+        require_sources(QuantizeJob(source, str(target), changed, None), allow_requantize)
         header = header_bytes(source, weights, method=method is not None)
         budget = target.tensor_bytes(source, header)
         least = least_bytes(source, offered)
@@ -112,7 +112,7 @@ def quantize_to_size(
         cost = slopes(source, names) if slopes else guessed_slopes(names, source.facts.layers)
         fit = fit_types(source, offered, budget, cost, imatrix=weights, threads=threads, progress=progress)
         types = {name: fmt for name, fmt in fit.types.items() if fmt.name != stored[name]}
-        job = Job(source, f"fitted to {target}", types, file_type(source, fit), weights)
+        job = QuantizeJob(source, f"fitted to {target}", types, file_type(source, fit), weights)
         report = write_model(
             job, dst, method=method, allow_requantize=allow_requantize, dry_run=dry_run, threads=threads,
             progress=progress,
@@ -121,7 +121,7 @@ def quantize_to_size(
 
 
 def fit_types(
-    source: Source,
+    source: ModelSource,
     offered: Offers,
     nbytes: int,
     slopes: Mapping[str, float],
@@ -151,14 +151,14 @@ def fit_types(
     )
 
 
-def least_bytes(source: Source, offered: Offers) -> int:
+def least_bytes(source: ModelSource, offered: Offers) -> int:
     """Bytes of all tensors, each as small as it may be."""
     return sum(
         min(type_bytes(t, fmt) for fmt in offered[t.name]) if t.name in offered else t.nbytes for t in source.tensors
     )
 
 
-def file_type(source: Source, fit: Fit) -> int | None:
+def file_type(source: ModelSource, fit: Fit) -> int | None:
     """`general.file_type`: that of the preset of the type that most matrices have.
 
     There is no number for a mix that is no preset's, and this is how llama.cpp guesses one for a file that has none. Of

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from octavo.errors import UsageError
-from octavo.quantizers.job.source import Source
+from octavo.quantizers.job.source import ModelSource
 
 MOST_BITS = 32
 UNITS = {"": 1, "b": 1, **{p + "b": 1000**i for i, p in enumerate("kmgt", 1)},
@@ -37,14 +37,14 @@ class Target:
         if size is not None and size < 1:
             raise UsageError(f"a file of {size} bytes (allowed: 1 or more)")
 
-    def tensor_bytes(self, source: Source, header: int) -> int:
+    def tensor_bytes(self, source: ModelSource, header: int) -> int:
         """Bytes that the tensors of `source` may take in a file with `header` bytes more; below 0 if not even these."""
         if self.bits_per_weight is not None:
             return int(self.bits_per_weight * sum(t.size for t in source.tensors) / 8)
         assert self.file_size is not None
         return self.file_size - header
 
-    def least(self, source: Source, header: int, nbytes: int) -> str:
+    def least(self, source: ModelSource, header: int, nbytes: int) -> str:
         """The smallest target with room for `nbytes` of tensors, in words that can be given as one."""
         if self.bits_per_weight is None:
             return f"{header + nbytes} bytes"

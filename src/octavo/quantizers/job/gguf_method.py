@@ -10,7 +10,7 @@ from octavo.formats import BlockFormat, QTensor
 from octavo.formats.spec import U8
 from octavo.quantizers.job.method_run import MethodRun
 from octavo.quantizers.job.undersampled import UndersampledExpert
-from octavo.quantizers.statistics.outliers import Channels
+from octavo.quantizers.statistics.outliers import OutlierChannels
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,7 +27,7 @@ class GgufWeight:
     data: U8
     error: float
     before: float
-    channels: Channels | None = None
+    channels: OutlierChannels | None = None
     starved: tuple[UndersampledExpert, ...] = ()
 
     def tensor(self, fmt: BlockFormat, shape: tuple[int, ...]) -> QTensor:

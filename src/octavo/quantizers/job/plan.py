@@ -15,7 +15,7 @@ from octavo.io.atomic import require_target
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.gguf_method import GgufResult, GgufWeight
 from octavo.quantizers.job.method_run import MethodRun
-from octavo.quantizers.job.source import Source, SourceTensor
+from octavo.quantizers.job.source import ModelSource, SourceTensor
 from octavo.quantizers.mix.mixing import Choices, choose_types
 from octavo.quantizers.mix.presets import NEEDS_IMATRIX, WEIGHTED, Preset
 
@@ -37,13 +37,13 @@ class ReadsText(Protocol):
 
 
 @dataclass(frozen=True)
-class Job:
+class QuantizeJob:
     """What to make of a source: the type of each tensor that changes, what the file says of it, and what is made.
 
     about  the run of the method that made it, if one did
     """
 
-    source: Source
+    source: ModelSource
     name: str
     types: Mapping[str, BlockFormat]
     file_type: int | None
@@ -63,22 +63,22 @@ class Job:
         return fmt.name if fmt else tensor.type_name
 
 
-class Method(Protocol):
+class FileMethod(Protocol):
     """What makes tensors of a job that is about to be done, by name; an encoder makes those that it leaves out."""
 
-    def __call__(self, job: Job, /) -> GgufResult: ...
+    def __call__(self, job: QuantizeJob, /) -> GgufResult: ...
 
-    def require(self, job: Job, /) -> None:
+    def require(self, job: QuantizeJob, /) -> None:
         """Raise UsageError for a job that there is nothing for."""
 
 
-def plan(source: Source, preset: Preset, choices: Choices, imatrix: Imatrix | None = None) -> Job:
+def plan(source: ModelSource, preset: Preset, choices: Choices, imatrix: Imatrix | None = None) -> QuantizeJob:
     """The types that `preset` and `choices` give to the tensors of `source`. Raises UsageError."""
     shapes = {tensor.name: tensor.shape for tensor in source.tensors}
     types = choose_types(shapes, source.facts, preset, choices, has_imatrix=imatrix is not None)
     stored = {tensor.name: tensor.type_name for tensor in source.tensors}
     types = {name: fmt for name, fmt in types.items() if fmt.name != stored[name]}
-    return Job(source, preset.name, types, preset.file_type, imatrix)
+    return QuantizeJob(source, preset.name, types, preset.file_type, imatrix)
 
 
 def require_ready(dst: StrPath, model: Iterable[str], imatrix: Imatrix | None, *readers: object) -> None:
@@ -92,7 +92,7 @@ def require_ready(dst: StrPath, model: Iterable[str], imatrix: Imatrix | None, *
     require_apart(dst, {MODEL: model, IMATRIX: weights, TEXT: texts})
 
 
-def require_sources(job: Job, allow_requantize: bool) -> None:
+def require_sources(job: QuantizeJob, allow_requantize: bool) -> None:
     """Raises UsageError for a tensor that can't be, or should not be, quantized from what it is."""
     for tensor in job.tensors:
         if tensor.name not in job.types or tensor.is_float:
@@ -106,7 +106,7 @@ def require_sources(job: Job, allow_requantize: bool) -> None:
             )
 
 
-def require_imatrix(job: Job) -> None:
+def require_imatrix(job: QuantizeJob) -> None:
     """Raises FileError for an importance matrix of another model, and warns of tensors that it lacks."""
     if job.imatrix is None or not job.imatrix.entries:
         return
@@ -119,11 +119,11 @@ def require_imatrix(job: Job) -> None:
         _log.warning("no importances for %d of %d tensors: %s, ...", len(missing), len(job.types), missing[0])
 
 
-def _has_importance(job: Job, tensor: SourceTensor) -> bool:
+def _has_importance(job: QuantizeJob, tensor: SourceTensor) -> bool:
     return job.imatrix is not None and job.imatrix.importance(tensor.name, tensor.shape) is not None
 
 
-def require_weighted(job: Job) -> None:
+def require_weighted(job: QuantizeJob) -> None:
     """Raises UsageError where a tensor needs importance weights that are not there."""
     kind = NEEDS_IMATRIX.get(job.name)
     for name, fmt in job.types.items():

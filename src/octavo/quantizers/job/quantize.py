@@ -7,7 +7,7 @@ from octavo.io.missing import require_there
 from octavo.io.named import resolve
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
-from octavo.quantizers.job.plan import Method, Progress, StrPath, plan, require_ready
+from octavo.quantizers.job.plan import FileMethod, Progress, StrPath, plan, require_ready
 from octavo.quantizers.job.report import Report
 from octavo.quantizers.job.source import gguf_source
 from octavo.quantizers.job.write import write_model
@@ -22,7 +22,7 @@ def quantize_file(
     *,
     imatrix: StrPath | Imatrix | None = None,
     choices: Choices | None = None,
-    method: Method | None = None,
+    method: FileMethod | None = None,
     allow_requantize: bool = False,
     dry_run: bool = False,
     threads: int | None = None,

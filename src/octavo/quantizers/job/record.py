@@ -19,7 +19,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.quantizers.job.method_run import MethodRun
 from octavo.quantizers.job.scheme_method import FoldScales
 from octavo.quantizers.job.undersampled import UndersampledExpert
-from octavo.quantizers.statistics.outliers import Channels
+from octavo.quantizers.statistics.outliers import OutlierChannels
 
 KEY, FILE = "octavo.calibration", RECORD
 VERSION = 1
@@ -46,11 +46,11 @@ class WeightRecord:
     before: float
     error: float
     tried: Mapping[str, float]
-    channels: Channels | None
+    channels: OutlierChannels | None
 
 
 @dataclass(frozen=True)
-class Record:
+class MethodRecord:
     """A run, and what it did. `target` is the preset or the scheme, `starved` are experts that met too few tokens."""
 
     about: MethodRun
@@ -60,7 +60,7 @@ class Record:
     starved: tuple[UndersampledExpert, ...] = ()
 
 
-def to_values(record: Record) -> dict[str, Any]:
+def to_values(record: MethodRecord) -> dict[str, Any]:
     """A record as JSON has it."""
     return {
         "version": VERSION,
@@ -80,7 +80,7 @@ def to_values(record: Record) -> dict[str, Any]:
     }
 
 
-def to_json(record: Record) -> str:
+def to_json(record: MethodRecord) -> str:
     """A record as text, without spaces."""
     return json.dumps(to_values(record), separators=(",", ":"))
 
@@ -106,7 +106,7 @@ def starved_values(starved: Sequence[UndersampledExpert]) -> dict[str, Any]:
     return {"starved": [asdict(found) for found in starved]} if starved else {}
 
 
-def channel_values(found: Channels | None) -> dict[str, Any]:
+def channel_values(found: OutlierChannels | None) -> dict[str, Any]:
     """The channels of an input as a field of JSON; none where they are not known."""
     if found is None:
         return {}
@@ -118,7 +118,7 @@ def rounded(x: float) -> float:
     return float(f"{x:.{DIGITS}g}")
 
 
-def read_record(file: GGUFFile) -> Record | None:
+def read_record(file: GGUFFile) -> MethodRecord | None:
     """What a model's file says of how it was made; None where it says nothing.
 
     Raises ModelError naming the field for what is not as a method writes it, FileError for what is no JSON object.
@@ -133,13 +133,13 @@ def read_record(file: GGUFFile) -> Record | None:
     try:
         values = json.loads(text)
     except (ValueError, RecursionError):
-        raise ModelError("is no JSON", file=file.path, field=KEY) from None
+        raise ModelError("is not valid JSON", file=file.path, field=KEY) from None
     return record_of(values, file.path)
 
 
-def record_of(values: object, file: str) -> Record:
+def record_of(values: object, file: str) -> MethodRecord:
     """A record of what JSON has. Raises ModelError as `read_record` does."""
-    at = Fields(values, file, "")
+    at = JsonFields(values, file, "")
     if (version := at.whole("version")) != VERSION:
         raise at.error("version", f"is {version}", str(VERSION))
     kv = at.values.get("kv")
@@ -147,13 +147,13 @@ def record_of(values: object, file: str) -> Record:
         at.text("method"), at.text("text"), at.whole("samples"), at.whole("tokens"), at.text("sha256"),
         at.values.get("rotate") is True, None if kv is None else at.text("kv"),
     )
-    return Record(
+    return MethodRecord(
         about, at.text("target"), tuple(map(_weight, at.parts("weights"))), tuple(map(scaled_of, at.parts("scales"))),
         starved_of(at),
     )
 
 
-def scaled_of(at: Fields) -> FoldScales:
+def scaled_of(at: JsonFields) -> FoldScales:
     """What is told of a fold's scales."""
     setting = None if at.values.get("setting") is None else at.real("setting")
     return FoldScales(
@@ -162,7 +162,7 @@ def scaled_of(at: Fields) -> FoldScales:
     )
 
 
-def _weight(at: Fields) -> WeightRecord:
+def _weight(at: JsonFields) -> WeightRecord:
     tried = at.part("tried") if "tried" in at.values else None
     return WeightRecord(
         at.text("name"), at.text("how"), at.real("before"), at.real("error"),
@@ -170,15 +170,15 @@ def _weight(at: Fields) -> WeightRecord:
     )
 
 
-def channels_of(at: Fields) -> Channels | None:
+def channels_of(at: JsonFields) -> OutlierChannels | None:
     """The channels of an input that a part of JSON has; None where it has none."""
     if "channels" not in at.values:
         return None
     part = at.part("channels")
-    return Channels(part.whole("size"), part.real("median"), tuple(part.pairs("largest")))
+    return OutlierChannels(part.whole("size"), part.real("median"), tuple(part.pairs("largest")))
 
 
-def starved_of(at: Fields) -> tuple[UndersampledExpert, ...]:
+def starved_of(at: JsonFields) -> tuple[UndersampledExpert, ...]:
     """The experts of few tokens that a part of JSON has."""
     parts = at.parts("starved") if "starved" in at.values else ()
     return tuple(
@@ -186,13 +186,13 @@ def starved_of(at: Fields) -> tuple[UndersampledExpert, ...]:
     )
 
 
-class Fields:
+class JsonFields:
     """A JSON object; each error names the file, the field and what is allowed."""
 
     def __init__(self, values: object, file: str, place: str) -> None:
         self.file, self.place = file, place
         if not isinstance(values, dict):
-            raise self.error("", "is no JSON object", "an object")
+            raise self.error("", "is not a JSON object", "an object")
         self.values: dict[str, Any] = values
 
     def error(self, key: str, problem: str, allowed: str) -> ModelError:
@@ -201,31 +201,31 @@ class Fields:
     def text(self, key: str) -> str:
         value = self.values.get(key)
         if not isinstance(value, str):
-            raise self.error(key, "is missing or no text", "text")
+            raise self.error(key, "is missing or is not text", "text")
         return value
 
     def whole(self, key: str) -> int:
         value = self.values.get(key)
         if type(value) is not int or value < 0:
-            raise self.error(key, "is missing or no whole number", "0 or more")
+            raise self.error(key, "is missing or is not a whole number", "0 or more")
         return value
 
     def real(self, key: str) -> float:
         value = self.values.get(key)
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-            raise self.error(key, "is missing or no number", "a finite number, 0 or more")
+            raise self.error(key, "is missing or is not a number", "a finite number, 0 or more")
         return float(value)
 
-    def part(self, key: str) -> Fields:
-        return Fields(self.values.get(key), self.file, f"{self.place}{key}.")
+    def part(self, key: str) -> JsonFields:
+        return JsonFields(self.values.get(key), self.file, f"{self.place}{key}.")
 
-    def parts(self, key: str) -> Iterable[Fields]:
-        return [Fields(value, self.file, f"{self.place}{key}.{i}.") for i, value in enumerate(self._list(key))]
+    def parts(self, key: str) -> Iterable[JsonFields]:
+        return [JsonFields(value, self.file, f"{self.place}{key}.{i}.") for i, value in enumerate(self._list(key))]
 
     def texts(self, key: str) -> list[str]:
         found = self._list(key)
         if not all(isinstance(value, str) for value in found):
-            raise self.error(key, "has values that are no text", "texts")
+            raise self.error(key, "has values that are not text", "texts")
         return found
 
     def pairs(self, key: str) -> list[tuple[int, float]]:
@@ -233,12 +233,12 @@ class Fields:
         found = self._list(key)
         for i, pair in enumerate(found):
             values = dict(zip(("channel", "value"), pair, strict=False)) if isinstance(pair, list) else pair
-            at = Fields(values, self.file, f"{self.place}{key}.{i}.")
+            at = JsonFields(values, self.file, f"{self.place}{key}.{i}.")
             found[i] = at.whole("channel"), at.real("value")
         return found
 
     def _list(self, key: str) -> list[Any]:
         value = self.values.get(key)
         if not isinstance(value, list):
-            raise self.error(key, "is missing or no list", "a list")
+            raise self.error(key, "is missing or is not a list", "a list")
         return list(value)

@@ -12,7 +12,7 @@ from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers.job.method_run import MethodRun
 from octavo.quantizers.job.undersampled import UndersampledExpert
-from octavo.quantizers.statistics.outliers import Channels
+from octavo.quantizers.statistics.outliers import OutlierChannels
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +33,7 @@ class SchemeWeight:
     before: float
     how: str
     tried: Mapping[str, float] = field(default_factory=dict)
-    channels: Channels | None = None
+    channels: OutlierChannels | None = None
     starved: tuple[UndersampledExpert, ...] = ()
 
 
@@ -58,7 +58,7 @@ class FoldScales:
     least: float = 1.0
     largest: float = 1.0
     readers: tuple[str, ...] = ()
-    channels: Channels | None = None
+    channels: OutlierChannels | None = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class SchemeResult:
     about: MethodRun | None = None
 
 
-class Method(Protocol):
+class CheckpointMethod(Protocol):
     """What `quantize_checkpoint` asks for weights before anything is written."""
 
     @property

@@ -65,7 +65,7 @@ class SourceTensor:
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model: `path` is named in errors, `metadata` is what `write_gguf` takes, `facts` what the mixing rules ask."""
 
     path: str
@@ -80,7 +80,7 @@ class Source:
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
-def gguf_source(file: GGUFFile) -> Source:
+def gguf_source(file: GGUFFile) -> ModelSource:
     """An open GGUF file, split or not, as a source. Raises GGUFError or ModelError where it lacks what mixing needs."""
     require_model(file)
     arch, tensors = file.metadata.get_str("general.architecture"), []
@@ -96,7 +96,7 @@ def gguf_source(file: GGUFFile) -> Source:
     if kind != "model":
         raise ModelError(f"holds no model but a {shown(kind)}", file=file.path, field="general.type", allowed="model")
     metadata = {key: file.metadata.typed(key) for key in file.metadata}
-    return Source(file.path, arch, metadata, tuple(tensors), _facts(file, arch))
+    return ModelSource(file.path, arch, metadata, tuple(tensors), _facts(file, arch))
 
 
 def _scale(file: GGUFFile, info: TensorInfo) -> tuple[F32 | None, tuple[str, ...]]:

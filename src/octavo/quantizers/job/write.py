@@ -20,18 +20,18 @@ from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.method_run import MethodRun
 from octavo.quantizers.job.pipeline import Pipeline, workers
 from octavo.quantizers.job.plan import (
-    Job,
-    Method,
+    FileMethod,
     Progress,
+    QuantizeJob,
     StrPath,
     require_imatrix,
     require_sources,
     require_weighted,
 )
 from octavo.quantizers.job.recode import Slab, checked_copy, joined, room, slabs_of
-from octavo.quantizers.job.record import KEY, Record, WeightRecord, record_bytes, to_json
+from octavo.quantizers.job.record import KEY, MethodRecord, WeightRecord, record_bytes, to_json
 from octavo.quantizers.job.report import Report, TensorRow
-from octavo.quantizers.job.source import Source, SourceTensor
+from octavo.quantizers.job.source import ModelSource, SourceTensor
 from octavo.quantizers.job.undersampled import undersampled, warn
 
 QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION, the version of the block formats
@@ -41,10 +41,10 @@ _TEXT_BYTES = 127  # the longest text that llama-quantize writes into metadata
 
 
 def write_model(
-    job: Job,
+    job: QuantizeJob,
     dst: StrPath,
     *,
-    method: Method | None = None,
+    method: FileMethod | None = None,
     allow_requantize: bool = False,
     dry_run: bool = False,
     threads: int | None = None,
@@ -84,7 +84,7 @@ class _Writer:
     Threads are at work on the next slabs meanwhile: each reads, encodes and measures one. A context manager.
     """
 
-    def __init__(self, job: Job, report: Report, threads: int | None, progress: Progress | None) -> None:
+    def __init__(self, job: QuantizeJob, report: Report, threads: int | None, progress: Progress | None) -> None:
         self.job, self.report, self.progress = job, report, progress
         self.done, self.total = 0, sum(tensor.size for tensor in job.tensors)
         count = threads_of(threads)
@@ -147,7 +147,7 @@ def _copied(loaded: Future[QTensor]) -> QTensor:
     return checked_copy(loaded.result())
 
 
-def _row(job: Job, tensor: SourceTensor, error: float | None = None, weighted: bool = False) -> TensorRow:
+def _row(job: QuantizeJob, tensor: SourceTensor, error: float | None = None, weighted: bool = False) -> TensorRow:
     fmt = job.types.get(tensor.name)
     nbytes = tensor.nbytes if fmt is None else tensor.size // fmt.block * fmt.block_bytes
     made = job.made.get(tensor.name)
@@ -160,7 +160,7 @@ def _row(job: Job, tensor: SourceTensor, error: float | None = None, weighted: b
     return TensorRow(tensor.name, tensor.shape, stored, kind, source_bytes, nbytes, error, weighted, exact, before)
 
 
-def _metadata(job: Job) -> dict[str, Any]:
+def _metadata(job: QuantizeJob) -> dict[str, Any]:
     metadata = {**job.source.metadata, "general.quantization_version": TypedValue(ValueType.U32, QUANTIZATION_VERSION)}
     if job.file_type is not None:
         metadata["general.file_type"] = TypedValue(ValueType.U32, job.file_type)
@@ -168,11 +168,11 @@ def _metadata(job: Job) -> dict[str, Any]:
     return metadata if job.about is None else metadata | {KEY: to_json(_record(job, job.about))}
 
 
-def _record(job: Job, about: MethodRun) -> Record:
+def _record(job: QuantizeJob, about: MethodRun) -> MethodRecord:
     """What a method did, for the file to keep."""
     made = ((name, about.method, each.before, each.error) for name, each in job.made.items())
     weights = (WeightRecord(*row, {}, job.made[row[0]].channels) for row in made)
-    return Record(about, job.name, tuple(weights), starved=undersampled(job.made.values()))
+    return MethodRecord(about, job.name, tuple(weights), starved=undersampled(job.made.values()))
 
 
 def _imatrix_keys(imatrix: Imatrix) -> dict[str, Any]:
@@ -192,14 +192,14 @@ def _cut(text: str) -> str:
     return text.encode("utf-8", "replace")[:_TEXT_BYTES].decode("utf-8", "ignore")
 
 
-def header_bytes(source: Source, imatrix: Imatrix | None = None, *, method: bool = False) -> int:
+def header_bytes(source: ModelSource, imatrix: Imatrix | None = None, *, method: bool = False) -> int:
     """Bytes of a file made of `source` beside its tensors, at most: metadata, tensor infos, gaps between tensors.
 
     method  with a record of what a method did
     """
     with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
         path = os.path.join(folder, "metadata.gguf")
-        write_gguf(path, source.arch, _metadata(Job(source, "", {}, 0, imatrix)), [])
+        write_gguf(path, source.arch, _metadata(QuantizeJob(source, "", {}, 0, imatrix)), [])
         pairs = os.path.getsize(path)
     infos = sum(_INFO_BYTES + len(t.name.encode()) + 8 * len(t.shape) for t in source.tensors)
     alignment = source.metadata.get("general.alignment")

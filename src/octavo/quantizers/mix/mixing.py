@@ -17,7 +17,7 @@ from octavo.expressions import compiled
 from octavo.formats import BlockFormat, by_name
 from octavo.graph.names import split_layer
 from octavo.quantizers.encoding.encoder import ENCODABLE
-from octavo.quantizers.mix.presets import EIGHT_EXPERTS, FALLBACKS, Place, Preset, find_preset
+from octavo.quantizers.mix.presets import EIGHT_EXPERTS, FALLBACKS, Preset, TensorPlace, find_preset
 
 _log = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ class _Mixer:
     def _output(self, shape: tuple[int, ...], base: BlockFormat) -> BlockFormat:
         whole, rule = shape[-1] % base.block == 0, self.preset.mix.get("output")
         if whole and rule:
-            return by_name(rule(Place(0, 1)) or base.name)
+            return by_name(rule(TensorPlace(0, 1)) or base.name)
         return by_name("Q6_K" if whole and base.name != "Q8_0" and not self.preset.experts else "Q8_0")
 
     def _ruled(self, kind: str, index: int) -> str | None:
@@ -213,7 +213,7 @@ class _Mixer:
             return "Q8_0"
         rule = self.preset.mix.get(kind)
         count = self.counts.get(kind, facts.layers)
-        found = rule(Place(index, count, facts.heads_per_kv, facts.experts, self.has_imatrix)) if rule else None
+        found = rule(TensorPlace(index, count, facts.heads_per_kv, facts.experts, self.has_imatrix)) if rule else None
         big = facts.big_llama and not self.preset.small
         if kind == "attn_v" and big and (found or self.preset.base) in ("Q3_K", "Q4_K"):
             return "Q5_K"

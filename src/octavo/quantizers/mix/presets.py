@@ -16,7 +16,7 @@ EIGHT_EXPERTS = 8  # Mixtral, whose attention is small beside its experts
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPlace:
     """Where a tensor stands: the `index`th of `count` of its kind, query heads a key head, experts, imatrix or not."""
 
     index: int
@@ -32,7 +32,7 @@ class Place:
         return self.index < eighth or self.index >= 7 * self.count // 8 or (self.index - eighth) % 3 == 2
 
 
-Rule = Callable[[Place], str | None]
+Rule = Callable[[TensorPlace], str | None]
 """The type at a place; None for the preset's base."""
 
 

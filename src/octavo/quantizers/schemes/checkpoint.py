@@ -32,11 +32,11 @@ from octavo.io.named import resolve
 from octavo.io.safetensors import Checkpoint, write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, SINGLE
 from octavo.models import ModelSpec, read_model
-from octavo.quantizers.job.record import FILE, Record, WeightRecord, record_of, to_values
+from octavo.quantizers.job.record import FILE, MethodRecord, WeightRecord, record_of, to_values
 from octavo.quantizers.job.report import Report
-from octavo.quantizers.job.scheme_method import Method, SchemeResult
+from octavo.quantizers.job.scheme_method import CheckpointMethod, SchemeResult
 from octavo.quantizers.job.undersampled import undersampled, warn
-from octavo.quantizers.schemes.tensors import REQUANTIZE, CheckpointJob, Progress, Target
+from octavo.quantizers.schemes.tensors import REQUANTIZE, CheckpointJob, CheckpointTarget, Progress
 from octavo.quantizers.schemes.unquantized import ignored_layers
 
 StrPath = str | os.PathLike[str]
@@ -56,7 +56,7 @@ def quantize_checkpoint(
     dst: StrPath,
     scheme: str,
     *,
-    method: Method | None = None,
+    method: CheckpointMethod | None = None,
     layout: str = "compressed-tensors",
     ignore: Sequence[str] = (),
     allow_requantize: bool = False,
@@ -92,7 +92,7 @@ def quantize_checkpoint(
         source = read_model(file)
         kind = replace(kind, left=ignored_layers(source, ignore))
         _config(source, source, allow_requantize)
-        target = Target(source, kind, writer, threads_of(threads), allow_requantize, progress)
+        target = CheckpointTarget(source, kind, writer, threads_of(threads), allow_requantize, progress)
         job = CheckpointJob(target, SchemeResult(file))  # says what is wrong with the model before a method is at work
         report = Report(file.path, name, scheme, dry_run)
         if dry_run:
@@ -104,7 +104,7 @@ def quantize_checkpoint(
     return report
 
 
-def _write_by(method: Method, dst: StrPath, target: Target, work: str, report: Report) -> None:
+def _write_by(method: CheckpointMethod, dst: StrPath, target: CheckpointTarget, work: str, report: Report) -> None:
     """Have a method make the weights, in the folder `work`, and write the checkpoint."""
     prepared = method(target.source.file, target.scheme, work)
     try:
@@ -119,7 +119,7 @@ def _write_by(method: Method, dst: StrPath, target: Target, work: str, report: R
     prepared.end(None)
 
 
-def _outline(report: Report, job: CheckpointJob, method: Method | None) -> None:
+def _outline(report: Report, job: CheckpointJob, method: CheckpointMethod | None) -> None:
     """What would be written."""
     if method is not None:
         job = CheckpointJob(job.target, SchemeResult(method.outline(job.file, job.scheme)))
@@ -151,7 +151,7 @@ def _record(scheme: str, prepared: SchemeResult) -> dict[str, dict[str, Any]]:
         for name, made in prepared.made.items()
     )
     starved = undersampled(prepared.made.values())
-    return {FILE: to_values(Record(prepared.about, scheme, tuple(weights), tuple(prepared.scaled), starved))}
+    return {FILE: to_values(MethodRecord(prepared.about, scheme, tuple(weights), tuple(prepared.scaled), starved))}
 
 
 def _require_new(dst: StrPath) -> None:
@@ -182,12 +182,12 @@ def _config(source: ModelSpec, model: ModelSpec, allow_requantize: bool) -> dict
     """
     file, architecture = source.file, source.architecture
     source_class = find_class(file.folder.config) if isinstance(file, CheckpointFile) else ""
-    if source_class in architecture.unwritten_classes:
+    if source_class in architecture.unwritten.classes:
         problem = (
             f"class {source_class} has joined matrices where single ones are written: it has no place in a checkpoint"
         )
         raise UsageError(f"{file.path}: {problem}")
-    if why := architecture.why_unwritten(source.hparams):
+    if why := architecture.unwritten.why(source.hparams):
         raise UsageError(f"{file.path}: {why}: it has no place in a checkpoint")
     config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(model)
     if config.get(KEY) is not None and not allow_requantize:

@@ -39,7 +39,7 @@ REQUANTIZE = "; --allow-requantize (allow_requantize=True) does it"
 
 
 @dataclass(frozen=True)
-class Stored:
+class TargetTensor:
     """What becomes of a tensor: its name, with * for an expert's number, its format in the result, and experts."""
 
     name: str
@@ -53,7 +53,7 @@ class Stored:
 
 
 @dataclass(frozen=True, eq=False)
-class Target:
+class CheckpointTarget:
     """What is to be made of a model.
 
     source   the model as it was
@@ -80,7 +80,7 @@ class CheckpointJob:
     rows that the scheme can't hold.
     """
 
-    def __init__(self, target: Target, prepared: SchemeResult) -> None:
+    def __init__(self, target: CheckpointTarget, prepared: SchemeResult) -> None:
         source = target.source.file
         self.target, self.prepared, self.scheme, self.writer = target, prepared, target.scheme, target.writer
         self.source, self.file = source, prepared.file
@@ -90,7 +90,7 @@ class CheckpointJob:
         self.given = {name: found.scale for found in prepared.inputs if found.used for name in found.names}
         self.total, self.done = sum(self.file.tensors[name].size for name in self.stored), 0
 
-    def _stored(self, name: str) -> Stored:
+    def _stored(self, name: str) -> TargetTensor:
         info = self.file.tensors[name]
         was = self.source.tensors.get(name, self.source.tensors["token_embd.weight"]).type_name
         plain = was in FLOATS
@@ -105,7 +105,7 @@ class CheckpointJob:
         if not self.scheme.takes(name):
             changed = info.type_name if len(info.shape) == 1 else was  # matrices that were changed keep their type
             experts = info.shape[0] if name in self.scheme.left and len(info.shape) == 3 else 0
-            return Stored(target, changed if plain else "F16", experts)
+            return TargetTensor(target, changed if plain else "F16", experts)
         try:
             fmt = self.scheme_of(name).format(info.shape[-1])
             self.writer.require(info.shape[-2:])
@@ -113,7 +113,7 @@ class CheckpointJob:
                 raise QuantFormatError(f"experts with rows of {info.shape[-1]} values (allowed: multiples of 32)")
         except QuantFormatError as error:
             raise QuantFormatError(f"tensor {shown(name)}: {error}") from None
-        return Stored(target, fmt.name, info.shape[0] if len(info.shape) == 3 else 0)
+        return TargetTensor(target, fmt.name, info.shape[0] if len(info.shape) == 3 else 0)
 
     def scheme_of(self, name: str) -> CheckpointScheme:
         """A linear layer's."""

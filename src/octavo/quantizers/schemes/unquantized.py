@@ -33,7 +33,7 @@ def ignored_layers(model: ModelSpec, patterns: Sequence[str]) -> frozenset[str]:
         try:
             expression = compiled(pattern)
         except re.error as error:
-            raise UsageError(f"--ignore is {pattern!r}, no regular expression: {error}") from None
+            raise UsageError(f"--ignore {pattern!r} is not a valid regular expression: {error}") from None
         mine = {name for name, both in names.items() if any(map(expression.search, both))}
         if not mine:
             first = " or ".join(next(iter(names.values()), ()))

@@ -120,7 +120,7 @@ def _shared(file: SafetensorsFile) -> dict[str, str]:
     except (KeyError, ValueError, RecursionError):
         shared = None
     if not (isinstance(shared, dict) and all(isinstance(first, str) for first in shared.values())):
-        raise FileError("is no JSON object of names", file=file.path, field="metadata 'shared'")
+        raise FileError("is not a JSON object of names", file=file.path, field="metadata 'shared'")
     return shared
 
 
@@ -150,7 +150,7 @@ def _read(file: SafetensorsFile, name: str) -> ChannelStatistics:
         values = stored.floats()
         values = values[None] if values.ndim == 1 else values
         if values.ndim != 2 or len(values) != tokens.shape[0] or not np.isfinite(values).all():
-            raise fault(key, f"holds {list(stored.shape)}, or what is no number", "finite numbers [rows, K]")
+            raise fault(key, f"holds {list(stored.shape)}, or values that are not finite", "finite numbers [rows, K]")
         fields[key] = values
     if len({values.shape for values in fields.values()}) > 1:
         raise fault(FIELDS[0], "is of another shape than the other fields", "one shape")

@@ -13,7 +13,7 @@ DIGITS = 5
 
 
 @dataclass(frozen=True)
-class Channels:
+class OutlierChannels:
     """The largest magnitudes of an input's channels, or of all experts' together.
 
     size     channels
@@ -32,13 +32,13 @@ class Channels:
         return top / self.median if self.median else float("inf") if top else 0.0
 
 
-def channels(absmax: npt.ArrayLike) -> Channels:
+def channels(absmax: npt.ArrayLike) -> OutlierChannels:
     """The channels that stand out, by max |x| of each channel: [K], or [experts, K]."""
     values = np.asarray(absmax, np.float64)
     values = values.reshape(-1, values.shape[-1]).max(axis=0)
     first = np.argsort(-values, kind="stable")[:MOST]
     largest = tuple((int(at), _rounded(values[at])) for at in first)
-    return Channels(len(values), _rounded(np.median(values)), largest)
+    return OutlierChannels(len(values), _rounded(np.median(values)), largest)
 
 
 def _rounded(value: float) -> float:

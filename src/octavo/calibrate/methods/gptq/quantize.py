@@ -84,7 +84,7 @@ def gptq(
     fmt = row_named(row) if isinstance(row, str) else row
     if grid_of(fmt) is None:
         raise QuantFormatError(
-            f"{fmt.name}: errors are not made up for in it (allowed: formats with one level or table entry a value)"
+            f"GPTQ does not apply to {fmt.name} (allowed: formats with one level or table entry per value)"
         )
     if order not in ("act", "natural") or rounds < 0 or not damp >= 0:
         raise UsageError(
@@ -99,7 +99,7 @@ def gptq(
     assert isinstance(factor, Factor)
     target = rows if cross is None else _corrected(rows, h, _square(cross, "cross", len(h)), factor.added)
     weights = np.asarray(h.diagonal() if importance is None else importance, np.float32)
-    made = _Made(fmt, factor, weights, None if target is rows else h, rounds, threads)
+    made = _RowQuantizer(fmt, factor, weights, None if target is rows else h, rounds, threads)
     parts = row_parts(len(rows), len(h), threads)
     return _joined(made_in_parts(parts, lambda part: made.rows(rows[part], target[part])))
 
@@ -111,7 +111,7 @@ def row_parts(n: int, k: int, threads: int | None) -> list[slice]:
 
 
 @dataclass(frozen=True, eq=False)
-class _Made:
+class _RowQuantizer:
     """Makes rows of a weight, some at a time: what becomes of one does not depend on others.
 
     hessian  what errors are found by where the rows that are aimed at are others than the weight's

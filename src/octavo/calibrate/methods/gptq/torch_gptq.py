@@ -15,7 +15,7 @@ from octavo.calibrate.memory import made_in_parts
 from octavo.calibrate.methods.gptq.rows import LEAST_GAIN, SHRINKS, GptqRows, encoded
 from octavo.calibrate.methods.gptq.torch_sweep import sweep
 from octavo.calibrate.torch_arrays import VALUES, is_tensor
-from octavo.calibrate.torch_rows import Encoder, TorchPlanes, decoded, encoder_of, tensor_of
+from octavo.calibrate.torch_rows import GroupEncoder, TorchPlanes, decoded, encoder_of, tensor_of
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import BlockFormat
 from octavo.formats.spec import F32
@@ -90,7 +90,7 @@ def _encoded(rows: Tensor, fmt: BlockFormat, weights: F32, threads: int | None) 
     return TorchPlanes.joined(made_in_parts(parts, lambda part: _searched(rows[part], fmt, weighing, encoder)))
 
 
-def _searched(rows: Tensor, fmt: BlockFormat, weighing: Tensor, encoder: Encoder) -> TorchPlanes:
+def _searched(rows: Tensor, fmt: BlockFormat, weighing: Tensor, encoder: GroupEncoder) -> TorchPlanes:
     """Rows by the format's plain encoder, each group clipped to the part of its range that leaves the least error."""
     groups = rows.view(len(rows), rows.shape[1] // fmt.group, fmt.group)
     if not rows.numel():
