@@ -92,11 +92,11 @@ def test_bench_ops(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     small = tuple(cases.OpCase("mul_mat", t, {"n": 32, "k": 256}, (f,)) for t in (1, 8) for f in ("Q4_K", "Q8_0"))
     monkeypatch.setattr(cases, "SPEED_CASES", small)
     monkeypatch.setattr(limits, "read_limit", lambda threads: 40.0)
-    monkeypatch.setattr(others.Watch, "others", lambda self: 0.31)
+    monkeypatch.setattr(others.LoadWatch, "others", lambda self: 0.31)
     asked = ("bench", "ops", "--format", "q4_k", "--tokens", "1,8", "--device", "reference")
     *lines, busy = octavo(*asked).out.splitlines()
     assert busy == "Busy machine: other programs took up to 31% of the CPU, so rates mislead."
-    monkeypatch.setattr(others.Watch, "others", lambda self: 0.0)
+    monkeypatch.setattr(others.LoadWatch, "others", lambda self: 0.0)
     monkeypatch.setattr(limits, "read_limit", lambda threads: 1e-9)
     *rows, over = octavo(*asked).out.splitlines()
     assert [row.split()[4] for row in rows[1:]] == ["over", "over"]

@@ -135,7 +135,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """What others take of the machine, and the least milliseconds that each of two looks at the limit finds."""
     found = {"others": 0.0, "before": 1e-6, "after": 1e-6}
     looks = iter(["before", "after"] * 9)
-    monkeypatch.setattr(measure.Watch, "others", lambda self: found["others"])
+    monkeypatch.setattr(measure.LoadWatch, "others", lambda self: found["others"])
     monkeypatch.setattr(measure.limits, "limit", lambda *_: gemm_limits.Limit("9 GOPS", found[next(looks)]))
     return found
 

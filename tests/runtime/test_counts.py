@@ -13,7 +13,7 @@ import pytest
 
 from octavo.runtime.sampling.processors import LogitsProcessor, RepeatPenalty, ReplyPenalties, adjustments_of
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
-from octavo.runtime.sampling.token_counts import Text, Window
+from octavo.runtime.sampling.token_counts import CountedText, CountedWindow
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.scheduler.speculation import _after_draft
 
@@ -29,7 +29,7 @@ def expected(adjuster: LogitsProcessor, tokens: list[int]) -> dict[int, tuple[fl
     return {t: (1.0, -(0.5 + 0.25 * n)) for t, n in Counter(tokens[N_PROMPT:]).items()}
 
 
-def found(adjusters: list[LogitsProcessor], texts: list[Text]) -> list[dict[int, tuple[float, float]]]:
+def found(adjusters: list[LogitsProcessor], texts: list[CountedText]) -> list[dict[int, tuple[float, float]]]:
     made = adjustments_of([(a,) for a in adjusters], texts)
     return [{i: (s, a) for i, s, a in zip(c.ids.tolist(), c.scale.tolist(), c.add.tolist(), strict=True)} for c in made]
 
@@ -37,13 +37,13 @@ def found(adjusters: list[LogitsProcessor], texts: list[Text]) -> list[dict[int,
 def test_changes_are_those_of_all_tokens_counted_anew() -> None:
     rng = random.Random(1)
     for _ in range(50):
-        texts = [Text(rng.choices(range(12), k=rng.randrange(9))) for _ in KINDS]
+        texts = [CountedText(rng.choices(range(12), k=rng.randrange(9))) for _ in KINDS]
         for _ in range(30):
             kinds, now = list(KINDS), list(texts)
             for kind, text in zip(KINDS, texts, strict=True):
                 for n in range(1, rng.randrange(5)):  # drafts, which leave nothing
                     kinds.append(kind)
-                    now.append(Text([*text, *rng.choices(range(12), k=n)], base=text))
+                    now.append(CountedText([*text, *rng.choices(range(12), k=n)], base=text))
             want = [expected(kind, text) for kind, text in zip(kinds, now, strict=True)]
             assert found(kinds, now) == want
             for text in texts:
@@ -55,7 +55,7 @@ def test_a_token_costs_the_same_in_a_long_reply(kind: LogitsProcessor, monkeypat
     moved = 0
 
     def counting(method: Callable[..., None]) -> Callable[..., None]:
-        def counted(window: Window, tokens: list[int]) -> None:
+        def counted(window: CountedWindow, tokens: list[int]) -> None:
             nonlocal moved
             moved += len(tokens)
             method(window, tokens)
@@ -63,12 +63,12 @@ def test_a_token_costs_the_same_in_a_long_reply(kind: LogitsProcessor, monkeypat
         return counted
 
     for name in ("_add", "_remove"):
-        monkeypatch.setattr(Window, name, counting(getattr(Window, name)))
+        monkeypatch.setattr(CountedWindow, name, counting(getattr(CountedWindow, name)))
 
     def work(n: int) -> tuple[int, int]:
         """Tokens looked at, and calls made, for one token and a draft of three in a reply of `n`."""
         nonlocal moved
-        text, calls = Text(i % 50 for i in range(n)), 0
+        text, calls = CountedText(i % 50 for i in range(n)), 0
         adjustments_of([(kind,)], [text])
         text.append(7)
         moved = 0
@@ -77,7 +77,7 @@ def test_a_token_costs_the_same_in_a_long_reply(kind: LogitsProcessor, monkeypat
             nonlocal calls
             calls += event in ("call", "c_call")
 
-        drafts = [Text([*text, *[1, 2, 3][:k]], base=text) for k in (1, 2, 3)]
+        drafts = [CountedText([*text, *[1, 2, 3][:k]], base=text) for k in (1, 2, 3)]
         sys.setprofile(called)
         try:
             made = adjustments_of([(kind,)] * 4, [text, *drafts])

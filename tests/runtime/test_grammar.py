@@ -1,4 +1,4 @@
-"""Grammars: whatever the model, a reply is a text of its grammar; and what is no grammar is refused."""
+"""Grammars: whatever the model, a reply is a text of its grammar; and what is not a grammar is refused."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_references_to_one_of_several() -> None:
 
 
 BAD = {
-    "no JSON": (lambda: Grammar.json_schema("{"), "no JSON"),
+    "no JSON": (lambda: Grammar.json_schema("{"), "not valid JSON"),
     "no number": (lambda: Grammar.json_schema('{"const": NaN}'), "NaN"),
     "no schema": (lambda: Grammar.json_schema("[1]"), "an object"),
     "deep": (lambda: Grammar.json_schema('{"not":' * 5000 + "{}" + "}" * 5000), "nested too deep"),
@@ -199,8 +199,8 @@ BAD = {
     "gbnf too": (lambda: Grammar.gbnf("root ::= " + "(" * 5000), "GBNF"),
     "alternatives": (lambda: Grammar.gbnf("root ::= " + " | ".join(f'"a{i}"' for i in range(16_000))), "16001 items"),
     "loop": (lambda: Grammar.gbnf("root ::= root"), "grammar"),
-    "no choice": (lambda: Grammar.choice([]), "1 to 1000 texts"),
-    "one text": (lambda: Grammar.choice("red"), "1 to 1000 texts"),
+    "no choice": (lambda: Grammar.choice([]), "1 to 1000 strings"),
+    "one text": (lambda: Grammar.choice("red"), "1 to 1000 strings"),
 }
 
 

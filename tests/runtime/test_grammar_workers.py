@@ -40,12 +40,12 @@ def grammars() -> Grammars:
 
 
 def rules(n: int) -> str:
-    """So many rules, each of which goes on with the next one."""
+    """This many rules, each of which goes on with the next one."""
     return "start: a0\n" + "\n".join(f'a{i}: "x" a{i + 1} | "y"' for i in range(n)) + f'\na{n}: "z"'
 
 
 def references(n: int) -> str:
-    """So many schemas, each of which refers to the next one, none of them with many entries."""
+    """This many schemas, each of which refers to the next one, none of them with many entries."""
     defs: dict[str, Any] = {}
     where = "#/$defs/{}/$defs/{}".format
     for i in range(n + 1):
@@ -224,7 +224,7 @@ def test_no_process_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
             grammars.constraint(Grammar.regex("a"))
         late = grammars.begin(Grammar.regex("a"))
         assert late.pending_mask is None
-        with pytest.raises(HostMemoryError, match="no process"):
+        with pytest.raises(HostMemoryError, match="a process for grammars"):
             allowed_tokens(late, TOKENIZER)
     assert allowed_tokens(grammars.constraint(Grammar.regex("a")), TOKENIZER) == {ord("a")}
 
@@ -283,7 +283,7 @@ def test_a_grammar_that_is_compiled_is_waited_for_by_nobody(grammars: Grammars) 
 
 
 def test_not_many_are_compiled_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that nobody waits for."""
+    """Of the ones that nobody waits for."""
     monkeypatch.setattr(grammar_workers, "MOST_COMPILING", 2)
     grammars, started = Grammars(TOKENIZER), list[int]()
     monkeypatch.setattr(Host, "worker", recorded(Host.worker, started))
@@ -310,7 +310,7 @@ def recorded(method: Callable[..., Any], calls: list[int]) -> Callable[..., Any]
 def test_a_schema_is_read_by_nobody_who_begins_with_it(grammars: Grammars) -> None:
     """It may be large, and other replies wait."""
     constraint = grammars.begin(Grammar("json_schema", "{"))
-    with pytest.raises(GrammarError, match="no JSON"):
+    with pytest.raises(GrammarError, match="not valid JSON"):
         allowed_tokens(constraint, TOKENIZER)
 
 

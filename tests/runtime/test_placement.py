@@ -152,7 +152,7 @@ def test_auto_takes_what_fits(architecture: ModelSpec, caplog: pytest.LogCapture
 def test_memory_that_runs_out_all_the_same_says_how_many_to_try(
     architecture: ModelSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(tensor: QTensor, *, joined: bool) -> None:
+    def full(tensor: QTensor) -> None:
         raise DeviceMemoryError(f"device small: not enough memory for tensor {tensor.name}")
 
     first = Small(1 << 40)

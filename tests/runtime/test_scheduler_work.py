@@ -15,7 +15,7 @@ from tests.runtime.work import calls
 
 
 def admitted(n: int, length: int) -> float:
-    """Calls for each of `n` requests, of prompts of so many tokens, that begin in one step."""
+    """Calls for each of `n` requests, of prompts of this many tokens, that begin in one step."""
     run = Run(n_pages=4 * n, running=n)
     for i in range(n):
         run.scheduler.add(request([i + 1] * length))
@@ -41,7 +41,7 @@ class Compared(Request):
 
 
 def cancelled(n: int) -> float:
-    """Calls for each of `n` requests that are cancelled, the later half of those that wait."""
+    """Calls for each of `n` requests that are cancelled, the later half of the ones that wait."""
     run = Run()
     waiting = [Compared([i + 1], lambda logits, tokens: 0) for i in range(2 * n)]
     for one in waiting:
@@ -58,7 +58,7 @@ def test_cancelling_does_not_grow_with_those_that_wait() -> None:
 
 
 def held_back(pages: int, waiting: int = 8) -> int:
-    """Calls of a step where requests wait for so many pages that another has computed halfway."""
+    """Calls of a step where requests wait for this many pages that another has computed halfway."""
     run = Run(n_pages=2 * pages, n_batch=PAGE_SIZE, n_ctx=2 * pages * PAGE_SIZE)
     common = [t % 251 for t in range(pages * PAGE_SIZE + 1)]
     run.scheduler.add(request(common))

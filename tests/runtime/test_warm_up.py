@@ -12,7 +12,7 @@ from octavo.backends.reference.backend import ReferenceBinder
 from octavo.graph.protocol import Call
 from octavo.models import ModelSpec
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.engine.captured_sizes import CapturedSizes, Size, chunk_sizes, size_of
+from octavo.runtime.engine.captured_sizes import CapturedSizes, StepSize, chunk_sizes, size_of
 from octavo.runtime.engine.core import EngineCore
 from tests.runtime.test_core import PROMPTS, request, run
 from tests.runtime.test_device_sampling import Eager
@@ -126,9 +126,9 @@ def test_what_steps_want_is_made_beside_them(core: EngineCore) -> None:
         core.go_on_warming()
         core.warming._took = -1.0
     sizes = core.warming.captured._sizes
-    assert Size(3, 0) in sizes
-    assert Size(2, 0) not in sizes
-    assert Size(4, 0) not in sizes
+    assert StepSize(3, 0) in sizes
+    assert StepSize(2, 0) not in sizes
+    assert StepSize(4, 0) not in sizes
 
 
 def test_a_size_that_can_not_be_made(core: EngineCore, caplog: pytest.LogCaptureFixture) -> None:
@@ -144,7 +144,7 @@ def test_a_size_that_can_not_be_made(core: EngineCore, caplog: pytest.LogCapture
 
 def test_the_first_sizes_do_for_any_step(core: EngineCore) -> None:
     first, others = core.engine.sizes()
-    assert first == [Size(1, 0), Size(0, 64), Size(8, 64), Size(6, 0)]
+    assert first == [StepSize(1, 0), StepSize(0, 64), StepSize(8, 64), StepSize(6, 0)]
     assert not {*first} & {*others}
     made = CapturedSizes()
     for size in first:
@@ -153,7 +153,7 @@ def test_the_first_sizes_do_for_any_step(core: EngineCore) -> None:
         for tokens in (0, *range(2, 65 - replies)):
             if replies or tokens:
                 found = size_of(replies, int(tokens > 0), tokens, chunk_sizes(64), made)
-                assert Size(found[0], found[2]) in first or tokens == 63, (replies, tokens)
+                assert StepSize(found[0], found[2]) in first or tokens == 63, (replies, tokens)
 
 
 @pytest.mark.parametrize(("replies", "tokens", "wanted"), [
@@ -164,6 +164,6 @@ def test_the_first_sizes_do_for_any_step(core: EngineCore) -> None:
 def test_a_step_gets_the_smallest_size_that_is_made(replies: int, tokens: int, wanted: Any) -> None:
     made = CapturedSizes()
     for size in ((1, 0), (6, 0), (0, 32), (8, 64), (8, 32)):
-        made.add(Size(*size))
+        made.add(StepSize(*size))
     assert size_of(replies, int(tokens > 0), tokens, chunk_sizes(64), made) == wanted
-    assert (Size(wanted[0], wanted[2]) in made.missed) == (wanted == (32, 8, 48))
+    assert (StepSize(wanted[0], wanted[2]) in made.missed) == (wanted == (32, 8, 48))

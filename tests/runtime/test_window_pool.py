@@ -1,4 +1,4 @@
-"""Layers with a window keep the pages that it reaches; results are those of layers that keep all."""
+"""Layers with a window keep the pages in its reach; results are those of layers that keep all."""
 
 from __future__ import annotations
 

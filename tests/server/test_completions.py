@@ -140,7 +140,7 @@ def test_an_answer_that_is_no_stream_has_so_many_tokens(
 
 
 def test_where_tokens_begin_in_the_text(server: Server, model: Model) -> None:
-    """Control tokens are no part of an echoed prompt, and a token within a character begins where that does."""
+    """Control tokens are not part of an echoed prompt, and a token within a character begins where that does."""
     tokenizer = model.tokenizer
     tokens = tokenizer.encode(MIXED)
     pieces = [tokenizer.token_bytes(token) for token in tokens]

@@ -400,7 +400,7 @@ def test_bodies_have_a_limit_together(model: Model) -> None:
         assert played.server.send("POST", "/v1/completions", ids)[0] == 400  # as the context is shorter
         with closing(played.server.connect()) as third:
             third.sendall(head + b" " * (3 << 20))
-            assert third.recv(1000).startswith(b"HTTP/1.1 400 ")  # it was read, and is no JSON
+            assert third.recv(1000).startswith(b"HTTP/1.1 400 ")  # it was read, and is not JSON
         until(lambda: bodies.held == 0)
 
 

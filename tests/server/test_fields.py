@@ -34,7 +34,7 @@ HARMLESS: dict[str, str] = {
     "betas": "a header", "speed": "how fast it is", "diagnostics": "of a provider's cache", "billing_policy": "prices",
     "fallbacks": "of models that decline", "fallback_credit_token": "of fallbacks",
     "cache_prompt": "replies are the same with the cache and without",
-    "id_slot": "places of a step are no fixed things",
+    "id_slot": "places of a step are not fixed things",
     "n_cache_reuse": "as cache_prompt", "n_keep": "of contexts that are shifted, which none is",
     "n_discard": "as n_keep", "sse_ping_interval": "comments of a stream",
     "backend_sampling": "where tokens are chosen",

@@ -1,4 +1,4 @@
-"""What /metrics counts of work that is no reply."""
+"""What /metrics counts of work that is not a reply."""
 
 from __future__ import annotations
 

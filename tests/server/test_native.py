@@ -163,7 +163,7 @@ def test_properties(server: Server, model: Model) -> None:
 
 
 def test_adapters(server: Server, model: Model) -> None:
-    """By name: where they lie is no client's business."""
+    """By name: where they lie is not a client's business."""
     assert server.get("/lora-adapters") == []
     with running_model(model, lora=(("/a/b/one.gguf", 0.5), ("two", 1.0))) as adapted:
         assert adapted.get("/lora-adapters") == [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from octavo.server.engine.protocol import Prefill
-from octavo.server.generation.handle import Choice
+from octavo.server.generation.handle import ChoiceState
 from octavo.server.generation.request import GenerationRequest, sampling_of, seed_of
 from octavo.server.routes.schema import Sampling
 from tests.server.running import Server
@@ -63,7 +63,7 @@ def test_all_tokens_and_random_seeds(server: Server) -> None:
 
 def test_a_rate_is_of_the_tokens_after_the_first() -> None:
     """The prompt's time has the first in it."""
-    choice = Choice(None, 10, prefill=Prefill(0, 10, 2.0), first_at=5.0, last_at=5.3)  # type: ignore[arg-type]
+    choice = ChoiceState(None, 10, prefill=Prefill(0, 10, 2.0), first_at=5.0, last_at=5.3)  # type: ignore[arg-type]
     choice.tokens = 16
     found = choice.timings()
     assert found["predicted_n"] == 16

@@ -82,7 +82,7 @@ def same_in_all_cuts(
 
 
 def written(form: ToolFormat, n: int) -> str:
-    """So many calls of `add`, as a model writes them."""
+    """This many calls of `add`, as a model writes them."""
     parameters = [form.parameter.replace("KEY", key).replace("VALUE", "1") for key in "ab"]
     arguments = form.comma.join(parameters) if form.parameter else '{"a": 1, "b": 1}'
     if form.mark:
@@ -382,7 +382,7 @@ def test_thinking(case: str) -> None:
 
 
 def test_thinking_then_calls() -> None:
-    """What stands in thinking is no call."""
+    """What stands in thinking is not a call."""
     text = f"<think>Not <tool_call>{ADD}</tool_call></think>\n\nOk\n<tool_call>{SAY}</tool_call>"
     got = same_in_all_cuts(text, BY_NAME["hermes"], THINK)
     assert (got.reasoning, got.content) == (f"Not <tool_call>{ADD}</tool_call>", "Ok")

@@ -348,7 +348,7 @@ def test_texts_keep_line_ends_at_their_ends(form: ToolFormat) -> None:
     """One at each end belongs to the marks only where a template writes it there, as Qwen3-Coder's does."""
     for text in EDGES:
         for more in ({}, {"minLength": 1}, {"maxLength": 20}):
-            # where line ends belong to the marks, a text of at least so many characters doesn't begin with one
+            # where line ends belong to the marks, a text of at least this many characters doesn't begin with one
             if "minLength" in more and (not text or (text[0] == "\n" and form.name == "xml")):
                 continue
             schema = {"type": "object", "properties": {"a": {**TEXT, **more}}, "required": ["a"]}

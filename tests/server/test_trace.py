@@ -103,7 +103,7 @@ class Lines:
         caplog.set_level(logging.INFO, "octavo.requests")
 
     def found(self, n: int) -> list[dict[str, str]]:
-        """The fields of so many lines."""
+        """The fields of this many lines."""
         until(lambda: len(self.texts) >= n)
         assert len(self.texts) == n
         heads, parts = zip(*((line.split(" request ")[0], shlex.split(line)[2:]) for line in self.texts), strict=True)

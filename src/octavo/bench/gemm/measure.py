@@ -18,7 +18,7 @@ from octavo.bench.gemm.limits import Limit
 from octavo.bench.gemm.products import PRODUCTS
 from octavo.bench.gemm.subject import Calls, GemmSubject, How
 from octavo.bench.ops import COLD_BYTES, MOST_COPIES
-from octavo.bench.others import Watch, misleading
+from octavo.bench.others import LoadWatch, misleading
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
 from octavo.ops import definition
@@ -98,7 +98,7 @@ def _timed(subject: GemmSubject, x: F32, w: F32, scheme: str, device: str) -> di
     def limit() -> Limit | None:
         return limits.limit(operations, subject.bytes, threads, scheme)
 
-    watch, before = Watch([os.getpid()]), limit()
+    watch, before = LoadWatch([os.getpid()]), limit()
     seconds = median_seconds(subject.calls(copies_of(m, subject.weight_bytes)), device)
     after = limit()
     best = min((each for each in (before, after) if each), key=lambda each: each.seconds, default=None)
