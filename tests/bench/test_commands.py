@@ -166,7 +166,7 @@ def test_bench_make_refuses(octavo: Run, tmp_path: Path, monkeypatch: pytest.Mon
     for path, why in ((f"{out}/", "is the name of a folder"), (f"{out}/y.gguf", "there is no folder")):
         assert why in octavo("bench", "make", "qwen3-0.6b", "Q4_0", path).error()
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**8))
-    assert "but the disk has 100,000,000 free" in octavo("bench", "make", "qwen3-0.6b", "Q4_0", out).error()
+    assert "but only 100,000,000 are free" in octavo("bench", "make", "qwen3-0.6b", "Q4_0", out).error()
     assert not list(tmp_path.iterdir())
 
 

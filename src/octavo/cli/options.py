@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from octavo.cli.lora import adapters
-from octavo.cli.spelling import option_of, plain
+from octavo.cli.option_names import option_of, plain
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import typer
 from octavo.cli.bench.gemm import gemm
 from octavo.cli.bench.results_file import numbers, write
 from octavo.cli.bench.serve import serve
-from octavo.cli.grouped import grouped
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora import adapters
+from octavo.cli.option_groups import grouped
+from octavo.cli.option_names import App, Commands
 from octavo.cli.options import Device, Threads, Where, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.cli.progress import Bar
-from octavo.cli.spelling import App, Commands
 from octavo.errors import UsageError
 from octavo.sizes import size
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.columns import print_columns
-from octavo.cli.grouped import grouped
 from octavo.cli.hub.models import ModelName, Offline, local
+from octavo.cli.option_groups import grouped
 from octavo.cli.options import DeviceOptions, Where, Window
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.testing import CliRunner
 
-from octavo.cli.grouped import grouped
+from octavo.cli.option_groups import grouped
 
 called: list[Any] = []
 
