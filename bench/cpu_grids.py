@@ -65,7 +65,7 @@ class Matrix:
     def products(self, tokens: int, threads: int) -> tuple[Callable[[], float], float]:
         """What gives the seconds of one product with `tokens` tokens, and the product's error."""
         from octavo.backends.cpu.launch.calls import quantize_rows, tiles_of, x_stride
-        from octavo.backends.cpu.launch.shared import Shared
+        from octavo.backends.cpu.launch.plan_memory import PlanMemory
         from octavo.backends.cpu.matmul.launch import product
         from octavo.jit.program import Program
 
@@ -73,7 +73,7 @@ class Matrix:
         x = np.random.default_rng(1).standard_normal((tokens, K)).astype(np.float32)
         codes, y = np.empty((tokens, x_stride(used[0])), np.uint8), np.zeros((tokens, N), np.float32)
         Program([quantize_rows(x, codes, tiles_of(used[0])[0])], 1)()
-        programs = [Program(product(w, codes, y, (), Shared()), threads) for w in used]
+        programs = [Program(product(w, codes, y, (), PlanMemory()), threads) for w in used]
 
         def seconds() -> float:
             start = time.perf_counter()

@@ -32,8 +32,8 @@ import numpy as np
 import octavo
 import results_file
 from octavo.bench import machine
-from octavo.graph.plan import Begun
-from octavo.runtime.engine.captured_sizes import Scratch, thrown_away
+from octavo.graph.plan import StepHandle
+from octavo.runtime.engine.captured_sizes import DummySlots, dummy_feed
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.model import Model
@@ -55,14 +55,14 @@ class Apart:
         self.seconds = 0.0
         executor = engine.load()
         if engine.on_device:
-            begin = engine.begin
-            engine.begin = lambda *given, **more: self._read_later(begin(*given, **more))  # type: ignore[method-assign]
+            launch = engine.launch
+            engine.launch = lambda *given, **more: self._read_later(launch(*given, **more))  # type: ignore[method-assign]
         else:
-            executor.begin = self._timed(executor.begin)  # type: ignore[method-assign]
+            executor.launch = self._timed(executor.launch)  # type: ignore[method-assign]
             executor.run = self._timed(executor.run)  # type: ignore[method-assign]
 
-    def _read_later(self, begun: Begun) -> Begun:
-        return dataclasses.replace(begun, read=self._timed(begun.read))
+    def _read_later(self, handle: StepHandle) -> StepHandle:
+        return dataclasses.replace(handle, read=self._timed(handle.read))
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*given: Any, **more: Any) -> Any:
@@ -125,22 +125,22 @@ def run(core: EngineCore, given: Iterator[Request], replies: int, total: int) ->
     return times, time.perf_counter() - start
 
 
-def _scratch(engine: Engine) -> Scratch:
+def _scratch(engine: Engine) -> DummySlots:
     """A page and a slot that are nobody's; where there are none, the first ones, which nobody uses meanwhile."""
-    pool, there = engine.pool, engine.fills
+    pool, there = engine.pool, engine.pads
     window = None if pool.windows is None else pool.windows.n_pages * there
-    return Scratch(pool.n_pages * there, window, None if pool.states is None else pool.states.n_slots * there)
+    return DummySlots(pool.n_pages * there, window, None if pool.states is None else pool.states.n_slots * there)
 
 
 def device_seconds(engine: Engine, replies: int) -> float:
     """Of a step of this many replies, the least of some turns."""
-    feeds = [thrown_away(1, _scratch(engine))] * replies
+    feeds = [dummy_feed(1, _scratch(engine))] * replies
     output, best = (BEST,) if engine.finds_candidates else (LOGITS,), float("inf")
     for _ in range(TURNS):
         start = time.perf_counter()
         for _ in range(REPLAYS):
-            begun = engine.begin(feeds, output, check=False)
-        begun.read()
+            handle = engine.launch(feeds, output, check=False)
+        handle.read()
         best = min(best, time.perf_counter() - start)
     return best / REPLAYS
 

@@ -46,10 +46,10 @@ def products(backend: GpuBackend, counts: list[int]) -> list[dict[str, Any]]:
         assert isinstance(w, QuantWeight)
         for tokens in counts:
             average = tokens * USED / EXPERTS
-            shapes = {"portable": None, "hopper": dispatch.mixed_experts(w.layout, n, average, backend.target.arch)}
+            shapes = {"portable": None, "hopper": dispatch.w4a16_experts(w.layout, n, average, backend.target.arch)}
             for kernel, shape in shapes.items():
                 if shape or kernel == "portable":
-                    with patch.object(dispatch, "mixed_experts", return_value=shape):
+                    with patch.object(dispatch, "w4a16_experts", return_value=shape):
                         times = _launches(backend, w, tokens, USED if name == "gate" else 1, rng)
                     flops = 2e-6 * tokens * USED * n * k / times[-1]
                     rows.append({"tokens": tokens, "weights": name, "format": fmt, "kernel": kernel,

@@ -28,7 +28,7 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.compile.gluon import tiles
 from octavo.backends.gpu.launch.arguments import matrix
 from octavo.backends.gpu.matmul.w8a8 import gemm
-from octavo.backends.gpu.matmul.w8a8.arguments import Epilogue, GemmConfig, GroupScales, Size
+from octavo.backends.gpu.matmul.w8a8.arguments import Epilogue, GemmConfig, GroupScales, ProblemSize
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import finish, release, sum_splits, tile_scheduler
 from octavo.backends.gpu.matmul.w8a8.int8_hopper_kernel import fetch, ring_of, scale_pair, sums_layout
 from octavo.backends.gpu.matmul.w8a8.shapes import GemmShape
@@ -100,7 +100,7 @@ def sums_apart(
     y: torch.Tensor, workspace: gemm.Workspace, shape: GemmShape,
 ) -> torch.Tensor:
     """y [M, N] with int32 sums of each group; groups float16 [K / 128, N]."""
-    size, s = Size(len(a), len(packed), a.shape[1]), shape
+    size, s = ProblemSize(len(a), len(packed), a.shape[1]), shape
     split_k = gemm._split_k(s, size, torch.float32, a.device, workspace)
     group_sums_kernel[s.programs(size.m, size.n) * s.split_k,](
         tiles(a, s.block_m, 128), tiles(packed, s.block_n, s.block_k // 2), size,

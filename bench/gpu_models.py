@@ -30,7 +30,7 @@ from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.loading import open_model
-from octavo.runtime.sampling.on_device import greedy
+from octavo.runtime.sampling.greedy import greedy
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.sampling.top_k import BEST
 from octavo.runtime.scheduler.request import Request

@@ -26,7 +26,7 @@ from octavo.models import read_model
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
-from octavo.runtime.sampling.on_device import greedy
+from octavo.runtime.sampling.greedy import greedy
 from octavo.runtime.sampling.top_k import BEST
 
 SEQUENCES = (1, 8, 12, 16, 32, 64, 128, 256)

@@ -29,13 +29,12 @@ from octavo.bench.serving.launch import free_port, running
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.cache.page_pool import PagePool
 from octavo.runtime.cache.page_pool import Sequence as Cached
-from octavo.runtime.cache.prefix_tree import PageTree
-from octavo.runtime.sampling.processors import Adjuster, RepeatPenalty, ReplyPenalties, changes_of
+from octavo.runtime.cache.prefix_tree import PrefixTree
+from octavo.runtime.sampling.processors import LogitsProcessor, RepeatPenalty, ReplyPenalties, adjustments_of
 from octavo.runtime.sampling.token_counts import Text
-from octavo.runtime.scheduler.prefill_budget import Pace
+from octavo.runtime.scheduler.prefill_budget import PrefillBudget
 from octavo.runtime.scheduler.request import Request
-from octavo.runtime.scheduler.scheduler import Scheduler
-from octavo.runtime.scheduler.step_plan import StepPlan
+from octavo.runtime.scheduler.scheduler import ScheduledStep, Scheduler
 
 TIMES = 16
 Parts = dict[str, float]
@@ -77,12 +76,12 @@ def page(i: int, length: int = PAGE_SIZE) -> list[int]:
     return [*[1] * 8, i, *[i % 30011] * (length - 9)]
 
 
-def cached(pool: PagePool, tree: PageTree, tokens: list[int]) -> None:
+def cached(pool: PagePool, tree: PrefixTree, tokens: list[int]) -> None:
     """Put pages of these tokens in the cache."""
     sequence = Cached()
     pool.grow(sequence, len(tokens))
     sequence.tokens += tokens
-    tree.publish(sequence, tail=True)
+    tree.insert(sequence, tail=True)
     pool.release(sequence)
 
 
@@ -90,13 +89,13 @@ def siblings(measure: Measure, n: int) -> Parts:
     """The cache where `n` pages that are not full begin alike."""
     work, length = 200, PAGE_SIZE - 1
     pool = PagePool(n + work)
-    tree = PageTree(pool)
+    tree = PrefixTree(pool)
     for i in range(n):
         cached(pool, tree, page(i, length))
     asked, more = iter(range(n)), iter(range(n, n + work))
     step = max(1, n // work)
     found = {
-        "look-up": measure(lambda: tree.matching(page(next(asked) * step, length)), min(work, n)),
+        "look-up": measure(lambda: tree.match_length(page(next(asked) * step, length)), min(work, n)),
         "insert": measure(lambda: cached(pool, tree, page(next(more), length)), work),
     }
     return found | {"evict": measure(tree.evict, work)}
@@ -104,7 +103,7 @@ def siblings(measure: Measure, n: int) -> Parts:
 
 def scheduler_of(n_pages: int, running: int, n_batch: int = 64, n_ctx: int = 400) -> Scheduler:
     pool = PagePool(n_pages)
-    return Scheduler(pool, PageTree(pool), Pace(n_batch), n_ctx, running)
+    return Scheduler(pool, PrefixTree(pool), PrefillBudget(n_batch), n_ctx, running)
 
 
 def request(prompt: list[int]) -> Request:
@@ -116,7 +115,7 @@ def admission(measure: Measure, n: int) -> Parts:
     scheduler = scheduler_of(4 * n, n)
     for i in range(n):
         scheduler.add(request([i + 1] * (2 * PAGE_SIZE + 5)))
-    return {"admission": measure(scheduler.plan) / n}
+    return {"admission": measure(scheduler.schedule) / n}
 
 
 def cancelling(measure: Measure, n: int) -> Parts:
@@ -130,9 +129,9 @@ def cancelling(measure: Measure, n: int) -> Parts:
     return {"cancel": measure(scheduler.drop_cancelled) / n}
 
 
-def committed(scheduler: Scheduler, plan: StepPlan) -> None:
+def committed(scheduler: Scheduler, plan: ScheduledStep) -> None:
     """End a step as if a model had chosen token 1 in all its rows."""
-    scheduler.commit(plan, {r: 1 for r, _ in plan.choosing})
+    scheduler.commit(plan, {r: 1 for r, _ in plan.sampling})
 
 
 def waiting(measure: Measure, n: int) -> Parts:
@@ -140,12 +139,12 @@ def waiting(measure: Measure, n: int) -> Parts:
     scheduler = scheduler_of(64, 4)
     for i in range(4 + n):
         scheduler.add(request([i % 30011 + 1] * 9))
-    plan = scheduler.plan()
+    plan = scheduler.schedule()
     committed(scheduler, plan)
-    plans: list[StepPlan] = []
+    plans: list[ScheduledStep] = []
 
     def step() -> None:
-        plans.append(scheduler.plan())
+        plans.append(scheduler.schedule())
         committed(scheduler, plans[-1])
 
     return {"step": measure(step, 12)}
@@ -156,26 +155,26 @@ def held_back(measure: Measure, pages: int) -> Parts:
     scheduler = scheduler_of(2 * pages, 4, PAGE_SIZE, 2 * pages * PAGE_SIZE)
     common = [t % 251 for t in range(pages * PAGE_SIZE + 1)]
     scheduler.add(request(common))
-    committed(scheduler, scheduler.plan())
+    committed(scheduler, scheduler.schedule())
     for i in range(8):
         scheduler.add(request([*common, i + 1]))
     while len(scheduler.running[0].sequence) < pages // 2 * PAGE_SIZE:
-        committed(scheduler, scheduler.plan())
-    return {"step of those who share": measure(scheduler.plan)}
+        committed(scheduler, scheduler.schedule())
+    return {"step of those who share": measure(scheduler.schedule)}
 
 
 def penalties(measure: Measure, n: int) -> Parts:
     """A token of a reply of `n`, of as many different ones in both."""
-    kinds: dict[str, Adjuster] = {"presence": ReplyPenalties(1, 1, 5), "repeat": RepeatPenalty(1.2, 1 << 20)}
+    kinds: dict[str, LogitsProcessor] = {"presence": ReplyPenalties(1, 1, 5), "repeat": RepeatPenalty(1.2, 1 << 20)}
     found = {}
     for name, kind in kinds.items():
         rng = random.Random(0)
         text = Text(rng.randrange(500) for _ in range(n))
-        changes_of([(kind,)], [text])
+        adjustments_of([(kind,)], [text])
 
-        def token(kind: Adjuster = kind, text: Text = text) -> None:
+        def token(kind: LogitsProcessor = kind, text: Text = text) -> None:
             text.append(7)
-            changes_of([(kind,)], [text])
+            adjustments_of([(kind,)], [text])
 
         found[f"a token's {name} penalty"] = measure(token, 200)
     return found

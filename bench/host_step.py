@@ -41,7 +41,7 @@ from octavo.runtime.loading import open_model
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
-from octavo.server.engine.protocol import Add, Quit, Step, ToFront, encode
+from octavo.server.engine.protocol import Add, Quit, StepOutputs, ToFront, encode
 from octavo.server.worker import EngineLoop
 
 STEPS = 64
@@ -147,7 +147,7 @@ def times_told(model: Model, rows: int, rounds: int) -> list[float]:
 
     def send(message: ToFront) -> None:
         encode(message)
-        if isinstance(message, Step) and next(sent) % STEPS == 0:
+        if isinstance(message, StepOutputs) and next(sent) % STEPS == 0:
             found.append(time.thread_time())
             if len(found) == rounds + 2:
                 loop.inbox.put(Quit())

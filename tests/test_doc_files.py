@@ -45,9 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("reader")
     for name in MODELS:
         (made / name).symlink_to(demo_model_path())
-    text = "\n".join(f"What is {a} times {b}? {a} times {b} is {a * b}." for a in range(12, 40) for b in range(3, 9))
+    text = "\n".join(f"What is {a} times {b}? {a} times {b} is {a * b}." for a in range(12, 24) for b in range(3, 9))
     for name in TEXTS:
-        (made / name).write_text(text[:1600] if name == "notes.txt" else text)
+        (made / name).write_text(text[:1200] if name == "notes.txt" else text)
     for name in ("q4.gguf", "model-q4.gguf"):
         quantize_file("demo", made / name, "Q4_K_M")
     with open_subject("demo", 64, fuse=False) as model:

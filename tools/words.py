@@ -31,7 +31,7 @@ PHRASES = {
 
 NAMES = {
     r"\b(?:attention|prefill)_eights\b": "attention 8-bit",
-    r"\beights\b": "8-bit, int8 and fp8, groups of eight",
+    r"(?<![-\w])eights(?![-\w])": "8-bit, int8 and fp8, groups of eight",
     r"\bmatvec_stream\b|\bpoints_stream\b": "matvec_persistent",
     r"\bgemm_mixed(?:_\w+)?\b": "w4a16 (hopper, streamk, streamk_multicta)",
     r"\bStreamEnd\b": "FusedEpilogue",
@@ -57,8 +57,8 @@ UNDER_WORK = (
         for top in ("src/octavo", "tests")
         for room in ("backends", "calibrate", "evals", "models", "quantizers", "runtime", "server")
     ),
-    "docs/",
     ".ci/card",
+    "docs/engine.md",
     "bench/engine.py",
     "src/octavo/huggingface/tensors/",
 )

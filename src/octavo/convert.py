@@ -79,7 +79,7 @@ def convert_checkpoint(
     automatic = preset.lower() == AUTO
     if quantized and not automatic and preset.upper() not in OF_QUANTIZED:
         allowed = f"{AUTO}, which keeps what it holds, {', '.join(OF_QUANTIZED)}"
-        raise UsageError(f"{found.checkpoint.folder}: type {preset} of weights that are quantized (allowed: {allowed})")
+        raise UsageError(f"{found.checkpoint.folder}: type {preset} for quantized weights (allowed: {allowed})")
     if quantized and adapters:
         problem = f"lora is given for {found.checkpoint.folder}, whose weights are quantized"
         raise UsageError(f"{problem} (allowed: a checkpoint of floats, or `octavo run --lora`)", argument="lora")

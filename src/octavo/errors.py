@@ -160,7 +160,7 @@ class ChoiceError(HubError):
 
     def __init__(self, problem: str, choices: Sequence[Choice]) -> None:
         self.problem, self.choices = problem, tuple(choices)
-        super().__init__(f"{problem} (there are: {listed(choices)})")
+        super().__init__(f"{problem} (choices: {listed(choices)})")
 
 
 def listed(choices: Sequence[Choice]) -> str:

@@ -10,7 +10,7 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.cpu.device.large_pages import Arena
 from octavo.backends.cpu.weights.layout import ROWS, STEP
-from octavo.backends.cpu.weights.pack import FloatWeight, QuantWeight, pack
+from octavo.backends.cpu.weights.pack import TiledFloatWeight, TiledWeight, pack
 from octavo.formats import FORMATS, QTensor, by_name, channel_format, dequantize, quantize_reference, unpack
 from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
@@ -106,7 +106,7 @@ SCALES: dict[str, Any] = {
 def test_scales_are_stored_as_small_as_is_exact(name: str) -> None:
     stored = SCALES[name]()
     packed = pack(stored, 1, Arena())
-    assert isinstance(packed, QuantWeight)
+    assert isinstance(packed, TiledWeight)
     assert packed.layout.scale == name.split(maxsplit=1)[0].strip(",")
     ids = np.arange(17, dtype=np.int32)
     error = np.abs(rows_of(stored, ids) - dequantize(stored))
@@ -118,7 +118,7 @@ def test_codes_lie_as_the_layout_says(fmt: BlockFormat) -> None:
     """Vector j of a block holds codes 4 j to 4 j + 3 of its 16 rows."""
     stored = tensor(fmt, 17, 512)
     packed = pack(stored, 1, Arena())
-    assert isinstance(packed, QuantWeight)
+    assert isinstance(packed, TiledWeight)
     layout, q = packed.layout, np.zeros((32, 512), np.uint8)
     q[:17] = unpack(stored).q
     if fmt.table and layout.table is None:
@@ -155,7 +155,7 @@ def test_packed_weights_are_hardly_larger(fmt: BlockFormat) -> None:
 
 def test_floats_keep_their_size_but_for_the_widest() -> None:
     assert [size_ratio(f) for f in FLOATS] == [1, 1, 1, 0.5]
-    assert isinstance(pack(tensor(FLOATS[1], 3, 8), 1, Arena()), FloatWeight)
+    assert isinstance(pack(tensor(FLOATS[1], 3, 8), 1, Arena()), TiledFloatWeight)
 
 
 def test_numbers_of_8_bits_stay_so() -> None:
@@ -163,7 +163,7 @@ def test_numbers_of_8_bits_stay_so() -> None:
     stored = quantize_reference(values, channel_format("FP8", 50))
     stored.data[4, 11], stored.data[20, 12] = 0x7F, 0xFF
     packed = pack(stored, 2, Arena())
-    assert isinstance(packed, FloatWeight)
+    assert isinstance(packed, TiledFloatWeight)
     assert (packed.kind, packed.data.nbytes) == ("e4m3", 32 * 50)
     want = dequantize(stored)
     assert np.isnan(want).sum() == 2

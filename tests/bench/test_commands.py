@@ -52,10 +52,10 @@ def test_bench_model_prints_json_and_csv(octavo: Run, model: str, fixed_limit: N
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--batch", "1,x"), r"--batch is '1,x' (allowed: numbers with commas between, as 1,4,8)"),
+        (("--batch", "1,x"), r"--batch is '1,x' (allowed: numbers separated by commas, such as 1,4,8)"),
         (("--depth", ""), "--depth is ''"),
         (("-r", "0"), "-r is 0 (allowed: 1 or more)"),
-        (("--json", "--format", "csv"), "--json and --format csv are two formats of the output (allowed: one of them)"),
+        (("--json", "--format", "csv"), "--json and --format csv can't be used together"),
         (("-o", "no/such/folder/x.md"), "no/such/folder/x.md: there is no folder"),
         (("--peer", "llama.cpp", "--peer-python", "no-python"), "peer llama.cpp: no-python can't be run"),
     ],

@@ -66,10 +66,11 @@ def test_threads_make_the_same_file(preset: str, kind: Any, source: str, text: s
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
+@pytest.mark.parametrize("kills", [1, slow(3)])
 def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kills: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command, killed three times, each at another moment of its work."""
+    """The command, killed so often, each time at another moment of its work."""
     tiny.widen(monkeypatch)
     weights, keys = tiny.tensors("qwen3", LAYERS), {"qwen3.block_count": LAYERS}
     source = tiny.write(tmp_path / "src.gguf", weights=weights, keys=keys)
@@ -88,7 +89,7 @@ def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
     first = time.monotonic() - begun
     assert whole.wait() == 0
     rest, moments = time.monotonic() - begun - first, list[float]()
-    for _ in range(3):
+    for _ in range(kills):
         run = started("again")
         moments.append(first + random.random() * rest)
         time.sleep(moments[-1])

@@ -35,7 +35,7 @@ def test_a_disk_without_room_is_told_before(
     before = set(tmp_path.iterdir())
     free = iter([1 << 40, 1000]) if "quantize_file" in start.__code__.co_names else iter([1000])
     monkeypatch.setattr("shutil.disk_usage", lambda folder: SimpleNamespace(free=next(free)))
-    with pytest.raises(FileError, match=r"out\.work: .* bytes are to be written, but the disk has 1,000 free"):
+    with pytest.raises(FileError, match=r"out\.work: .* bytes of disk space, but only 1,000 are free"):
         start(src)
     assert set(tmp_path.iterdir()) == before
 

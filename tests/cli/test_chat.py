@@ -152,7 +152,7 @@ def test_the_context_is_told_and_where_it_is_set(talk: Talk) -> None:
 def test_a_reply_is_made_again(model: Model, talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = seen(model, monkeypatch)
     shown = talk("/regenerate", "one", "two", "/set max_tokens 2", "/regenerate", "three")
-    assert "there is no reply yet that could be made again" in shown[0]
+    assert "there is no reply to regenerate yet" in shown[0]
     assert shown[4] == "ab\n"
     asked = [user("one"), REPLY, user("two")]
     assert [prompt for prompt, _ in calls[1:3]] == [asked, asked]

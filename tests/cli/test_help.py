@@ -12,7 +12,9 @@ import octavo as package
 from tests.cli.conftest import Run
 
 SAID = {
-    ("run",): ("Threads to use (default: all cores).", "(default: 0.95)", "(default: the model's, up to 4096)"),
+    ("run",): (
+        "Threads to use (default: all cores).", "(default: the model's, or 0.95)", "(default: the model's, up to 4096)",
+    ),
     ("profile",): ("Threads to use (default: all cores).", "(default: with --device auto what fits, with gpu all)"),
     ("report",): ("Threads to use (default: all cores).",),
     ("bench", "model"): ("Threads to use (default: all cores).", "(default: this one)"),
@@ -41,7 +43,7 @@ def test_values_have_no_names_of_pythons(octavo: Run, command: list[str], monkey
 def test_options_stand_where_they_belong(octavo: Run, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     panels = dict(re.findall(r"╭─ ([A-Z].*?) ─+╮\n(.*?)\n╰", octavo(command, "--help").out, re.DOTALL))
-    place = re.findall(r"│ (--[a-z-]+)", panels["Where and with what"])
+    place = re.findall(r"│ (--[a-z-]+)", panels["Where to run"])
     assert {"--ctx-size", "--device", "--gpu-layers", "--threads", "--lora"} <= set(place)
     assert "--device" not in panels["Options"]
 

@@ -140,7 +140,7 @@ def test_a_command_without_a_model(octavo: Run) -> None:
 def test_a_model_before_the_command(octavo: Run) -> None:
     assert "write `octavo run a.gguf hi`" in octavo("-m", "a.gguf", "-p", "hi").error()
     assert "write `octavo run a/b`" in octavo("-hf", "a/b").error()
-    assert "stands before a command" in octavo("--temp", "0", "run", "demo").error()
+    assert "comes before the command" in octavo("--temp", "0", "run", "demo").error()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

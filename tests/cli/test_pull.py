@@ -62,7 +62,7 @@ def test_offline(octavo: Run, hub: Hub, model: bytes, monkeypatch: pytest.Monkey
     assert json.loads(octavo("pull", NAME, *offline, "--json").out) == there | {"downloaded": 0, "seconds": 0.0}
     said = "unset HF_HUB_OFFLINE for that" if variable else f"`octavo pull {NAME}:Q8_0` does it"
     assert octavo("pull", f"{NAME}:Q8_0", *offline).error() == (
-        f"octavo: error: {NAME}:Q8_0 is not on this machine (there are: Q4_K_M (1.3 MB)), "
+        f"octavo: error: {NAME}:Q8_0 is not on this machine (choices: Q4_K_M (1.3 MB)), "
         f"and nothing is downloaded offline; {said}"
     )
     rows = json.loads(octavo("pull", NAME, "--list", *offline, "--json").out)["models"]
@@ -157,9 +157,9 @@ def test_list_and_rm(octavo: Run, hub: Hub, model: bytes) -> None:
     models = json.loads(octavo("list", "--json").out)["models"]
     assert [row["bytes"] for row in models] == [len(model), len(model) + 32]
     assert octavo("rm", f"{NAME}:Q5_0", "-y").error() == (
-        f"octavo: error: {NAME}:Q5_0 is not on this machine (there are: Q4_K_M (1.3 MB), Q8_0 (1.3 MB))"
+        f"octavo: error: {NAME}:Q5_0 is not on this machine (choices: Q4_K_M (1.3 MB), Q8_0 (1.3 MB))"
     )
-    assert "nobody can be asked here, and --yes is not given" in octavo("rm", f"{NAME}:Q8_0").error()
+    assert "there is no terminal to ask on; pass --yes" in octavo("rm", f"{NAME}:Q8_0").error()
     assert octavo("rm", f"{NAME}:Q8_0", "--yes").out.startswith(f"Removed {NAME}:Q8_0 (")
     assert cached(HubName(NAME, "Q8_0")) is None
     assert cached(HubName(NAME)) is not None
@@ -214,7 +214,7 @@ def test_capitals_make_no_difference(octavo: Run, hub: Hub, model: bytes) -> Non
 
 def test_nobody_is_asked_in_a_pipe(octavo: Run, model: bytes) -> None:
     assert octavo("pull", f"{NAME}:Q5_0").error() == (
-        "octavo: error: org/alphabet-GGUF has no Q5_0 (there are: Q4_K_M (1.3 MB), Q8_0 (1.3 MB))"
+        "octavo: error: org/alphabet-GGUF has no Q5_0 (choices: Q4_K_M (1.3 MB), Q8_0 (1.3 MB))"
     )
 
 
@@ -250,7 +250,7 @@ def test_rm_asks_at_a_terminal(octavo: Run, model: bytes, monkeypatch: pytest.Mo
         (["pull", "qwen3"], "'qwen3' is not a hub name (allowed: ORG/REPO, ORG/REPO:QUANT, each with @REVISION)"),
         (["pull", "qwen3:4b"], "GGUF files of that name: https://huggingface.co/models?library=gguf&search=qwen3"),
         (["rm", "../x", "--yes"], "'../x' is not a hub name"),
-        (["pull", "a/b@v1", "--revision", "v2"], "--revision is 'v2', and the name says @v1"),
+        (["pull", "a/b@v1", "--revision", "v2"], "--revision 'v2' contradicts @v1"),
         (["rm", "a/b", "--yes"], "a/b is not in the cache"),
         (["pull", "a/b", "--offline"], "a/b is not on this machine"),
     ],
@@ -281,7 +281,7 @@ def test_environment_variables_of_the_hub(hub: Hub, model: bytes, tmp_path: Path
 
 
 def test_python(hub: Hub, model: bytes) -> None:
-    with pytest.raises(HubError, match=r"org/alphabet-GGUF has no Q5_0 \(there are: "):
+    with pytest.raises(HubError, match=r"org/alphabet-GGUF has no Q5_0 \(choices: "):
         package.load(f"{NAME}:Q5_0")
     with pytest.raises(HubError, match=r"has no org/alphabet;? ?"):
         package.load("org/alphabet")

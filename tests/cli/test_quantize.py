@@ -201,9 +201,9 @@ def test_a_size_measured_on_a_text(octavo: Run, dst: str, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(("arguments", "says"), [
-    ([], "no preset is given: `octavo quantize SRC DST Q4_K_M` has one, `octavo quantize SRC --list` lists them"),
-    (["Q4_K_M", "--target-bpw", "4"], "PRESET and --target-bpw together"),
-    (["--target-bpw", "4", "--target-size", "1MB"], "--target-bpw and --target-size together"),
+    ([], "no preset given: `octavo quantize SRC DST Q4_K_M` has one, `octavo quantize SRC --list` lists them"),
+    (["Q4_K_M", "--target-bpw", "4"], "PRESET and --target-bpw can't be used together"),
+    (["--target-bpw", "4", "--target-size", "1MB"], "--target-bpw and --target-size can't be used together"),
     (["--target-bpw", "0"], "--target-bpw is 0"),
     (["--target-bpw", "nan"], "--target-bpw is nan"),
     (["--target-bpw", "four"], "'--target-bpw'"),

@@ -101,7 +101,7 @@ def test_templates_by_name(octavo: Run, tmp_path: Path) -> None:
     assert octavo("run", model, "v", "--chat-template", "rag", *GREEDY).out.strip() == "wxyz"
     said = "the model has no chat template called 'tools' (allowed: default, rag)"
     assert said in octavo("run", model, "v", "--chat-template", "tools").error()
-    assert "--chat-template with --raw" in octavo("run", model, "v", "--chat-template", "rag", "--raw").error()
+    assert "--chat-template and --raw can't" in octavo("run", model, "v", "--chat-template", "rag", "--raw").error()
 
 
 def test_raw_prompts_need_no_template(octavo: Run, tmp_path: Path) -> None:
@@ -182,10 +182,10 @@ def test_a_model_without_a_template_stops_somewhere(octavo: Run, tmp_path: Path)
 @pytest.mark.parametrize(
     ("arguments", "stdin", "message"),
     [
-        ([], b"", "there is no prompt: none was given, and standard input is empty"),
-        ([], b"\n", "there is no prompt"),
-        (["-"], b"", "there is no prompt"),
-        (["--json"], b"", "there is no prompt"),
+        ([], b"", "no prompt given, and standard input is empty"),
+        ([], b"\n", "no prompt given"),
+        (["-"], b"", "no prompt given"),
+        (["--json"], b"", "no prompt given"),
         ([], b"ok\xff", "standard input is not UTF-8 at byte 2"),
         (["hi", "--ctx", "-2"], b"", "--ctx is -2 (allowed: 1 or more)"),
         (["hi", "--ctx", "9999"], b"", "the model was made for 512 tokens"),
@@ -272,7 +272,7 @@ def test_replies_of_a_grammar(octavo: Run, alphabet: str, tmp_path: Path, option
     [
         (["--grammar", "root ::= a"], "the GBNF grammar can't be read: Rule 'a' not found"),
         (["--json-schema", '{"type": "x"}'], "Invalid type: x"),
-        (["--json-schema", "{}", "--grammar", "start: /a/"], "--json-schema and --grammar are both given"),
+        (["--json-schema", "{}", "--grammar", "start: /a/"], "--json-schema and --grammar can't be used together"),
         (["--json-schema", "/nowhere"], "can't be opened"),
     ],
 )

@@ -90,13 +90,13 @@ def test_what_the_engine_refuses(octavo: Run, arguments: tuple[str, ...], told: 
         (["--predict", "0"], "is 0 (allowed: 1 or more, -1)"),
         (["--chat-template-kwargs", "{"], "--chat-template-kwargs is not valid JSON"),
         (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs is [1] (allowed: an object"),
-        (["--chat-template-kwargs", '{"a": 1, "a": 2}'], "a key is there twice"),
-        (["--chat-template-kwargs", '{"tools": []}'], "--chat-template-kwargs has 'tools', which is set here"),
+        (["--chat-template-kwargs", '{"a": 1, "a": 2}'], "a key occurs twice"),
+        (["--chat-template-kwargs", '{"tools": []}'], "has 'tools', which the server sets itself"),
         (["--chat-template-kwargs", '{"a": NaN}'], "--chat-template-kwargs has a number that is"),
         (["--chat-template-file", "nowhere.jinja"], "nowhere.jinja"),
-        (["--chat-template-file", "x", "--chat-template", "rag"], "are both given (allowed: one of them)"),
+        (["--chat-template-file", "x", "--chat-template", "rag"], "can't be used together"),
         (["--reasoning", "off"], "--reasoning is 'off'"),
-        (["--alias", "a,,b"], "--alias is 'a,,b' (allowed: names with commas between them)"),
+        (["--alias", "a,,b"], "--alias is 'a,,b' (allowed: names separated by commas)"),
     ],
 )
 def test_defaults_that_can_not_be(octavo: Run, arguments: list[str], said: str) -> None:
@@ -119,8 +119,8 @@ def test_defaults_as_a_server_has_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cert", "key", "said"),
     [
-        (CERT, None, "--ssl-cert-file is given without --ssl-key-file (allowed: both or neither)"),
-        (None, KEY, "--ssl-key-file is given without --ssl-cert-file (allowed: both or neither)"),
+        (CERT, None, "--ssl-cert-file needs --ssl-key-file"),
+        (None, KEY, "--ssl-key-file needs --ssl-cert-file"),
         ("nowhere.pem", KEY, "nowhere.pem: can't be opened"),
         (CERT, "nowhere.pem", "nowhere.pem: can't be opened"),
         (KEY, KEY, "key.pem: no certificate (allowed: PEM"),
@@ -141,5 +141,5 @@ def test_a_model_without_a_chat_template_is_told_of(
 ) -> None:
     monkeypatch.setattr("octavo.server.serve.run", lambda serving: serving.close())
     path = tiny.write(tmp_path / "base.gguf", weights=tiny.alphabet(), keys={"tokenizer.chat_template": template})
-    said = "base has no chat template: messages are written as ChatML has them, and replies end after 512 tokens"
+    said = "base has no chat template: messages are written as ChatML, and replies end after 512 tokens"
     assert (said in octavo("serve", path, "--port", "0").err) is (template is None)

@@ -131,4 +131,4 @@ def test_what_ends_too_early_is_no_ctrl_c(octavo: Run, src: str, monkeypatch: py
         raise EOFError("Ran out of input")
 
     monkeypatch.setattr(Bar, "show", fail)
-    assert "ends too early: Ran out of input" in octavo("quantize", src, src + ".out", "Q4_K_M").error()
+    assert "unexpected end of input: Ran out of input" in octavo("quantize", src, src + ".out", "Q4_K_M").error()

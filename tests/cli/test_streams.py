@@ -29,7 +29,7 @@ def test_a_full_disk_is_one_line(alphabet: str) -> None:
                 stdout=full, stderr=subprocess.PIPE, check=False,
                 env={**users_environment(), "PYTHONUNBUFFERED": unbuffered},
             )
-            assert done.stderr == b"octavo: error: standard output can't be written: No space left on device\n"
+            assert done.stderr == b"octavo: error: can't write to standard output: No space left on device\n"
             assert done.returncode == 1
 
 
@@ -45,10 +45,10 @@ def test_errors_of_something_else_are_not_those_of_standard_output(
 
     monkeypatch.setattr("octavo.runtime.load", fail)
     for error, said in (
-        (OSError(errno.ENOSPC, "no room"), "something that is read or written: no room"),
+        (OSError(errno.ENOSPC, "no room"), "a file: no room"),
         (OSError(errno.ENOSPC, "no room", "a file"), "a file: no room"),
         (OSError("2 requested and 1 written"), "something that is read or written: 2 requested and 1 written"),
-        (OSError(errno.EPIPE, "gone"), f"something that was written to is closed: [Errno {errno.EPIPE}] gone"),
+        (OSError(errno.EPIPE, "gone"), f"an output was closed: [Errno {errno.EPIPE}] gone"),
     ):
         raised.append(error)
         assert octavo("run", alphabet, "hi", *GREEDY).error() == f"octavo: error: {said}"
@@ -90,7 +90,7 @@ def test_without_standard_input(alphabet: str) -> None:
     command = f'exec "{sys.executable}" -m octavo run "{alphabet}" --device reference <&-'
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("octavo: error: there is no prompt")
+    assert done.stderr.startswith("octavo: error: no prompt given")
 
 
 @pytest.mark.parametrize(

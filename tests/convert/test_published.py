@@ -75,5 +75,5 @@ def test_floats_where_they_are_asked_for(tmp_path: Path) -> None:
     with open_model_file(tmp_path / "hf") as folder, open_model_file(tmp_path / "out.gguf") as file:
         assert file.tensors["blk.0.attn_q.weight"].type_name == "F32"
         np.testing.assert_array_equal(values(file, "blk.0.attn_q.weight"), values(folder, "blk.0.attn_q.weight"))
-    with pytest.raises(UsageError, match=r"type Q4_K_M of weights that are quantized \(allowed: auto"):
+    with pytest.raises(UsageError, match=r"type Q4_K_M for quantized weights \(allowed: auto"):
         convert_checkpoint(tmp_path / "hf", tmp_path / "out.gguf", "Q4_K_M")

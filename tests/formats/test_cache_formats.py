@@ -13,7 +13,7 @@ from octavo.errors import UsageError
 from octavo.formats.cache import CACHE_FORMATS
 from octavo.formats.rotation import rotate, rotate_back
 from octavo.graph.builder import CacheType
-from octavo.runtime.cache.cache_type import require_heads
+from octavo.runtime.engine.limits import require_heads
 from octavo.server.options import EngineOptions
 
 X = np.random.default_rng(0).standard_normal((5, 3, 64)).astype(np.float32)
@@ -91,8 +91,8 @@ def test_zeros_stay() -> None:
 
 
 def test_heads_that_do_not_fit() -> None:
-    with pytest.raises(UsageError, match="a q8_0 cache needs heads of a multiple of 32 values; these have 48"):
+    with pytest.raises(UsageError, match="cache_type q8_0 needs heads of a multiple of 32 values; these have 48"):
         require_heads("q8_0", 48)
-    with pytest.raises(UsageError, match="an int4 cache needs heads of a multiple of 32 values; these have 48"):
+    with pytest.raises(UsageError, match="cache_type int4 needs heads of a multiple of 32 values; these have 48"):
         require_heads("int4", 48)
     require_heads("int8", 48)

@@ -98,7 +98,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("Olmoe", {"norm_topk_prob": True}, ["norm_topk_prob", "true"]),
     ("Dots1", {**LATENT, "sliding_window": 8, "max_window_layers": 1}, ["sliding_window", "some layers"]),
     ("Afmoe", {"mup_enabled": False}, ["mup_enabled", "false"]),
-    ("Afmoe", {"mup_enabled": True, "route_norm": False}, ["route_norm", "False"]),
+    ("Afmoe", {"mup_enabled": True, "route_norm": False}, ["route_norm", "false"]),
 ]
 
 

@@ -12,7 +12,7 @@ import octavo
 from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
-from octavo.huggingface.config.config import CLASSES, read_hyperparams, read_keys
+from octavo.huggingface.config.config import own_classes, read_hyperparams, read_keys
 from octavo.huggingface.config.rope import rope_tensors
 from octavo.models.shared.config import Config
 from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
@@ -106,7 +106,7 @@ def test_longrope_needs_a_divisor_for_each_pair(factors: object) -> None:
     config = Config({**BASE, "architectures": ["Phi3ForCausalLM"], **values}, "c")
     hp = read_hyperparams(config, read_keys(config))
     with pytest.raises(ModelError, match=r"long_factor.*32 numbers over 0"):
-        rope_tensors(config, CLASSES["Phi3ForCausalLM"], hp)
+        rope_tensors(config, own_classes()["Phi3ForCausalLM"], hp)
 
 
 @pytest.mark.parametrize(

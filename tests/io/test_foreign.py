@@ -30,7 +30,7 @@ def zipped(path: Path) -> bytes:
     [
         (POINTER, "is a Git LFS pointer, not the file itself: run `git lfs pull`"),
         (b"\n<!DOCTYPE html><html>", "is a web page, not a model"),
-        (pickle.dumps({"a": np.zeros(2)}), "is a pickle, which runs code when it is read, and is refused"),
+        (pickle.dumps({"a": np.zeros(2)}), "is a pickle, which could run code, and is refused"),
         (len(HEADER).to_bytes(8, "little") + HEADER + b"data", "is a safetensors file: give the folder"),
         (b'{"architectures": []}', "is JSON, not a model"),
         (b"tjgg\1\0\0\0", "is of the GGML format that GGUF replaced"),

@@ -35,7 +35,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target.input_path(tmp_path_factory.mktemp("damage"))
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(seed=st.sampled_from(SEEDS), changes=st.lists(_changes, max_size=4))
 @example(seed=SEEDS[0], changes=[])
 def test_damaged_files(path: Path, seed: bytes, changes: list) -> None:
@@ -47,7 +47,7 @@ def test_damaged_files(path: Path, seed: bytes, changes: list) -> None:
     assert valid or changes
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(
     data=st.binary(max_size=300),
     version=st.sampled_from([2, 3]),

@@ -90,14 +90,14 @@ def test_cut_five_times(hub: Hub, repository: Repository, waits: list[float], ca
     ranges = [headers.get("range") for headers in hub.asked("/cdn/")]
     assert ranges == [None, *(f"bytes={i * 100_001}-" for i in range(1, 6))]
     assert sum(waits) == 5
-    assert "the connection was cut after 100.0 kB; going on in 1 s" in caplog.text
+    assert "the connection was lost after 100.0 kB; retrying in 1 s" in caplog.text
 
 
 def test_a_wait_leaves_the_bar_where_it_is(hub: Hub, repository: Repository, waits: list[float]) -> None:
     hub.faults.append(Fault("/cdn/", cut=len(DATA) // 2))
     told: list[tuple[str, int, int | None]] = []
     pull(NAME, show=lambda *what: told.append(what))
-    (cut,) = [what for what in told if "was cut" in what[0]]
+    (cut,) = [what for what in told if "was lost" in what[0]]
     assert 0 < cut[1] <= len(DATA) // 2
     assert cut[2] == len(DATA)
 
@@ -126,7 +126,7 @@ def test_an_interrupted_download_goes_on(hub: Hub, repository: Repository, monke
 @pytest.mark.parametrize("path", ["/api/models/", "/cdn/"])
 def test_a_server_that_redirects_for_ever(hub: Hub, repository: Repository, waits: list[float], path: str) -> None:
     hub.faults += [Fault(path, 302, {"Location": path}) for _ in range(200)]
-    with pytest.raises(HubError, match=r"Exceeded maximum allowed redirects.*given up after \d tries"):
+    with pytest.raises(HubError, match=r"Exceeded maximum allowed redirects.*gave up after \d tries"):
         pull(NAME)
 
 
@@ -151,7 +151,7 @@ def test_a_disk_that_fills_up(hub: Hub, repository: Repository, monkeypatch: pyt
 
     with monkeypatch.context() as patched:
         patched.setattr("octavo.io.hub.fetch.FileIO", Full)
-        said = rf"{FILE} can't be written to .*blobs: No space left on device; with room there, the same command"
+        said = rf"{FILE} can't be written to .*blobs: No space left on device; free some space, and the same command"
         with pytest.raises(HubError, match=said):
             pull(NAME)
     done = installed()[0].nbytes
@@ -164,7 +164,7 @@ def test_wrong_bytes_are_removed_and_refused(hub: Hub, repository: Repository) -
     hub.faults.append(Fault("/cdn/", wrong=True))
     with pytest.raises(
         HubError,
-        match=rf"^{FILE} was downloaded with wrong bytes, and removed \(allowed: SHA-256 {digest_of(FILE, DATA)}",
+        match=rf"^{FILE} was corrupted in the download, and removed \(allowed: SHA-256 {digest_of(FILE, DATA)}",
     ):
         pull(NAME)
     assert not [path for path in Path(folder_of(NAME.repo)).rglob("*") if path.is_file() and path.name != "main"]
@@ -179,7 +179,7 @@ def test_what_another_left_is_looked_at(repository: Repository, left: bytes) -> 
     if len(left) > len(DATA):
         assert Path(pulled().path).read_bytes() == DATA
         return
-    with pytest.raises(HubError, match="wrong bytes, and removed"):
+    with pytest.raises(HubError, match="corrupted in the download, and removed"):
         pull(NAME)
     assert Path(pulled().path).read_bytes() == DATA
 
@@ -219,14 +219,14 @@ def test_too_many_requests(
     told: list[str] = []
     pull(NAME, show=lambda what, *_: told.append(what))
     assert sum(waits) == 7 + 3 + 2
-    assert any(what.endswith("gets too many requests (status 429); going on in 7 s") for what in told)
-    assert "is busy (status 503); going on in 2 s" in caplog.text
+    assert any(what.endswith("gets too many requests (status 429); retrying in 7 s") for what in told)
+    assert "is busy (status 503); retrying in 2 s" in caplog.text
 
 
 def test_a_server_that_stays_busy(hub: Hub, repository: Repository, waits: list[float]) -> None:
     hub.faults += [Fault("/cdn/", 503) for _ in range(9)]
     with pytest.raises(
-        HubError, match=r"is busy \(status 503\); given up after 5 tries: the same command goes on later"
+        HubError, match=r"is busy \(status 503\); gave up after 5 tries: the same command resumes later"
     ):
         pull(NAME)
     assert sum(waits) == 1 + 2 + 4 + 8
@@ -234,7 +234,7 @@ def test_a_server_that_stays_busy(hub: Hub, repository: Repository, waits: list[
 
 def test_a_server_that_asks_for_an_hour(hub: Hub, repository: Repository) -> None:
     hub.faults.append(Fault("/api/models/", 429, {"Retry-After": "3600"}))
-    with pytest.raises(HubError, match="asks to wait 3,600 seconds: the same command goes on then"):
+    with pytest.raises(HubError, match="asks to wait 3,600 seconds: run the same command then to resume"):
         pull(NAME)
 
 
@@ -264,7 +264,7 @@ def test_names_that_are_not_there(hub: Hub, repository: Repository) -> None:
         HubError, match=r"has no org/m, or it is private and no token is set; did you mean org/m-GGUF\?"
     ):
         pull(HubName("org/m"))
-    with pytest.raises(HubError, match=r"org/m-GGUF has no revision v9 \(there are: main\)"):
+    with pytest.raises(HubError, match=r"org/m-GGUF has no revision v9 \(choices: main\)"):
         pull(HubName(NAME.repo, None, "v9"))
 
 
@@ -314,7 +314,7 @@ def test_an_adapter(hub: Hub) -> None:
 
 def test_no_room(hub: Hub, repository: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=1000))
-    with pytest.raises(HubError, match=r"1\.0 MB are to be downloaded, but the disk of \S+ has 1\.0 kB free"):
+    with pytest.raises(HubError, match=r"the download needs 1\.0 MB, but \S+ has only 1\.0 kB free"):
         pull(NAME)
     assert not hub.asked("/cdn/")
 
@@ -327,7 +327,7 @@ def test_no_room(hub: Hub, repository: Repository, monkeypatch: pytest.MonkeyPat
         ({"siblings": [{"rfilename": "/m.gguf", "size": 1, "blobId": "0" * 40}]}, "allowed: names within its folder"),
         ({"siblings": [{"rfilename": "m.gguf", "size": 1, "blobId": "../x"}]}, "without a size and a digest"),
         ({"siblings": [{"rfilename": "m.gguf", "size": -1, "blobId": "0" * 40}]}, "without a size and a digest"),
-        ({"siblings": [{"name": "m.gguf"}]}, "does not answer as a hub does"),
+        ({"siblings": [{"name": "m.gguf"}]}, "does not answer like a hub"),
         ({"siblings": []}, "has no GGUF files and no checkpoint"),
     ],
 )
@@ -351,7 +351,7 @@ def test_a_file_of_another_size(hub: Hub) -> None:
 
 def test_no_hub_there(hub: Hub, waits: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(HubError, match=r"127\.0\.0\.1:1 can't be reached: .*given up after 2 tries"):
+    with pytest.raises(HubError, match=r"127\.0\.0\.1:1 can't be reached: .*gave up after 2 tries"):
         pull(NAME)
 
 
@@ -364,7 +364,7 @@ def test_offline(hub: Hub, repository: Repository, monkeypatch: pytest.MonkeyPat
     assert found.variant.files == done.variant.files
     missing = HubName(NAME.repo, "Q8_0")
     said = (
-        f"{missing} is not on this machine (there are: Q4_K_M (1.0 MB)), and nothing is downloaded offline; unset HF_"
+        f"{missing} is not on this machine (choices: Q4_K_M (1.0 MB)), and nothing is downloaded offline; unset HF_"
     )
     with pytest.raises(HubError, match=re.escape(said)):
         pull(missing)

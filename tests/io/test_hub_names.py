@@ -119,12 +119,12 @@ def test_without_the_usual_one_the_largest_that_fits() -> None:
 
 
 def test_nothing_fits() -> None:
-    with pytest.raises(ChoiceError, match=r"a/b has nothing that fits 1 B of free memory \(there are: Q2_K \(2 B\)"):
+    with pytest.raises(ChoiceError, match=r"a/b has nothing that fits 1 B of free memory \(choices: Q2_K \(2 B\)"):
         choose(HubName("a/b"), variants(files(**SIZES)), 1)
 
 
 def test_a_quantization_that_is_not_there() -> None:
-    with pytest.raises(ChoiceError, match=r"a/b has no Q4_K_L; did you mean Q4_K_M\? \(there are: Q2_K"):
+    with pytest.raises(ChoiceError, match=r"a/b has no Q4_K_L; did you mean Q4_K_M\? \(choices: Q2_K"):
         choose(HubName("a/b", "Q4_K_L"), variants(files(**SIZES)), None)
 
 

@@ -49,7 +49,7 @@ def test_a_link_to_nothing(tmp_path: Path) -> None:
     link.symlink_to("gone.gguf")
     with pytest.raises(FileError) as caught:
         open_model_file(link)
-    assert str(caught.value) == f"{link}: is a link to '{tmp_path / 'gone.gguf'}', where nothing is"
+    assert str(caught.value) == f"{link}: is a link to '{tmp_path / 'gone.gguf'}', which doesn't exist"
     with pytest.raises(FileError, match=r"no such file or folder$"):
         open_model_file(tmp_path / "model-q5.gguf")
 

@@ -68,7 +68,7 @@ def test_reads_what_was_written(tmp_path: Path) -> None:
     ({"a": ENTRY | {"shape": [1], "data_offsets": [0, 4]}}, "4 bytes after the last tensor"),
     ([1, 2], "header: is list"),
     (b'{"a": 1, "a": 1}', "'a' occurs twice"),
-    (b"{nonsense", "header: is not JSON"),
+    (b"{nonsense", "header: is not valid JSON"),
     (b"[" * 50_000, "JSON"),
     (b'{"\xff": 1}', "not UTF-8"),
 ])
@@ -103,7 +103,7 @@ def test_a_file_that_is_cut_while_it_is_open(tmp_path: Path) -> None:
     tensor = SafetensorsFile.open(path).tensors["a"]
     np.testing.assert_array_equal(dequantize(tensor.load()), [1, 2])
     os.truncate(path, path.stat().st_size - 3)
-    with pytest.raises(FileError, match=r"tensor 'a': the file was cut"):
+    with pytest.raises(FileError, match=r"tensor 'a': the file was truncated"):
         tensor.load()
     path.unlink()
     with pytest.raises(FileError, match="can't be opened"):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
+import numba
 import numpy as np
 import pytest
 
@@ -147,6 +148,13 @@ ARITHMETIC = {"add": X + Y, "sub": X - Y, "mul": X * Y, "div": X / Y, "maximum":
 @pytest.mark.parametrize("name", ARITHMETIC)
 def test_arithmetic(name: str) -> None:
     np.testing.assert_array_equal(through(getattr(simd, name), X, Y), ARITHMETIC[name])
+
+
+def test_operators() -> None:
+    """Of two vectors, or of one and a number."""
+    products = through(numba.njit(lambda x, y: x / y - 3 * x), X, Y)
+    np.testing.assert_allclose(products, X / Y - np.float32(3) * X, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(through(numba.njit(lambda x: (x + 3.0) * 0.5), X), (X + 3) * 0.5, rtol=1e-6)
 
 
 def test_largest_magnitude() -> None:

@@ -59,7 +59,7 @@ OTHERS = {
 @pytest.mark.parametrize(("arch", "name"), [(arch, name) for arch, names in OTHERS.items() for name in names])
 def test_tensors_of_no_use_to_the_architecture(tmp_path: Path, arch: str, name: str) -> None:
     path = tiny.write(tmp_path / "m.gguf", arch, weights=tiny.tensors(arch) | {name: np.ones(1, np.float32)})
-    refused(path, ModelError, f"tensor '{name}'", "is no part of this architecture")
+    refused(path, ModelError, f"tensor '{name}'", "is not part of this architecture")
 
 
 def test_more_layers_than_the_file_says(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ WORDS: list[tuple[str, dict[str, Any], str]] = [
     ("deci", {"block_configs": [{"attention": {"no_op": True}}] * 5}, r"block_configs\[0\].ffn: is missing"),
     ("deci", {"block_configs": [{"attention": {"window_length": 8}}] * 5}, r"attention.window_length: is '8'"),
     ("deci", {"block_configs": [{"attention": {"n_heads_in_group": 3}}] * 5}, r"n_heads_in_group: is '3'"),
-    ("deci", {"block_configs": [{}]}, "block_configs: is no list of all layers"),
+    ("deci", {"block_configs": [{}]}, "block_configs: is not a list of all layers"),
     ("bailingmoe", {"use_qkv_bias": True}, "use_qkv_bias: is true"),
     ("bailingmoe", {"first_k_dense_replace": 1}, "leading_dense_block_count: is 1"),
     ("jais2", {"hidden_act": "gelu"}, "hidden_act: is 'gelu'"),

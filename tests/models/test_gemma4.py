@@ -124,7 +124,7 @@ def test_projections_of_keys_that_are_not_used(models: Models, rewritten: Rewrit
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "a pattern": ({"attention.sliding_window_pattern": 3}, "sliding_window_pattern: is missing or no array"),
+    "a pattern": ({"attention.sliding_window_pattern": 3}, "sliding_window_pattern: is missing or not an array"),
     "a window": ({"attention.sliding_window": None}, "attention.sliding_window': missing"),
     "heads of values": ({"attention.value_length_swa": 32}, "value_length_swa: 32 differs from the key length"),
     "turned values": ({"rope.dimension_count_swa": 63}, "dimension_count_swa: 63 is out of range"),

@@ -20,7 +20,7 @@ from octavo.formats import by_name, channel_format, dequantize, group_format, qu
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, LazyTensor, write_gguf
 from octavo.models import read_model
-from octavo.models.shared.remaking import multiplied
+from octavo.models.shared.conversion import multiplied
 from octavo.models.shared.routed import SHARED_WIDTH
 from tests.convert import folders
 from tests.models.table import TOKENS, error, logits, save_only, saved
@@ -60,7 +60,7 @@ def test_layers_that_guess_tokens_are_left_out(tmp_path: Path) -> None:
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("qwen35", {"attention.recurrent_layers": [True, False]}, "recurrent_layers", "has 2 values"),
     ("qwen35", {"attention.recurrent_layers": None, "full_attention_interval": 0}, "full_attention_interval", "0 is"),
-    ("qwen35", {"ssm.conv_kernel": 1}, "ssm.conv_kernel", "1 does not fit"),
+    ("qwen35", {"ssm.conv_kernel": 1}, "ssm.conv_kernel", "1 is out of range"),
     ("qwen35", {"ssm.group_count": 3}, "ssm.time_step_rank", "a multiple of key heads"),
     ("qwen35", {"ssm.inner_size": 130}, "ssm.inner_size", "a multiple of heads"),
     ("qwen35", {"ssm.state_size": 16}, "tensor blk.0.attn_qkv.weight", "contradicts the hyperparameters"),
@@ -73,10 +73,10 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("kimi-linear", {"expert_gating_func": 5}, "expert_gating_func", "5 does not fit"),
     ("kimi-linear", {"moe_latent_size": 64}, "moe_latent_size", "does not compute"),
     ("kimi-linear", {"nextn_predict_layers": 1}, "nextn_predict_layers", "does not compute"),
-    ("granitehybrid", {"ssm.conv_kernel": 1}, "ssm.conv_kernel", "1 does not fit"),
+    ("granitehybrid", {"ssm.conv_kernel": 1}, "ssm.conv_kernel", "1 is out of range"),
     ("granitehybrid", {"ssm.group_count": 3}, "ssm.time_step_rank", "a multiple of 3 groups"),
     ("granitehybrid", {"ssm.inner_size": 250}, "ssm.inner_size", "a multiple of 16 heads"),
-    ("granitehybrid", {"ssm.state_size": 0}, "ssm.state_size", "0 does not fit"),
+    ("granitehybrid", {"ssm.state_size": 0}, "ssm.state_size", "0 is out of range"),
     ("granitehybrid", {"ssm.state_size": 32}, "tensor blk.0.ssm_in.weight", "contradicts the hyperparameters"),
     ("granitehybrid", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),
     ("granitehybrid", {"expert_shared_feed_forward_length": 80}, "expert_shared_feed_forward_length", "contradicts"),
@@ -88,14 +88,14 @@ REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("nemotron_h_moe", {"leading_dense_block_count": 1}, "leading_dense_block_count", "another way"),
     ("nemotron_h_moe", {SHARED_WIDTH: 0, "expert_shared_count": 0}, SHARED_WIDTH, "is 0 or missing"),
     ("nemotron_h_moe", {"moe_latent_size": 64}, "tensor blk.1.ffn_up_exps.weight", "contradicts the hyperparameters"),
-    ("falcon-h1", {"ssm.time_step_rank": 0}, "ssm.time_step_rank", "0 does not fit"),
+    ("falcon-h1", {"ssm.time_step_rank": 0}, "ssm.time_step_rank", "0 is out of range"),
     ("falcon-h1", {"expert_count": 4}, "expert_count", "4 experts in falcon-h1"),
     ("mamba2", {"attention.head_count": 2}, "attention.head_count", "2 is out of range"),
     ("mamba2", {"feed_forward_length": 96}, "feed_forward_length", "96 is out of range"),
-    ("mamba2", {"ssm.group_count": 0}, "ssm.group_count", "0 does not fit"),
+    ("mamba2", {"ssm.group_count": 0}, "ssm.group_count", "0 is out of range"),
     ("mamba", {"attention.head_count": 2}, "attention.head_count", "2 is out of range"),
-    ("mamba", {"ssm.conv_kernel": 1}, "ssm.conv_kernel", "1 does not fit"),
-    ("mamba", {"ssm.time_step_rank": 0}, "ssm.time_step_rank", "0 does not fit"),
+    ("mamba", {"ssm.conv_kernel": 1}, "ssm.conv_kernel", "1 is out of range"),
+    ("mamba", {"ssm.time_step_rank": 0}, "ssm.time_step_rank", "0 is out of range"),
     ("mamba", {"ssm.state_size": 8}, "tensor blk.0.ssm_x.weight", "contradicts the hyperparameters"),
     ("mamba", {"ssm.group_count": 1}, "ssm.group_count", "does not compute"),
     ("jamba", {"attention.head_count_kv": [0, 1]}, "attention.head_count_kv", "has 2 values"),

@@ -21,7 +21,7 @@ from octavo.formats.spec import F32
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from octavo.models import Architecture, read_model
+from octavo.models import read_model
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
@@ -112,7 +112,7 @@ def test_every_class(name: str, tmp_path: Path) -> None:
     saved(folder, TABLE[name])
     with open_model_file(folder) as file:
         architecture = read_model(file).architecture
-        normalized = architecture.unit_output is not Architecture.__dataclass_fields__["unit_output"].default
+        normalized = architecture.layout.unit_output is not None
         shapes = {m: s for m, s in modules_of(folder).items() if not (normalized and m == "lm_head")}
         columns = {m for m in shapes if ".h." in m} if architecture.name in COLUMNS else set()
         shapes = {m: (k, n) if m in columns else (n, k) for m, (n, k) in shapes.items()}
@@ -124,7 +124,7 @@ def test_every_class(name: str, tmp_path: Path) -> None:
         assert error(logits(file, adapters), want) < 1e-4
     convert_checkpoint(folder, tmp_path / "m.gguf", "F32")
     with GGUFFile.open(tmp_path / "m.gguf") as file:
-        if architecture.factors is not Architecture.__dataclass_fields__["factors"].default:
+        if architecture.layout.factors is not None:
             with pytest.raises(ModelError, match="multiplied by numbers that no GGUF file of the model has"):
                 logits(file, adapters)
         else:

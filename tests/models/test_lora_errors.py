@@ -74,8 +74,8 @@ def test_tensors(base: GGUFFile, tmp_path: Path) -> None:
     a, b = pair(base, Q)
     norm = "blk.0.attn_norm.weight"
     cases = {
-        "is no tensor of the model, nor are 1 others: 'c.weight'": {"x.weight": (a, b), "c.weight": (a, b)},
-        f"tensor '{norm}': is no weight that an adapter can change": {norm: (a, b[:1])},
+        "is not a tensor of the model, nor are 1 others: 'c.weight'": {"x.weight": (a, b), "c.weight": (a, b)},
+        f"tensor '{norm}': is not a weight that an adapter can change": {norm: (a, b[:1])},
         "changes a weight of shape [63, 264] (allowed: [64, 264], as the model's)": {Q: (a, b[:-1])},
         "has factors [3, 264] and [64, 4] (allowed: [r, K] and [N, r]": {Q: (a[:3], b)},
         "has factors [1, 4, 264] and [64, 4]": {Q: (a[None], b)},
@@ -95,7 +95,7 @@ def test_parts_of_pairs(base: GGUFFile, tmp_path: Path) -> None:
     cases = {
         f"tensor '{Q}.lora_a': has no '{Q}.lora_b' beside it": {f"{Q}.lora_a": a},
         f"tensor '{Q}.lora_b': has no '{Q}.lora_a' beside it": {f"{Q}.lora_b": b},
-        "tensor 'blk.0.attn_norm.weight': is no part of a LoRA": {"blk.0.attn_norm.weight": a[0]},
+        "tensor 'blk.0.attn_norm.weight': is not part of a LoRA": {"blk.0.attn_norm.weight": a[0]},
         "has no tensors": {},
     }
     for i, (said, tensors) in enumerate(cases.items()):
@@ -146,7 +146,7 @@ def test_one_that_no_memory_holds(base: GGUFFile, tmp_path: Path, monkeypatch: p
 def test_modules(base: GGUFFile, tmp_path: Path) -> None:
     a, b = pair(base, Q)
     cases = {
-        "tensor 'model.layers.0.self_attn.w': is no module of this architecture (allowed: llama)": "self_attn.w",
+        "tensor 'model.layers.0.self_attn.w': is not a module of the model (allowed: llama)": "self_attn.w",
         "changes a weight of shape [64, 264] (allowed: [48, 264], as the model's blk.0.ffn_up.weight)": "mlp.up_proj",
     }
     for i, (said, module) in enumerate(cases.items()):
@@ -159,8 +159,8 @@ def test_modules(base: GGUFFile, tmp_path: Path) -> None:
 def test_tensors_of_peft(base: GGUFFile, tmp_path: Path) -> None:
     names = {
         "lora_magnitude_vector": "is a magnitude (DoRA)",
-        "bias": "is no factor of a LoRA",
-        "lora_A.bias": "is no factor of a LoRA",
+        "bias": "is not a factor of a LoRA",
+        "lora_A.bias": "is not a factor of a LoRA",
     }
     folder = write_peft(tmp_path / "peft", {Q_PROJ: pair(base, Q), UP_PROJ: pair(base, UP)})
     file = folder / "adapter_model.safetensors"
@@ -224,5 +224,5 @@ def test_arguments(lora: Any) -> None:
 
 
 def test_twice() -> None:
-    with pytest.raises(UsageError, match=re.escape("lora names a twice (allowed: once)")):
+    with pytest.raises(UsageError, match=re.escape("lora names a twice")):
         load("demo", lora=["a", "a"])

@@ -57,20 +57,21 @@ def test_modules_of_checkpoints_are_named_as_converters_name_them(name: str, mon
     monkeypatch.setattr(gguf.TensorNameMap, "block_mappings_cfg", dict(shared))
     names, arch = gguf.get_tensor_name_map(NUMBERS[name], 2), find(name)
     assert arch is not None
+    bases = arch.base, *arch.modules.other_bases, ""
     for module, part in arch.names.items():
         of_mlx = ("switch_mlp", "embed_q", "unembed_out")  # which converters do not read
         apart = part.startswith(NEWER.get(name, ())) or "experts" in module or any(name in module for name in of_mlx)
         apart = apart or module in STACKED.get(name, ())
         if not apart and not {" ", "/"}.intersection(part) and not part.endswith((".bias", ".scale")):
             stem = changed(name, module)
-            found = {names.get_name(f"{base}{arch.layer}.1.{stem}") for base in (arch.base, *arch.other_bases, "")}
+            found = {names.get_name(f"{base}{arch.layer}.1.{stem}") for base in bases}
             assert f"blk.1.{part.removesuffix('.weight')}" in found, module
     known = {template(part) for part in tensors_of(NUMBERS[name])}
     for theirs, ours in arch.outer.items():
         assert not theirs.startswith(arch.base), "names stand without what they may begin with"
         assert template(ours) in known or theirs == "lm_head.weight", "models whose embedding is the output matrix"
         stacked = theirs.replace(".*.", ".").replace(ADAPTED, ".weight")
-        found = {names.get_name(base + stacked, (".weight", ".bias")) for base in (arch.base, *arch.other_bases, "")}
+        found = {names.get_name(base + stacked, (".weight", ".bias")) for base in bases}
         assert template(ours) not in known or ours in found
 
 
@@ -97,4 +98,4 @@ def template(name: str) -> str:
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_keys_of_an_architectures_own_are_known(name: str) -> None:
     assert (arch := find(name)) is not None
-    assert {f"{{arch}}.{key}" for key in arch.keys} <= KEYS
+    assert {f"{{arch}}.{key}" for key in arch.fields} <= KEYS

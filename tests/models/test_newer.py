@@ -219,7 +219,7 @@ KEYS: list[tuple[str, dict[str, Any], str]] = [
     ("step35", {"attention.head_count_kv": [1, 2, 1]}, "head_count_kv"),
     ("mimo2", {"attention.value_length": 65}, "value_length: 65 is out of range"),
     ("mimo2", {"attention.sliding_window_pattern": [0, 1, 2]}, "sliding_window_pattern: has a 2"),
-    ("mimo2", {"attention.sliding_window_pattern": 6}, "sliding_window_pattern: is missing or no array"),
+    ("mimo2", {"attention.sliding_window_pattern": 6}, "sliding_window_pattern: is missing or not an array"),
     ("mimo2", {"attention.head_count_kv": [1, 2]}, "head_count_kv: has 2 values"),
     ("mimo2", {"attention.value_scale": -1.0}, "value_scale: -1.0"),
     ("phimoe", {"expert_used_count": 1}, "expert_used_count: 1 is out of range"),

@@ -5,215 +5,171 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from tests.models import tiny_options as o
 from tests.models.checkpoints import CASES, LLAMA3_ROPE, Case
-from tests.models.tiny_options import (
-    DEEPSEEK,
-    DEEPSEEK_ROPE,
-    DELTA_NET,
-    DELTA_NET_EXPERTS,
-    ERNIE,
-    EXAONE_MOE,
-    FALCON_H1,
-    GEMMA3N,
-    GEMMA4,
-    GEMMA4_EXPERTS,
-    GEMMA4_SMALL,
-    GPT_OSS,
-    GRANITE,
-    GRANITE_EXPERTS,
-    GRANITE_HYBRID,
-    JAMBA,
-    KIMI_LINEAR,
-    LFM2,
-    LFM2_MOE,
-    LLAMA4,
-    LONGROPE,
-    MAMBA,
-    MAMBA2,
-    MIMO2,
-    MINICPM,
-    MINISTRAL3_ROPE,
-    MROPE,
-    NEMOTRON_H,
-    NEMOTRON_H_MOE,
-    NTK,
-    ODD,
-    OLMO3_ROPE,
-    PHIMOE,
-    PLAMO3,
-    QWEN2_MOE,
-    QWEN3_VL,
-    ROUTED,
-    RWKV7,
-    SMALL,
-    SMOLLM3,
-    STEP35,
-    WINDOW,
-    WINDOWED,
-)
 
 
 def small(arch: str, config: str, options: dict[str, Any] | None = None) -> Case:
-    return Case(arch, config, {**SMALL, **(options or {})})
+    return Case(arch, config, {**o.SMALL, **(options or {})})
 
 
 TABLE: dict[str, Case] = {
-    **{name: small(CASES[name].arch, CASES[name].config, CASES[name].options | SMALL | more) for name, more in {
-        "llama": {}, "mistral": {"sliding_window": WINDOW}, "mixtral": {}, "qwen2": {}, "qwen3": {},
-        "qwen3moe": {}, "phi3": {"sliding_window": WINDOW}, "gemma3": {"sliding_window": WINDOW},
+    **{name: small(CASES[name].arch, CASES[name].config, CASES[name].options | o.SMALL | more) for name, more in {
+        "llama": {}, "mistral": {"sliding_window": o.WINDOW}, "mixtral": {}, "qwen2": {}, "qwen3": {},
+        "qwen3moe": {}, "phi3": {"sliding_window": o.WINDOW}, "gemma3": {"sliding_window": o.WINDOW},
     }.items()},
-    "qwen2-window": small("qwen2", "Qwen2Config", {**WINDOWED, "max_window_layers": 1}),
+    "qwen2-window": small("qwen2", "Qwen2Config", {**o.WINDOWED, "max_window_layers": 1}),
     "qwen3-window": small("qwen3", "Qwen3Config", {
-        **WINDOWED, "head_dim": 64, "layer_types": ["sliding_attention", "full_attention"]}),
-    "qwen3moe-window": small("qwen3moe", "Qwen3MoeConfig", CASES["qwen3moe"].options | WINDOWED),
+        **o.WINDOWED, "head_dim": 64, "layer_types": ["sliding_attention", "full_attention"]}),
+    "qwen3moe-window": small("qwen3moe", "Qwen3MoeConfig", CASES["qwen3moe"].options | o.WINDOWED),
     "ministral": small("llama", "MinistralConfig", {
-        "sliding_window": WINDOW, "head_dim": 64,
+        "sliding_window": o.WINDOW, "head_dim": 64,
         "layer_types": ["full_attention", "sliding_attention"]}),
-    "mistral3": small("mistral3", "Ministral3Config", {"rope_parameters": MINISTRAL3_ROPE, "head_dim": 64}),
+    "mistral3": small("mistral3", "Ministral3Config", {"rope_parameters": o.MINISTRAL3_ROPE, "head_dim": 64}),
     "olmo2": small("olmo2", "Olmo2Config"),
-    "olmo2-odd": small("olmo2", "Olmo2Config", ODD),
+    "olmo2-odd": small("olmo2", "Olmo2Config", o.ODD),
     "olmo3": small("olmo2", "Olmo3Config", {
-        "sliding_window": WINDOW, "rope_parameters": OLMO3_ROPE,
+        "sliding_window": o.WINDOW, "rope_parameters": o.OLMO3_ROPE,
         "layer_types": ["sliding_attention", "full_attention"]}),
-    "granite": small("granite", "GraniteConfig", GRANITE),
-    "granite-odd": small("granite", "GraniteConfig", {**GRANITE, **ODD, "attention_bias": True}),
-    "granitemoe": small("granitemoe", "GraniteMoeConfig", {**GRANITE, **GRANITE_EXPERTS}),
+    "granite": small("granite", "GraniteConfig", o.GRANITE),
+    "granite-odd": small("granite", "GraniteConfig", {**o.GRANITE, **o.ODD, "attention_bias": True}),
+    "granitemoe": small("granitemoe", "GraniteMoeConfig", {**o.GRANITE, **o.GRANITE_EXPERTS}),
     "granitemoe-shared": small("granitemoe", "GraniteMoeSharedConfig",
-                               {**GRANITE, **GRANITE_EXPERTS, "shared_intermediate_size": 80}),
-    "smollm3": small("smollm3", "SmolLM3Config", SMOLLM3),
-    "gemma2": small("gemma2", "Gemma2Config", {"head_dim": 64, "sliding_window": WINDOW, "query_pre_attn_scalar": 40,
+                               {**o.GRANITE, **o.GRANITE_EXPERTS, "shared_intermediate_size": 80}),
+    "smollm3": small("smollm3", "SmolLM3Config", o.SMOLLM3),
+    "gemma2": small("gemma2", "Gemma2Config", {"head_dim": 64, "sliding_window": o.WINDOW, "query_pre_attn_scalar": 40,
                                                 "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
     "gemma2-uncapped": small("gemma2", "Gemma2Config", {
-        "head_dim": 64, "sliding_window": WINDOW, "attn_logit_softcapping": None, "final_logit_softcapping": None,
+        "head_dim": 64, "sliding_window": o.WINDOW, "attn_logit_softcapping": None, "final_logit_softcapping": None,
         "layer_types": ["full_attention", "sliding_attention"]}),
     "cohere2": small("cohere2", "Cohere2Config", {
-        "sliding_window": WINDOW, "logit_scale": 0.25, "layer_types": ["sliding_attention", "full_attention"]}),
+        "sliding_window": o.WINDOW, "logit_scale": 0.25, "layer_types": ["sliding_attention", "full_attention"]}),
     "starcoder2": small("starcoder2", "Starcoder2Config"),
-    "starcoder2-window": small("starcoder2", "Starcoder2Config", {"sliding_window": WINDOW}),
+    "starcoder2-window": small("starcoder2", "Starcoder2Config", {"sliding_window": o.WINDOW}),
     "glm4": small("glm4", "Glm4Config", {"head_dim": 64, "pad_token_id": None}),
-    "glm4-odd": small("glm4", "Glm4Config", {**ODD, "head_dim": 48, "pad_token_id": None}),
+    "glm4-odd": small("glm4", "Glm4Config", {**o.ODD, "head_dim": 48, "pad_token_id": None}),
     "glm4moe": small("glm4moe", "Glm4MoeConfig", {
-        **ROUTED, "head_dim": 64, "attention_bias": True, "num_mtp_layers": 0}),
+        **o.ROUTED, "head_dim": 64, "attention_bias": True, "num_mtp_layers": 0}),
     "glm4moe-odd": small("glm4moe", "Glm4MoeConfig", {
-        **ROUTED, **ODD, "head_dim": 48, "use_qk_norm": True, "n_group": 3, "topk_group": 2, "num_mtp_layers": 0}),
-    "gpt-oss": small("gpt-oss", "GptOssConfig", {**GPT_OSS, "rope_parameters": {
+        **o.ROUTED, **o.ODD, "head_dim": 48, "use_qk_norm": True, "n_group": 3, "topk_group": 2, "num_mtp_layers": 0}),
+    "gpt-oss": small("gpt-oss", "GptOssConfig", {**o.GPT_OSS, "rope_parameters": {
         "rope_type": "yarn", "rope_theta": 150000.0, "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
         "truncate": False, "original_max_position_embeddings": 64}}),
     "gpt-oss-odd": small("gpt-oss", "GptOssConfig", {
-        **GPT_OSS, **ODD, "head_dim": 48, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
-    "deepseek2-v2": small("deepseek2", "DeepseekV2Config", {**DEEPSEEK, "q_lora_rank": None}),
+        **o.GPT_OSS, **o.ODD, "head_dim": 48, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    "deepseek2-v2": small("deepseek2", "DeepseekV2Config", {**o.DEEPSEEK, "q_lora_rank": None}),
     "deepseek2-v2-groups": small("deepseek2", "DeepseekV2Config", {
-        **DEEPSEEK, "q_lora_rank": 24, "topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2,
-        "rope_parameters": {**DEEPSEEK_ROPE, "mscale": 0.707, "mscale_all_dim": 0.707}}),
+        **o.DEEPSEEK, "q_lora_rank": 24, "topk_method": "group_limited_greedy", "n_group": 3, "topk_group": 2,
+        "rope_parameters": {**o.DEEPSEEK_ROPE, "mscale": 0.707, "mscale_all_dim": 0.707}}),
     "deepseek2-v3": small("deepseek2", "DeepseekV3Config", {
-        **DEEPSEEK, "q_lora_rank": 24, "n_group": 3, "topk_group": 2, "norm_topk_prob": True,
-        "rope_parameters": {**DEEPSEEK_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0}}),
+        **o.DEEPSEEK, "q_lora_rank": 24, "n_group": 3, "topk_group": 2, "norm_topk_prob": True,
+        "rope_parameters": {**o.DEEPSEEK_ROPE, "mscale": 1.0, "mscale_all_dim": 1.0}}),
     "glm4moe-lite": small("deepseek2", "Glm4MoeLiteConfig", {
-        **{key: DEEPSEEK[key] for key in DEEPSEEK if key != "first_k_dense_replace"}, "q_lora_rank": 24}),
-    "llama4": small("llama4", "Llama4TextConfig", LLAMA4),
+        **{key: o.DEEPSEEK[key] for key in o.DEEPSEEK if key != "first_k_dense_replace"}, "q_lora_rank": 24}),
+    "llama4": small("llama4", "Llama4TextConfig", o.LLAMA4),
     "llama4-dense": small("llama4", "Llama4TextConfig", {
-        **LLAMA4, "interleave_moe_layer_step": 2, "attn_temperature_tuning": False, "rope_parameters": {
+        **o.LLAMA4, "interleave_moe_layer_step": 2, "attn_temperature_tuning": False, "rope_parameters": {
             "rope_type": "llama3", "rope_theta": 1e4, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
             "original_max_position_embeddings": 64}}),
     "seed_oss": small("seed_oss", "SeedOssConfig", {"head_dim": 64, "pad_token_id": None}),
     "seed_oss-odd": small("seed_oss", "SeedOssConfig", {
-        **ODD, "head_dim": 48, "pad_token_id": None, "attention_out_bias": True, "mlp_bias": True}),
+        **o.ODD, "head_dim": 48, "pad_token_id": None, "attention_out_bias": True, "mlp_bias": True}),
     "ernie4_5": small("ernie4_5", "Ernie4_5Config", {"head_dim": 64, "pad_token_id": None}),
     "ernie4_5-odd": small("ernie4_5", "Ernie4_5Config", {
-        **ODD, "head_dim": 48, "pad_token_id": None, "use_bias": True, "tie_word_embeddings": False}),
-    "ernie4_5-moe": small("ernie4_5-moe", "Ernie4_5_MoeConfig", ERNIE),
-    "ernie4_5-moe-odd": small("ernie4_5-moe", "Ernie4_5_MoeConfig", {**ERNIE, **ODD, "moe_num_shared_experts": 0}),
-    "phimoe": small("phimoe", "PhimoeConfig", {**PHIMOE, "attention_bias": True, "lm_head_bias": True}),
+        **o.ODD, "head_dim": 48, "pad_token_id": None, "use_bias": True, "tie_word_embeddings": False}),
+    "ernie4_5-moe": small("ernie4_5-moe", "Ernie4_5_MoeConfig", o.ERNIE),
+    "ernie4_5-moe-odd": small("ernie4_5-moe", "Ernie4_5_MoeConfig", {**o.ERNIE, **o.ODD, "moe_num_shared_experts": 0}),
+    "phimoe": small("phimoe", "PhimoeConfig", {**o.PHIMOE, "attention_bias": True, "lm_head_bias": True}),
     "phimoe-long": small("phimoe", "PhimoeConfig", {
-        **PHIMOE, "sliding_window": WINDOW, "rope_parameters": {
-            **LONGROPE, "original_max_position_embeddings": 128, "long_mscale": 1.2, "short_mscale": 1.2}}),
-    "mimo2": small("mimo2", "MiMoV2FlashConfig", MIMO2),
+        **o.PHIMOE, "sliding_window": o.WINDOW, "rope_parameters": {
+            **o.LONGROPE, "original_max_position_embeddings": 128, "long_mscale": 1.2, "short_mscale": 1.2}}),
+    "mimo2": small("mimo2", "MiMoV2FlashConfig", o.MIMO2),
     "mimo2-odd": small("mimo2", "MiMoV2FlashConfig", {
-        **MIMO2, "num_attention_heads": 4, "hidden_size": 144, "intermediate_size": 88, "v_head_dim": 24,
+        **o.MIMO2, "num_attention_heads": 4, "hidden_size": 144, "intermediate_size": 88, "v_head_dim": 24,
         "n_group": 3, "topk_group": 2, "attention_value_scale": None}),
-    "step35": small("step35", "Step3p7Config", STEP35),
+    "step35": small("step35", "Step3p7Config", o.STEP35),
     "step35-llama3": small("step35", "Step3p7Config", {
-        **STEP35, "swiglu_limits": None, "swiglu_limits_shared": None, "rope_parameters": {
-            **STEP35["rope_parameters"], "full_attention": {
+        **o.STEP35, "swiglu_limits": None, "swiglu_limits_shared": None, "rope_parameters": {
+            **o.STEP35["rope_parameters"], "full_attention": {
                 "rope_type": "llama3", "rope_theta": 1e4, "partial_rotary_factor": 0.5, **LLAMA3_ROPE}}}),
     "exaone-moe": small("exaone-moe", "ExaoneMoeConfig", {
-        **EXAONE_MOE, "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
+        **o.EXAONE_MOE, "sliding_window": o.WINDOW, "layer_types": ["sliding_attention", "full_attention"]}),
     "exaone-moe-odd": small("exaone-moe", "ExaoneMoeConfig", {
-        **EXAONE_MOE, **ODD, "n_group": 3, "topk_group": 2, "num_hidden_layers": 4, "sliding_window": WINDOW}),
+        **o.EXAONE_MOE, **o.ODD, "n_group": 3, "topk_group": 2, "num_hidden_layers": 4, "sliding_window": o.WINDOW}),
     "exaone4": small("exaone4", "Exaone4Config", {
-        "sliding_window": WINDOW, "pad_token_id": None, "layer_types": ["sliding_attention", "full_attention"]}),
+        "sliding_window": o.WINDOW, "pad_token_id": None, "layer_types": ["sliding_attention", "full_attention"]}),
     "exaone4-full": small("exaone4", "Exaone4Config", {
         "sliding_window": None, "pad_token_id": None, "layer_types": ["full_attention"] * 2}),
     "hunyuan-dense": small("hunyuan-dense", "HunYuanDenseV1Config", {"head_dim": 64, "pad_token_id": None}),
     "hunyuan-dense-ntk": small("hunyuan-dense", "HunYuanDenseV1Config", {
-        "head_dim": 64, "pad_token_id": None, "rope_parameters": NTK}),
+        "head_dim": 64, "pad_token_id": None, "rope_parameters": o.NTK}),
     "hunyuan-moe": small("hunyuan-moe", "HunYuanMoEV1Config", {
-        "head_dim": 64, "pad_token_id": None, "num_experts": 6, "moe_topk": [2, 2], "rope_parameters": NTK}),
+        "head_dim": 64, "pad_token_id": None, "num_experts": 6, "moe_topk": [2, 2], "rope_parameters": o.NTK}),
     "minimax-m2": small("minimax-m2", "MiniMaxM2Config", {
         "head_dim": 64, "rotary_dim": 32, "num_local_experts": 6, "num_experts_per_tok": 2}),
     "olmoe": small("olmoe", "OlmoeConfig", {"num_experts": 6, "num_experts_per_tok": 2, "pad_token_id": None}),
-    "dots1": small("dots1", "Dots1Config", ROUTED),
-    "dots1-odd": small("dots1", "Dots1Config", {**ROUTED, **ODD, "n_group": 3, "topk_group": 2}),
+    "dots1": small("dots1", "Dots1Config", o.ROUTED),
+    "dots1-odd": small("dots1", "Dots1Config", {**o.ROUTED, **o.ODD, "n_group": 3, "topk_group": 2}),
     "afmoe": small("afmoe", "AfmoeConfig", {
         "head_dim": 64, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "num_dense_layers": 1,
-        "num_shared_experts": 1, "route_scale": 2.5, "mup_enabled": True, "sliding_window": WINDOW,
+        "num_shared_experts": 1, "route_scale": 2.5, "mup_enabled": True, "sliding_window": o.WINDOW,
         "layer_types": ["sliding_attention", "full_attention"]}),
-    "lfm2": small("lfm2", "Lfm2Config", LFM2),
-    "lfm2-odd": small("lfm2", "Lfm2Config", {**LFM2, **ODD, "conv_L_cache": 4, "block_auto_adjust_ff_dim": True,
+    "lfm2": small("lfm2", "Lfm2Config", o.LFM2),
+    "lfm2-odd": small("lfm2", "Lfm2Config", {**o.LFM2, **o.ODD, "conv_L_cache": 4, "block_auto_adjust_ff_dim": True,
                                              "block_multiple_of": 8, "tie_word_embeddings": False}),
-    "lfm2moe": small("lfm2moe", "Lfm2MoeConfig", LFM2_MOE),
-    "granitehybrid": small("granitehybrid", "GraniteMoeHybridConfig", GRANITE_HYBRID),
+    "lfm2moe": small("lfm2moe", "Lfm2MoeConfig", o.LFM2_MOE),
+    "granitehybrid": small("granitehybrid", "GraniteMoeHybridConfig", o.GRANITE_HYBRID),
     "granitehybrid-experts": small("granitehybrid", "GraniteMoeHybridConfig", {
-        **GRANITE_HYBRID, **GRANITE_EXPERTS, "shared_intermediate_size": 80}),
+        **o.GRANITE_HYBRID, **o.GRANITE_EXPERTS, "shared_intermediate_size": 80}),
     "granitehybrid-odd": small("granitehybrid", "GraniteMoeHybridConfig", {
-        **GRANITE_HYBRID, **ODD, "mamba_n_heads": 6, "mamba_d_state": 32, "mamba_n_groups": 3, "mamba_d_conv": 3,
+        **o.GRANITE_HYBRID, **o.ODD, "mamba_n_heads": 6, "mamba_d_state": 32, "mamba_n_groups": 3, "mamba_d_conv": 3,
         "mamba_conv_bias": False, "position_embedding_type": "rope", "shared_intermediate_size": 88}),
-    "nemotron_h": small("nemotron_h", "NemotronHConfig", NEMOTRON_H),
+    "nemotron_h": small("nemotron_h", "NemotronHConfig", o.NEMOTRON_H),
     "nemotron_h-odd": small("nemotron_h", "NemotronHConfig", {
-        **NEMOTRON_H, **ODD, "head_dim": 48, "mamba_num_heads": 3, "mamba_head_dim": 80, "n_groups": 3,
+        **o.NEMOTRON_H, **o.ODD, "head_dim": 48, "mamba_num_heads": 3, "mamba_head_dim": 80, "n_groups": 3,
         "mlp_bias": True, "use_conv_bias": False, "conv_kernel": 3}),
-    "nemotron_h_moe": small("nemotron_h_moe", "NemotronHConfig", NEMOTRON_H_MOE),
+    "nemotron_h_moe": small("nemotron_h_moe", "NemotronHConfig", o.NEMOTRON_H_MOE),
     "nemotron_h_moe-odd": small("nemotron_h_moe", "NemotronHConfig", {
-        **NEMOTRON_H_MOE, "n_groups": 1, "moe_latent_size": 64, "n_group": 3, "topk_group": 2,
+        **o.NEMOTRON_H_MOE, "n_groups": 1, "moe_latent_size": 64, "n_group": 3, "topk_group": 2,
         "norm_topk_prob": False}),
-    "falcon-h1": small("falcon-h1", "FalconH1Config", FALCON_H1),
+    "falcon-h1": small("falcon-h1", "FalconH1Config", o.FALCON_H1),
     "falcon-h1-odd": small("falcon-h1", "FalconH1Config", {
-        **FALCON_H1, **ODD, "head_dim": 48, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_n_groups": 3,
+        **o.FALCON_H1, **o.ODD, "head_dim": 48, "mamba_d_ssm": 96, "mamba_n_heads": 6, "mamba_n_groups": 3,
         "mamba_rms_norm": True, "mamba_conv_bias": False, "attention_bias": True, "mlp_bias": True,
         "tie_word_embeddings": True}),
-    "mamba2": small("mamba2", "Mamba2Config", MAMBA2),
+    "mamba2": small("mamba2", "Mamba2Config", o.MAMBA2),
     "mamba2-odd": small("mamba2", "Mamba2Config", {
-        **MAMBA2, "hidden_size": 144, "num_heads": 6, "head_dim": 48, "n_groups": 1, "use_conv_bias": False,
+        **o.MAMBA2, "hidden_size": 144, "num_heads": 6, "head_dim": 48, "n_groups": 1, "use_conv_bias": False,
         "tie_word_embeddings": True}),
-    "mamba": small("mamba", "MambaConfig", MAMBA),
+    "mamba": small("mamba", "MambaConfig", o.MAMBA),
     "mamba-odd": small("mamba", "MambaConfig", {
         "hidden_size": 144, "intermediate_size": 176, "state_size": 6, "conv_kernel": 3, "time_step_rank": 11,
         "use_conv_bias": False, "tie_word_embeddings": False}),
-    "mamba-falcon": small("mamba", "FalconMambaConfig", {**MAMBA, "tie_word_embeddings": False}),
-    "jamba": small("jamba", "JambaConfig", JAMBA),
+    "mamba-falcon": small("mamba", "FalconMambaConfig", {**o.MAMBA, "tie_word_embeddings": False}),
+    "jamba": small("jamba", "JambaConfig", o.JAMBA),
     "jamba-odd": small("jamba", "JambaConfig", {
-        **JAMBA, **ODD, "num_hidden_layers": 3, "attn_layer_period": 3, "num_experts": 1, "num_experts_per_tok": 1,
+        **o.JAMBA, **o.ODD, "num_hidden_layers": 3, "attn_layer_period": 3, "num_experts": 1, "num_experts_per_tok": 1,
         "mamba_d_state": 6, "mamba_d_conv": 3, "mamba_dt_rank": 11, "mamba_expand": 1, "mamba_conv_bias": False,
         "tie_word_embeddings": True}),
-    "qwen35": small("qwen35", "Qwen3_5TextConfig", DELTA_NET),
+    "qwen35": small("qwen35", "Qwen3_5TextConfig", o.DELTA_NET),
     "qwen35-odd": small("qwen35", "Qwen3_5TextConfig", {
-        **DELTA_NET, **ODD, "head_dim": 48, "linear_num_key_heads": 3, "linear_num_value_heads": 3,
+        **o.DELTA_NET, **o.ODD, "head_dim": 48, "linear_num_key_heads": 3, "linear_num_value_heads": 3,
         "linear_value_head_dim": 48, "linear_conv_kernel_dim": 3}),
     "qwen35moe": small("qwen35moe", "Qwen3_5MoeTextConfig",
-                       DELTA_NET_EXPERTS | {"num_hidden_layers": 4, "layer_types": None}),
+                       o.DELTA_NET_EXPERTS | {"num_hidden_layers": 4, "layer_types": None}),
     "kimi-linear": replace(
-        small("kimi-linear", "KimiLinearConfig", KIMI_LINEAR), folder="KimiLinearForCausalLM"),
+        small("kimi-linear", "KimiLinearConfig", o.KIMI_LINEAR), folder="KimiLinearForCausalLM"),
     "kimi-linear-odd": small("kimi-linear", "KimiLinearConfig", {
-        **KIMI_LINEAR, **ODD, "linear_num_heads": 3, "linear_head_dim": 48, "linear_conv_kernel_dim": 3,
+        **o.KIMI_LINEAR, **o.ODD, "linear_num_heads": 3, "linear_head_dim": 48, "linear_conv_kernel_dim": 3,
         "q_lora_rank": 24, "n_group": 3, "topk_group": 2, "n_shared_experts": 1}),
-    "qwen3next": small("qwen3next", "Qwen3NextConfig", DELTA_NET_EXPERTS),
+    "qwen3next": small("qwen3next", "Qwen3NextConfig", o.DELTA_NET_EXPERTS),
     "qwen2vl": small("qwen2vl", "Qwen2VLConfig", {
-        "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": MROPE}),
+        "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": o.MROPE}),
     "qwen2vl-2.5": small("qwen2vl", "Qwen2_5_VLConfig", {
-        "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": MROPE, "tie_word_embeddings": True}),
-    "qwen3vl": small("qwen3vl", "Qwen3VLConfig", QWEN3_VL),
+        "bos_token_id": 1, "eos_token_id": 2, "rope_parameters": o.MROPE, "tie_word_embeddings": True}),
+    "qwen3vl": small("qwen3vl", "Qwen3VLConfig", o.QWEN3_VL),
     "qwen3vlmoe": small("qwen3vlmoe", "Qwen3VLMoeConfig", {
-        **QWEN3_VL, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}),
+        **o.QWEN3_VL, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 48}),
     "hunyuan_vl": small("hunyuan_vl", "HunYuanVLConfig", {
         "head_dim": 64, "pad_token_id": None, "rope_parameters": {
             "rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0,
@@ -222,37 +178,37 @@ TABLE: dict[str, Case] = {
         "head_dim": 64, "pad_token_id": None, "rope_parameters": {
             "rope_type": "default", "rope_theta": 5e5, "mrope_section": [8, 12, 12]}}),
     "gemma": small("gemma", "GemmaConfig", {"head_dim": 64}),
-    "gemma-odd": small("gemma", "GemmaConfig", {**ODD, "head_dim": 32}),
-    "minicpm": replace(small("minicpm", "GraniteConfig", {**MINICPM, "tie_word_embeddings": True}),
+    "gemma-odd": small("gemma", "GemmaConfig", {**o.ODD, "head_dim": 32}),
+    "minicpm": replace(small("minicpm", "GraniteConfig", {**o.MINICPM, "tie_word_embeddings": True}),
                        folder="MiniCPMForCausalLM"),
     "minicpm-long": replace(small("minicpm", "GraniteConfig", {
-        **MINICPM, "tie_word_embeddings": False, "rope_parameters": LONGROPE}), folder="MiniCPMForCausalLM"),
+        **o.MINICPM, "tie_word_embeddings": False, "rope_parameters": o.LONGROPE}), folder="MiniCPMForCausalLM"),
     "minicpm-moe": replace(small("minicpm", "GraniteMoeConfig", {
-        **MINICPM, **GRANITE_EXPERTS, "tie_word_embeddings": False}), folder="MiniCPMForCausalLM"),
+        **o.MINICPM, **o.GRANITE_EXPERTS, "tie_word_embeddings": False}), folder="MiniCPMForCausalLM"),
     "mistral4": small("mistral4", "Mistral4Config", {
-        **{key: DEEPSEEK[key] for key in DEEPSEEK if key != "num_mtp_layers"}, "q_lora_rank": 24,
-        "pad_token_id": None, "rope_parameters": {**MINISTRAL3_ROPE, "rope_theta": 1e4}}),
-    "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", QWEN2_MOE),
-    "gemma4": small("gemma4", "Gemma4TextConfig", GEMMA4),
+        **{key: o.DEEPSEEK[key] for key in o.DEEPSEEK if key != "num_mtp_layers"}, "q_lora_rank": 24,
+        "pad_token_id": None, "rope_parameters": {**o.MINISTRAL3_ROPE, "rope_theta": 1e4}}),
+    "qwen2moe": small("qwen2moe", "Qwen2MoeConfig", o.QWEN2_MOE),
+    "gemma4": small("gemma4", "Gemma4TextConfig", o.GEMMA4),
     "gemma4-unified": small("gemma4", "Gemma4UnifiedTextConfig", {
-        key: value for key, value in GEMMA4.items() if key != "hidden_size_per_layer_input"}),
+        key: value for key, value in o.GEMMA4.items() if key != "hidden_size_per_layer_input"}),
     "apertus": small("apertus", "ApertusConfig", {
         "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, **LLAMA3_ROPE}}),
     "arcee": small("arcee", "ArceeConfig", {"head_dim": 64}),
-    "arcee-odd": small("arcee", "ArceeConfig", {**ODD, "head_dim": 48, "attention_bias": True, "mlp_bias": True}),
+    "arcee-odd": small("arcee", "ArceeConfig", {**o.ODD, "head_dim": 48, "attention_bias": True, "mlp_bias": True}),
     "nemotron": small("nemotron", "NemotronConfig", {"head_dim": 64}),
     "nemotron-odd": small("nemotron", "NemotronConfig", {
-        **ODD, "head_dim": 48, "attention_bias": True, "mlp_bias": True}),
+        **o.ODD, "head_dim": 48, "attention_bias": True, "mlp_bias": True}),
     "bitnet": small("bitnet", "BitNetConfig", {"tie_word_embeddings": True}),
     "bitnet-silu": small("bitnet", "BitNetConfig", {"hidden_act": "silu"}),
     "phi2": small("phi2", "PhiConfig"),
-    "phi2-odd": small("phi2", "PhiConfig", {**ODD, "rope_parameters": {
+    "phi2-odd": small("phi2", "PhiConfig", {**o.ODD, "rope_parameters": {
         "rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.25}}),
     "command-r": small("command-r", "CohereConfig", {"logit_scale": 0.25}),
     "gpt2": small("gpt2", "GPT2Config", {"num_key_value_heads": 2}),
-    "gpt2-odd": small("gpt2", "GPT2Config", {**ODD, "n_inner": 88}),
+    "gpt2-odd": small("gpt2", "GPT2Config", {**o.ODD, "n_inner": 88}),
     "bailingmoe2": small("bailingmoe2", "Glm4MoeConfig", {
-        **ROUTED, "head_dim": 64, "use_qk_norm": True, "n_group": 3, "topk_group": 2, "num_mtp_layers": 0}),
+        **o.ROUTED, "head_dim": 64, "use_qk_norm": True, "n_group": 3, "topk_group": 2, "num_mtp_layers": 0}),
     "exaone": small("exaone", "LlamaConfig", {
         "rope_parameters": {"rope_type": "llama3", "rope_theta": 1e4, **LLAMA3_ROPE}}),
     "deci": replace(
@@ -266,28 +222,28 @@ TABLE: dict[str, Case] = {
     "maincoder": replace(
         small("maincoder", "HunYuanDenseV1Config", {"head_dim": 64, "pad_token_id": None}),
         folder="MaincoderForCausalLM"),
-    "plamo3": replace(small("plamo3", "LlamaConfig", PLAMO3), folder="Plamo3ForCausalLM"),
+    "plamo3": replace(small("plamo3", "LlamaConfig", o.PLAMO3), folder="Plamo3ForCausalLM"),
     "plamo3-odd": replace(
         small("plamo3", "LlamaConfig", {
-            **PLAMO3, **ODD, "head_dim": 48, "sliding_window_pattern": 3, "tie_word_embeddings": False}),
+            **o.PLAMO3, **o.ODD, "head_dim": 48, "sliding_window_pattern": 3, "tie_word_embeddings": False}),
         folder="Plamo3ForCausalLM"),
-    "rwkv7": replace(small("rwkv7", "LlamaConfig", RWKV7), folder="RWKV7ForCausalLM"),
+    "rwkv7": replace(small("rwkv7", "LlamaConfig", o.RWKV7), folder="RWKV7ForCausalLM"),
     "rwkv7-odd": replace(
         small("rwkv7", "LlamaConfig", {
-            **RWKV7, **ODD, "head_dim": 48, "norm_eps": 64e-5 / 48, "decay_low_rank_dim": 11, "a_low_rank_dim": 7,
+            **o.RWKV7, **o.ODD, "head_dim": 48, "norm_eps": 64e-5 / 48, "decay_low_rank_dim": 11, "a_low_rank_dim": 7,
             "v_low_rank_dim": 5, "gate_low_rank_dim": 13, "tie_word_embeddings": True}),
         folder="RWKV7ForCausalLM"),
     "bailingmoe": replace(
         small("bailingmoe", "Qwen2MoeConfig", {
-            **QWEN2_MOE, "qkv_bias": False, "norm_topk_prob": True, "shared_expert_intermediate_size": 96,
+            **o.QWEN2_MOE, "qkv_bias": False, "norm_topk_prob": True, "shared_expert_intermediate_size": 96,
             "num_attention_heads": 4, "num_key_value_heads": 2}),
         folder="BailingMoeForCausalLM"),
-    "gemma3n": small("gemma3n", "Gemma3nTextConfig", GEMMA3N),
+    "gemma3n": small("gemma3n", "Gemma3nTextConfig", o.GEMMA3N),
     "gemma3n-odd": small("gemma3n", "Gemma3nTextConfig", {
-        **GEMMA3N, **ODD, "head_dim": 48, "altup_num_inputs": 3, "num_kv_shared_layers": 0,
+        **o.GEMMA3N, **o.ODD, "head_dim": 48, "altup_num_inputs": 3, "num_kv_shared_layers": 0,
         "intermediate_size": [88, 88, 88, 88, 96, 96]}),
-    "gemma4-e": small("gemma4", "Gemma4TextConfig", GEMMA4_SMALL),
-    "gemma4-moe": small("gemma4", "Gemma4TextConfig", GEMMA4_EXPERTS),
+    "gemma4-e": small("gemma4", "Gemma4TextConfig", o.GEMMA4_SMALL),
+    "gemma4-moe": small("gemma4", "Gemma4TextConfig", o.GEMMA4_EXPERTS),
 }
 """A case or more for each class."""
 

@@ -302,7 +302,7 @@ def test_what_is_interrupted_leaves_nothing(tmp_path: Path, step: str, monkeypat
 def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(FileError, match="bytes are to be written, but the disk has 1,000 free"):
+    with pytest.raises(FileError, match="bytes of disk space, but only 1,000 are free"):
         quantize_checkpoint(resolve("demo"), tmp_path / "out", "int8-w8a8")
     assert not list(tmp_path.iterdir())
 

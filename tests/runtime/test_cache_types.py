@@ -78,7 +78,7 @@ def texts(core: EngineCore, prompts: list[list[int]], siblings: int = 0) -> list
     while not core.scheduler.idle:
         core.step()
     assert core.stats().held == 0
-    return [list(one.chosen) for one in (*requests, *forks)]
+    return [list(one.output_tokens) for one in (*requests, *forks)]
 
 
 def _sampler(seed: int) -> Sampler:

@@ -16,7 +16,7 @@ from octavo.runtime.cache.page_pool import page_bytes
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
-from octavo.runtime.scheduler.request import Output, Request
+from octavo.runtime.scheduler.request import Request, RequestOutput
 from tests.runtime import tiny
 from tests.runtime.test_device_sampling import Eager
 
@@ -37,7 +37,7 @@ def run(core: EngineCore, *requests: Request) -> list[list[int]]:
     while not core.scheduler.idle:
         core.step()
     assert core.stats().held == 0
-    return [list(one.chosen) for one in requests]
+    return [list(one.output_tokens) for one in requests]
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +67,7 @@ def test_together_and_alone(
         core.add(one)
         core.step()
     run(core)
-    assert [list(one.chosen) for one in requests] == texts
+    assert [list(one.output_tokens) for one in requests] == texts
     assert {one.finish_reason for one in requests} == {"length"}
 
 
@@ -84,7 +84,7 @@ def test_a_prompt_that_was_there_is_not_computed_again(make_engine: MakeEngine, 
     first, again = request(PROMPTS[3]), request(PROMPTS[3])
     assert run(core, first) == run(core, again) == [texts[3]]
     assert (first.cached, again.cached) == (0, len(PROMPTS[3]) - 1)
-    other = request(PROMPTS[3], space="somebody else's")
+    other = request(PROMPTS[3], cache_salt="somebody else's")
     assert run(core, other) == [texts[3]]
     assert other.cached == 0
     stats = core.stats()
@@ -104,7 +104,7 @@ def test_siblings(make_engine: MakeEngine) -> None:
     several = [one, *one.siblings]
     core.add(one)
     run(core)
-    assert [list(r.chosen) for r in several] == want
+    assert [list(r.output_tokens) for r in several] == want
     assert core.stats().prompt_tokens == len(PROMPTS[5])
 
 
@@ -141,7 +141,7 @@ def test_how_likely_tokens_were(make_engine: MakeEngine) -> None:
     for r in (one, other):
         core.add(r)
     outputs = [o for o in core.drain() if o.token is not None]
-    logits = engine.logits([*PROMPTS[0], *one.chosen])[len(PROMPTS[0]) - 1 : -1].astype(np.float64)
+    logits = engine.logits([*PROMPTS[0], *one.output_tokens])[len(PROMPTS[0]) - 1 : -1].astype(np.float64)
     want = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
     for row, output in zip(want, [o for o in outputs if o.request is one], strict=True):
         assert output.logprobs is not None
@@ -191,7 +191,7 @@ class OneOf:
     """A Constraint: a reply of these tokens in this order, each of which may be one of several."""
 
     def __init__(self, *rows: set[int]) -> None:
-        self.rows, self.late = list(rows), None
+        self.rows, self.pending_mask = list(rows), None
 
     def fill(self, mask: np.ndarray[Any, np.dtype[np.int32]]) -> None:
         bits = np.zeros(32 * len(mask), np.uint8)
@@ -238,7 +238,7 @@ def test_the_time_of_capturing_is_not_that_of_a_step(
     for engine, unseen in ((Engine(architecture, [Eager()], config), 3), (make_engine(max_sequences=2), 0)):
         core, seen = EngineCore(engine), list[int]()
         monkeypatch.setattr(
-            core.scheduler.pace, "seen", lambda replies, chunk, s, depth, seen=seen: seen.append(replies)
+            core.scheduler.budget, "observe", lambda replies, chunk, s, depth, seen=seen: seen.append(replies)
         )
         run(core, request(PROMPTS[0], 6), request(PROMPTS[1], 6))
         assert core.stats().steps - len(seen) == unseen
@@ -252,7 +252,7 @@ def test_cancelling_and_draining(make_engine: MakeEngine) -> None:
     core.step()
     core.cancel(second)
     outputs = core.step()
-    assert Output(second, None, "interrupted") in outputs
+    assert RequestOutput(second, None, "interrupted") in outputs
     ends = [o.request for o in core.drain() if o.finish_reason]
     assert ends == [first, third]
     with pytest.raises(UsageError, match="no more requests"):

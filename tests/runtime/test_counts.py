@@ -11,24 +11,26 @@ from types import FrameType
 import numpy as np
 import pytest
 
-from octavo.runtime.sampling.processors import Adjuster, RepeatPenalty, ReplyPenalties, changes_of
+from octavo.runtime.sampling.processors import LogitsProcessor, RepeatPenalty, ReplyPenalties, adjustments_of
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.sampling.token_counts import Text, Window
 from octavo.runtime.scheduler.request import Request
-from octavo.runtime.scheduler.speculation import _later
+from octavo.runtime.scheduler.speculation import _after_draft
 
 N_PROMPT = 5
-KINDS: list[Adjuster] = [RepeatPenalty(1.5, n) for n in (0, 1, 3, 20, 1 << 20)] + [ReplyPenalties(0.5, 0.25, N_PROMPT)]
+KINDS: list[LogitsProcessor] = [
+    *(RepeatPenalty(1.5, n) for n in (0, 1, 3, 20, 1 << 20)), ReplyPenalties(0.5, 0.25, N_PROMPT),
+]
 
 
-def expected(adjuster: Adjuster, tokens: list[int]) -> dict[int, tuple[float, float]]:
+def expected(adjuster: LogitsProcessor, tokens: list[int]) -> dict[int, tuple[float, float]]:
     if isinstance(adjuster, RepeatPenalty):
         return dict.fromkeys(tokens[max(len(tokens) - adjuster.last_n, 0) :], (1.5, 0.0))
     return {t: (1.0, -(0.5 + 0.25 * n)) for t, n in Counter(tokens[N_PROMPT:]).items()}
 
 
-def found(adjusters: list[Adjuster], texts: list[Text]) -> list[dict[int, tuple[float, float]]]:
-    made = changes_of([(a,) for a in adjusters], texts)
+def found(adjusters: list[LogitsProcessor], texts: list[Text]) -> list[dict[int, tuple[float, float]]]:
+    made = adjustments_of([(a,) for a in adjusters], texts)
     return [{i: (s, a) for i, s, a in zip(c.ids.tolist(), c.scale.tolist(), c.add.tolist(), strict=True)} for c in made]
 
 
@@ -49,7 +51,7 @@ def test_changes_are_those_of_all_tokens_counted_anew() -> None:
 
 
 @pytest.mark.parametrize("kind", [RepeatPenalty(1.5, 64), RepeatPenalty(1.5, 1 << 20), ReplyPenalties(1, 1, N_PROMPT)])
-def test_a_token_costs_the_same_in_a_long_reply(kind: Adjuster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_costs_the_same_in_a_long_reply(kind: LogitsProcessor, monkeypatch: pytest.MonkeyPatch) -> None:
     moved = 0
 
     def counting(method: Callable[..., None]) -> Callable[..., None]:
@@ -67,7 +69,7 @@ def test_a_token_costs_the_same_in_a_long_reply(kind: Adjuster, monkeypatch: pyt
         """Tokens looked at, and calls made, for one token and a draft of three in a reply of `n`."""
         nonlocal moved
         text, calls = Text(i % 50 for i in range(n)), 0
-        changes_of([(kind,)], [text])
+        adjustments_of([(kind,)], [text])
         text.append(7)
         moved = 0
 
@@ -78,7 +80,7 @@ def test_a_token_costs_the_same_in_a_long_reply(kind: Adjuster, monkeypatch: pyt
         drafts = [Text([*text, *[1, 2, 3][:k]], base=text) for k in (1, 2, 3)]
         sys.setprofile(called)
         try:
-            made = changes_of([(kind,)] * 4, [text, *drafts])
+            made = adjustments_of([(kind,)] * 4, [text, *drafts])
         finally:
             sys.setprofile(None)
         assert all(np.unique(c.ids).size == c.ids.size for c in made)
@@ -91,5 +93,5 @@ def test_a_token_costs_the_same_in_a_long_reply(kind: Adjuster, monkeypatch: pyt
 
 def test_drafts_are_counted_on_from_their_request() -> None:
     request = Request([1, 2, 3], make_sampler(SamplingParams(presence_penalty=1)))
-    assert _later(request, [4]).tokens == [1, 2, 3, 4]
-    assert _later(request, [4]).tokens.base is request.tokens
+    assert _after_draft(request, [4]).tokens == [1, 2, 3, 4]
+    assert _after_draft(request, [4]).tokens.base is request.tokens

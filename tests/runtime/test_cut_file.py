@@ -24,7 +24,7 @@ def test_cut_between_opening_and_loading(tmp_path: Path, backend: type[Backend])
         engine = Engine(read_model(file), [backend()], EngineConfig(n_ctx=64))
         last = max(file.tensors.values(), key=lambda info: info.offset)
         os.truncate(path, last.offset)
-        with pytest.raises(GGUFError, match=rf"tensor '{last.name}': the file was cut while it was open"):
+        with pytest.raises(GGUFError, match=rf"tensor '{last.name}': the file was truncated while it was open"):
             engine.load()
 
 
@@ -38,5 +38,5 @@ def test_cut_while_it_is_loaded(tmp_path: Path) -> None:
         assert len(tensor.rows(slice(0, half))) == half
         os.truncate(path, info.offset + info.nbytes // 2)
         assert len(tensor.rows(slice(0, half))) == half
-        with pytest.raises(GGUFError, match=r"model\.gguf, byte \d+, tensor 'token_embd.weight': the file was cut"):
+        with pytest.raises(GGUFError, match=r"model\.gguf, byte \d+, tensor 'token_embd.weight': the file was trunc"):
             tensor.rows(slice(half, 2 * half))

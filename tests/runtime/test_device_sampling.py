@@ -21,7 +21,7 @@ from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.loading import open_model
-from octavo.runtime.sampling.on_device import greedy
+from octavo.runtime.sampling.greedy import greedy
 from tests.runtime import tiny
 
 TOKENS = np.random.default_rng(3).integers(0, tiny.N_VOCAB, 150).tolist()

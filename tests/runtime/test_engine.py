@@ -92,8 +92,8 @@ def test_a_full_cache_leaves_every_sequence_as_it_was(make_engine: MakeEngine) -
         ([0, tiny.N_VOCAB], 1, r"token 260 is not in the vocabulary \(allowed: 0 to 259\)"),
         ([-1], 1, "token -1 is not in the vocabulary"),
         ([], 0, "a feed of 0 tokens"),
-        ([1], 2, "1 tokens and 2 outputs"),
-        ([1], -1, "1 tokens and -1 outputs"),
+        ([1], 2, "1 tokens has 2 outputs"),
+        ([1], -1, "1 tokens has -1 outputs"),
     ],
 )
 def test_wrong_feeds(make_engine: MakeEngine, tokens: list[int], outputs: int, message: str) -> None:

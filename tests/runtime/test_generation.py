@@ -238,7 +238,7 @@ def test_chat_replies_to_messages_and_its_message_goes_on(alphabet: Model) -> No
     ("hi", {}, r"messages is 'hi' \(allowed: a list of messages"),
     ([], {}, r"messages is \[\] \(allowed: one message or more\)"),
     ([1, 2], {}, "1 is no message"),
-    ([{"role": "user", "content": "hi"}], {"raw": True}, "raw is no argument of chat"),
+    ([{"role": "user", "content": "hi"}], {"raw": True}, "raw is not an argument of chat"),
     ([{"role": "user", "content": "hi"}], {"top_logprobs": 1}, r"no argument of chat: did you mean logprobs\?"),
 ])
 def test_chat_takes_messages_alone(alphabet: Model, messages: object, options: dict[str, object], said: str) -> None:

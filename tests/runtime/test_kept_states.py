@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from octavo.errors import CacheFullError
 from octavo.runtime.cache.page_pool import PagePool, Sequence
-from octavo.runtime.cache.prefix_tree import Node, PageTree
+from octavo.runtime.cache.prefix_tree import PrefixNode, PrefixTree
 from octavo.runtime.cache.state_pool import StatePool
 
 
@@ -21,7 +21,7 @@ class Kept(RuleBasedStateMachine):
     def start(self) -> None:
         self.states = StatePool(self.N_SLOTS)
         self.pool = PagePool(self.N_PAGES, states=self.states)
-        self.tree = PageTree(self.pool)
+        self.tree = PrefixTree(self.pool)
         self.slots: list[list[int]] = [[-1]] * self.N_SLOTS
         self.pool.copier.copy_with(self.copy_page)
         self.states.copier.copy_with(self.copy_state)
@@ -38,10 +38,10 @@ class Kept(RuleBasedStateMachine):
         prompt = [t for i, n in enumerate(pieces) for t in [first + i] * n]
         kept = [kept for kept in self.states._kept if self.slots[kept.slot] == prompt[: kept.length]]
         longest = max((one.length for one in kept if one.length < len(prompt)), default=0)
-        sequence = self.tree.match(prompt)
+        sequence = self.tree.match_prefix(prompt)
         assert len(sequence) == longest
         assert sequence.tokens == prompt[: len(sequence)]
-        assert len(sequence) == self.tree.matching(prompt) < len(prompt)
+        assert len(sequence) == self.tree.match_length(prompt) < len(prompt)
         assert (sequence.origin is None) == (not len(sequence))
         self.sequences.append(sequence)
         self.append(sequence, prompt[len(sequence) :])
@@ -54,7 +54,7 @@ class Kept(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "sequences", None))
     @rule(which=st.integers(0, 9))
     def keep(self, which: int) -> None:
-        self.tree.keep_state(self.chosen(which))
+        self.tree.insert_state(self.chosen(which))
 
     @precondition(lambda self: getattr(self, "sequences", None))
     @rule(which=st.integers(0, 9), give=st.booleans())
@@ -62,7 +62,7 @@ class Kept(RuleBasedStateMachine):
         sequence = self.chosen(which)
         self.sequences.remove(sequence)
         if give:
-            self.tree.keep_state(sequence, give=True)
+            self.tree.insert_state(sequence, give=True)
         self.pool.release(sequence)
 
     @precondition(lambda self: getattr(self, "sequences", None) and self.states.free)
@@ -110,7 +110,7 @@ class Kept(RuleBasedStateMachine):
             found = sum(self.checked(root, []) for root in self.tree._roots.values())
             assert found == self.states.kept
 
-    def checked(self, node: Node, before: list[int]) -> int:
+    def checked(self, node: PrefixNode, before: list[int]) -> int:
         path = [*before, *node.tokens]
         for after, kept in node.states.items():
             assert self.slots[kept.slot] == [*path, *after]

@@ -41,7 +41,7 @@ def test_a_large_pool_costs_nothing() -> None:
 def test_exhaustion_takes_nothing() -> None:
     pool = PagePool(3)
     first, second = filled(pool, PAGE_SIZE), filled(pool, PAGE_SIZE)
-    with pytest.raises(ContextFullError, match=r"128 more tokens wanted, room for 64"):
+    with pytest.raises(ContextFullError, match=r"128 more tokens needed, room for 64"):
         pool.grow(second, 3 * PAGE_SIZE)
     assert (first.pages, second.pages, pool.free) == ([0], [1], 1)
     pool.grow(second, 2 * PAGE_SIZE)

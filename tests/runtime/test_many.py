@@ -58,7 +58,7 @@ def test_a_reply_ends_where_the_context_does(model: Model) -> None:
         ("hi", {}, UsageError, "prompts is 'hi' .*a list of prompts"),
         (None, {}, UsageError, "prompts is None"),
         (["a", None], {}, UsageError, "prompt is None"),
-        (["a"], {"temp": 1}, UsageError, "temp is no argument of generate_many: did you mean temperature"),
+        (["a"], {"temp": 1}, UsageError, "temp is not an argument of generate_many: did you mean temperature"),
         ([[1], [2] * 65], {}, ContextFullError, "prompt 1, of 65 tokens, does not fit the context of 64"),
         ([[1], []], {}, UsageError, "has no tokens"),
         ([[1], [999]], {}, UsageError, "token 999"),
@@ -132,7 +132,7 @@ def test_a_stream_ends_its_replies_when_it_is_left(model: Model) -> None:
     assert model.generate_many([[ord("w")]], **GREEDY)[0].text == "xyz"
     stats = model.core.stats()
     assert (stats.held, stats.running, stats.waiting) == (0, 0, 0)
-    with pytest.raises(UsageError, match="temp is no argument of stream_many"):
+    with pytest.raises(UsageError, match="temp is not an argument of stream_many"):
         model.stream_many(["a"], temp=1)  # type: ignore[call-arg]
 
 

@@ -84,10 +84,10 @@ def test_logits_take_any_sequence_of_integers(random_model: Model) -> None:
         ("x", {"temperature": 10**400}, "temperature is 1000"),
         ("x", {"stop": 5}, r"stop is 5 \(allowed: a text, or a list of them\)"),
         ("x", {"stop": ["a", 5]}, r"stop is \['a', 5\]"),
-        ("x", {"temprature": 0}, r"temprature is no argument of generate: did you mean temperature\?"),
+        ("x", {"temprature": 0}, r"temprature is not an argument of generate: did you mean temperature\?"),
         ("x", {"temp": 0}, r"did you mean temperature\?"),
         ("x", {"max_new_tokens": 5}, r"did you mean max_tokens\?"),
-        ("x", {"n_ctx": 5}, r"n_ctx is no argument of generate \(allowed: raw, "),
+        ("x", {"n_ctx": 5}, r"n_ctx is not an argument of generate \(allowed: raw, "),
     ],
 )
 def test_wrong_prompts_and_options(alphabet: Model, prompt: Any, options: dict[str, Any], message: str) -> None:
@@ -195,7 +195,7 @@ def test_wrong_recommendations_name_the_file_and_key(
         ({"strict": 1}, UsageError, "strict is 1"),
         ({"max_sequences": 0}, UsageError, r"max_sequences is 0 \(allowed: 1 or more\)"),
         ({"gpu_layers": "x"}, UsageError, "gpu_layers is 'x'"),
-        ({"nctx": 64}, UsageError, r"nctx is no argument of load: did you mean n_ctx\?"),
+        ({"nctx": 64}, UsageError, r"nctx is not an argument of load: did you mean n_ctx\?"),
         ({"n_gpu_layers": 1}, UsageError, r"did you mean gpu_layers\?"),
         ({"n_ctx": 100_000}, UsageError, "the model was made for 512 tokens"),
     ],

@@ -129,14 +129,14 @@ def test_what_is_no_number_of_layers(architecture: ModelSpec, wanted: object) ->
 
 
 def test_other_layers_need_a_backend(architecture: ModelSpec) -> None:
-    with pytest.raises(UsageError, match=r"gpu_layers is 1, and the other layers have no backend \(allowed: all\)"):
+    with pytest.raises(UsageError, match=r"gpu_layers is 1, but there is no backend for the other"):
         Engine(architecture, [ReferenceBackend()], EngineConfig(n_ctx=64, gpu_layers=1))
 
 
 def test_too_many_layers_say_how_many_fit(architecture: ModelSpec) -> None:
     with pytest.raises(BackendError, match=r"2 of 2 layers take .* GiB are free: --gpu-layers 1 would fit$"):
         make(architecture, 2, Small(LAYER + OUTER + SLACK))
-    with pytest.raises(BackendError, match="not one fits, take a smaller --ctx-size or --device cpu"):
+    with pytest.raises(BackendError, match="none fits: try a smaller --ctx-size, or --device cpu"):
         make(architecture, "all", Small(10))
     assert make(architecture, 1, Small(LAYER + OUTER + SLACK)).gpu_layers == 1
 
@@ -194,7 +194,7 @@ def test_layers_for_a_gpu_run_on_the_cpu_where_there_is_none(
     monkeypatch.setattr("octavo.backends._gpu_usable", lambda: False)
     backends, layers = backends_for("auto", None, given)
     assert ([backend.name for backend in backends], layers) == (["cpu", "reference"], "all")
-    assert f"gpu_layers is {given}, and no GPU can be used here: all layers run on the CPU" in caplog.text
+    assert f"gpu_layers is {given}, but there is no usable GPU: all layers run on the CPU" in caplog.text
 
 
 @pytest.mark.parametrize("device", ["cpu", "reference"])

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from octavo.errors import CacheFullError, ContextFullError
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.cache.page_pool import PagePool, Sequence
-from octavo.runtime.cache.prefix_tree import PageTree
+from octavo.runtime.cache.prefix_tree import PrefixTree
 from octavo.runtime.cache.window_pool import pages_for
 
 
@@ -19,7 +19,7 @@ class Memory:
     """Pages that hold the tokens that were written to them."""
 
     def __init__(self, pool: PagePool) -> None:
-        self.pool, self.tree = pool, PageTree(pool)
+        self.pool, self.tree = pool, PrefixTree(pool)
         self.pages = np.full((pool.n_pages, PAGE_SIZE), -1)
         self.copies = 0
         pool.copier.copy_with(self.copy)
@@ -41,10 +41,10 @@ class Memory:
 
     def computed(self, tokens: list[int], *, publish: bool = True) -> Sequence:
         """A sequence of all tokens, of which those are computed that are not found."""
-        sequence = self.tree.match(tokens)
+        sequence = self.tree.match_prefix(tokens)
         self.append(sequence, tokens[len(sequence) :])
         if publish:
-            self.tree.publish(sequence, tail=True)
+            self.tree.insert(sequence, tail=True)
         return sequence
 
 
@@ -58,30 +58,30 @@ PROMPT = list(range(100, 100 + 2 * PAGE_SIZE + 10))
 
 def test_a_prompt_is_found_but_for_its_last_token(memory: Memory) -> None:
     first = memory.computed(PROMPT)
-    assert memory.tree.matching(PROMPT) == len(PROMPT) - 1
-    again = memory.tree.match(PROMPT)
+    assert memory.tree.match_length(PROMPT) == len(PROMPT) - 1
+    again = memory.tree.match_prefix(PROMPT)
     assert (again.tokens, again.pages) == (PROMPT[:-1], first.pages)
-    assert memory.tree.matching([*PROMPT, 1, 2]) == len(PROMPT)
-    assert memory.tree.matching([7, *PROMPT]) == 0
-    assert memory.tree.matching(PROMPT[:1]) == memory.tree.matching([]) == 0
+    assert memory.tree.match_length([*PROMPT, 1, 2]) == len(PROMPT)
+    assert memory.tree.match_length([7, *PROMPT]) == 0
+    assert memory.tree.match_length(PROMPT[:1]) == memory.tree.match_length([]) == 0
 
 
 @pytest.mark.parametrize("shared", [1, 63, 64, 65, 100, 130])
 def test_a_hit_goes_to_the_token(memory: Memory, shared: int) -> None:
     memory.pool.release(memory.computed(PROMPT))
     other = [*PROMPT[:shared], 7, 8, 9]
-    sequence = memory.tree.match(other)
+    sequence = memory.tree.match_prefix(other)
     assert sequence.tokens == PROMPT[:shared]
     memory.append(sequence, other[shared:])
     assert memory.read(sequence) == other
     assert memory.copies == (shared % PAGE_SIZE > 0), "whole pages are shared as they are"
-    assert memory.read(memory.tree.match(PROMPT)) == PROMPT[:-1]
+    assert memory.read(memory.tree.match_prefix(PROMPT)) == PROMPT[:-1]
 
 
 def test_spaces_are_apart(memory: Memory) -> None:
     sequence = memory.computed(PROMPT)
-    memory.tree.publish(sequence, space="a", tail=True)
-    assert [memory.tree.matching(PROMPT, space) for space in ("", "a", "b")] == [len(PROMPT) - 1] * 2 + [0]
+    memory.tree.insert(sequence, cache_salt="a", tail=True)
+    assert [memory.tree.match_length(PROMPT, space) for space in ("", "a", "b")] == [len(PROMPT) - 1] * 2 + [0]
 
 
 def test_a_tail_becomes_what_comes_after_it(memory: Memory) -> None:
@@ -89,9 +89,9 @@ def test_a_tail_becomes_what_comes_after_it(memory: Memory) -> None:
     assert (len(memory.tree), memory.pool.empty) == (2, 4)
     memory.append(first, PROMPT[70:])
     assert memory.copies == 1, "what others may find is not written to"
-    memory.tree.publish(first, tail=True)
+    memory.tree.insert(first, tail=True)
     assert (len(memory.tree), memory.pool.held, memory.pool.cached, memory.pool.empty) == (3, 3, 0, 3)
-    memory.tree.publish(first, tail=True)
+    memory.tree.insert(first, tail=True)
     memory.pool.release(first)
     assert (memory.pool.held, memory.pool.cached, memory.pool.empty) == (0, 3, 3)
 
@@ -99,8 +99,8 @@ def test_a_tail_becomes_what_comes_after_it(memory: Memory) -> None:
 def test_who_computed_the_same_holds_the_same_pages(memory: Memory) -> None:
     first, second = (memory.computed(PROMPT, publish=False) for _ in range(2))
     assert memory.pool.held == 6
-    memory.tree.publish(first)
-    memory.tree.publish(second)
+    memory.tree.insert(first)
+    memory.tree.insert(second)
     assert second.pages[:2] == first.pages[:2]
     assert second.pages[2] != first.pages[2]
     assert memory.pool.held == 4
@@ -110,15 +110,15 @@ def test_the_page_that_was_not_used_for_longest_goes_first(memory: Memory) -> No
     prompts = [[n] * (PAGE_SIZE + 1) for n in (1, 2, 3)]
     for prompt in prompts:
         memory.pool.release(memory.computed(prompt))
-    memory.pool.release(memory.tree.match(prompts[0]))
+    memory.pool.release(memory.tree.match_prefix(prompts[0]))
     memory.pool.grow(Sequence(), 3 * PAGE_SIZE)
-    assert [memory.tree.matching(prompt) for prompt in prompts] == [PAGE_SIZE, 0, PAGE_SIZE]
+    assert [memory.tree.match_length(prompt) for prompt in prompts] == [PAGE_SIZE, 0, PAGE_SIZE]
 
 
 def test_what_is_held_is_not_evicted(memory: Memory) -> None:
     kept = memory.computed(PROMPT)
     other = memory.computed([1] * 3 * PAGE_SIZE)
-    with pytest.raises(CacheFullError, match="64 more tokens wanted, room for 0"):
+    with pytest.raises(CacheFullError, match="64 more tokens needed, room for 0"):
         memory.append(kept, [1] * PAGE_SIZE)
     memory.pool.release(other)
     memory.append(kept, [1] * PAGE_SIZE)
@@ -131,7 +131,7 @@ def test_a_full_cache_gives_a_tail_up_in_place_of_copying_it() -> None:
     sequence = memory.computed(PROMPT[:70])
     memory.append(sequence, [5])
     assert (memory.copies, memory.read(sequence)) == (0, [*PROMPT[:70], 5])
-    assert memory.tree.matching(PROMPT) == PAGE_SIZE
+    assert memory.tree.match_length(PROMPT) == PAGE_SIZE
 
 
 def test_forks_share_pages_until_they_write(memory: Memory) -> None:
@@ -139,7 +139,7 @@ def test_forks_share_pages_until_they_write(memory: Memory) -> None:
     forks = [memory.pool.fork(first) for _ in range(2)]
     assert memory.pool.held == 3
     for i, fork in enumerate(forks):
-        assert memory.pool.wanted(fork, len(fork) + 1) == 1
+        assert memory.pool.missing(fork, len(fork) + 1) == 1
         memory.append(fork, [i])
     memory.append(first, [9])
     assert [memory.read(s)[-1] for s in (*forks, first)] == [0, 1, 9]
@@ -161,7 +161,7 @@ def shared(a: list[int], b: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
-def paths(tree: PageTree, space: str = "") -> list[list[int]]:
+def paths(tree: PrefixTree, space: str = "") -> list[list[int]]:
     """All tokens from a root to each node below it."""
     root = tree._roots.get(space)
     found = [] if root is None else [([*root.tokens], root)]
@@ -184,7 +184,7 @@ class Cache(RuleBasedStateMachine):
     def begin(self, first: int, pieces: list[int]) -> None:
         prompt = [t for i, n in enumerate(pieces) for t in [first + i] * n]
         found = max((shared(path, prompt[:-1]) for path in paths(self.memory.tree)), default=0)
-        sequence = self.memory.tree.match(prompt)
+        sequence = self.memory.tree.match_prefix(prompt)
         assert len(sequence) == found
         assert sequence.tokens == prompt[: len(sequence)]
         assert len(sequence) < len(prompt)
@@ -199,7 +199,7 @@ class Cache(RuleBasedStateMachine):
     @precondition(lambda self: getattr(self, "sequences", None))
     @rule(which=st.integers(0, 9), tail=st.booleans())
     def publish(self, which: int, tail: bool) -> None:
-        self.memory.tree.publish(self._chosen(which), tail=tail)
+        self.memory.tree.insert(self._chosen(which), tail=tail)
 
     @precondition(lambda self: getattr(self, "sequences", None))
     @rule(which=st.integers(0, 9))
@@ -223,7 +223,7 @@ class Cache(RuleBasedStateMachine):
 
     def _append(self, sequence: Sequence, tokens: list[int]) -> None:
         pool, length = self.memory.pool, len(sequence) + len(tokens)
-        before, enough = list(sequence.pages), pool.wanted(sequence, length) <= pool.free
+        before, enough = list(sequence.pages), pool.missing(sequence, length) <= pool.free
         try:
             self.memory.append(sequence, tokens)
             assert enough
@@ -244,7 +244,7 @@ class Cache(RuleBasedStateMachine):
         if not hasattr(self, "memory"):
             return
         tree, held = self.memory.tree, {page for s in self.sequences for page in s.pages}
-        idle = list(tree._idle)
+        idle = list(tree._evictable)
         assert {node.page for node in idle} == tree._nodes.keys() - held
         for at, node in enumerate(idle):
             assert all(child in idle[:at] for child in node.children.values())

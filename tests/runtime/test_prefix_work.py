@@ -8,7 +8,7 @@ import pytest
 
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.cache.page_pool import PagePool, Sequence
-from octavo.runtime.cache.prefix_tree import PageTree
+from octavo.runtime.cache.prefix_tree import PrefixTree
 from tests.runtime.work import Token, calls
 
 FEW, MANY = 64, 1024
@@ -22,7 +22,7 @@ def numbered(i: int) -> list[int]:
 class Cache:
     def __init__(self, n_pages: int) -> None:
         self.pool = PagePool(n_pages)
-        self.tree = PageTree(self.pool)
+        self.tree = PrefixTree(self.pool)
 
     def begun(self, tokens: list[int]) -> Sequence:
         sequence = Sequence()
@@ -36,13 +36,13 @@ def siblings(n: int, *, ends: bool) -> Iterator[int]:
     cache, length = Cache(n + 1), PAGE_SIZE - ends
     for i in range(n):
         sequence = cache.begun(numbered(i)[:length])
-        cache.tree.publish(sequence, tail=True)
+        cache.tree.insert(sequence, tail=True)
         cache.pool.release(sequence)
     assert len(cache.tree) == n
-    yield calls(lambda: cache.tree.matching(numbered(n // 2)))
-    yield calls(lambda: cache.tree.matching(numbered(n)))
+    yield calls(lambda: cache.tree.match_length(numbered(n // 2)))
+    yield calls(lambda: cache.tree.match_length(numbered(n)))
     sequence = cache.begun(numbered(n)[:length])
-    yield calls(lambda: cache.tree.publish(sequence, tail=True))
+    yield calls(lambda: cache.tree.insert(sequence, tail=True))
     yield calls(cache.tree.evict)
 
 
@@ -57,7 +57,7 @@ def held(n: int) -> Iterator[int]:
     cache = Cache(n + 2)
     for i in range(n + 2):
         sequence = cache.begun([i] * (PAGE_SIZE if i <= n else 8))
-        cache.tree.publish(sequence, tail=True)
+        cache.tree.insert(sequence, tail=True)
         if i == n:
             cache.pool.release(sequence)
     assert (cache.pool.empty, cache.pool.cached) == (0, 1)
@@ -78,7 +78,7 @@ def lengthened(n: int) -> int:
     for _ in range(n + 1):
         cache.pool.grow(sequence, len(sequence) + PAGE_SIZE)
         sequence.tokens += range(PAGE_SIZE)
-        made = calls(lambda: cache.tree.publish(sequence))
+        made = calls(lambda: cache.tree.insert(sequence))
     assert len(cache.tree) == n + 1
     return made
 

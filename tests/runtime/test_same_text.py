@@ -61,7 +61,7 @@ def texts(model: Model, given: list[Request], every: int) -> list[list[int]]:
         core.step()
         steps += 1
     model.engine.prefixes.clear()
-    return [list(r.chosen) for r in given]
+    return [list(r.output_tokens) for r in given]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.errors import GrammarError, UsageError
 from octavo.runtime.sampling.draw import draw, philox, uniform
-from octavo.runtime.sampling.processors import RepeatPenalty, changes_of
+from octavo.runtime.sampling.processors import RepeatPenalty, adjustments_of
 from octavo.runtime.sampling.sampler import (
     SamplingParams,
     largest,
@@ -101,7 +101,7 @@ def test_greedy_takes_the_first_of_the_best_and_still_penalizes() -> None:
 
 def test_penalties_are_of_the_reply() -> None:
     params = SamplingParams(temperature=0, presence_penalty=0.5, frequency_penalty=1.0)
-    (penalize,) = make_sampler(params, n_prompt=2).before
+    (penalize,) = make_sampler(params, n_prompt=2).processors
     given = logits(3, 3, 3, 3)
     np.testing.assert_array_equal(penalize(given, [0, 0, 1, 2, 2]), logits(3, 1.5, 0.5, 3))
     np.testing.assert_array_equal(penalize(given, [0, 0]), given)
@@ -177,9 +177,9 @@ def test_changes_of_several_kinds_are_one() -> None:
         temperature=0, repeat_penalty=2.0, presence_penalty=0.5, frequency_penalty=1.0, logit_bias={1: 4, 3: -100}
     )
     sample, x = make_sampler(params, n_prompt=1), logits(3, -2, 5, 9)
-    np.testing.assert_array_equal(sample.changes([2, 1, 1])(x), logits(3, -4 - 2.5 + 4, 2.5, -INF))
+    np.testing.assert_array_equal(sample.adjustments([2, 1, 1])(x), logits(3, -4 - 2.5 + 4, 2.5, -INF))
     assert sample(x, [2, 1, 1]) == 0
-    with pytest.raises(GrammarError, match="no token is left"):
+    with pytest.raises(GrammarError, match="no token left"):
         sample(logits(-INF, -INF, -INF, 9), [])
 
 
@@ -193,14 +193,14 @@ def test_changes_of_several_replies_are_those_of_each() -> None:
     samplers = [make_sampler(SamplingParams(**k), n_prompt=4, end_ids=[3, 1]) for k in kinds]
     for length in (0, 5, 40):
         texts = [rng.integers(0, 20, length).tolist() for _ in kinds]
-        found = changes_of([s.before for s in samplers], texts)
+        found = adjustments_of([s.processors for s in samplers], texts)
         for sampler, text, changes in zip(samplers, texts, found, strict=True):
             x = logits(*rng.standard_normal(20))
             want = x
-            for adjust in sampler.before:  # one after the other: of one token each makes at most one change
+            for adjust in sampler.processors:  # one after the other: of one token each makes at most one change
                 want = adjust(want, text)
             np.testing.assert_allclose(changes(x), want, rtol=1e-6)
-            np.testing.assert_array_equal(changes(x), sampler.changes(text)(x))
+            np.testing.assert_array_equal(changes(x), sampler.adjustments(text)(x))
 
 
 def test_filters_are_chained() -> None:
@@ -223,7 +223,7 @@ def test_what_is_out_is_never_drawn() -> None:
         ("temperature", math.nan, "0 to 100"),
         ("temperature", INF, "0 to 100"),
         ("top_k", -2, "-1 or more"),
-        ("top_p", 0, "over 0, up to 1"),
+        ("top_p", 0, "above 0, up to 1"),
         ("top_p", 1.01, "0 to 1"),
         ("min_p", -0.5, "0 to 1"),
         ("min_p", 2, "0 to 1"),
@@ -233,7 +233,7 @@ def test_what_is_out_is_never_drawn() -> None:
         ("frequency_penalty", math.nan, "-2 to 2"),
         ("min_tokens", -1, "0 or more"),
         ("ignore_eos", 1, "True or False"),
-        ("logit_bias", 5, "a number for each of some tokens"),
+        ("logit_bias", 5, "a mapping of tokens to numbers"),
         ("stop_token_ids", 5, "a list of tokens"),
         ("seed", -2, "-1 to 2^64"),
         ("seed", 1 << 64, "-1 to 2^64"),

@@ -12,10 +12,9 @@ import pytest
 from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.cache.page_pool import PagePool, Sequence
-from octavo.runtime.scheduler.prefill_budget import LEAST, TILE, Pace
-from octavo.runtime.scheduler.request import Output, Request, State
-from octavo.runtime.scheduler.scheduler import MOST_PASSED, Scheduler
-from octavo.runtime.scheduler.step_plan import StepPlan, feeds_of
+from octavo.runtime.scheduler.prefill_budget import MIN_CHUNK, TILE, PrefillBudget
+from octavo.runtime.scheduler.request import Request, RequestOutput, State
+from octavo.runtime.scheduler.scheduler import MAX_BYPASSES, ScheduledStep, Scheduler
 from tests.runtime.test_prefix import Memory
 
 END = 0
@@ -46,29 +45,29 @@ class Run:
     def __init__(self, n_pages: int = 20, n_batch: int = 64, running: int = 4, n_ctx: int = 400) -> None:
         self.memory = Memory(PagePool(n_pages))
         self.pool = self.memory.pool
-        self.scheduler = Scheduler(self.pool, self.memory.tree, Pace(n_batch), n_ctx, running)
-        self.plans: list[StepPlan] = []
+        self.scheduler = Scheduler(self.pool, self.memory.tree, PrefillBudget(n_batch), n_ctx, running)
+        self.plans: list[ScheduledStep] = []
 
-    def step(self) -> list[Output]:
-        plan = self.scheduler.plan()
+    def step(self) -> list[RequestOutput]:
+        plan = self.scheduler.schedule()
         self.plans.append(plan)
         rows = []
-        for sequence, tokens, _ in feeds_of(plan):
+        for sequence, tokens in ((f.sequence, f.tokens) for f in plan.feeds()):
             for at, token in enumerate(tokens, len(sequence)):
                 self.memory.pages[sequence.pages[at // PAGE_SIZE], at % PAGE_SIZE] = token
             rows.append(self.memory.read(Sequence(sequence.pages, [*sequence.tokens, *tokens])))
-        outputs = self.scheduler.commit(plan, {r: after(rows[i]) for r, i in plan.choosing})
+        outputs = self.scheduler.commit(plan, {r: after(rows[i]) for r, i in plan.sampling})
         self.check(plan)
         return [*plan.ended, *outputs]
 
-    def check(self, plan: StepPlan) -> None:
-        assert plan.replies + plan.chunk <= self.scheduler.pace.n_batch
+    def check(self, plan: ScheduledStep) -> None:
+        assert plan.num_decodes + plan.num_prefill_tokens <= self.scheduler.budget.n_batch
         assert len(plan.parts) <= self.scheduler.max_running
         assert self.pool.empty + self.pool.cached + self.pool.held == self.pool.n_pages
         held = {page for r in self.scheduler.running for page in r.sequence.pages}
         assert self.pool.held == len(held)
 
-    def finish(self) -> list[Output]:
+    def finish(self) -> list[RequestOutput]:
         outputs = []
         while not self.scheduler.idle:
             outputs += self.step()
@@ -84,9 +83,10 @@ def test_replies_go_on_while_a_prompt_is_computed() -> None:
     run.scheduler.add(second)
     run.step()
     assert [(r, n) for r, n in run.plans[-1].parts] == [(first, 1), (second, 48)]
-    assert [r for r, _ in run.plans[-1].choosing] == [first]
+    assert [r for r, _ in run.plans[-1].sampling] == [first]
     run.finish()
-    assert (list(first.chosen), list(second.chosen)) == (alone([1, 2, 3], 50, 400), alone(list(range(1, 151)), 20, 400))
+    assert list(first.output_tokens) == alone([1, 2, 3], 50, 400)
+    assert list(second.output_tokens) == alone(list(range(1, 151)), 20, 400)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -112,9 +112,9 @@ def test_texts_are_those_of_each_alone(seed: int) -> None:
         want = alone(list(one.prompt), one.max_tokens or 0, 250)
         if one.finish_reason == "interrupted":
             assert one in cancelled
-            assert list(one.chosen) == want[: len(one.chosen)]
+            assert list(one.output_tokens) == want[: len(one.output_tokens)]
         else:
-            assert list(one.chosen) == want
+            assert list(one.output_tokens) == want
             reason = "stop" if want[-1] == END else "length" if len(want) == one.max_tokens else "context"
             assert one.finish_reason == reason
 
@@ -133,7 +133,7 @@ class Room:
 
     def make(self, sequence: Sequence) -> None:
         for one in [r for r in self.scheduler.running if r.paused and r.sequence is not sequence]:
-            self.scheduler.give_way(one)
+            self.scheduler.preempt(one)
             self.times += 1
 
 
@@ -152,7 +152,8 @@ def test_who_gives_way_for_another_comes_back(seed: int) -> None:
         run.step()
         there = {*run.scheduler.running, *run.scheduler.waiting}
         assert there == {r for r in going if r.finish_reason is None}
-    assert [list(r.chosen) for r in requests] == [alone(list(r.prompt), r.max_tokens or 0, 250) for r in requests]
+    for r in requests:
+        assert list(r.output_tokens) == alone(list(r.prompt), r.max_tokens or 0, 250)
     assert room.times
 
 
@@ -169,10 +170,10 @@ def test_the_newest_gives_way_and_the_oldest_goes_on() -> None:
         several[0] not in [r for r, _ in p.parts] for p in run.plans[: run.plans.index(plan_of(run, ends[0]))]
     )
     for one in several:
-        assert len(one.chosen) == 120
+        assert len(one.output_tokens) == 120
 
 
-def plan_of(run: Run, one: Request) -> StepPlan:
+def plan_of(run: Run, one: Request) -> ScheduledStep:
     return next(p for p in reversed(run.plans) if one in [r for r, _ in p.parts])
 
 
@@ -201,7 +202,7 @@ def test_a_prompt_is_admitted_only_if_all_of_it_fits() -> None:
     run.pool.grow(Sequence(), 3 * PAGE_SIZE)
     run.scheduler.add(request([9] * 100))
     with pytest.raises(CacheFullError):
-        run.scheduler.plan()
+        run.scheduler.schedule()
 
 
 def test_a_prompt_like_one_under_way_waits_for_its_pages() -> None:
@@ -222,8 +223,8 @@ def test_a_short_prompt_passes_a_long_one_a_few_times() -> None:
     for one in (long, *short):
         run.scheduler.add(one)
     ends = [o.request for o in run.finish()]
-    assert ends.index(long) == MOST_PASSED
-    assert long.passed == MOST_PASSED
+    assert ends.index(long) == MAX_BYPASSES
+    assert long.num_bypassed == MAX_BYPASSES
 
 
 def test_priorities_and_cancelling() -> None:
@@ -233,7 +234,7 @@ def test_priorities_and_cancelling() -> None:
         run.scheduler.add(one)
     run.step()
     run.scheduler.cancel(first)
-    assert Output(first, None, "interrupted") in run.step()
+    assert RequestOutput(first, None, "interrupted") in run.step()
     assert run.scheduler.running in ([sooner], [])
     assert later.state is State.WAITING
     run.scheduler.cancel(later)
@@ -252,7 +253,7 @@ def test_siblings_share_a_prompt(running: int) -> None:
     run.finish()
     assert sum(n for p in run.plans for _, n in p.parts if n > 1) < 2 * len(prompt)
     for other in (one, siblings[0], siblings[2]):
-        assert list(other.chosen) == alone(prompt, 20, 400)
+        assert list(other.output_tokens) == alone(prompt, 20, 400)
     assert siblings[1].finish_reason == "interrupted"
 
 
@@ -261,12 +262,12 @@ def test_what_no_token_can_be_chosen_for_ends_alone() -> None:
     bad, good = request([1]), request([2])
     for one in (bad, good):
         run.scheduler.add(one)
-    plan = run.scheduler.plan()
+    plan = run.scheduler.schedule()
     why = ValueError("no such number")
     outputs = run.scheduler.commit(plan, {good: 4}, {bad: why})
-    assert outputs == [Output(bad, None, "error"), Output(good, 4)]
+    assert outputs == [RequestOutput(bad, None, "error"), RequestOutput(good, 4)]
     assert (run.scheduler.running, bad.failure) == ([good], why)
-    assert run.memory.tree.matching([1, 9]) == 0, "nobody else gets what failed"
+    assert run.memory.tree.match_length([1, 9]) == 0, "nobody else gets what failed"
 
 
 @pytest.mark.parametrize(("why", "kept"), [(NonFiniteError("NaN"), 0), (ValueError("no such number"), 2 * PAGE_SIZE)])
@@ -281,68 +282,68 @@ def test_pages_that_nan_was_computed_from_are_for_nobody(why: Exception, kept: i
     run.scheduler.add(bad)
     while bad.left > PAGE_SIZE:
         run.step()
-    assert run.memory.tree.matching(prompt) == 2 * PAGE_SIZE
-    run.scheduler.commit(run.scheduler.plan(), {}, {bad: why})
-    assert run.memory.tree.matching(prompt) == kept
-    assert run.memory.tree.matching(prompt[:PAGE_SIZE] + [7] * 70) == (PAGE_SIZE + 69 if kept else 0)
-    assert run.memory.tree.matching([9, *prompt]) == len(prompt)
+    assert run.memory.tree.match_length(prompt) == 2 * PAGE_SIZE
+    run.scheduler.commit(run.scheduler.schedule(), {}, {bad: why})
+    assert run.memory.tree.match_length(prompt) == kept
+    assert run.memory.tree.match_length(prompt[:PAGE_SIZE] + [7] * 70) == (PAGE_SIZE + 69 if kept else 0)
+    assert run.memory.tree.match_length([9, *prompt]) == len(prompt)
     assert (run.pool.held, other.finish_reason) == (0, "stop")
 
 
 def test_pace_finds_among_measured_sizes_the_largest_in_time() -> None:
     """Where a step takes as long with 16 tokens of a prompt as with 256, it takes 256."""
-    pace, sizes = Pace(512, target=0.025), (16, 64, 256, 352, 512)
+    budget, sizes = PrefillBudget(512, target=0.025), (16, 64, 256, 352, 512)
 
     def seconds(replies: int, prompts: int) -> float:
         return 0.008 + (0.008 if replies > 32 else 0.0) + (0.01 if prompts > 256 else 0.0)
 
     for replies in (0, 8, 32, 128):
         for n in sizes:
-            pace.measured.add(replies, n, seconds(replies, n))
-    assert [pace.chunk(n) for n in (0, 1, 20, 100)] == [512, 511, 492, 256]
+            budget.measured.add(replies, n, seconds(replies, n))
+    assert [budget.tokens(n) for n in (0, 1, 20, 100)] == [512, 511, 492, 256]
     for _ in range(30):  # contexts take 3 ms more, the host 1 ms
-        pace.seen(20, 256, seconds(20, 256) + 0.004, depth=900)
-        pace.seen(100, 256, seconds(100, 256) + 0.004, depth=900)
-    assert (pace.chunk(20, 900), pace.chunk(100, 900)) == (492, 256)
+        budget.observe(20, 256, seconds(20, 256) + 0.004, depth=900)
+        budget.observe(100, 256, seconds(100, 256) + 0.004, depth=900)
+    assert (budget.tokens(20, 900), budget.tokens(100, 900)) == (492, 256)
     for _ in range(30):
-        pace.seen(20, 512, seconds(20, 512) + 0.012, depth=3000)
-    assert pace.chunk(20, 3000) == 256
+        budget.observe(20, 512, seconds(20, 512) + 0.012, depth=3000)
+    assert budget.tokens(20, 3000) == 256
     for _ in range(30):
-        pace.seen(100, 16, 0.08, depth=3000)
-    assert pace.chunk(100, 3000) == 256, "these take no longer than 16"
-    pace.measured.add(128, 64, 0.1)
-    pace.measured.add(128, 256, 0.1)
-    assert pace.chunk(100, 3000) == TILE, "prompts get on, whatever a step takes"
+        budget.observe(100, 16, 0.08, depth=3000)
+    assert budget.tokens(100, 3000) == 256, "these take no longer than 16"
+    budget.measured.add(128, 64, 0.1)
+    budget.measured.add(128, 256, 0.1)
+    assert budget.tokens(100, 3000) == TILE, "prompts get on, whatever a step takes"
 
 
 def test_pace_keeps_steps_below_the_target() -> None:
-    pace = Pace(512, target=0.25)
-    assert (pace.chunk(0), pace.chunk(4)) == (512, 4 * TILE)
+    budget = PrefillBudget(512, target=0.25)
+    assert (budget.tokens(0), budget.tokens(4)) == (512, 4 * TILE)
 
     def seconds(replies: int, chunk: int) -> float:
         return 0.04 + 0.005 * replies + 0.004 * chunk
 
     for step in range(60):
-        chunk = 0 if step % 3 == 0 else pace.chunk(4)
-        pace.seen(4, chunk, seconds(4, chunk))
-    assert 0.15 < seconds(4, pace.chunk(4)) <= 0.25
-    assert pace.chunk(4) % TILE == 0
-    assert pace.chunk(0) == 512
-    pace.seen(4, 0, 9.0)
-    assert pace.chunk(4) == TILE, "prompts get on, whatever a step takes"
-    assert Pace(512).chunk(4) == 508
-    assert (Pace(4, 0.1).chunk(4), Pace(10, 0.1).chunk(4)) == (0, 6)
+        chunk = 0 if step % 3 == 0 else budget.tokens(4)
+        budget.observe(4, chunk, seconds(4, chunk))
+    assert 0.15 < seconds(4, budget.tokens(4)) <= 0.25
+    assert budget.tokens(4) % TILE == 0
+    assert budget.tokens(0) == 512
+    budget.observe(4, 0, 9.0)
+    assert budget.tokens(4) == TILE, "prompts get on, whatever a step takes"
+    assert PrefillBudget(512).tokens(4) == 508
+    assert (PrefillBudget(4, 0.1).tokens(4), PrefillBudget(10, 0.1).tokens(4)) == (0, 6)
 
 
 def serve_a_prompt(
-    pace: Pace, seconds: Callable[[int, int, int], float], n: int, depth: int = 0, replies: int = 4
+    budget: PrefillBudget, seconds: Callable[[int, int, int], float], n: int, depth: int = 0, replies: int = 4
 ) -> list[float]:
     """Times of the steps with a prompt of n tokens beside replies, `depth` of which are in the cache."""
     found = []
     while n:
-        chunk = min(n, pace.chunk(replies, depth))
+        chunk = min(n, budget.tokens(replies, depth))
         found.append(seconds(replies, chunk, depth + chunk // 2))
-        pace.seen(replies, chunk, found[-1], depth + chunk // 2)
+        budget.observe(replies, chunk, found[-1], depth + chunk // 2)
         n, depth = n - chunk, depth + chunk
     return found
 
@@ -355,25 +356,25 @@ def test_steps_beside_a_long_prompt_take_as_long_as_they_may(token: float, deep:
     def seconds(replies: int, chunk: int, depth: int) -> float:
         return 0.03 + 0.006 * replies + chunk * token * (1 + deep * depth / 2048)
 
-    pace = Pace(512, 0.25, LEAST)
-    pace.seen(0, TILE, 0.03 + TILE * token, TILE // 2)  # as a server does when it begins
+    budget = PrefillBudget(512, 0.25, MIN_CHUNK)
+    budget.observe(0, TILE, 0.03 + TILE * token, TILE // 2)  # as a server does when it begins
     for _ in range(3):
-        pace.seen(4, 0, seconds(4, 0, 0))
-    found = serve_a_prompt(pace, seconds, 2048)
-    least = seconds(4, LEAST, 2048)
+        budget.observe(4, 0, seconds(4, 0, 0))
+    found = serve_a_prompt(budget, seconds, 2048)
+    least = seconds(4, MIN_CHUNK, 2048)
     assert max(found) <= max(0.3, least)
-    assert sum(found) / len(found) > 0.15 or pace.chunk(4) == 508, "the time there is is used"
-    again = serve_a_prompt(pace, seconds, 512, 1536)  # what came before is in the cache
+    assert sum(found) / len(found) > 0.15 or budget.tokens(4) == 508, "the time there is is used"
+    again = serve_a_prompt(budget, seconds, 512, 1536)  # what came before is in the cache
     assert max(again) <= max(0.3, least)
 
 
-def gaps_of_a_burst(pace: Pace, seconds: Callable[[int, int], float], n: int) -> list[list[float]]:
+def gaps_of_a_burst(budget: PrefillBudget, seconds: Callable[[int, int], float], n: int) -> list[list[float]]:
     """Times of steps beside 0 to n replies, as n prompts of 128 tokens come at once and go on as replies of 128."""
     read, replies, gaps = 0, list[int](), [list[float]() for _ in range(n + 1)]
     while read < 128 * n or replies:
-        chunk = min(pace.chunk(len(replies)), 128 * n - read)
+        chunk = min(budget.tokens(len(replies)), 128 * n - read)
         gaps[len(replies)].append(seconds(len(replies), chunk))
-        pace.seen(len(replies), chunk, gaps[len(replies)][-1], 64)
+        budget.observe(len(replies), chunk, gaps[len(replies)][-1], 64)
         ended, read = read // 128, read + chunk
         replies = [left - 1 for left in replies if left > 1] + [127] * (read // 128 - ended)
     return gaps
@@ -387,10 +388,10 @@ def test_prompts_that_come_at_once_get_on_beside_replies(row: float, token: floa
     def seconds(replies: int, chunk: int) -> float:
         return 0.058 + row * replies + token * chunk
 
-    pace = Pace(512, 0.25, LEAST)
-    pace.seen(0, TILE, seconds(0, TILE), TILE // 2)
-    pace.seen(1, 0, seconds(1, 0))
-    gaps = gaps_of_a_burst(pace, seconds, 8)
+    budget = PrefillBudget(512, 0.25, MIN_CHUNK)
+    budget.observe(0, TILE, seconds(0, TILE), TILE // 2)
+    budget.observe(1, 0, seconds(1, 0))
+    gaps = gaps_of_a_burst(budget, seconds, 8)
     for replies, times in enumerate(gaps[1:], 1):
         assert max(times, default=0.0) <= max(2 * seconds(replies, 0), 0.3)
     if (row, token) == (0.0155, 0.0155):
@@ -403,18 +404,18 @@ def test_steps_of_times_that_vary_stay_below_the_target() -> None:
     def seconds(replies: int, chunk: int, depth: int) -> float:
         return (0.05 + 0.004 * chunk) * rng.uniform(0.85, 1.15)
 
-    pace = Pace(512, 0.25, LEAST)
-    pace.seen(0, TILE, 0.12)
-    pace.seen(4, 0, 0.05)
-    found = sorted(t for _ in range(20) for t in serve_a_prompt(pace, seconds, 2048))
+    budget = PrefillBudget(512, 0.25, MIN_CHUNK)
+    budget.observe(0, TILE, 0.12)
+    budget.observe(4, 0, 0.05)
+    found = sorted(t for _ in range(20) for t in serve_a_prompt(budget, seconds, 2048))
     assert found[int(0.99 * len(found))] <= 0.3
     assert found[len(found) // 2] > 0.15
 
 
 def test_a_slow_machine_takes_small_parts_of_prompts() -> None:
-    pace = Pace(512, 0.25, LEAST)
-    pace.seen(4, 0, 0.15)
+    budget = PrefillBudget(512, 0.25, MIN_CHUNK)
+    budget.observe(4, 0, 0.15)
     for _ in range(5):
-        pace.seen(4, TILE, 0.15 + TILE * 0.02)
-    assert pace.chunk(4) == LEAST
-    assert Pace(512, 0.25).least == TILE
+        budget.observe(4, TILE, 0.15 + TILE * 0.02)
+    assert budget.tokens(4) == MIN_CHUNK
+    assert PrefillBudget(512, 0.25).min_tokens == TILE

@@ -19,7 +19,7 @@ def admitted(n: int, length: int) -> float:
     run = Run(n_pages=4 * n, running=n)
     for i in range(n):
         run.scheduler.add(request([i + 1] * length))
-    made = calls(run.scheduler.plan)
+    made = calls(run.scheduler.schedule)
     assert len(run.scheduler.running) == n
     return made / n
 
@@ -67,7 +67,7 @@ def held_back(pages: int, waiting: int = 8) -> int:
         run.scheduler.add(request([*common, i + 1]))
     while len(run.scheduler.running[0].sequence) < pages // 2 * PAGE_SIZE:
         run.step()
-    made = calls(run.scheduler.plan)
+    made = calls(run.scheduler.schedule)
     assert (len(run.scheduler.waiting), len(run.scheduler.running)) == (waiting, 1)
     return made
 
@@ -97,7 +97,7 @@ def beside(n: int) -> int:
 
     def step() -> None:
         EngineCore._wait_for_masks(cast(EngineCore, core))
-        run.scheduler.plan()
+        run.scheduler.schedule()
 
     made = calls(step)
     assert (len(run.scheduler.waiting), len(run.scheduler.running)) == (n, 2)

@@ -26,13 +26,14 @@ from octavo.runtime.token_vectors import VectorSteps
 from tests.runtime.stateful import SMALL, write
 from tests.runtime.test_core import request, run
 from tests.runtime.test_device_sampling import Eager
+from tests.sampling import some
 
 CONTEXT, BATCH = 320, 48
 TOKENS = np.random.default_rng(0).integers(0, 300, CONTEXT).tolist()
 GREEDY = SamplingParams(temperature=0)
 
 
-@pytest.fixture(scope="module", params=SMALL)
+@pytest.fixture(scope="module", params=some(SMALL, 3))
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ModelSpec:
     folder: Path = tmp_path_factory.mktemp("states")
     return read_model(GGUFFile.open(write(request.param, folder / "small.gguf")))
@@ -122,7 +123,7 @@ def test_slots_are_as_many_as_there_are(model: ModelSpec) -> None:
     held = [Sequence() for _ in range(slots_for(1))]
     for sequence in held:
         engine.step([Feed(sequence, [1])])
-    with pytest.raises(CacheFullError, match="no slot is left"):
+    with pytest.raises(CacheFullError, match="no slot left"):
         engine.step([Feed(Sequence(), [1])])
     engine.pool.release(held[0])
     engine.step([Feed(Sequence(), [1])])
@@ -139,7 +140,7 @@ def test_requests_together(model: ModelSpec, backend: type[ReferenceBackend]) ->
     last.siblings.append(sibling)
     others = [request(prompt, params=GREEDY) for prompt in prompts[:2]]
     assert run(core, *others, last) == alone
-    assert list(sibling.chosen) == alone[2]
+    assert list(sibling.output_tokens) == alone[2]
     core.scheduler.forget()
     assert free_slots(core.engine) == 0
 
@@ -165,16 +166,16 @@ def test_a_conversation_goes_on(model: ModelSpec, backend: type[ReferenceBackend
     core = EngineCore(make_engine(model, backend=backend))
     first = request(TOKENS[:150], params=GREEDY)
     run(core, first)
-    alone, again = (request([*TOKENS[:150], *first.chosen, 5], params=GREEDY) for _ in range(2))
+    alone, again = (request([*TOKENS[:150], *first.output_tokens, 5], params=GREEDY) for _ in range(2))
     run(core, again)
-    assert again.cached == 150 + len(first.chosen) - 1
+    assert again.cached == 150 + len(first.output_tokens) - 1
     core.engine.prefixes.clear()
     run(core, alone)
-    assert (alone.cached, alone.chosen) == (0, again.chosen)
+    assert (alone.cached, alone.output_tokens) == (0, again.output_tokens)
     other, plain = (request([*TOKENS[:145], 7, 8, 9], params=GREEDY) for _ in range(2))
     run(core, other)
     assert other.cached == 2 * PAGE_SIZE
-    assert run(EngineCore(make_engine(model)), plain)[0] == list(other.chosen)
+    assert run(EngineCore(make_engine(model)), plain)[0] == list(other.output_tokens)
 
 
 def test_prompts_that_begin_alike(model: ModelSpec) -> None:
@@ -186,7 +187,7 @@ def test_prompts_that_begin_alike(model: ModelSpec) -> None:
         run(core, each)
     assert [r.cached for r in requests] == [0, 0, 2 * PAGE_SIZE]
     for each, prompt in zip(requests, prompts, strict=True):
-        assert run(EngineCore(make_engine(model)), request(prompt, params=GREEDY))[0] == list(each.chosen)
+        assert run(EngineCore(make_engine(model)), request(prompt, params=GREEDY))[0] == list(each.output_tokens)
 
 
 def test_a_prompt_waits_for_a_state_that_is_coming(model: ModelSpec) -> None:
@@ -205,7 +206,7 @@ def test_conversations_in_turn(model: ModelSpec) -> None:
             this = request([*told[i], *TOKENS[: length + i]], params=GREEDY)
             run(core, this)
             want = run(EngineCore(make_engine(model)), request(this.prompt, params=GREEDY))
-            assert [list(this.chosen)] == want
+            assert [list(this.output_tokens)] == want
             assert this.cached == 0 or turn
             told[i] = list(this.tokens)
     assert core.engine.pool.states is not None
@@ -220,7 +221,7 @@ def test_a_state_that_is_gone_is_computed_again(model: ModelSpec) -> None:
     core = EngineCore(make_engine(model))
     first = request(TOKENS[:70], params=GREEDY)
     run(core, first)
-    sequence, states = core.engine.prefixes.match([*first.tokens, 5]), core.engine.pool.states
+    sequence, states = core.engine.prefixes.match_prefix([*first.tokens, 5]), core.engine.pool.states
     assert states is not None
     assert sequence.tokens == first.tokens[:-1]
     for slot in [states.take() for _ in range(states.free)]:
@@ -241,11 +242,11 @@ def test_an_interrupted_step_is_computed_again(model: ModelSpec, monkeypatch: py
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(core, "_committed", interrupted)
+        patch.setattr(core, "_commit", interrupted)
         with pytest.raises(KeyboardInterrupt):
             core.step()
     assert run(core) == []
-    assert [list(going.chosen)] == want
+    assert [list(going.output_tokens)] == want
 
 
 def test_a_step_of_several_that_fails_is_computed_one_by_one(
@@ -255,7 +256,7 @@ def test_a_step_of_several_that_fails_is_computed_one_by_one(
     prompts = [TOKENS[:60], TOKENS[90:110]]
     alone = [run(EngineCore(make_engine(model)), request(p, params=GREEDY))[0] for p in prompts]
     core = EngineCore(make_engine(model, 2))
-    compute, failures = core.chooser.step, [1]
+    compute, failures = core.sampler.step, [1]
 
     def step(feeds: list[Feed], *more: object) -> object:
         found = compute(feeds, *more)  # type: ignore[arg-type]
@@ -264,7 +265,7 @@ def test_a_step_of_several_that_fails_is_computed_one_by_one(
             raise UsageError("no")
         return found
 
-    monkeypatch.setattr(core.chooser, "step", step)
+    monkeypatch.setattr(core.sampler, "step", step)
     assert run(core, *(request(p, params=GREEDY) for p in prompts)) == alone
     assert not failures
 

@@ -18,7 +18,7 @@ import octavo
 from octavo.errors import UsageError
 from octavo.jit import prepare
 from octavo.runtime import Model, conversation
-from octavo.runtime.scheduler.request import Output, Request
+from octavo.runtime.scheduler.request import Request, RequestOutput
 from tests.limits import HANG_S
 from tests.runtime.tiny import ALPHABET, END
 
@@ -125,7 +125,7 @@ def test_a_thread_waits_for_the_generation_that_another_one_reads(
     made: list[int | None] = []
     step = alphabet.core.step
 
-    def noted() -> list[Output]:
+    def noted() -> list[RequestOutput]:
         outputs = step()
         made.extend(output.token for output in outputs)
         return outputs
@@ -194,7 +194,7 @@ def use_somehow(model: Model, want: dict[str, str], draw: random.Random) -> bool
 
 
 @pytest.mark.parametrize(
-    "where", ["engine.compute", "core.scheduler.commit", "core.scheduler._take", "core.scheduler.plan"]
+    "where", ["engine.compute", "core.scheduler.commit", "core.scheduler._take", "core.scheduler.schedule"]
 )
 def test_an_interrupted_step_leaves_the_model_usable(
     alphabet: Model, monkeypatch: pytest.MonkeyPatch, where: str

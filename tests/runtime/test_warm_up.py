@@ -12,7 +12,7 @@ from octavo.backends.reference.backend import ReferenceBinder
 from octavo.graph.protocol import Call
 from octavo.models import ModelSpec
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.engine.captured_sizes import Made, Size, chunk_sizes, size_of
+from octavo.runtime.engine.captured_sizes import CapturedSizes, Size, chunk_sizes, size_of
 from octavo.runtime.engine.core import EngineCore
 from tests.runtime.test_core import PROMPTS, request, run
 from tests.runtime.test_device_sampling import Eager
@@ -96,7 +96,7 @@ def test_requests_are_answered_while_kernels_are_compiled(core: EngineCore, arch
     backend(core).open = True
     assert go_on(core) > plans
     assert core.warming is None
-    assert core.engine.made is None
+    assert core.engine.captured is None
 
 
 def test_all_sizes_are_made_once(core: EngineCore, architecture: ModelSpec) -> None:
@@ -108,7 +108,7 @@ def test_all_sizes_are_made_once(core: EngineCore, architecture: ModelSpec) -> N
     assert set(other.engine.load()._plans) == made
     first, others = core.engine.sizes()
     assert len(made) == sum(1 + (size.tokens == 0) for size in (*first, *others)) + 1  # and one token's logits
-    assert core.scheduler.pace.measured._seconds.keys() == {0, 8}
+    assert core.scheduler.budget.measured._seconds.keys() == {0, 8}
     before = backend(core).plans
     run(core, *map(request, PROMPTS[:3]))
     assert backend(core).plans == before
@@ -125,7 +125,7 @@ def test_what_steps_want_is_made_beside_them(core: EngineCore) -> None:
         core.step()
         core.go_on_warming()
         core.warming._took = -1.0
-    sizes = core.warming.made._sizes
+    sizes = core.warming.captured._sizes
     assert Size(3, 0) in sizes
     assert Size(2, 0) not in sizes
     assert Size(4, 0) not in sizes
@@ -146,7 +146,7 @@ def test_the_first_sizes_do_for_any_step(core: EngineCore) -> None:
     first, others = core.engine.sizes()
     assert first == [Size(1, 0), Size(0, 64), Size(8, 64), Size(6, 0)]
     assert not {*first} & {*others}
-    made = Made()
+    made = CapturedSizes()
     for size in first:
         made.add(size)
     for replies in range(7):
@@ -162,7 +162,7 @@ def test_the_first_sizes_do_for_any_step(core: EngineCore) -> None:
     (9, 33, (32, 8, 48)),  # none is large enough, so that this one is made now
 ])
 def test_a_step_gets_the_smallest_size_that_is_made(replies: int, tokens: int, wanted: Any) -> None:
-    made = Made()
+    made = CapturedSizes()
     for size in ((1, 0), (6, 0), (0, 32), (8, 64), (8, 32)):
         made.add(Size(*size))
     assert size_of(replies, int(tokens > 0), tokens, chunk_sizes(64), made) == wanted

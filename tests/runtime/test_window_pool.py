@@ -188,13 +188,13 @@ def test_what_a_prompt_shares_with_the_sequence_that_ended_last_is_kept(
     core, params = EngineCore(make_engine(model, monkeypatch, parted=True)), SamplingParams(temperature=0)
     first = request(TOKENS[:90], params=params)
     run(core, first)
-    alone, again = (request([*TOKENS[:90], *first.chosen, 5], params=params) for _ in range(2))
+    alone, again = (request([*TOKENS[:90], *first.output_tokens, 5], params=params) for _ in range(2))
     run(core, again)
-    assert again.cached == 90 + len(first.chosen) - 1
+    assert again.cached == 90 + len(first.output_tokens) - 1
     core.scheduler.forget()
     run(core, alone)
-    assert (alone.cached, alone.chosen) == (0, again.chosen)
+    assert (alone.cached, alone.output_tokens) == (0, again.output_tokens)
     other = request([*TOKENS[:90], 7], params=params)
-    other.space = "another"
+    other.cache_salt = "another"
     run(core, other)
     assert other.cached == 0

@@ -15,14 +15,14 @@ from octavo.runtime.grammar import grammar
 from octavo.runtime.grammar.grammar import Grammar
 from octavo.runtime.output.thinking import MARKERS
 from octavo.server.constraints.tool_parameters import Tool
-from octavo.server.generation.output_parser import Detail
+from octavo.server.generation.output_parser import OutputParser
 from octavo.server.routes import chat
 from octavo.server.tool_calls.formats import ToolFormat
 from octavo.server.tool_calls.tools import ToolUse
 from octavo.text import Tokenizer
 from tests.runtime.grammar_walk import allowed_tokens, grammars_of, walk
 from tests.server.running import Server
-from tests.server.test_detail import Result
+from tests.server.test_output_parser import Result
 from tests.text.vocabularies import CONTROL, byte_level
 
 PARAMETERS = {
@@ -61,7 +61,7 @@ def called(form: ToolFormat, tool: Tool) -> tuple[str, str]:
     walked = (walk(grammars_of(PLAIN).constraint(use.grammar(PLAIN)), PLAIN, Random(i), 900) for i in range(20))
     tokens = next(tokens for tokens in walked if tokens is not None)
     thinking = MARKERS[-1] if form.thinks[0] else None
-    detail, found = Detail(PLAIN, (), thinking, use.parser(), use.call_id()), Result()
+    detail, found = OutputParser(PLAIN, (), thinking, use.parser(), use.call_id()), Result()
     found.take([*detail.push([t for t in tokens if t not in PLAIN.stop_ids]), *detail.finish()])
     assert len(found.calls) == 1
     return found.calls[0]
@@ -83,7 +83,8 @@ def read(
     for i, token in enumerate(tokens):
         assert token in allowed_tokens(constraint, PLAIN), PLAIN.decode(tokens[:i])
         constraint.accept(token)
-    detail, found = Detail(PLAIN, (), MARKERS[-1] if form.thinks[0] else None, use.parser(), use.call_id()), Result()
+    thinking = MARKERS[-1] if form.thinks[0] else None
+    detail, found = OutputParser(PLAIN, (), thinking, use.parser(), use.call_id()), Result()
     found.take([*detail.push(tokens), *detail.finish()])
     ((_, told),) = found.calls
     return json.loads(told)

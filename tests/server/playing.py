@@ -13,7 +13,7 @@ from typing import Any
 from octavo.runtime import Model
 from octavo.server.engine.client import NO_STATS
 from octavo.server.engine.fake import FakeClient
-from octavo.server.engine.protocol import Add, Begun, Cancel, Row, Step
+from octavo.server.engine.protocol import Add, Cancel, EngineOutput, Prefill, StepOutputs
 from octavo.server.options import Limits
 from tests.limits import HANG_S
 from tests.server.running import Server, running
@@ -52,10 +52,10 @@ class Played:
         until(lambda: len(self.adds()) >= n)
         return self.adds()[n - 1]
 
-    def say(self, *rows: Row) -> None:
-        self.server.loop.call_soon_threadsafe(self.fake.deliver, Step(list(rows), NO_STATS, 0.01))
+    def say(self, *rows: EngineOutput) -> None:
+        self.server.loop.call_soon_threadsafe(self.fake.deliver, StepOutputs(list(rows), NO_STATS, 0.01))
 
-    def answering(self, *rows: Row) -> Thread:
+    def answering(self, *rows: EngineOutput) -> Thread:
         """Says rows of the first reply once it is asked for, and some comments have been sent."""
 
         def answer() -> None:
@@ -79,8 +79,8 @@ def playing(model: Model, **limits: float) -> Iterator[Played]:
         yield Played(server, fake)
 
 
-def begun(one: int, token: int = 300, **more: Any) -> Row:
-    return Row(one, token, begun=Begun(0, 0.0, 0.0), **more)
+def begun(one: int, token: int = 300, **more: Any) -> EngineOutput:
+    return EngineOutput(one, token, prefill=Prefill(0, 0, 0.0), **more)
 
 
 class Reader:

@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from octavo.runtime import Model
-from octavo.server.engine.protocol import Row
+from octavo.server.engine.protocol import EngineOutput
 from octavo.text import ChatTemplate
 from tests.server.calls import PARAMETERS, TWO, scripted
 from tests.server.playing import begun, playing
@@ -85,7 +85,7 @@ def test_comments_are_ignored(model: Model) -> None:
     import anthropic
 
     with playing(model, ping=0.1) as played, anthropic.Anthropic(base_url=played.server.url, api_key="none") as client:
-        answer = played.answering(begun(1, 16), Row(1, 17, "length"))
+        answer = played.answering(begun(1, 16), EngineOutput(1, 17, "length"))
         with client.messages.stream(model="any", max_tokens=50, messages=ASK) as stream:
             assert stream.get_final_text() == model.tokenizer.decode([16, 17])
         answer.join()

@@ -76,7 +76,7 @@ def has_large_number(value: Any) -> bool:
 
 
 @pytest.mark.parametrize("large", [0, 1 << 30], ids=["large", "small"])
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=150)
 @given(text=texts())
 @example(text='{"a": {"b": 1, "c": {"b": 1, "b": 2}}}')
 @example(text='{"inf": null}')
@@ -98,7 +98,7 @@ def test_what_is_taken_is_what_the_standard_library_takes(large: int, text: str)
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    ('{"a": %s, "b": {"c": 1, "c": 2}}', "a key is there twice"), ('{"a": %s, "b": NaN}', "no JSON"),
+    ('{"a": %s, "b": {"c": 1, "c": 2}}', "a key occurs twice"), ('{"a": %s, "b": NaN}', "no JSON"),
     ('{"a": %s, "b": "\\ud800 and more"}', "surrogate"), ('{"a": %s', "no JSON"),
 ])
 def test_large_bodies_that_are_not_plain(text: str, said: str) -> None:

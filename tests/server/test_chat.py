@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from octavo.runtime import Model
-from octavo.server.generation.job import Job
+from octavo.server.generation.request import GenerationRequest
 from octavo.server.routes import chat
 from tests.server.running import Server, events
 
@@ -192,13 +192,13 @@ def test_a_reply_goes_on_after_an_assistants_message(server: Server) -> None:
 def test_how_the_prompt_ends(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with vLLM's fields; an assistant's message that is the last is gone on with where they don't say otherwise."""
     prompts = list[str]()
-    job_of = chat.unheld_job
+    generation_request = chat.request_without_grammar
 
-    def seeing(*given: Any) -> Job:
-        prompts.append(server.service.tokenizer.decode((job := job_of(*given)).prompts[0]))
+    def seeing(*given: Any) -> GenerationRequest:
+        prompts.append(server.service.tokenizer.decode((job := generation_request(*given)).prompts[0]))
         return job
 
-    monkeypatch.setattr(chat, "unheld_job", seeing)
+    monkeypatch.setattr(chat, "request_without_grammar", seeing)
 
     def prompt(*more: Any, **fields: Any) -> str:
         server.post("/v1/chat/completions", messages=[*ASK, *more], max_tokens=1, **fields)

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.runtime import Model
 from octavo.server.engine.fake import FakeClient
-from octavo.server.generation import work
+from octavo.server.generation import handle
 from tests.server.running import Server, events, running, running_model
 
 TEXT = "What is 12 times 7?"
@@ -128,7 +128,7 @@ def test_an_answer_that_is_no_stream_has_so_many_tokens(
     model: Model, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that are likely in their places count, too: the answer is kept as a whole."""
-    monkeypatch.setattr(work, "MOST_WHOLE", 50)
+    monkeypatch.setattr(handle, "MAX_VALUES", 50)
     with running(FakeClient([300]), model) as server:
         body = {"prompt": [300] * 30, "logprobs": 4, **more}
         status, error = server.refused("/v1/completions", body)

@@ -23,7 +23,7 @@ from octavo.errors import HostMemoryError
 from octavo.runtime import Model
 from octavo.server import serve
 from octavo.server.engine.fake import INFO, FakeClient
-from octavo.server.engine.protocol import Cancel, Row
+from octavo.server.engine.protocol import Cancel, EngineOutput
 from octavo.server.http import connection
 from octavo.server.options import Limits
 from octavo.server.routes import meta
@@ -88,7 +88,7 @@ def test_a_slow_reader_holds_up_nobody(model: Model) -> None:
         reader, taken = stack.enter_context(closing(Reader(quick))), b""
         for i in range(most):
             finish = "length" if i == most - 1 else None
-            played.say(*(begun(one, finish=finish) if i == 0 else Row(one, 300, finish) for one in both))
+            played.say(*(begun(one, finish=finish) if i == 0 else EngineOutput(one, 300, finish) for one in both))
             if i == 0:
                 reader.head()
             found = [e["choices"][0]["text"] for e in events(reader.chunk())]
@@ -227,7 +227,7 @@ def test_what_is_under_way_at_the_end_is_told(
         assert events(readers[0].chunk())[-1]["error"]["code"] == "server_ending"
         for reader in readers[1:3]:
             assert reader.head().startswith(b"HTTP/1.1 503 ")
-            assert json.loads(reader.file.read())["error"]["message"] == "The server is about to end"
+            assert json.loads(reader.file.read())["error"]["message"] == "The server is shutting down"
     assert not caplog.records
 
 
@@ -241,7 +241,7 @@ def test_at_the_end_who_reads_nothing_is_not_waited_for(
         (one,) = played.asked().ids
         played.say(begun(one, 16))
         for _ in range(2000):
-            played.say(*[Row(one, 17)] * 200)
+            played.say(*[EngineOutput(one, 17)] * 200)
     assert not caplog.records
 
 
@@ -273,7 +273,7 @@ def test_requests_behind_a_stream_are_read_as_they_are_answered(model: Model, mo
             reader.chunk()
             assert played.server.send("GET", "/health")[0] == 200
             assert max(parsed.values()) <= len(first) + connection.SLICE
-            played.say(Row(one, 16, finish="length"))
+            played.say(EngineOutput(one, 16, finish="length"))
             while reader.chunk():
                 pass
             for _ in range(n):
@@ -291,7 +291,7 @@ def test_a_client_that_sends_no_more_is_answered(model: Model, more: dict[str, A
         (one,) = played.asked().ids
         time.sleep(0.4)
         played.say(begun(one))
-        played.say(Row(one, 16, finish="length"))
+        played.say(EngineOutput(one, 16, finish="length"))
         data = b"".join(iter(lambda: sock.recv(1 << 16), b""))
         assert not played.cancelled()
     assert b'"finish_reason":"length"' in data

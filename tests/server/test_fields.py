@@ -14,12 +14,11 @@ from openai.types.chat import completion_create_params as chat_create_params
 from openai.types.responses import input_token_count_params, response_create_params
 
 from octavo.runtime.output.thinking import Thinking
-from octavo.server.generation.job import Job, sampling_of
+from octavo.server.generation.request import GenerationRequest, sampling_of
 from octavo.server.routes.anthropic_schema import CountRequest, MessagesRequest
 from octavo.server.routes.llama_server_schema import NativeRequest
 from octavo.server.routes.responses_schema import ResponsesRequest
-from octavo.server.routes.schema import Body, ChatRequest, Sampling
-from octavo.server.routes.text_schema import CompletionRequest, EmbeddingRequest
+from octavo.server.routes.schema import Body, ChatRequest, CompletionRequest, EmbeddingRequest, Sampling
 from tests.server.running import Server
 from tests.server.test_numbers import text_and_tokens
 
@@ -170,8 +169,9 @@ def test_thinking_that_stays_in_the_text(server: Server) -> None:
     tokens = service.tokenizer.encode("<think>a</think>b", add_special=False, parse_special=False)
     found = []
     for shows in (False, True):
-        job = Job([[1]], sampling, 0, thinking=Thinking("<think>", "</think>"), shows_thinking=shows)
-        detail = job.detail(service, [1])
+        thinking = Thinking("<think>", "</think>")
+        generation = GenerationRequest([[1]], sampling, 0, thinking=thinking, shows_thinking=shows)
+        detail = generation.parser(service, [1])
         deltas = [*detail.push(tokens), *detail.finish()]
         found.append(("".join(d.content for d in deltas), "".join(d.reasoning for d in deltas)))
     assert found == [("b", "a"), ("<think>a</think>b", "")]

@@ -107,7 +107,7 @@ def test_there_is_no_process_for_a_grammar(server: Server, monkeypatch: pytest.M
     """For now."""
 
     def refused(*_: object) -> None:
-        raise HostMemoryError("no process for grammars can be started: Too many open files")
+        raise HostMemoryError("can't start a process for grammars: Too many open files")
 
     with monkeypatch.context() as full:
         full.setattr(server.service.grammars, "check", refused)

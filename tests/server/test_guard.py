@@ -132,7 +132,7 @@ def test_keys_share_no_prompts(model: Model) -> None:
         for key, salt in ((KEYS[0], None), (KEYS[1], None), (KEYS[0], "a"), (KEYS[0], None)):
             body = {"prompt": "12", "max_tokens": 1, "cache_salt": salt}
             assert server.send("POST", "/v1/completions", body, {"X-Api-Key": key})[0] == 200
-    first, second, salted, again = (message.space for message in fake.sent if hasattr(message, "space"))
+    first, second, salted, again = (message.cache_salt for message in fake.sent if hasattr(message, "cache_salt"))
     assert len({first, second, salted}) == 3
     assert first == again
     with running(shared := FakeClient([300]), model, keys=KEYS, share_cache=True) as server:
@@ -140,4 +140,4 @@ def test_keys_share_no_prompts(model: Model) -> None:
             assert (
                 server.send("POST", "/v1/completions", {"prompt": "12", "max_tokens": 1}, {"X-Api-Key": key})[0] == 200
             )
-    assert {message.space for message in shared.sent if hasattr(message, "space")} == {""}
+    assert {message.cache_salt for message in shared.sent if hasattr(message, "cache_salt")} == {""}

@@ -83,7 +83,7 @@ def test_more_than_a_grammar_can_hold(server: Server, monkeypatch: pytest.Monkey
     body = {"messages": ASK, "tools": functions(300, 100), "tool_choice": choice, "max_tokens": 1}
     status, error = server.refused("/v1/chat/completions", body)
     assert (status, error["param"]) == (400, "tools")
-    assert "(allowed: a text of 1 to 1000000 characters)" in error["message"]
+    assert "(allowed: a string of 1 to 1000000 characters)" in error["message"]
 
 
 def test_more_tools_than_there_may_be(server: Server) -> None:

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from octavo.server.engine.protocol import Begun
-from octavo.server.generation.job import Job, sampling_of, seed_of
-from octavo.server.generation.usage import timings
-from octavo.server.generation.work import Choice
+from octavo.server.engine.protocol import Prefill
+from octavo.server.generation.handle import Choice
+from octavo.server.generation.request import GenerationRequest, sampling_of, seed_of
 from octavo.server.routes.schema import Sampling
 from tests.server.running import Server
 
@@ -52,27 +51,27 @@ def test_no_limit_and_nothing(server: Server, name: str) -> None:
 
 
 def test_all_tokens_and_random_seeds(server: Server) -> None:
-    def job(**fields: Any) -> Job:
+    def generation(**fields: Any) -> GenerationRequest:
         body, service = Sampling.model_validate(fields), server.service
-        return Job((), sampling_of(service, body, {}), seed_of(service, body))
+        return GenerationRequest((), sampling_of(service, body, {}), seed_of(service, body))
 
-    assert [job(top_k=k).sampling.top_k for k in (-40, -1, 0, 40)] == [0, 0, 0, 40]
-    assert [job(repeat_last_n=n).sampling.repeat_last_n for n in (-1, 0, 5)] == [1024, 0, 5]
-    assert len({job(seed=seed).seed for seed in (-1, -1, 0xFFFFFFFF, 0xFFFFFFFF)}) == 4
-    assert job(seed=5).seed == 5
+    assert [generation(top_k=k).sampling.top_k for k in (-40, -1, 0, 40)] == [0, 0, 0, 40]
+    assert [generation(repeat_last_n=n).sampling.repeat_last_n for n in (-1, 0, 5)] == [1024, 0, 5]
+    assert len({generation(seed=seed).seed for seed in (-1, -1, 0xFFFFFFFF, 0xFFFFFFFF)}) == 4
+    assert generation(seed=5).seed == 5
 
 
 def test_a_rate_is_of_the_tokens_after_the_first() -> None:
     """The prompt's time has the first in it."""
-    choice = Choice(None, 10, begun=Begun(0, 0.0, 2.0), first_at=5.0, last_at=5.3)  # type: ignore[arg-type]
+    choice = Choice(None, 10, prefill=Prefill(0, 10, 2.0), first_at=5.0, last_at=5.3)  # type: ignore[arg-type]
     choice.tokens = 16
-    found = timings(choice)
+    found = choice.timings()
     assert found["predicted_n"] == 16
     assert found["predicted_ms"] == pytest.approx(300)
     assert found["predicted_per_second"] == pytest.approx(50)
     assert found["predicted_per_token_ms"] == pytest.approx(20)
     choice.tokens, choice.last_at = 1, 5.0
-    assert (timings(choice)["predicted_per_second"], timings(choice)["predicted_per_token_ms"]) == (0, 0)
+    assert (choice.timings()["predicted_per_second"], choice.timings()["predicted_per_token_ms"]) == (0, 0)
 
 
 def test_a_rate_of_metrics_is_too(server: Server) -> None:

@@ -14,8 +14,7 @@ from octavo.runtime import Grammar
 from octavo.server.routes.anthropic_schema import CountRequest, MessagesRequest
 from octavo.server.routes.llama_server_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
 from octavo.server.routes.responses_schema import ResponsesRequest
-from octavo.server.routes.schema import ChatRequest
-from octavo.server.routes.text_schema import CompletionRequest, EmbeddingRequest
+from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 from tests.server.running import Server
 
 ASK = [{"role": "user", "content": "x"}]
@@ -73,7 +72,7 @@ def test_every_field_of_every_route(server: Server, path: str) -> None:
 
 def test_a_key_of_the_body(server: Server) -> None:
     status, error = server.refused("/tokenize", written({"content": "x", SURROGATE: 1}))
-    assert (status, error["message"]) == (400, "a key has a lone surrogate, which is no text")
+    assert (status, error["message"]) == (400, "a key has a lone surrogate, which is not valid text")
 
 
 @pytest.mark.parametrize("arguments", ['{"a": "\\ud800"}', '{"a": [1e400]}', f'{{"a": {"9" * 400}}}'])

@@ -364,7 +364,7 @@ def test_a_model_that_can_not_be_loaded(model: Model, tmp_path: Path) -> None:
 
 COMMAND = [sys.executable, "-m", "octavo", "serve", "demo", "--port", "0", "--threads", "1", "-np", "4"]
 
-ENDED = "octavo: demo is served no more\n"
+ENDED = "octavo: demo stopped\n"
 
 
 class Command:
@@ -446,10 +446,10 @@ def test_an_end_that_does_not_wait(second: bool) -> None:
     assert events(last)[-1]["error"]["code"] == "server_ending"
     for (path, _), (status, headers, body) in zip(asked, (answer.result() for answer in answers), strict=True):
         if status == 200:
-            assert events(body)[-1]["error"]["message"] == "The server is about to end"
+            assert events(body)[-1]["error"]["message"] == "The server is shutting down"
         else:
             assert (status, headers["retry-after"]) == (529 if path == "/v1/messages" else 503, "30")
-            assert json.loads(body)["error"]["message"] == "The server is about to end"
+            assert json.loads(body)["error"]["message"] == "The server is shutting down"
     assert re.fullmatch(rf"octavo: WARNING: \d+ replies are cut off\n{ENDED}", command.said)
 
 

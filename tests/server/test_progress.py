@@ -12,7 +12,7 @@ import pytest
 
 import octavo
 from octavo.runtime import Model
-from octavo.server.engine.protocol import Begun, Progress, Row
+from octavo.server.engine.protocol import EngineOutput, Prefill
 from tests.server.playing import playing, request
 from tests.server.running import Server, events, running_model
 
@@ -75,12 +75,12 @@ def test_progress_is_told_at_once(model: Model) -> None:
         with played.server.connect() as sock:
             sock.sendall(request(body, "/completion"))
             (one,) = played.asked().ids
-            played.say(Row(one, None, progress=Progress(10, 50, 0.25)))
+            played.say(EngineOutput(one, None, prefill=Prefill(10, 50, 0.25)))
             data = b""
             while b"prompt_progress" not in data:
                 data += sock.recv(1 << 16)
             assert b'"prompt_progress":{"total":90,"cache":10,"processed":50,"time_ms":250}' in data
-            played.say(Row(one, 300, "length", begun=Begun(10, 0.0, 0.5)))
+            played.say(EngineOutput(one, 300, "length", prefill=Prefill(10, 100, 0.5)))
 
 
 def test_probabilities_after_sampling(server: Server) -> None:

@@ -17,7 +17,7 @@ from octavo.formats import QTensor
 from octavo.runtime import Model
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
-from octavo.runtime.scheduler.prefill_budget import LEAST
+from octavo.runtime.scheduler.prefill_budget import MIN_CHUNK
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.token_vectors import VectorSteps
 from octavo.server.engine.client import EngineFailedError
@@ -118,9 +118,9 @@ def test_pieces_between_steps(model: Model) -> None:
     logits = model.logits(TEXT).astype(np.float64)
     sums = np.log(np.exp(logits).sum(axis=1))
     wanted_scores = [logits[i, t] - sums[i] for i, t in enumerate(TEXT[1:])]
-    np.testing.assert_allclose([row.token for row in scored.rows], wanted_scores, atol=1e-3)
+    np.testing.assert_allclose([row.token for row in scored.logprobs], wanted_scores, atol=1e-3)
     pieces = sum(piece for _, piece in both.chunks)
-    assert pieces > len(TEXT) // (4 * LEAST)
+    assert pieces > len(TEXT) // (4 * MIN_CHUNK)
     assert model.engine.pool.held <= held
 
 
@@ -147,7 +147,7 @@ def test_replies_that_need_pages_have_them() -> None:
         one = beside.reply(TEXT[:5], 200)
         beside.side.add(embed([300 + i % 50 for i in range(pool.n_pages * 64 - 100)][: small.engine.n_ctx]))
         beside.finish()
-        assert len(one.chosen) == 200
+        assert len(one.output_tokens) == 200
         assert isinstance(beside.sent[0], Vectors)
         assert pool.held == 0
 
@@ -158,7 +158,7 @@ def test_the_loop_takes_turns(model: Model) -> None:
     loop = EngineLoop(model, sent.append, itl_target=0.0, embeddings=False)
     loop.side.add(embed(TEXT))
     loop.side.piece()
-    assert sent == [Failed(1, "UsageError", "the model generates, and was not started with --embeddings")]
+    assert sent == [Failed(1, "UsageError", "the model generates text and was not started with --embeddings")]
 
 
 def test_sizes_that_are_made_ready_are_left_out_of_searches_for_garbage(

@@ -18,13 +18,14 @@ from octavo.runtime.cache.page_pool import page_bytes, state_bytes
 from octavo.runtime.cache.state_pool import slots_for
 from tests.limits import HANG_S
 from tests.runtime.stateful import SMALL, write_with_tokenizer
+from tests.sampling import some
 from tests.server.running import Server, running_model
 from tests.server.test_native import metrics
 
 SEQUENCES = 3
 
 
-@pytest.fixture(scope="module", params=SMALL)
+@pytest.fixture(scope="module", params=some(SMALL, 3))
 def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_with_tokenizer(request.param, tmp_path_factory.mktemp("states") / "small.gguf")
 

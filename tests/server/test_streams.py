@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from octavo.runtime import Model
 from octavo.server.engine.client import NO_STATS
 from octavo.server.engine.fake import INFO, FakeClient
-from octavo.server.engine.protocol import Row, Step
+from octavo.server.engine.protocol import EngineOutput, StepOutputs
 from tests.limits import HANG_S
 from tests.server.playing import BODY, CHAT, Reader, begun, playing, request, until
 from tests.server.running import events, running
@@ -34,10 +34,10 @@ def test_each_step_is_a_chunk_that_comes_at_once(model: Model) -> None:
             {"role": "assistant", "content": ""}, {"role": "assistant", "content": ""},
             {"content": model.tokenizer.decode([16])}, {"content": model.tokenizer.decode([17])},
         ]
-        played.say(Row(first, 18), Row(second, 19, "length"))
+        played.say(EngineOutput(first, 18), EngineOutput(second, 19, "length"))
         found = events(reader.chunk())
         assert [e["choices"][0]["index"] for e in found] == [0, 1, 1]
-        played.say(Row(first, 18, "length"))
+        played.say(EngineOutput(first, 18, "length"))
         assert [e["choices"][0]["finish_reason"] for e in events(reader.chunk())] == [None, "length"]
         assert reader.chunk() == b"data: [DONE]\n\n"
         assert reader.chunk() == b""
@@ -50,7 +50,8 @@ def test_characters_are_never_cut(model: Model) -> None:
         sock.sendall(request({**BODY, "stream": True}))
         (one,) = played.asked().ids
         reader, last = Reader(sock), tokens.pop()
-        played.say(begun(one, tokens[0]), *(Row(one, token) for token in tokens[1:]), Row(one, last, "length"))
+        more = [EngineOutput(one, token) for token in tokens[1:]]
+        played.say(begun(one, tokens[0]), *more, EngineOutput(one, last, "length"))
         reader.head()
         data = b""
         while chunk := reader.chunk():
@@ -75,7 +76,7 @@ def test_comments_while_nothing_comes(model: Model) -> None:
         time.sleep(0.3)
         played.say(begun(one, 16))
         time.sleep(0.3)
-        played.say(Row(one, 17, "length"))
+        played.say(EngineOutput(one, 17, "length"))
         text = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
         assert text == model.tokenizer.decode([16, 17])
 
@@ -85,7 +86,7 @@ def test_errors_before_and_after_the_first_token(model: Model) -> None:
         with closing(played.server.connect()) as sock:
             sock.sendall(request({**BODY, "stream": True}))
             (one,) = played.asked().ids
-            played.say(Row(one, None, "error", error=("NonFiniteError", "NaN among the logits")))
+            played.say(EngineOutput(one, None, "error", error=("NonFiniteError", "NaN among the logits")))
             head = Reader(sock).head().lower()
         assert head.startswith(b"http/1.1 500 ")
         assert b"x-should-retry: false" in head
@@ -96,7 +97,7 @@ def test_errors_before_and_after_the_first_token(model: Model) -> None:
             reader = Reader(sock)
             reader.head()
             reader.chunk()
-            played.say(Row(one, None, "error", error=("NonFiniteError", "NaN among the logits")))
+            played.say(EngineOutput(one, None, "error", error=("NonFiniteError", "NaN among the logits")))
             (error,) = events(reader.chunk())
             assert error["error"]["message"] == "NaN among the logits"
             assert reader.chunk() == b""
@@ -105,7 +106,7 @@ def test_errors_before_and_after_the_first_token(model: Model) -> None:
 def test_openais_client_raises_what_a_stream_says(model: Model) -> None:
     with playing(model) as played:
         client = openai.OpenAI(base_url=f"{played.server.url}/v1", api_key="none", max_retries=0)
-        answer = played.answering(begun(1), Row(1, None, "error", error=("UsageError", "no such thing")))
+        answer = played.answering(begun(1), EngineOutput(1, None, "error", error=("UsageError", "no such thing")))
         with pytest.raises(openai.APIError, match="no such thing"):
             list(client.chat.completions.create(model="x", stream=True, **BODY))
         answer.join()
@@ -137,7 +138,7 @@ def test_a_stop_string_cancels_its_reply_alone(model: Model) -> None:
         (four,) = model.tokenizer.encode("4", add_special=False)
         played.say(begun(first, four), begun(second, 16))
         until(lambda: played.cancelled() == {first})
-        played.say(Row(second, 17, "stop"))
+        played.say(EngineOutput(second, 17, "stop"))
         reader = Reader(sock)
         size = int(reader.head().lower().partition(b"content-length: ")[2].split(b"\r")[0])
         choices = json.loads(reader.file.read(size))["choices"]
@@ -165,8 +166,8 @@ def test_steps_that_come_together_are_one_chunk(model: Model) -> None:
         (one,) = played.asked().ids
 
         def three() -> None:
-            for row in (begun(one, 16), Row(one, 17), Row(one, 18, "length")):
-                played.fake.deliver(Step([row], NO_STATS, 0.01))
+            for row in (begun(one, 16), EngineOutput(one, 17), EngineOutput(one, 18, "length")):
+                played.fake.deliver(StepOutputs([row], NO_STATS, 0.01))
 
         played.server.loop.call_soon_threadsafe(three)
         reader = Reader(sock)
@@ -179,7 +180,7 @@ def test_steps_that_come_together_are_one_chunk(model: Model) -> None:
 @pytest.mark.slow
 def test_litellm_ignores_comments(model: Model, litellm: Any) -> None:
     with playing(model, ping=0.1) as played:
-        answer = played.answering(begun(1, 16), Row(1, 17, "length"))
+        answer = played.answering(begun(1, 16), EngineOutput(1, 17, "length"))
         stream = litellm.completion(
             model="openai/demo", api_base=f"{played.server.url}/v1", api_key="none", stream=True, **BODY
         )

@@ -15,14 +15,14 @@ from octavo.runtime.output.thinking import MARKERS, Thinking
 from octavo.runtime.scheduler.request import Constraint
 from octavo.server.constraints.tool_choice import or_json, tools_grammar
 from octavo.server.constraints.tool_parameters import ANYTHING, Tool
-from octavo.server.generation.output_parser import Detail
+from octavo.server.generation.output_parser import OutputParser
 from octavo.server.tool_calls.formats import FORMATS, GENERIC, ToolFormat
 from octavo.server.tool_calls.tools import ToolUse
 from octavo.text import Tokenizer
 from tests.runtime.grammar_walk import allowed_tokens, grammars_of, walk
 from tests.sampling import some
 from tests.server.calls import KNOWN, PLAIN, called, read, require_valid
-from tests.server.test_detail import Result
+from tests.server.test_output_parser import Result
 from tests.text.vocabularies import CONTROL, USER_DEFINED, byte_level
 
 THINK, SEED_THINK = MARKERS[0], MARKERS[4]
@@ -50,7 +50,7 @@ def test_a_reply_that_has_to_be_a_call_is_one(form: ToolFormat, tokenizer: Token
         if (ended := ended + 1) > 4:
             break
         thinking = MARKERS[-1] if form.thinks[0] else None
-        detail, found = Detail(tokenizer, (), thinking, use.parser(), use.call_id()), Result()
+        detail, found = OutputParser(tokenizer, (), thinking, use.parser(), use.call_id()), Result()
         found.take([*detail.push([t for t in tokens if t not in tokenizer.stop_ids]), *detail.finish()])
         require_valid(found.calls)
         assert found.content.strip() == ""
@@ -76,7 +76,7 @@ def test_a_call_that_a_reply_opens_is_one(form: ToolFormat, tokenizer: Tokenizer
         if (ended := ended + 1) > 4:
             break
         found = Result()
-        detail = Detail(tokenizer, (), MARKERS[-1] if form.thinks[0] else None, use.parser(), use.call_id())
+        detail = OutputParser(tokenizer, (), MARKERS[-1] if form.thinks[0] else None, use.parser(), use.call_id())
         found.take([*detail.push(tokens), *detail.finish()])
         require_valid(found.calls)
         assert form.thinks[0] or found.content == "Let me see: <tool {1}"
@@ -102,7 +102,7 @@ def test_values_in_values_between_marks() -> None:
         assert grammar is not None
         tokens = walk(grammars_of(PLAIN).constraint(grammar), PLAIN, Random(seed), 450)
         if tokens is not None:
-            detail, found = Detail(PLAIN, (), None, use.parser(), use.call_id()), Result()
+            detail, found = OutputParser(PLAIN, (), None, use.parser(), use.call_id()), Result()
             found.take([*detail.push([t for t in tokens if t not in PLAIN.stop_ids]), *detail.finish()])
             assert found.calls
             for _, arguments in found.calls:
@@ -256,7 +256,7 @@ def test_a_call_that_has_to_be_after_thinking(name: str, named: bool, tokenizer:
             assert token in allowed_tokens(constraint, tokenizer), tokenizer.decode(tokens[: i + 1])
             constraint.accept(token)
         assert tokenizer.stop_ids <= allowed_tokens(constraint, tokenizer)
-        detail, found = Detail(tokenizer, (), state, use.parser(), use.call_id()), Result()
+        detail, found = OutputParser(tokenizer, (), state, use.parser(), use.call_id()), Result()
         found.take([*detail.push(tokens), *detail.finish()])
         assert (found.reasoning, found.content, found.calls) == (thought, "", [("f", '{"a": 1}')])
 

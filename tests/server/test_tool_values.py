@@ -13,13 +13,13 @@ from octavo.errors import GrammarError
 from octavo.server.constraints.plain_values import MOST_SCHEMAS, value_of
 from octavo.server.constraints.tool_choice import tools_grammar
 from octavo.server.constraints.tool_parameters import Tool
-from octavo.server.generation.output_parser import Detail
+from octavo.server.generation.output_parser import OutputParser
 from octavo.server.tool_calls.formats import FORMATS, ToolFormat
 from octavo.server.tool_calls.tools import ToolUse
 from tests.runtime.grammar_walk import allowed_tokens, grammars_of
 from tests.sampling import slow, some
 from tests.server.calls import PLAIN, called, read
-from tests.server.test_detail import Result
+from tests.server.test_output_parser import Result
 
 RAW = [form for form in FORMATS if form.raw]
 DEFS = {"Unit": {"type": "string", "enum": ["C", "F"], "title": "Unit"}, "Text": {"type": "string"},
@@ -287,7 +287,7 @@ def calls_of(form: ToolFormat, schema: dict[str, Any], text: str, choice: Any) -
         assert token in allowed_tokens(constraint, PLAIN), PLAIN.decode(tokens[:i])
         constraint.accept(token)
     assert allowed_tokens(constraint, PLAIN) & PLAIN.stop_ids
-    detail, found = Detail(PLAIN, (), None, use.parser(), use.call_id()), Result()
+    detail, found = OutputParser(PLAIN, (), None, use.parser(), use.call_id()), Result()
     found.take([*detail.push(tokens), *detail.finish()])
     assert found.content == ""
     return found.calls

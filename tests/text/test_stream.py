@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.runtime.output.reply import Reply
-from octavo.server.generation.output_parser import Detail
+from octavo.server.generation.output_parser import OutputParser
 from octavo.text import Tokenizer
 from tests.text.vocabularies import BYTE_TO_CHAR, CONTROL, UNUSED, byte_level, spm
 
@@ -38,7 +38,7 @@ def test_a_character_of_what_is_cut_is_left_out() -> None:
     assert stream.flush(cut=True) == ""
     reply = Reply(BYTES, max_tokens=3)
     assert "".join(map(reply.add, ids_of("a😀".encode()[:3]))) == reply.text == "a"
-    detail = Detail(BYTES)
+    detail = OutputParser(BYTES)
     deltas = detail.push(ids_of("a😀".encode()[:3])) + detail.finish(cut=True)
     assert "".join(delta.content for delta in deltas) == "a"
 
@@ -50,9 +50,9 @@ def test_tokens_that_stand_twice_around_a_text_are_named(caplog: pytest.LogCaptu
     words.encode("a")
     assert not caplog.text
     assert words.encode("<s>a")[:2] == [256, 256]
-    assert "the model wants BOS added, and the text itself begins with it: it is there twice" in caplog.text
+    assert "the model adds BOS, and the text already begins with it: it occurs twice" in caplog.text
     words.encode("a</s>")
-    assert "the model wants EOS added, and the text itself ends with it: it is there twice" in caplog.text
+    assert "the model adds EOS, and the text already ends with it: it occurs twice" in caplog.text
 
 
 def test_bytes_that_are_no_text() -> None:

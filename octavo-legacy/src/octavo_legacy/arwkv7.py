@@ -3,20 +3,19 @@
 arXiv 2501.15570. In hybrids some layers have attention; those are not computed here.
 """
 
-from __future__ import annotations
-
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.recurrent import rwkv7
-from octavo.models.recurrent.rwkv7 import COPIED, FF, HEAD, MIXED, RANKS, SHIFTS, Rwkv7
+from octavo.models.recurrent.rwkv7 import COPIED, HEAD, MIXED, RANKS, SHIFTS, Rwkv7
 from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, brief
-from octavo.models.shared.hparams import LIMITS, HyperparamReader
-from octavo.models.shared.remaking import columns_as_rows
-from octavo.models.shared.states import CONTEXT, NO_ATTENTION, flat, in_shape, without_attention
-from octavo.models.shared.weights import Tensors, Weights, vector
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, Unwritten
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.conversion import columns_as_rows, flat, in_shape
+from octavo.models.shared.decoder import CustomNetwork
+from octavo.models.shared.hparams import CONTEXT, NO_ATTENTION, Key
+from octavo.models.shared.reader import FF_WIDTH, LIMITS, MetadataReader, brief
+from octavo.models.shared.weights import Tensors, Weights
 
 CLASS, GATE, NORM, NORMED = "RwkvHybridForCausalLM", "wkv_has_gate", "wkv_has_group_norm", "wkv_norm_rows"
 RANK = {"w": 64, "a": 64, "v": 32, "g": 128}
@@ -26,14 +25,13 @@ FIRST = "blk.0.time_mix_ln.weight"
 FACTORS = tuple(f"time_mix_{name}{part}.weight" for name in RANKS for part in (1, 2))
 
 
-def hparams(r: HyperparamReader) -> Rwkv7:
-    hp = without_attention(r, ff=r.size(FF))
-    return rwkv7.read(r, hp, shifts=1, plain=True, normed=FIRST in r.shapes)
+def complete(r: MetadataReader, hp: Rwkv7) -> Rwkv7:
+    return rwkv7.with_ranks(r, hp, shifts=1, plain=True, normed=FIRST in r.shapes)
 
 
 def tensors(hp: Rwkv7) -> Tensors:
-    norm, ffn = {"attn_norm.weight": vector(hp.n_embd)}, layers.ffn_tensors(hp)
-    return layers.model_tensors(hp, lambda i: norm | rwkv7.mixing_tensors(hp, i) | ffn)
+    norms, ffn = layers.norms(hp.n_embd, "attn_norm", "ffn_norm"), layers.ffn_tensors(hp)
+    return layers.model_tensors(hp, lambda i: norms | rwkv7.mixing_tensors(hp, i) | ffn)
 
 
 def build(g: GraphBuilder, hp: Rwkv7, w: Weights) -> Node:
@@ -47,23 +45,22 @@ def build(g: GraphBuilder, hp: Rwkv7, w: Weights) -> Node:
 
 
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for other versions, attention in some layers, and another norm of heads."""
-    config.only({"wkv_version": 7, "head_size_divisor": 8})
+    """Raises ModelError for attention in some layers, and heads that do not make up the width."""
     if (found := config.values.get("wkv_layers")) not in (None, "full") and not _all_layers(config, found):
         raise config.error("wkv_layers", f"is {brief(found)}", "full")
-    width = config.size("hidden_size", LIMITS["embedding_length"])
+    width = config.width
     size = config.size("head_size", width, 64)
     if config.size("num_wkv_heads", width, max(1, width // size)) * size != width:
         raise config.error("num_wkv_heads", f"{config.values['num_wkv_heads']} heads of {size} do not make {width}")
     gate = RANK["g"] * config.flag(GATE, True)
     return dict.fromkeys(NO_ATTENTION, 0) | {
-        "context_length": CONTEXT, FF: config.size("intermediate_size", LIMITS[FF]), HEAD: size, SHIFTS: 1,
+        "context_length": CONTEXT, FF_WIDTH: config.size("intermediate_size", LIMITS[FF_WIDTH]), HEAD: size, SHIFTS: 1,
         **{RANKS[name]: rank for name, rank in (RANK | {"g": gate}).items()},
     }
 
 
 def _all_layers(config: Config, listed: object) -> bool:
-    return isinstance(listed, list) and listed == list(range(config.size("num_hidden_layers", LIMITS["block_count"])))
+    return isinstance(listed, list) and listed == list(range(config.n_layer))
 
 
 def usual_config(config: Config) -> Config:
@@ -72,7 +69,7 @@ def usual_config(config: Config) -> Config:
     return config.replaced({**config.values, **rows})
 
 
-def remade(name: str, tensor: LazyTensor, hp: Rwkv7) -> LazyTensor:
+def converted(name: str, tensor: LazyTensor, hp: Rwkv7) -> LazyTensor:
     """A checkpoint's tensor as GGUF has it: outputs of low-rank matrices as rows, and vectors without axes of 1."""
     if name.endswith(FACTORS) and len(tensor.shape) == 2:
         return columns_as_rows(tensor)
@@ -82,12 +79,13 @@ def remade(name: str, tensor: LazyTensor, hp: Rwkv7) -> LazyTensor:
 
 
 MIXER = "self_attn.time_mixer."
+
 ARCH = Architecture(
     name="arwkv7",
-    hparams=hparams,
-    keys=frozenset({HEAD, SHIFTS, *RANKS.values()}),
-    tensors=tensors,
-    build=build,
+    network=CustomNetwork(tensors, build),
+    keys=(Key("size", HEAD, default=0, limit=rwkv7.MOST), SHIFTS, *RANKS.values()),
+    sizes=Sizes(kind=Rwkv7, complete=complete, attention=False, feed_forward=True),
+    only={"wkv_version": 7, "head_size_divisor": 8},
     classes={CLASS: config_keys, f"{CLASS} with {GATE}": config_keys},
     names=names.NORMS | names.FFN | {
         **{f"{MIXER}x_{n}": f"time_mix_lerp_fused/{i}" for i, n in enumerate(MIXED)},
@@ -95,13 +93,12 @@ ARCH = Architecture(
         **{f"{MIXER}{n}{i}": f"time_mix_{n}{i}" for n in RANKS for i in range(3) if (n, i) != ("g", 0)},
         f"{MIXER}ln_x": "time_mix_ln",
     },
-    class_names={CLASS: {f"{MIXER}x_g": ""}},
-    rows={FIRST: NORMED},
+    modules=Modules(
+        by_class={CLASS: {f"{MIXER}x_g": ""}}, rows={FIRST: NORMED}, copies=COPIED,
+        ignored=tuple(f"layers.0.{MIXER}v{i}" for i in range(3)),
+    ),
     usual_config=usual_config,
-    ignored=tuple(f"layers.0.{MIXER}v{i}" for i in range(3)),
-    copies=COPIED,
     ropes=("default",),
-    remade=remade,
-    why_unwritten=lambda hp: rwkv7.WHY_UNWRITTEN,
-    writable=False,
+    layout=TensorLayout(converted=converted),
+    unwritten=Unwritten(why=lambda hp: rwkv7.WHY_UNWRITTEN),
 )

@@ -1,16 +1,16 @@
 """GPT-NeoX and Pythia: layer norms, attention and feed-forward side by side, rope on a part of each head, GELU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, layer_norm_keys, rotary_keys
-from octavo.models.shared.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.shared.weights import Tensors, Weights, vector
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, Unwritten
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.decoder import Attention, Decoder, FeedForward, NormNames
+from octavo.models.shared.hparams import Hyperparams, Key
+from octavo.models.shared.reader import KV_HEADS
+from octavo.models.shared.weights import Weights
 from octavo_legacy.shared import unjoined_heads
 
 PARALLEL = "use_parallel_residual"
@@ -20,49 +20,35 @@ PARALLEL = "use_parallel_residual"
 class GptNeoX(Hyperparams):
     """Whether attention and feed-forward are side by side."""
 
-    parallel: bool
+    parallel: bool = True
 
 
-def hparams(r: HyperparamReader) -> GptNeoX:
-    hp = read_shared(r, has_experts=False, eps=LAYER_NORM_EPS)
-    return hp.extended(GptNeoX, parallel=r.metadata.get_bool(r.key(PARALLEL), default=True))
+class NeoXDecoder(Decoder):
+    """Parts that are side by side have a norm each."""
+
+    def build_layer(self, g: GraphBuilder, hp: GptNeoX, b: Weights, x: Node, i: int) -> Node:
+        y = g.add(x, self.mixer.build(g, hp, b, layers.norm(g, hp, b, "attn_norm", x), i))
+        h = layers.norm(g, hp, b, "ffn_norm", x if hp.parallel else y)
+        return g.add(y, FEED_FORWARD.build(g, hp, b, h, i))
 
 
-def tensors(hp: GptNeoX) -> Tensors:
-    block = layers.joined_qkv_tensors(hp, bias=True) | layers.plain_ffn_tensors(hp)
-    block |= {f"{name}.bias": vector(hp.n_embd) for name in ("attn_norm", "ffn_norm", "ffn_down")}
-    block["ffn_up.bias"] = vector(hp.n_ff)
-    return layers.model_tensors(hp, block) | {"output_norm.bias": vector(hp.n_embd)}
-
-
-def build(g: GraphBuilder, hp: GptNeoX, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.joined_qkv(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x))
-        y = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        after = g.add(x, layers.linear(g, b, "attn_output", y))
-        h = layers.layer_norm(g, hp, b, "ffn_norm", x if hp.parallel else after)
-        x = g.add(after, layers.plain_ffn(g, b, h, g.gelu_erf))
-    return layers.logits(g, hp, w, x, around_mean=True)
+FEED_FORWARD = FeedForward(activation="gelu_erf", plain=True, bias=True)
 
 
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for a model without biases."""
-    config.only_flags({"attention_bias": True})
-    heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
-    return layer_norm_keys(config, "layer_norm_eps") | rotary_keys(config, default=0.25) | {
-        PARALLEL: config.flag(PARALLEL, True), "attention.head_count_kv": heads,
-    }
+    return {KV_HEADS: config.n_head}
 
 
 ARCH = Architecture(
     name="gptneox",
-    hparams=hparams,
-    keys=frozenset({LAYER_NORM_EPS, PARALLEL}),
-    tensors=tensors,
-    build=build,
+    network=NeoXDecoder(
+        mixer=Attention(joined=True, bias=True, output_bias=True), feed_forward=FEED_FORWARD, norms=NormNames(bias=True)
+    ),
+    keys=(Key("parallel", PARALLEL, PARALLEL, default=True, usual=True),),
+    sizes=Sizes(kind=GptNeoX),
+    layer_norms="layer_norm_eps",
+    rotary_part=0.25,
+    only={"attention_bias": True},
     classes={"GPTNeoXForCausalLM": config_keys},
     base="gpt_neox.",
     names={
@@ -74,11 +60,10 @@ ARCH = Architecture(
         "final_layer_norm.bias": "output_norm.bias", "embed_out.weight": "output.weight",
         "lm_head.weight": "output.weight",
     },
-    ignored=(".attention.bias", ".attention.masked_bias"),
+    modules=Modules(ignored=(".attention.bias", ".attention.masked_bias")),
     key_aliases={"rotary_pct": "partial_rotary_factor", "rotary_emb_base": "rope_theta"},
-    remade=unjoined_heads,
-    unwritten_tensors=("attn_qkv",),
+    layout=TensorLayout(converted=unjoined_heads),
+    unwritten=Unwritten(tensors=("attn_qkv",)),
     ropes=("default", "linear"),
     activation="gelu",
-    writable=False,
 )

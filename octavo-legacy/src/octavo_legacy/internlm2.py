@@ -1,28 +1,16 @@
 """InternLM 2 and 2.5: Llama, whose checkpoints have the queries, the key and the value of a few heads together."""
 
-from __future__ import annotations
-
 from octavo.formats.spec import AnyArray
 from octavo.io.gguf import LazyTensor
 from octavo.models.dense import llama
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.hparams import HyperparamReader, Hyperparams, read_shared
-from octavo.models.shared.remaking import neighbouring, rows_moved
+from octavo.models.shared import names
+from octavo.models.shared.architecture import Architecture, TensorLayout
+from octavo.models.shared.conversion import neighbouring, rows_moved
+from octavo.models.shared.hparams import Hyperparams
 from octavo_legacy.shared import by_kind
 
 
-def hparams(r: HyperparamReader) -> Hyperparams:
-    return read_shared(r, interleaved=True, has_experts=False)
-
-
-def config_keys(config: Config) -> Keys:
-    """Raises ModelError for biases."""
-    config.only_flags({"bias": False})
-    return {}
-
-
-def remade(name: str, tensor: LazyTensor, hp: Hyperparams) -> LazyTensor:
+def converted(name: str, tensor: LazyTensor, hp: Hyperparams) -> LazyTensor:
     """Of the matrix of all three the rows of q, k or v; of q and k as rope on neighbours wants them."""
     kind = name.removesuffix(".weight").rpartition(".attn_")[2]
     if kind not in ("q", "k", "v"):
@@ -38,20 +26,16 @@ def remade(name: str, tensor: LazyTensor, hp: Hyperparams) -> LazyTensor:
 
 ARCH = Architecture(
     name="internlm2",
-    hparams=hparams,
-    tensors=llama.tensors,
-    build=llama.build,
-    classes={"InternLM2ForCausalLM": config_keys},
+    network=llama.NETWORK,
+    interleaved=True,
+    only={"bias": False},
+    classes={"InternLM2ForCausalLM": lambda config: {}},
     names={
         "attention_norm": "attn_norm", "ffn_norm": "ffn_norm", "attention.wqkv": "attn_q attn_k attn_v",
         "attention.wo": "attn_output", "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
         "feed_forward.w2": "ffn_down",
     },
-    outer={
-        "tok_embeddings.weight": "token_embd.weight", "norm.weight": "output_norm.weight",
-        "output.weight": "output.weight",
-    },
-    remade=remade,
+    outer=names.outer("tok_embeddings", output="output"),
+    layout=TensorLayout(converted=converted),
     ropes=("default", "linear"),
-    writable=False,
 )

@@ -1,75 +1,33 @@
 """Jais 1: GPT-2 with ALiBi in place of positions, SwiGLU, scores over the size of a head, and scaled vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from octavo.formats.spec import F32
-from octavo.graph.builder import GraphBuilder
-from octavo.graph.node import Node
 from octavo.models.dense import gpt2
-from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, brief, layer_norm_keys
-from octavo.models.shared.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.shared.weights import Tensors, Weights, vector
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, Unwritten
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.decoder import Decoder, FeedForward, NormNames
+from octavo.models.shared.hparams import Hyperparams, Key
+from octavo.models.shared.reader import KV_HEADS, LIMITS, MetadataReader, brief
 
 MOST, USUAL = "attention.max_alibi_bias", 8.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Jais(Hyperparams):
-    """
-    alibi        what the slopes of heads are made of
-    logit_scale  what logits are multiplied by: 1 in a file with an output matrix, whose values are multiplied
-    """
-
-    alibi: float
-    logit_scale: float
-
-    @property
-    def attention_scale(self) -> float:
-        return 1 / self.head_dim
-
-
-def hparams(r: HyperparamReader) -> Jais:
-    hp = read_shared(r, has_experts=False, eps=LAYER_NORM_EPS)
-    return hp.extended(Jais, alibi=r.real(MOST, USUAL), logit_scale=r.positive("logit_scale") or 1.0)
-
-
-def tensors(hp: Jais) -> Tensors:
-    ffn = layers.ffn_tensors(hp)
-    block = layers.joined_qkv_tensors(hp, bias=True) | ffn
-    block |= {f"{name}.bias": vector(hp.n_embd) for name in ("attn_norm", "ffn_norm", "ffn_down")}
-    block |= {f"{name}.bias": vector(hp.n_ff) for name in ("ffn_gate", "ffn_up")}
-    found = layers.model_tensors(hp, block) | {"output_norm.bias": vector(hp.n_embd)}
-    return {name: want for name, want in found.items() if name != "rope_freqs.weight"}
-
-
-def build(g: GraphBuilder, hp: Jais, w: Weights) -> Node:
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.joined_qkv(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x))
-        h = g.attention(q, k, v, layer=i, scale=hp.attention_scale, alibi=hp.alibi)
-        x = g.add(x, layers.linear(g, b, "attn_output", h))
-        x = g.add(x, layers.ffn(g, b, layers.layer_norm(g, hp, b, "ffn_norm", x)))
-    return layers.scaled(g, layers.logits(g, hp, w, x, around_mean=True), hp.logit_scale)
+def complete(r: MetadataReader, hp: Hyperparams) -> Hyperparams:
+    return replace(hp, query_scale=1 / hp.head_dim)
 
 
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for learned positions, slopes of another steepness, and scores that are scaled otherwise."""
-    config.only_flags({"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False})
-    config.only({"position_embedding_type": "alibi"})
+    """Raises ModelError for slopes of another steepness, and scores that are scaled otherwise."""
     by_size = "mup_scale_qk_dot_by_d" if "mup_scale_qk_dot_by_d" in config.values else "scale_qk_dot_by_d"
     if not config.flag(by_size, False):
         raise config.error(by_size, "is false", "true")
     embedding, output = _scales(config)
     tied = config.flag("tie_word_embeddings", True)
-    return layer_norm_keys(config, "layer_norm_epsilon") | {
+    return {
         MOST: USUAL, "context_length": _context(config), "logit_scale": output / embedding if tied else None,
-        "attention.head_count_kv": config.size("num_attention_heads", LIMITS["attention.head_count"]),
+        KV_HEADS: config.n_head,
         "rope.freq_base": None, "rope.dimension_count": None,
     }
 
@@ -102,21 +60,24 @@ def factors(config: Config) -> Mapping[str, float | F32]:
 
 ARCH = Architecture(
     name="jais",
-    hparams=hparams,
-    keys=frozenset({LAYER_NORM_EPS, MOST, "logit_scale"}),
-    tensors=tensors,
-    build=build,
+    network=Decoder(
+        mixer=gpt2.ATTENTION, feed_forward=FeedForward(bias=True), norms=NormNames(bias=True), freq_factors=False
+    ),
+    keys=(Key("alibi", MOST, default=USUAL, zero="refused"), Key("logit_scale", "logit_scale", default=1.0)),
+    sizes=Sizes(complete=complete),
+    layer_norms="layer_norm_epsilon",
+    only={
+        "position_embedding_type": "alibi", "scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
+    },
     classes={"JAISLMHeadModel": config_keys},
     base=gpt2.ARCH.base,
     layer=gpt2.ARCH.layer,
     names={**gpt2.ARCH.names, "mlp.c_fc2": "ffn_gate"},
     outer={name: part for name, part in gpt2.ARCH.outer.items() if not name.startswith("wpe.")},
-    ignored=(*gpt2.ARCH.ignored, "relative_pe.slopes"),
+    modules=Modules(ignored=(*gpt2.ARCH.modules.ignored, "relative_pe.slopes")),
     key_aliases=gpt2.ARCH.key_aliases,
-    remade=gpt2.remade,
-    factors=factors,
-    unwritten_tensors=(*gpt2.ARCH.unwritten_tensors, "ffn_gate"),
+    layout=TensorLayout(converted=gpt2.converted, factors=factors),
+    unwritten=Unwritten(tensors=(*gpt2.ARCH.unwritten.tensors, "ffn_gate")),
     activation="swiglu",
     tied=True,
-    writable=False,
 )

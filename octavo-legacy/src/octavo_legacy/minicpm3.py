@@ -4,45 +4,29 @@ Files of llama.cpp have one matrix for keys and values; it is split when they ar
 short vectors that it makes these of.
 """
 
-from __future__ import annotations
-
 import math
+from dataclasses import replace
 
-from octavo.graph.builder import GraphBuilder
-from octavo.graph.node import Node
 from octavo.io.gguf import GGUFFile
 from octavo.io.gguf.metadata import Metadata
 from octavo.models.dense.minicpm import BASE_WIDTH, DEPTH_SCALE, EMBEDDING_SCALE
-from octavo.models.dense.phi3 import with_longrope
 from octavo.models.shared import latent_attention as latent
-from octavo.models.shared import layers, names, unsplit
-from octavo.models.shared.architecture import Architecture
+from octavo.models.shared import names, unsplit
+from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.hparams import LIMITS, HyperparamReader, read_shared
-from octavo.models.shared.latent_attention import SIZES, Latent
-from octavo.models.shared.weights import Tensors, Weights
+from octavo.models.shared.decoder import Decoder
+from octavo.models.shared.hparams import with_longrope
+from octavo.models.shared.latent_attention import Latent
+from octavo.models.shared.reader import LIMITS, MetadataReader
 
 
-def hparams(r: HyperparamReader) -> Latent:
-    hp = with_longrope(r, read_shared(r, has_experts=False, equal_lengths=False))
-    sizes = latent.read_sizes(r, hp)
-    return hp.extended(Latent, **sizes, query_scale=1 / math.sqrt(sizes["key"]))
-
-
-def tensors(hp: Latent) -> Tensors:
-    return layers.model_tensors(hp, latent.attention_tensors(hp) | layers.ffn_tensors(hp))
-
-
-def build(g: GraphBuilder, hp: Latent, w: Weights) -> Node:
-    rope, residual = layers.rotary(g, hp.rope, w), DEPTH_SCALE / math.sqrt(hp.n_layer)
-    x = layers.scaled(g, g.get_rows(w["token_embd"], g.tokens), EMBEDDING_SCALE)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        h = latent.attend(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i, rope)
-        x = g.add(x, layers.scaled(g, h, residual))
-        h = layers.ffn(g, b, g.rms_norm(x, b["ffn_norm"], hp.eps))
-        x = g.add(x, layers.scaled(g, h, residual))
-    return layers.scaled(g, layers.logits(g, hp, w, x), BASE_WIDTH / hp.n_embd)
+def complete(r: MetadataReader, hp: Latent) -> Latent:
+    hp = with_longrope(r, hp)
+    latent.check(r, hp)
+    return replace(
+        hp, query_scale=1 / math.sqrt(hp.key), embedding_scale=EMBEDDING_SCALE,
+        residual_scale=DEPTH_SCALE / math.sqrt(hp.n_layer), logit_scale=BASE_WIDTH / hp.n_embd,
+    )
 
 
 def updated(file: GGUFFile) -> tuple[GGUFFile, Metadata]:
@@ -52,9 +36,6 @@ def updated(file: GGUFFile) -> tuple[GGUFFile, Metadata]:
 
 
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for numbers that GGUF has no keys for, and for biases."""
-    config.only({"scale_emb": EMBEDDING_SCALE, "scale_depth": DEPTH_SCALE, "dim_model_base": BASE_WIDTH})
-    config.only_flags({"attention_bias": False, "mlp_bias": False})
     most = LIMITS["embedding_length"]
     width, heads = config.size("hidden_size", most), config.size("num_attention_heads", most)
     usual = {
@@ -67,14 +48,16 @@ def config_keys(config: Config) -> Keys:
 
 ARCH = Architecture(
     name="minicpm3",
-    hparams=hparams,
-    keys=frozenset(SIZES.values()),
-    tensors=tensors,
-    build=build,
+    network=Decoder(mixer=latent.LatentAttention()),
+    keys=latent.KEYS,
+    sizes=Sizes(kind=Latent, complete=complete, equal_lengths=False),
+    only={
+        "scale_emb": EMBEDDING_SCALE, "scale_depth": DEPTH_SCALE, "dim_model_base": BASE_WIDTH, "attention_bias": False,
+        "mlp_bias": False,
+    },
     updated=updated,
     classes={"MiniCPM3ForCausalLM": config_keys},
     names=names.NORMS | names.FFN | {module: name for module, name in latent.NAMES.items() if name != "attn_q"},
     ropes=("default", "longrope"),
     tied=True,
-    writable=False,
 )

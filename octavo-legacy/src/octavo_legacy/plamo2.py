@@ -1,7 +1,5 @@
 """PLaMo 2: Mamba-2's scan, told of by Mamba's matrices with norms, in turn with attention, norms before and behind."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,30 +8,29 @@ from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.dense import plamo3
-from octavo.models.dense.plamo3 import LOCAL_BASE, SHIFTS
 from octavo.models.shared import layers, ssd
-from octavo.models.shared.architecture import Architecture, Vocabulary
-from octavo.models.shared.config import Config, Keys, brief
-from octavo.models.shared.hparams import LIMITS, HyperparamReader, read_shared
-from octavo.models.shared.rope import Rope
-from octavo.models.shared.ssd import MOST, SIZES, Mamba2, as_vector
-from octavo.models.shared.states import in_shape, of_values, taps_of
-from octavo.models.shared.weights import Tensors, Weights, matrix, vector, with_scales
-from octavo.models.shared.windows import PATTERN, read_windowed
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout, Unwritten, VocabularyFile
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.conversion import in_shape, of_values
+from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, FeedForward
+from octavo.models.shared.reader import FF_WIDTH, HEADS, KV_HEADS, LIMITS, OR_NONE, WINDOW, MetadataReader, brief
+from octavo.models.shared.ssd import INNER, SIZES, Mamba2, as_vector
+from octavo.models.shared.states import taps_of
+from octavo.models.shared.weights import Tensors, Weights, matrix, vector
+from octavo.models.shared.windows import PATTERN, Windows
 
-HEADS, KV_HEADS, WINDOW = "attention.head_count", "attention.head_count_kv", "attention.sliding_window"
 SPLIT = ("b", "c", "dt")
 """What a scan is told of a token, in the order of its rows in `ssm_x`."""
 QK_EPS = 1e-6
 """What norms of q and k add to the mean square in the published code, whatever other norms add."""
 WORDS = {"taps": ("mamba_d_conv", 4), "keys": ("mamba_d_state", 64), "heads": ("mamba_num_heads", 64)}
+LOCAL_BASE = "rope.freq_base_swa"
+GROUPS = SIZES["scan_groups"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plamo2(Mamba2):
-    """rope_local is that of layers with a window."""
-
-    rope_local: Rope
+    """Scans whose B, C and steps are made of what is behind the convolution."""
 
     @property
     def channels(self) -> int:
@@ -46,62 +43,47 @@ class Plamo2(Mamba2):
         return max(64, self.n_embd // 16)
 
 
-def hparams(r: HyperparamReader) -> Plamo2:
+def complete(r: MetadataReader, hp: Plamo2) -> Plamo2:
     """Layers without heads of keys scan."""
-    hp = read_shared(r, has_experts=False, some_lack=True)
     keys = r.sizes(KV_HEADS, hp.n_layer, some=True)
     if r.is_array(HEADS):
         for layer, (n, of_keys) in enumerate(zip(r.sizes(HEADS, hp.n_layer, some=True), keys, strict=True)):
             if (n > 0) != (of_keys > 0):
                 raise r.error(HEADS, f"{n} of layer {layer}, which has {of_keys} heads of keys", "both or none")
-    attends = tuple(n > 0 for n in keys)
-    windowed = tuple(a and b for a, b in zip(attends, read_windowed(r, hp, 0), strict=True))
-    return hp.extended(
-        Plamo2,
-        **ssd.read_sizes(r, ungrouped=True),
-        attends=attends,
-        scans=tuple(not attend for attend in attends),
-        windowed=windowed,
-        rope_local=replace(hp.rope, base=r.real(LOCAL_BASE, hp.rope.base, 1.0)),
+    if groups := r.integer(GROUPS, 0):
+        raise r.error(GROUPS, f"{groups} does not fit", "0")
+    attends, local = tuple(n > 0 for n in keys), replace(hp.rope, base=r.real(LOCAL_BASE, hp.rope.base, 1.0))
+    hp = replace(
+        hp, scan_groups=1, attends=attends, scans=tuple(not attend for attend in attends), rope_local=local,
+        windowed=tuple(a and b for a, b in zip(attends, hp.windowed, strict=True)),
     )
+    ssd.check(r, hp)
+    return hp
 
 
-def tensors(hp: Plamo2) -> Tensors:
+def attention_tensors(hp: Plamo2, layer: int) -> Tensors:
     norms = {"attn_q_norm.weight": hp.n_head, "attn_k_norm.weight": hp.n_head_kv}
-    attention = plamo3.attention_tensors(hp) | {name: matrix(n, hp.head_dim) for name, n in norms.items()}
-    scan, rest = scan_tensors(hp), plamo3.feed_forward_tensors(hp)
-    return layers.model_tensors(hp, lambda i: (attention if hp.attends[i] else scan) | rest)
+    found = Attention(joined=True, bias=False).tensors(hp, layer)
+    return found | {name: matrix(n, hp.head_dim) for name, n in norms.items()}
 
 
-def scan_tensors(hp: Plamo2) -> Tensors:
-    """Those of a scan; norms of what it is told have names without an end."""
-    products = {
-        "ssm_in.weight": matrix(2 * hp.inner, hp.n_embd),
-        "ssm_x.weight": matrix(hp.rank + 2 * hp.keys, hp.inner),
-        "ssm_dt.weight": matrix(hp.heads, hp.rank),
-        "ssm_out.weight": matrix(hp.n_embd, hp.inner),
+def scan_tensors(hp: Plamo2, layer: int) -> Tensors:
+    """Norms of what a scan is told have names without an end."""
+    shapes = {
+        "ssm_in": (2 * hp.inner, hp.n_embd), "ssm_x": (hp.rank + 2 * hp.keys, hp.inner), "ssm_dt": (hp.heads, hp.rank),
+        "ssm_out": (hp.n_embd, hp.inner),
     }
     sizes = dict(zip(SPLIT, (hp.keys, hp.keys, hp.rank), strict=True))
-    return with_scales(products) | {
+    return layers.products(shapes) | {
         "ssm_conv1d.weight": matrix(hp.inner, hp.taps),
         **{name: vector(hp.heads) for name in ("ssm_dt.bias", "ssm_a", "ssm_d")},
         **{f"ssm_{name}_norm": vector(size) for name, size in sizes.items()},
     }
 
 
-def build(g: GraphBuilder, hp: Plamo2, w: Weights) -> Node:
-    ropes = layers.rotary(g, hp.rope, w), layers.rotary(g, hp.rope_local, None)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        h = g.rms_norm(x, b["attn_norm"], hp.eps)
-        h = _attend(g, hp, b, h, i, ropes[hp.windowed[i]]) if hp.attends[i] else _scan(g, hp, b, h, i)
-        x = plamo3.with_feed_forward(g, hp, b, x, h)
-    return layers.logits(g, hp, w, x)
-
-
-def _attend(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int, rope: layers.RotaryFn) -> Node:
+def attention(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int) -> Node:
     q, k, v = layers.joined_qkv(g, hp, b, h)
+    rope = layers.rotary(g, hp, b, layer)
     q, k = (rope(_normed(g, part, b[f"attn_{n}_norm"])) for n, part in (("q", q), ("k", k)))
     h = g.attention(q, k, v, layer=layer, scale=hp.attention_scale, window=hp.window(layer))
     return layers.linear(g, b, "attn_output", h)
@@ -114,13 +96,13 @@ def _normed(g: GraphBuilder, x: Node, weight: Node) -> Node:
     return g.split_heads(g.mul(g.join_of_heads(g.rms_norm(x, ones, QK_EPS)), as_vector(weight)), heads)
 
 
-def _scan(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int) -> Node:
+def scan(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int) -> Node:
     """[T, n_embd] normed -> [T, n_embd]: arXiv 2405.21060 with B, C and steps as arXiv 2312.00752 makes them."""
     gate, x = map(g.join_of_heads, g.halves(g.split_heads(layers.linear(g, b, "ssm_in", h), hp.heads)))
     x = g.causal_conv(x, taps_of(b["ssm_conv1d"]), layer, silu=True)
     told = g.columns(layers.linear(g, b, "ssm_x", x), hp.keys, hp.keys, hp.rank)
     before, after, dt = (
-        g.rms_norm(part, b.whole(f"ssm_{name}_norm"), hp.eps) for name, part in zip(SPLIT, told, strict=True)
+        g.rms_norm(part, b[f"ssm_{name}_norm."], hp.eps) for name, part in zip(SPLIT, told, strict=True)
     )
     steps = layers.linear(g, b, "ssm_dt", dt)  # with the bias that the scan would add
     none = constant(np.zeros(hp.heads, np.float32), f"blk.{layer}.zeros")
@@ -132,16 +114,13 @@ def _scan(g: GraphBuilder, hp: Plamo2, b: Weights, h: Node, layer: int) -> Node:
 
 
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for models without scans, pictures, and matrices of another type."""
-    config.only(plamo3.PLAIN)
-    config.only_flags({"mamba_enabled": True})
     head = config.size("head_dim", LIMITS["attention.key_length"], 128)
-    sizes = {name: config.size(word, MOST, usual) for name, (word, usual) in WORDS.items()}
+    sizes = {name: config.size(word, LIMITS["embedding_length"], usual) for name, (word, usual) in WORDS.items()}
     attends = _attends(config)
     kv_heads = config.size("num_key_value_heads", LIMITS[KV_HEADS], 4)
     return {
         **{SIZES[name]: size for name, size in sizes.items()},
-        SIZES["inner"]: sizes["heads"] * head, SIZES["scan_groups"]: 0,
+        INNER: sizes["heads"] * head, GROUPS: 0,
         "attention.key_length": head, "attention.value_length": head, "rope.dimension_count": head,
         KV_HEADS: [kv_heads * attend for attend in attends], **_window_keys(config, attends),
     }
@@ -149,7 +128,7 @@ def config_keys(config: Config) -> Keys:
 
 def _attends(config: Config) -> list[bool]:
     """Whether each layer has attention: the middle one of each group, or the last of few."""
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
+    n = config.n_layer
     step = config.size("mamba_step", LIMITS["block_count"], 2)
     if step < 2:
         raise config.error("mamba_step", f"is {step}", "at least 2")
@@ -173,21 +152,27 @@ def _window_keys(config: Config, attends: list[bool]) -> Keys:
     }
 
 
-def remade(name: str, tensor: LazyTensor, hp: Plamo2) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: A, convolutions [C, K], which MLX has as [C, K, 1], and norms."""
+def converted(name: str, tensor: LazyTensor, hp: Plamo2) -> LazyTensor:
+    """A checkpoint's tensor as GGUF has it: rates, convolutions [C, K], which MLX has as [C, K, 1], and norms."""
     if name.endswith(".ssm_a"):
         return of_values(tensor, lambda values: -np.exp(values))
     if name.endswith(".ssm_conv1d.weight"):
         return in_shape(tensor, (hp.inner, hp.taps))
-    return plamo3.shifted(name, tensor, SHIFTS)
+    return plamo3.shifted(name, tensor, plamo3.SHIFTS)
 
 
 ARCH = Architecture(
     name="plamo2",
-    hparams=hparams,
-    keys=ssd.KEYS | {PATTERN, LOCAL_BASE},
-    tensors=tensors,
-    build=build,
+    network=Decoder(
+        mixer=ByLayer(
+            lambda hp, i: hp.attends[i], CustomPart(attention_tensors, attention), CustomPart(scan_tensors, scan)
+        ),
+        feed_forward=FeedForward(joined=True), norms=plamo3.NORMS,
+    ),
+    keys=(*(key for key in ssd.keys_of({}) if key.field != GROUPS), GROUPS, LOCAL_BASE),
+    windows=Windows(0),
+    sizes=Sizes(kind=Plamo2, complete=complete, differs={HEADS: OR_NONE, KV_HEADS: OR_NONE, FF_WIDTH: OR_NONE}),
+    only=plamo3.PLAIN | {"mamba_enabled": True},
     classes={"Plamo2ForCausalLM": config_keys},
     layer="layers.layers",
     names={module: name for module, name in ssd.names("mixer.").items() if name != "ssm_norm"} | plamo3.NAMES | {
@@ -196,10 +181,9 @@ ARCH = Architecture(
         **{f"mixer.{n}_norm_weight": f"ssm_{n.lower()}_norm." for n in ("B", "C", "dt")},
     },
     key_aliases={"hidden_size_per_head": "head_dim"},
-    remade=remade,
+    layout=TensorLayout(converted=converted),
     ropes=("default",),
     tied=True,
-    vocabulary=Vocabulary(file="tokenizer.jsonl", pre="default"),
-    why_unwritten=lambda hp: plamo3.WHY_UNWRITTEN,
-    writable=False,
+    vocabulary=VocabularyFile(file="tokenizer.jsonl", pre="default"),
+    unwritten=Unwritten(why=lambda hp: plamo3.WHY_UNWRITTEN),
 )

@@ -3,9 +3,7 @@
 arXiv 2404.05892. How much of the token before is taken depends on the token, by a low-rank matrix.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,24 +12,16 @@ from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.recurrent import rwkv7
-from octavo.models.recurrent.rwkv7 import (
-    FF,
-    HEAD,
-    NORM_EPS,
-    SHIFTS,
-    WHY_UNWRITTEN,
-    norm_tensors,
-    numbers,
-    shifted,
-    tanh,
-)
+from octavo.models.recurrent.rwkv7 import HEAD, NORM_EPS, SHIFTS, WHY_UNWRITTEN, numbers, shifted, tanh
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture, Vocabulary
-from octavo.models.shared.config import Config, Keys, layer_norm_keys
-from octavo.models.shared.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader
-from octavo.models.shared.remaking import columns_as_rows, in_f32
-from octavo.models.shared.states import CONTEXT, NO_ATTENTION, Hybrid, in_shape, without_attention
-from octavo.models.shared.weights import Expected, Tensors, Weights, matrix, vector, with_scales
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout, Unwritten, VocabularyFile
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.conversion import columns_as_rows, in_shape, of_values
+from octavo.models.shared.decoder import CustomNetwork
+from octavo.models.shared.hparams import CONTEXT, NO_ATTENTION, Key
+from octavo.models.shared.reader import FF_WIDTH, LIMITS, MetadataReader
+from octavo.models.shared.states import Hybrid
+from octavo.models.shared.weights import Expected, Tensors, Weights, matrix
 
 RANK, DECAY_RANK, RESCALE = "time_mix_extra_dim", "time_decay_extra_dim", "rescale_every_n_layers"
 MIXED = "wkvrg"
@@ -49,17 +39,17 @@ class Rwkv6(Hybrid):
     """Sizes of time mixing.
 
     size        numbers of a head
-    rank        of what shares of the token before are made of
+    rank        of what weights of the token before are made of
     decay_rank  of what decays are made of
     rescale     layers after which, each time, the residual stream is halved, 0 for none
-    fused       the shares of a layer are one tensor
+    fused       these weights are one tensor
     """
 
-    size: int
-    rank: int
-    decay_rank: int
-    rescale: int
-    fused: bool
+    size: int = 0
+    rank: int = 0
+    decay_rank: int = 0
+    rescale: int = 0
+    fused: bool = True
 
     @property
     def heads(self) -> int:
@@ -70,47 +60,38 @@ class Rwkv6(Hybrid):
         return (2 + self.size) * self.n_embd
 
 
-def hparams(r: HyperparamReader) -> Rwkv6:
-    hp = without_attention(r, ff=r.size(FF), eps=LAYER_NORM_EPS)
-    size = rwkv7.head_size(r, hp)
-    ranks = [r.whole(field, 0, LIMITS["embedding_length"]) for field in (RANK, DECAY_RANK)]
-    for field, rank in zip((RANK, DECAY_RANK), ranks, strict=True):
-        if not rank:
-            raise r.error(field, "0 does not fit", "at least 1")
+def complete(r: MetadataReader, hp: Rwkv6) -> Rwkv6:
+    rwkv7.require_heads(r, hp, hp.size)
     rwkv7.require_shifts(r, 2)
-    return hp.extended(
-        Rwkv6, attends=(False,) * hp.n_layer, size=size, rank=ranks[0], decay_rank=ranks[1],
-        rescale=r.whole(RESCALE, 0, LIMITS["block_count"]), fused=f"blk.0.{APART[0]}.weight" not in r.shapes,
-    )
+    return replace(hp, attends=(False,) * hp.n_layer, fused=f"blk.0.{APART[0]}.weight" not in r.shapes)
 
 
 def tensors(hp: Rwkv6) -> Tensors:
     n, one = hp.n_embd, Expected((hp.n_embd,), ones=True)
-    names = ("receptance", "key", "value", "gate", "output")
-    products = {f"time_mix_{name}.weight": matrix(n, n) for name in names} | {
-        "time_mix_w1.weight": matrix(len(MIXED) * hp.rank, n), "time_mix_decay_w1.weight": matrix(hp.decay_rank, n),
-        "time_mix_decay_w2.weight": matrix(n, hp.decay_rank), "channel_mix_key.weight": matrix(hp.n_ff, n),
-        "channel_mix_value.weight": matrix(n, hp.n_ff), "channel_mix_receptance.weight": matrix(n, n),
+    shapes = {f"time_mix_{name}": (n, n) for name in ("receptance", "key", "value", "gate", "output")} | {
+        "time_mix_w1": (len(MIXED) * hp.rank, n), "time_mix_decay_w1": (hp.decay_rank, n),
+        "time_mix_decay_w2": (n, hp.decay_rank), "channel_mix_key": (hp.n_ff, n),
+        "channel_mix_value": (n, hp.n_ff), "channel_mix_receptance": (n, n),
     }
-    shares = {f"{name}.weight": one for name in APART}
-    shares = {f"{TOGETHER}.weight": Expected((len(MIXED), 1, 1, n), ones=True)} if hp.fused else shares
-    norms = [norm_tensors(n, name) for name in ("attn_norm", "attn_norm_2", "time_mix_ln")]
-    block = norms[0] | norms[1] | norms[2] | with_scales(products) | shares | {
+    lerp = {f"{name}.weight": one for name in APART}
+    lerp = {f"{TOGETHER}.weight": Expected((len(MIXED), 1, 1, n), ones=True)} if hp.fused else lerp
+    norms = layers.norms(n, "attn_norm", "attn_norm_2", "time_mix_ln", bias=True)
+    block = norms | layers.products(shapes) | lerp | {
         "time_mix_w2.weight": Expected((len(MIXED), n, hp.rank)), "time_mix_lerp_x.weight": one,
         "time_mix_first.weight": matrix(hp.heads, hp.size), "time_mix_decay.weight": one,
         "channel_mix_lerp_k.weight": one, "channel_mix_lerp_r.weight": one,
     }
-    return layers.model_tensors(hp, block) | norm_tensors(n, "token_embd_norm") | {"output_norm.bias": vector(n)}
+    return layers.model_tensors(hp, block) | layers.norms(n, "token_embd_norm", "output_norm", bias=True)
 
 
 def build(g: GraphBuilder, hp: Rwkv6, w: Weights) -> Node:
-    x = layers.layer_norm(g, hp, w, "token_embd_norm", g.get_rows(w["token_embd"], g.tokens))
+    x = layers.norm(g, hp, w, "token_embd_norm", g.get_rows(w["token_embd"], g.tokens))
     for i in range(hp.n_layer):
         b = w.block(i)
-        x = g.add(x, _mix_time(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x), i))
-        x = g.add(x, _mix_channels(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm_2", x), i))
+        x = g.add(x, _mix_time(g, hp, b, layers.norm(g, hp, b, "attn_norm", x), i))
+        x = g.add(x, _mix_channels(g, hp, b, layers.norm(g, hp, b, "attn_norm_2", x), i))
         x = layers.scaled(g, x, 0.5) if hp.rescale and (i + 1) % hp.rescale == 0 else x
-    return layers.logits(g, hp, w, x, around_mean=True)
+    return layers.logits(g, hp, w, x)
 
 
 def _mix_time(g: GraphBuilder, hp: Rwkv6, b: Weights, h: Node, i: int) -> Node:
@@ -126,48 +107,47 @@ def _mix_time(g: GraphBuilder, hp: Rwkv6, b: Weights, h: Node, i: int) -> Node:
 
 
 def _mixed(g: GraphBuilder, hp: Rwkv6, b: Weights, h: Node, i: int) -> list[Node]:
-    """h mixed with the token before it for each of MIXED: h + (before - h) * share, [T, n_embd] each."""
-    share = numbers(b["time_mix_lerp_x"])
+    """h mixed with the token before it for each of MIXED: h + (before - h) * lerp, [T, n_embd] each."""
+    lerp = numbers(b["time_mix_lerp_x"])
     both = g.causal_conv(
-        h, np.stack([[share, np.ones_like(share)], [1 - share, -np.ones_like(share)]]), i, part="_time"
+        h, np.stack([[lerp, np.ones_like(lerp)], [1 - lerp, -np.ones_like(lerp)]]), i, part="_time"
     )
     mixed, apart = g.columns(both, hp.n_embd, hp.n_embd)
     of_token, ids = tanh(g, layers.linear(g, b, "time_mix_w1", mixed)), g.numbers(len(MIXED))
-    shares = g.mul_mat_id(b["time_mix_w2"], g.split_heads(of_token, len(MIXED)), ids)  # [T, 5, n_embd]
+    mixes = g.mul_mat_id(b["time_mix_w2"], g.split_heads(of_token, len(MIXED)), ids)  # [T, 5, n_embd]
     own = [numbers(b[name]) for name in ((TOGETHER,) if hp.fused else APART)]
-    shares = g.add_rows(shares, constant(np.concatenate(own), f"blk.{i}.shares"), ids)
-    parts = g.columns(g.join_of_heads(shares), *(hp.n_embd,) * len(MIXED))
+    mixes = g.add_rows(mixes, constant(np.concatenate(own), f"blk.{i}.mixes"), ids)
+    parts = g.columns(g.join_of_heads(mixes), *(hp.n_embd,) * len(MIXED))
     return [g.add(h, g.mul(apart, part)) for part in parts]
 
 
 def _mix_channels(g: GraphBuilder, hp: Rwkv6, b: Weights, h: Node, i: int) -> Node:
-    shares = np.concatenate([numbers(b[f"channel_mix_lerp_{name}"]) for name in "kr"])
-    k, r = g.columns(shifted(g, h, shares, i, "_ffn"), hp.n_embd, hp.n_embd)
+    lerp = np.concatenate([numbers(b[f"channel_mix_lerp_{name}"]) for name in "kr"])
+    k, r = g.columns(shifted(g, h, lerp, i, "_ffn"), hp.n_embd, hp.n_embd)
     k = layers.linear(g, b, "channel_mix_value", g.relu_squared(layers.linear(g, b, "channel_mix_key", k)))
     return g.mul(k, g.sigmoid(layers.linear(g, b, "channel_mix_receptance", r)))
 
 
 def config_keys(config: Config) -> Keys:
-    """Ranks are those that the class has. Raises ModelError for heads of another width, and another norm of them."""
-    config.only({"head_size_divisor": 8})
-    width = config.size("hidden_size", LIMITS["embedding_length"])
+    """Ranks are those that the class has. Raises ModelError for heads of another width."""
+    width = config.width
     if (inner := config.size("attention_hidden_size", LIMITS["embedding_length"], width)) != width:
         raise config.error("attention_hidden_size", f"is {inner}", str(width))
-    times = 2 if width == WIDE else 1
-    return dict.fromkeys(NO_ATTENTION, 0) | layer_norm_keys(config, "layer_norm_epsilon") | {
+    most, times = LIMITS[FF_WIDTH], 2 if width == WIDE else 1
+    return dict.fromkeys(NO_ATTENTION, 0) | {
         "context_length": CONTEXT, HEAD: config.size("head_size", width, 64), RANK: 32 * times, DECAY_RANK: 64 * times,
-        FF: config.size("intermediate_size", LIMITS[FF], max(1, min(int(width * 3.5) // 32 * 32, LIMITS[FF]))),
+        FF_WIDTH: config.size("intermediate_size", most, max(1, min(int(width * 3.5) // 32 * 32, most))),
     }
 
 
-def remade(name: str, tensor: LazyTensor, hp: Rwkv6) -> LazyTensor:
+def converted(name: str, tensor: LazyTensor, hp: Rwkv6) -> LazyTensor:
     """A checkpoint's tensor as GGUF has it: outputs of low-rank matrices as rows, and vectors without axes of 1."""
     if name.endswith((".time_mix_w1.weight", ".time_mix_decay_w1.weight", ".time_mix_decay_w2.weight")):
         return columns_as_rows(tensor) if len(tensor.shape) == 2 else tensor
     if name.endswith(".time_mix_w2.weight") and len(tensor.shape) == 3:
         return _with_rows(tensor)
     if name.endswith(".time_mix_first.weight"):
-        return in_f32(tensor)
+        return of_values(tensor)
     return in_shape(tensor, (hp.n_embd,)) if "_mix_" in name and len(tensor.shape) == 3 else tensor
 
 
@@ -182,12 +162,19 @@ def _with_rows(tensor: LazyTensor) -> LazyTensor:
 
 
 ATTENTION, FEED_FORWARD = "attention.", "feed_forward."
+
 ARCH = Architecture(
     name="rwkv6",
-    hparams=hparams,
-    keys=frozenset({HEAD, SHIFTS, LAYER_NORM_EPS, RANK, DECAY_RANK, RESCALE}),
-    tensors=tensors,
-    build=build,
+    network=CustomNetwork(tensors, build),
+    keys=(
+        Key("size", HEAD, default=0, limit=rwkv7.MOST), SHIFTS,
+        Key("rank", RANK, default=0, least=1, limit=rwkv7.MOST),
+        Key("decay_rank", DECAY_RANK, default=0, least=1, limit=rwkv7.MOST),
+        Key("rescale", RESCALE, default=0, limit=LIMITS["block_count"]),
+    ),
+    sizes=Sizes(kind=Rwkv6, complete=complete, attention=False, feed_forward=True),
+    layer_norms="layer_norm_epsilon",
+    only={"head_size_divisor": 8},
     classes={"Rwkv6ForCausalLM": config_keys},
     names={
         "ln1": "attn_norm", "ln2": "attn_norm_2",
@@ -207,8 +194,7 @@ ARCH = Architecture(
         "ln_out.bias": "output_norm.bias", "head.weight": "output.weight",
         **{f"blocks.0.pre_ln.{part}": f"token_embd_norm.{part}" for part in ("weight", "bias")},
     },
-    vocabulary=Vocabulary(file="rwkv_vocab_v20230424.txt", pre="default"),
-    remade=remade,
-    why_unwritten=lambda hp: WHY_UNWRITTEN,
-    writable=False,
+    vocabulary=VocabularyFile(file="rwkv_vocab_v20230424.txt", pre="default"),
+    layout=TensorLayout(converted=converted),
+    unwritten=Unwritten(why=lambda hp: WHY_UNWRITTEN),
 )

@@ -1,6 +1,6 @@
 """What several of these architectures share, and none of Octavo's own has."""
 
-from __future__ import annotations
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -8,12 +8,37 @@ from octavo.formats.spec import AnyArray
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
-from octavo.models.shared.hparams import Hyperparams
-from octavo.models.shared.remaking import rows_moved
+from octavo.models.shared import layers
+from octavo.models.shared.conversion import rows_moved
+from octavo.models.shared.decoder import Attention
+from octavo.models.shared.hparams import Hyperparams, Key
+from octavo.models.shared.weights import Weights
 
 
-def clipped(g: GraphBuilder, x: Node, most: float) -> Node:
-    """x, each value of a magnitude of `most` at most; x itself where that is 0."""
+@dataclass(frozen=True, kw_only=True)
+class Clipped(Hyperparams):
+    """The greatest magnitude of values of q, k and v, 0 for any."""
+
+    clip: float = 0.0
+
+
+CLIP = Key("clip", "attention.clamp_kqv", default=0.0)
+
+
+class ClippedAttention(Attention):
+    """Attention whose q, k and v are cut off at a magnitude."""
+
+    def project(self, g: GraphBuilder, hp: Clipped, b: Weights, h: Node) -> tuple[Node, Node, Node]:
+        sizes = [heads * hp.head_dim for heads in (hp.n_head, hp.n_head_kv, hp.n_head_kv)]
+        if self.joined:
+            parts = g.columns(_clipped(g, layers.linear(g, b, "attn_qkv", h), hp.clip), *sizes)
+        else:
+            parts = [_clipped(g, layers.linear(g, b, f"attn_{n}", h), hp.clip) for n in "qkv"]
+        q, k, v = map(g.split_heads, parts, (hp.n_head, hp.n_head_kv, hp.n_head_kv))
+        return q, k, v
+
+
+def _clipped(g: GraphBuilder, x: Node, most: float) -> Node:
     return g.clamp(x, -most, most) if most else x
 
 

@@ -14,7 +14,7 @@ from octavo.models import ModelSpec
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine
-from octavo.runtime.sampling.on_device import greedy
+from octavo.runtime.sampling.greedy import greedy
 
 
 class Subject(Protocol):
@@ -78,7 +78,7 @@ class EngineSubject:
 
     def decode(self, n: int) -> float:
         drawn = self._tokens(n, seed=1)
-        if self.engine.runs_ahead:
+        if self.engine.supports_async:
             return self._decode_greedily(drawn[0], n)
         start = time.perf_counter()
         for token in drawn:

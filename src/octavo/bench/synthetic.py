@@ -210,7 +210,7 @@ def _expected(shape: ModelShape) -> Tensors:
     embedding = {"token_embd.weight": (shape.n_vocab, shape.n_embd)}
     expected = architecture.tensors(architecture.read(PlainMetadata("", fields), "", embedding))
     output = () if shape.tied else ("output.weight",)
-    wanted = {*output, *architecture.copies}
+    wanted = {*output, *architecture.modules.copies}
     return {name: want for name, want in expected.items() if not want.optional or name in wanted}
 
 

@@ -53,12 +53,12 @@ class _Commands(Commands):
         try:
             return super().invoke(ctx)
         except EOFError as error:
-            raise OctavoError(f"something that was read ends too early: {error}") from error
+            raise OctavoError(f"unexpected end of input: {error}") from error
         except BrokenPipeError as error:
-            raise OctavoError(f"something that was written to is closed: {error}") from error
+            raise OctavoError(f"an output was closed: {error}") from error
         except OSError as error:
-            logging.getLogger("octavo").info("where it came from", exc_info=True)
-            name = error.filename if isinstance(error.filename, str) else "something that is read or written"
+            logging.getLogger("octavo").info("traceback", exc_info=True)
+            name = error.filename if isinstance(error.filename, str) else "a file"
             raise OctavoError(f"{name}: {error.strerror or error}") from error
 
 
@@ -108,7 +108,7 @@ def _version(show: bool) -> None:
 @app.callback()
 def _options(
     version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
-    verbose: bool = typer.Option(False, "--verbose", "-v", help="Also say what is chosen and why."),
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Also print what is chosen and why."),
 ) -> None:
     """Run, quantize and measure low-bit language models."""
     handler = _Log()
@@ -144,7 +144,7 @@ def main() -> None:
     except OutputError as error:
         drop_output()
         if not error.left:  # else nobody is told
-            print(f"octavo: error: standard output can't be written: {error}", file=sys.stderr)
+            print(f"octavo: error: can't write to standard output: {error}", file=sys.stderr)
         sys.exit(1)
 
 

@@ -154,11 +154,11 @@ MEANT: Mapping[str, Mapping[str, str]] = {
 ANSWERED = {
     "-m --model --model-path --model-id --model-name-or-path": "the model is the first argument: `{} MODEL`",
     "-p --prompt": "the prompt is the argument after the model: `octavo run MODEL PROMPT`",
-    "-hf -hfr --hf-repo": "a name of the hub is a model: `{} ORG/REPO:QUANT`",
+    "-hf -hfr --hf-repo": "the model may be a name on the hub: `{} ORG/REPO:QUANT`",
     "-hff --hf-file --model-url -mu": "name the model: `{} ORG/REPO:QUANT`, or a file that was downloaded",
-    "-hft --hf-token --token": "the environment variable HF_TOKEN has it",
-    "--revision": "it is a part of the name: ORG/REPO:QUANT@REVISION",
-    "--download-dir --cache-dir": "the environment variable HF_HOME says where",
+    "-hft --hf-token --token": "set the environment variable HF_TOKEN",
+    "--revision": "it is part of the name: ORG/REPO:QUANT@REVISION",
+    "--download-dir --cache-dir": "set the environment variable HF_HOME",
     "-cnv --conversation -i --interactive -ins --instruct": "without a prompt it is a conversation: `octavo run MODEL`",
     "-st --single-turn": "with a prompt there is one reply: leave it out",
     "-sysf --system-prompt-file": '`--system "$(cat FILE)"` takes it',
@@ -183,8 +183,8 @@ ANSWERED = {
     "stored; `octavo quantize` makes others",
     "--samplers --sampler-seq --sampling-seq --mirostat --mirostat-lr --mirostat-ent --typical --typical-p --tfs-z "
     "--top-nsigma --top-n-sigma --xtc-probability --xtc-threshold --dry-multiplier --dry-base --dry-allowed-length "
-    "--dry-penalty-last-n --dynatemp-range --dynatemp-exp --num-beams": "there is no such sampler: --temp, --top-k, "
-    "--top-p, --min-p and the penalties are what there is",
+    "--dry-penalty-last-n --dynatemp-range --dynatemp-exp --num-beams": "there is no such sampler: there are "
+    "--temp, --top-k, --top-p, --min-p and the penalties",
     "--do-sample": "--temp 0 takes the likeliest token, more than 0 samples",
     "-l --logit-bias": "requests to `octavo serve` have it, and generate(logit_bias=) in Python",
     "--no-display-prompt --simple-io -co --color --no-color --verbose-prompt --no-perf --log-disable --nowordwrap "
@@ -192,7 +192,7 @@ ANSWERED = {
     "-cb --cont-batching -nocb --no-cont-batching --context-shift --no-context-shift --keep --cache-prompt "
     "--cache-reuse --prompt-cache --slots --no-slots --props --metrics --webui --no-webui --rerank --reranking "
     "--enable-prefix-caching --enforce-eager --enable-auto-tool-choice --tool-call-parser --reasoning-parser "
-    "--reasoning-format --max-lora-rank --enable-lora": "what there is of it needs no option: leave it out",
+    "--reasoning-format --max-lora-rank --enable-lora": "it needs no option here: leave it out",
     "--trust-remote-code": "a checkpoint's code is never run: leave it out",
     "--lora-modules": "--lora ADAPTER loads one, by the name of its file",
     "--generation-config --override-generation-config": "--temp, --top-k and others of `octavo serve` say it",

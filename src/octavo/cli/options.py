@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
@@ -19,48 +20,35 @@ from octavo.errors import UsageError
 if TYPE_CHECKING:
     from octavo.runtime.engine.placement import GpuLayers
 
-PLACE = "Where and with what"
+place_option = partial(typer.Option, rich_help_panel="Where to run")
+"""An option of where to run."""
 Device = Annotated[
-    Literal["auto", "cpu", "gpu", "reference"],
-    typer.Option(help="Where to run; auto: the GPU if there is one.", rich_help_panel=PLACE),
+    Literal["auto", "cpu", "gpu", "reference"], place_option(help="Where to run; auto: the GPU if there is one.")
 ]
-Threads = Annotated[
-    int | None, typer.Option("--threads", "-t", help="Threads to use (default: all cores).", rich_help_panel=PLACE)
-]
+Threads = Annotated[int | None, place_option("--threads", "-t", help="Threads to use (default: all cores).")]
 CacheName = Literal["f16", "f32", "q8_0", "int8", "fp8", "int4"]
-Kv = Annotated[
-    CacheName,
-    typer.Option("--cache-type", "-ctk", help="How keys and values are kept.", rich_help_panel=PLACE),
-]
+Kv = Annotated[CacheName, place_option("--cache-type", "-ctk", help="Type of the KV cache.")]
 AttentionName = Annotated[
     Literal["exact", "int8", "fp8"],
-    typer.Option(
-        "--attention",
-        help="Numbers that attention multiplies in prompts; int8 and fp8 need an H100 or H200.",
-        rich_help_panel=PLACE,
-    ),
+    place_option("--attention", help="Arithmetic of attention in prompts; int8 and fp8 need an H100 or H200."),
 ]
-Context = Annotated[
+Window = Annotated[
     int | None,
     typer.Option("--ctx-size", "-c", help="Tokens of a window (default: 512, or the model's if it has fewer)."),
 ]
+Context = Annotated[
+    int | None, place_option("--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).")
+]
 Layers = Annotated[
     str | None,
-    typer.Option(
-        "--gpu-layers", "-ngl", metavar="N|all|auto",
-        help="The last N layers run on the GPU, the others on the CPU; auto: as many as fit (default: with --device "
-        "auto what fits, with gpu all).",
-        rich_help_panel=PLACE,
-    ),
+    place_option("--gpu-layers", "-ngl", metavar="N|all|auto",
+          help="The last N layers run on the GPU, the others on the CPU; auto: as many as fit (default: with --device "
+          "auto what fits, with gpu all)."),
 ]
-
 Lora = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="ADAPTER[=SCALE]",
-        help="A LoRA adapter for the model: a GGUF file, a PEFT folder or ORG/REPO of the hub; more than one is fine.",
-        rich_help_panel=PLACE,
-    ),
+    place_option(metavar="ADAPTER[=SCALE]",
+          help="A LoRA adapter for the model: a GGUF file, a PEFT folder or ORG/REPO of the hub; may be repeated."),
 ]
 
 
@@ -88,6 +76,48 @@ class Where(Place):
     """Where a model runs, with which adapters, and with what cache."""
 
     kv: Kv = "f16"
+
+
+sampling_option = partial(typer.Option, rich_help_panel="Sampling")
+"""An option of how tokens are sampled."""
+
+
+@dataclass
+class SamplingOptions:
+    """How tokens are sampled; None for the model's own setting, or the default."""
+
+    temp: Annotated[
+        float | None, sampling_option("--temp", "--temperature", help="0 is greedy (default: the model's, or 0.8).")
+    ] = None
+    top_k: Annotated[
+        int | None, sampling_option(help="Only the k most likely; 0 or -1: all (default: the model's, or 40).")
+    ] = None
+    top_p: Annotated[
+        float | None,
+        sampling_option(help="Only the likeliest that together have this probability (default: the model's, or 0.95)."),
+    ] = None
+    min_p: Annotated[
+        float | None,
+        sampling_option(help="Only those at least this likely, relative to the best (default: the model's, or 0.05)."),
+    ] = None
+    repeat_penalty: Annotated[
+        float | None, sampling_option(help="Above 1: recent tokens get less likely (default: the model's, or 1).")
+    ] = None
+    repeat_last_n: Annotated[
+        int | None, sampling_option(help="How many tokens are recent; -1: all (default: the model's, or 64).")
+    ] = None
+    presence_penalty: Annotated[
+        float | None, sampling_option(help="Taken from the logits of tokens that the reply has (default: 0).")
+    ] = None
+    frequency_penalty: Annotated[
+        float | None, sampling_option(help="Taken from them for each time that it has them (default: 0).")
+    ] = None
+
+    def params(self) -> dict[str, Any]:
+        """Those that were given, by the names of SamplingParams."""
+        given = {f.name: getattr(self, f.name) for f in fields(SamplingOptions)}
+        given["temperature"] = given.pop("temp")
+        return {name: value for name, value in given.items() if value is not None}
 
 
 _PYDANTIC = {

@@ -284,7 +284,7 @@ class Commands(TyperGroup):
 def _before(name: str, known: set[str], group: str) -> UsageError:
     """The error of an option that stands before the command."""
     if name not in ANSWERS and any(name in (*row.own, *row.others()) for row in ROWS):
-        return UsageError(f"{name} stands before a command (allowed: behind one, as in `octavo run MODEL {name} ...`)")
+        return UsageError(f"{name} comes before the command: put it after, as in `octavo run MODEL {name} ...`")
     return unknown(name, "octavo run" if group == "octavo" else f"octavo {group} COMMAND", sorted(known))
 
 

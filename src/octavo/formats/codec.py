@@ -101,7 +101,7 @@ def pack(p: Planes, fmt: BlockFormat) -> U8:
     nothing writes.
     """
     if fmt.pack is None:
-        raise QuantFormatError(f"{fmt.name} can be read only, there is no packer for it")
+        raise QuantFormatError(f"{fmt.name} is read-only: it has no packer")
     fields = fmt.pack(p)
     parts = []
     for f in fmt.fields:
@@ -120,9 +120,9 @@ def quantize_reference(x: npt.ArrayLike, fmt: BlockFormat, name: str = "") -> QT
     values = np.asarray(x, dtype=np.float32, order="C")
     label = f"tensor {name!r}" if name else "values"
     if fmt.encode is None:
-        raise QuantFormatError(f"{label}: there is no encoder for {fmt.name}")
+        raise QuantFormatError(f"{label}: no encoder for {fmt.name}")
     if values.ndim == 0 or values.shape[-1] % fmt.block:
-        raise QuantFormatError(f"{label}: shape {values.shape} is not rows of whole {fmt.name} blocks of {fmt.block}")
+        raise QuantFormatError(f"{label}: shape {values.shape} has no whole {fmt.name} blocks of {fmt.block}")
     require_finite(values, label)
     blocks = values.reshape(-1, fmt.block)
     out = np.empty((len(blocks), fmt.block_bytes), dtype=np.uint8)

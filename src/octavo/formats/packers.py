@@ -35,7 +35,7 @@ def half_floats(scale: F32 | None, count: int = 1) -> AnyArray:
         half = scale.astype(np.float16)
     if not np.isfinite(half).all():
         worst = scale[~np.isfinite(half)][0]
-        raise QuantFormatError(f"a block needs the scale or minimum {worst:g} (allowed in f16: up to 65504)")
+        raise QuantFormatError(f"a block needs a scale or minimum of {worst:g} (allowed in f16: up to 65504)")
     return by_block(half, count)
 
 

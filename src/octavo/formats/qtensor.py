@@ -34,7 +34,7 @@ class QTensor:
             raise QuantFormatError(f"{label}: a tensor has at least one dimension")
         if self.shape[-1] % self.format.block:
             raise QuantFormatError(
-                f"{label}: a row of {self.shape[-1]} values is not whole {self.format.name} blocks"
+                f"{label}: a row of {self.shape[-1]} values is not a multiple of {self.format.name} blocks"
                 f" (allowed: multiples of {self.format.block})"
             )
         expected = (*self.shape[:-1], self.format.row_bytes(self.shape[-1]))

@@ -63,7 +63,7 @@ def type_name(gguf_id: int) -> str | None:
 
 @cache
 def _log_reason(gguf_id: int) -> None:
-    _log.warning("%s tensors are decoded to F16 when they are loaded: there is no kernel for them", type_name(gguf_id))
+    _log.warning("%s tensors are decoded to F16 on loading, since there is no kernel for them", type_name(gguf_id))
 
 
 def _require_known(gguf_id: int, label: str) -> tuple[str, int, int]:
@@ -95,7 +95,7 @@ def load(gguf_id: int, shape: tuple[int, ...], data: U8, name: str = "") -> QTen
     blocks = data.reshape(-1, block_bytes)
     values = _decode(_OWN[gguf_id], blocks, np.dtype(np.float16))
     if values is None:
-        _log.warning("%s has values beyond F16 and is kept as F32", label)
+        _log.warning("%s has values beyond F16's range and is kept as F32", label)
         values = _decode(_OWN[gguf_id], blocks, np.dtype(np.float32))
         assert values is not None
     fmt = by_name("F16" if values.dtype == np.float16 else "F32")

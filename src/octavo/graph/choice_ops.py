@@ -14,7 +14,7 @@ def top_candidates(x: Node, *, k: int) -> tuple[Shape, DType]:
     bits of these values, as float32.
     """
     width = x.shape[1]
-    require(isinstance(width, int) and 1 <= k <= width, "top_candidates", "at most as many as there are", x)
+    require(isinstance(width, int) and 1 <= k <= width, "top_candidates", "at most as many candidates as values", x)
     return (x.shape[0], 1 + 2 * k), "i32"
 
 
@@ -45,7 +45,7 @@ def adjust(x: Node, places: Node, changes: Node) -> tuple[Shape, DType]:
     A change is (scale, add): v becomes v / scale where it is over 0, else v * scale, and `add` is added. Row -1: none.
     """
     fits = len(x.shape) == len(places.shape) == 2 and places.shape == changes.shape and places.shape[1] == 2
-    require(fits, "adjust", "a place and a change are two numbers each", x, places, changes)
+    require(fits, "adjust", "places and changes are pairs of numbers", x, places, changes)
     return x.shape, "f32"
 
 

@@ -18,7 +18,7 @@ from octavo.formats.spec import AnyArray
 from octavo.garbage import no_collection
 from octavo.graph.node import Dim, Graph, Node, Sizes, bind
 from octavo.graph.ops import IN_PLACE, VIEWS
-from octavo.graph.plan import Begun, Fed, Packed, Plan, Steps, Watch
+from octavo.graph.plan import Fed, Packed, Plan, StepHandle, Steps, Watch
 from octavo.graph.protocol import AsyncBackend, Backend, Call
 from octavo.graph.schedule import Schedule
 from octavo.progress import tell
@@ -62,8 +62,8 @@ class Executor:
         self._waits = {id(b) for b in backends if isinstance(b, AsyncBackend)}
         self._kept = CAPTURED_KEPT if self._waits else PLANS_KEPT
         self._graphs: dict[tuple[int, ...], Graph] = {}
-        self.begun = 0
-        """Steps so far."""
+        self.n_launched = 0
+        """Steps launched so far."""
         needed = self._load_leaves({} if shares is None else shares._by_name())
         self._inputs = [b.allocate(max(n, INPUT_ALIGNMENT)) for b, n in zip(self.backends, needed, strict=True)]
 
@@ -152,14 +152,14 @@ class Executor:
             step()
         return list(plan.outputs)
 
-    def begin(
+    def launch(
         self,
         inputs: Mapping[str, AnyArray],
         sizes: Sizes,
         wanted: tuple[int, ...],
         fed: Mapping[str, Fed] | None = None,
-    ) -> Begun:
-        """Begin a step that makes the `wanted` outputs; where these are not on an AsyncBackend, it is done.
+    ) -> StepHandle:
+        """Launch a step that makes the `wanted` outputs; where these are not on an AsyncBackend, it is done.
 
         `fed` are values of the step before, by the name of the input, on AsyncBackends, whose first elements they take
         the place of. Of such a value the elements at some places are taken, or all.
@@ -177,7 +177,7 @@ class Executor:
             backend, value = plan.made[output]
             return backend.read(value[number : number + 1])
 
-        return Begun(tuple(value for _, value in plan.outputs), lambda: [wait() for wait in waits], row)
+        return StepHandle(tuple(value for _, value in plan.outputs), lambda: [wait() for wait in waits], row)
 
     def watch(self, inputs: Mapping[str, AnyArray], sizes: Sizes, watch: Watch) -> list[AnyArray]:
         """Run a step as `run` does, but call by call, `watch` being asked before each."""
@@ -217,7 +217,7 @@ class Executor:
         return partial(backend.read, value)
 
     def _fill(self, inputs: Mapping[str, AnyArray], sizes: Sizes, wanted: tuple[int, ...] | None = None) -> Plan:
-        self.begun += 1
+        self.n_launched += 1
         plan = self.plan(sizes, wanted)
         for name, parts in plan.host.items():
             for part in parts:

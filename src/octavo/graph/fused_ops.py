@@ -47,7 +47,7 @@ def sum_experts(x: Node, logits: Node, ids: Node, *term: Node, normalized: bool)
     term        added to the sum, [T, N], or nothing
     """
     shape, dtype = OPS["weighted_sum"](x, apply("gather", logits, ids))
-    require(all(t.shape == shape for t in term) and len(term) < 2, "sum_experts", "a term is like the sum", x, *term)
+    require(all(t.shape == shape for t in term) and len(term) < 2, "sum_experts", "the term has its shape", x, *term)
     return shape, dtype
 
 

@@ -44,7 +44,7 @@ def apply(
     shape, dtype = OPS[name](*inputs, **attrs)
     if out is not None:
         fits = dtype == "f32" and out in ACTIVATIONS and name not in VIEWS
-        require(fits, name, f"what is computed in f32 can be quantized, not {dtype} to {out}", *inputs)
+        require(fits, name, f"only f32 results can be quantized, not {dtype} to {out}", *inputs)
         dtype = out
     if out is not None or name == "quantize":
         fits = (dtype in STATIC.values()) == (static_scale is not None)
@@ -138,7 +138,7 @@ def rope(x: Node, positions: Node, freqs: Node, *, scale: float, interleaved: bo
     half = freqs.shape[0]
     require(
         len(x.shape) == 3 and isinstance(half, int) and isinstance(x.shape[2], int) and 2 * half <= x.shape[2],
-        "rope", "x is [T, H, D] and turns at most D values", x, freqs,
+        "rope", "x is [T, H, D], and at most D values are rotated", x, freqs,
     )
     return x.shape, "f32"
 
@@ -155,7 +155,7 @@ def slice_heads(x: Node, *, start: int, size: int) -> tuple[Shape, DType]:
 @op
 def join_heads(a: Node, b: Node) -> tuple[Shape, DType]:
     """a [T, H, A], b [T, H, B] -> [T, H, A + B]: each head's values of a, then those of b."""
-    require(len(a.shape) == len(b.shape) == 3 and a.shape[:2] == b.shape[:2], "join_heads", "of the same heads", a, b)
+    require(len(a.shape) == len(b.shape) == 3 and a.shape[:2] == b.shape[:2], "join_heads", "of the same T and H", a, b)
     return (*a.shape[:2], _product(a.shape[2:]) + _product(b.shape[2:])), "f32"
 
 
@@ -189,9 +189,9 @@ def attention(
     v may be k itself: the first `value_dim` values of a key (0: all) are its value; the result is [T, H * value_dim].
     """
     _, _, _, *sinks = where
-    require(min(cap, reach) >= 0 and not (window < 0 < reach), "attention", "no cap below 0, no chunks that reach", q)
+    require(min(cap, reach) >= 0 and not (window < 0 < reach), "attention", "cap, reach >= 0; chunks have no reach", q)
     alone = not (cap or sinks or value_dim or k is v)
-    require(not alibi or alone, "attention", "alibi has no cap, no sinks, and values that are not keys", q)
+    require(not alibi or alone, "attention", "ALiBi excludes a cap, sinks, and values shared with keys", q)
     require(len(q.shape) == len(k.shape) == 3, "attention", "q is [T, H, D], k and v are [rows, Hkv, D]", q, k, v)
     heads, dim = q.shape[1:]
     kv_heads = k.shape[1]
@@ -199,10 +199,10 @@ def attention(
     assert isinstance(dim, int)
     assert isinstance(kv_heads, int)
     require(k.shape == v.shape and k.shape[2] == dim, "attention", "q, k and v share the head size", q, k, v)
-    require(len(sinks) <= 1 and all(s.shape == (heads,) for s in sinks), "attention", "one sink a head", q, *sinks)
+    require(len(sinks) <= 1 and all(s.shape == (heads,) for s in sinks), "attention", "one sink per head", q, *sinks)
     require(heads % kv_heads == 0, "attention", "query heads are a multiple of K/V heads", q, k)
     part = not value_dim or (k is v and 0 < value_dim <= dim)
-    require(part, "attention", f"values of {value_dim} are the first part of keys that are values too", q, k, v)
+    require(part, "attention", f"shared values are the first {value_dim} of each key", q, k, v)
     return (q.shape[0], heads * (value_dim or dim)), "f32"
 
 
@@ -210,7 +210,7 @@ def attention(
 def add_rows(x: Node, rows: Node, ids: Node) -> tuple[Shape, DType]:
     """x [T, k, N], rows [E * N], ids int [T, k] -> [T, k, N]: x plus the ids[t, j]-th of the rows of N, end to end."""
     fits = len(x.shape) == 3 and x.shape[:2] == ids.shape and len(rows.shape) == 1
-    require(fits and _product(rows.shape) % _product(x.shape[2:]) == 0, "add_rows", "rows are as long as x's", x, rows)
+    require(fits and _product(rows.shape) % _product(x.shape[2:]) == 0, "add_rows", "rows are x's size", x, rows)
     return x.shape, "f32"
 
 
@@ -237,14 +237,14 @@ def keep_groups(x: Node, *, groups: int, used: int, best: int) -> tuple[Shape, D
     width = x.shape[-1]
     fits = len(x.shape) == 2 and isinstance(width, int) and 1 <= used <= groups and width % groups == 0
     size = _product(x.shape[1:]) // groups
-    require(fits and 1 <= best <= min(2, size), "keep_groups", "groups of at least `best` values share a row", x)
+    require(fits and 1 <= best <= min(2, size), "keep_groups", "groups have at least `best` values and divide a row", x)
     return x.shape, "f32"
 
 
 @op
 def numbers(positions: Node, *, count: int) -> tuple[Shape, DType]:
     """positions int [T] -> int [T, count]: 0 to count - 1 for each token."""
-    require(len(positions.shape) == 1 and count > 0, "numbers", f"{count} for each token", positions)
+    require(len(positions.shape) == 1 and count > 0, "numbers", f"positions [T], count > 0, not {count}", positions)
     return (positions.shape[0], count), "i32"
 
 
@@ -252,7 +252,7 @@ def numbers(positions: Node, *, count: int) -> tuple[Shape, DType]:
 def gather(x: Node, ids: Node) -> tuple[Shape, DType]:
     """x [T, E], ids int [T, k] -> [T, k]: x[t, ids[t, j]]; of x [E], which is one row for all tokens, x[ids[t, j]]."""
     fits = len(ids.shape) == 2 and (len(x.shape) == 1 or x.shape[:-1] == ids.shape[:1])
-    require(fits, "gather", "one row each, or one for all", x, ids)
+    require(fits, "gather", "one row per token, or one for all", x, ids)
     return ids.shape, "f32"
 
 
@@ -299,7 +299,7 @@ def weighted_sum(x: Node, weights: Node) -> tuple[Shape, DType]:
     With weights [T, M, k] M such sums, [T, M, N].
     """
     fits = len(x.shape) == 3 and len(weights.shape) in (2, 3) and x.shape[:2] == (weights.shape[0], weights.shape[-1])
-    require(fits, "weighted_sum", "one weight a vector", x, weights)
+    require(fits, "weighted_sum", "one weight per vector", x, weights)
     return (*weights.shape[:-1], x.shape[2]), "f32"
 
 
@@ -322,7 +322,7 @@ def copy(x: Node) -> tuple[Shape, DType]:
 def reshape(x: Node, *, shape: Shape) -> tuple[Shape, DType]:
     """The same values with their last axes split or joined."""
     same = x.shape[:1] == shape[:1] and _product(x.shape[1:]) == _product(shape[1:])
-    require(same, "reshape", f"{list(shape)} holds the same values, a token's together", x)
+    require(same, "reshape", f"{list(shape)} has as many values per token", x)
     return shape, x.dtype
 
 

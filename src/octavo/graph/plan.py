@@ -58,8 +58,8 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Begun:
-    """A step that is under way: its results where they are made, and `read`, which waits for them.
+class StepHandle:
+    """A launched step: its results where they are made, and `read`, which waits for them.
 
     row  gives one row of an output of the graph, read or not, as it is now
     """

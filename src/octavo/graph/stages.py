@@ -114,12 +114,12 @@ def stages(graph: Graph) -> list[Stage]:
     }
     for node in crossing.values():
         if node.op in IN_PLACE:
-            raise GraphError(f"later layers read {node.name}, too, which no run of one layer after the other does yet")
+            raise GraphError(f"later layers also read {node.name}, which running layer by layer doesn't support yet")
     read: dict[str, int] = {}
     for node in graph.nodes:
         if node.op in PRODUCTS and read.setdefault(node.inputs[0].name, at[id(node)]) != at[id(node)]:
             name = node.inputs[0].name
-            raise GraphError(f"later layers read {name}, too, which no run of one layer after the other does yet")
+            raise GraphError(f"later layers also read {name}, which running layer by layer doesn't support yet")
     return [_stage(graph, number, at, crossing) for number in range(max(at.values()) + 1)]
 
 

@@ -29,7 +29,7 @@ def causal_conv(x: Node, taps: Node, state: Node, *where: Node, silu: bool = Fal
     require(fits, "causal_conv", "x [T, C], taps [K * F * C], state [slots, K - 1, C]", x, taps, state)
     made, bias = count // (kept + 1), where[3:]
     plain = len(bias) <= 1 and all(b.shape == (made,) for b in bias)
-    require(plain, "causal_conv", "at most one bias, of a number for each sum", x, *bias)
+    require(plain, "causal_conv", "at most one bias, with a value per sum", x, *bias)
     return (x.shape[0], made), "f32"
 
 
@@ -50,17 +50,17 @@ def gated_delta_rule(
 
     Head h has the q and k of head h // (H / Hk), or with `tiled` of head h % Hk.
     """
-    require(len(q.shape) == len(v.shape) == 3 and q.shape == k.shape, "gated_delta_rule", "q and k alike", q, k, v)
+    require(len(q.shape) == len(v.shape) == 3 and q.shape == k.shape, "gated_delta_rule", "q and k match", q, k, v)
     (tokens, heads, size), (key_heads, keys) = v.shape, k.shape[1:]
     assert isinstance(heads, int)
     assert isinstance(size, int)
     assert isinstance(key_heads, int)
-    require(heads % key_heads == 0, "gated_delta_rule", "heads of values are a multiple of those of keys", k, v)
+    require(heads % key_heads == 0, "gated_delta_rule", "value heads are a multiple of key heads", k, v)
     assert isinstance(keys, int)
     fits = beta.shape == (tokens, heads) and ssm_a.shape == (heads,)
-    require(fits, "gated_delta_rule", "a number for each head", beta, ssm_a)
+    require(fits, "gated_delta_rule", "one value per head", beta, ssm_a)
     decays = alpha.shape in ((tokens, heads), (tokens, heads * keys)) and dt_bias.shape == alpha.shape[1:]
-    require(decays, "gated_delta_rule", "decays of each head, or of each of its rows", alpha, dt_bias, ssm_a)
+    require(decays, "gated_delta_rule", "decays per head, or per row of a head", alpha, dt_bias, ssm_a)
     require(state.shape[1:] == (heads, keys, size), "gated_delta_rule", "state [slots, H, K, V]", state, k, v)
     return (tokens, heads * size), "f32"
 
@@ -80,14 +80,14 @@ def selective_scan(
     Head h has the b and c of group h // (H / G).
     """
     name = "selective_scan"
-    require(len(x.shape) == len(b.shape) == 3 and b.shape == c.shape, name, "b and c alike", x, b, c)
+    require(len(x.shape) == len(b.shape) == 3 and b.shape == c.shape, name, "b and c match", x, b, c)
     (tokens, heads, size), (groups, keys) = x.shape, b.shape[1:]
     assert isinstance(heads, int)
     assert isinstance(size, int)
     assert isinstance(groups, int)
     require(heads % groups == 0, name, "heads are a multiple of groups", x, b)
     fits = dt.shape == (tokens, heads) and ssm_a.shape == dt_bias.shape == ssm_d.shape == (heads,)
-    require(fits, name, "a number for each head", dt, ssm_a, dt_bias, ssm_d)
+    require(fits, name, "one value per head", dt, ssm_a, dt_bias, ssm_d)
     require(state.shape[1:] == (heads, keys, size), name, "state [slots, H, N, P]", state, x, b)
     return (tokens, heads * size), "f32"
 
@@ -107,7 +107,7 @@ def channel_scan(
     """
     name = "channel_scan"
     kept = state.shape[1:]
-    require(len(kept) == 2 and b.shape == c.shape == (x.shape[0], *kept[:1]), name, "b and c alike", x, b, c, state)
+    require(len(kept) == 2 and b.shape == c.shape == (x.shape[0], *kept[:1]), name, "b and c match", x, b, c, state)
     keys, channels = kept
     assert isinstance(keys, int)
     assert isinstance(channels, int)

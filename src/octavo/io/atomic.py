@@ -65,7 +65,7 @@ def require_room(path: str | os.PathLike[str], needed: int) -> None:
     """Raise FileError unless the disk of what is to be written has room for `needed` bytes."""
     free = shutil.disk_usage(os.path.dirname(os.path.realpath(path))).free
     if free < needed:
-        raise FileError(f"{needed:,} bytes are to be written, but the disk has {free:,} free", file=path)
+        raise FileError(f"needs {needed:,} bytes of disk space, but only {free:,} are free", file=path)
 
 
 @contextmanager

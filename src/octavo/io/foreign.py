@@ -15,7 +15,7 @@ _BY_START: tuple[tuple[bytes, str], ...] = (
     (b"fmgg", "is of the GGML format that GGUF replaced in 2023: take a GGUF file of the model"),
     (b"tjgg", "is of the GGML format that GGUF replaced in 2023: take a GGUF file of the model"),
 )
-_PICKLE = "is a pickle, which runs code when it is read, and is refused: take GGUF or safetensors"
+_PICKLE = "is a pickle, which could run code, and is refused: take GGUF or safetensors"
 _HTML = "is a web page, not a model: a download gave its page instead of the file"
 _SAFETENSORS = "is a safetensors file: give the folder that it lies in, with config.json and the tokenizer"
 _JSON = "is JSON, not a model: give the folder that it lies in, if that is a checkpoint"

@@ -21,7 +21,7 @@ def require_there(path: str | os.PathLike[str]) -> None:
         os.stat(name)
     except FileNotFoundError:
         if os.path.islink(name):
-            raise FileError(f"is a link to {shown(os.path.realpath(name))}, where nothing is", file=name) from None
+            raise FileError(f"is a link to {shown(os.path.realpath(name))}, which doesn't exist", file=name) from None
         hint = advice(name)
         raise FileError(f"there is no such file or folder{f'; {hint}' if hint else ''}", file=name) from None
     except (OSError, ValueError) as error:

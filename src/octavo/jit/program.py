@@ -33,7 +33,7 @@ COUNTERS = 2 * LINE  # a call counts tasks taken and tasks done, each on a line 
 GRAINS = 32  # a thread takes its tasks of a call in about this many shares
 
 
-class _Forked:
+class _ForkedChild:
     """Whether this process was forked after Numba's threads had begun."""
 
     alone = False
@@ -41,7 +41,7 @@ class _Forked:
 
 def _forked() -> None:
     layer = sys.modules.get("numba.np.ufunc.parallel")
-    _Forked.alone = _Forked.alone or (layer is not None and bool(layer._is_initialized))
+    _ForkedChild.alone = _ForkedChild.alone or (layer is not None and bool(layer._is_initialized))
 
 
 if hasattr(os, "register_at_fork"):
@@ -131,7 +131,7 @@ class Program:
     def __call__(self) -> None:
         if self._table is None:
             self.make_ready()
-        if _Forked.alone:
+        if _ForkedChild.alone:
             for call in self.calls:
                 call.run()
         elif self.calls:

@@ -200,11 +200,11 @@ class _Epilogue:
 
     def product(self, a: AnyArray, data: AnyArray, scales: AnyArray | None = None) -> AnyArray:
         """The result for activations and a weight whose rows are contiguous and whole steps of the kernels."""
-        from octavo.backends.cpu.matmul.w8a8.gemm import Epilogue, Weight, integer_product
+        from octavo.backends.cpu.matmul.w8a8.gemm import SumsEpilogue, Weight, integer_product
 
         out = np.empty(self.shape, definition.out_type(self.out_dtype))
         residual = None if self.residual is None else _rows(self.residual, 1)
-        after = Epilogue(self.scale_a, self.scale_b, self.zero_a, self.bias, self.activation, residual)
+        after = SumsEpilogue(self.scale_a, self.scale_b, self.zero_a, self.bias, self.activation, residual)
         integer_product(a, Weight(data, scales), after, out)
         return out
 

@@ -42,7 +42,7 @@ def matmul(x: Array, weight: QTensor) -> Array:
     n, k = weight.shape
     check.same_k(given, n, k)
     values = np.ascontiguousarray(given, np.float32)
-    from octavo.backends.cpu.matmul.stored import float_product
+    from octavo.backends.cpu.matmul.stored_weight import float_product
 
     few = float_product(values, weight)
     if few is not None:

@@ -29,7 +29,7 @@ def require_known(function: str, given: Iterable[str], names: Sequence[str]) -> 
         meant = KNOWN_AS.get(name)
         close = [meant] if meant in names else difflib.get_close_matches(name, names, n=1)
         hint = f": did you mean {close[0]}?" if close else ""
-        raise UsageError(f"{name} is no argument of {function}{hint} (allowed: {', '.join(names)})", argument=name)
+        raise UsageError(f"{name} is not an argument of {function}{hint} (allowed: {', '.join(names)})", argument=name)
 
 
 def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
@@ -62,7 +62,7 @@ def texts(name: str, value: object) -> list[str]:
     found = [] if value is None else [value] if isinstance(value, str) else value
     if isinstance(found, list | tuple | set | frozenset) and all(isinstance(text, str) for text in found):
         return list(found)
-    raise wrong(name, value, "a text, or a list of them")
+    raise wrong(name, value, "a string or a list of strings")
 
 
 def flag(name: str, value: object) -> None:

@@ -81,7 +81,7 @@ class Stream(Iterator[tuple[int, str]]):
         except ValueError as error:
             if str(error) != EXECUTING:
                 raise
-            raise UsageError("these replies are iterated over already, by another thread") from None
+            raise UsageError("another thread is already iterating over these replies") from None
 
     def close(self) -> None:
         """End the replies. It is for the thread that iterates over them."""
@@ -105,7 +105,7 @@ def _pieces(conversation: Conversation, rows: Sequence[Row]) -> Generator[tuple[
 
 
 def _has_more(request: Request, reply: Reply) -> bool:
-    return request.n_chosen > len(reply.tokens) or request.finish_reason is not None
+    return request.num_output_tokens > len(reply.tokens) or request.finish_reason is not None
 
 
 def _read(core: EngineCore, request: Request, replies: dict[Request, Reply]) -> str:
@@ -113,7 +113,7 @@ def _read(core: EngineCore, request: Request, replies: dict[Request, Reply]) -> 
     if request.failure is not None:
         raise request.failure
     reply, shown = replies[request], ""
-    for n in range(len(reply.tokens), request.n_chosen):
+    for n in range(len(reply.tokens), request.num_output_tokens):
         if reply.finish_reason is None:
             shown += reply.add(request.tokens[len(request.prompt) + n], *request.found[n : n + 1])
     if reply.finish_reason is None and request.finish_reason is not None:

@@ -9,7 +9,7 @@ from threading import get_ident
 
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.fork import tell_when_forked
-from octavo.runtime.scheduler.request import Output, Request, State
+from octavo.runtime.scheduler.request import Request, RequestOutput, State
 
 PATIENCE = 1.0
 """Seconds after which a request that nobody asks for its next token gives way to one that waits."""
@@ -93,7 +93,7 @@ class Conversation:
         self._take(request, asked)
         self.step(asked)
 
-    def step(self, asker: Asked | None = None) -> list[Output]:
+    def step(self, asker: Asked | None = None) -> list[RequestOutput]:
         """A step for one who asks and those who ask beside it, or for none of these but requests of the caller's own.
 
         Who calls this has the engine's lock.
@@ -105,7 +105,7 @@ class Conversation:
                 self.core.cancel(request)
         idle, scheduler = [r for r in self._asked if r.paused and r.state is State.RUNNING], self.core.scheduler
         while idle and scheduler.wanting and len(scheduler.running) >= scheduler.max_running:
-            scheduler.give_way(idle.pop())
+            scheduler.preempt(idle.pop())
         outputs = self.core.step()
         for output in outputs:
             if output.logprobs is not None:

@@ -19,8 +19,8 @@ from octavo.models import ModelSpec
 from octavo.runtime.arguments import choice
 from octavo.runtime.cache.page_pool import Sequence as Tokens
 from octavo.runtime.engine.batch import Feed
-from octavo.runtime.engine.context_length import context_of
 from octavo.runtime.engine.engine import Engine, EngineConfig
+from octavo.runtime.engine.limits import context_of
 from octavo.runtime.engine.placement import GpuLayers
 from octavo.runtime.engine.thread import Pieces
 from octavo.runtime.token_vectors import VectorSteps, whole
@@ -127,10 +127,10 @@ class Embedder:
         pooling = pooling or self.pooling
         if pooling is None:
             if is_reranker(file := self.engine.model.file):
-                problem = f"{file.path} is a reranker, which scores documents: `octavo rank` runs it, or name a pooling"
+                problem = f"{file.path} is a reranker, which scores documents: use `octavo rank`, or set a pooling"
                 raise UsageError(problem, argument="pooling")
-            problem = f"{self.engine.model.file.path} does not say how vectors of tokens become one of a text"
-            raise UsageError(f"{problem} (needed: --pooling, or pooling=: mean, cls or last)", argument="pooling")
+            problem = f"{self.engine.model.file.path} does not say how to pool the vectors of tokens"
+            raise UsageError(f"{problem}: set --pooling (pooling= in Python) to mean, cls or last", argument="pooling")
         return pooling
 
     def token_vectors(self, texts: Sequence[str]) -> list[F32]:

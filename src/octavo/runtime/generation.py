@@ -120,7 +120,7 @@ class Generation(Reply):
         except ValueError as error:
             if str(error) != EXECUTING:
                 raise
-            raise UsageError("this generation is iterated over already, by another thread") from None
+            raise UsageError("another thread is already iterating over this generation") from None
         except Exception:
             raise
         except BaseException:
@@ -159,7 +159,7 @@ class Generation(Reply):
                 return
             found = request.found[n - 1 : n]
             shown = self.add(request.tokens[len(request.prompt) + n - 1], *found) if has_one else ""
-            if self.finish_reason is None and request.finish_reason is not None and request.n_chosen <= n:
+            if self.finish_reason is None and request.finish_reason is not None and request.num_output_tokens <= n:
                 shown += self.end(request.finish_reason)
             self._count(start)
             yield shown

@@ -56,7 +56,7 @@ def require_once(named: Sequence[tuple[str, float]]) -> None:
     paths = [path for path, _ in named]
     twice = next((path for path in paths if paths.count(path) > 1), None)
     if twice is not None:
-        raise UsageError(f"lora names {twice} twice (allowed: once)", argument="lora")
+        raise UsageError(f"lora names {twice} twice", argument="lora")
 
 
 def _is_number(value: object) -> bool:
@@ -104,4 +104,4 @@ def _require_memory(adapters: Sequence[Adapter]) -> None:
     found = room()
     if found is not None and needed > found.free + found.swap:
         paths, free = ", ".join(adapter.path for adapter in adapters), (found.free + found.swap) / GIB
-        raise HostMemoryError(f"{paths}: {needed / GIB:.2f} GiB of memory are needed, and {free:.2f} GiB are free")
+        raise HostMemoryError(f"{paths}: {needed / GIB:.2f} GiB of memory are needed, but {free:.2f} GiB are free")

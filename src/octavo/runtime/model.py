@@ -131,7 +131,7 @@ class Model:
         if not given:
             raise wrong("messages", given, "one message or more")
         if not isinstance(given[0], Mapping):
-            raise UsageError(f"{given[0]!r} is no message (allowed: a role and a content, both text)")
+            raise UsageError(f"{given[0]!r} is not a message (allowed: a role and a content, both strings)")
         require_known("chat", options, tuple(GenerateOptions.__annotations__))
         return self.generate(given, **options)
 
@@ -309,5 +309,5 @@ def _texts(given: str | Iterable[str]) -> list[str]:
     """A text or several as a list. Raises UsageError for anything else."""
     found = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else None
     if found is None or not all(isinstance(text, str) for text in found):
-        raise wrong("texts", given, "a text, or a list of them")
+        raise wrong("texts", given, "a string or a list of strings")
     return found

@@ -2,6 +2,6 @@
 
 `octavo serve` runs it. `app.make_app` gives the ASGI application for another program to run.
 
-    request ---> routes ---> Job ---> Work ---> EngineClient ===> worker: EngineLoop, EngineCore
-    response <-- renderer <---------- Events <- rows <=========== a message a step
+    request ---> routes ---> GenerationRequest ---> RequestHandle ---> EngineClient ===> worker: EngineLoop, EngineCore
+    response <-- Renderer <--- CompletionOutputs <--- EngineOutputs <=========== StepOutputs, a message a step
 """

@@ -16,8 +16,7 @@ from starlette.types import ASGIApp
 from octavo.errors import OctavoError
 from octavo.server.generation.service import Service
 from octavo.server.http.body import Sharing
-from octavo.server.http.errors import ApiError, api_error
-from octavo.server.http.families import answer_of
+from octavo.server.http.errors import ApiError, answer_of, api_error
 from octavo.server.http.guard import Guard
 from octavo.server.http.openapi import describe
 from octavo.server.http.sse import Watch
@@ -28,7 +27,7 @@ from octavo.server.routes import openai as routes_openai
 from octavo.server.routes.answer import json_response
 
 log = logging.getLogger("octavo")
-OLLAMA = "Ollama's routes are not served (allowed: OpenAI's, with /v1 as the base)"
+OLLAMA = "Ollama's routes are not served; use OpenAI's, with /v1 as the base URL"
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 WITH_PREFIX: tuple[tuple[str, str, Endpoint], ...] = (
@@ -58,7 +57,9 @@ OTHERS: tuple[tuple[str, str, Endpoint], ...] = (
     ("GET", "/", meta.chat_page),
 )
 """Routes that are there once."""
-TOLD: tuple[type[Exception], ...] = (ApiError, OctavoError, ValidationError, OSError, MemoryError, Exception)
+TOLD: tuple[type[Exception], ...] = (
+    HTTPException, ApiError, OctavoError, ValidationError, OSError, MemoryError, Exception,
+)
 """Errors that clients are told of; the last has a traceback in the log, too."""
 
 
@@ -78,7 +79,7 @@ def make_app(service: Service) -> ASGIApp:
     """The ASGI application that serves a model."""
     app = Starlette(
         routes=routes(),
-        exception_handlers={HTTPException: _unknown, **dict.fromkeys(TOLD, _answer)},
+        exception_handlers=dict.fromkeys(TOLD, _answer),
     )
     app.state.service, app.state.watch = service, Watch(service.options.limits)
     app.router.redirect_slashes = False
@@ -86,21 +87,13 @@ def make_app(service: Service) -> ASGIApp:
 
 
 async def _answer(request: Request, error: Exception) -> Response:
-    told = api_error(error)
+    path = request.url.path
     if isinstance(error, OSError | MemoryError):
-        log.warning("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
-    status, body = answer_of(told, request.scope)
-    return json_response(body, status, told.headers)
-
-
-async def _unknown(request: Request, error: Exception) -> Response:
-    """Starlette's own: a path that is none, a method that a path has not."""
-    assert isinstance(error, HTTPException)
-    path, headers = request.url.path, dict(error.headers or {})
-    if error.status_code == 405:
-        told = ApiError(405, f"{request.method} is no method of {path}", headers=headers)
-    else:
-        other = f": {OLLAMA}" if path.startswith("/api/") else ""
-        told = ApiError(error.status_code, f"there is no {path}{other}", headers=headers)
+        log.warning("%s %s: %s: %s", request.method, path, type(error).__name__, error)
+    if isinstance(error, HTTPException):  # Starlette's own, of paths and methods that no route has
+        message = f"{request.method} is not allowed for {path}" if error.status_code == 405 else f"no route {path}"
+        message += f": {OLLAMA}" if path.startswith("/api/") else ""
+        error = ApiError(error.status_code, message, headers=dict(error.headers or {}))
+    told = api_error(error)
     status, body = answer_of(told, request.scope)
     return json_response(body, status, told.headers)

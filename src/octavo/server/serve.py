@@ -68,7 +68,7 @@ class _Server(uvicorn.Server):
             asyncio.get_running_loop().add_reader(sock, self._accept, sock)
 
     def _accept(self, sock: socket.socket) -> None:
-        """Take the connections that are there; where the system has no room for one, all after a pause."""
+        """Take the connections that are there; where out of resources, all after a pause."""
         loop = asyncio.get_running_loop()
         for _ in range(AT_ONCE):
             try:
@@ -77,7 +77,7 @@ class _Server(uvicorn.Server):
                 return
             except OSError as error:
                 if not self._wants:
-                    log.warning("connections wait, as none can be taken: %s", error.strerror or error)
+                    log.warning("connections have to wait, as none can be accepted: %s", error.strerror or error)
                 self._wants = True
                 loop.remove_reader(sock)
                 loop.call_later(ACCEPT_PAUSE_S, self._listen, sock)
@@ -110,7 +110,7 @@ class _Server(uvicorn.Server):
         try:
             await loop.connect_accepted_socket(protocol, sock, ssl=config.ssl, ssl_handshake_timeout=limit)
         except (OSError, asyncio.CancelledError) as error:
-            log.info("a connection ends before it begins: %s", error or type(error).__name__)
+            log.info("a connection failed before its first request: %s", error or type(error).__name__)
             sock.close()
 
 
@@ -139,8 +139,8 @@ def bind(host: str, port: int) -> socket.socket:
             sock.listen(BACKLOG)
             failing.pop_all()
     except OSError as error:
-        why = f"{error.strerror or error} (--port takes another, 0 any that is free)"
-        raise UsageError(f"host {host} and port {port} can't be listened on: {why}") from None
+        why = f"{error.strerror or error} (try another --port; 0 takes any free one)"
+        raise UsageError(f"can't listen on host {host}, port {port}: {why}") from None
     return sock
 
 
@@ -156,7 +156,7 @@ def room_for(connections: int) -> int:
         soft = min(connections + others, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     if soft < connections + others:
-        log.warning("--max-connections is %d, as the system's limit is %d files", max(soft - others, 1), soft)
+        log.warning("--max-connections is only %d: the system's limit is %d files", max(soft - others, 1), soft)
     return max(1, min(connections, soft - others))
 
 
@@ -168,7 +168,7 @@ def _threads() -> ThreadPoolExecutor:
             pool.submit(all_there.wait)
     except RuntimeError as error:
         all_there.abort()
-        raise HostMemoryError(f"the system has no thread for the server: {error}") from None
+        raise HostMemoryError(f"the system can't start a thread for the server: {error}") from None
     all_there.wait()
     return pool
 
@@ -253,7 +253,7 @@ async def _drain(service: Service) -> None:
     while (service.metrics.replies or service.compiling) and not again.is_set() and loop.time() < end:
         await asyncio.sleep(0.05)
     if service.metrics.replies:
-        log.warning("%d replies are cut off", service.metrics.replies)
+        log.warning("cutting off %d replies", service.metrics.replies)
 
 
 async def _finish(server: uvicorn.Server) -> None:

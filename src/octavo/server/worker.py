@@ -24,26 +24,24 @@ from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.grammar.grammar import Grammars
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
-from octavo.runtime.scheduler.request import Output, Request, State
+from octavo.runtime.scheduler.request import Request, RequestOutput, State
 from octavo.server.engine.channel import Channel, ChannelError
 from octavo.server.engine.launch import ENDING, STDIN
 from octavo.server.engine.model import load_model
 from octavo.server.engine.protocol import (
     Add,
-    Begun,
     Broken,
     Cancel,
     Embed,
+    EngineOutput,
     Info,
-    Likely,
     Ping,
     Pong,
-    Progress,
+    Prefill,
     Quit,
     Ready,
-    Row,
     Score,
-    Step,
+    StepOutputs,
     ToEngine,
     ToFront,
     encode,
@@ -59,17 +57,18 @@ DEVICE_ITL_TARGET, HOST_ITL_TARGET = 0.025, 0.25
 
 
 @dataclass(eq=False, slots=True)
-class Reply:
-    """A request under way: its number, when it came and when its prompt was begun, and whether it has a token.
+class TrackedRequest:
+    """A request of the front: its number, when it came, and when its prefill began.
 
-    progress  the front has been told of its prompt
+    has_output  the front has its first token, or its end
+    progress    the front has been told of its prefill
     """
 
     id: int
     request: Request
     added: float
-    begun: float | None = None
-    told: bool = False
+    prefill_at: float | None = None
+    has_output: bool = False
     progress: bool = False
 
 
@@ -87,11 +86,11 @@ class EngineLoop:
             self.core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=itl_target)
         self.side = SideWork(model, self.core, send, embeddings=embeddings)
         self._grammars = Grammars(model.tokenizer)
-        self._replies: dict[Request, Reply] = {}
-        self._waiting: list[Reply] = []
-        self._reading: list[Reply] = []  # whose prompts are told of
+        self._replies: dict[Request, TrackedRequest] = {}
+        self._waiting: list[TrackedRequest] = []
+        self._prefilling: list[TrackedRequest] = []  # whose progress is sent
         self._by_id: dict[int, Request] = {}
-        self._failed: list[Row] = []
+        self._failed: list[EngineOutput] = []
         self._turned: float | None = None
 
     @property
@@ -101,7 +100,7 @@ class EngineLoop:
         return 0.0 if turned is None else max(clock() - turned, 0.0)
 
     def run(self) -> None:
-        """Work until `Quit` comes."""
+        """Run until `Quit` comes."""
         if self.core is not None:  # so that no step waits for the first grammar
             Thread(target=self._grammars.prepare, name="grammars", daemon=True).start()
         self._send(Ready(info_of(self.model)))
@@ -139,7 +138,7 @@ class EngineLoop:
         self.core.begin_warm_up()
         n_prompt = max(min(TILE, self.model.engine.n_ctx - 2), 1)
         for token in range(2):  # the first time takes longer than others
-            self.core.scheduler.pace.forget()
+            self.core.scheduler.budget.forget()
             self.core.add(Request([token] * n_prompt, make_sampler(SamplingParams(temperature=0.0)), max_tokens=3))
             while not self.core.scheduler.idle:
                 self.core.step()
@@ -180,21 +179,21 @@ class EngineLoop:
             self.core.add(requests[0])
         except OctavoError as error:
             why = type(error).__name__, str(error)
-            self._failed += [Row(one, None, "error", error=why) for one in add.ids]
+            self._failed += [EngineOutput(one, None, "error", error=why) for one in add.ids]
             return
         now = clock()
-        replies = [Reply(one, request, now) for one, request in zip(add.ids, requests, strict=True)]
+        replies = [TrackedRequest(one, request, now) for one, request in zip(add.ids, requests, strict=True)]
         self._replies.update({reply.request: reply for reply in replies})
         self._by_id.update({reply.id: reply.request for reply in replies})
         self._waiting += replies
         if add.progress:  # siblings begin where the prompt of the first is read
-            self._reading.append(replies[0])
+            self._prefilling.append(replies[0])
 
     def _request(self, add: Add, i: int) -> Request:
         tokenizer, params = self.model.tokenizer, replace(add.sampling, seed=(add.seed + i) % SEEDS)
         sampler = make_sampler(params, n_prompt=len(add.prompt), end_ids=tokenizer.stop_ids)
         return Request(
-            add.prompt, sampler, max_tokens=add.max_tokens, space=add.space, logprobs=add.logprobs,
+            add.prompt, sampler, max_tokens=add.max_tokens, cache_salt=add.cache_salt, logprobs=add.logprobs,
             after_sampling=add.after_sampling,
             stop_ids=frozenset({*tokenizer.stop_ids, *params.stop_token_ids}),
             constraint=None if add.grammar is None else self._grammars.begin(add.grammar, add.thinking),
@@ -203,46 +202,44 @@ class EngineLoop:
     def _step(self, core: EngineCore, *, prompts: bool) -> None:
         start = clock()
         outputs = core.step(prompts=prompts)
-        rows, self._failed = self._failed, []
+        sent, self._failed = self._failed, []
         now = clock()
         for reply in self._waiting:
-            if reply.begun is None and reply.request.state is not State.WAITING:
-                reply.begun = start
-        self._waiting = [reply for reply in self._waiting if reply.begun is None]
-        if self._reading:
-            rows += self._progress({output.request for output in outputs}, now)
-        rows += [self._row(self._replies[output.request], output, now) for output in outputs]
+            if reply.prefill_at is None and reply.request.state is not State.WAITING:
+                reply.prefill_at = start
+        self._waiting = [reply for reply in self._waiting if reply.prefill_at is None]
+        if self._prefilling:
+            sent += self._progress({output.request for output in outputs}, now)
+        sent += [self._output(self._replies[output.request], output, now) for output in outputs]
         for output in outputs:
             if output.finish_reason is not None:
                 del self._by_id[self._replies.pop(output.request).id]
-        self._send(Step(rows, core.stats(), now - start))
+        self._send(StepOutputs(sent, core.stats(), now - start))
 
-    def _progress(self, told: Set[Request], now: float) -> Iterator[Row]:
-        """How far prompts are read, of requests that have no token yet, or in this step the first."""
-        for reply in self._reading:
+    def _progress(self, done: Set[Request], now: float) -> Iterator[EngineOutput]:
+        """How far prompts are computed, of requests that have no token yet, or get their first one in this step."""
+        for reply in self._prefilling:
             request, n = reply.request, len(reply.request.prompt)
-            if reply.begun is None or (request.over and request not in told):
+            if reply.prefill_at is None or (request.over and request not in done):
                 continue
             if not reply.progress:
                 reply.progress = True
-                yield Row(reply.id, None, progress=Progress(request.cached, request.cached, 0.0))
-            read = n if request in told else min(len(request.sequence), n)
-            yield Row(reply.id, None, progress=Progress(request.cached, read, now - reply.begun))
-        self._reading = [one for one in self._reading if one.request not in told and not one.request.over]
+                yield EngineOutput(reply.id, None, prefill=Prefill(request.cached, request.cached, 0.0))
+            read = n if request in done else min(len(request.sequence), n)
+            yield EngineOutput(reply.id, None, prefill=Prefill(request.cached, read, now - reply.prefill_at))
+        self._prefilling = [one for one in self._prefilling if one.request not in done and not one.request.over]
 
-    def _row(self, reply: Reply, output: Output, now: float) -> Row:
-        likely = begun = error = None
-        if output.logprobs is not None:
-            likely = Likely(output.logprobs.token, list(output.logprobs.likely))
-        if not reply.told:
-            reply.told = True
-            first = now if reply.begun is None else reply.begun
-            begun = Begun(reply.request.cached, first - reply.added, now - first)
+    def _output(self, reply: TrackedRequest, output: RequestOutput, now: float) -> EngineOutput:
+        prefill = error = None
+        if not reply.has_output:
+            reply.has_output = True
+            first = now if reply.prefill_at is None else reply.prefill_at
+            prefill = Prefill(reply.request.cached, len(reply.request.prompt), now - first, first - reply.added)
         if (why := reply.request.failure) is not None:
             error = (type(why).__name__, str(why))
-        lookup = reply.request.lookup
-        drafted = (lookup.drafted, lookup.taken) if output.finish_reason is not None and lookup.drafted else None
-        return Row(reply.id, output.token, output.finish_reason, likely, begun, error, drafted)
+        drafter = reply.request.drafter
+        drafted = (drafter.drafted, drafter.accepted) if output.finish_reason is not None and drafter.drafted else None
+        return EngineOutput(reply.id, output.token, output.finish_reason, output.logprobs, prefill, error, drafted)
 
 
 def info_of(model: Model) -> Info:

@@ -132,7 +132,7 @@ class Tokenizer:
         for name, place, ids in (("BOS", "begins", out[:2]), ("EOS", "ends", out[:-3:-1])):
             added = self.add_bos if name == "BOS" else self.add_eos
             if added and len(ids) == 2 and ids[0] == ids[1] == (self.bos_id if name == "BOS" else self.eos_id):
-                _log.warning("the model wants %s added, and the text itself %s with it: it is there twice", name, place)
+                _log.warning("the model adds %s, and the text already %s with it: it occurs twice", name, place)
         return out
 
     def cut(self, ids: list[int], most: int) -> list[int]:

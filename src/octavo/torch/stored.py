@@ -62,7 +62,7 @@ def product(x: Tensor, weight: Tensor, format: str) -> Tensor:
             x, _kept(weight, format, lambda tensor: tensor)
         )
         return y
-    from octavo.backends.cpu.matmul.stored import StoredWeight
+    from octavo.backends.cpu.matmul.stored_weight import StoredWeight
 
     made: Tensor = to_torch(_kept(weight, format, StoredWeight).product(to_numpy(x.detach().float())))
     return made

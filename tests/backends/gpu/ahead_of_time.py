@@ -21,7 +21,7 @@ from octavo.backends.gpu.launch.arguments import PackedWeight, SplitK
 from octavo.backends.gpu.matmul.experts.launch import shape_of
 from octavo.backends.gpu.recurrent import tiles as scan_tiles
 from octavo.backends.gpu.recurrent.arguments import ScanShape
-from octavo.backends.gpu.weights.layout import Layout, layout_of, row_layout
+from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of, row_layout
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time_attention import ATTENTION
 from tests.backends.gpu.ahead_of_time_case import TARGETS, Case, spills
@@ -36,12 +36,12 @@ PAIRS = {"experts_few": 512, "experts": 4096, "experts_wide": 16384}
 """Pairs of a token and one of 128 experts, which the shape is chosen for."""
 LENGTHS = {
     "matvec_id_wide": 2048,
-    "matvec_stream_wide": 4096,
-    "matvec_stream_deep": 6144,
-    "matvec_stream_deepest": 14336,
-    "matvec_stream_planes": 14336,
-    "matvec_stream_norm": 14336,
-    "matvec_stream_swiglu": 4096,
+    "matvec_persistent_wide": 4096,
+    "matvec_persistent_deep": 6144,
+    "matvec_persistent_deepest": 14336,
+    "matvec_persistent_planes": 14336,
+    "matvec_persistent_norm": 14336,
+    "matvec_persistent_swiglu": 4096,
 }
 """Values of a row, where not KP."""
 
@@ -122,7 +122,7 @@ def compiled(name: str, layout: str, target: str) -> dict[str, Any]:
             "spills": spills(made, text)}
 
 
-def _layout(name: str) -> Layout:
+def _layout(name: str) -> PlaneLayout:
     """Of a format's name, or of TQ2_0-exponent, whose scales are powers of two, as BitNet's are."""
     name, *more = name.split("-")
     return layout_of(row_named(name), "exponent" if more or name == "MXFP4" else "f16")

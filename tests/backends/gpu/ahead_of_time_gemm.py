@@ -22,7 +22,7 @@ from octavo.backends.gpu.attention import (
     prefill_8bit_kernel,
     prefill_hopper_kernel,
 )
-from octavo.backends.gpu.attention.arguments import PagedCache, PartialAttention
+from octavo.backends.gpu.attention.arguments import CountedAttention, PagedCache
 from octavo.backends.gpu.attention.decode_mma_kernel import decode_mma_kernel
 from octavo.backends.gpu.attention.decode_mma_launch import DecodeShape
 from octavo.backends.gpu.attention.prefill_hopper_launch import (
@@ -41,16 +41,16 @@ from octavo.backends.gpu.matmul.experts.hopper_kernel import experts_hopper_kern
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import streamk_kernel, streamk_multicta_kernel
 from octavo.backends.gpu.matmul.w4a16.launch import tile_shapes
-from octavo.backends.gpu.matmul.w4a16.shapes import MixedShape
+from octavo.backends.gpu.matmul.w4a16.shapes import W4A16Shape
 from octavo.backends.gpu.matmul.w8a8.arguments import (
     BlockScales,
     Epilogue,
-    EvenPart,
     Fp8Config,
     GemmConfig,
     GroupFactors,
     GroupScales,
-    Size,
+    MultiCtaPart,
+    ProblemSize,
     Strides,
 )
 from octavo.backends.gpu.matmul.w8a8.fp8_hopper_kernel import fp8_hopper_kernel
@@ -61,7 +61,7 @@ from octavo.backends.gpu.matmul.w8a8.int8_kernel import int8_gemm_kernel, int8_g
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import quantize8_kernel
 from octavo.backends.gpu.matmul.w8a8.shapes import Scheme, shape_of
 from octavo.backends.gpu.matmul.w8a8.w4a8_kernel import w4a8_gemm_kernel
-from octavo.backends.gpu.weights.layout import Layout, layout_of
+from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of
 from octavo.formats.group import row_named
 from tests.backends.gpu.ahead_of_time_case import TARGETS, Case, said_of, spills
 
@@ -80,7 +80,7 @@ OTHERS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
-    """Compile a kernel in the shape that is chosen for so many tokens; see `ahead_of_time.compiled`."""
+    """Compile a kernel in the shape that is chosen for that many tokens; see `ahead_of_time.compiled`."""
     case = case_of(name, tokens, target)
     made = triton.compile(case.source(), target=TARGETS[target][0], options=case.options)
     text = made.asm.get("ptx") or made.asm["amdgcn"]
@@ -88,15 +88,15 @@ def compiled(name: str, tokens: int, target: str) -> dict[str, Any]:
         r"w?g?mma[.\w:]*(?:s8|i8|e4m3|e5m2|f16|f8f6f4)\b|v_mfma_\w+|v_wmma_\w+|cp\.async\.bulk\.tensor", text
     )
     carried = len(re.findall(r"scf\.for %item .*iter_args", made.asm["ttgir"]))
-    mixed = name.startswith(("mixed_", "head_", "pair_", "experts_", "attention8_"))
+    mixed = name.startswith(("w4a16_", "head_", "pair_", "experts_", "attention8_"))
     waits = mixed and "wgmma.mma_async instructions are serialized" in said_of(text)
     return {"kernel": name, "target": target, "instructions": sorted(set(found)), "spills": spills(made, text),
             "carried": carried, "serialized": waits, "shared": made.metadata.shared}
 
 
 def case_of(name: str, tokens: int, target: str) -> Case:
-    """A kernel in the shape that is chosen for so many tokens."""
-    if name.startswith(("mixed_", "head_")):
+    """A kernel in the shape that is chosen for that many tokens."""
+    if name.startswith(("w4a16_", "head_")):
         return _mixed(name, tokens)
     if name.startswith("pair_"):
         return _pair(name.removeprefix("pair_"), tokens)
@@ -151,7 +151,7 @@ def _types(scheme: Scheme) -> dict[str, Any]:
     float8, scale = scheme.startswith("fp8"), None if scheme == "fp8_blocks" else "*fp32"
     zero = "*i32" if scheme == "int8" else None
     return {
-        "strides": Strides("i32", "i32"), "size": Size("i32", "i32", "i32"),
+        "strides": Strides("i32", "i32"), "size": ProblemSize("i32", "i32", "i32"),
         "groups": GroupScales("*fp16", "i32", "i32") if scheme == "w4a8_g128" else None,
         "blocks": BlockScales("*fp32", "*fp32", "i32") if scheme == "fp8_blocks" else None,
         "end": Epilogue(Matrix("*bf16", "i32"), scale, scale, zero, zero, "*fp16", Matrix("*fp16", "i32")),
@@ -184,36 +184,36 @@ def _mixed(name: str, tokens: int) -> Case:
     """The product of floats with the codes of a format that has a kernel of Gluon."""
     kind, name = name.split("_", maxsplit=1)
     layout = layout_of(row_named(name), "f16")
-    s = dispatch.mixed_gemm(layout, HEAD if kind == "head" else N, K, tokens, "sm_90")
+    s = dispatch.w4a16(layout, HEAD if kind == "head" else N, K, tokens, "sm_90")
     assert s is not None
     row = Matrix("*fp32", "i32")
     types = _tiles(layout, s) | {
-        "terms": (row, row), "y": row, "splits": SplitK("*fp32", "*i32"), "size": Size("i32", "i32", "i32"),
+        "terms": (row, row), "y": row, "splits": SplitK("*fp32", "*i32"), "size": ProblemSize("i32", "i32", "i32"),
     }
     fixed = {"layout": layout, "shape": s, "PDL": True}
-    kernel: Any = w4a16_hopper.mixed_hopper_kernel
-    if isinstance(s, dispatch.StreamShape):
-        kernel = streamk_kernel.mixed_stream_kernel
-    elif isinstance(s, dispatch.EvenShape):
-        kernel = streamk_multicta_kernel.mixed_even_kernel
+    kernel: Any = w4a16_hopper.w4a16_hopper_kernel
+    if isinstance(s, dispatch.StreamKShape):
+        kernel = streamk_kernel.w4a16_streamk_kernel
+    elif isinstance(s, dispatch.MultiCtaShape):
+        kernel = streamk_multicta_kernel.w4a16_multicta_kernel
     return _case("sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
 
 def _pair(names: str, tokens: int) -> Case:
     """Products of x by matrices of two formats in one launch."""
     layouts = [layout_of(row_named(name), "f16") for name in names.split("-")]
-    pair = dispatch.even_pair((layouts[0], N, K), (layouts[1], 1024, K), tokens, "sm_90")
+    pair = dispatch.w4a16_pair((layouts[0], N, K), (layouts[1], 1024, K), tokens, "sm_90")
     assert pair is not None
     one, other = _tiles(layouts[0], pair.shape), _tiles(layouts[1], pair.other_shape)
     assert one["x"] == other.pop("x")
-    part = EvenPart(Matrix("*fp32", "i32"), SplitK("*fp32", "*i32"), Size("i32", "i32", "i32"), "i32")
+    part = MultiCtaPart(Matrix("*fp32", "i32"), SplitK("*fp32", "*i32"), ProblemSize("i32", "i32", "i32"), "i32")
     types = one | {f"other_{name}": kind for name, kind in other.items()} | {"one": part, "other": part}
     fixed = {"pair": pair, "PDL": True}
-    kernel = streamk_multicta_kernel.mixed_even_pair_kernel
+    kernel = streamk_multicta_kernel.w4a16_multicta_pair_kernel
     return _case("sm_90", kernel, fixed, types, pair.shape.warps, pair.shape.stages, GluonASTSource)
 
 
-def _tiles(layout: Layout, shape: MixedShape) -> dict[str, Any]:
+def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
     """Types of tiles of x and of what is read of weights."""
     kinds = (
         ("x", "fp16", gl.float16),
@@ -229,9 +229,9 @@ def _tiles(layout: Layout, shape: MixedShape) -> dict[str, Any]:
 
 
 def _experts(name: str, tokens: int) -> Case:
-    """The product of so many tokens with 8 of 128 experts of a format."""
+    """The product of that many tokens with 8 of 128 experts of a format."""
     layout = layout_of(row_named(name), "f16")
-    s = dispatch.mixed_experts(layout, 768, tokens * 8 / 128, "sm_90")
+    s = dispatch.w4a16_experts(layout, 768, tokens * 8 / 128, "sm_90")
     assert s is not None
     types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32")}
     fixed = {"layout": layout, "shape": s, "PDL": True}
@@ -295,7 +295,7 @@ def _decode(cache: str, sequences: int, target: str) -> Case:
         scales=scales,
         converts=target != "sm_80",
     )
-    shares = PartialAttention("*fp32", "*fp32", "*fp32", "*i32") if splits > 1 else None
+    shares = CountedAttention("*fp32", "*fp32", "*fp32", "*i32") if splits > 1 else None
     quantized = Q8Activation("*i8", "*fp32", "*fp32", "*fp32", "i32") if sequences == 1 else None
     row = Matrix("*fp32", "i32")
     types = {

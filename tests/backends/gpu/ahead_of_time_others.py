@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.backends.gpu.calibration import clip_search_kernel as clip_search
 from octavo.backends.gpu.calibration import gptq_columns_kernel
-from octavo.backends.gpu.calibration.gptq_columns import ColumnGrid, ColumnShape, Stored
+from octavo.backends.gpu.calibration.gptq_columns import ColumnGrid, ColumnShape, NumberType
 from octavo.backends.gpu.device import bandwidth
 from octavo.backends.gpu.pointwise import expressions
 from octavo.backends.gpu.pointwise import kernel as pointwise
@@ -42,7 +42,7 @@ OTHERS: Kernels = {
         "numbers": tuple("i32" if isinstance(number, int) else "fp32" for number in op.numbers.values()),
         "out": VALUES._replace(data="*i32" if op.inputs[0] in op.integers else "*fp32"), "rows": "i32", "k": "i32"})
        for op in POINTWISE.values()},
-    "row": (pointwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32"}),
+    "row": (pointwise.row_kernel, {"OP": "soft_max", "B": 128}, 1, {"k": "i32", "spread": "fp32"}),
     "causal_conv": (recurrent.causal_conv_kernel, {"shape": ConvShape(4, 1, 128, 16, True)}, 4,
                     {"x": ROWS, **dict.fromkeys(("taps", "bias", "state"), "*fp32"), "where": SEQUENCES, "out": ROWS}),
     **{name: (kernel, {"shape": ScanShape(48, 1, keys, 64, 64)}, 4, {
@@ -77,10 +77,10 @@ OTHERS: Kernels = {
     "keep_groups": (pointwise.keep_groups_kernel, {"BEST": 2, "GROUPS": 8, "SIZE": 32}, 1, {}),
     "numbers": (pointwise.numbers_kernel, {"B": 16}, 1, {"out": "*i32"}),
     "copy_heads": (pointwise.copy_heads_kernel, {"B": 64}, 1, {"k": "i32"}),
-    "keep_largest": (pointwise.keep_largest_kernel, {"B": 16384}, 16, {"spread": "fp32", "k": "i32"}),
+    "keep_largest": (pointwise.row_kernel, {"OP": "keep_largest", "B": 16384}, 16, {"spread": "fp32", "k": "i32"}),
     "columns": (gptq_columns_kernel.columns_kernel, {"shape": ColumnShape(-8.0, 7.0, 0, False, False)}, 4, COLUMNS),
     "columns_again": (gptq_columns_kernel.columns_kernel, {"shape": ColumnShape(0.0, 0.0, 4, True, True)}, 4, COLUMNS),
-    "fit": (gptq_columns_kernel.fit_kernel, {"stored": Stored("f16"), "COLUMNS": 32, "ROWS": 32}, 4,
+    "fit": (gptq_columns_kernel.fit_kernel, {"stored": NumberType("f16"), "COLUMNS": 32, "ROWS": 32}, 4,
             dict.fromkeys(("along", "product", "slope", "moved", "number"), "*fp32")),
     **{f"clip_search_{kind}": (clip_search.clip_search_kernel, {"KIND": kind, "SCALE": "bf16"} | SEARCHED, 4, SEARCH)
        for kind in ("symmetric", "zero_point", "affine")},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from octavo.backends.gpu.launch.arguments import ExpertIds, Matrix, Q8Activation, StreamEnd, StreamToken
+from octavo.backends.gpu.launch.arguments import ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
 from octavo.backends.gpu.matmul import activations, activations_per_token
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.dispatch import DotShape, MatvecShape, MmaShape
@@ -10,8 +10,8 @@ from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.experts.launch import ExpertsShape
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
-from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_stream_kernel
-from octavo.backends.gpu.matmul.matvec_persistent.launch import MatvecStreamShape
+from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
+from octavo.backends.gpu.matmul.matvec_persistent.launch import PersistentShape
 from octavo.backends.gpu.matmul.mmq import quantize_kernel
 from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
 from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
@@ -24,13 +24,13 @@ from tests.backends.gpu.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
 SWIGLU = expression_of("swiglu")
 BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
 WORDS_X = BYTES_X._replace(codes="*i32")
-STREAM_X = StreamToken(*WORDS_X, None, "fp32")
-FINE_X = StreamToken("*i32", "*fp32", None, "*fp32", "i32", None, "fp32")
+PERSISTENT_X = Q8Token(*WORDS_X, None, "fp32")
+FINE_X = Q8Token("*i32", "*fp32", None, "*fp32", "i32", None, "fp32")
 NORMED_X = FINE_X._replace(squares="*fp32")
-NORM_END = StreamEnd("*i8", *("*fp32",) * 4)
-SWIGLU_END = NORM_END._replace(squares=None, weight=None)
+NORM_EPILOGUE = FusedEpilogue("*i8", *("*fp32",) * 4)
+SWIGLU_EPILOGUE = NORM_EPILOGUE._replace(squares=None, weight=None)
 CODES = Matrix("*i8", "i32")
-STREAM = {"x": STREAM_X, "terms": (ROWS,), "end": None}
+PERSISTENT = {"x": PERSISTENT_X, "terms": (ROWS,), "epilogue": None}
 
 PRODUCTS: Kernels = {
     "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1, early=True)}, 1,
@@ -38,15 +38,15 @@ PRODUCTS: Kernels = {
     "matvec_pair": (matvec_pair_kernel,
                     {"TOKENS": 1, "shape": MatvecShape(4, 32, 1, 1), "other_shape": MatvecShape(2, 32, 1, 1)}, 1,
                     {"x": WORDS_X, "other_y": ROWS}),
-    "matvec_stream": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, STREAM),
-    "matvec_stream_wide": (matvec_stream_kernel, {"shape": MatvecStreamShape(1)}, 1, {**STREAM, "terms": ()}),
-    "matvec_stream_deep": (matvec_stream_kernel, {"shape": MatvecStreamShape(2)}, 2, STREAM),
-    "matvec_stream_deepest": (matvec_stream_kernel, {"shape": MatvecStreamShape(4)}, 4, STREAM),
-    "matvec_stream_planes": (matvec_stream_kernel, {"shape": MatvecStreamShape(8)}, 8, STREAM),
-    "matvec_stream_norm": (matvec_stream_kernel, {"shape": MatvecStreamShape(4, 2, 2, "rms_norm", True)}, 8,
-                           {**STREAM, "x": FINE_X, "end": NORM_END}),
-    "matvec_stream_swiglu": (matvec_stream_kernel, {"shape": MatvecStreamShape(1, 8, 2, "swiglu", True)}, 8,
-                             {"x": NORMED_X, "terms": (), "y": None, "end": SWIGLU_END}),
+    "matvec_persistent": (matvec_persistent_kernel, {"shape": PersistentShape(1)}, 1, PERSISTENT),
+    "matvec_persistent_wide": (matvec_persistent_kernel, {"shape": PersistentShape(1)}, 1, {**PERSISTENT, "terms": ()}),
+    "matvec_persistent_deep": (matvec_persistent_kernel, {"shape": PersistentShape(2)}, 2, PERSISTENT),
+    "matvec_persistent_deepest": (matvec_persistent_kernel, {"shape": PersistentShape(4)}, 4, PERSISTENT),
+    "matvec_persistent_planes": (matvec_persistent_kernel, {"shape": PersistentShape(8)}, 8, PERSISTENT),
+    "matvec_persistent_norm": (matvec_persistent_kernel, {"shape": PersistentShape(4, 2, 2, "rms_norm", True)}, 8,
+                               {**PERSISTENT, "x": FINE_X, "epilogue": NORM_EPILOGUE}),
+    "matvec_persistent_swiglu": (matvec_persistent_kernel, {"shape": PersistentShape(1, 8, 2, "swiglu", True)}, 8,
+                                 {"x": NORMED_X, "terms": (), "y": None, "epilogue": SWIGLU_EPILOGUE}),
     "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(8, 32, 1, 1)}, 1,
                   {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
     "matvec_id_wide": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(16, 32, 2, 2)}, 2,

@@ -25,7 +25,7 @@ from triton.runtime.driver import driver
 from octavo.backends.gpu.compile import cache as compiled
 from octavo.backends.gpu.compile import pool
 from octavo.backends.gpu.compile.warm_up import maker, prepare
-from octavo.backends.gpu.device.torch_device import Target
+from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.launch.arguments import matrix
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
@@ -34,7 +34,7 @@ from octavo.backends.gpu.pointwise.launch import launch_pointwise
 from octavo.jit import cache as kernel_cache
 from tests.backends.gpu.records import Scaled, Scaling, gluon_records_kernel, records_kernel
 
-TARGET = Target("cuda", "ptx", True, "sm_90", "none")
+TARGET = GpuTarget("cuda", "ptx", True, "sm_90", "none")
 
 
 class NoGpu:

@@ -31,9 +31,9 @@ INSTRUCTIONS = {
     },
 }
 NEEDS = {"matvec": "dot", "matvec_pair": "dot",
-         "matvec_stream": "dot", "matvec_stream_wide": "dot", "matvec_stream_deep": "dot",
-         "matvec_stream_deepest": "dot", "matvec_stream_norm": "dot", "matvec_stream_swiglu": "dot",
-         "matvec_stream_planes": "dot",
+         "matvec_persistent": "dot", "matvec_persistent_wide": "dot", "matvec_persistent_deep": "dot",
+         "matvec_persistent_deepest": "dot", "matvec_persistent_norm": "dot", "matvec_persistent_swiglu": "dot",
+         "matvec_persistent_planes": "dot",
          "matvec_id": "dot", "matvec_id_wide": "dot",
          "mmq_dot": "int8", "mmq_mma": "int8", "mmq_mma_32": "int8",
          "decode": "float", "decode_q8": "float", "prefill": "wide",
@@ -76,14 +76,15 @@ LAYOUTS = ("Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q2_K", "Q3_K
 OF_LAYOUT = ("matvec", "matvec_id", "mmq_dot", "experts_few", "experts", "experts_wide", "weight_only", "dequantize",
              "get_rows")
 STREAMED = [
-    f"matvec_stream{size}:{name}" for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K", "Q8_0")
+    f"matvec_persistent{size}:{name}"
+    for size in ("", "_wide", "_deep", "_deepest") for name in ("Q4_K", "Q6_K", "Q8_0")
 ]
-STREAMED += ["matvec_stream_wide:Q4_0", "matvec_stream_norm:Q8_0", "matvec_stream_swiglu:Q8_0"]
+STREAMED += ["matvec_persistent_wide:Q4_0", "matvec_persistent_norm:Q8_0", "matvec_persistent_swiglu:Q8_0"]
 STREAMED += [
-    f"matvec_stream{size}:{name}" for size in ("_wide", "_deep") for name in ("IQ4_XS", "IQ4_NL", "IQ3_S", "Q5_K")
+    f"matvec_persistent{size}:{name}" for size in ("_wide", "_deep") for name in ("IQ4_XS", "IQ4_NL", "IQ3_S", "Q5_K")
 ]
-STREAMED += [f"matvec_stream{size}:{name}" for size in ("_wide", "_planes") for name in ("Q3_K", "Q5_0")]
-STREAMED += ["matvec_stream_planes:Q5_K"]
+STREAMED += [f"matvec_persistent{size}:{name}" for size in ("_wide", "_planes") for name in ("Q3_K", "Q5_0")]
+STREAMED += ["matvec_persistent_planes:Q5_K"]
 PAIRS = ["matvec_pair:Q4_K", "matvec_pair:Q8_0", "matvec_id_wide:Q4_K", "matvec_id_wide:Q5_K"]
 CHUNKS = ("solve_delta", "gated_delta_chunks", "score_scan", "selective_scan_chunks", "selective_scan_chunks_256")
 """What gfx1100 has too few registers for."""
@@ -121,7 +122,7 @@ def check(row: dict[str, Any]) -> None:
 QUICK = {
     "dot": ["matvec:Q4_K:sm_80"],
     "dots": ["matvec_pair:Q4_K:sm_90", "matvec:Q4_K:gfx942", "matvec:Q4_K:gfx1100", "mmq_dot:Q8_0:sm_100"],
-    "streams": ["matvec_stream:Q6_K:gfx942", "matvec_stream_wide:Q4_K:sm_90"],
+    "streams": ["matvec_persistent:Q6_K:gfx942", "matvec_persistent_wide:Q4_K:sm_90"],
     "mmq_mma": ["mmq_mma:Q4_0:sm_80"],
     "attention": ["prefill::gfx942", "decode::sm_90", "decode::gfx1100"],
     "others": [f"{name}::sm_90" for name in others("sm_90") if name not in ("prefill", "decode")],

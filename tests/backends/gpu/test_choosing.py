@@ -16,7 +16,7 @@ from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
 from tests.runtime import tiny
-from tests.runtime.test_choosing import requests, run
+from tests.runtime.test_step_sampler import requests, run
 
 CONFIG = EngineConfig(n_ctx=64, cache_type="f32", max_sequences=8)
 ALONE: list[dict[str, Any]] = [
@@ -38,7 +38,7 @@ def engines(tmp_path: Path) -> Iterator[tuple[Engine, Engine]]:
 
 def test_alone(engines: tuple[Engine, Engine]) -> None:
     """Steps of the first two begin before the token of the step before is read."""
-    assert all((engine.finds_candidates, engine.runs_ahead) == (engine is engines[0],) * 2 for engine in engines)
+    assert all((engine.finds_candidates, engine.supports_async) == (engine is engines[0],) * 2 for engine in engines)
     assert engines[0].draws
     for kind in ALONE:
         there, here = (

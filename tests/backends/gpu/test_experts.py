@@ -53,7 +53,7 @@ def test_sorting_is_stable_and_counts(ids: np.ndarray[Any, Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["values", "swiglu"])
-def test_rows_are_gathered_in_the_order_of_gemm_mixed_hopper(kind: str) -> None:
+def test_rows_are_gathered_in_the_order_of_w4a16_hopper(kind: str) -> None:
     """Number 4t + b + 2c of 16 goes to place 8b + 2t + c; of `values` two pairs share a row."""
     sharing, k, kp = (2, 100, 128) if kind == "values" else (1, 100, 128)
     rows = [NUMBERS.standard_normal((12 // sharing, k)).astype(np.float32) for _ in range(2)]
@@ -124,4 +124,4 @@ def test_scales_and_sorted_rows_are_announced() -> None:
 @pytest.mark.parametrize(("n", "wanted"), [(48, True), (52, True), (50, False), (7, False)])
 def test_experts_whose_scales_begin_between_16_bytes_are_left_to_triton(n: int, wanted: bool) -> None:
     layout = layout_of(by_name("Q4_K"), "f16")
-    assert (dispatch.mixed_experts(layout, n, 16.0, "sm_90") is not None) == wanted
+    assert (dispatch.w4a16_experts(layout, n, 16.0, "sm_90") is not None) == wanted

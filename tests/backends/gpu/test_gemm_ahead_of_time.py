@@ -51,7 +51,7 @@ def check(wanted: list[str]) -> None:
             assert "q8_0" in row["kernel"] or 2 * (row["shared"] + RESERVED) <= SHARED, "two fit a multiprocessor"
             continue
         assert not row["serialized"], row
-        if row["kernel"].startswith(("mixed_", "head_", "pair_", "experts_", "prefill_")):
+        if row["kernel"].startswith(("w4a16_", "head_", "pair_", "experts_", "prefill_")):
             assert any(i.startswith("wgmma.mma_async.") and i.endswith(".f16.f16") for i in row["instructions"]), row
             continue
         if row["kernel"].startswith("attention8_"):
@@ -99,7 +99,7 @@ def test_scales_of_groups() -> None:
 @pytest.mark.slow
 def test_floats_by_codes_for_an_h100() -> None:
     few = ("Q4_K:8", "Q4_K:12", "Q6_K:12", "Q6_K:24", "Q8_0:12", "Q8_0:24")
-    check([f"mixed_{name}:sm_90" for name in (*few, "Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512")])
+    check([f"w4a16_{name}:sm_90" for name in (*few, "Q4_K:64", "Q6_K:512", "GROUP4_128_Z_F16:512")])
     check([f"pair_{names}:sm_90" for names in ("Q4_K-Q6_K:8", "Q6_K-Q4_K:16", "Q4_K-Q6_K:32")])
     check([f"head_{name}:sm_90" for name in ("Q6_K:8", "Q4_K:64", "Q6_K:128")])
     check([f"experts_{name}:{m}:sm_90" for name in ("Q4_K", "Q6_K", "Q8_0") for m in (512, 2048)])
@@ -159,6 +159,6 @@ def test_integers_of_1(target: str) -> None:
     wanted += [f"{name}::{target}" for name in OTHER_KERNELS if name not in ("read", "draw")]  # which take no integers
     wanted += [f"{scheme}:{m}:{target}" for scheme in SCHEMES for m in (1, 1024)]
     wanted += [f"{name}:1:{target}" for name in OTHERS]
-    check_ones([*wanted, *(f"mixed_{name}:64:sm_90" for name in ("Q4_K", "Q6_K") if target == "sm_90"),
+    check_ones([*wanted, *(f"w4a16_{name}:64:sm_90" for name in ("Q4_K", "Q6_K") if target == "sm_90"),
                 *(["experts_Q4_K:512:sm_90"] if target == "sm_90" else []),
                 *(f"{name}:1:sm_90" for name in OF_ATTENTION if target == "sm_90")])

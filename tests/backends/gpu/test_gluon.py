@@ -96,7 +96,7 @@ def test_a_name_that_is_missing(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
     with caplog.at_level(logging.WARNING, "octavo"):
         assert not any(map(gluon.usable, gluon.MODULES))
         int8_product()
-        assert dispatch.mixed_gemm(layout_of(by_name("Q8_0"), "f16"), 4096, 4096, 512, "sm_90") is None
+        assert dispatch.w4a16(layout_of(by_name("Q8_0"), "f16"), 4096, 4096, 512, "sm_90") is None
     (line,) = caplog.messages
     assert "can't compile the kernel int8 of Gluon (AttributeError: " in line
     assert "async_copy_global_to_shared" in line
@@ -128,7 +128,9 @@ def test_products_of_other_types(broken: Kernel, caplog: pytest.LogCaptureFixtur
     assert len(caplog.messages) == 1
 
 
-@pytest.mark.parametrize(("tokens", "tried"), [(12, {"mixed", "mixed_stream", "mixed_even"}), (33, {"mixed"})])
+@pytest.mark.parametrize(
+    ("tokens", "tried"), [(12, {"w4a16", "w4a16_streamk", "w4a16_multicta"}), (33, {"w4a16"})]
+)
 def test_a_product_of_floats_by_codes(
     broken: Kernel, caplog: pytest.LogCaptureFixture, tokens: int, tried: set[str]
 ) -> None:
@@ -161,7 +163,7 @@ def test_attention_that_does_not_compile(broken: Kernel) -> None:
     positions, starts = torch.arange(192, dtype=torch.int32), torch.tensor([0, 192], dtype=torch.int32)
     inputs = [q, *caches, positions, starts, torch.tensor([[1, 0, 2, *[0] * 5]], dtype=torch.int32)]
 
-    def attended(target: torch_device.Target, **limits: Any) -> tuple[torch.Tensor, bool]:
+    def attended(target: torch_device.GpuTarget, **limits: Any) -> tuple[torch.Tensor, bool]:
         out = torch.full((192, 128), torch.nan)
         (call,) = attend(Context(target), inputs, {"scale": 0.125, **limits}, out)
         call()
@@ -211,7 +213,7 @@ def test_kernels_that_are_compiled_together(monkeypatch: pytest.MonkeyPatch, cap
     )
     monkeypatch.setattr(compiled, "attach", lambda kernel: None)
     monkeypatch.setattr(compiled, "current_device", lambda: 0)
-    call = gluon.Preferred("mixed", lambda: [lambda: ran.append("portable")], H100, (1,))
+    call = gluon.Preferred("w4a16", lambda: [lambda: ran.append("portable")], H100, (1,))
     prepare([call])
     call()
     assert ran == ["portable"]
@@ -230,6 +232,6 @@ def test_a_fault_of_the_device_is_not_the_compilers(monkeypatch: pytest.MonkeyPa
 
 def test_kernels_are_there() -> None:
     assert all(map(gluon.usable, gluon.MODULES))
-    assert gluon.kernel("mixed") is w4a16_hopper.mixed_hopper_kernel
-    assert gluon.kernel("mixed_stream") is streamk_kernel.mixed_stream_kernel
-    assert gluon.kernel("mixed_even") is streamk_multicta_kernel.mixed_even_kernel
+    assert gluon.kernel("w4a16") is w4a16_hopper.w4a16_hopper_kernel
+    assert gluon.kernel("w4a16_streamk") is streamk_kernel.w4a16_streamk_kernel
+    assert gluon.kernel("w4a16_multicta") is streamk_multicta_kernel.w4a16_multicta_kernel

@@ -87,7 +87,7 @@ def test_weights_alone(fmt: BlockFormat) -> None:
 
 @pytest.mark.parametrize("tokens", [1, 9])
 def test_blocks_of_fp8(tokens: int) -> None:
-    """Numbers of 8 bits times scales lie in memory as float16."""
+    """8-bit numbers times scales lie in memory as float16."""
     fmt, rng = float8_format(128), np.random.default_rng(5)
     planes = Planes(
         rng.integers(0, 127, (5, 256), dtype=np.uint8), d=rng.uniform(0.001, 0.01, (5, 2)).astype(np.float32)

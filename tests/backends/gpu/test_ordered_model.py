@@ -1,4 +1,4 @@
-"""A whole model whose products take activations in the order of `gemm_mixed_hopper`: whatever goes before a product
+"""A whole model whose products take activations in the order of `w4a16_hopper`: whatever goes before a product
 writes them so, at its place in memory. The kernels are interpreted; that of the product is a plain one here."""
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from octavo.models import read_model
 from octavo.runtime.cache.page_pool import Sequence as Tokens
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
-from tests.backends.gpu.test_mixed_gemm import PLACE
 from tests.backends.gpu.test_model import SMALL
+from tests.backends.gpu.test_w4a16 import PLACE
 from tests.models.checkpoints import CASES, make, metadata, stored
 
 NATURAL = np.argsort([PLACE[i] for i in range(16)]).tolist()
@@ -71,8 +71,8 @@ def test_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return tokens >= dispatch.ORDERED_MIN_TOKENS
 
     monkeypatch.setattr(dispatch, "ordered", lambda tokens, arch: tokens >= dispatch.ORDERED_MIN_TOKENS)
-    monkeypatch.setattr(dispatch, "mixed_gemm", in_registers)
-    monkeypatch.setattr(matmul, "mixed_gemm", plain_product)
+    monkeypatch.setattr(dispatch, "w4a16", in_registers)
+    monkeypatch.setattr(matmul, "w4a16_product", plain_product)
     for found, right in zip(logits(), expected, strict=True):
         assert np.square(found - right).mean() < 1e-3 * np.square(right).mean()
     assert {7, 34, 6} <= set(taken)

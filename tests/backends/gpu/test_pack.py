@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from octavo.backends.gpu.weights.layout import Layout, layout_of
+from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of
 from octavo.backends.gpu.weights.pack import pack, unpack
 from octavo.bench.cases import WEIGHTS
 from octavo.errors import QuantFormatError
@@ -107,4 +107,4 @@ def test_a_format_without_a_layout() -> None:
 
 
 def test_a_layout_knows_no_names() -> None:
-    assert layout_of(by_name("Q4_K"), "f16") == Layout(4, 32, 256, "f16", True, 6, False, 0, None)
+    assert layout_of(by_name("Q4_K"), "f16") == PlaneLayout(4, 32, 256, "f16", True, 6, False, 0, None)

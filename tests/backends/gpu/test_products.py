@@ -14,7 +14,7 @@ from octavo.backends.gpu.launch import values
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.launch import product, product_pair
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_pair_kernel
-from octavo.backends.gpu.weights.layout import Layout
+from octavo.backends.gpu.weights.layout import PlaneLayout
 from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, dequantize
@@ -23,7 +23,7 @@ from tests.sampling import slow
 N, K = 5, 256
 
 
-def check_sums_of_rows(name: str, tokens: int) -> Layout:
+def check_sums_of_rows(name: str, tokens: int) -> PlaneLayout:
     """Check the product of a matrix with tokens whose values are all the same code, so that nothing
     is rounded. The layout of the matrix."""
     c, rng = Context(target()), np.random.default_rng(tokens)
@@ -39,7 +39,7 @@ def check_sums_of_rows(name: str, tokens: int) -> Layout:
         call()
     right = codes.numpy()[:, None] * dequantize(tensor).astype(np.float64).sum(axis=1)
     np.testing.assert_allclose(y.cpu().numpy(), right, rtol=1e-4, atol=1e-5)
-    layout: Layout = w.layout
+    layout: PlaneLayout = w.layout
     return layout
 
 

@@ -42,4 +42,4 @@ def test_layers_on_both(name: str, layers: int, tmp_path: Path) -> None:
     alone = [
         run(EngineCore(whole), request(r.prompt, 3, params=SamplingParams(temperature=0)))[0] for r in (first, again)
     ]
-    assert [list(first.chosen), list(again.chosen)] == alone
+    assert [list(first.output_tokens), list(again.output_tokens)] == alone

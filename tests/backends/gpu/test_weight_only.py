@@ -43,7 +43,7 @@ def test_a_few_tokens(name: str) -> None:
 
 @pytest.mark.parametrize(("tokens", "n", "k"), [(1, 1, 288), (8, 130, 1056), (9, 50, 512), (40, 7, 96)])
 def test_shapes(tokens: int, n: int, k: int) -> None:
-    """Rows, K and tokens that are no multiple of a tile; from 9 tokens on weights are rounded to float16."""
+    """Rows, K and tokens that do not fill a tile; from 9 tokens on weights are rounded to float16."""
     assert error("Q4_0", tokens, n, k) < (1e-11 if tokens <= 8 else 1e-6)
 
 

@@ -266,5 +266,5 @@ def test_the_command_refuses(octavo: Run, tmp_path: Path) -> None:
     assert "http://127.0.0.1:9 can't be reached" in error("http://127.0.0.1:9")
     assert "--plot is 'x.foo' (allowed: a name with ." in error("http://127.0.0.1:9", "--plot", "x.foo")
     assert "--streams is 'x'" in error("http://127.0.0.1:9", "-c", "x")
-    assert "--serve-options is for a model" in error("http://127.0.0.1:9", "--serve-options", "-t 1")
+    assert "--serve-options needs a model" in error("http://127.0.0.1:9", "--serve-options", "-t 1")
     assert "there is no folder" in error("http://127.0.0.1:9", "-o", str(tmp_path / "no" / "x.json"))

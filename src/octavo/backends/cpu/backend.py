@@ -12,7 +12,7 @@ import numpy as np
 
 from octavo.backends.cores import cores
 from octavo.backends.cpu.device.large_pages import Arena, zeroed
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.launch.views import reshaped
 from octavo.backends.cpu.supported import problem
 from octavo.backends.host_memory import HostMemory
@@ -124,9 +124,9 @@ class CpuBackend(HostMemory):
     def view(self, memory: U8, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
         raw = memory[offset : offset + self.nbytes(shape, dtype)]
         if dtype in INT8_KINDS:
-            from octavo.backends.cpu.matmul.w8a8.activations import TokenCodes
+            from octavo.backends.cpu.matmul.w8a8.activations import Int8Tokens
 
-            return TokenCodes(raw, *shape)
+            return Int8Tokens(raw, *shape)
         return raw if dtype == "q8_1" else raw.view(DTYPES[dtype]).reshape(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType, static: F32 | None = None) -> AnyArray:
@@ -151,7 +151,7 @@ class CpuBackend(HostMemory):
     def begin_plan(self, graph: Graph) -> CpuBinder:
         return CpuBinder(self)
 
-    def kernel_calls(self, node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+    def kernel_calls(self, node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemory) -> list[KernelCall]:
         """The calls for a node; `shared` is that of its plan."""
         calls: list[KernelCall] = self._binders.binder_of(node.op)(node, inputs, out, shared)
         return calls
@@ -163,7 +163,7 @@ class CpuBinder:
     def __init__(self, backend: CpuBackend) -> None:
         self._backend = backend
         self._calls: list[KernelCall] = []
-        self._shared = Shared()
+        self._shared = PlanMemory()
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Program:
         from octavo.jit.program import Program

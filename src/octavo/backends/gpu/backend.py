@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from octavo.backends.gpu.launch.context import Context
-    from octavo.backends.gpu.matmul.epilogue_fusion import Bound
+    from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 
 MOST_DIM = 512  # values of a head
 MOST_SHARED_DIM = 576  # where keys are values too
@@ -274,37 +274,37 @@ class GpuBinder:
 
     def __init__(self, backend: GpuBackend, context: Context, graph: Graph) -> None:
         self._backend, self._context, self._graph = backend, context, graph
-        self._bound: list[Bound] = []
+        self._bound: list[BoundNode] = []
 
     def bind(self, node: Node, inputs: Sequence[Any], out: Any) -> Call:
         from octavo.backends.gpu.launch.call import Calls
-        from octavo.backends.gpu.matmul.epilogue_fusion import Bound
+        from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 
         calls = self._backend.launches(self._context, node, inputs, out)
-        self._bound.append(Bound(node, inputs, out, calls))
+        self._bound.append(BoundNode(node, inputs, out, calls))
         return Calls(calls)
 
     def finish(self) -> list[Call]:
         from octavo.backends.gpu.launch.call import Calls, Captured
-        from octavo.backends.gpu.matmul.activation_layouts import Narrowed, copies, may_copy, wanted
-        from octavo.backends.gpu.matmul.epilogue_fusion import finished
+        from octavo.backends.gpu.matmul.activation_layouts import ReadLayouts, copies, may_copy, read_layouts
+        from octavo.backends.gpu.matmul.epilogue_fusion import fuse_epilogues
 
         bound, self._bound = self._bound, []
         context = self._context
         if may_copy(context) and not copies(context, bound):
             context = replace(context, copies=False)
             bound = [self._again(b, context) if b.node.op == "attention" else b for b in bound]
-        whole = calls = finished(context, bound, self._graph)
-        found = wanted(context, bound, self._graph)
+        whole = calls = fuse_epilogues(context, bound, self._graph)
+        found = read_layouts(context, bound, self._graph)
         if found:
             narrow = {i: replace(context, wanted=kinds) for i, kinds in found.items()}
             bound = [self._again(b, narrow[i]) if i in found else b for i, b in enumerate(bound)]
-            calls = finished(context, bound, self._graph)
+            calls = fuse_epilogues(context, bound, self._graph)
         if interpreted():
             return [Calls(calls)]
-        return [Narrowed(calls, whole) if found else Captured(calls)]
+        return [ReadLayouts(calls, whole) if found else Captured(calls)]
 
-    def _again(self, b: Bound, context: Context) -> Bound:
+    def _again(self, b: BoundNode, context: Context) -> BoundNode:
         """What was bound, with the calls that it has in another context."""
         return b._replace(calls=self._backend.launches(context, b.node, b.inputs, b.out))
 

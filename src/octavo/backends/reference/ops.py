@@ -1,3 +1,4 @@
+# mypy: no-warn-return-any
 """The definition of every op, in float32 NumPy. Shapes and words are in `graph.ops` and `graph.*_ops`.
 
 A weight is an array, or something that gives rows by `w[ids]`, an expert by `w[e]` and the transpose by `w.T`.
@@ -6,6 +7,7 @@ A weight is an array, or something that gives rows by `w[ids]`, an expert by `w[
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from octavo.formats.activation import activation
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.alibi import alibi_slopes
 from octavo.graph.node import Shape
-from octavo.graph.pointwise import POINTWISE
+from octavo.graph.pointwise import POINTWISE, Pointwise
 
 Weight = Any
 
@@ -33,23 +35,22 @@ def __getattr__(name: str) -> Any:
     """A pointwise op's expression, with NumPy's functions."""
     if name not in POINTWISE:
         raise AttributeError(f"{name} is not defined")
-    return _definition(name)
+    return _definition(POINTWISE[name])
 
 
-def _definition(name: str) -> Callable[..., Any]:
-    function, cases = POINTWISE[name].rebuilt(math), POINTWISE[name].numbers
+@cache
+def _definition(op: Pointwise) -> Callable[..., Any]:
+    function, cases = op.rebuilt(math), op.numbers
 
     def define(*inputs: AnyArray, **numbers: float) -> AnyArray:
         given = {n: np.float32(value) if isinstance(cases[n], float) else value for n, value in numbers.items()}
-        result: AnyArray = function(*inputs, **given)
-        return result
+        return function(*inputs, **given)
 
     return define
 
 
 def get_rows(table: Weight, rows: AnyArray) -> F32:
-    result: F32 = table[rows]
-    return result
+    return table[rows]
 
 
 def rms_norm(x: F32, weight: F32, *, eps: float) -> F32:
@@ -67,20 +68,17 @@ def layer_norm(x: F32, weight: F32, *bias: F32, eps: float) -> F32:
 def keep_largest(x: F32, *, spread: float) -> F32:
     around: F32 = x - x.mean(axis=-1, keepdims=True)
     deviation = np.sqrt(np.mean(around * around, axis=-1, keepdims=True))
-    result: F32 = np.maximum(around - np.float32(spread) * deviation, 0)
-    return result
+    return np.maximum(around - np.float32(spread) * deviation, 0)
 
 
 def as_large_as(x: F32, like: F32, *, least: float) -> F32:
     wanted = np.mean(like * like, axis=-1)[:, None, None]
     found = np.maximum(np.mean(x * x, axis=-1, keepdims=True), np.float32(least))
-    result: F32 = x * np.sqrt(wanted / found)
-    return result
+    return x * np.sqrt(wanted / found)
 
 
 def mul_mat(weight: Weight, x: F32) -> F32:
-    result: F32 = x @ weight.T
-    return result
+    return x @ weight.T
 
 
 def mul_mat_id(weight: Weight, x: F32, ids: AnyArray) -> F32:
@@ -134,7 +132,7 @@ def attention(
         rows = pages[sequence, seen // page_size].astype(np.int64) * page_size + seen % page_size
         keys, values = (np.repeat(c[rows].astype(np.float32), group, axis=1) for c in (k, v))
         scores = np.einsum("thd,shd->hts", q[start:stop], keys, optimize=True) * np.float32(scale)
-        scores = _definition("soft_cap")(scores, cap=cap) if cap else scores
+        scores = _definition(POINTWISE["soft_cap"])(scores, cap=cap) if cap else scores
         if alibi:
             scores -= alibi_slopes(heads, alibi)[:, None, None] * np.abs(seen - at[:, None])
         first = at // -window * -window if window < 0 else at + 1 - (window or len(seen))
@@ -149,14 +147,12 @@ def attention(
 
 
 def add_rows(x: F32, rows: F32, ids: AnyArray) -> F32:
-    result: F32 = x + rows.reshape(-1, x.shape[2])[ids]
-    return result
+    return x + rows.reshape(-1, x.shape[2])[ids]
 
 
 def soft_max(x: F32) -> F32:
     e = np.exp(x - x.max(axis=-1, keepdims=True))
-    result: F32 = e / e.sum(axis=-1, keepdims=True)
-    return result
+    return e / e.sum(axis=-1, keepdims=True)
 
 
 def top_k(x: F32, *, k: int) -> AnyArray:
@@ -190,14 +186,12 @@ def drawn_columns(values: F32, settings: AnyArray) -> AnyArray:
     kept = (shares > 0) & (sums - shares < top_p * sums[:, -1:]) & (shares >= min_p)
     sums = np.cumsum(np.where(kept, np.exp(below / temperature), 0.0), axis=1)
     last = values.shape[1] - 1 - np.argmax(kept[:, ::-1], axis=1)
-    columns: AnyArray = np.minimum((sums <= uniform * sums[:, -1:]).sum(axis=1), last)
-    return columns
+    return np.minimum((sums <= uniform * sums[:, -1:]).sum(axis=1), last)
 
 
 def log_sum_exp(x: F32) -> F32:
     top = x.max(axis=1, keepdims=True)
-    result: F32 = top + np.log(np.exp(x - top).sum(axis=1, keepdims=True))
-    return result
+    return top + np.log(np.exp(x - top).sum(axis=1, keepdims=True))
 
 
 def adjust(x: F32, places: AnyArray, changes: F32) -> F32:
@@ -221,8 +215,7 @@ def keep_groups(x: F32, *, groups: int, used: int, best: int) -> F32:
     sums = np.sort(apart, axis=-1)[..., -best:].sum(axis=-1)
     kept = np.zeros(sums.shape, bool)
     np.put_along_axis(kept, top_k(sums, k=used), True, axis=1)
-    result: F32 = np.where(kept[..., None], apart, np.float32(-np.inf)).reshape(x.shape)
-    return result
+    return np.where(kept[..., None], apart, np.float32(-np.inf)).reshape(x.shape)
 
 
 def numbers(positions: AnyArray, *, count: int) -> AnyArray:
@@ -252,13 +245,11 @@ def take_columns_id(x: F32, orders: F32, ids: AnyArray) -> F32:
 
 
 def normalize(x: F32) -> F32:
-    result: F32 = x / x.sum(axis=-1, keepdims=True)
-    return result
+    return x / x.sum(axis=-1, keepdims=True)
 
 
 def weighted_sum(x: F32, weights: F32) -> F32:
-    result: F32 = np.einsum("tkn,t...k->t...n", x, weights)
-    return result
+    return np.einsum("tkn,t...k->t...n", x, weights)
 
 
 def quantize(x: F32, *, format: str, static_scale: float | None = None) -> F32:

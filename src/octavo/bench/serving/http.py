@@ -106,7 +106,7 @@ class Exchange(asyncio.Protocol):
         del self._buffer[: end + 4]
         version, _, rest = first.partition(" ")
         if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
-            raise ReplyError(f"the answer begins with {first[:80]!r} (allowed: HTTP/1.1 and a status)")
+            raise ReplyError(f"the response begins with {first[:80]!r} (allowed: HTTP/1.1 and a status)")
         self.status = int(rest[:3])
         self.headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
         self._chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()

@@ -39,7 +39,7 @@ class Told:
         Literal["md", "csv"] | None, typer.Option(help="A table of Markdown (the default), or CSV with all rounds.")
     ] = None
     output: Annotated[
-        str | None, typer.Option("-o", "--output", help="Write there too; into a folder, under a name of its own.")
+        str | None, typer.Option("-o", "--output", help="Also write it to this file, or into this folder.")
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
 
@@ -47,7 +47,7 @@ class Told:
     def kind(self) -> Literal["md", "csv", "json"]:
         """Raises UsageError for two of them."""
         if self.as_json and self.format is not None:
-            raise UsageError(f"--json and --format {self.format} are two formats of the output (allowed: one of them)")
+            raise UsageError(f"--json and --format {self.format} can't be used together")
         return "json" if self.as_json else self.format or "md"
 
 
@@ -55,11 +55,11 @@ def model(
     model: ModelName,
     prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the prompt (0: no prefill test).")] = 256,
     generate: Annotated[int, typer.Option("-n", "--generate", help="Tokens to decode (0: no decode test).")] = 64,
-    rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that each test is run.")] = 5,
-    batch: Annotated[str, typer.Option(help="Sequences that decode together, as 1,4,8.")] = "1",
-    depth: Annotated[str, typer.Option(help="Tokens before the decoded ones, as 0,4096.")] = "0",
+    rounds: Annotated[int, typer.Option("-r", "--rounds", help="Runs of each test.")] = 5,
+    batch: Annotated[str, typer.Option(help="Sequences that decode together, e.g. 1,4,8.")] = "1",
+    depth: Annotated[str, typer.Option(help="Tokens before the decoded ones, e.g. 0,4096.")] = "0",
     peer: Annotated[
-        Literal["llama.cpp"] | None, typer.Option(help="Another program to run in turn, for the ratio.")
+        Literal["llama.cpp"] | None, typer.Option(help="Another program to run in turns, for comparison.")
     ] = None,
     peer_python: Annotated[
         str | None, typer.Option(help="The Python that has the peer's package (default: this one).")
@@ -105,7 +105,7 @@ app.command("model")(grouped(model))
 def ops(
     op: Annotated[list[str] | None, typer.Option("--op", help="Only this op; may be repeated.")] = None,
     format: Annotated[
-        list[str] | None, typer.Option("--format", help="Only weights in this format, as Q4_K; may be repeated.")
+        list[str] | None, typer.Option("--format", help="Only weights in this format, e.g. Q4_K; may be repeated.")
     ] = None,
     tokens: Annotated[str, typer.Option(help="Tokens in the step.")] = "1,2,4,8,512",
     threads: Threads = None,
@@ -122,7 +122,7 @@ def ops(
     wanted = [f.upper() for f in format or ()]
     cases = select(SPEED_CASES, ops=op or (), formats=wanted, tokens=numbers("--tokens", tokens))
     if not cases:
-        raise UsageError("no case has that op, that format and that number of tokens")
+        raise UsageError("no case has this op, format and number of tokens")
     used = cores() if threads is None else threads
     width = max(len(c.name) for c in cases)
     if not as_json:
@@ -139,7 +139,7 @@ def ops(
 @app.command("make")
 def make(
     shape: Annotated[str, typer.Argument(metavar="SHAPE", help=SHAPES)],
-    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Q4_K_M, Q5_K_M, MXFP4_MOE, or a format as Q8_0.")],
+    preset: Annotated[str, typer.Argument(metavar="PRESET", help="Q4_K_M, Q5_K_M, MXFP4_MOE, or a format, e.g. Q8_0.")],
     output: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write.")],
 ) -> None:
     """Write a model with a real one's shape and random weights: `octavo bench make qwen3-1.7b Q4_K_M out.gguf`."""

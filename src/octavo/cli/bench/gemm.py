@@ -24,7 +24,7 @@ class Asked:
     scale_a: Annotated[
         str,
         typer.Option(
-            metavar="WHICH", help="What of A has a scale: token, tensor, or of int8 this many values of K; B too."
+            metavar="WHICH", help="What shares a scale: token, tensor, or with int8 a number of values of K."
         ),
     ] = "token"
     fp8: Annotated[

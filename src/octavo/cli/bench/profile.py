@@ -22,7 +22,7 @@ def profile(
     prompt: Annotated[int, typer.Option("-p", "--prompt", help="Tokens of the step that is profiled.")] = 256,
     decode: Annotated[bool, typer.Option("--decode", help="Profile a decode step instead: one token.")] = False,
     depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before it.")] = 0,
-    rounds: Annotated[int, typer.Option("-r", "--rounds", help="Times that the step is run.")] = 5,
+    rounds: Annotated[int, typer.Option("-r", "--rounds", help="Runs of the step.")] = 5,
     *,
     where: Where,
     counters: Annotated[

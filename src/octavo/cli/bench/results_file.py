@@ -13,7 +13,7 @@ def numbers(option: str, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"{option} is {text!r} (allowed: numbers with commas between, as 1,4,8)") from None
+        raise UsageError(f"{option} is {text!r} (allowed: numbers separated by commas, such as 1,4,8)") from None
 
 
 def write(output: str, name: str, text: str) -> None:

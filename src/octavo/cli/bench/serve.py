@@ -34,12 +34,12 @@ class Asked:
         float | None, typer.Option(help="Requests a second, at random times (default: the next when one ends).")
     ] = None
     goodput: Annotated[
-        str | None, typer.Option(metavar="LIMITS", help="Count replies within limits, in ms, as ttft:2000,tpot:200.")
+        str | None, typer.Option(metavar="LIMITS", help="Count replies within limits, in ms, e.g. ttft:2000,tpot:200.")
     ] = None
     chat: Annotated[bool, typer.Option("--chat", help="Ask /v1/chat/completions in workloads a and b too.")] = False
     model: Annotated[str | None, typer.Option(help="The name to ask for (default: the first that is listed).")] = None
     temperature: Annotated[float, typer.Option("--temp", "--temperature", help="The temperature of sampling.")] = 0.0
-    ignore_eos: Annotated[bool, typer.Option(help="Ask for replies of full length, as few servers but these can.")] = (
+    ignore_eos: Annotated[bool, typer.Option(help="Ask for replies of full length (few other servers can).")] = (
         True
     )
     key: Annotated[str | None, typer.Option(help="The server's API key.")] = None
@@ -48,14 +48,14 @@ class Asked:
 
 def serve(
     server: Annotated[
-        str, typer.Argument(metavar="URL|MODEL", help="A running server, or a model to serve meanwhile.")
+        str, typer.Argument(metavar="URL|MODEL", help="A running server's URL, or a model to serve.")
     ],
     workload: Annotated[
         Literal["a", "b", "c"],
         typer.Option("-w", "--workload", help="a: short requests; b: long prompts among streams; c: conversations."),
     ] = "a",
     streams: Annotated[
-        str, typer.Option("-c", "--streams", help="Requests at a time, a run each, as 1,4,8.")
+        str, typer.Option("-c", "--streams", help="Requests at a time, a run each, e.g. 1,4,8.")
     ] = "1,4,8",
     *,
     asked: Asked,
@@ -63,7 +63,7 @@ def serve(
         str, typer.Option("--serve-options", metavar="TEXT", help="Options of `octavo serve`, where a model is named.")
     ] = "",
     output: Annotated[
-        str | None, typer.Option("-o", "--output", help="Write JSON there; into a folder, under a name of its own.")
+        str | None, typer.Option("-o", "--output", help="Write JSON to this file, or into this folder.")
     ] = None,
     picture: Annotated[
         str | None, typer.Option("--plot", metavar="FILE", help="Draw the result, as .png, .svg or .pdf.")
@@ -88,7 +88,7 @@ def serve(
         require_target(output)
     is_url = server.startswith(("http://", "https://"))
     if options and is_url:
-        raise UsageError("--serve-options is for a model, and the server of a URL runs already")
+        raise UsageError("--serve-options needs a model: the server at a URL already runs")
     running = nullcontext(address(server, asked.key)) if is_url else served(local(server), shlex.split(options))
     with Bar() as bar, running as to:
         result = bench_server(to, chosen, bar.show)

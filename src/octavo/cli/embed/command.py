@@ -10,7 +10,7 @@ import typer
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora import adapters
-from octavo.cli.options import PLACE, Device, Layers, Lora, Threads, gpu_layers
+from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers, place_option
 from octavo.cli.plain import printable, to_json
 from octavo.cli.run.prompt import piped_lines
 from octavo.errors import UsageError
@@ -34,13 +34,13 @@ def embed(
         Literal["mean", "cls", "last", "none"] | None,
         typer.Option(help="How tokens become one vector; none: a vector for each (default: as the file says)."),
     ] = None,
-    raw: Annotated[bool, typer.Option("--no-normalize", help="Leave vectors as long as they are.")] = False,
+    raw: Annotated[bool, typer.Option("--no-normalize", help="Don't normalize the vectors.")] = False,
     output: Annotated[
         str | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write a .npy file, float32, a row a text."),
     ] = None,
     ctx: Annotated[
-        int | None, typer.Option("--ctx-size", "-c", help="Tokens that a text may have.", rich_help_panel=PLACE)
+        int | None, place_option("--ctx-size", "-c", help="Tokens that a text may have.")
     ] = None,
     device: Device = "auto",
     layers: Layers = None,

@@ -9,7 +9,7 @@ import typer
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora import adapters
-from octavo.cli.options import PLACE, Device, Layers, Lora, Threads, gpu_layers
+from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers, place_option
 from octavo.cli.plain import printable, to_json
 from octavo.cli.run.prompt import piped_lines
 from octavo.progress import on_terminal
@@ -17,12 +17,12 @@ from octavo.progress import on_terminal
 
 def rank(
     model: ModelName,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the documents are to answer.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="The question that the documents answer.")],
     documents: Annotated[
         list[str] | None, typer.Argument(metavar="DOCUMENTS", help="Texts; without any, the lines of standard input.")
     ] = None,
     ctx: Annotated[
-        int | None, typer.Option("--ctx-size", "-c", help="Tokens of a query and a document.", rich_help_panel=PLACE)
+        int | None, place_option("--ctx-size", "-c", help="Tokens of a query and a document.")
     ] = None,
     device: Device = "auto",
     layers: Layers = None,

@@ -10,7 +10,7 @@ import typer
 from octavo.cli.columns import print_columns
 from octavo.cli.grouped import grouped
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Context, Place, Where
+from octavo.cli.options import Place, Where, Window
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -31,7 +31,7 @@ def cache(
     types: Annotated[
         str, typer.Option(help="Types of the cache, with commas between them.")
     ] = "f16,q8_0,int8,fp8,int4",
-    context: Context = None,
+    context: Window = None,
     chunks: Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")] = None,
     *,
     place: Place,

@@ -12,7 +12,7 @@ from octavo.cli.columns import print_columns
 from octavo.cli.evaluate import cache as evaluate_cache
 from octavo.cli.grouped import grouped
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import CacheName, Context, Where
+from octavo.cli.options import CacheName, Where, Window
 from octavo.cli.plain import printable, to_json
 from octavo.cli.spelling import App, Commands
 from octavo.errors import UsageError
@@ -29,14 +29,14 @@ TextFile = Annotated[
     typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),
 ]
 Chunks = Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")]
-ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Take text such as <|im_end|> for control tokens.")]
+ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Parse text such as <|im_end|> as control tokens.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def ppl(
     model: ModelName,
     text: TextFile,
-    context: Context = None,
+    context: Window = None,
     chunks: Chunks = None,
     parse_special: ParseSpecial = False,
     *,
@@ -74,14 +74,14 @@ def kl(
     text: TextFile,
     base: Annotated[str, typer.Option("--base", metavar="MODEL", help="The model to compare with, as it was before.")],
     answers: Annotated[bool, typer.Option("--answers", help="Score only the answers in the demo text.")] = False,
-    context: Context = None,
+    context: Window = None,
     chunks: Chunks = None,
     parse_special: ParseSpecial = False,
     *,
     where: Where,
     base_kv: Annotated[
         CacheName | None,
-        typer.Option("--base-cache-type", help="How the base keeps keys and values (default: as --cache-type says)."),
+        typer.Option("--base-cache-type", help="Type of the base's KV cache (default: --cache-type)."),
     ] = None,
     offline: Offline = False,
     as_json: AsJson = False,

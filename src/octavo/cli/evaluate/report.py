@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Context, Device
+from octavo.cli.options import Device, Window
 from octavo.cli.plain import printable
 from octavo.cli.quantize.command import Threads
 from octavo.errors import UsageError
@@ -23,17 +23,17 @@ class Compared:
     presets: Annotated[
         str | None,
         typer.Option(
-            "--presets", metavar="NAMES", help="Presets of the base to compare with, as Q8_0,Q4_K_M. Needs --text."
+            "--presets", metavar="NAMES", help="Presets of the base to compare with, e.g. Q8_0,Q4_K_M. Needs --text."
         ),
     ] = None
     schemes: Annotated[
         str | None,
-        typer.Option("--schemes", metavar="NAMES", help="The same of schemes of checkpoints, as w4a16-g128,int8-w8a8."),
+        typer.Option("--schemes", metavar="NAMES", help="Schemes to compare with, e.g. w4a16-g128,int8-w8a8."),
     ] = None
     methods: Annotated[
         str | None,
         typer.Option(
-            "--methods", metavar="NAMES", help="Each preset and scheme by these methods too, as gptq,qronos,awq."
+            "--methods", metavar="NAMES", help="Also by these methods, e.g. gptq,qronos,awq."
         ),
     ] = None
     calibration: Annotated[
@@ -69,7 +69,7 @@ def report(
             "--text", metavar="TEXT", help="A file of UTF-8 text, or `demo`, to measure divergence and perplexity on."
         ),
     ] = None,
-    context: Context = None,
+    context: Window = None,
     chunks: Annotated[int, typer.Option(help="Most windows of the text to run.")] = 20,
     device: Device = "auto",
     threads: Threads = None,

@@ -23,7 +23,7 @@ ModelName = Annotated[
     str,
     typer.Argument(metavar="MODEL", help="A GGUF file, a checkpoint folder, ORG/REPO[:QUANT] of the hub, or `demo`."),
 ]
-Offline = Annotated[bool, typer.Option("--offline", help="Ask nothing of the hub: take what is on this machine.")]
+Offline = Annotated[bool, typer.Option("--offline", help="Don't ask the hub: use what is on this machine.")]
 
 
 def local(model: str, offline: bool = False) -> str:

@@ -98,7 +98,7 @@ def remove(
     what = f"{', '.join(removal.models)} ({size(removal.nbytes)})"
     if not yes:
         if not sys.stdin.isatty():
-            raise UsageError(f"{what} is not removed: nobody can be asked here, and --yes is not given")
+            raise UsageError(f"{what} is not removed: there is no terminal to ask on; pass --yes")
         if not typer.confirm(f"Remove {what}?", err=True):
             raise typer.Exit(1)
     removal.strategy.execute()
@@ -116,7 +116,7 @@ def _name(text: str, revision: str | None) -> HubName:
         allowed = "(allowed: ORG/REPO, ORG/REPO:QUANT, each with @REVISION)"
         raise UsageError(f"{text!r} is not a hub name {allowed}{f'; {search}' if search else ''}")
     if revision is not None and name.revision not in (None, revision):
-        raise UsageError(f"--revision is {revision!r}, and the name says @{name.revision} (allowed: one of them)")
+        raise UsageError(f"--revision {revision!r} contradicts @{name.revision} of the name")
     return name if revision is None else replace(name, revision=revision)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import PLACE, Kv
+from octavo.cli.options import Device, Kv, place_option
 from octavo.cli.plain import brief, few, to_json
 from octavo.errors import NonFiniteError, UsageError
 
@@ -30,18 +30,10 @@ def inspect(
         str | None, typer.Option("--scales", metavar="TENSOR", help="Scales and minima of a tensor, with a picture.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    device: Annotated[
-        Literal["auto", "cpu", "gpu", "reference"],
-        typer.Option(help="The device that it is to run on.", rich_help_panel=PLACE),
-    ] = "auto",
+    device: Device = "auto",
     ctx: Annotated[
         int | None,
-        typer.Option(
-            "--ctx-size",
-            "-c",
-            help="Tokens of context for memory and the graph (default: as `run` has it).",
-            rich_help_panel=PLACE,
-        ),
+        place_option("--ctx-size", "-c", help="Tokens of context for memory and the graph (default: as for `run`)."),
     ] = None,
     kv: Kv = "f16",
     offline: Offline = False,

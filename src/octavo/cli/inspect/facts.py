@@ -62,7 +62,7 @@ def facts(
     }
     hparams, problem = _hyperparams(file)
     if hparams is not None:
-        from octavo.runtime.engine.context_length import DEFAULT_CONTEXT
+        from octavo.runtime.engine.limits import DEFAULT_CONTEXT
 
         n_ctx = min(hparams.n_ctx_most, DEFAULT_CONTEXT) if n_ctx is None else n_ctx or hparams.n_ctx_most
         found |= {

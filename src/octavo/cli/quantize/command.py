@@ -194,8 +194,8 @@ def _quantize_gguf(
 
 
 NO_PRESET = (
-    "no preset is given: `octavo quantize SRC DST Q4_K_M` has one, `octavo quantize SRC --list` lists them, and "
-    "--target-bpw, --target-size or --scheme will do too"
+    "no preset given: `octavo quantize SRC DST Q4_K_M` has one, `octavo quantize SRC --list` lists them; or use "
+    "--target-bpw, --target-size or --scheme"
 )
 
 
@@ -204,11 +204,11 @@ def _target(preset: str | None, size: SizeOptions, pure: bool) -> str | Target:
     bits = size.target_bpw
     wishes = (("PRESET", preset), ("--target-bpw", bits), ("--target-size", size.target_size))
     given = [name for name, value in wishes if value]
-    allowed = "(allowed: one of a PRESET such as Q4_K_M, --target-bpw, --target-size and --scheme)"
+    choose = "can't be used together: choose one of a PRESET such as Q4_K_M, --target-bpw, --target-size and --scheme"
     if bits is not None and not bits > 0:
         raise UsageError(f"--target-bpw is {bits:g} (allowed: above 0)")
     if len(given) != 1:
-        raise UsageError(f"{' and '.join(given)} together {allowed}" if given else NO_PRESET)
+        raise UsageError(f"{' and '.join(given)} {choose}" if given else NO_PRESET)
     if preset is not None:
         if size.text is not None:
             raise UsageError(f"--text is for --target-bpw and --target-size, not for a PRESET ({preset})")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Context, Device, Threads
+from octavo.cli.options import Device, Threads, Window
 
 if TYPE_CHECKING:
     from octavo.quantizers.imatrix import Imatrix
@@ -25,12 +25,12 @@ def imatrix(
     ],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The importance matrix, a GGUF file.")],
     chunks: Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")] = None,
-    context: Context = None,
+    context: Window = None,
     save_every: Annotated[int, typer.Option(help="Save after this many windows.")] = 10,
-    restart: Annotated[bool, typer.Option("--restart", help="Begin anew: don't go on from FILE.")] = False,
-    process_output: Annotated[bool, typer.Option("--process-output", help="Take the output weight in too.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Start over: don't go on from FILE.")] = False,
+    process_output: Annotated[bool, typer.Option("--process-output", help="Include the output weight.")] = False,
     parse_special: Annotated[
-        bool, typer.Option("--parse-special", help="Take text such as <|im_end|> for control tokens.")
+        bool, typer.Option("--parse-special", help="Parse text such as <|im_end|> as control tokens.")
     ] = False,
     device: Device = "auto",
     threads: Threads = None,

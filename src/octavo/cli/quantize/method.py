@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.options import Context, Device
+from octavo.cli.options import Device, Window
 from octavo.cli.progress import Bar
 from octavo.errors import UsageError
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from octavo.calibrate.gguf.method import GgufMethod
     from octavo.calibrate.schemes.method import SchemeMethod
 
-METHOD = "Weights by what a text shows"
+METHOD = "Methods with a text"
 ImatrixFile = Annotated[
     str | None,
     typer.Option(
@@ -45,7 +45,7 @@ class MethodOptions:
         typer.Option("--samples", min=1, rich_help_panel=METHOD,
                      help="Windows of it that are run, at most (default: 32)."),
     ] = None
-    context: Context = None
+    context: Window = None
     device: Device = "auto"
     resume: Annotated[
         bool,

@@ -19,13 +19,13 @@ HELP = """\
 /help              this list
 /clear             forget the conversation (/reset too)
 /system [TEXT]     set the system message (without TEXT: remove it) and forget the conversation
-/set               show what counts for replies: temperature, max_tokens, stop, think, ...
-/set NAME [VALUE]  show or set one of them; the value `default` takes back what was set
-/regenerate        make the last reply again
+/set               show the settings of replies: temperature, max_tokens, stop, think, ...
+/set NAME [VALUE]  show or set one of them; the value `default` unsets it
+/regenerate        generate the last reply again
 /show              the model, the system message, and how full the context is
 /save FILE         write the conversation to a file
 /load FILE         go on with a conversation that was saved
-/stats             print speeds after each reply, or stop doing so
+/stats             turn speeds after each reply on or off
 /bye               leave (or /exit, /quit, Ctrl-D)
 Ctrl-C stops a reply. Three double quotes start and end a message of several lines; pasted lines are one message.
 """
@@ -81,7 +81,7 @@ class Chat:
         """Talk until /bye or the end of input."""
         self._write(f"{headline(self._model)}\n{GREETING}")
         if self._model.template is None:
-            self._write("The model has no chat template: it goes on with your text, and knows no conversation.\n")
+            self._write("The model has no chat template: it continues your text, and keeps no conversation.\n")
         while True:
             try:
                 line = self._read_message()
@@ -145,7 +145,7 @@ class Chat:
         """Ask the last question again; the reply that it had stays where no other one comes of that."""
         messages = self._talk.messages
         if [m["role"] for m in messages[-2:]] != ["user", "assistant"]:
-            raise UsageError("there is no reply yet that could be made again")
+            raise UsageError("there is no reply to regenerate yet")
         question, reply = messages[-2:]
         del messages[-2:]
         last = messages[-1] if messages else None
@@ -191,7 +191,7 @@ class Chat:
 
     def _set_system(self, text: str) -> None:
         if text and self._raw:
-            raise UsageError("a system message needs a chat template, which is not used here")
+            raise UsageError("a system message needs a chat template, and none is used here")
         self._talk.system = text or None
         self._talk.messages.clear()
         self._write("The system message is set.\n" if text else "The system message is removed.\n")

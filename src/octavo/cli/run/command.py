@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import PLACE, Where
+from octavo.cli.options import Context, SamplingOptions, Where, sampling_option
 from octavo.cli.run.prompt import whole_prompt
 from octavo.errors import ContextFullError, UsageError
 from octavo.progress import on_terminal
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from octavo.runtime import GenerateOptions
 
 log = logging.getLogger("octavo")
-SAMPLING = "Sampling"
-OUTPUT = "Output"
+output_option = partial(typer.Option, rich_help_panel="Output")
 
 
 @dataclass
@@ -28,106 +28,60 @@ class ReplyOptions:
 
     system: Annotated[str | None, typer.Option("--system", "-sys", help="The system message.")] = None
     max_tokens: Annotated[
-        int | None, typer.Option("--max-tokens", "-n", help="Most tokens to make; -1: all that fit.")
+        int | None, typer.Option("--max-tokens", "-n", help="Most tokens to generate; -1: all that fit.")
     ] = None
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the reply; more than one is fine.")] = None
+    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the reply; may be repeated.")] = None
     ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on where the model ends: up to --max-tokens, or as many as fit.")
+        bool, typer.Option("--ignore-eos", help="Go on past the model's end: to --max-tokens, or as many as fit.")
     ] = False
     think: Annotated[
         bool | None,
-        typer.Option("--think/--no-think", help="Whether to think first (default: as the model's template has it)."),
+        typer.Option("--think/--no-think", help="Whether to think first (default: as in the model's template)."),
     ] = None
     json_schema: Annotated[
         str | None,
-        typer.Option(metavar="SCHEMA|FILE", help="The reply is JSON that is valid for this schema."),
+        typer.Option(metavar="SCHEMA|FILE", help="The reply is JSON of this schema."),
     ] = None
     grammar: Annotated[
         str | None,
-        typer.Option(metavar="GRAMMAR|FILE", help="The reply is a text of this grammar (GBNF, or llguidance's Lark)."),
+        typer.Option(metavar="GRAMMAR|FILE", help="The reply follows this grammar (GBNF, or llguidance's Lark)."),
     ] = None
     chat_template: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Which of the model's chat templates (default: that without a name)."),
+        typer.Option(metavar="NAME", help="Which of the model's chat templates (default: the unnamed one)."),
     ] = None
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is: no chat template.")] = False
 
 
 @dataclass
-class Sampling:
-    """How tokens are chosen."""
+class SeededSampling(SamplingOptions):
+    """How tokens are sampled, with a seed."""
 
-    temp: Annotated[
-        float | None,
-        typer.Option(
-            "--temp", "--temperature", help="0 is greedy (default: the model's own, or 0.8).", rich_help_panel=SAMPLING
-        ),
-    ] = None
-    top_k: Annotated[
-        int | None, typer.Option(help="Only the k most likely; 0 or -1: all (default: 40).", rich_help_panel=SAMPLING)
-    ] = None
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            help="Only the most likely that together have this probability (default: 0.95).", rich_help_panel=SAMPLING
-        ),
-    ] = None
-    min_p: Annotated[
-        float | None,
-        typer.Option(
-            help="Only those at least this likely, relative to the best (default: 0.05).", rich_help_panel=SAMPLING
-        ),
-    ] = None
-    repeat_penalty: Annotated[
-        float | None, typer.Option(help="Over 1: recent tokens get less likely (default: 1).", rich_help_panel=SAMPLING)
-    ] = None
-    repeat_last_n: Annotated[
-        int | None,
-        typer.Option(help="How many tokens are recent; -1: all (default: 64).", rich_help_panel=SAMPLING),
-    ] = None
-    presence_penalty: Annotated[
-        float | None,
-        typer.Option(help="Taken from the logits of tokens that the reply has (default: 0).", rich_help_panel=SAMPLING),
-    ] = None
-    frequency_penalty: Annotated[
-        float | None,
-        typer.Option(help="Taken from them for each time that it has them (default: 0).", rich_help_panel=SAMPLING),
-    ] = None
-    seed: Annotated[
-        int | None,
-        typer.Option("--seed", "-s", help="The same seed, the same reply; -1: any.", rich_help_panel=SAMPLING),
-    ] = None
+    seed: Annotated[int | None, sampling_option("--seed", "-s", help="The same seed, the same reply; -1: any.")] = None
 
 
 @dataclass
 class OutputOptions:
     """What is printed."""
 
-    stats: Annotated[bool, typer.Option("--stats", help="Print speeds afterwards.", rich_help_panel=OUTPUT)] = False
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
-    ] = False
+    stats: Annotated[bool, output_option("--stats", help="Print speeds afterwards.")] = False
+    as_json: Annotated[bool, output_option("--json", help="Print one JSON object instead of text.")] = False
 
 
 def run(
     model: ModelName,
     prompt: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PROMPT", help="What to ask; what is piped in is appended (`-`: nothing but that). "
-                       "Without any of it: a conversation."),
+        typer.Argument(metavar="PROMPT", help="The prompt; piped input is appended (`-`: only that). "
+                       "Without a prompt: a conversation."),
     ] = None,
     prompt_file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Append this file to the prompt.")
     ] = None,
     *,
     reply: ReplyOptions,
-    sampling: Sampling,
-    ctx: Annotated[
-        int | None,
-        typer.Option(
-            "--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).", rich_help_panel=PLACE
-        ),
-    ] = None,
+    sampled: SeededSampling,
+    ctx: Context = None,
     where: Where,
     offline: Offline = False,
     output: OutputOptions,
@@ -146,8 +100,8 @@ def run(
     if text is None and output.as_json:
         raise UsageError("--json needs a prompt")
     if reply.raw and reply.chat_template is not None:
-        raise UsageError("--chat-template with --raw, which takes no template (allowed: one of them)")
-    options = _options(reply, sampling)
+        raise UsageError("--chat-template and --raw can't be used together")
+    options = _options(reply, sampled)
     path = local(model, offline)
     start, compiled = clock(), compile_seconds()
     with on_terminal():
@@ -175,14 +129,15 @@ def run(
             raise ContextFullError(f"{error}; {larger_context(loaded)}") from None
 
 
-def _options(reply: ReplyOptions, sampling: Sampling) -> GenerateOptions:
+def _options(reply: ReplyOptions, sampled: SeededSampling) -> GenerateOptions:
     """Those that were given, by the names that `generate` has for them."""
     from octavo.cli.run.grammar import grammar_option
     from octavo.runtime.options import ENDLESS
 
-    given = vars(sampling) | {"max_tokens": reply.max_tokens, "stop": reply.stop, "system": reply.system,
-                              "think": reply.think, "ignore_eos": reply.ignore_eos or None}
-    given["grammar"] = grammar_option(reply.json_schema, reply.grammar)
-    given["temperature"] = given.pop("temp")
+    given = sampled.params() | {
+        "seed": sampled.seed, "max_tokens": reply.max_tokens, "stop": reply.stop, "system": reply.system,
+        "think": reply.think, "ignore_eos": reply.ignore_eos or None,
+        "grammar": grammar_option(reply.json_schema, reply.grammar),
+    }
     options = {name: value for name, value in given.items() if value is not None}
     return cast("GenerateOptions", options | ({"max_tokens": None} if reply.max_tokens in ENDLESS else {}))

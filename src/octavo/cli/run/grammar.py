@@ -18,7 +18,7 @@ def grammar_option(json_schema: str | None, grammar: str | None) -> Grammar | No
     from octavo.runtime import Grammar
 
     if json_schema is not None and grammar is not None:
-        raise UsageError("--json-schema and --grammar are both given (allowed: one of them)")
+        raise UsageError("--json-schema and --grammar can't be used together")
     if json_schema is not None:
         return Grammar.json_schema(_text(json_schema, json_schema.lstrip().startswith(("{", "true", "false"))))
     if grammar is not None:

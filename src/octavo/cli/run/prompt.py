@@ -35,7 +35,7 @@ def whole_prompt(argument: str | None, file: str | None) -> str | None:
         return None
     piped = _from_stdin() if wanted or _is_piped() else ""
     if not piped and not parts:
-        raise UsageError("there is no prompt: none was given, and standard input is empty")
+        raise UsageError("no prompt given, and standard input is empty")
     return "\n\n".join([*parts, *([piped] if piped else [])])
 
 
@@ -48,7 +48,7 @@ def piped_lines() -> list[str]:
     lines = [] if sys.stdin is None or sys.stdin.isatty() else _from_stdin().rstrip().split("\n")
     texts = [line.removesuffix("\r") for line in lines if line.strip()]
     if not texts:
-        raise UsageError("there are no texts: none was given, and standard input has none")
+        raise UsageError("no texts given, and standard input is empty")
     if empty := len(lines) - len(texts):
         log.warning("%d of %d lines are empty and left out", empty, len(lines))
     return texts
@@ -81,7 +81,7 @@ def _say_if_waiting(stream: Any) -> None:
     except (OSError, ValueError):
         return
     if not ready:
-        print("octavo: waiting for the end of standard input; `< /dev/null` leaves it out", file=sys.stderr)
+        print("octavo: waiting for the end of standard input; `< /dev/null` skips it", file=sys.stderr)
 
 
 def _from_file(path: str) -> str:

@@ -7,13 +7,14 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora import adapters
-from octavo.cli.options import PLACE, Where, gpu_layers
+from octavo.cli.options import Context, Where, gpu_layers
 from octavo.cli.serve.defaults import Defaults
 from octavo.errors import INSTALL_BASE, OctavoError, UsageError
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from octavo.server.generation.service import Service
     from octavo.server.options import EngineOptions, ServerOptions
 
-REACHED = "How it is reached"
-LOAD = "How much it takes"
+access_option = partial(typer.Option, rich_help_panel="Network and access")
+limit_option = partial(typer.Option, rich_help_panel="Limits and speed")
 NEEDED = ("starlette", "uvicorn", "pydantic", "msgspec", "llguidance", "prometheus_client")
 MOST_KEYS = 1 << 20
 """Bytes of a file with keys."""
@@ -32,135 +33,86 @@ HOST, ORIGIN = re.compile(r"\*|[^/:\s]+"), re.compile(r"\*|null|[a-zA-Z][a-zA-Z0
 
 
 @dataclass
-class Reached:
-    """How the server is reached, and by whom."""
+class Access:
+    """How the server is access, and by whom."""
 
-    host: Annotated[
-        str, typer.Option(help="Where to listen; 0.0.0.0: for other machines too.", rich_help_panel=REACHED)
-    ] = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.", rich_help_panel=REACHED)] = 8080
+    host: Annotated[str, access_option(help="Address to listen on; 0.0.0.0: from other machines too.")] = "127.0.0.1"
+    port: Annotated[int, access_option(min=0, max=65535, help="0: any free one.")] = 8080
     key: Annotated[
-        list[str] | None,
-        typer.Option("--api-key", help="A key that requests need; more than one is fine.", rich_help_panel=REACHED),
+        list[str] | None, access_option("--api-key", help="An API key that requests need; may be repeated.")
     ] = None
     key_file: Annotated[
-        str | None, typer.Option("--api-key-file", metavar="FILE", help="A key a line.", rich_help_panel=REACHED)
+        str | None, access_option("--api-key-file", metavar="FILE", help="A file with one API key per line.")
     ] = None
     ssl_key: Annotated[
-        str | None,
-        typer.Option("--ssl-key-file", metavar="FILE", help="The key of --ssl-cert-file, in PEM.",
-                     rich_help_panel=REACHED),
+        str | None, access_option("--ssl-key-file", metavar="FILE", help="The key of --ssl-cert-file, in PEM.")
     ] = None
     ssl_cert: Annotated[
-        str | None,
-        typer.Option("--ssl-cert-file", metavar="FILE", help="Speak HTTPS, and show this certificate (PEM).",
-                     rich_help_panel=REACHED),
+        str | None, access_option("--ssl-cert-file", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
     ] = None
     alias: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,NAME", help="What the model is called; of several names the first by alphabet is "
-                     "shown.", rich_help_panel=REACHED),
+        str | None, access_option(metavar="NAME,NAME", help="Names of the model; the first by alphabet is shown.")
     ] = None
-    tags: Annotated[
-        str | None, typer.Option(metavar="TAG,TAG", help="Words that /v1/models tells.", rich_help_panel=REACHED)
-    ] = None
-    strict_model: Annotated[
-        bool, typer.Option("--strict-model", help="Refuse requests for other models.", rich_help_panel=REACHED)
-    ] = False
+    tags: Annotated[str | None, access_option(metavar="TAG,TAG", help="Tags that /v1/models shows.")] = None
+    strict_model: Annotated[bool, access_option("--strict-model", help="Refuse requests for other models.")] = False
     chat_template: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Which of the model's chat templates all requests take.",
-                     rich_help_panel=REACHED),
+        str | None, access_option(metavar="NAME", help="Which of the model's chat templates to use.")
     ] = None
     origin: Annotated[
-        list[str] | None,
-        typer.Option("--cors-origin", help="A web page's origin that may ask.", rich_help_panel=REACHED),
+        list[str] | None, access_option("--cors-origin", help="An origin whose web pages may send requests.")
     ] = None
     log_requests: Annotated[
-        bool, typer.Option("--log-requests", help="A line of each request on standard error.", rich_help_panel=REACHED)
+        bool, access_option("--log-requests", help="Log a line per request to standard error.")
     ] = False
-    allow_host: Annotated[
-        list[str] | None,
-        typer.Option(help="A host name that requests may use.", rich_help_panel=REACHED),
-    ] = None
+    allow_host: Annotated[list[str] | None, access_option(help="A host name that requests may use.")] = None
 
 
 @dataclass
-class Load:
-    """How many requests are taken, and how long they may take."""
+class ServerLimits:
+    """How many requests are taken, how long they may take, and what makes them faster."""
 
-    max_sequences: Annotated[
-        int, typer.Option("--max-sequences", "-np", min=1, help="Replies in a step at most.", rich_help_panel=LOAD)
-    ] = 32
+    max_sequences: Annotated[int, limit_option("--max-sequences", "-np", min=1, help="Most replies in a step.")] = 32
     kv_memory: Annotated[
         str | None,
-        typer.Option(
-            metavar="BYTES",
-            help="Memory of the KV cache, as 4G (default: a quarter of what is free, half on a GPU).",
-            rich_help_panel=LOAD,
-        ),
+        limit_option(metavar="BYTES",
+                     help="Memory of the KV cache, e.g. 4G (default: a quarter of what is free, half on a GPU)."),
     ] = None
     itl_target: Annotated[
         float | None,
-        typer.Option(
-            min=0,
-            help="Seconds between tokens that others' prompts may not lengthen; 0: no bound (default: "
-            "0.25 on the CPU, 0.025 on a GPU).",
-            rich_help_panel=LOAD,
-        ),
+        limit_option(min=0, help="Target for the seconds between two tokens while other prompts are read; 0: none "
+                     "(default: 0.25 on the CPU, 0.025 on a GPU)."),
     ] = None
     speculate: Annotated[
         Literal["lookup", "off"] | None,
-        typer.Option(
-            help="Verify several tokens a step where a reply repeats its text (default: lookup on the CPU, off on a "
-            "GPU).",
-            rich_help_panel=LOAD,
-        ),
+        limit_option(help="Speculative decoding: drafts from a reply's own text (default: lookup on the CPU, off on a "
+                     "GPU)."),
     ] = None
-    queue: Annotated[int, typer.Option(min=0, help="Replies that may wait.", rich_help_panel=LOAD)] = 256
-    drain_timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds for replies under way at the end.", rich_help_panel=LOAD)
-    ] = 30.0
+    queue: Annotated[int, limit_option(min=0, help="Replies that may wait.")] = 256
+    drain_timeout: Annotated[float, limit_option(min=0, help="Seconds that running replies get at shutdown.")] = 30.0
     ping: Annotated[
-        float,
-        typer.Option(
-            min=1, max=30, help="Seconds without a token after which a stream gets a comment.", rich_help_panel=LOAD
-        ),
+        float, limit_option(min=1, max=30, help="Seconds without a token after which a stream gets a comment.")
     ] = 5.0
-    share_cache: Annotated[
-        bool, typer.Option("--share-cache", help="Keys share cached prompts.", rich_help_panel=LOAD)
-    ] = False
+    share_cache: Annotated[bool, limit_option("--share-cache", help="Share cached prompts between API keys.")] = False
     deterministic: Annotated[
-        bool, typer.Option("--deterministic", help="On a GPU too, a reply is the same whatever runs beside it; slower.",
-                           rich_help_panel=LOAD)
+        bool, limit_option("--deterministic", help="On a GPU too, a reply does not depend on others; slower.")
     ] = False
     embeddings: Annotated[
-        bool, typer.Option("--embeddings", help="A model that generates gives vectors of texts too.",
-                           rich_help_panel=LOAD)
+        bool, limit_option("--embeddings", help="Serve embeddings from a model that generates, too.")
     ] = False
-    max_connections: Annotated[
-        int, typer.Option(min=1, help="Connections with a request under way at most.", rich_help_panel=LOAD)
-    ] = 1024
+    max_connections: Annotated[int, limit_option(min=1, help="Most connections with a running request.")] = 1024
     step_timeout: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds of a step after which the engine is started again; 0: no limit.",
-                     rich_help_panel=LOAD),
+        float, limit_option(min=0, help="Seconds of a step after which the engine is restarted; 0: no limit.")
     ] = 600.0
 
 
 def serve(
     model: ModelName,
     *,
-    reached: Reached,
-    ctx: Annotated[
-        int | None,
-        typer.Option(
-            "--ctx-size", "-c", help="Tokens of context (default: the model's, up to 4096).", rich_help_panel=PLACE
-        ),
-    ] = None,
-    usual: Defaults,
+    access: Access,
+    ctx: Context = None,
+    defaults: Defaults,
     where: Where,
-    load: Load,
+    limits: ServerLimits,
     offline: Offline = False,
 ) -> None:
     """Serve a model: `octavo serve demo`, then http://127.0.0.1:8080."""
@@ -178,20 +130,20 @@ def serve(
         path = local(model, offline)
         lora = tuple(adapters(where.lora, offline).items())
         engine, options = (
-            _engine_options(path, ctx, where, load, lora),
-            _server_options(path, reached, usual, load, lora),
+            _engine_options(path, ctx, where, limits, lora),
+            _server_options(path, access, defaults, limits, lora),
         )
-        _run(launched, engine, options, load.step_timeout or float("inf"))
+        _run(launched, engine, options, limits.step_timeout or float("inf"))
 
 
-def _engine_options(path: str, ctx: int | None, where: Where, load: Load, lora: Chosen) -> EngineOptions:
+def _engine_options(path: str, ctx: int | None, where: Where, limits: ServerLimits, lora: Chosen) -> EngineOptions:
     from octavo.server.options import EngineOptions
 
     return EngineOptions(
         path=path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
-        gpu_layers=gpu_layers(where.layers), max_sequences=load.max_sequences, itl_target=load.itl_target,
-        kv_memory=None if load.kv_memory is None else nbytes(load.kv_memory), embeddings=load.embeddings,
-        speculate=load.speculate, deterministic=load.deterministic, attention=where.attention,
+        gpu_layers=gpu_layers(where.layers), max_sequences=limits.max_sequences, itl_target=limits.itl_target,
+        kv_memory=None if limits.kv_memory is None else nbytes(limits.kv_memory), embeddings=limits.embeddings,
+        speculate=limits.speculate, deterministic=limits.deterministic, attention=where.attention,
         lora=lora,
     )
 
@@ -205,29 +157,30 @@ def nbytes(text: str) -> int:
     except (ValueError, OverflowError):
         found = 0
     if found < 1:
-        raise UsageError(f"--kv-memory is {text!r} (allowed: bytes, or as 512M, 4G)")
+        raise UsageError(f"--kv-memory is {text!r} (allowed: bytes, such as 512M or 4G)")
     return found
 
 
-def _server_options(path: str, reached: Reached, usual: Defaults, load: Load, lora: Chosen) -> ServerOptions:
+def _server_options(path: str, access: Access, defaults: Defaults, limits: ServerLimits, lora: Chosen) -> ServerOptions:
     from octavo.io.hub.cache import shown_name
     from octavo.server.http.tls import certificate
     from octavo.server.options import Limits, ServerOptions
     from octavo.server.serve import room_for
 
-    if usual.template_file is not None and reached.chat_template is not None:
-        raise UsageError("--chat-template-file and --chat-template are both given (allowed: one of them)")
-    names = sorted({*_words("--alias", reached.alias)}) or [shown_name(path).removesuffix(".gguf")]
-    limits = Limits(
-        queue=load.queue, drain_time=load.drain_timeout, ping=load.ping, connections=room_for(load.max_connections)
+    if defaults.template_file is not None and access.chat_template is not None:
+        raise UsageError("--chat-template-file and --chat-template can't be used together")
+    names = sorted({*_words("--alias", access.alias)}) or [shown_name(path).removesuffix(".gguf")]
+    front = Limits(
+        queue=limits.queue, drain_time=limits.drain_timeout, ping=limits.ping,
+        connections=room_for(limits.max_connections),
     )
     return ServerOptions(
-        name=names[0], aliases=tuple(names[1:]), tags=_words("--tags", reached.tags),
-        host=reached.host, port=reached.port,
-        certificate=certificate(reached.ssl_cert, reached.ssl_key), keys=_keys(reached),
-        hosts=_hosts(reached.allow_host or ()), origins=_origins(reached.origin or ()),
-        strict_model=reached.strict_model, share_cache=load.share_cache, limits=limits,
-        chat_template=reached.chat_template, log_requests=reached.log_requests, lora=lora, **usual.given(),
+        name=names[0], aliases=tuple(names[1:]), tags=_words("--tags", access.tags),
+        host=access.host, port=access.port,
+        certificate=certificate(access.ssl_cert, access.ssl_key), keys=_keys(access),
+        hosts=_hosts(access.allow_host or ()), origins=_origins(access.origin or ()),
+        strict_model=access.strict_model, share_cache=limits.share_cache, limits=front,
+        chat_template=access.chat_template, log_requests=access.log_requests, lora=lora, **defaults.given(),
     )
 
 
@@ -235,7 +188,7 @@ def _words(option: str, given: str | None) -> tuple[str, ...]:
     """What stands between commas. Raises UsageError for nothing there."""
     words = () if given is None else tuple(word.strip() for word in given.split(","))
     if not all(words):
-        raise UsageError(f"{option} is {given!r} (allowed: names with commas between them)")
+        raise UsageError(f"{option} is {given!r} (allowed: names separated by commas)")
     return words
 
 
@@ -256,19 +209,19 @@ def _origins(given: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(str.lower, given))
 
 
-def _keys(reached: Reached) -> tuple[str, ...]:
+def _keys(access: Access) -> tuple[str, ...]:
     """Raises UsageError for a file without keys, and for a key that no header can have."""
     from octavo.io.regular import read_text
 
-    keys = list(reached.key or ())
-    if reached.key_file is not None:
-        found = read_text(reached.key_file, MOST_KEYS).split()
+    keys = list(access.key or ())
+    if access.key_file is not None:
+        found = read_text(access.key_file, MOST_KEYS).split()
         if not found:
-            raise UsageError(f"{reached.key_file} has no key (allowed: one a line)")
+            raise UsageError(f"{access.key_file} has no key: write one per line")
         keys += found
     for key in keys:
         if not (key.isascii() and key.isprintable() and key.strip() == key != ""):
-            raise UsageError("an API key has other characters than a header may (allowed: letters, digits and signs)")
+            raise UsageError("an API key has a character that a header can't have (allowed: letters, digits and signs)")
     return tuple(keys)
 
 
@@ -291,14 +244,14 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
         print(f"octavo: {options.name} is served at {scheme}://{shown}:{port}", file=sys.stderr, flush=True)
 
     if not options.keys and options.host not in ("127.0.0.1", "::1", "localhost"):
-        logging.getLogger("octavo").warning("any machine that reaches this one may ask: there is no --api-key")
+        logging.getLogger("octavo").warning("any machine that reaches this one can use the server: no --api-key is set")
     if options.log_requests:
         logging.getLogger("octavo.requests").setLevel(logging.INFO)
     with closing(sock), open_model_file(engine.path) as file:
         if options.template_text is None and usual_limit(file) is not None and not is_embedding_model(read_model(file)):
             logging.getLogger("octavo").warning(
-                "%s has no chat template: messages are written as ChatML has them, and replies end after %d tokens "
+                "%s has no chat template: messages are written as ChatML, and replies end after %d tokens "
                 "unless a request or -n says otherwise", options.name, OF_BASE_MODELS,
             )
         run(serve(ProcessClient(engine, launched, step_timeout=step_timeout), file, options, sock, told))
-    print(f"octavo: {options.name} is served no more", file=sys.stderr)
+    print(f"octavo: {options.name} stopped", file=sys.stderr)

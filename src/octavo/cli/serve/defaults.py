@@ -1,82 +1,45 @@
-"""What requests to `octavo serve` have where they don't say: how tokens are chosen, how many, and the chat template."""
+"""Defaults of requests to `octavo serve`: sampling, the number of tokens, and the chat template."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import typer
 
+from octavo.cli.options import SamplingOptions
 from octavo.errors import UsageError
 
-USUAL = "Where requests don't say"
+default_option = partial(typer.Option, rich_help_panel="Defaults of requests")
 MOST_TEMPLATE = 1 << 20
 """Bytes of a file with a chat template."""
 
 
 @dataclass
-class Defaults:
+class Defaults(SamplingOptions):
     """What counts where a request does not say otherwise."""
 
-    temp: Annotated[
-        float | None,
-        typer.Option("--temp", "--temperature", help="0 is greedy (default: the model's own, or 0.8).",
-                     rich_help_panel=USUAL),
-    ] = None
-    top_k: Annotated[
-        int | None,
-        typer.Option(help="Only the k most likely; 0 or -1: all (default: the model's, or 40).", rich_help_panel=USUAL),
-    ] = None
-    top_p: Annotated[
-        float | None,
-        typer.Option(help="Only the most likely that together have this probability (default: the model's, or 0.95).",
-                     rich_help_panel=USUAL),
-    ] = None
-    min_p: Annotated[
-        float | None,
-        typer.Option(help="Only those at least this likely, relative to the best (default: the model's, or 0.05).",
-                     rich_help_panel=USUAL),
-    ] = None
-    repeat_penalty: Annotated[
-        float | None,
-        typer.Option(help="Over 1: recent tokens get less likely (default: the model's, or 1).", rich_help_panel=USUAL),
-    ] = None
-    repeat_last_n: Annotated[
-        int | None,
-        typer.Option(help="How many tokens are recent; -1: all (default: the model's, or 64).", rich_help_panel=USUAL),
-    ] = None
-    presence_penalty: Annotated[
-        float | None,
-        typer.Option(help="Taken from the logits of tokens that the reply has (default: 0).", rich_help_panel=USUAL),
-    ] = None
-    frequency_penalty: Annotated[
-        float | None,
-        typer.Option(help="Taken from them for each time that it has them (default: 0).", rich_help_panel=USUAL),
-    ] = None
-    seed: Annotated[
-        int, typer.Option("--seed", "-s", help="Of random numbers; -1: another one each time.", rich_help_panel=USUAL)
-    ] = -1
+    seed: Annotated[int, default_option("--seed", "-s", help="Random seed; -1: a new one each time.")] = -1
     max_tokens: Annotated[
         int | None,
-        typer.Option("--max-tokens", "-n", help="Of a reply; -1: to the end of the context (default: 16 of "
-                     "/v1/completions, 512 of a model without a chat template, else -1).", rich_help_panel=USUAL),
+        default_option("--max-tokens", "-n", help="Of a reply; -1: to the end of the context (default: 16 of "
+                       "/v1/completions, 512 of a model without a chat template, else -1)."),
     ] = None
     reasoning: Annotated[
         Literal["auto", "on", "off"],
-        typer.Option("--reasoning", "-rea", help="Whether the model thinks first; auto: where its template leaves that "
-                     "open.", rich_help_panel=USUAL),
+        default_option("--reasoning", "-rea",
+                       help="Whether the model thinks first; auto: where its template leaves it open."),
     ] = "auto"
     template_file: Annotated[
         str | None,
-        typer.Option("--chat-template-file", metavar="FILE", help="A chat template in place of the model's own.",
-                     rich_help_panel=USUAL),
+        default_option("--chat-template-file", metavar="FILE", help="A chat template in place of the model's own."),
     ] = None
     template_kwargs: Annotated[
         str | None,
-        typer.Option("--chat-template-kwargs", metavar="JSON", help="Variables of the chat template, as an object.",
-                     rich_help_panel=USUAL),
+        default_option("--chat-template-kwargs", metavar="JSON", help="Variables of the chat template, as an object."),
     ] = None
 
     def given(self) -> dict[str, Any]:
@@ -92,9 +55,7 @@ class Defaults:
     def _sampling(self) -> Mapping[str, Any]:
         from octavo.runtime import SamplingParams
 
-        names = ("top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n", "presence_penalty", "frequency_penalty")
-        every = {"temperature": self.temp, **{name: getattr(self, name) for name in names}}
-        found = {name: value for name, value in every.items() if value is not None}
+        found = self.params()
         SamplingParams(**found)  # raises for a value out of range
         return found
 
@@ -124,5 +85,5 @@ class Defaults:
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a key is there twice")
+        raise ValueError("a key occurs twice")
     return found

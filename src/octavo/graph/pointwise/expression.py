@@ -4,8 +4,8 @@
     def soft_cap(x, cap):
         return cap * m.tanh(x / cap)
 
-`m` stands for the functions of whoever computes. Each backend rebuilds the function with its own in that place: those
-of NumPy, Numba or Triton. So an expression has nothing in it but its parameters, operators, literals and `m`.
+`m` stands for a module of functions. Each backend rebuilds the expression with its own in that place: NumPy's, Numba's
+or Triton's. So there is nothing in an expression but its parameters, local names, operators, literals and `m`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ m: Any = None
 """The functions of a backend, once it has rebuilt an expression."""
 
 Fold = Literal["keep", "through", "elementwise", "gated", "add", "mul"]
-"""What an op lets through, see `quantizers.fold.rules`."""
+"""What an op lets through, see `calibrate.fold.rules`."""
 
 
 class Pointwise:
@@ -68,11 +68,13 @@ class Pointwise:
         return [type(case)(attrs[name]) for name, case in self.numbers.items()]
 
     def infer(self, x: Node, *others: Node, **numbers: Any) -> tuple[Shape, DType]:
+        """The shape and type of the result. Raises GraphError for shapes or numbers that do not fit."""
         fits = len(others) == len(self.inputs) - 1 and all(self._fits(x.shape, other.shape) for other in others)
         rule = "inputs have one shape, or are spread over it" if self.spreads else "inputs have one shape"
         require(fits, self.name, rule, x, *others)
-        given = ", ".join(f"{name} {value:g}" for name, value in numbers.items())
-        require(numbers.keys() == self.numbers.keys() and self.allowed(**numbers), self.name, f"not with {given}", x)
+        given = ", ".join(f"{name} {value:g}" for name, value in numbers.items()) or "no numbers"
+        allowed = numbers.keys() == self.numbers.keys() and self.allowed(**numbers)
+        require(allowed, self.name, f"{given} not allowed", x)
         return x.shape, "i32" if self.inputs[0] in self.integers else "f32"
 
     def _fits(self, shape: Shape, other: Shape) -> bool:
@@ -105,7 +107,7 @@ def pointwise(
 
 
 class Operand(NamedTuple):
-    """Where an input lies, by what it is multiplied with: a token's number, a row's within the token, a value's."""
+    """Whether an input has a place of its own for each token, for each row of a token, and for each value of a row."""
 
     by_token: bool
     by_row: bool
@@ -113,7 +115,7 @@ class Operand(NamedTuple):
 
 
 def operands(shape: Sequence[int], *inputs: Sequence[int]) -> tuple[int, int, list[Operand]]:
-    """Rows of each token, and values of each row, that a kernel takes one by one; and how inputs lie beside these.
+    """Rows of each token, values of each row, and where each input lies; `shape` is the result's.
 
     A token is one row unless an input has to be spread within it.
     """

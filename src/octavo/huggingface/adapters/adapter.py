@@ -11,9 +11,9 @@ from octavo.io.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
 from octavo.models import ModelSpec
-from octavo.models.shared.config import brief
 from octavo.models.shared.lora import Adapter
 from octavo.models.shared.lora_file import read_adapter
+from octavo.models.shared.reader import brief
 
 
 def adapter_files(path: str | os.PathLike[str]) -> list[str]:

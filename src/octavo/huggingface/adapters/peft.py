@@ -18,7 +18,7 @@ from octavo.io.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from octavo.io.safetensors import SafetensorsFile, StoredTensor
 from octavo.io.safetensors.checkpoint import INDEX, SINGLE
 from octavo.io.safetensors.json_file import read_json
-from octavo.models.shared.config import brief
+from octavo.models.shared.reader import brief
 
 MAX_CONFIG_BYTES = 1 << 24
 PICKLE = "adapter_model.bin"

@@ -72,7 +72,7 @@ def parameters_by_name(
     which the version of PEFT does not say which.
     """
     found: dict[str, Factored] = {}
-    usual = _usually_turned(folder, model.architecture.columns)
+    usual = _usually_turned(folder, model.architecture.layout.columns)
     for stack in stacks.values():
         named = folder.parameters_of(stack.module)
         wanted = {parameter: _wanted(parameter, model, names) for parameter in named}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -20,14 +19,14 @@ from octavo.huggingface.config.config import find_class
 from octavo.huggingface.config.wrapper import text_name
 from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.tensors.experts import picked, stacked
-from octavo.huggingface.tensors.found import Found, find
+from octavo.huggingface.tensors.found import FoundTensors, find
 from octavo.huggingface.tensors.heads import KEYS, is_of_heads
 from octavo.huggingface.tensors.tensors import in_order
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 from octavo.models import Architecture, Hyperparams, ModelSpec
+from octavo.models.shared.conversion import columns_as_rows, multiplied, of_values, rows_moved
 from octavo.models.shared.lora import Adapter, Factored
-from octavo.models.shared.remaking import columns_as_rows, in_f32, multiplied, rows_moved
 from octavo.models.shared.weights import Tensors
 
 PREFIX = "base_model.model."
@@ -123,7 +122,7 @@ def _pair(folder: PeftFolder, module: str, a: LazyTensor, b: LazyTensor, of_rows
         if folder.tied:
             problem = "is there: one LoRA for an embedding and the output matrix"
             raise ModelError(problem, file=folder.path, field="ensure_weight_tying", allowed="false")
-        a, b = columns_as_rows(in_f32(b)), columns_as_rows(in_f32(a))
+        a, b = columns_as_rows(of_values(b)), columns_as_rows(of_values(a))
     return Factored.of(f"{module}.weight", a, b, folder.factor(module))
 
 
@@ -144,10 +143,10 @@ def _candidates(model: ModelSpec) -> Iterator[Modules]:
     if isinstance(model.file, CheckpointFile):
         kinds = [find_class(model.file.folder.config)]
     else:
-        kinds = ["", *(name for name in {**architecture.class_names, **architecture.class_outer})]
+        kinds = ["", *(name for name in {**architecture.modules.by_class, **architecture.modules.outer_by_class})]
     for kind in kinds:
-        names = {**architecture.names, **architecture.class_names.get(kind, {})}
-        yield names, {**architecture.outer, **architecture.class_outer.get(kind, {})}
+        names = {**architecture.names, **architecture.modules.by_class.get(kind, {})}
+        yield names, {**architecture.outer, **architecture.modules.outer_by_class.get(kind, {})}
 
 
 def _parts(
@@ -193,7 +192,7 @@ def _is_near(model: ModelSpec, name: str, stored: StoredTensor) -> bool:
 
 
 def _placed(
-    folder: PeftFolder, found: Found, name: str, hp: Hyperparams, architecture: Architecture[Any], expected: Tensors
+    folder: PeftFolder, found: FoundTensors, name: str, hp: Hyperparams, architecture: Architecture, expected: Tensors
 ) -> Factored:
     """The part for the weight `name`, as `huggingface.tensors` makes that of a checkpoint's."""
     want = expected[name].shape
@@ -202,16 +201,16 @@ def _placed(
         made = _stacked(folder, name, found.experts[name], want)
     elif name in found.halves:
         both, which = found.halves[name]
-        made = architecture.remade(name, both, hp)
+        made = architecture.layout.converted(name, both, hp)
         if made is both and isinstance(both, Factored) and is_of_heads(name):
             made = _of_heads(both, name, want)
         elif made is both and isinstance(both, Factored) and len(both.shape) == 3:
-            made = _half_of_experts(both, which, alternate=architecture.columns == "alternate")
+            made = _half_of_experts(both, which, alternate=architecture.layout.columns == "alternate")
         elif made is both:
             n = both.shape[0] // 2
             made = rows_moved(both, lambda rows: rows[which * n : (which + 1) * n], n)
     else:
-        made = in_order(name, architecture.remade(name, found.single[name], hp), hp, architecture)
+        made = in_order(name, architecture.layout.converted(name, found.single[name], hp), hp, architecture)
     if not isinstance(made, Factored):
         raise _fault(folder, made.name, "is made into another tensor here than by moving rows and columns")
     if made.shape not in (want, (1, *want)):
@@ -241,7 +240,7 @@ def _stacked(folder: PeftFolder, name: str, parts: Mapping[int, LazyTensor], wan
         raise _fault(folder, name, "has experts of different shapes, ranks or factors", "the same for all")
 
     def all_of(parts: list[LazyTensor]) -> LazyTensor:
-        plain = [in_f32(part) for part in parts]
+        plain = [of_values(part) for part in parts]
         return LazyTensor(name, plain[0].format, (len(plain), *plain[0].shape), lambda: stacked(plain))
 
     return Factored.of(name, all_of([row.a for row in rows]), all_of([row.b for row in rows]), rows[0].factor)
@@ -283,18 +282,18 @@ def _as_converted(folder: PeftFolder, name: str, part: Factored, model: ModelSpe
 
     Raises ModelError where that is not known, or the weight is changed in a way that does not go through a sum.
     """
-    architecture, usual = model.architecture, Architecture.__dataclass_fields__
+    layout = model.architecture.layout
     config = model.file.folder.config if isinstance(model.file, CheckpointFile) else None
-    if config is None and architecture.factors is not usual["factors"].default:
+    if config is None and layout.factors is not None:
         allowed = "its checkpoint folder as the model"
         raise _fault(folder, part.name, "is multiplied by numbers that no GGUF file of the model has", allowed)
-    if name == "output.weight" and architecture.unit_output is not usual["unit_output"].default and (
-        config is None or architecture.unit_output(config) is not None
+    if name == "output.weight" and layout.unit_output is not None and (
+        config is None or layout.unit_output(config) is not None
     ):
         raise _fault(folder, part.name, "is normalized in the model, which no sum goes through", "other modules")
     if name.endswith("position_embd.weight"):
         raise _fault(folder, part.name, "is of positions", "other modules")
-    factor = {} if config is None else architecture.factors(config)
+    factor = {} if config is None or layout.factors is None else layout.factors(config)
     made = multiplied(part, factor.get(split_layer(name)[1], 1.0))
     assert isinstance(made, Factored)
     return made

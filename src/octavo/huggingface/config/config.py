@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from functools import cache
 
 from octavo.huggingface.config.rope import rope_keys, rope_kind
 from octavo.huggingface.config.wrapper import WRAPPERS
@@ -11,15 +11,15 @@ from octavo.io.gguf import PlainMetadata
 from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
 from octavo.models import ARCHITECTURES, Architecture, Hyperparams
 from octavo.models.shared import registry
-from octavo.models.shared.config import Config, Keys, brief, rope_parameters
-from octavo.models.shared.hparams import LIMITS
+from octavo.models.shared.config import Config, Keys, rope_parameters
+from octavo.models.shared.reader import LIMITS, brief
 from octavo.models.shared.refusal import unknown
 
 FF, CONTEXT, HEADS = "feed_forward_length", "context_length", "attention.head_count"
-Classes = Mapping[str, Architecture[Any]]
+Classes = Mapping[str, Architecture]
 
 
-def classes_of(architectures: Iterable[Architecture[Any]]) -> Classes:
+def classes_of(architectures: Iterable[Architecture]) -> Classes:
     """Architectures by the class that config.json names under `architectures`.
 
     "A with KEY" is what class A means where config.json gives KEY a value other than 0, false and null, and
@@ -28,8 +28,10 @@ def classes_of(architectures: Iterable[Architecture[Any]]) -> Classes:
     return {name: architecture for architecture in architectures for name in architecture.classes}
 
 
-CLASSES = classes_of(ARCHITECTURES.values())
-"""Those of Octavo's own architectures."""
+@cache
+def own_classes() -> Classes:
+    """Those of Octavo's own architectures."""
+    return classes_of(ARCHITECTURES.values())
 
 
 def find_class(config: Config) -> str:
@@ -37,26 +39,26 @@ def find_class(config: Config) -> str:
     return _find(config)[0]
 
 
-def find_architecture(config: Config) -> Architecture[Any]:
+def find_architecture(config: Config) -> Architecture:
     """The architecture of the model's class. Raises ModelError where that is not known."""
     return _find(config)[1]
 
 
-def _find(config: Config) -> tuple[str, Architecture[Any]]:
+def _find(config: Config) -> tuple[str, Architecture]:
     names = config.values.get("architectures")
     name = names[0] if isinstance(names, list) and names else names
     if name is None:
         raise config.error("architectures", "is missing", 'the model\'s class, as in ["LlamaForCausalLM"]')
-    found = _find_in(CLASSES, config, str(name))
+    found = _find_in(own_classes(), config, str(name))
     if found is None:
         found = _find_in(classes_of(registry.installed().values()), config, str(name))
     if found is None:
-        known = (other for other in (*CLASSES, *WRAPPERS) if " with " not in other)
+        known = (other for other in (*own_classes(), *WRAPPERS) if " with " not in other)
         raise config.error("architectures", unknown(str(name), known))
     return found
 
 
-def _find_in(classes: Classes, config: Config, name: str) -> tuple[str, Architecture[Any]] | None:
+def _find_in(classes: Classes, config: Config, name: str) -> tuple[str, Architecture] | None:
     for other, architecture in classes.items():
         if other.startswith(f"{name} with ") and _has(config, *other.split(" ")[2:]):
             return other, architecture
@@ -82,7 +84,7 @@ def in_usual_words(config: Config) -> Config:
 def read_keys(config: Config) -> Keys:
     """The model's fields of metadata. Raises ModelError for what is missing, contradicts itself, or is not computed."""
     name, architecture = _find(config)
-    own = architecture.classes[name](config)
+    own = architecture.config_keys(config, name)
     _refuse(config, architecture, own)
     keys = {**_sizes(config, own), **own, **rope_keys(config, architecture), **own}
     return {field: value for field, value in keys.items() if value is not None}
@@ -96,19 +98,18 @@ def read_hyperparams(config: Config, keys: Keys, numbers: Mapping[str, list[floa
         config.file, {f"{name}.{field}": value for field, value in keys.items()} | {**(numbers or {})}
     )
     shapes = {"token_embd.weight": (keys["vocab_size"], keys["embedding_length"])}
-    for tensor, word in architecture.rows.items():
+    for tensor, word in architecture.modules.rows.items():
         if type(rows := config.values.get(word)) is int:
             shapes[tensor] = rows, keys["embedding_length"]
-    hparams: Hyperparams = architecture.read(metadata, config.file, shapes)
-    return hparams
+    return architecture.read(metadata, config.file, shapes)
 
 
 def _sizes(config: Config, own: Keys) -> Keys:
     """The fields that all architectures have; context and feed-forward width where none of its own."""
-    width = config.size("hidden_size", LIMITS["embedding_length"])
+    width = config.width
     inner = own[FF] if own.get(FF) is not None else config.size("intermediate_size", LIMITS[FF])
     return {
-        "block_count": own.get("block_count") or config.size("num_hidden_layers", LIMITS["block_count"]),
+        "block_count": own.get("block_count") or config.n_layer,
         "context_length": own.get(CONTEXT) or config.size("max_position_embeddings", LIMITS[CONTEXT]),
         "embedding_length": width,
         "feed_forward_length": inner,
@@ -125,7 +126,7 @@ def _by_layer(own: Keys) -> bool:
 
 def _head_sizes(config: Config, width: int) -> Keys:
     """The fields of attention."""
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
+    heads = config.n_head
     kv_heads = config.size("num_key_value_heads", LIMITS["attention.head_count_kv"], heads)
     head = config.size("head_dim", LIMITS["attention.key_length"], width // heads)
     if heads % kv_heads:
@@ -139,7 +140,7 @@ def _head_sizes(config: Config, width: int) -> Keys:
     }
 
 
-def _refuse(config: Config, architecture: Architecture[Any], own: Keys) -> None:
+def _refuse(config: Config, architecture: Architecture, own: Keys) -> None:
     """Raises ModelError for what would change the result and is not part of the architecture."""
     for key in ("hidden_act", "hidden_activation"):
         if key not in own and (found := config.values.get(key)) not in (None, architecture.activation):

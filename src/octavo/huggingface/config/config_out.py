@@ -24,7 +24,7 @@ def config_json(model: ModelSpec) -> dict[str, Any]:
     Raises ModelError for an architecture or a rope that config.json has no exact words for, and for a window.
     """
     file, architecture, hp = model.file, model.architecture, model.hparams
-    if not architecture.writable:
+    if architecture.written is None:
         problem = f"is {hp.arch}, of which no checkpoint is made from a GGUF file"
         raise ModelError(problem, file=file.path, field="general.architecture", allowed="the checkpoint itself")
     if hp.n_window:
@@ -44,11 +44,11 @@ def config_json(model: ModelSpec) -> dict[str, Any]:
         "max_position_embeddings": hp.n_ctx_train,
         "rms_norm_eps": _short(hp.eps),
         "hidden_act": architecture.activation,
-        **_biases(file, hp.n_layer, architecture.biases),
+        **_biases(file, hp.n_layer, architecture.written.biases),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "torch_dtype": DTYPES.get(stored, "float16"),
         **_rope(file, hp.rope, hp.head_dim),
-        **architecture.config_values(hp),
+        **architecture.written.config(hp),
     }
     for role in ("bos", "eos"):
         number = file.metadata.get_int(f"tokenizer.ggml.{role}_token_id", None)

@@ -10,8 +10,8 @@ import numpy as np
 
 from octavo.formats.spec import F32
 from octavo.models import Architecture, Hyperparams
-from octavo.models.shared.config import Config, Keys, brief, rope_parameters
-from octavo.models.shared.hparams import LIMITS
+from octavo.models.shared.config import Config, Keys, rope_parameters
+from octavo.models.shared.reader import LIMITS, brief
 from octavo.models.shared.rope import LOG_MULTIPLIER, Rope
 
 ORIGINAL = "original_max_position_embeddings"
@@ -20,7 +20,7 @@ UNTURNED = 1e30
 """What llama.cpp's converter divides frequencies by of pairs that stay as they are."""
 
 
-def rope_kind(config: Config, architecture: Architecture[Any]) -> str:
+def rope_kind(config: Config, architecture: Architecture) -> str:
     """The kind of scaling. Raises ModelError for one that the architecture does not have."""
     found = rope_parameters(config)
     kind = found.get("rope_type", found.get("type", "default"))
@@ -31,7 +31,7 @@ def rope_kind(config: Config, architecture: Architecture[Any]) -> str:
     return str(kind)
 
 
-def rope_keys(config: Config, architecture: Architecture[Any]) -> Keys:
+def rope_keys(config: Config, architecture: Architecture) -> Keys:
     """Fields under `rope.`, without the dimensions."""
     found, kind = rope_parameters(config), rope_kind(config, architecture)
     base = config.real("rope_theta", of=found) if "rope_theta" in found else config.real("rope_theta", 10000.0)
@@ -49,8 +49,8 @@ def rope_keys(config: Config, architecture: Architecture[Any]) -> Keys:
     return {f"rope.{key}": value for key, value in keys.items()}
 
 
-def _yarn_strength(config: Config, found: Mapping[str, Any], architecture: Architecture[Any]) -> float:
-    """How much stronger values are turned than yarn does it by itself, 1 + 0.1 log(factor), as transformers has it.
+def _yarn_strength(config: Config, found: Mapping[str, Any], architecture: Architecture) -> float:
+    """How much stronger values are rotated than yarn does it by itself, 1 + 0.1 log(factor), as transformers has it.
 
     Raises ModelError for a ramp that begins and ends otherwise than the architecture's.
     """
@@ -60,10 +60,10 @@ def _yarn_strength(config: Config, found: Mapping[str, Any], architecture: Archi
     usual = wanted = 1 + 0.1 * stretch
     if found.get("attention_factor") is not None:
         wanted = config.real("attention_factor", of=found)
-    elif found.get("mscale") and found.get("mscale_all_dim") and LOG_MULTIPLIER not in architecture.keys:
-        turned, scores = (1 + 0.1 * config.real(key, of=found) * stretch for key in ("mscale", "mscale_all_dim"))
-        wanted = turned / scores
-    if LOG_MULTIPLIER in architecture.keys and not math.isclose(wanted, usual, rel_tol=1e-5):
+    elif found.get("mscale") and found.get("mscale_all_dim") and LOG_MULTIPLIER not in architecture.fields:
+        rotated, scores = (1 + 0.1 * config.real(key, of=found) * stretch for key in ("mscale", "mscale_all_dim"))
+        wanted = rotated / scores
+    if LOG_MULTIPLIER in architecture.fields and not math.isclose(wanted, usual, rel_tol=1e-5):
         raise config.error("attention_factor", f"is {wanted:g}", "none, which is yarn's own")
     return 1.0 if math.isclose(wanted, usual, rel_tol=1e-5) else wanted / usual
 
@@ -74,7 +74,7 @@ def original_context(config: Config) -> int:
     return inner.size(ORIGINAL, LIMITS["context_length"])
 
 
-def rope_tensors(config: Config, architecture: Architecture[Any], hp: Hyperparams) -> dict[str, F32]:
+def rope_tensors(config: Config, architecture: Architecture, hp: Hyperparams) -> dict[str, F32]:
     """What config.json says of the rope that is a tensor in GGUF: frequency factors, float32 [pairs].
 
     Pairs that layers of another rope alone have are divided by 1.
@@ -92,7 +92,7 @@ def rope_tensors(config: Config, architecture: Architecture[Any], hp: Hyperparam
 
 
 def _longrope_factor(config: Config) -> float:
-    """What longrope multiplies turned values by: sqrt(1 + ln(stretch) / ln(original context)) (arXiv 2402.13753)."""
+    """What longrope multiplies rotated values by: sqrt(1 + ln(stretch) / ln(original context)) (arXiv 2402.13753)."""
     found, original = rope_parameters(config), original_context(config)
     if found.get("attention_factor") is not None:
         return config.real("attention_factor", of=found)

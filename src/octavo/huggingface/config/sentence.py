@@ -16,7 +16,7 @@ from octavo.io.regular import read_bytes
 from octavo.io.safetensors import Checkpoint
 from octavo.io.safetensors.json_file import parse_object
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.hparams import LIMITS
+from octavo.models.shared.reader import LIMITS
 from octavo.text.tokenizer import LOWER, MOST
 
 log = logging.getLogger("octavo")

@@ -78,13 +78,7 @@ BESIDE_INSIDE = {
 }
 """Keys of the rope's objects that say nothing more where the first one is there."""
 OF_EXPERTS = (
-    "*expert*",
-    "moe_*",
-    "n_group",
-    "topk_*",
-    "norm_topk_prob",
-    "routed_scaling_factor",
-    "scoring_func",
+    "*expert*", "moe_*", "n_group", "topk_*", "norm_topk_prob", "routed_scaling_factor", "scoring_func",
     "first_k_dense_replace",
 )
 """Keys that say nothing where there are no experts."""

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.io.safetensors import Checkpoint
-from octavo.models.shared.config import Config, Keys, brief
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.reader import brief
 
 log = logging.getLogger("octavo")
 

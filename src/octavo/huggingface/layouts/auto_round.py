@@ -15,8 +15,8 @@ from octavo.huggingface.layouts.auto_round_floats import Floats
 from octavo.huggingface.layouts.awq import Awq
 from octavo.huggingface.layouts.gptq import Gptq
 from octavo.huggingface.layouts.match import Pattern
-from octavo.huggingface.layouts.module import Layout, Module
-from octavo.huggingface.layouts.settings import Settings
+from octavo.huggingface.layouts.module import Module, QuantizedLayout
+from octavo.huggingface.layouts.settings import QuantSettings
 from octavo.huggingface.layouts.writer_keys import AUTO_ROUND
 from octavo.io.gguf import LazyTensor
 
@@ -42,13 +42,13 @@ _NAME = re.compile(r"[\w.-]+")
 class AutoRound:
     """The layout, and what the configuration says of some modules; None where these are as they lie."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         settings.only(USED, OF_ACTIVATIONS, AUTO_ROUND, OF_FP8)
         key = "backend" if settings.values["quant_method"] == OLDER else "packing_format"
         packing = settings.one_of(key, (*PACKINGS, *OF_FLOATS), "auto_round:auto_gptq")
         self._all = _layout(settings, {}, packing)
-        self._own: dict[str, Layout | None] = {}
-        self._matching: list[tuple[Pattern, Layout | None]] = []
+        self._own: dict[str, QuantizedLayout | None] = {}
+        self._matching: list[tuple[Pattern, QuantizedLayout | None]] = []
         for name in settings.part("extra_config").values if settings.values.get("extra_config") else {}:
             own = settings.part("extra_config").part(name)
             self._own[name] = _layout(own, settings.values, packing)
@@ -63,17 +63,17 @@ class AutoRound:
             raise module.error(end, "is there, and the configuration's `extra_config` leaves the module as it is")
         return []
 
-    def _layout_of(self, name: str) -> Layout | None:
+    def _layout_of(self, name: str) -> QuantizedLayout | None:
         """That of a module's own settings, else of the first expression that matches it, else of all."""
         if name in self._own:
             return self._own[name]
         return next((layout for pattern, layout in self._matching if pattern.matches(name)), self._all)
 
 
-def _layout(own: Settings, others: Mapping[str, Any], packing: str) -> Layout | None:
+def _layout(own: QuantSettings, others: Mapping[str, Any], packing: str) -> QuantizedLayout | None:
     """The layout that an object asks for, `others` where it says nothing."""
     own.only(USED, OF_ACTIVATIONS, AUTO_ROUND, OF_FP8)
-    settings = Settings(own.config, own.path, {**others, **own.values})
+    settings = QuantSettings(own.config, own.path, {**others, **own.values})
     bits = settings.values.get("bits")
     if type(bits) is int and bits >= FLOAT_BITS:
         return None
@@ -86,5 +86,5 @@ def _layout(own: Settings, others: Mapping[str, Any], packing: str) -> Layout | 
     symmetric = settings.flag("sym", True)
     kind = PACKINGS[packing]
     if kind == "awq":
-        return Awq(Settings(own.config, own.path, said | {"zero_point": not symmetric}))
-    return Gptq(Settings(own.config, own.path, said | {"sym": symmetric, "checkpoint_format": kind}))
+        return Awq(QuantSettings(own.config, own.path, said | {"zero_point": not symmetric}))
+    return Gptq(QuantSettings(own.config, own.path, said | {"sym": symmetric, "checkpoint_format": kind}))

@@ -22,7 +22,7 @@ from octavo.formats import Planes
 from octavo.huggingface.layouts import float4, float8
 from octavo.huggingface.layouts.bits import nibbles
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
-from octavo.huggingface.layouts.settings import Settings, brief
+from octavo.huggingface.layouts.settings import QuantSettings, brief
 from octavo.io.gguf import LazyTensor
 
 CODES, SCALE, SQUARE_SCALE, GLOBAL = "weight_packed", "weight_scale", "weight_scale_inv", "weight_global_scale"
@@ -42,7 +42,7 @@ NAMES = "mx_fp, mx_int, nv_fp, fp"
 class Floats:
     """The layout of modules with settings, those of its module and of all put together."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         named = settings.values.get("data_type")
         bits = settings.one_of("bits", (4, 8))
         found = [

@@ -15,7 +15,7 @@ from octavo.formats.spec import U8, AnyArray
 from octavo.huggingface.layouts import writer_keys
 from octavo.huggingface.layouts.bits import codes_of
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
-from octavo.huggingface.layouts.settings import Settings
+from octavo.huggingface.layouts.settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 
@@ -23,24 +23,15 @@ PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Column j of eight is nibble PLACES[j] of their word."""
 MIDDLE = 8
 USED = (
-    "quant_method",
-    "bits",
-    "w_bit",
-    "group_size",
-    "q_group_size",
-    "zero_point",
-    "version",
-    "format",
-    "method",
-    "desc_act",
-    "modules_to_not_convert",
+    "quant_method", "bits", "w_bit", "group_size", "q_group_size", "zero_point", "version", "format", "method",
+    "desc_act", "modules_to_not_convert",
 )
 
 
 class Awq:
     """The layout; `group` None for one scale a row."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         settings.only(USED, writer_keys.AUTO_ROUND, writer_keys.AWQ)
         settings.one_of("w_bit" if "bits" not in settings.values else "bits", (4,))
         key = "q_group_size" if "group_size" not in settings.values else "group_size"

@@ -17,7 +17,7 @@ from octavo.errors import shown
 from octavo.formats import Planes, by_name
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
-from octavo.huggingface.layouts.settings import Settings, brief
+from octavo.huggingface.layouts.settings import QuantSettings, brief
 from octavo.io.gguf import LazyTensor
 
 USED = ("quant_method", "linear_class", "quantization_mode", "modules_to_not_convert", "use_rms_norm")
@@ -29,7 +29,7 @@ LEAST = 1e-5
 class Bitnet:
     """The layout."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         settings.only(USED, OF_THE_WRITER)
         settings.one_of("use_rms_norm", (False, None), False)
         self._divided = settings.one_of("linear_class", ("bitlinear", "autobitlinear"), "bitlinear") == "bitlinear"

@@ -14,7 +14,7 @@ from octavo.huggingface.layouts import compressed_weights as weights
 from octavo.huggingface.layouts.compressed_weights import Arguments, Tokens
 from octavo.huggingface.layouts.match import Pattern
 from octavo.huggingface.layouts.module import Module
-from octavo.huggingface.layouts.settings import Settings, brief
+from octavo.huggingface.layouts.settings import QuantSettings, brief
 from octavo.io.gguf import LazyTensor
 
 KEY = "quantization_config"
@@ -80,7 +80,7 @@ class _Target:
     pattern: Pattern | None
 
     @classmethod
-    def of(cls, settings: Settings, text: str) -> _Target:
+    def of(cls, settings: QuantSettings, text: str) -> _Target:
         return cls(text, Pattern.of(settings, text[3:]) if text.startswith("re:") else None)
 
     def matches(self, module: str) -> bool:
@@ -90,7 +90,7 @@ class _Target:
 class Compressed:
     """The layout; the groups of its configuration."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         settings.only(KEYS)
         settings.empty("sparsity_config", "transform_config")
         _require_cache_scheme(settings)
@@ -129,7 +129,7 @@ def _is_pattern(target: _Target) -> bool:
     return target.pattern is not None
 
 
-def _group(groups: Settings, name: str, value: Any, top: Any) -> tuple[list[_Target], Arguments]:
+def _group(groups: QuantSettings, name: str, value: Any, top: Any) -> tuple[list[_Target], Arguments]:
     if isinstance(value, list):
         if name not in PRESETS:
             raise groups.error(name, "is a list of targets under no known name", ", ".join(PRESETS))
@@ -148,7 +148,7 @@ def _group(groups: Settings, name: str, value: Any, top: Any) -> tuple[list[_Tar
     return targets, _arguments(group, top)
 
 
-def _arguments(group: Settings, top: Any) -> Arguments:
+def _arguments(group: QuantSettings, top: Any) -> Arguments:
     w = group.part("weights")
     w.only(ARGUMENTS)
     kind = w.one_of("type", ("int", "float"), "int")
@@ -168,7 +168,7 @@ def _arguments(group: Settings, top: Any) -> Arguments:
     return replace(a, format=_format(group, top, a))
 
 
-def _format(group: Settings, top: Any, a: Arguments) -> str:
+def _format(group: QuantSettings, top: Any, a: Arguments) -> str:
     """How weights lie: what the group says, else what the whole configuration does."""
     if a.kind == "float" and a.bits == 4:
         allowed = ["nvfp4-pack-quantized" if a.strategy == "tensor_group" else "mxfp4-pack-quantized"]
@@ -176,12 +176,12 @@ def _format(group: Settings, top: Any, a: Arguments) -> str:
         allowed = ["float-quantized", "naive-quantized"] + (["mxfp8-quantized"] if a.group == MICRO else [])
     else:
         allowed = ["int-quantized", "naive-quantized"] + (["pack-quantized"] if a.bits < 8 or not a.coded else [])
-    where = group if group.values.get("format") is not None else Settings(group.config, KEY, {"format": top})
+    where = group if group.values.get("format") is not None else QuantSettings(group.config, KEY, {"format": top})
     found: str = where.one_of("format", allowed)
     return found
 
 
-def _tokens(group: Settings, kind: str) -> Tokens:
+def _tokens(group: QuantSettings, kind: str) -> Tokens:
     """What activations of weights of a kind are quantized to."""
     if group.values.get("input_activations") is None:
         return "floats"
@@ -200,7 +200,7 @@ def _tokens(group: Settings, kind: str) -> Tokens:
     return "codes" if dynamic else "static"
 
 
-def _require_cache_scheme(settings: Settings) -> None:
+def _require_cache_scheme(settings: QuantSettings) -> None:
     if settings.values.get("kv_cache_scheme"):
         scheme = settings.part("kv_cache_scheme")
         scheme.only(ARGUMENTS)

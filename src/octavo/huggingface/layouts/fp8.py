@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from octavo.huggingface.layouts import float8
 from octavo.huggingface.layouts.module import HALVES, Module
-from octavo.huggingface.layouts.settings import Settings
+from octavo.huggingface.layouts.settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 
 USED = (
@@ -27,7 +27,7 @@ INPUT_SCALES = ("input_scale", "activation_scale")
 class Fp8:
     """The layout."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         settings.only(USED, OF_THE_WRITER)
         settings.one_of("fmt", ("e4m3", "float8_e4m3fn", None), None)
         settings.one_of("scale_fmt", ("ue8m0", "float", None), None)

@@ -27,7 +27,7 @@ from octavo.huggingface.layouts import writer_keys
 from octavo.huggingface.layouts.bits import codes_of, planar_codes_of
 from octavo.huggingface.layouts.match import Pattern
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
-from octavo.huggingface.layouts.settings import Settings, brief
+from octavo.huggingface.layouts.settings import QuantSettings, brief
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 
@@ -44,7 +44,7 @@ USED = (
 
 
 @dataclass(frozen=True)
-class _Said:
+class _GptqKind:
     """What the configuration says: `group` None for a whole row, `words` the type of packed words."""
 
     bits: int
@@ -57,7 +57,7 @@ class _Said:
 class Gptq:
     """The layout, and what the configuration says of some modules."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         if rotation := settings.values.get("rotation"):
             problem = f"is {brief(rotation)}: what goes into down_proj is turned in each step, which is not computed"
             raise settings.error("rotation", problem, "null")
@@ -69,10 +69,10 @@ class Gptq:
             said = settings.values["format"]
         if said == PLANAR:
             settings.one_of("pack_dtype", ("int32", None), None)
-        self._kind = _kind(settings, _Said(0, None, True, said, words))
-        self._dynamic: list[tuple[Pattern, _Said | None]] = []
+        self._kind = _kind(settings, _GptqKind(0, None, True, said, words))
+        self._dynamic: list[tuple[Pattern, _GptqKind | None]] = []
         dynamic = settings.values.get("dynamic") or {}
-        for pattern, value in Settings.of(settings.config, f"{settings.path}.dynamic", dynamic).values.items():
+        for pattern, value in QuantSettings.of(settings.config, f"{settings.path}.dynamic", dynamic).values.items():
             at = settings.part("dynamic").part(pattern, value)
             at.only(USED, writer_keys.AUTO_ROUND, writer_keys.GPTQ)
             kind = None if pattern.startswith("-:") else _kind(at, self._kind)
@@ -87,7 +87,7 @@ class Gptq:
         return _Weight.of(module, kind).tensors()
 
 
-def _kind(settings: Settings, base: _Said) -> _Said:
+def _kind(settings: QuantSettings, base: _GptqKind) -> _GptqKind:
     """What an object says of modules, `base` where it says nothing."""
     bits = settings.one_of("bits", range(2, 9) if base.format == PLANAR else BITS, base.bits or ...)
     group = settings.values.get("group_size", base.group or -1)
@@ -100,7 +100,7 @@ class _Weight:
     """A module's tensors, their shapes checked; `order` sorts its columns by group, None where they lie so."""
 
     module: Module
-    kind: _Said
+    kind: _GptqKind
     n: int
     k: int
     codes: StoredTensor
@@ -109,7 +109,7 @@ class _Weight:
     order: AnyArray | None
 
     @classmethod
-    def of(cls, module: Module, kind: _Said) -> _Weight:
+    def of(cls, module: Module, kind: _GptqKind) -> _Weight:
         codes, size = module.take("qweight", (kind.words,), (None, None)), int(kind.words[1:])
         n, k = codes.shape[1], codes.shape[0] * size // kind.bits
         group = kind.group or k

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from octavo.errors import ModelError
 from octavo.expressions import compiled
-from octavo.huggingface.layouts.settings import Settings, brief
+from octavo.huggingface.layouts.settings import QuantSettings, brief
 
 MOST_CHARACTERS, MOST_REPEATS, MOST_NAME = 1024, 4, 256
 _REPEATED_GROUP = re.compile(r"\)[*+{]")
@@ -21,7 +21,7 @@ class Pattern:
     compiled: re.Pattern[str]
 
     @classmethod
-    def of(cls, settings: Settings, text: str) -> Pattern:
+    def of(cls, settings: QuantSettings, text: str) -> Pattern:
         """Raises ModelError, naming where `settings` lie, for what is not an expression or repeats too much."""
         fault: ModelError | None = None
         if len(text) > MOST_CHARACTERS or _REPEATED_GROUP.search(text) or len(_REPEATS.findall(text)) > MOST_REPEATS:

@@ -17,7 +17,7 @@ from octavo.formats.float8 import float8_format
 from octavo.formats.scalars import e8m0_half_to_f32, ue4m3_half_to_f32
 from octavo.huggingface.layouts.bits import codes_of
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part, as_experts
-from octavo.huggingface.layouts.settings import Settings
+from octavo.huggingface.layouts.settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 
@@ -31,7 +31,7 @@ OF_THE_WRITER = ("quant_method",)
 
 
 @dataclass(frozen=True)
-class _Said:
+class _MlxKind:
     mode: str
     bits: int
     group: int
@@ -40,9 +40,9 @@ class _Said:
 class Mlx:
     """The layout: settings for all modules, and others under the names of some; false there leaves one as it is."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         self._all = _read_arguments(settings, {})
-        self._own: dict[str, _Said | None] = {}
+        self._own: dict[str, _MlxKind | None] = {}
         for key, value in settings.values.items():
             if value is False:
                 self._own[key] = None
@@ -79,18 +79,18 @@ def _flattened(module: Module) -> Module:
     return Module(module.folder, module.name, parts, module.used)
 
 
-def _read_arguments(settings: Settings, otherwise: Any) -> _Said:
+def _read_arguments(settings: QuantSettings, otherwise: Any) -> _MlxKind:
     mode = settings.one_of("mode", MODES, otherwise.get("mode", "affine"))
     bits, group = MODES[mode]
     if bits is not None and group is not None:
         settings.one_of("bits", (bits,), bits)
         settings.one_of("group_size", (group,), group)
-        return _Said(mode, bits, group)
+        return _MlxKind(mode, bits, group)
     bits = settings.one_of("bits", BITS, otherwise.get("bits", ...))
-    return _Said(mode, bits, settings.one_of("group_size", (32, 64, 128), otherwise.get("group_size", ...)))
+    return _MlxKind(mode, bits, settings.one_of("group_size", (32, 64, 128), otherwise.get("group_size", ...)))
 
 
-def _affine(module: Module, said: _Said, n: int, k: int, words: StoredTensor) -> LazyTensor:
+def _affine(module: Module, said: _MlxKind, n: int, k: int, words: StoredTensor) -> LazyTensor:
     shape = n, k // said.group
     scales, biases = module.take("scales", HALVES, shape), module.take("biases", HALVES, shape)
     if scales.dtype != biases.dtype:
@@ -103,7 +103,7 @@ def _affine(module: Module, said: _Said, n: int, k: int, words: StoredTensor) ->
     return module.rows(n, k, Kind(said.bits, said.group, scales.dtype, "minimum"), load)
 
 
-def _floats(module: Module, said: _Said, n: int, k: int, words: StoredTensor) -> LazyTensor:
+def _floats(module: Module, said: _MlxKind, n: int, k: int, words: StoredTensor) -> LazyTensor:
     scales = module.take("scales", ("U8",), (n, k // said.group))
     if said.mode == "nvfp4" and k % 64:
         raise module.error("weight", f"has rows of {k} values", "multiples of 64")

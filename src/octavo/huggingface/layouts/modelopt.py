@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 
 from octavo.huggingface.layouts import float4, float8
 from octavo.huggingface.layouts.module import HALVES, Module
-from octavo.huggingface.layouts.settings import Settings
+from octavo.huggingface.layouts.settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 
 log = logging.getLogger("octavo")
@@ -30,13 +30,7 @@ SQUARE = ("FP8_PB_WO", "FP8_BLOCK_SCALES")
 SCALES = ("weight_scale", "weight_scale_inv")
 MIXED, NVFP4 = "MIXED_PRECISION", "NVFP4"
 USED = (
-    "quant_method",
-    "quant_algo",
-    "kv_cache_quant_algo",
-    "exclude_modules",
-    "ignore",
-    "group_size",
-    "kv_cache_scheme",
+    "quant_method", "quant_algo", "kv_cache_quant_algo", "exclude_modules", "ignore", "group_size", "kv_cache_scheme",
     "quantized_layers",
 )
 CACHE = ("num_bits", "type", "dynamic", "symmetric", "strategy", "group_size")
@@ -47,7 +41,7 @@ OF_THE_WRITER = ("producer", "config_groups", "has_zero_point", "pre_quant_scale
 class ModelOpt:
     """The layout; hf_quant_config.json has the same keys under `quantization`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         if "quantization" in settings.values:
             settings.only(("quantization", "quant_method"), OF_THE_WRITER)
             settings = settings.part("quantization")
@@ -96,7 +90,7 @@ class ModelOpt:
         return self._mixed[name]
 
 
-def has_cache_scales(settings: Settings) -> bool:
+def has_cache_scales(settings: QuantSettings) -> bool:
     """Whether scales of caches beside the weights are for 8 bits."""
     inner = settings.part("quantization") if "quantization" in settings.values else settings
     scheme = inner.values.get("kv_cache_scheme")
@@ -113,7 +107,7 @@ def has_cache_scales(settings: Settings) -> bool:
     return NVFP4 not in (inner.values.get("kv_cache_quant_algo"), scheme)
 
 
-def _algorithm(settings: Settings) -> str:
+def _algorithm(settings: QuantSettings) -> str:
     """What an object says of modules."""
     settings.only(USED, OF_THE_WRITER)
     found: str = settings.one_of("quant_algo", ALGORITHMS)

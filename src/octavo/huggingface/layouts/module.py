@@ -159,7 +159,7 @@ def as_experts(rows: LazyTensor, name: str, experts: int) -> LazyTensor:
     return LazyTensor(name, rows.format, shape, load)
 
 
-class Layout(Protocol):
+class QuantizedLayout(Protocol):
     """A way in which quantized modules lie in a checkpoint, as its configuration says."""
 
     def read(self, module: Module) -> list[LazyTensor]:
@@ -171,4 +171,4 @@ class Layout(Protocol):
         ...
 
 
-__all__ = ["FLOATS", "HALVES", "Kind", "Layout", "Module", "Part", "as_experts", "packed"]
+__all__ = ["FLOATS", "HALVES", "Kind", "Module", "Part", "QuantizedLayout", "as_experts", "packed"]

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from octavo.huggingface.layouts.float4 import mxfp4
 from octavo.huggingface.layouts.module import Module, as_experts
-from octavo.huggingface.layouts.settings import Settings
+from octavo.huggingface.layouts.settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 
 USED, OF_THE_WRITER = ("quant_method", "modules_to_not_convert"), ("dequantize",)
@@ -22,7 +22,7 @@ BLOCKS, SCALES = "_blocks", "_scales"
 class Mxfp4:
     """The layout."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         settings.only(USED, OF_THE_WRITER)
         settings.strings("modules_to_not_convert")
 

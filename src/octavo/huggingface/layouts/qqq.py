@@ -14,7 +14,7 @@ from octavo.formats import Planes, channel_format
 from octavo.formats.qqq import qqq_codes
 from octavo.formats.rows import GROUP
 from octavo.huggingface.layouts.module import Module, Part
-from octavo.huggingface.layouts.settings import Settings
+from octavo.huggingface.layouts.settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 
 USED = (
@@ -30,7 +30,7 @@ OF_THE_WRITER = (
 class Qqq:
     """The layout."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: QuantSettings) -> None:
         settings.only(USED, OF_THE_WRITER)
         settings.one_of("wbits" if "wbits" in settings.values else "bits", (4,))
         settings.one_of("method", ("qqq", None), None)

@@ -10,23 +10,23 @@ from octavo.errors import ModelError, shown
 from octavo.models.shared.config import Config
 
 
-class Settings:
+class QuantSettings:
     """An object inside a JSON file; errors name the way to its keys."""
 
     def __init__(self, config: Config, path: str, values: Mapping[str, Any]) -> None:
         self.config, self.path, self.values = config, path, values
 
     @classmethod
-    def of(cls, config: Config, path: str, value: Any) -> Settings:
+    def of(cls, config: Config, path: str, value: Any) -> QuantSettings:
         """Raises ModelError for a value that is not an object."""
         if not isinstance(value, dict):
             raise config.error(path, "is missing" if value is None else f"is {brief(value)}", "an object")
         return cls(config, path, value)
 
-    def part(self, key: str, value: Any = ...) -> Settings:
+    def part(self, key: str, value: Any = ...) -> QuantSettings:
         """The object at a key, or `value` under its name."""
         found = self.values.get(key) if value is ... else value
-        return Settings.of(self.config, self._at(shown(key)[1:-1]), found)
+        return QuantSettings.of(self.config, self._at(shown(key)[1:-1]), found)
 
     def error(self, key: str, problem: str, allowed: str | None = None) -> ModelError:
         return self.config.error(self._at(key), problem, allowed)

@@ -13,15 +13,15 @@ from octavo.huggingface.layouts.fp8 import Fp8
 from octavo.huggingface.layouts.gptq import Gptq
 from octavo.huggingface.layouts.mlx import Mlx
 from octavo.huggingface.layouts.modelopt import ModelOpt
-from octavo.huggingface.layouts.module import Layout
+from octavo.huggingface.layouts.module import QuantizedLayout
 from octavo.huggingface.layouts.mxfp4 import Mxfp4
 from octavo.huggingface.layouts.qqq import Qqq
-from octavo.huggingface.layouts.settings import Settings
+from octavo.huggingface.layouts.settings import QuantSettings
 from octavo.io.safetensors import Checkpoint
 from octavo.models.shared.config import Config
 
 KEY, OF_MLX, MLX = "quantization_config", "quantization", "mlx"
-METHODS: dict[str, Callable[[Settings], Layout]] = {
+METHODS: dict[str, Callable[[QuantSettings], QuantizedLayout]] = {
     "auto-round": AutoRound,
     OLDER: AutoRound,
     "awq": Awq,
@@ -39,7 +39,7 @@ BESIDE = {"quantize_config.json": "gptq", "quant_config.json": "awq", "hf_quant_
 """Files that older programs put what config.json lacks in, and the method that goes without saying in them."""
 
 
-def find_layout(checkpoint: Checkpoint, config: Config) -> Layout | None:
+def find_layout(checkpoint: Checkpoint, config: Config) -> QuantizedLayout | None:
     """The layout of a checkpoint; None where weights are plain floats.
 
     Raises ModelError for a method that is not known, and for values that have no meaning here.
@@ -63,20 +63,20 @@ def has_cache_scales(checkpoint: Checkpoint, config: Config) -> bool:
     return found is not None and (METHODS.get(found[0]) is not ModelOpt or modelopt.has_cache_scales(found[1]))
 
 
-def _find_settings(checkpoint: Checkpoint, config: Config) -> tuple[str, Settings] | None:
+def _find_settings(checkpoint: Checkpoint, config: Config) -> tuple[str, QuantSettings] | None:
     """The method of a checkpoint, and what is said of it."""
     of_mlx = config.values.get(OF_MLX)
     if of_mlx is not None:  # which is under the other key too, in newer files
-        return MLX, Settings.of(config, OF_MLX, of_mlx)
+        return MLX, QuantSettings.of(config, OF_MLX, of_mlx)
     found = config.values.get(KEY)
     if found is not None:
-        return _named(Settings.of(config, KEY, found))
+        return _named(QuantSettings.of(config, KEY, found))
     for name, method in BESIDE.items():
         values = checkpoint.json(name)
         if values is not None:
-            return _named(Settings(Config(values, checkpoint.path(name)), "", {"quant_method": method, **values}))
+            return _named(QuantSettings(Config(values, checkpoint.path(name)), "", {"quant_method": method, **values}))
     return None
 
 
-def _named(settings: Settings) -> tuple[str, Settings]:
+def _named(settings: QuantSettings) -> tuple[str, QuantSettings]:
     return str(settings.one_of("quant_method", METHODS)), settings

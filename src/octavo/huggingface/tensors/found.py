@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from octavo.huggingface.tensors.heads import is_no_part, is_of_heads
 from octavo.io.gguf import LazyTensor
@@ -23,7 +22,7 @@ _EXPERT = re.compile(r"((?:.+\.)?(?:chunk_)?experts)\.(0|[1-9][0-9]{0,4})\.(\w+)
 
 
 @dataclass
-class Found:
+class FoundTensors:
     """The tensors of a checkpoint by GGUF name: one each, or one an expert, or a half of a tensor for all experts."""
 
     single: dict[str, LazyTensor] = field(default_factory=dict)
@@ -32,11 +31,11 @@ class Found:
 
 
 def find(
-    tensors: Mapping[str, LazyTensor], architecture: Architecture[Any], modules: Mapping[str, str],
+    tensors: Mapping[str, LazyTensor], architecture: Architecture, modules: Mapping[str, str],
     outer: Mapping[str, str],
-) -> Found:
+) -> FoundTensors:
     """A checkpoint's tensors, by its own names, where `modules` of layers and `outer` say that they belong."""
-    found = Found()
+    found = FoundTensors()
     in_layer = re.compile(re.escape(architecture.layer) + _NUMBER)
     for name, tensor in tensors.items():
         plain = architecture.plain_name(name)
@@ -51,7 +50,7 @@ def find(
     return found
 
 
-def _find_in_layer(found: Found, names: Mapping[str, str], prefix: str, part: str, tensor: LazyTensor) -> bool:
+def _find_in_layer(found: FoundTensors, names: Mapping[str, str], prefix: str, part: str, tensor: LazyTensor) -> bool:
     """Put a layer's tensor where it belongs; whether it is known."""
     stem, _, kind = part.rpartition(".")
     if kind not in ("weight", *BESIDE) or part in names:  # stacked experts may go without

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import numpy as np
 
@@ -22,13 +21,13 @@ ONE_ROW = "ffn_gate_inp_shexp"
 _IN_BLOCK = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias|scale)")
 
 
-def checkpoint_name(name: str, architecture: Architecture[Any]) -> str | None:
+def checkpoint_name(name: str, architecture: Architecture) -> str | None:
     """The name that a tensor has in a checkpoint, of experts with * for a number; None for one that has none."""
     found = _IN_BLOCK.fullmatch(name)
     if found is None:
         outer = next((outer for outer, gguf in architecture.outer.items() if gguf == name and "*" not in outer), None)
         return outer if outer is None or outer.startswith("lm_head.") else architecture.base + outer
-    if found[2] in architecture.unwritten_tensors or architecture.layer_scalars:
+    if found[2] in architecture.unwritten.tensors or architecture.modules.scalars:
         return None
     whole = f"{found[2]}.{found[3]}"
     if found[3] != "bias" and (named := [part for part, gguf in architecture.names.items() if gguf == whole]):
@@ -56,8 +55,8 @@ def checkpoint_shape(name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def as_checkpoint(tensor: QTensor, model: ModelSpec) -> QTensor:
     """A tensor of a GGUF file as a checkpoint has it: the order of rows of q and k, and norms without their shift."""
-    if model.architecture.norm_shift and tensor.name.endswith("norm.weight"):
-        values = dequantize(tensor) - np.float32(model.architecture.norm_shift)
+    if model.architecture.layout.norm_shift and tensor.name.endswith("norm.weight"):
+        values = dequantize(tensor) - np.float32(model.architecture.layout.norm_shift)
         return quantize_reference(values, tensor.format, tensor.name)
     if (shape := checkpoint_shape(tensor.name, tensor.shape)) != tensor.shape:
         return QTensor(tensor.format, shape, tensor.data.reshape(shape[0], -1), tensor.name)
@@ -73,7 +72,7 @@ def rows_apart(name: str, model: ModelSpec, rows: AnyArray) -> AnyArray:
     """
     found, hp = _IN_BLOCK.fullmatch(name), model.hparams
     heads = hp.rope_heads(int(found[1])).get(found[2]) if found else None
-    if not heads or not hp.rope.interleaved or not model.architecture.reordered:
+    if not heads or not hp.rope.interleaved or not model.architecture.layout.permuted:
         return rows
     pairs = rows.reshape(heads, len(rows) // heads // 2, 2, -1)
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(rows.shape)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Any
 
 import numpy as np
 
@@ -18,15 +17,15 @@ from octavo.graph.names import split_layer
 from octavo.huggingface.config.config import find_class
 from octavo.huggingface.layouts.stored import stored_tensors
 from octavo.huggingface.tensors.experts import Shape, apart, columns_of, half, in_groups, stacked, transposed
-from octavo.huggingface.tensors.found import Found, find
+from octavo.huggingface.tensors.found import FoundTensors, find
 from octavo.huggingface.tensors.heads import is_of_heads, part_of_heads
 from octavo.huggingface.tensors.orders import Moved, absorb_orders, absorb_orders_of_heads
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import Architecture, Hyperparams
 from octavo.models.shared.config import Config
+from octavo.models.shared.conversion import multiplied, neighbouring, of_unit_length, rows_moved
 from octavo.models.shared.hparams import CLASSIFIER
-from octavo.models.shared.remaking import multiplied, neighbouring, of_unit_length, rows_moved
 from octavo.models.shared.weights import Expected
 
 IGNORED = ("rotary_emb.inv_freq",)
@@ -38,7 +37,7 @@ VECTORS = ("_inp_shexp.weight", "exp_probs_b.bias", CLASSIFIER)
 def gguf_tensors(
     checkpoint: Checkpoint,
     config: Config,
-    architecture: Architecture[Any],
+    architecture: Architecture,
     hp: Hyperparams,
     constants: Mapping[str, F32],
     beside: Mapping[str, LazyTensor],
@@ -57,13 +56,13 @@ def gguf_tensors(
     Raises ModelError for a tensor that is missing, not known, or of another shape than the configuration says.
     """
     tied = config.flag("tie_word_embeddings", architecture.tied)
-    outer = {**architecture.outer, **architecture.class_outer.get(find_class(config), {})}
+    outer = {**architecture.outer, **architecture.modules.outer_by_class.get(find_class(config), {})}
     named, left_out = text_name or str, _left_out(architecture, outer, tied)
     stored = stored_tensors(checkpoint, config, lambda name: (plain := named(name)) is None or left_out(plain))
-    modules = {**architecture.names, **architecture.class_names.get(find_class(config), {})}
+    modules = {**architecture.names, **architecture.modules.by_class.get(find_class(config), {})}
     found = find({named(name) or name: tensor for name, tensor in stored.items()}, architecture, modules, outer)
     found.single |= beside
-    for copy, source in architecture.copies.items():
+    for copy, source in architecture.modules.copies.items():
         if source in found.single:
             found.single.setdefault(copy, found.single[source])
     moved = Moved() if moved is None else moved
@@ -78,13 +77,13 @@ def gguf_tensors(
     return tuple(tensor for tensor in tensors if tensor is not None)
 
 
-def layer_numbers(checkpoint: Checkpoint, architecture: Architecture[Any], n_layer: int) -> dict[str, list[float]]:
+def layer_numbers(checkpoint: Checkpoint, architecture: Architecture, n_layer: int) -> dict[str, list[float]]:
     """Keys of metadata that have a number for each layer, of the tensors that hold them.
 
     Raises ModelError for one that is missing or no number, FileError for one that can't be read.
     """
-    found: dict[str, list[float]] = {key: [] for key in architecture.layer_scalars.values()}
-    for (module, key), i in product(architecture.layer_scalars.items(), range(n_layer)):
+    found: dict[str, list[float]] = {key: [] for key in architecture.modules.scalars.values()}
+    for (module, key), i in product(architecture.modules.scalars.items(), range(n_layer)):
         name = f"{architecture.base}{architecture.layer}.{i}.{module}"
         tensor = checkpoint.tensors.get(name)
         if tensor is None or math.prod(tensor.shape) != 1:
@@ -93,12 +92,12 @@ def layer_numbers(checkpoint: Checkpoint, architecture: Architecture[Any], n_lay
     return found
 
 
-def _left_out(architecture: Architecture[Any], outer: Mapping[str, str], tied: bool) -> Callable[[str], bool]:
+def _left_out(architecture: Architecture, outer: Mapping[str, str], tied: bool) -> Callable[[str], bool]:
     unused = (*architecture.unused, *(("lm_head.",) if tied else ()))
 
     def left_out(name: str) -> bool:
         plain = architecture.plain_name(name)
-        return name.endswith((*IGNORED, *architecture.ignored, *architecture.layer_scalars)) or (
+        return name.endswith((*IGNORED, *architecture.modules.ignored, *architecture.modules.scalars)) or (
             bool(unused) and plain.startswith(unused) and plain not in outer
         )
 
@@ -111,9 +110,9 @@ class _Maker:
 
     checkpoint: Checkpoint
     config: Config
-    architecture: Architecture[Any]
+    architecture: Architecture
     hp: Hyperparams
-    found: Found
+    found: FoundTensors
     constants: Mapping[str, F32]
 
     def tensor(self, name: str, want: Expected) -> LazyTensor | None:
@@ -133,17 +132,19 @@ class _Maker:
     def _changed(self, name: str, tensor: LazyTensor) -> LazyTensor:
         """The tensor with what the architecture does to its values."""
         if name == "position_embd.weight":
-            tensor = _without_rows(tensor, self.architecture.before_positions(self.config))
-        if name == "output.weight" and (axis := self.architecture.unit_output(self.config)) is not None:
+            tensor = _without_rows(tensor, self.architecture.layout.before_positions(self.config))
+        unit_output = self.architecture.layout.unit_output if name == "output.weight" else None
+        if unit_output is not None and (axis := unit_output(self.config)) is not None:
             tensor = of_unit_length(tensor, axis)
         if (factor := self.factors.get(split_layer(name)[1])) is not None:
             tensor = multiplied(tensor, factor)
-        return _shifted(tensor, self.architecture.norm_shift) if name.endswith("norm.weight") else tensor
+        return _shifted(tensor, self.architecture.layout.norm_shift) if name.endswith("norm.weight") else tensor
 
     @cached_property
     def factors(self) -> Mapping[str, float | F32]:
         """What tensors are multiplied by, by GGUF's name without that of the layer."""
-        return self.architecture.factors(self.config)
+        factors = self.architecture.layout.factors
+        return {} if factors is None else factors(self.config)
 
     def _stored(self, name: str, want: Shape) -> LazyTensor | None:
         """The tensor called `name`; None where the checkpoint has nothing for it.
@@ -180,13 +181,13 @@ class _Maker:
     def _of_half(self, name: str, want: Shape) -> LazyTensor:
         """A tensor that the checkpoint has joined with another one: its part."""
         both, which = self.found.halves[name]
-        if (remade := self.architecture.remade(name, both, self.hp)) is not both:
+        if (remade := self.architecture.layout.converted(name, both, self.hp)) is not both:
             return _source(name, remade.format, remade.shape, remade.load)
         if is_of_heads(name):
             part, allowed = part_of_heads(both, name, want), f"what {list(want)} is a part of"
         else:
             rows_of_both = (*want[:-2], 2 * want[-2], want[-1]) if len(want) > 1 else want
-            columns = columns_of(self.architecture.columns, both.shape, rows_of_both)
+            columns = columns_of(self.architecture.layout.columns, both.shape, rows_of_both)
             part, allowed = half(both, which, columns), "floats of both"
         if part is None:
             raise self._fault(name, f"has shape {list(both.shape)} for two tensors", allowed)
@@ -194,8 +195,8 @@ class _Maker:
 
     def _of_single(self, name: str, want: Shape) -> LazyTensor:
         """A tensor that the checkpoint has by itself: stacked experts as rows, q and k in the order of rope."""
-        tensor = self.architecture.remade(name, self.found.single[name], self.hp)
-        lies = self.architecture.columns
+        tensor = self.architecture.layout.converted(name, self.found.single[name], self.hp)
+        lies = self.architecture.layout.columns
         if name.endswith("_exps.weight"):
             if lies == "in one":
                 one = apart(tensor, want, columns=name.endswith("down_exps.weight"))
@@ -214,11 +215,11 @@ class _Maker:
         return _fault(self.checkpoint, name, problem, allowed)
 
 
-def in_order(name: str, tensor: LazyTensor, hp: Hyperparams, architecture: Architecture[Any]) -> LazyTensor:
+def in_order(name: str, tensor: LazyTensor, hp: Hyperparams, architecture: Architecture) -> LazyTensor:
     """The tensor `name` with its rows, or values of a bias, where rope on neighbours wants those of q or k."""
     layer, part = split_layer(name)
     heads = 0 if layer is None else hp.rope_heads(layer).get(part.rpartition(".")[0], 0)
-    reordered = architecture.reordered and name.endswith((".weight", ".bias"))
+    reordered = architecture.layout.permuted and name.endswith((".weight", ".bias"))
     if not (reordered and hp.rope.interleaved and heads and tensor.shape[0] % (2 * heads) == 0):
         return tensor
     return rows_moved(tensor, lambda rows: neighbouring(rows, heads))
@@ -279,7 +280,7 @@ def _constant(name: str, values: F32) -> LazyTensor:
     return LazyTensor(name, plain, values.shape, lambda: quantize_reference(values, plain, name))
 
 
-def _refuse_others(checkpoint: Checkpoint, found: Found, expected: Mapping[str, object]) -> None:
+def _refuse_others(checkpoint: Checkpoint, found: FoundTensors, expected: Mapping[str, object]) -> None:
     others = [name for names in (found.single, found.experts, found.halves) for name in names if name not in expected]
     if others:
         outside = not others[0].startswith("blk.") and others[0] in found.single

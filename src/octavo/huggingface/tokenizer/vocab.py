@@ -20,7 +20,7 @@ from octavo.huggingface.tokenizer.tiktoken import is_ranks, merges_of, read_rank
 from octavo.huggingface.tokenizer.token_lines import END, breaks, read_token_lines
 from octavo.huggingface.tokenizer.tokenizer_json import TokenizerJson
 from octavo.io.safetensors import Checkpoint
-from octavo.models.shared.architecture import Vocabulary
+from octavo.models.shared.architecture import VocabularyFile
 from octavo.text import Tokenizer
 from octavo.text.bpe import NFC
 from octavo.text.plamo2 import BREAKING, WHOLE
@@ -34,7 +34,7 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 _log = logging.getLogger(__name__)
 
 
-def open_tokenizer(checkpoint: Checkpoint, own: Vocabulary | None = None) -> TokenizerJson | None:
+def open_tokenizer(checkpoint: Checkpoint, own: VocabularyFile | None = None) -> TokenizerJson | None:
     """The checkpoint's tokenizer.json, with what files beside it add to it.
 
     None where it has tokenizer.model only, or a file of its class's `own`.
@@ -54,7 +54,7 @@ def open_tokenizer(checkpoint: Checkpoint, own: Vocabulary | None = None) -> Tok
 
 
 def vocabulary(
-    checkpoint: Checkpoint, tokenizer: TokenizerJson | None, n_vocab: int, own: Vocabulary | None = None
+    checkpoint: Checkpoint, tokenizer: TokenizerJson | None, n_vocab: int, own: VocabularyFile | None = None
 ) -> dict[str, Any]:
     """The keys of the vocabulary, `n_vocab` tokens: those that no tokenizer has are unused.
 
@@ -125,7 +125,7 @@ def _from_merges(tokenizer: TokenizerJson, n_vocab: int) -> dict[str, Any]:
     return _spm_keys(pieces, tokenizer.adds_space())
 
 
-def _from_ranks(path: str, added: dict[int, AddedToken], n_vocab: int, own: Vocabulary) -> dict[str, Any]:
+def _from_ranks(path: str, added: dict[int, AddedToken], n_vocab: int, own: VocabularyFile) -> dict[str, Any]:
     """Keys of a byte-level BPE of a file of tokens by rank; `added` are tokens beyond its own."""
     tokens = read_ranks(path)
     added = added or _behind(own.behind, len(tokens))
@@ -145,7 +145,7 @@ def _from_ranks(path: str, added: dict[int, AddedToken], n_vocab: int, own: Voca
     }
 
 
-def _from_lines(checkpoint: Checkpoint, n_vocab: int, own: Vocabulary) -> dict[str, Any]:
+def _from_lines(checkpoint: Checkpoint, n_vocab: int, own: VocabularyFile) -> dict[str, Any]:
     """Keys of PLaMo's tokenizer, of a file of tokens with scores."""
     path = checkpoint.path(own.file)
     cut_first = breaks(checkpoint.json("tokenizer_config.json") or {}, checkpoint.path("tokenizer_config.json"))

@@ -80,5 +80,5 @@ def _read_version(cursor: Cursor) -> int:
     if swapped < 1 << 16 and swapped != version:
         problem = f"a big-endian file (version {swapped})"
     elif version == 1:
-        problem = "version 1, which is no longer in use"
+        problem = "version 1, which is obsolete"
     raise cursor.fail(problem, "version", offset=4, allowed="little-endian versions 2 and 3")

@@ -33,7 +33,7 @@ class OpenFile:
             self._file.close()
 
     def fill(self, out: memoryview, offset: int, field: str) -> None:
-        """Read bytes from `offset` on until `out`, bytes too, is full. Raises GGUFError where the file was cut."""
+        """Fill `out`, which is bytes too, from `offset` on. Raises GGUFError where the file was truncated."""
         done = 0
         while done < len(out):
             try:
@@ -41,7 +41,7 @@ class OpenFile:
             except OSError as e:
                 raise GGUFError(f"reading failed: {e.strerror}", file=self.path, offset=offset, field=field) from e
             if not n:
-                problem = f"the file was cut while it was open: {len(out)} bytes wanted, {done} left"
+                problem = f"the file was truncated while it was open: {len(out)} bytes wanted, {done} left"
                 raise GGUFError(problem, file=self.path, offset=offset, field=field)
             done += n
 
@@ -53,16 +53,16 @@ class OpenFile:
             return self._file.readinto(out) or 0
 
     def array(self, offset: int, n: int, field: str) -> U8:
-        """Bytes [offset, offset + n), uint8. Raises GGUFError where the file was cut."""
+        """Bytes [offset, offset + n), uint8. Raises GGUFError where the file was truncated."""
         data = np.empty(n, np.uint8)
         self.fill(data.data, offset, field)
         return data
 
     def require_whole(self, offset: int, field: str) -> None:
-        """Raise GGUFError where the file was cut since it was opened."""
+        """Raise GGUFError where the file was truncated since it was opened."""
         size = os.fstat(self._file.fileno()).st_size
         if size < self.size:
-            problem = f"the file was cut from {self.size} to {size} bytes while it was open"
+            problem = f"the file was truncated from {self.size} to {size} bytes while it was open"
             raise GGUFError(problem, file=self.path, offset=offset, field=field)
 
 

@@ -14,7 +14,7 @@ from octavo.io.gguf.source import OpenFile
 class FileQTensor(DeferredQTensor):
     """A tensor of a file: `data`, or parts of it, are read whenever they are asked for.
 
-    That raises GGUFError where the file was cut in the meantime; `field` names the tensor there.
+    That raises GGUFError where the file was truncated in the meantime; `field` names the tensor there.
     """
 
     def __init__(

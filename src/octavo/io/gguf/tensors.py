@@ -96,7 +96,7 @@ def _read_info(cursor: Cursor, name: str) -> RawInfo:
         )
     block, block_bytes = layout
     if dims[0] % block:
-        problem = f"a row of {dims[0]} values is not whole blocks of {rare.type_name(gguf_id)}"
+        problem = f"a row of {dims[0]} values is not a multiple of {rare.type_name(gguf_id)} blocks"
         raise cursor.fail(problem, "dimensions", offset=start, allowed=f"multiples of {block}")
     nbytes = prod(dims) // block * block_bytes
     at = cursor.pos

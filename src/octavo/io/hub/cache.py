@@ -75,7 +75,7 @@ def here(name: HubName) -> list[Variant]:
 
 def absent(name: HubName, found: Sequence[Variant]) -> str:
     """That `name` is not in the cache, and which other models of its repository are."""
-    return f"{name} is not on this machine{f' (there are: {listed(found)})' if found else ''}"
+    return f"{name} is not on this machine{f' (choices: {listed(found)})' if found else ''}"
 
 
 def is_offline() -> bool:

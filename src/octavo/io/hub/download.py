@@ -112,7 +112,7 @@ def _require_room(folder: str, missing: Sequence[RepoFile]) -> None:
         place = os.path.dirname(place)
     free = shutil.disk_usage(place).free
     if needed and needed + SPARE > free:
-        raise HubError(f"{size(needed)} are to be downloaded, but the disk of {place} has {size(free)} free")
+        raise HubError(f"the download needs {size(needed)}, but {place} has only {size(free)} free")
 
 
 def _fetch_all(

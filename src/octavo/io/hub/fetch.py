@@ -47,7 +47,7 @@ def fetch(
             asked = {**headers, "Accept-Encoding": "identity"}
             if part.done:
                 asked["Range"] = f"bytes={part.done}-"
-            problem = "the connection was cut"
+            problem = "the connection was lost"
             try:
                 with get_session().stream(
                     "GET", url, headers=asked, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
@@ -66,13 +66,13 @@ def fetch(
                 if error.errno not in _FULL:
                     raise
                 problem = f"{entry.name} can't be written to {os.path.dirname(blob)}: {error.strerror}"
-                raise HubError(f"{problem}; with room there, the same command goes on") from None
+                raise HubError(f"{problem}; free some space, and the same command will resume") from None
             if part.done < entry.size:
                 patience.wait(f"{entry.name}: {problem} after {size(part.done)}")
         if part.digest() != entry.digest:
             os.unlink(partial)
             wanted = f"{'SHA-256' if len(entry.digest) == 64 else 'Git blob'} {entry.digest}"
-            raise HubError(f"{entry.name} was downloaded with wrong bytes, and removed (allowed: {wanted})")
+            raise HubError(f"{entry.name} was corrupted in the download, and removed (allowed: {wanted})")
         os.fsync(file.fileno())
         os.replace(partial, blob)
         return downloaded

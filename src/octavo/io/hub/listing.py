@@ -46,7 +46,7 @@ def list_repository(api: HfApi, name: HubName, patience: Patience) -> Listing:
         except http_library().RequestError as error:
             connecting.wait(f"{host(api)} can't be reached: {error or type(error).__name__}")
         except (ValueError, KeyError, TypeError) as error:
-            raise HubError(f"{host(api)} does not answer as a hub does: {error}") from None
+            raise HubError(f"{host(api)} does not answer like a hub: {error}") from None
     if COMMIT.fullmatch(info.sha or "") is None:
         raise HubError(f"{host(api)} says that {name} is at commit {shown(str(info.sha))} (allowed: 40 hex digits)")
     return Listing(info.id, str(info.sha), tuple(_entry(name, file) for file in info.siblings or ()))

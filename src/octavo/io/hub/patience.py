@@ -39,15 +39,15 @@ class Patience:
         """Wait 1, 2, 4, ... seconds, or as many as the server `asked` for. Raises HubError where it is no use."""
         self._failed += 1
         if self._failed >= self._tries:
-            advice = "the same command goes on later, and --offline takes what is on this machine"
-            raise HubError(f"{problem}; given up after {self._tries} tries: {advice}")
+            advice = "the same command resumes later, and --offline uses what is on this machine"
+            raise HubError(f"{problem}; gave up after {self._tries} tries: {advice}")
         if asked is not None and asked > LONGEST_S:
-            raise HubError(f"{problem}, and asks to wait {asked:,.0f} seconds: the same command goes on then")
+            raise HubError(f"{problem}, and asks to wait {asked:,.0f} seconds: run the same command then to resume")
         seconds = float(2 ** (self._failed - 1)) if asked is None else asked
-        log.warning("%s; going on in %.0f s", problem, seconds)
+        log.warning("%s; retrying in %.0f s", problem, seconds)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
-            self.show(f"{problem}; going on in {left:.0f} s", 0, None)
+            self.show(f"{problem}; retrying in {left:.0f} s", 0, None)
             time.sleep(min(left, 1.0))
 
 

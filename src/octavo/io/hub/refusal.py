@@ -66,7 +66,7 @@ def _revisions(api: HfApi, name: HubName) -> str:
         refs = api.list_repo_refs(name.repo)
     except (http_library().HTTPError, OSError, ValueError):
         return ""
-    return f" (there are: {', '.join(ref.name for ref in [*refs.branches, *refs.tags][:10])})"
+    return f" (choices: {', '.join(ref.name for ref in [*refs.branches, *refs.tags][:10])})"
 
 
 def _has_token() -> bool:

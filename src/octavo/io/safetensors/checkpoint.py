@@ -70,7 +70,7 @@ def _no_weights(path: str, names: list[str]) -> FileError:
     wanted = f"{SINGLE}, or {INDEX} and its files"
     pickles = [name for name in names if name.endswith(PICKLES)]
     if pickles:
-        problem = "is a pickle, which runs code when it is read, and is refused"
+        problem = "is a pickle, which could run code, and is refused"
         return FileError(problem, file=os.path.join(path, pickles[0]), allowed=wanted)
     return FileError("has no weights", file=path, allowed=wanted)
 

@@ -87,7 +87,7 @@ class StoredTensor:
         while wanted:
             n = file.readinto(wanted)
             if not n:
-                raise _fault(self, "the file was cut while it was read", None)
+                raise _fault(self, "the file was truncated while being read", None)
             wanted = wanted[n:]
 
 

@@ -38,9 +38,9 @@ def parse_object(text: bytes, file: str, field: str | None = None) -> dict[str, 
     except UnicodeDecodeError as error:
         raise FileError("is not UTF-8", file=file, offset=error.start, field=field) from None
     except json.JSONDecodeError as error:
-        raise FileError(f"is not JSON: {error.msg}", file=file, offset=error.pos, field=field) from None
+        raise FileError(f"is not valid JSON: {error.msg}", file=file, offset=error.pos, field=field) from None
     except (RecursionError, ValueError) as error:
-        raise FileError(f"is not JSON that can be read: {error}", file=file, field=field) from None
+        raise FileError(f"can't be parsed as JSON: {error}", file=file, field=field) from None
     if not isinstance(value, dict):
         raise FileError(f"is {type(value).__name__}", file=file, field=field, allowed="a JSON object")
     return value

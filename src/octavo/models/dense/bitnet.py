@@ -3,17 +3,15 @@
 Weights are -1, 0 and 1, times a number for each matrix (arXiv 2402.17764).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
-from octavo.errors import shown
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, brief
-from octavo.models.shared.hparams import HyperparamReader, Hyperparams, read_shared
+from octavo.models.shared.architecture import Architecture, Sizes
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.decoder import Attention, CustomPart, Decoder
+from octavo.models.shared.hparams import Hyperparams, Key
 from octavo.models.shared.weights import Tensors, Weights, vector
 
 ACTIVATION = "hidden_activation"
@@ -21,59 +19,48 @@ RELU2, SILU = "relu2", "silu"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bitnet(Hyperparams):
+class BitnetParams(Hyperparams):
     """The feed-forward's activation: RELU2 or SILU."""
 
-    activation: str
+    activation: str = RELU2
 
 
-def hparams(r: HyperparamReader) -> Bitnet:
-    hp = read_shared(r, has_experts=False)
-    # Files from before there was a key: BitNet b1.58 2B4T has 30 layers, models from before it have SiLU.
-    activation = r.metadata.get_str(r.key(ACTIVATION), default=RELU2 if hp.n_layer == 30 else SILU)
-    if activation not in (RELU2, SILU):
-        raise r.error(ACTIVATION, f"is {shown(activation)}", f"{RELU2} or {SILU}")
-    return hp.extended(Bitnet, activation=activation)
+class SubNormAttention(Attention):
+    """Attention whose output is normed before it is projected."""
+
+    def tensors(self, hp: Hyperparams, layer: int) -> Tensors:
+        return super().tensors(hp, layer) | {"attn_sub_norm.weight": vector(hp.n_head * hp.head_dim)}
+
+    def attend(self, g: GraphBuilder, hp: Hyperparams, b: Weights, heads: tuple[Node, Node, Node], layer: int) -> Node:
+        return g.rms_norm(super().attend(g, hp, b, heads, layer), b["attn_sub_norm"], hp.eps)
 
 
-def tensors(hp: Bitnet) -> Tensors:
-    sub_norms = {"attn_sub_norm.weight": vector(hp.n_head * hp.head_dim), "ffn_sub_norm.weight": vector(hp.n_ff)}
-    return layers.model_tensors(hp, layers.attention_tensors(hp) | layers.ffn_tensors(hp) | sub_norms)
+def feed_forward_tensors(hp: BitnetParams, layer: int) -> Tensors:
+    return layers.ffn_tensors(hp) | {"ffn_sub_norm.weight": vector(hp.n_ff)}
 
 
-def build(g: GraphBuilder, hp: Bitnet, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        x = g.add(x, layers.linear(g, b, "attn_output", g.rms_norm(h, b["attn_sub_norm"], hp.eps)))
-        h = g.rms_norm(x, b["ffn_norm"], hp.eps)
-        gate, up = layers.linear(g, b, "ffn_gate", h), layers.linear(g, b, "ffn_up", h)
-        h = g.swiglu(gate, up) if hp.activation == SILU else g.mul(g.relu_squared(gate), up)
-        x = g.add(x, layers.linear(g, b, "ffn_down", g.rms_norm(h, b["ffn_sub_norm"], hp.eps)))
-    return layers.logits(g, hp, w, x)
+def feed_forward(g: GraphBuilder, hp: BitnetParams, b: Weights, h: Node, layer: int) -> Node:
+    gate, up = layers.linear(g, b, "ffn_gate", h), layers.linear(g, b, "ffn_up", h)
+    h = g.swiglu(gate, up) if hp.activation == SILU else g.mul(g.relu_squared(gate), up)
+    return layers.linear(g, b, "ffn_down", g.rms_norm(h, b["ffn_sub_norm"], hp.eps))
 
 
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for another activation, and for biases."""
-    config.only_flags({"attention_bias": False})
-    activation = config.values.get("hidden_act", RELU2)
-    if activation not in (RELU2, SILU):
-        raise config.error("hidden_act", f"is {brief(activation)}", f"{RELU2} or {SILU}")
-    return {ACTIVATION: activation, "hidden_act": None}
+    """Raises ModelError for another activation."""
+    return {ACTIVATION: config.one_of("hidden_act", (RELU2, SILU), RELU2), "hidden_act": None}
 
 
 ARCH = Architecture(
     name="bitnet",
-    hparams=hparams,
-    keys=frozenset({ACTIVATION}),
-    tensors=tensors,
-    build=build,
+    network=Decoder(mixer=SubNormAttention(), feed_forward=CustomPart(feed_forward_tensors, feed_forward)),
+    # Files from before there was a key: BitNet b1.58 2B4T has 30 layers, models from before it have SiLU.
+    keys=(Key(
+        "activation", ACTIVATION, choices=(RELU2, SILU), default=lambda hp: RELU2 if hp.n_layer == 30 else SILU
+    ),),
+    sizes=Sizes(kind=BitnetParams),
     classes={"BitNetForCausalLM": config_keys},
+    only={"attention_bias": False},
     names=names.LLAMA | {"self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"},
     ropes=("default", "linear"),
     activation=RELU2,
-    writable=False,
 )

@@ -1,7 +1,5 @@
 """DeciLM and Nemotron made of Llama 3: layers of other heads of keys and widths, without one of their parts or both."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,14 +7,15 @@ from typing import Any
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, brief
-from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.shared.weights import Tensors, Weights, matrix, vector, with_scales
+from octavo.models.shared.architecture import Architecture, Sizes, Unwritten
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.decoder import Attention, Decoder, FeedForward, NormNames
+from octavo.models.shared.hparams import Hyperparams
+from octavo.models.shared.reader import ANY_OR_NONE, FF_WIDTH, HEADS, KV_HEADS, OR_NONE, MetadataReader, brief
+from octavo.models.shared.weights import Tensors, Weights
 
-HEADS, KV_HEADS, WIDTH = "attention.head_count", "attention.head_count_kv", "feed_forward_length"
 MULTIPLE = 256
-"""What widths are rounded up to a multiple of, which config.json says as two thirds of so many times the model's."""
+"""What widths are rounded up to a multiple of, which config.json says as two thirds of a multiple of the model's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,9 +27,9 @@ class Deci(Hyperparams):
     widths  of the feed-forward, 0 where it has none
     """
 
-    heads: tuple[int, ...]
-    keys: tuple[int, ...]
-    widths: tuple[int, ...]
+    heads: tuple[int, ...] = ()
+    keys: tuple[int, ...] = ()
+    widths: tuple[int, ...] = ()
 
     def kv_heads(self, layer: int) -> tuple[int, int]:
         return self.keys[layer], self.head_dim
@@ -43,47 +42,38 @@ class Deci(Hyperparams):
         return replace(self, n_head_kv=self.keys[layer], n_ff=self.widths[layer])
 
 
-def hparams(r: HyperparamReader) -> Deci:
-    hp = read_shared(r, interleaved=True, has_experts=False, by_layer=True, some_lack=True)
+def complete(r: MetadataReader, hp: Deci) -> Deci:
     heads = r.sizes(HEADS, hp.n_layer, some=True)
     keys = r.sizes(KV_HEADS, hp.n_layer, some=True) if r.has(KV_HEADS) else heads
     for layer, (n, n_kv) in enumerate(zip(heads, keys, strict=True)):
         if n_kv and (not n or n % n_kv):
             raise r.error(KV_HEADS, f"{n_kv} of layer {layer} does not divide its {n} heads")
-    return hp.extended(Deci, heads=heads, keys=keys, widths=r.sizes(WIDTH, hp.n_layer, some=True))
+    return replace(hp, heads=heads, keys=keys, widths=r.sizes(FF_WIDTH, hp.n_layer, some=True))
 
 
-def tensors(hp: Deci) -> Tensors:
-    return layers.model_tensors(hp, lambda i: _attention_tensors(hp, i) | _feed_forward_tensors(hp, i))
+ATTENTION, FEED_FORWARD, NORMS = Attention(output_bias=None), FeedForward(bias=None), NormNames()
 
 
-def _attention_tensors(hp: Deci, layer: int) -> Tensors:
-    if hp.keys[layer]:
-        return layers.attention_tensors(hp.at(layer), output_bias=True)
-    if not hp.heads[layer]:
-        return {}
-    norm = {"attn_norm.weight": vector(hp.n_embd), "attn_output.bias": vector(hp.n_embd, optional=True)}
-    return norm | with_scales({"attn_output.weight": matrix(hp.n_embd, hp.n_embd)})
+class DeciDecoder(Decoder):
+    """Layers have neither the norm nor the tensors of a part that they lack."""
 
+    def layer_tensors(self, hp: Deci, layer: int) -> Tensors:
+        at, found = hp.at(layer), Tensors()
+        if hp.heads[layer]:
+            found |= layers.norms(hp.n_embd, NORMS.mixer) | (ATTENTION.tensors(at, layer) if hp.keys[layer] else
+                layers.products({"attn_output": (hp.n_embd, hp.n_embd)}, bias=None))
+        if hp.widths[layer]:
+            found |= layers.norms(hp.n_embd, NORMS.feed_forward) | FEED_FORWARD.tensors(at, layer)
+        return found
 
-def _feed_forward_tensors(hp: Deci, layer: int) -> Tensors:
-    return layers.ffn_tensors(hp.at(layer), bias=True) if hp.widths[layer] else {}
-
-
-def build(g: GraphBuilder, hp: Deci, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
+    def build_layer(self, g: GraphBuilder, hp: Deci, b: Weights, x: Node, i: int) -> Node:
+        at = hp.at(i)
         if hp.heads[i]:
-            h = g.rms_norm(x, b["attn_norm"], hp.eps)
-            if hp.keys[i]:
-                q, k, v = layers.qkv(g, hp.at(i), b, h)
-                h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-            x = g.add(x, layers.linear(g, b, "attn_output", h))
+            h = layers.norm(g, hp, b, NORMS.mixer, x)
+            x = g.add(x, ATTENTION.build(g, at, b, h, i) if hp.keys[i] else layers.linear(g, b, "attn_output", h))
         if hp.widths[i]:
-            x = g.add(x, layers.ffn(g, b, g.rms_norm(x, b["ffn_norm"], hp.eps)))
-    return layers.logits(g, hp, w, x)
+            x = g.add(x, FEED_FORWARD.build(g, at, b, layers.norm(g, hp, b, NORMS.feed_forward, x), i))
+        return x
 
 
 def config_keys(config: Config) -> Keys:
@@ -91,24 +81,24 @@ def config_keys(config: Config) -> Keys:
 
     Raises ModelError for a part of a layer that is neither as usual nor left out, nor a matrix in place of attention.
     """
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
+    n = config.n_layer
+    heads = config.n_head
     blocks, keys = config.values.get("block_configs"), config.values.get("num_key_value_heads_per_layer")
     if blocks is None:
         if keys is not None and not (isinstance(keys, list) and len(keys) == n and all(type(k) is int for k in keys)):
             raise config.error("num_key_value_heads_per_layer", f"is {brief(keys)}", f"{n} numbers of heads")
         return {} if keys is None else {KV_HEADS: keys}
     if not isinstance(blocks, list) or len(blocks) != n:
-        raise config.error("block_configs", "is no list of all layers", f"{n} objects")
+        raise config.error("block_configs", "is not a list of all layers", f"{n} objects")
     found = [(*_heads(config, block, i, heads), _width(config, block, i)) for i, block in enumerate(blocks)]
-    return {field: [layer[which] for layer in found] for which, field in enumerate((HEADS, KV_HEADS, WIDTH))}
+    return {field: [layer[which] for layer in found] for which, field in enumerate((HEADS, KV_HEADS, FF_WIDTH))}
 
 
 def _part(config: Config, block: Any, layer: int, name: str, sizes: str) -> Mapping[str, Any]:
     """A part of a layer, which may have a size and be left out or replaced, and nothing else."""
     part = block.get(name) if isinstance(block, dict) else None
     if not isinstance(part, dict):
-        raise config.error(f"block_configs[{layer}].{name}", "is missing or no object")
+        raise config.error(f"block_configs[{layer}].{name}", "is missing or not an object")
     for key, value in part.items():
         if key not in (sizes, "no_op", "replace_with_linear") and value not in (None, False):
             raise config.error(f"block_configs[{layer}].{name}.{key}", f"is {brief(value)}", "null or false")
@@ -136,7 +126,7 @@ def _width(config: Config, block: Any, layer: int) -> int:
     if part.get("replace_with_linear"):
         raise config.error(f"block_configs[{layer}].ffn.replace_with_linear", "is true", "false")
     times = Config(part, config.file).real("ffn_mult")
-    width = int(2 * times * config.size("hidden_size", LIMITS["embedding_length"]) / 3)
+    width = int(2 * times * config.width / 3)
     return -(-width // MULTIPLE) * MULTIPLE
 
 
@@ -148,12 +138,13 @@ def why_unwritten(hp: Deci) -> str:
 
 ARCH = Architecture(
     name="deci",
-    hparams=hparams,
-    tensors=tensors,
-    build=build,
+    network=DeciDecoder(),
+    sizes=Sizes(
+        kind=Deci, complete=complete, differs={HEADS: OR_NONE, KV_HEADS: ANY_OR_NONE, FF_WIDTH: ANY_OR_NONE}
+    ),
+    interleaved=True,
     classes={"DeciLMForCausalLM": config_keys},
     names=names.LLAMA | {"self_attn.linear_attn": "attn_output"},
-    why_unwritten=why_unwritten,
+    unwritten=Unwritten(why=why_unwritten),
     ropes=("default", "linear", "llama3"),
-    writable=False,
 )

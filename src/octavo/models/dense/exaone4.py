@@ -1,46 +1,13 @@
 """EXAONE 4: norms behind attention and feed-forward only, norms of q and k, rope only with a window if any have one."""
 
-from __future__ import annotations
-
-from dataclasses import replace
-
-from octavo.graph.builder import GraphBuilder
-from octavo.graph.node import Node
-from octavo.models.shared import layers, names
+from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, brief, window_keys
-from octavo.models.shared.hparams import HyperparamReader, Hyperparams, read_shared
-from octavo.models.shared.weights import Tensors, Weights, vector
-from octavo.models.shared.windows import PATTERN, layer_window_keys, read_windowed
+from octavo.models.shared.config import Config, Keys, window_keys
+from octavo.models.shared.decoder import POST_NORMS, Attention, Decoder
+from octavo.models.shared.reader import brief
+from octavo.models.shared.windows import Windows, layer_window_keys
 
-PERIOD = 4
-"""The last of so many layers has neither window nor rope, where a file with a window does not say which ones have."""
-
-
-def hparams(r: HyperparamReader) -> Hyperparams:
-    hp = read_shared(r, has_experts=False)
-    return replace(hp, windowed=read_windowed(r, hp, PERIOD))
-
-
-def tensors(hp: Hyperparams) -> Tensors:
-    block = layers.attention_tensors(hp, qk_norm=True) | layers.ffn_tensors(hp)
-    del block["attn_norm.weight"], block["ffn_norm.weight"]
-    norms = {f"{part}_norm.weight": vector(hp.n_embd) for part in ("post_attention", "post_ffw")}
-    return layers.model_tensors(hp, block | norms)
-
-
-def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.normed_qkv(g, hp, b, x)
-        if hp.n_window is None or hp.windowed[i]:
-            q, k = rope(q), rope(k)
-        h = g.attention(q, k, v, layer=i, scale=hp.attention_scale, window=hp.window(i))
-        x = g.add(x, g.rms_norm(layers.linear(g, b, "attn_output", h), b["post_attention_norm"], hp.eps))
-        x = g.add(x, g.rms_norm(layers.ffn(g, b, x), b["post_ffw_norm"], hp.eps))
-    return layers.logits(g, hp, w, x)
+WINDOWS = Windows(4)
 
 
 def config_keys(config: Config) -> Keys:
@@ -53,7 +20,7 @@ def config_keys(config: Config) -> Keys:
         if config.values.get("layer_types") is None and pattern != "L" * (period - 1) + "G":
             raise config.error("sliding_window_pattern", f"is {brief(pattern)}", "L and at last G, or layer_types")
         config = config.replaced({**config.values, "sliding_window_pattern": period})
-    keys = layer_window_keys(config, PERIOD)
+    keys = layer_window_keys(config, WINDOWS.period or 0)
     if not keys:
         raise config.error("sliding_window", "is not null, though layer_types has none", "null")
     return keys
@@ -61,12 +28,9 @@ def config_keys(config: Config) -> Keys:
 
 ARCH = Architecture(
     name="exaone4",
-    hparams=hparams,
-    keys=frozenset({PATTERN}),
-    tensors=tensors,
-    build=build,
+    network=Decoder(mixer=Attention(qk_norm="heads", rope="window if any"), norms=POST_NORMS),
+    windows=WINDOWS,
     classes={"Exaone4ForCausalLM": config_keys},
-    names=names.ATTENTION | names.QK_NORMS | names.BEHIND | names.FFN,
+    names=names.ATTENTION | names.QK_NORMS | names.POST_NORMS | names.FFN,
     ropes=("default", "linear", "yarn", "llama3"),
-    writable=False,
 )

@@ -1,93 +1,49 @@
 """Gemma 2: GeGLU, norms before and behind, a window in every other layer, scores and logits that are capped."""
 
-from __future__ import annotations
+from octavo.models.shared import names
+from octavo.models.shared.architecture import Architecture, TensorLayout
+from octavo.models.shared.config import Config, Keys, head_keys
+from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Decoder
+from octavo.models.shared.hparams import Hyperparams, Key
+from octavo.models.shared.windows import Windows
 
-import math
-from dataclasses import dataclass, replace
-
-from octavo.graph.builder import GraphBuilder
-from octavo.graph.node import Node
-from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.shared.weights import Tensors, Weights, vector
-from octavo.models.shared.windows import PATTERN, layer_window_keys, read_windowed
-
-PERIOD = 2
-"""The last of so many layers has no window, where a file does not say which ones have."""
 CAPS = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0}
-"""Fields of scores' cap and of logits', and what files mean that do not say. 0 is no cap."""
-WINDOW = 4096
+"""Fields of scores' cap and of logits', and what files mean that do not say."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gemma2(Hyperparams):
-    """Scores are multiplied by query_scale, and capped; so are logits. A cap of 0 is none."""
+def scale_key(layers_by_width: int) -> Key:
+    """The row of what scores are multiplied by. The model of `layers_by_width` layers has heads of another size than
+    the width says, and scales by the width; no key says so."""
+    def usual(hp: Hyperparams) -> float:
+        return float((hp.n_embd / hp.n_head if hp.n_layer == layers_by_width else hp.head_dim) ** -0.5)
 
-    query_scale: float
-    score_cap: float
-    logit_cap: float
-
-
-def hparams(r: HyperparamReader) -> Gemma2:
-    hp = read_shared(r, has_experts=False)
-    if not r.has("attention.sliding_window"):
-        hp = replace(hp, n_window=WINDOW)
-    # The model of 46 layers has heads of another size than the width says, and scales by the width; no key says so.
-    width = hp.n_embd / hp.n_head if hp.n_layer == 46 else hp.head_dim
-    score_cap, logit_cap = ((r.positive(f) or 0.0) if r.has(f) else usual for f, usual in CAPS.items())
-    return hp.extended(
-        Gemma2,
-        windowed=read_windowed(r, hp, PERIOD),
-        query_scale=r.positive("attention.scale") or width**-0.5,
-        score_cap=score_cap,
-        logit_cap=logit_cap,
+    return Key(
+        "query_scale", "attention.scale", "query_pre_attn_scalar", default=usual, usual=256, said=lambda x: x**-0.5
     )
 
 
-def tensors(hp: Gemma2) -> Tensors:
-    behind = {f"post_{part}_norm.weight": vector(hp.n_embd) for part in ("attention", "ffw")}
-    return layers.model_tensors(hp, layers.attention_tensors(hp) | layers.ffn_tensors(hp) | behind)
-
-
-def build(g: GraphBuilder, hp: Gemma2, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = layers.scaled(g, g.get_rows(w["token_embd"], g.tokens), math.sqrt(hp.n_embd))
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
-        h = g.attention(rope(q), rope(k), v, i, hp.query_scale, window=hp.window(i), cap=hp.score_cap)
-        x = g.add(x, g.rms_norm(layers.linear(g, b, "attn_output", h), b["post_attention_norm"], hp.eps))
-        h = g.rms_norm(x, b["ffn_norm"], hp.eps)
-        x = g.add(x, g.rms_norm(layers.geglu_ffn(g, b, h), b["post_ffw_norm"], hp.eps))
-    logits = layers.logits(g, hp, w, x)
-    return g.soft_cap(logits, hp.logit_cap) if hp.logit_cap else logits
-
-
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for attention that looks ahead."""
-    config.only_flags({"use_bidirectional_attention": False})
-    head = config.size("head_dim", LIMITS["attention.key_length"], 256)
-    keys: Keys = {f"attention.{part}_length": head for part in ("key", "value")} | {"rope.dimension_count": head}
-    keys["attention.scale"] = config.real("query_pre_attn_scalar", 256) ** -0.5
-    for word, usual in CAPS.items():
-        capped = config.values.get(word, usual) is not None
-        keys[word] = config.real(word, usual) if capped else 0.0
-    return keys | layer_window_keys(config, PERIOD, WINDOW)
+    """Caps, which null takes off."""
+    capped = {word: config.values.get(word, usual) is not None for word, usual in CAPS.items()}
+    return head_keys(config, 256) | {
+        word: config.real(word, usual) if capped[word] else 0.0 for word, usual in CAPS.items()
+    }
 
 
 ARCH = Architecture(
     name="gemma2",
-    hparams=hparams,
-    keys=frozenset({"attention.scale", PATTERN, *CAPS}),
-    tensors=tensors,
-    build=build,
+    network=Decoder(feed_forward=GEGLU, norms=SANDWICH_NORMS, scaled_by_width=True),
+    keys=(
+        scale_key(46),
+        Key("score_cap", "attn_logit_softcapping", default=CAPS["attn_logit_softcapping"], zero="value"),
+        Key("logit_cap", "final_logit_softcapping", default=CAPS["final_logit_softcapping"], zero="value"),
+    ),
+    windows=Windows(2, 4096, tokens=4096),
     classes={"Gemma2ForCausalLM": config_keys},
-    names=names.POST_NORMS | names.ATTENTION | names.FFN,
+    only={"use_bidirectional_attention": False},
+    names=names.SANDWICH_NORMS | names.ATTENTION | names.FFN,
     ropes=("default", "linear"),
     activation="gelu_pytorch_tanh",
     tied=True,
-    norm_shift=1.0,
-    writable=False,
+    layout=TensorLayout(norm_shift=1.0),
 )

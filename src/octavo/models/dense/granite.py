@@ -1,87 +1,31 @@
 """Granite: Llama whose embeddings, scores, residuals and logits are each multiplied by a number."""
 
-from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-
-from octavo.graph.builder import GraphBuilder
-from octavo.graph.node import Node
-from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, brief
-from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.shared.weights import Tensors, Weights
+from octavo.models.shared import names
+from octavo.models.shared.architecture import Architecture, Modules, Sizes
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.decoder import Attention, Decoder, Experts, dense_or
+from octavo.models.shared.hparams import Hyperparams, Key
+from octavo.models.shared.reader import FF_WIDTH, LIMITS, MetadataReader, brief
 
 SHARED_WIDTH = "expert_shared_feed_forward_length"
 ROPE = "rope.scaling.finetuned"
 """Whether there is rope, which is what converters have this key for."""
-KEYS = frozenset({"attention.scale", "embedding_scale", "residual_scale", "logit_scale", ROPE, SHARED_WIDTH})
+KEYS = (
+    Key("query_scale", "attention.scale", "attention_multiplier", default=0.0, usual=1.0),
+    Key("embedding_scale", "embedding_scale", "embedding_multiplier", default=1.0, usual=1.0),
+    Key("residual_scale", "residual_scale", "residual_multiplier", default=1.0, usual=1.0),
+    Key("logit_scale", "logit_scale", "logits_scaling", default=1.0, usual=1.0, of=lambda divisor, hp: 1 / divisor),
+    ROPE,
+)
+FEED_FORWARD = dense_or(Experts(shared="whole"))
+NETWORK = Decoder(mixer=Attention(output_bias=None), feed_forward=FEED_FORWARD)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Granite(Hyperparams):
-    """What scores, embeddings, what layers add and logits are multiplied by; the width of a shared expert, or 0."""
-
-    query_scale: float
-    embedding_scale: float
-    residual_scale: float
-    logit_scale: float
-    n_ff_shared: int
-
-
-def hparams(r: HyperparamReader, *, has_experts: bool) -> Granite:
-    hp = read_shared(r, interleaved=True, has_experts=has_experts)
-    if not r.metadata.get_bool(r.key(ROPE), default=True):
+def complete(r: MetadataReader, hp: Hyperparams) -> Hyperparams:
+    if not r.flag(ROPE, default=True):
         raise r.error(ROPE, "is false, a model without rope", "true")
-    width = r.integer(SHARED_WIDTH, 0)
-    if not 0 <= width <= LIMITS["feed_forward_length"] * has_experts:
-        raise r.error(SHARED_WIDTH, f"{width} is out of range", "0 to 2^22 of models with experts, 0 of others")
-    return hp.extended(Granite, **scales(r, hp), n_ff_shared=width)
-
-
-def scales(r: HyperparamReader, hp: Hyperparams) -> dict[str, float]:
-    """The four numbers of `Granite`."""
-    return {
-        "query_scale": r.positive("attention.scale") or hp.attention_scale,
-        "embedding_scale": r.positive("embedding_scale") or 1.0,
-        "residual_scale": r.positive("residual_scale") or 1.0,
-        "logit_scale": 1 / (r.positive("logit_scale") or 1.0),
-    }
-
-
-def tensors(hp: Granite) -> Tensors:
-    return layers.model_tensors(hp, layers.attention_tensors(hp, output_bias=True) | feed_forward_tensors(hp))
-
-
-def feed_forward_tensors(hp: Granite) -> Tensors:
-    found = layers.moe_tensors(hp) if hp.n_expert else layers.ffn_tensors(hp, bias=True)
-    return found | (layers.shared_expert_tensors(hp, hp.n_ff_shared) if hp.n_ff_shared else {})
-
-
-def build(g: GraphBuilder, hp: Granite, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = layers.scaled(g, g.get_rows(w["token_embd"], g.tokens), hp.embedding_scale)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.query_scale)
-        x = g.add(x, layers.scaled(g, layers.linear(g, b, "attn_output", h), hp.residual_scale))
-        x = g.add(x, layers.scaled(g, feed_forward(g, hp, b, x), hp.residual_scale))
-    return layers.scaled(g, layers.logits(g, hp, w, x), hp.logit_scale)
-
-
-def feed_forward(g: GraphBuilder, hp: Granite, b: Weights, x: Node) -> Node:
-    h = g.rms_norm(x, b["ffn_norm"], hp.eps)
-    y = layers.moe(g, hp, b, h) if hp.n_expert else layers.ffn(g, b, h)
-    return g.add(y, layers.ffn(g, b, h, "_shexp")) if hp.n_ff_shared else y
-
-
-def config_keys(config: Config) -> Keys:
-    """The four numbers, each 1 where config.json does not say."""
-    words = {"attention_multiplier": "attention.scale", "embedding_multiplier": "embedding_scale",
-             "residual_multiplier": "residual_scale", "logits_scaling": "logit_scale"}
-    return {field: config.real(word, 1.0) for word, field in words.items()}
+    return hp
 
 
 def without_scans(config: Config) -> Keys:
@@ -93,8 +37,7 @@ def without_scans(config: Config) -> Keys:
         raise config.error("num_local_experts", "is not 0, and all layers have attention", "0")
     if (positions := config.values.get("position_embedding_type")) != "rope":
         raise config.error("position_embedding_type", f"is {brief(positions)}, and all layers have attention", "rope")
-    width = config.size("shared_intermediate_size", LIMITS["feed_forward_length"])
-    return config_keys(config) | {"feed_forward_length": width}
+    return {FF_WIDTH: config.size("shared_intermediate_size", LIMITS[FF_WIDTH])}
 
 
 HYBRID = "GraniteMoeHybridForCausalLM"
@@ -104,13 +47,12 @@ DENSE = {"shared_mlp.input_linear": "ffn_gate ffn_up", "shared_mlp.output_linear
 
 ARCH = Architecture(
     name="granite",
-    hparams=partial(hparams, has_experts=False),
+    network=NETWORK,
     keys=KEYS,
-    tensors=tensors,
-    build=build,
-    classes={"GraniteForCausalLM": config_keys, WITHOUT_SCANS: without_scans},
+    sizes=Sizes(complete=complete),
+    interleaved=True,
+    classes={"GraniteForCausalLM": lambda config: {}, WITHOUT_SCANS: without_scans},
     names=names.LLAMA,
-    class_names={WITHOUT_SCANS: DENSE},
+    modules=Modules(by_class={WITHOUT_SCANS: DENSE}),
     ropes=("default", "linear", "yarn", "llama3"),
-    writable=False,
 )

@@ -4,31 +4,24 @@ Both this and PLaMo 2 have what attends and what feeds forward under `mixer` and
 checkpoint has less a number each.
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from octavo.graph.builder import GraphBuilder
-from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
-from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture, Vocabulary
-from octavo.models.shared.config import Config, Keys, brief, local_rope
-from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.shared.rope import Rope
-from octavo.models.shared.states import of_values
-from octavo.models.shared.weights import Tensors, Weights, matrix, vector, with_scales
-from octavo.models.shared.windows import PATTERN, layer_window_keys, read_windowed
+from octavo.models.shared.architecture import Architecture, TensorLayout, Unwritten, VocabularyFile
+from octavo.models.shared.config import Config, Keys, head_keys, local_rope
+from octavo.models.shared.conversion import of_values
+from octavo.models.shared.decoder import Attention, Decoder, FeedForward, NormNames
+from octavo.models.shared.hparams import local_base
+from octavo.models.shared.reader import brief
+from octavo.models.shared.windows import Windows, layer_window_keys
 
 PERIOD = 8
-"""The last of so many layers has no window, where a file does not say which ones have."""
-LOCAL_BASE = "rope.freq_base_swa"
-"""The base of the rope of layers with a window."""
+"""The last layer of each period has no window, where a file does not say which ones have."""
 MIXED, FED = "post_attention_norm", "post_ffw_norm"
 """Norms behind the parts of a layer, whose names in a file have no end."""
+NORMS = NormNames(after_mixer=f"{MIXED}.", after_feed_forward=f"{FED}.")
 SHIFTS = {"attn_norm": 1.0, MIXED: 1 / 5, "ffn_norm": 1.0, FED: 5**-1.5, "output_norm": 1.0}
 """What is added to the weights of norms, which GGUF has ready to multiply with."""
 QK_SHIFTS = {"attn_q_norm": 1.0, "attn_k_norm": 1.0}
@@ -38,74 +31,14 @@ NAMES = {
     "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }
 WHY_UNWRITTEN = "norms of its folders have other weights than those of GGUF files"
-PLAIN = {"linear_type": "normal", "image_token_id": None, "fp8_accum_dtype": None}
+PLAIN: dict[str, object] = {"linear_type": "normal", "image_token_id": None, "fp8_accum_dtype": None}
 """Keys of config.json that have no computation here with other values: pictures, and matrices of another type."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plamo3(Hyperparams):
-    """rope_local is that of layers with a window."""
-
-    rope_local: Rope
-
-
-def hparams(r: HyperparamReader) -> Plamo3:
-    hp = read_shared(r, has_experts=False)
-    local = replace(hp.rope, base=r.real(LOCAL_BASE, hp.rope.base, 1.0), kind="none", attention_factor=1.0)
-    return hp.extended(
-        Plamo3,
-        windowed=read_windowed(r, hp, PERIOD),
-        rope=replace(hp.rope, whole_pairs=False),
-        rope_local=local,
-    )
-
-
-def tensors(hp: Plamo3) -> Tensors:
-    norms = {f"{name}.weight": vector(hp.head_dim) for name in QK_SHIFTS}
-    return layers.model_tensors(hp, attention_tensors(hp) | norms | feed_forward_tensors(hp))
-
-
-def attention_tensors(hp: Hyperparams) -> Tensors:
-    """Those of attention, without norms."""
-    found = layers.joined_qkv_tensors(hp)
-    return {name: want for name, want in found.items() if not name.endswith((".bias", "attn_norm.weight"))}
-
-
-def feed_forward_tensors(hp: Hyperparams) -> Tensors:
-    """Those of a feed-forward, the gate's rows before those of up, and the norms of a layer."""
-    products = {"ffn_up.weight": matrix(2 * hp.n_ff, hp.n_embd), "ffn_down.weight": matrix(hp.n_embd, hp.n_ff)}
-    norms = {name: vector(hp.n_embd) for name in ("attn_norm.weight", MIXED, "ffn_norm.weight", FED)}
-    return norms | with_scales(products)
-
-
-def build(g: GraphBuilder, hp: Plamo3, w: Weights) -> Node:
-    ropes = layers.rotary(g, hp.rope, w), layers.rotary(g, hp.rope_local, None)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b, rope = w.block(i), ropes[hp.windowed[i]]
-        q, k, v = layers.joined_qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
-        q, k = (rope(g.rms_norm(x, b[f"attn_{n}_norm"], hp.eps)) for n, x in (("q", q), ("k", k)))
-        h = g.attention(q, k, v, layer=i, scale=hp.attention_scale, window=hp.window(i))
-        x = with_feed_forward(g, hp, b, x, layers.linear(g, b, "attn_output", h))
-    return layers.logits(g, hp, w, x)
-
-
-def with_feed_forward(g: GraphBuilder, hp: Hyperparams, b: Weights, x: Node, mixed: Node) -> Node:
-    """x [T, n_embd] with what a layer's first part, `mixed`, and its feed-forward add, each normed."""
-    x = g.add(x, g.rms_norm(mixed, b.whole(MIXED), hp.eps))
-    h = layers.linear(g, b, "ffn_up", g.rms_norm(x, b["ffn_norm"], hp.eps))
-    h = layers.linear(g, b, "ffn_down", g.swiglu(*g.columns(h, hp.n_ff, hp.n_ff)))
-    return g.add(x, g.rms_norm(h, b.whole(FED), hp.eps))
-
-
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for biases, multiplied embeddings, pictures, and matrices of another type."""
-    config.only(PLAIN)
-    config.only_flags({"attention_bias": False, "scale_embedding": False})
-    head = config.size("head_dim", LIMITS["attention.key_length"], 128)
-    keys = dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), head)
     windows = layer_window_keys(config, PERIOD, 0)
-    return keys | windows | ({LOCAL_BASE: config.real("rope_local_theta", 1e4)} if windows else {})
+    base = {"rope.freq_base_swa": config.real("rope_local_theta", 1e4)} if windows else {}
+    return head_keys(config, 128) | windows | base
 
 
 def usual_config(config: Config) -> Config:
@@ -146,19 +79,20 @@ def shifted(name: str, tensor: LazyTensor, shifts: dict[str, float]) -> LazyTens
 
 ARCH = Architecture(
     name="plamo3",
-    hparams=hparams,
-    keys=frozenset({PATTERN, LOCAL_BASE}),
-    tensors=tensors,
-    build=build,
+    network=Decoder(
+        mixer=Attention(joined=True, bias=False, qk_norm="heads"), feed_forward=FeedForward(joined=True), norms=NORMS
+    ),
+    keys=(local_base(),),
+    windows=Windows(PERIOD),
+    whole_pairs=False,
     classes={"Plamo3ForCausalLM": config_keys},
+    only=PLAIN | {"attention_bias": False, "scale_embedding": False},
     usual_config=usual_config,
     layer="layers.layers",
     names=NAMES | {f"mixer.{n}_norm": f"attn_{n}_norm" for n in "qk"},
-    remade=lambda name, tensor, hp: shifted(name, tensor, SHIFTS | QK_SHIFTS),
+    layout=TensorLayout(converted=lambda name, tensor, hp: shifted(name, tensor, SHIFTS | QK_SHIFTS)),
     ropes=("default", "yarn"),
-    whole_pairs=False,
     tied=True,
-    vocabulary=Vocabulary(file="tokenizer.jsonl", pre="default", breaks=True),
-    why_unwritten=lambda hp: WHY_UNWRITTEN,
-    writable=False,
+    vocabulary=VocabularyFile(file="tokenizer.jsonl", pre="default", breaks=True),
+    unwritten=Unwritten(why=lambda hp: WHY_UNWRITTEN),
 )

@@ -1,50 +1,16 @@
 """Qwen2 and Qwen2.5: Llama with biases on q, k and v, and rope on halves."""
 
-from __future__ import annotations
-
-from dataclasses import replace
-
-from octavo.graph.builder import GraphBuilder
-from octavo.graph.node import Node
-from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.hparams import HyperparamReader, Hyperparams, read_shared
-from octavo.models.shared.weights import Tensors, Weights
-from octavo.models.shared.windows import PATTERN, read_windowed, window_of_some
-
-
-def hparams(r: HyperparamReader) -> Hyperparams:
-    hp = read_shared(r, has_experts=False)
-    return replace(hp, windowed=read_windowed(r, hp, None))
-
-
-def tensors(hp: Hyperparams) -> Tensors:
-    feed_forward = layers.ffn_tensors(hp)
-    return layers.model_tensors(hp, layers.attention_tensors(hp, bias=True) | feed_forward, output_bias=True)
-
-
-def build(g: GraphBuilder, hp: Hyperparams, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        h = g.rms_norm(x, b["attn_norm"], hp.eps)
-        q, k, v = layers.qkv(g, hp, b, h)
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
-        x = g.add(x, layers.linear(g, b, "attn_output", h))
-        h = g.rms_norm(x, b["ffn_norm"], hp.eps)
-        x = g.add(x, layers.ffn(g, b, h))
-    return layers.logits(g, hp, w, x)
-
+from octavo.models.shared import names
+from octavo.models.shared.architecture import Architecture, Written
+from octavo.models.shared.decoder import Attention, Decoder
+from octavo.models.shared.windows import Windows, window_of_some
 
 ARCH = Architecture(
     name="qwen2",
-    hparams=hparams,
-    keys=frozenset({PATTERN}),
-    tensors=tensors,
-    build=build,
+    network=Decoder(mixer=Attention(bias=True), output_bias=True),
+    windows=Windows(),
     classes={"Qwen2ForCausalLM": window_of_some},
     names=names.LLAMA,
     is_70b=lambda heads, kv_heads, experts: True,
-    biases={"attention_bias": ("attn_q", "attn_k", "attn_v")},
+    written=Written(biases={"attention_bias": ("attn_q", "attn_k", "attn_v")}),
 )

@@ -1,17 +1,13 @@
 """Jina Embeddings 3: XLM-RoBERTa with rope instead of learned positions, q, k and v in one matrix."""
 
-from __future__ import annotations
-
 import logging
 
-from octavo.graph.builder import GraphBuilder
-from octavo.graph.node import Node
-from octavo.models.encoder import bert, nomic_bert
-from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, brief, layer_norm_keys, rope_parameters
-from octavo.models.shared.hparams import CAUSAL, LAYER_NORM_EPS, LIMITS
-from octavo.models.shared.weights import Tensors, Weights, vector
+from octavo.models.encoder import bert
+from octavo.models.encoder.bert import BertEncoder
+from octavo.models.shared.architecture import Architecture, Modules, Sizes
+from octavo.models.shared.config import Config, Keys, rope_parameters
+from octavo.models.shared.decoder import FeedForward, FullAttention
+from octavo.models.shared.reader import LIMITS, brief
 
 log = logging.getLogger("octavo")
 
@@ -25,20 +21,6 @@ EMBEDDINGS = {
 }
 
 
-def tensors(hp: bert.Bert) -> Tensors:
-    block = layers.joined_qkv_tensors(hp, bias=True) | layers.plain_ffn_tensors(hp)
-    block = {name: want for name, want in block.items() if not name.startswith(("attn_norm", "ffn_norm"))}
-    block |= {"ffn_up.bias": vector(hp.n_ff), "ffn_down.bias": vector(hp.n_embd)}
-    block |= {f"{name}.{part}": vector(hp.n_embd) for name in bert.NORMS for part in ("weight", "bias")}
-    return bert.outer_tensors(hp, positions=False) | {
-        f"blk.{i}.{name}": want for i in range(hp.n_layer) for name, want in block.items()
-    }
-
-
-def build(g: GraphBuilder, hp: bert.Bert, w: Weights) -> Node:
-    return nomic_bert.encoded(g, hp, w, lambda _, b, x: layers.plain_ffn(g, b, x, g.gelu_erf))
-
-
 def config_keys(config: Config) -> Keys:
     """Of transformers' form. Positions are counted from 0, but as many are left out as XLM-RoBERTa has no use for."""
     bert.require_types(config)
@@ -46,8 +28,8 @@ def config_keys(config: Config) -> Keys:
     positions = config.size("max_position_embeddings", LIMITS["context_length"])
     if positions <= pad + 1:
         raise config.error("max_position_embeddings", f"is {positions}", f"over {pad + 1}, as pad_token_id says")
-    keys = layer_norm_keys(config, "layer_norm_eps") | {CAUSAL: False, "context_length": positions - pad - 1}
-    return keys | {"rope.freq_base": config.real("rope_theta", 20000.0, of=rope_parameters(config))}
+    base = config.real("rope_theta", 20000.0, of=rope_parameters(config))
+    return {"context_length": positions - pad - 1, "rope.freq_base": base}
 
 
 def published(config: Config) -> Keys:
@@ -63,26 +45,26 @@ def published(config: Config) -> Keys:
 
 ARCH = Architecture(
     name="jina-bert-v3",
-    hparams=bert.hparams,
-    keys=frozenset({LAYER_NORM_EPS, CAUSAL, "pooling_type"}),
-    tensors=tensors,
-    build=build,
+    network=BertEncoder(
+        mixer=FullAttention(joined=True, bias=True, output_bias=True),
+        feed_forward=FeedForward(activation="gelu_erf", plain=True, bias=True),
+    ),
+    keys=(bert.POOLING,),
+    sizes=Sizes(kind=bert.Bert, complete=bert.complete),
+    layer_norms="layer_norm_eps",
     classes={"JinaEmbeddingsV3Model": config_keys, "XLMRobertaModel with lora_adaptations": published},
     names=WEIGHTS | {module + STORED: part for module, part in WEIGHTS.items()} | {
         "norm1": "attn_output_norm", "norm2": "layer_output_norm",
     },
     base="roberta.",
     layer="encoder.layers",
-    rows=bert.ROWS,
+    modules=Modules(rows=bert.ROWS, ignored=(".lora_A", ".lora_B")),
     outer={
         **{module + end: name for module, name in EMBEDDINGS.items() for end in (".weight", STORED)},
         "emb_ln.weight": "token_embd_norm.weight", "emb_ln.bias": "token_embd_norm.bias",
     },
     unused=("pooler.", "lm_head."),
-    ignored=(".lora_A", ".lora_B"),
     ropes=("default",),
     activation="gelu",
     tied=True,
-    encoder=True,
-    writable=False,
 )

@@ -1,7 +1,5 @@
 """Falcon-H1: attention and a scan of Mamba-2 side by side in each layer, and numbers that weights are multiplied by."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,48 +11,42 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.hybrid.granitehybrid import WORDS
 from octavo.models.shared import layers, names, ssd
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, brief
-from octavo.models.shared.hparams import HyperparamReader, read_shared
-from octavo.models.shared.ssd import SIZES, Mamba2
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.decoder import Attention, Decoder, FeedForward, NormNames
+from octavo.models.shared.reader import MetadataReader, brief
+from octavo.models.shared.ssd import INNER, Mamba2
 from octavo.models.shared.weights import Tensors, Weights
 
-SCAN_NORM, NORM = "ssm_norm.weight", "ffn_norm"
+SCAN_NORM, NORM = "ssm_norm.weight", "ffn_norm."
 """The latter without ".weight", as converters write it."""
 
 
-def hparams(r: HyperparamReader) -> Mamba2:
-    hp = read_shared(r, has_experts=False)
+def complete(r: MetadataReader, hp: Mamba2) -> Mamba2:
+    ssd.check(r, hp)
     all_of_them = (True,) * hp.n_layer
-    return hp.extended(Mamba2, **ssd.read_sizes(r), attends=all_of_them, scans=all_of_them)
+    return replace(hp, attends=all_of_them, scans=all_of_them)
 
 
-def tensors(hp: Mamba2) -> Tensors:
-    scan, feed_forward = ssd.tensors(hp), layers.ffn_tensors(hp, bias=True)
-    scan[SCAN_NORM] = replace(scan[SCAN_NORM], optional=True)
-    feed_forward[NORM] = feed_forward.pop(f"{NORM}.weight")
-    return layers.model_tensors(hp, layers.attention_tensors(hp, output_bias=True) | scan | feed_forward)
+class FalconDecoder(Decoder):
+    """Attention and a scan are given the same."""
 
+    def layer_tensors(self, hp: Mamba2, layer: int) -> Tensors:
+        scan = ssd.tensors(hp, layer)
+        scan[SCAN_NORM] = replace(scan[SCAN_NORM], optional=True)
+        return super().layer_tensors(hp, layer) | scan
 
-def build(g: GraphBuilder, hp: Mamba2, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
+    def build_layer(self, g: GraphBuilder, hp: Mamba2, b: Weights, x: Node, i: int) -> Node:
         h = g.rms_norm(x, b["attn_norm"], hp.eps)
-        q, k, v = layers.qkv(g, hp, b, h)
-        attended = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        x = g.add(g.add(x, layers.linear(g, b, "attn_output", attended)), ssd.scan(g, hp, b, h, i))
-        x = g.add(x, layers.ffn(g, b, g.rms_norm(x, b.whole(NORM), hp.eps)))
-    return layers.logits(g, hp, w, x)
+        x = g.add(g.add(x, self.mixer.build(g, hp, b, h, i)), ssd.scan(g, hp, b, h, i))
+        return g.add(x, layers.ffn(g, b, g.rms_norm(x, b[NORM], hp.eps)))
 
 
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for biases of the scan's matrices, and a norm before its gate."""
-    config.only_flags({"mamba_proj_bias": False, "projectors_bias": False})
+    """Raises ModelError for a norm before the scan's gate."""
     if config.flag("mamba_rms_norm", False) and config.flag("mamba_norm_before_gate", True):
         raise config.error("mamba_norm_before_gate", "is true", "false where there is a norm")
-    expanded = config.size("hidden_size", ssd.MOST) * config.size("mamba_expand", 64, 2)
+    expanded = config.width * config.size("mamba_expand", 64, 2)
     width = config.size("mamba_d_ssm", ssd.MOST, expanded)
     return ssd.config_keys(ssd.with_head_size(config, WORDS, width), WORDS)
 
@@ -76,12 +68,13 @@ def factors(config: Config) -> Mapping[str, float | F32]:
             raise config.error(word, f"is {brief(found)}", f"{count} numbers other than 0")
         return found
 
-    keys = config_keys(config)
-    inner, of_groups = keys[SIZES["inner"]], keys[SIZES["scan_groups"]] * keys[SIZES["keys"]]
+    inner = config_keys(config)[INNER]
+    of_groups, heads = (math.prod(config.size(WORDS[name], ssd.MOST) for name in each)
+                        for each in (("scan_groups", "keys"), ("heads",)))
     given, taken = number("attention_in_multiplier"), number("attention_out_multiplier")
     gate, down = several("mlp_multipliers", 2)
     parts = several("ssm_multipliers", 5)  # of the gate, x, B, C and the steps
-    rows = np.repeat(parts, [inner, inner, of_groups, of_groups, keys[SIZES["heads"]]])
+    rows = np.repeat(parts, [inner, inner, of_groups, of_groups, heads])
     embedding, output = number("embedding_multiplier"), number("lm_head_multiplier")
     key = number("key_multiplier")
     tied = config.flag("tie_word_embeddings", False)
@@ -97,21 +90,18 @@ def factors(config: Config) -> Mapping[str, float | F32]:
 
 ARCH = Architecture(
     name="falcon-h1",
-    hparams=hparams,
-    keys=ssd.KEYS,
-    tensors=tensors,
-    build=build,
+    network=FalconDecoder(
+        mixer=Attention(output_bias=None), feed_forward=FeedForward(bias=None), norms=NormNames(feed_forward=NORM)
+    ),
+    keys=ssd.keys_of(WORDS),
+    sizes=Sizes(kind=Mamba2, complete=complete),
+    only={"mamba_proj_bias": False, "projectors_bias": False},
     classes={"FalconH1ForCausalLM": config_keys},
     names=names.ATTENTION | ssd.names("mamba.") | {
-        "input_layernorm": "attn_norm", "pre_ff_layernorm.weight": NORM, "feed_forward.gate_proj": "ffn_gate",
+        "input_layernorm": "attn_norm", "pre_ff_layernorm.weight": "ffn_norm", "feed_forward.gate_proj": "ffn_gate",
         "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down",
     },
-    outer={
-        "embed_tokens.weight": "token_embd.weight", "final_layernorm.weight": "output_norm.weight",
-        "lm_head.weight": "output.weight",
-    },
-    remade=ssd.remade,
-    factors=factors,
+    outer=names.outer("embed_tokens", "final_layernorm"),
+    layout=TensorLayout(converted=ssd.converted, factors=factors),
     ropes=("default", "linear", "yarn", "llama3"),
-    writable=False,
 )

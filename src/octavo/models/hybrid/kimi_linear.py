@@ -3,10 +3,8 @@
 Kimi Delta Attention is arXiv 2510.26692.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,15 +14,17 @@ from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import delta_net, layers, names, routed
 from octavo.models.shared import latent_attention as latent
-from octavo.models.shared.architecture import Architecture, Vocabulary
-from octavo.models.shared.config import Config, Keys, brief
-from octavo.models.shared.hparams import LIMITS, HyperparamReader, read_shared
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, VocabularyFile
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.conversion import in_shape
+from octavo.models.shared.decoder import ByLayer, CustomPart, Decoder
+from octavo.models.shared.hparams import Key
+from octavo.models.shared.reader import HEADS, KV_HEADS, LIMITS, OR_NONE, MetadataReader, brief
 from octavo.models.shared.routed import SIGMOID
 from octavo.models.shared.ssd import as_vector
-from octavo.models.shared.states import Hybrid, in_shape
-from octavo.models.shared.weights import Expected, Tensors, Weights, matrix, vector, with_scales
+from octavo.models.shared.states import Hybrid
+from octavo.models.shared.weights import Expected, Tensors, Weights, vector
 
-KV_HEADS, TAPS, HEAD = "attention.head_count_kv", "ssm.conv_kernel", "kda.head_dim"
 CLASS, MOST_TAPS = "KimiLinearForCausalLM", 64
 KINDS = {"linear_attention": False, "full_attention": True}
 """Whether a layer of a kind has attention."""
@@ -43,8 +43,8 @@ class KimiLinear(Hybrid, latent.Latent, routed.Routed):
     size  numbers of a head's query, key and value
     """
 
-    taps: int
-    size: int
+    taps: int = 0
+    size: int = 0
 
     @property
     def inner(self) -> int:
@@ -56,41 +56,24 @@ class KimiLinear(Hybrid, latent.Latent, routed.Routed):
         return (3 * (self.taps - 1) + self.size) * self.inner
 
 
-def hparams(r: HyperparamReader) -> KimiLinear:
+def complete(r: MetadataReader, hp: KimiLinear) -> KimiLinear:
     """Layers without heads of keys have the delta rule."""
-    hp = read_shared(r, has_experts=True, equal_lengths=False, some_attend=True)
-    sizes = latent.read_sizes(r, hp)
+    latent.check(r, hp)
     attends = tuple(n > 0 for n in r.sizes(KV_HEADS, hp.n_layer, some=True))
-    taps, size = r.whole(TAPS, 0, MOST_TAPS), r.whole(HEAD, 0, LIMITS["attention.key_length"])
-    if taps < 2:
-        raise r.error(TAPS, f"{taps} is out of range", f"2 to {MOST_TAPS}")
-    if size < 1:
-        raise r.error(HEAD, f"{size} is out of range", f"1 to {LIMITS['attention.key_length']}")
-    return hp.extended(
-        KimiLinear, **sizes, **routed.read(r, hp, SIGMOID, normalized=True), query_scale=1 / math.sqrt(sizes["key"]),
-        attends=attends, taps=taps, size=size,
-    )
+    found = routed.read(r, hp, SIGMOID, normalized=True)
+    return replace(hp, **found, query_scale=1 / math.sqrt(hp.key), attends=attends)
 
 
-def tensors(hp: KimiLinear) -> Tensors:
-    attention, delta = latent.attention_tensors(hp), delta_tensors(hp)
-    return layers.model_tensors(
-        hp, lambda i: (attention if hp.attends[i] else delta) | routed.feed_forward_tensors(hp, i)
-    )
-
-
-def delta_tensors(hp: KimiLinear) -> Tensors:
+def delta_tensors(hp: KimiLinear, layer: int) -> Tensors:
     """What a layer of the delta rule has before its feed-forward. llama.cpp's files have axes of 1 in some."""
     rows = {
         "attn_q": hp.inner, "attn_k": hp.inner, "attn_v": hp.inner, "ssm_f_a": hp.size, "ssm_g_a": hp.size,
         "ssm_beta": hp.n_head,
     }
-    products = {f"{name}.weight": matrix(n, hp.n_embd) for name, n in rows.items()}
-    products |= {f"ssm_{n}_b.weight": matrix(hp.inner, hp.size) for n in "fg"}
-    products["attn_output.weight"] = matrix(hp.n_embd, hp.inner)
+    shapes = {name: (n, hp.n_embd) for name, n in rows.items()}
+    shapes |= {f"ssm_{n}_b": (hp.inner, hp.size) for n in "fg"} | {"attn_output": (hp.n_embd, hp.inner)}
     taps = Expected((hp.inner, 1, hp.taps), ones=True)
-    return with_scales(products) | {
-        "attn_norm.weight": vector(hp.n_embd),
+    return layers.products(shapes) | {
         **{f"ssm_conv1d_{n}.weight": taps for n in "qkv"},
         "ssm_a": Expected((hp.n_head, 1), ones=True),
         "ssm_dt.bias": vector(hp.inner),
@@ -98,17 +81,7 @@ def delta_tensors(hp: KimiLinear) -> Tensors:
     }
 
 
-def build(g: GraphBuilder, hp: KimiLinear, w: Weights) -> Node:
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        h = g.rms_norm(x, b["attn_norm"], hp.eps)
-        x = g.add(x, latent.attend(g, hp, b, h, i, lambda part: part) if hp.attends[i] else _delta(g, hp, b, h, i))
-        x = g.add(x, routed.feed_forward(g, hp, b, g.rms_norm(x, b["ffn_norm"], hp.eps), i))
-    return layers.logits(g, hp, w, x)
-
-
-def _delta(g: GraphBuilder, hp: KimiLinear, b: Weights, h: Node, i: int) -> Node:
+def delta(g: GraphBuilder, hp: KimiLinear, b: Weights, h: Node, i: int) -> Node:
     """[T, n_embd] normed -> [T, n_embd]."""
     q, k, v = (_convolved(g, hp, b, h, i, n) for n in "qkv")
     q = delta_net.of_length(g, q, hp.size**-0.5, f"blk.{i}.q_length")
@@ -128,17 +101,13 @@ def _convolved(g: GraphBuilder, hp: KimiLinear, b: Weights, h: Node, i: int, par
 
 
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for rope, biases, layers that guess tokens, and other ways to choose experts."""
-    config.only_flags({"mla_use_nope": True, "attention_bias": False, "use_grouped_topk": True})
-    config.only({"num_nextn_predict_layers": 0, "moe_router_activation_func": "sigmoid"})
-    heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
-    if config.size("linear_num_heads", LIMITS["attention.head_count"], heads) != heads:
+    """Raises ModelError for heads of the delta rule that are not as many as attention has."""
+    heads = config.n_head
+    if config.size("linear_num_heads", LIMITS[HEADS], heads) != heads:
         raise config.error("linear_num_heads", f"is {config.values['linear_num_heads']}", f"{heads}, as attention has")
     experts = routed.config_keys(config, SIGMOID, normalized=True) | routed.group_keys(config)
     return latent.config_keys(config) | experts | {
         KV_HEADS: [int(attends) for attends in _attends(config)],
-        TAPS: config.size("linear_conv_kernel_dim", MOST_TAPS, 4),
-        HEAD: config.size("linear_head_dim", LIMITS["attention.key_length"]),
     }
 
 
@@ -163,7 +132,7 @@ def _own(config: Config) -> dict[str, object]:
 
 def _attends(config: Config) -> list[bool]:
     """Whether each layer has attention: as lists of layers say, or the kinds of all."""
-    n, own = config.size("num_hidden_layers", LIMITS["block_count"]), _own(config)
+    n, own = config.n_layer, _own(config)
     if any(key in own for key in LISTS):
         return _listed(config, own, n)
     kinds = config.values.get("layer_types")
@@ -185,8 +154,8 @@ def _listed(config: Config, own: dict[str, object], n: int) -> list[bool]:
     return [found[i] for i in range(1, n + 1)]
 
 
-def remade(name: str, tensor: LazyTensor, hp: KimiLinear) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: convolutions [C, 1, K] and A [heads, 1] in F32."""
+def converted(name: str, tensor: LazyTensor, hp: KimiLinear) -> LazyTensor:
+    """A checkpoint's tensor as GGUF has it: convolutions [C, 1, K] and rates [heads, 1] in F32."""
     if name.endswith(".ssm_a"):
         return in_shape(tensor, (hp.n_head, 1), lambda values: -np.exp(values))
     return in_shape(tensor, (hp.inner, 1, hp.taps)) if ".ssm_conv1d_" in name else tensor
@@ -212,18 +181,29 @@ ALIASES = {
 
 ARCH = Architecture(
     name="kimi-linear",
-    hparams=hparams,
-    keys=routed.KEYS | {TAPS, HEAD, *latent.SIZES.values()},
-    tensors=tensors,
-    build=build,
+    network=Decoder(
+        mixer=ByLayer(
+            lambda hp, i: hp.attends[i], latent.LatentAttention(rope=False), CustomPart(delta_tensors, delta)
+        ),
+        feed_forward=routed.FEED_FORWARD,
+    ),
+    keys=(
+        *latent.KEYS, *routed.KEYS,
+        Key("taps", "ssm.conv_kernel", "linear_conv_kernel_dim", default=0, usual=4, least=2, limit=MOST_TAPS),
+        Key("size", "kda.head_dim", "linear_head_dim", default=0, least=1, limit=LIMITS["attention.key_length"]),
+    ),
+    sizes=Sizes(kind=KimiLinear, complete=complete, equal_lengths=False, differs={KV_HEADS: OR_NONE}),
+    experts=True,
     classes={CLASS: config_keys},
+    only={
+        "mla_use_nope": True, "attention_bias": False, "use_grouped_topk": True, "num_nextn_predict_layers": 0,
+        "moe_router_activation_func": "sigmoid",
+    },
     names=names.NORMS | names.FFN | names.ATTENTION | latent.NAMES | names.ROUTED | EXPERTS | DELTA,
-    class_names={CLASS: RESAVED},
+    modules=Modules(by_class={CLASS: RESAVED}),
     key_aliases=ALIASES,
     usual_config=usual_config,
-    vocabulary=Vocabulary(file="tiktoken.model", pre="kimi-k2"),
+    vocabulary=VocabularyFile(file="tiktoken.model", pre="kimi-k2"),
     ropes=("default",),
-    reordered=False,
-    remade=remade,
-    writable=False,
+    layout=TensorLayout(permuted=False, converted=converted),
 )

@@ -1,34 +1,33 @@
 """Granite with experts for a feed-forward, and in some models one more that all tokens go through."""
 
-from __future__ import annotations
-
-from functools import partial
-
 from octavo.models.dense import granite
+from octavo.models.dense.granite import SHARED_WIDTH
 from octavo.models.shared import names
 from octavo.models.shared.architecture import Architecture
 from octavo.models.shared.config import Config, Keys, expert_keys
-from octavo.models.shared.hparams import LIMITS
+from octavo.models.shared.hparams import Key
+from octavo.models.shared.reader import LIMITS
+
+SHARED = Key("n_ff_shared", SHARED_WIDTH, default=0, limit=LIMITS[SHARED_WIDTH])
 
 
 def config_keys(config: Config) -> Keys:
-    return granite.config_keys(config) | expert_keys(config, "num_local_experts")
+    return expert_keys(config, "num_local_experts")
 
 
 def shared(config: Config) -> Keys:
     """The width of the shared expert too; there is none where that is 0."""
-    if not config.values.get("shared_intermediate_size"):
-        return config_keys(config)
-    width = config.size("shared_intermediate_size", LIMITS["feed_forward_length"])
-    return config_keys(config) | {granite.SHARED_WIDTH: width}
+    width = config.count("shared_intermediate_size", LIMITS[SHARED_WIDTH])
+    return config_keys(config) | ({SHARED_WIDTH: width} if width else {})
 
 
 ARCH = Architecture(
     name="granitemoe",
-    hparams=partial(granite.hparams, has_experts=True),
-    keys=granite.KEYS,
-    tensors=granite.tensors,
-    build=granite.build,
+    network=granite.NETWORK,
+    keys=(*granite.KEYS, SHARED),
+    sizes=granite.ARCH.sizes,
+    interleaved=True,
+    experts=True,
     classes={"GraniteMoeForCausalLM": config_keys, "GraniteMoeSharedForCausalLM": shared},
     names=names.NORMS | names.ATTENTION | {
         "block_sparse_moe.router.layer": "ffn_gate_inp", "block_sparse_moe.input_linear": names.GATE_UP,
@@ -37,5 +36,4 @@ ARCH = Architecture(
         **names.switch("block_sparse_moe.switch_mlp"),
     },
     ropes=("default", "linear", "yarn", "llama3"),
-    writable=False,
 )

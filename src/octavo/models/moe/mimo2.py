@@ -3,89 +3,64 @@
 Layers with a window have a rope and heads of keys of their own.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers, names, routed
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, brief, local_rope, rope_parameters
-from octavo.models.shared.hparams import LIMITS, NEXTN, HyperparamReader, read_shared
-from octavo.models.shared.rope import Rope
+from octavo.models.shared.architecture import Architecture, Sizes
+from octavo.models.shared.config import Config, Keys, local_rope, rope_parameters
+from octavo.models.shared.decoder import CustomPart, Decoder
+from octavo.models.shared.hparams import Key
+from octavo.models.shared.reader import ANY, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
 from octavo.models.shared.routed import SIGMOID, Routed
-from octavo.models.shared.weights import Expected, Tensors, Weights, matrix, vector, with_scales
-from octavo.models.shared.windows import PATTERN, read_windowed, windowed_layers
+from octavo.models.shared.weights import Expected, Tensors, Weights
+from octavo.models.shared.windows import PATTERN, Windows, windowed_layers
 
-VALUE_SCALE, LOCAL_BASE, KV = "attention.value_scale", "rope.freq_base_swa", "attention.head_count_kv"
+VALUE_SCALE, LOCAL_BASE = "attention.value_scale", "rope.freq_base_swa"
 USUAL_SCALE = 0.707
 """What MiMo-V2-Flash multiplies values by; files from before there was a key don't say it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mimo2(Routed):
-    """Of layers with a window rope_local.
-
+    """
     value_dim    values of a head, at most as many as keys
     value_scale  what they are multiplied by
     layer_kv     heads of keys by layer, those that guess tokens among them
-    joined       q, k and v are rows of one matrix
     """
 
-    rope_local: Rope
-    value_dim: int
-    value_scale: float
-    layer_kv: tuple[int, ...]
-    joined: bool
+    value_dim: int = 0
+    value_scale: float = USUAL_SCALE
+    layer_kv: tuple[int, ...] = ()
 
     def kv_heads(self, layer: int) -> tuple[int, int]:
         return self.layer_kv[layer], self.head_dim
 
 
-def hparams(r: HyperparamReader) -> Mimo2:
-    hp = read_shared(r, has_experts=True, equal_lengths=False, by_layer=True)
+def complete(r: MetadataReader, hp: Mimo2) -> Mimo2:
     value = r.integer("attention.value_length", hp.head_dim)
     if not 1 <= value <= hp.head_dim:
         raise r.error("attention.value_length", f"{value} is out of range", f"1 to {hp.head_dim}, the key length")
-    kv = r.sizes(KV, hp.n_layer + hp.n_next)
+    kv = r.sizes(KV_HEADS, hp.n_layer + hp.n_next)
     if wrong := [n for n in kv if hp.n_head % n]:
-        raise r.error(KV, f"{wrong[0]} does not divide {hp.n_head} heads")
-    if not r.is_array(PATTERN):
-        raise r.error(PATTERN, "is missing or no array", "true or false for each layer")
+        raise r.error(KV_HEADS, f"{wrong[0]} does not divide {hp.n_head} heads")
     found = routed.read(r, hp, SIGMOID, normalized=True)
     if not r.has(routed.N_DENSE):  # which llama.cpp's files don't say
         found["n_dense"] = next((i for i in range(hp.n_layer) if f"blk.{i}.ffn_gate_inp.weight" in r.shapes), 0)
-    return hp.extended(
-        Mimo2,
-        **found,
-        windowed=read_windowed(r, hp, None),
-        rope_local=replace(hp.rope, base=r.real(LOCAL_BASE, hp.rope.base, 1.0)),
-        value_dim=value,
-        value_scale=r.positive(VALUE_SCALE) or USUAL_SCALE,
-        layer_kv=kv,
-        joined="blk.0.attn_qkv.weight" in r.shapes,
-    )
+    local = replace(hp.rope, base=r.real(LOCAL_BASE, hp.rope.base, 1.0))
+    return replace(hp, **found, rope_local=local, value_dim=value, layer_kv=kv)
 
 
-def tensors(hp: Mimo2) -> Tensors:
-    return layers.model_tensors(hp, lambda i: _attention_tensors(hp, i) | _feed_forward_tensors(hp, i))
-
-
-def _attention_tensors(hp: Mimo2, layer: int) -> Tensors:
+def attention_tensors(hp: Mimo2, layer: int) -> Tensors:
     q, k, v = _rows(hp, layer)
     parts = {"qkv": q + k + v} if hp.joined else {"q": q, "k": k, "v": v}
-    products = {f"attn_{name}.weight": matrix(rows, hp.n_embd) for name, rows in parts.items()}
-    products["attn_output.weight"] = matrix(hp.n_embd, hp.n_head * hp.value_dim)
+    shapes = {f"attn_{name}": (rows, hp.n_embd) for name, rows in parts.items()}
     has_window = layer < hp.n_layer and hp.windowed[layer]
     sinks = Expected((hp.n_head,), optional=not has_window)
-    return {"attn_norm.weight": vector(hp.n_embd), "attn_sinks.weight": sinks, **with_scales(products)}
-
-
-def _feed_forward_tensors(hp: Mimo2, layer: int) -> Tensors:
-    if layer < hp.n_layer:
-        return routed.feed_forward_tensors(hp, layer)
-    return layers.ffn_tensors(hp) | {"layer_output_norm.weight": vector(hp.n_embd)}
+    return layers.products(shapes | {"attn_output": (hp.n_embd, hp.n_head * hp.value_dim)}) | {
+        "attn_sinks.weight": sinks
+    }
 
 
 def _rows(hp: Mimo2, layer: int) -> tuple[int, int, int]:
@@ -94,19 +69,8 @@ def _rows(hp: Mimo2, layer: int) -> tuple[int, int, int]:
     return hp.n_head * hp.head_dim, heads * hp.head_dim, heads * hp.value_dim
 
 
-def build(g: GraphBuilder, hp: Mimo2, w: Weights) -> Node:
-    ropes = layers.rotary(g, hp.rope, w), layers.rotary(g, hp.rope_local, None)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        h = _attend(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i, ropes[hp.windowed[i]])
-        x = g.add(x, layers.scaled(g, layers.linear(g, b, "attn_output", h), hp.value_scale))
-        x = g.add(x, routed.feed_forward(g, hp, b, g.rms_norm(x, b["ffn_norm"], hp.eps), i))
-    return layers.logits(g, hp, w, x)
-
-
-def _attend(g: GraphBuilder, hp: Mimo2, b: Weights, h: Node, layer: int, rope: layers.RotaryFn) -> Node:
-    """[T, n_embd] normed -> [T, heads * value_dim]. The cache has values as long as keys, with zeros at their ends."""
+def attention(g: GraphBuilder, hp: Mimo2, b: Weights, h: Node, layer: int) -> Node:
+    """The cache has values as long as keys, with zeros at their ends."""
     if hp.joined:
         parts = g.columns(layers.linear(g, b, "attn_qkv", h), *_rows(hp, layer))
     else:
@@ -114,9 +78,16 @@ def _attend(g: GraphBuilder, hp: Mimo2, b: Weights, h: Node, layer: int, rope: l
     q, k, v = map(g.split_heads, parts, (hp.n_head, hp.layer_kv[layer], hp.layer_kv[layer]))
     if missing := hp.head_dim - hp.value_dim:
         v = g.join_heads(v, g.clamp(g.slice_heads(k, 0, missing), 0.0, 0.0))
-    scale, window, sinks = hp.attention_scale, hp.window(layer), b.get("attn_sinks")
-    y = g.attention(rope(q), rope(k), v, layer, scale, window=window, sinks=sinks)
-    return g.join_of_heads(g.slice_heads(g.split_heads(y, hp.n_head), 0, hp.value_dim)) if missing else y
+    rope, window, sinks = layers.rotary(g, hp, b, layer), hp.window(layer), b.get("attn_sinks")
+    y = g.attention(rope(q), rope(k), v, layer, hp.attention_scale, window=window, sinks=sinks)
+    y = g.join_of_heads(g.slice_heads(g.split_heads(y, hp.n_head), 0, hp.value_dim)) if missing else y
+    return layers.scaled(g, layers.linear(g, b, "attn_output", y), hp.value_scale)
+
+
+def feed_forward_tensors(hp: Mimo2, layer: int) -> Tensors:
+    if layer < hp.n_layer:
+        return routed.feed_forward_tensors(hp, layer)
+    return layers.ffn_tensors(hp) | layers.norms(hp.n_embd, "layer_output_norm")
 
 
 def config_keys(config: Config) -> Keys:
@@ -124,21 +95,18 @@ def config_keys(config: Config) -> Keys:
     config = _in_words_of_transformers(config)
     head, value = (config.size(word, LIMITS["attention.key_length"], usual)
                    for word, usual in (("head_dim", 192), ("v_head_dim", 128)))
-    heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
-    config.only({"swa_head_dim": head, "swa_v_head_dim": value, "swa_num_attention_heads": heads,
-                 "topk_method": "noaux_tc"})
-    config.only_flags({"attention_bias": False, "add_swa_attention_sink_bias": True,
-                       "add_full_attention_sink_bias": False})
+    heads = config.n_head
+    config.only({"swa_head_dim": head, "swa_v_head_dim": value, "swa_num_attention_heads": heads})
     kv = config.size("num_key_value_heads", heads, 4)
     local = config.size("swa_num_key_value_heads", heads, 2 * kv)
-    windowed, width = windowed_layers(config, 0), LIMITS["attention.sliding_window"]
+    windowed, width = windowed_layers(config, 0), LIMITS[WINDOW]
     seen = config.values.get("sliding_window_size")  # of tokens before, in the authors' code
     window = config.size("sliding_window", width) if seen is None else 1 + config.size("sliding_window_size", width - 1)
-    scale = config.real("attention_value_scale", 1.0)
     return {
         **routed.config_keys(config, SIGMOID, normalized=True), **routed.group_keys(config), **_rope_keys(config, head),
-        "attention.key_length": head, "attention.value_length": value, "attention.sliding_window": window,
-        KV: [local if here else kv for here in windowed], PATTERN: windowed, VALUE_SCALE: scale,
+        "attention.key_length": head, "attention.value_length": value, WINDOW: window,
+        KV_HEADS: [local if here else kv for here in windowed], PATTERN: windowed,
+        VALUE_SCALE: config.real("attention_value_scale", 1.0),
     }
 
 
@@ -158,29 +126,36 @@ def _in_words_of_transformers(config: Config) -> Config:
 
 
 def _rope_keys(config: Config, head: int) -> Keys:
-    """The part of a head that turns, and how fast it does in layers with a window."""
+    """The rotary part of a head, and the base of layers with a window."""
     local = local_rope(config)
     parts = [rope_parameters(config), local or {}]
-    turned = {int(head * config.real("partial_rotary_factor", config.real("partial_rotary_factor", 0.334), of=part))
-              for part in parts}
-    if len(turned) > 1 or min(turned) > head:
+    dims = {int(head * config.real("partial_rotary_factor", config.real("partial_rotary_factor", 0.334), of=part))
+            for part in parts}
+    if len(dims) > 1 or min(dims) > head:
         raise config.error("partial_rotary_factor", "differs from layer to layer", "one, up to 1")
     base = config.real("rope_theta", of=local) if local is not None else config.real("swa_rope_theta", 10000.0)
-    return {"rope.dimension_count": turned.pop(), LOCAL_BASE: base}
+    return {"rope.dimension_count": dims.pop(), LOCAL_BASE: base}
 
 
 ARCH = Architecture(
     name="mimo2",
-    hparams=hparams,
-    keys=routed.KEYS | {PATTERN, VALUE_SCALE, LOCAL_BASE, NEXTN},
-    tensors=tensors,
-    build=build,
+    network=Decoder(
+        mixer=CustomPart(attention_tensors, attention),
+        feed_forward=CustomPart(feed_forward_tensors, routed.feed_forward),
+    ),
+    keys=(*routed.KEYS, Key("value_scale", VALUE_SCALE, default=USUAL_SCALE), LOCAL_BASE, NEXTN),
+    windows=Windows(listed=True),
+    sizes=Sizes(kind=Mimo2, complete=complete, equal_lengths=False, differs={KV_HEADS: ANY}),
+    experts=True,
     classes={"MiMoV2FlashForCausalLM": config_keys},
+    only={
+        "topk_method": "noaux_tc", "attention_bias": False, "add_swa_attention_sink_bias": True,
+        "add_full_attention_sink_bias": False,
+    },
     names=names.NORMS | names.ATTENTION | names.FFN | names.ROUTED | {
         "self_attn.sinks": "attn_sinks", "self_attn.attention_sink_bias": "attn_sinks",
     },
     key_aliases={"layernorm_epsilon": "rms_norm_eps"},
     ropes=("default",),
     unused=("mtp.",),
-    writable=False,
 )

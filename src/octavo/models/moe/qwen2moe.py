@@ -1,80 +1,31 @@
 """Qwen2-MoE: Qwen2 with experts for a feed-forward, and one that all tokens go through as far as a gate says."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from octavo.graph.builder import GraphBuilder
-from octavo.graph.node import Node
-from octavo.models.shared import layers, names
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, expert_keys, expert_words
-from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams, read_shared
-from octavo.models.shared.weights import Expected, Tensors, Weights
+from octavo.models.shared import names
+from octavo.models.shared.architecture import Architecture, Written
+from octavo.models.shared.config import Config, Keys, expert_keys
+from octavo.models.shared.decoder import Decoder, Experts
+from octavo.models.shared.hparams import Hyperparams, Key, expert_words
+from octavo.models.shared.reader import LIMITS
 
 SHARED_WIDTH = "expert_shared_feed_forward_length"
+SHARED = Key(
+    "n_ff_shared", SHARED_WIDTH, "shared_expert_intermediate_size", least=1, limit=LIMITS[SHARED_WIDTH],
+    default=lambda hp: hp.n_ff or None,
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Qwen2Moe(Hyperparams):
-    """n_ff_shared is the width of the shared expert."""
-
-    n_ff_shared: int
-
-
-def hparams(r: HyperparamReader) -> Qwen2Moe:
-    hp = read_shared(r, has_experts=True)
-    return hp.extended(Qwen2Moe, n_ff_shared=r.size(SHARED_WIDTH, hp.n_ff or None))
-
-
-def tensors(hp: Qwen2Moe) -> Tensors:
-    return layers.model_tensors(hp, layers.attention_tensors(hp) | layers.moe_tensors(hp) | shared_tensors(hp))
-
-
-def shared_tensors(hp: Qwen2Moe) -> Tensors:
-    gate = {"ffn_gate_inp_shexp.weight": Expected((hp.n_embd,), row=True)}
-    return layers.shared_expert_tensors(hp, hp.n_ff_shared) | gate
-
-
-def build(g: GraphBuilder, hp: Qwen2Moe, w: Weights) -> Node:
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = layers.qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        x = g.add(x, layers.linear(g, b, "attn_output", h))
-        h = g.rms_norm(x, b["ffn_norm"], hp.eps)
-        x = g.add(x, g.add(layers.moe(g, hp, b, h, normalized=False), shared_expert(g, b, h)))
-    return layers.logits(g, hp, w, x)
-
-
-def shared_expert(g: GraphBuilder, b: Weights, h: Node) -> Node:
-    """The expert that all tokens go through, as far as its gate says."""
-    gate = g.sigmoid(g.mul_mat(b.as_matrix("ffn_gate_inp_shexp"), h))
-    return g.weighted_sum(g.as_one_row(layers.ffn(g, b, h, "_shexp")), gate)
-
-
-def config_keys(config: Config) -> Keys:
-    """Raises ModelError for windows, normalized shares, and dense layers between the others."""
-    config.only_flags(dict.fromkeys(("use_sliding_window", "norm_topk_prob"), False))
-    return width_keys(config)
-
-
-def width_keys(config: Config) -> Keys:
-    """Experts, how wide they are, and the shared one. Raises ModelError for dense layers between the others."""
+def expert_layer_keys(config: Config) -> Keys:
+    """Experts of all layers, and how wide they are. Raises ModelError for dense layers between them."""
     if config.values.get("decoder_sparse_step", 1) != 1 or config.values.get("mlp_only_layers"):
         raise config.error("mlp_only_layers", "has dense layers between those of experts", "experts in all layers")
-    width = LIMITS["expert_feed_forward_length"]
-    return expert_keys(config, "num_experts") | {
-        "expert_feed_forward_length": config.size("moe_intermediate_size", width),
-        SHARED_WIDTH: config.size("shared_expert_intermediate_size", width),
-    }
+    return expert_keys(config, "num_experts", "num_local_experts", width="moe_intermediate_size")
 
 
-def config_values(hp: Qwen2Moe) -> Mapping[str, Any]:
+def config_of(hp: Hyperparams) -> Mapping[str, Any]:
+    """Of experts in all layers."""
     return {
         "model_type": "qwen2_moe", **expert_words(hp, "num_experts"), "moe_intermediate_size": hp.n_ff_expert,
         "shared_expert_intermediate_size": hp.n_ff_shared, "norm_topk_prob": False, "decoder_sparse_step": 1,
@@ -90,12 +41,11 @@ MODULES = names.moe("mlp", "gate_proj", "up_proj", "down_proj") | {
 
 ARCH = Architecture(
     name="qwen2moe",
-    hparams=hparams,
-    keys=frozenset({SHARED_WIDTH}),
-    tensors=tensors,
-    build=build,
-    classes={"Qwen2MoeForCausalLM": config_keys},
+    network=Decoder(feed_forward=Experts(normalized=False, shared="gated")),
+    keys=(SHARED,),
+    experts=True,
+    classes={"Qwen2MoeForCausalLM": expert_layer_keys},
+    only={"use_sliding_window": False, "norm_topk_prob": False},
     names=names.NORMS | names.ATTENTION | MODULES,
-    biases={"qkv_bias": ("attn_q", "attn_k", "attn_v")},
-    config_values=config_values,
+    written=Written(config=config_of, biases={"qkv_bias": ("attn_q", "attn_k", "attn_v")}),
 )

@@ -3,8 +3,6 @@
 Layers without a window have rope on half of each head. Gates and projections of some layers' experts are clamped.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,15 +11,16 @@ from typing import Any
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers, names, routed
-from octavo.models.shared.architecture import Architecture
-from octavo.models.shared.config import Config, Keys, brief, local_rope, nextn_keys
-from octavo.models.shared.hparams import LIMITS, NEXTN, HyperparamReader, read_shared
+from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
+from octavo.models.shared.config import Config, Keys, local_rope, nextn_keys
+from octavo.models.shared.decoder import CustomPart, Decoder
+from octavo.models.shared.reader import ANY, FF_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
 from octavo.models.shared.rope import Rope
 from octavo.models.shared.routed import SIGMOID, Routed
-from octavo.models.shared.weights import Tensors, Weights, matrix, with_scales
-from octavo.models.shared.windows import PATTERN, read_windowed, windowed_layers
+from octavo.models.shared.weights import Tensors, Weights
+from octavo.models.shared.windows import PATTERN, Windows, windowed_layers
 
-HEADS, KV, LOCAL_BASE = "attention.head_count", "attention.head_count_kv", "rope.freq_base_swa"
+LOCAL_BASE = "rope.freq_base_swa"
 CLAMPS = {"swiglu_limits": "swiglu_clamp_exp", "swiglu_limits_shared": "swiglu_clamp_shexp"}
 """Words of config.json, and fields, of what values in experts are clamped to, and in the one for all; 0: not."""
 EVERY = "moe_every_n_layers"
@@ -29,45 +28,40 @@ EVERY = "moe_every_n_layers"
 
 @dataclass(frozen=True, kw_only=True)
 class Step35(Routed):
-    """Of layers with a window rope_local.
-
+    """
     layer_heads, layer_kv  heads of queries and keys by layer, those that guess tokens among them
     clamps, shared_clamps  by layer, 0 for none
     """
 
-    rope_local: Rope
-    layer_heads: tuple[int, ...]
-    layer_kv: tuple[int, ...]
-    clamps: tuple[float, ...]
-    shared_clamps: tuple[float, ...]
+    layer_heads: tuple[int, ...] = ()
+    layer_kv: tuple[int, ...] = ()
+    clamps: tuple[float, ...] = ()
+    shared_clamps: tuple[float, ...] = ()
 
     @property
     def freq_factor_pairs(self) -> int:
         """As many as those of layers with a window."""
-        return self.rope_local.dims // 2
+        return self.rope.dims
 
     def kv_heads(self, layer: int) -> tuple[int, int]:
         return self.layer_kv[layer], self.head_dim
 
 
-def hparams(r: HyperparamReader) -> Step35:
-    hp = read_shared(r, has_experts=True, by_layer=True, unlike_heads=True)
+def complete(r: MetadataReader, hp: Step35) -> Step35:
     n = hp.n_layer + hp.n_next
-    heads, kv = r.sizes(HEADS, n), r.sizes(KV, n)
+    heads, kv = r.sizes(HEADS, n), r.sizes(KV_HEADS, n)
     for layer, (queries, keys) in enumerate(zip(heads, kv, strict=True)):
         if queries % keys:
-            raise r.error(KV, f"{keys} of layer {layer} does not divide its {queries} heads")
-    if not r.is_array(PATTERN):
-        raise r.error(PATTERN, "is missing or no array", "true or false for each layer")
+            raise r.error(KV_HEADS, f"{keys} of layer {layer} does not divide its {queries} heads")
     if hp.rope.dims % 4:
-        raise r.error("rope.dimension_count", f"{hp.rope.dims} is out of range", "a multiple of 4, half of which turn")
+        allowed = "a multiple of 4, half of which have rope"
+        raise r.error("rope.dimension_count", f"{hp.rope.dims} is out of range", allowed)
     if (every := r.integer(EVERY, 1)) not in (0, 1):
         raise r.error(EVERY, f"is {every}", "1")
     clamps, shared_clamps = (_clamps(r, field, n) for field in CLAMPS.values())
-    return hp.extended(
-        Step35,
+    return replace(
+        hp,
         **routed.read(r, hp, SIGMOID, normalized=True),
-        windowed=read_windowed(r, hp, None),
         rope=replace(hp.rope, dims=hp.rope.dims // 2),
         rope_local=Rope(hp.rope.dims, r.real(LOCAL_BASE, hp.rope.base, 1.0), interleaved=False),
         layer_heads=heads,
@@ -77,7 +71,7 @@ def hparams(r: HyperparamReader) -> Step35:
     )
 
 
-def _clamps(r: HyperparamReader, field: str, n: int) -> tuple[float, ...]:
+def _clamps(r: MetadataReader, field: str, n: int) -> tuple[float, ...]:
     """A number for each layer, 0 for none."""
     if not r.has(field):
         return (0.0,) * n
@@ -90,42 +84,27 @@ def _clamps(r: HyperparamReader, field: str, n: int) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-def tensors(hp: Step35) -> Tensors:
-    return layers.model_tensors(hp, lambda i: _attention_tensors(hp, i) | _feed_forward_tensors(hp, i))
-
-
-def _attention_tensors(hp: Step35, layer: int) -> Tensors:
+def attention_tensors(hp: Step35, layer: int) -> Tensors:
     here = replace(hp, n_head=hp.layer_heads[layer], n_head_kv=hp.layer_kv[layer])
-    gate = with_scales({"attn_gate.weight": matrix(here.n_head, hp.n_embd)})
-    return layers.attention_tensors(here, qk_norm=True) | gate
+    gate = layers.products({"attn_gate": (here.n_head, hp.n_embd)})
+    return layers.attention_tensors(here, qk_norm="heads") | gate
 
 
-def _feed_forward_tensors(hp: Step35, layer: int) -> Tensors:
+def attention(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> Node:
+    """The output of each head is multiplied by its gate."""
+    here, rope = replace(hp, n_head=hp.layer_heads[layer], n_head_kv=hp.layer_kv[layer]), layers.rotary(g, hp, b, layer)
+    q, k, v = layers.qkv(g, here, b, h, "heads")
+    y = g.attention(rope(q), rope(k), v, layer, hp.attention_scale, window=hp.window(layer))
+    gate = g.sigmoid(layers.linear(g, b, "attn_gate", h))
+    return layers.linear(g, b, "attn_output", g.join_of_heads(g.mul(g.split_heads(y, here.n_head), gate)))
+
+
+def feed_forward_tensors(hp: Step35, layer: int) -> Tensors:
     dense = layers.ffn_tensors(hp) if layer >= hp.n_layer else {}  # those that guess tokens have one or the other
     return dense | routed.feed_forward_tensors(hp, layer)
 
 
-def build(g: GraphBuilder, hp: Step35, w: Weights) -> Node:
-    ropes = layers.rotary(g, hp.rope, w), layers.rotary(g, hp.rope_local, None)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        h = _attend(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i, ropes[hp.windowed[i]])
-        x = g.add(x, layers.linear(g, b, "attn_output", h))
-        x = g.add(x, _feed_forward(g, hp, b, g.rms_norm(x, b["ffn_norm"], hp.eps), i))
-    return layers.logits(g, hp, w, x)
-
-
-def _attend(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int, rope: layers.RotaryFn) -> Node:
-    """[T, n_embd] normed -> [T, heads * head_dim], each head times its gate."""
-    here = replace(hp, n_head=hp.layer_heads[layer], n_head_kv=hp.layer_kv[layer])
-    q, k, v = layers.normed_qkv(g, here, b, h)
-    y = g.attention(rope(q), rope(k), v, layer, hp.attention_scale, window=hp.window(layer))
-    gate = g.sigmoid(layers.linear(g, b, "attn_gate", h))
-    return g.join_of_heads(g.mul(g.split_heads(y, here.n_head), gate))
-
-
-def _feed_forward(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> Node:
+def feed_forward(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> Node:
     shared = _gated(g, hp.shared_clamps[layer])
     if layer < hp.n_dense:
         return layers.ffn(g, b, h, gated=shared)
@@ -144,7 +123,7 @@ def _gated(g: GraphBuilder, limit: float) -> Callable[[Node, Node], Node]:
 
 def usual_config(config: Config) -> Config:
     """config.json where what the authors say by lists of all layers is said as transformers does."""
-    values, n = config.copy(), config.size("num_hidden_layers", LIMITS["block_count"])
+    values, n = config.copy(), config.n_layer
     kinds = _list(config, "layer_types", ["full_attention"] * n)
     values |= {"layer_types": kinds[:n], "mtp_layer_types": values.get("mtp_layer_types") or kinds[n:]}
     if (listed := values.pop("moe_layers_enum", None)) is not None:
@@ -177,12 +156,8 @@ def config_keys(config: Config) -> Keys:
     """Raises ModelError for other scores and gates, for heads of another size with a window, and for other ropes."""
     n, head = (config.size(word, LIMITS[field], usual) for word, field, usual in (
         ("num_hidden_layers", "block_count", None), ("head_dim", "attention.key_length", 128)))
-    config.only({"moe_router_activation": "sigmoid", "moe_every_n_layer": 1, "query_pre_attn_scalar": head})
-    config.only_flags({
-        "use_head_wise_attn_gate": True, "use_moe_router_bias": True, "attention_bias": False, "mlp_bias": False,
-        "use_bidirectional_attention": False,
-    })
-    heads = config.size("num_attention_heads", LIMITS[HEADS])
+    config.only({"query_pre_attn_scalar": head})
+    heads = config.n_head
     kv = config.size("num_key_value_heads", heads, heads)
     said = config.values.get("attention_other_setting") or {}
     local = Config(said if isinstance(said, dict) else {}, config.file)
@@ -200,9 +175,9 @@ def config_keys(config: Config) -> Keys:
     keys: Keys = {
         **routed.config_keys(config, SIGMOID, normalized=True), **guessing, **_rope_keys(config),
         routed.SHARED_WIDTH: config.size("share_expert_dim", LIMITS[routed.SHARED_WIDTH], 1280),
-        "attention.sliding_window": config.size("sliding_window", LIMITS["attention.sliding_window"]),
+        WINDOW: config.size("sliding_window", LIMITS[WINDOW]),
         HEADS: [local_heads if here else heads for here in windowed], PATTERN: windowed,
-        KV: [local_kv if here else kv for here in windowed], "attention.key_length": head,
+        KV_HEADS: [local_kv if here else kv for here in windowed], "attention.key_length": head,
         "attention.value_length": head, "rope.dimension_count": head,
     }
     for word, field in CLAMPS.items():
@@ -214,23 +189,30 @@ def config_keys(config: Config) -> Keys:
 
 
 def _rope_keys(config: Config) -> Keys:
-    """The base of layers with a window. Raises ModelError where other parts of heads turn than files say."""
+    """The base of layers with a window. Raises ModelError where rope is on other parts of heads than files say."""
     found, local = config.values.get("rope_parameters"), local_rope(config)
     for kind, part in (("full_attention", 0.5), ("sliding_attention", 1.0)):
         said = found.get(kind) if isinstance(found, dict) else None
         if not isinstance(said, dict):
             continue
-        if (turned := said.get("partial_rotary_factor", 1.0)) != part:
-            raise config.error("partial_rotary_factor", f"is {brief(turned)} of {kind}", f"{part:g}")
+        if (found_part := said.get("partial_rotary_factor", 1.0)) != part:
+            raise config.error("partial_rotary_factor", f"is {brief(found_part)} of {kind}", f"{part:g}")
     return {} if local is None else {LOCAL_BASE: config.real("rope_theta", of=local)}
 
 
 ARCH = Architecture(
     name="step35",
-    hparams=hparams,
-    keys=routed.KEYS | {PATTERN, LOCAL_BASE, NEXTN, EVERY, *CLAMPS.values()},
-    tensors=tensors,
-    build=build,
+    network=Decoder(
+        mixer=CustomPart(attention_tensors, attention), feed_forward=CustomPart(feed_forward_tensors, feed_forward)
+    ),
+    keys=(*routed.KEYS, LOCAL_BASE, NEXTN, EVERY, *CLAMPS.values()),
+    windows=Windows(listed=True),
+    sizes=Sizes(kind=Step35, complete=complete, differs={HEADS: ANY, KV_HEADS: ANY, FF_WIDTH: ANY}),
+    experts=True,
+    only={
+        "moe_router_activation": "sigmoid", "moe_every_n_layer": 1, "use_head_wise_attn_gate": True,
+        "use_moe_router_bias": True, "attention_bias": False, "mlp_bias": False, "use_bidirectional_attention": False,
+    },
     usual_config=usual_config,
     classes=dict.fromkeys(("Step3p7ForConditionalGeneration", "Step3p5ForCausalLM"), config_keys),
     names=names.NORMS | names.ATTENTION | names.QK_NORMS | names.FFN | names.NEXTN | {
@@ -246,6 +228,5 @@ ARCH = Architecture(
         "norm_expert_weight": "norm_topk_prob",
     },
     ropes=("default", "llama3"),
-    norm_shift=1.0,
-    writable=False,
+    layout=TensorLayout(norm_shift=1.0),
 )

@@ -1,8 +1,6 @@
 """Mamba: selective scans alone, each channel with steps and decays of its own (arXiv 2312.00752); and Falcon-Mamba."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,16 +10,22 @@ from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.recurrent import mamba2
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture
+from octavo.models.shared.architecture import Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.hparams import LIMITS, HyperparamReader
+from octavo.models.shared.conversion import of_values, without_middle
+from octavo.models.shared.decoder import CustomPart, Decoder
+from octavo.models.shared.hparams import Key
+from octavo.models.shared.reader import MetadataReader
 from octavo.models.shared.ssd import MOST, as_vector
-from octavo.models.shared.states import Hybrid, of_values, taps_of, without_attention, without_middle
-from octavo.models.shared.weights import BIAS, Tensors, Weights, matrix, vector, with_scales
+from octavo.models.shared.states import Hybrid, taps_of
+from octavo.models.shared.weights import BIAS, Tensors, Weights, matrix, vector
 
 SIZES = {"taps": "ssm.conv_kernel", "inner": "ssm.inner_size", "keys": "ssm.state_size", "rank": "ssm.time_step_rank"}
 NORMED = "ssm.dt_b_c_rms"
-KEYS = frozenset({*SIZES.values(), NORMED})
+KEYS = tuple(
+    Key(name, field, default=0, least=2 if name == "taps" else 1, limit=64 if name == "taps" else MOST)
+    for name, field in SIZES.items()
+)
 NORM_EPS = 1e-6
 """What Falcon-Mamba's norms of steps, B and C add to the mean square, for which there is no key."""
 WORDS = {"taps": "conv_kernel", "keys": "state_size", "rank": "time_step_rank"}
@@ -40,53 +44,34 @@ class Mamba(Hybrid):
     norm_eps  what norms of these numbers, of B and of C add to the mean square; 0 where there are no such norms
     """
 
-    taps: int
-    inner: int
-    keys: int
-    rank: int
-    norm_eps: float
+    taps: int = 0
+    inner: int = 0
+    keys: int = 0
+    rank: int = 0
+    norm_eps: float = 0.0
 
     @property
     def layer_state(self) -> int:
         return (self.taps - 1 + self.keys) * self.inner
 
 
-def read_sizes(r: HyperparamReader) -> dict[str, int]:
-    """The sizes of `Mamba`. Raises ModelError naming the key that is wrong."""
-    sizes = {name: r.whole(field, 0, MOST) for name, field in SIZES.items()}
-    for name, size in sizes.items():
-        low, high = (2, 64) if name == "taps" else (1, MOST)
-        if not low <= size <= high:
-            raise r.error(SIZES[name], f"{size} does not fit", f"{low} to {high}")
-    return sizes
+def complete(r: MetadataReader, hp: Mamba) -> Mamba:
+    normed = r.flag(NORMED, default=False)
+    return replace(hp, attends=(False,) * hp.n_layer, norm_eps=NORM_EPS if normed else 0.0)
 
 
-def hparams(r: HyperparamReader) -> Mamba:
-    hp, normed = without_attention(r), r.metadata.get_bool(r.key(NORMED), default=False)
-    return hp.extended(
-        Mamba, **read_sizes(r), attends=(False,) * hp.n_layer, norm_eps=NORM_EPS if normed else 0.0
-    )
-
-
-def scan_tensors(hp: Mamba) -> Tensors:
+def scan_tensors(hp: Mamba, layer: int) -> Tensors:
     """Those of a scan, without norms."""
-    products = {
-        "ssm_in.weight": matrix(2 * hp.inner, hp.n_embd),
-        "ssm_x.weight": matrix(hp.rank + 2 * hp.keys, hp.inner),
-        "ssm_dt.weight": matrix(hp.inner, hp.rank),
-        "ssm_out.weight": matrix(hp.n_embd, hp.inner),
-    }
-    return with_scales(products) | {
+    return layers.products({
+        "ssm_in": (2 * hp.inner, hp.n_embd), "ssm_x": (hp.rank + 2 * hp.keys, hp.inner), "ssm_dt": (hp.inner, hp.rank),
+        "ssm_out": (hp.n_embd, hp.inner),
+    }) | {
         "ssm_conv1d.weight": matrix(hp.inner, hp.taps),
         "ssm_conv1d.bias": vector(hp.inner, optional=True),
         f"ssm_dt{BIAS}": vector(hp.inner),
         "ssm_a": matrix(hp.inner, hp.keys),
         "ssm_d": vector(hp.inner),
     }
-
-
-def tensors(hp: Mamba) -> Tensors:
-    return layers.model_tensors(hp, {"attn_norm.weight": vector(hp.n_embd), **scan_tensors(hp)})
 
 
 def scan(g: GraphBuilder, hp: Mamba, b: Weights, h: Node, layer: int) -> Node:
@@ -109,19 +94,8 @@ def _normed(g: GraphBuilder, hp: Mamba, b: Weights, name: str, x: Node) -> Node:
     return g.rms_norm(x, weight or constant(np.ones(width, np.float32), f"{x.name}.ones"), hp.norm_eps)
 
 
-def build(g: GraphBuilder, hp: Mamba, w: Weights) -> Node:
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        x = g.add(x, scan(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps), i))
-    return layers.logits(g, hp, w, x)
-
-
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for biases of matrices."""
-    config.only_flags({"use_bias": False})
-    width = config.size("hidden_size", LIMITS["embedding_length"])
-    inner = config.size("intermediate_size", MOST, width * config.size("expand", 64, 2))
+    inner = config.size("intermediate_size", MOST, config.width * config.size("expand", 64, 2))
     return scan_keys(config, WORDS, inner) | mamba2.plain_keys(config)
 
 
@@ -132,16 +106,16 @@ def falcon_keys(config: Config) -> Keys:
 
 
 def scan_keys(config: Config, words: dict[str, str], inner: int) -> Keys:
-    """The sizes of a scan of so many channels, by the words of config.json. A rank of "auto" is a 16th of the width."""
+    """The sizes of a scan, by the words of config.json. A rank of "auto" is a 16th of the width."""
     sizes = {name: config.size(words[name], MOST, default) for name, default in (("taps", 4), ("keys", 16))}
     word = words["rank"]
-    auto = -(-config.size("hidden_size", LIMITS["embedding_length"]) // 16)
+    auto = -(-config.width // 16)
     sizes["rank"] = auto if config.values.get(word) == "auto" else config.size(word, MOST, auto)
     return {SIZES[name]: size for name, size in (sizes | {"inner": inner}).items()}
 
 
-def remade(name: str, tensor: LazyTensor, hp: Mamba) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: A, and convolutions [C, K]."""
+def converted(name: str, tensor: LazyTensor, hp: Mamba) -> LazyTensor:
+    """A checkpoint's tensor as GGUF has it: rates, and convolutions [C, K]."""
     if name.endswith(".ssm_a"):
         return of_values(tensor, lambda values: -np.exp(values))
     if name.endswith(".ssm_conv1d.weight") and len(tensor.shape) == 3:
@@ -158,19 +132,14 @@ def names(module: str) -> dict[str, str]:
     return {f"{module}{name}": target for name, target in found.items()}
 
 
-ARCH = Architecture(
+ARCH = replace(
+    mamba2.ARCH,
     name="mamba",
-    hparams=hparams,
-    keys=KEYS,
-    tensors=tensors,
-    build=build,
+    network=Decoder(mixer=CustomPart(scan_tensors, scan), feed_forward=None),
+    keys=(*KEYS, NORMED),
+    sizes=Sizes(kind=Mamba, complete=complete, attention=False),
     classes={"MambaForCausalLM": config_keys, "FalconMambaForCausalLM": falcon_keys},
     names={"norm": "attn_norm", **names("mixer.")},
-    base=mamba2.ARCH.base,
-    other_bases=mamba2.ARCH.other_bases,
-    outer=mamba2.ARCH.outer,
-    key_aliases=mamba2.ARCH.key_aliases,
     tied=True,
-    remade=remade,
-    writable=False,
+    layout=TensorLayout(converted=converted),
 )

@@ -3,10 +3,9 @@
 arXiv 2503.14456. Checkpoint folders are those of flash-linear-attention.
 """
 
-from __future__ import annotations
-
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -16,13 +15,16 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers
-from octavo.models.shared.architecture import Architecture, Vocabulary
-from octavo.models.shared.config import Config, Keys, brief, layer_norm_keys
-from octavo.models.shared.hparams import LAYER_NORM_EPS, LIMITS, HyperparamReader, Hyperparams
-from octavo.models.shared.states import CONTEXT, NO_ATTENTION, Hybrid, flat, in_shape, without_attention
-from octavo.models.shared.weights import Expected, Tensors, Weights, matrix, vector, with_scales
+from octavo.models.shared.architecture import Architecture, Modules, Sizes, TensorLayout, Unwritten, VocabularyFile
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.conversion import flat, in_shape
+from octavo.models.shared.decoder import CustomNetwork
+from octavo.models.shared.hparams import CONTEXT, NO_ATTENTION, Hyperparams, Key
+from octavo.models.shared.reader import FF_WIDTH, LIMITS, MetadataReader, brief
+from octavo.models.shared.states import Hybrid
+from octavo.models.shared.weights import Expected, Tensors, Weights, vector
 
-FF, HEAD, SHIFTS = "feed_forward_length", "wkv.head_size", "token_shift_count"
+HEAD, SHIFTS, MOST = "wkv.head_size", "token_shift_count", LIMITS["embedding_length"]
 RANKS = {
     "w": "attention.decay_lora_rank", "a": "attention.iclr_lora_rank", "v": "attention.value_residual_mix_lora_rank",
     "g": "attention.gate_lora_rank",
@@ -51,10 +53,10 @@ class Rwkv7(Hybrid):
     normed  heads are normed
     """
 
-    size: int
-    ranks: dict[str, int]
-    shifts: int
-    normed: bool
+    size: int = 0
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    shifts: int = 2
+    normed: bool = True
 
     @property
     def heads(self) -> int:
@@ -70,54 +72,45 @@ class Rwkv7(Hybrid):
         return (self.shifts + self.size) * self.n_embd
 
 
-def hparams(r: HyperparamReader) -> Rwkv7:
-    return read(r, without_attention(r, ff=r.size(FF), eps=LAYER_NORM_EPS), shifts=2)
+def complete(r: MetadataReader, hp: Rwkv7) -> Rwkv7:
+    return with_ranks(r, hp, shifts=2)
 
 
-def read(r: HyperparamReader, hp: Hyperparams, *, shifts: int, plain: bool = False, normed: bool = True) -> Rwkv7:
-    """A model of which so much of a layer is mixed with the token before; `plain` ones may have no gate.
+def with_ranks(r: MetadataReader, hp: Rwkv7, *, shifts: int, plain: bool = False, normed: bool = True) -> Rwkv7:
+    """With ranks, and how much of a layer is mixed with the token before; `plain` ones may have no gate.
 
     Raises ModelError naming the key that is wrong.
     """
-    size, ranks = head_size(r, hp), {n: r.whole(f, 0, LIMITS["embedding_length"]) for n, f in RANKS.items()}
+    require_heads(r, hp, hp.size)
+    ranks = {n: r.count(f, MOST) for n, f in RANKS.items()}
     for name, rank in ranks.items():
         if not rank and not (plain and name == "g"):
             raise r.error(RANKS[name], "0 does not fit", "at least 1")
     require_shifts(r, shifts)
-    attends = (False,) * hp.n_layer
-    return hp.extended(Rwkv7, attends=attends, size=size, ranks=ranks, shifts=shifts, normed=normed)
+    return replace(hp, attends=(False,) * hp.n_layer, ranks=ranks, shifts=shifts, normed=normed)
 
 
-def head_size(r: HyperparamReader, hp: Hyperparams) -> int:
-    """The numbers of a head. Raises ModelError where they do not divide the width."""
-    size = r.whole(HEAD, 0, hp.n_embd)
+def require_heads(r: MetadataReader, hp: Hyperparams, size: int) -> None:
+    """Raise ModelError for a size of heads that does not divide the width."""
     if not size or hp.n_embd % size:
         raise r.error(HEAD, f"{size} does not fit", f"a divisor of {hp.n_embd}")
-    return size
 
 
-def require_shifts(r: HyperparamReader, shifts: int) -> None:
-    """Raise ModelError unless so much of a layer is mixed with the token before."""
+def require_shifts(r: MetadataReader, shifts: int) -> None:
+    """Raise ModelError unless this much of a layer is mixed with the token before."""
     if (found := r.integer(SHIFTS, shifts)) != shifts:
         raise r.error(SHIFTS, f"is {found}", str(shifts))
 
 
 def tensors(hp: Rwkv7) -> Tensors:
     outer = layers.model_tensors(hp, lambda i: _layer_tensors(hp, i))
-    return outer | norm_tensors(hp.n_embd, "token_embd_norm") | {"output_norm.bias": vector(hp.n_embd)}
-
-
-def norm_tensors(n: int, name: str) -> Tensors:
-    """Those of a layer norm of n values."""
-    return {f"{name}.{part}": vector(n) for part in ("weight", "bias")}
+    return outer | layers.norms(hp.n_embd, "token_embd_norm", "output_norm", bias=True)
 
 
 def _layer_tensors(hp: Rwkv7, layer: int) -> Tensors:
-    products = {
-        "channel_mix_key.weight": matrix(hp.n_ff, hp.n_embd), "channel_mix_value.weight": matrix(hp.n_embd, hp.n_ff)
-    }
-    norms = norm_tensors(hp.n_embd, "attn_norm") | norm_tensors(hp.n_embd, "attn_norm_2")
-    return norms | with_scales(products) | mixing_tensors(hp, layer) | {
+    shapes = {"channel_mix_key": (hp.n_ff, hp.n_embd), "channel_mix_value": (hp.n_embd, hp.n_ff)}
+    norms = layers.norms(hp.n_embd, "attn_norm", "attn_norm_2", bias=True)
+    return norms | layers.products(shapes) | mixing_tensors(hp, layer) | {
         "channel_mix_lerp_k.weight": Expected((hp.n_embd,), ones=True),
     }
 
@@ -125,37 +118,35 @@ def _layer_tensors(hp: Rwkv7, layer: int) -> Tensors:
 def mixing_tensors(hp: Rwkv7, layer: int) -> Tensors:
     """Those of time mixing."""
     n = hp.n_embd
-    products = {f"time_mix_{name}.weight": matrix(n, n) for name in ("receptance", "key", "value", "output")}
-    others = {f"time_mix_{name}.weight": vector(n) for name in ("w0", "a0", "k_k", "k_a", "r_k")}
-    others |= norm_tensors(hp.n_embd, "time_mix_ln") if hp.normed else {}
+    shapes = {f"time_mix_{name}": (n, n) for name in ("receptance", "key", "value", "output")}
+    others = {f"time_mix_{name}.weight": vector(n) for name in VECTORS}
+    others |= layers.norms(n, NORM[0], bias=True) if hp.normed else {}
     for name, rank in hp.ranks.items():
-        products |= _factors(hp, name, rank) if rank and (layer > 0 or name != "v") else {}
+        shapes |= _factors(hp, name, rank) if rank and (layer > 0 or name != "v") else {}
     if layer > 0:
         others["time_mix_v0.weight"] = vector(n)
     else:  # there is no value to mix with: llama.cpp wants these, and computes nothing with them
-        unused = _factors(hp, "v", hp.ranks["a"]) | {"time_mix_v0.weight": vector(n)}
-        others |= {full: replace(want, optional=True) for full, want in unused.items()}
-    return with_scales(products) | others | {
+        unused = {f"{name}.weight": Expected(shape, True) for name, shape in _factors(hp, "v", hp.ranks["a"]).items()}
+        others |= unused | {"time_mix_v0.weight": vector(n, optional=True)}
+    return layers.products(shapes) | others | {
         "time_mix_lerp_fused.weight": Expected((len(hp.mixed), 1, 1, n), ones=True)
     }
 
 
-def _factors(hp: Rwkv7, name: str, rank: int) -> Tensors:
-    return {
-        f"time_mix_{name}1.weight": matrix(rank, hp.n_embd), f"time_mix_{name}2.weight": matrix(hp.n_embd, rank)
-    }
+def _factors(hp: Rwkv7, name: str, rank: int) -> dict[str, tuple[int, int]]:
+    return {f"time_mix_{name}1": (rank, hp.n_embd), f"time_mix_{name}2": (hp.n_embd, rank)}
 
 
 def build(g: GraphBuilder, hp: Rwkv7, w: Weights) -> Node:
-    x, first = layers.layer_norm(g, hp, w, "token_embd_norm", g.get_rows(w["token_embd"], g.tokens)), None
+    x, first = layers.norm(g, hp, w, "token_embd_norm", g.get_rows(w["token_embd"], g.tokens)), None
     for i in range(hp.n_layer):
         b = w.block(i)
-        y, first = mix_time(g, hp, b, layers.layer_norm(g, hp, b, "attn_norm", x), i, first)
+        y, first = mix_time(g, hp, b, layers.norm(g, hp, b, "attn_norm", x), i, first)
         x = g.add(x, y)
-        h = shifted(g, layers.layer_norm(g, hp, b, "attn_norm_2", x), numbers(b["channel_mix_lerp_k"]), i, "_ffn")
+        h = shifted(g, layers.norm(g, hp, b, "attn_norm_2", x), numbers(b["channel_mix_lerp_k"]), i, "_ffn")
         h = g.relu_squared(layers.linear(g, b, "channel_mix_key", h))
         x = g.add(x, layers.linear(g, b, "channel_mix_value", h))
-    return layers.logits(g, hp, w, x, around_mean=True)
+    return layers.logits(g, hp, w, x)
 
 
 def mix_time(g: GraphBuilder, hp: Rwkv7, b: Weights, h: Node, i: int, first: Node | None) -> tuple[Node, Node]:
@@ -163,9 +154,9 @@ def mix_time(g: GraphBuilder, hp: Rwkv7, b: Weights, h: Node, i: int, first: Nod
     mixed = shifted(g, h, numbers(b["time_mix_lerp_fused"]), i, "_time")
     r, w, k, v, a, *gate = g.columns(mixed, *(hp.n_embd,) * len(hp.mixed))
     w = layers.linear(g, b, "time_mix_w2", tanh(g, layers.linear(g, b, "time_mix_w1", w)))
-    share = None if first is None else _low_rank(g, b, "v", v)
+    lerp = None if first is None else _low_rank(g, b, "v", v)
     r, k, v = (layers.linear(g, b, f"time_mix_{n}", x) for n, x in (("receptance", r), ("key", k), ("value", v)))
-    taken = None if first is None or share is None else (first, share)
+    taken = None if first is None or lerp is None else (first, lerp)
     vectors = [numbers(b[f"time_mix_{name}"]) for name in VECTORS]
     vectors += [numbers(b[name]) for name in NORM] if hp.normed else [np.zeros(hp.n_embd, np.float32)] * 2
     vectors += [numbers(b["time_mix_v0"])] if taken else []
@@ -184,9 +175,9 @@ def _low_rank(g: GraphBuilder, b: Weights, name: str, x: Node) -> Node:
     return layers.linear(g, b, f"time_mix_{name}2", layers.linear(g, b, f"time_mix_{name}1", x))
 
 
-def shifted(g: GraphBuilder, x: Node, shares: F32, i: int, part: str) -> Node:
-    """x [T, C] with shares [F * C] of the token before: x + share * (before - x), F of them side by side."""
-    return g.causal_conv(x, np.stack([shares, 1 - shares]), i, part=part)
+def shifted(g: GraphBuilder, x: Node, lerp: F32, i: int, part: str) -> Node:
+    """x [T, C] mixed with the token before: x + lerp * (before - x) for lerp [F * C], F of them side by side."""
+    return g.causal_conv(x, np.stack([lerp, 1 - lerp]), i, part=part)
 
 
 def numbers(weight: Node) -> F32:
@@ -196,10 +187,8 @@ def numbers(weight: Node) -> F32:
 
 
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for attention in some layers, norms that lack or add something, and other widths of values."""
-    config.only_flags({"norm_first": True, "norm_bias": True})
-    config.only({"attn": None})
-    width = config.size("hidden_size", LIMITS["embedding_length"])
+    """Raises ModelError for norms that add something else, and other widths of values."""
+    width = config.width
     heads = config.size("num_heads", width, 1)
     size = config.size("head_dim", width, width // heads if config.values.get("num_heads") else 64)
     if config.values.get("num_heads") is not None and heads * size != width:
@@ -210,9 +199,9 @@ def config_keys(config: Config) -> Keys:
     if not math.isclose(size * eps, NORM_EPS, rel_tol=1e-6):
         problem = f"{eps:g} makes {size * eps:g} for the norm of heads of {size}"
         raise config.error("norm_eps", problem, f"{NORM_EPS:g}, which GGUF has no key for")
-    return dict.fromkeys(NO_ATTENTION, 0) | layer_norm_keys(config, "norm_eps") | {
-        "context_length": CONTEXT, FF: _inner(config, width), HEAD: size,
-        **{RANKS[name]: config.size(word, LIMITS["embedding_length"], usual) for name, (word, usual) in WORDS.items()},
+    return dict.fromkeys(NO_ATTENTION, 0) | {
+        "context_length": CONTEXT, FF_WIDTH: _inner(config, width), HEAD: size,
+        **{RANKS[name]: config.size(word, MOST, usual) for name, (word, usual) in WORDS.items()},
     }
 
 
@@ -221,12 +210,12 @@ def _listed(values: object) -> list[object]:
 
 
 def _inner(config: Config, width: int) -> int:
-    """The width of channel mixing: so many times that of the model, in whole 32, where config.json does not say."""
+    """The width of channel mixing: a multiple of the model's, in whole 32, where config.json does not say."""
     ratio = config.real("hidden_ratio", 4.0)
-    return config.size("intermediate_size", LIMITS[FF], min(-(-int(width * ratio) // 32) * 32, LIMITS[FF]))
+    return config.size("intermediate_size", LIMITS[FF_WIDTH], min(-(-int(width * ratio) // 32) * 32, LIMITS[FF_WIDTH]))
 
 
-def remade(name: str, tensor: LazyTensor, hp: Rwkv7) -> LazyTensor:
+def converted(name: str, tensor: LazyTensor, hp: Rwkv7) -> LazyTensor:
     """A checkpoint's tensor as GGUF has it: vectors of heads as one, and what tokens are mixed by with axes of 1."""
     if name.endswith(".time_mix_lerp_fused.weight"):
         return in_shape(tensor, (len(MIXED), 1, 1, hp.n_embd))
@@ -242,11 +231,12 @@ COPIED = {f"blk.0.time_mix_v{n}.weight": f"blk.0.time_mix_a{n}.weight" for n in 
 
 ARCH = Architecture(
     name="rwkv7",
-    hparams=hparams,
-    keys=frozenset({HEAD, SHIFTS, LAYER_NORM_EPS, *RANKS.values()}),
-    tensors=tensors,
-    build=build,
+    network=CustomNetwork(tensors, build),
+    keys=(Key("size", HEAD, default=0, limit=MOST), SHIFTS, *RANKS.values()),
+    sizes=Sizes(kind=Rwkv7, complete=complete, attention=False, feed_forward=True),
+    layer_norms="norm_eps",
     classes={"RWKV7ForCausalLM": config_keys},
+    only={"norm_first": True, "norm_bias": True, "attn": None},
     names=FACTORS | BASES | {
         "attn_norm": "attn_norm", "ffn_norm": "attn_norm_2", "attn.x_x": "time_mix_lerp_fused",
         **{f"attn.x_{n}": f"time_mix_lerp_fused/{i}" for i, n in enumerate(MIXED)},
@@ -260,10 +250,9 @@ ARCH = Architecture(
         "lm_head.weight": "output.weight",
         **{f"layers.0.pre_norm.{part}": f"token_embd_norm.{part}" for part in ("weight", "bias")},
     },
-    copies=COPIED,
+    modules=Modules(copies=COPIED),
     activation="sqrelu",
-    vocabulary=Vocabulary(file="rwkv_vocab_v20230424.txt", pre="default"),
-    remade=remade,
-    why_unwritten=lambda hp: WHY_UNWRITTEN,
-    writable=False,
+    vocabulary=VocabularyFile(file="rwkv_vocab_v20230424.txt", pre="default"),
+    layout=TensorLayout(converted=converted),
+    unwritten=Unwritten(why=lambda hp: WHY_UNWRITTEN),
 )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, TypeVar
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
 
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType, GraphBuilder
@@ -13,13 +14,15 @@ from octavo.graph.node import PAGE_SIZE, Graph, Node
 from octavo.io.gguf import GGUFFile, LazyTensor
 from octavo.io.gguf.metadata import Metadata
 from octavo.models.shared.cache_scales import static_scales
-from octavo.models.shared.config import Config, Keys
-from octavo.models.shared.hparams import HyperparamReader, Hyperparams
-from octavo.models.shared.keys import READ_BY_SOME, check_keys
+from octavo.models.shared.config import Config, Keys, rotary_keys
+from octavo.models.shared.decoder import Network
+from octavo.models.shared.hparams import Hyperparams, KeyRow, read_shared, refuse_causal, without_attention
+from octavo.models.shared.keys import SHARED, check_keys
 from octavo.models.shared.names import OUTER
+from octavo.models.shared.reader import CAUSAL, LAYER_NORM_EPS, RMS_EPS, MetadataReader
 from octavo.models.shared.weights import Tensors, Weights
+from octavo.models.shared.windows import PATTERN, Windows
 
-H = TypeVar("H", bound=Hyperparams)
 Columns = Literal["", "halves", "alternate", "in one", "either"]
 
 
@@ -36,7 +39,7 @@ class RerankHead:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vocabulary:
+class VocabularyFile:
     """The vocabulary of checkpoints that have no tokenizer.json.
 
     file    of tokens by rank, as tiktoken has it, or by id, as RWKV World has it; tokenizer.model may be one of the
@@ -55,128 +58,234 @@ class Vocabulary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Architecture(Generic[H]):
-    """What is known of models that GGUF calls `name`. Each module of this package that is named so has one, `ARCH`.
+class Sizes:
+    """How the hyperparameters of a file are read beside the rows of an architecture.
 
-    In a GGUF file:
-    name               `general.architecture`
-    hparams            reads and checks the metadata
-    keys               fields under `<name>.` that `hparams` reads beside the shared ones; a field that nobody reads is
-                       refused
-    tensors            the tensors with their shapes, in the order of a file; others are refused
-    build              writes the graph
-    updated            an older file as converters write it since, and its metadata
-    encoder            tokens see all of a text, and the graph gives their vectors in place of logits
-    rerank_head        how a reranker's scores are computed
+    kind           the class of these: Hyperparams, or one with fields of the architecture's own
+    complete       what no row says, given what the others say. Raises ModelError naming the key that is wrong
+    differs        how sizes differ by layer, see `MetadataReader.by_layer`
+    equal_lengths  heads of values are as long as those of keys
+    attention      some layers have attention; without it `feed_forward` says whether layers have a width of their own
+    """
 
-    In a checkpoint of Hugging Face's, its configuration:
-    classes            classes of `transformers`, and what config.json says of each as fields beside the shared ones.
-                       Raises ModelError for what has no computation here
-    key_aliases        other names that keys of config.json may have, and the usual name of each
-    usual_config       config.json in the usual form where that takes more than other names, after `key_aliases`
-    rows               tensors whose number of rows no field says, by GGUF name, and the key of config.json that says it
-    ropes              kinds of rope scaling
-    activation         the feed-forward's, as config.json names it
-    tied               whether the embedding is the output matrix where config.json does not say
-    whole_pairs        whether yarn's ramp begins and ends at whole pairs
-    vocabulary         of checkpoints that have no tokenizer.json
+    kind: type[Hyperparams] = Hyperparams
+    complete: Callable[[MetadataReader, Any], Any] = lambda r, hp: hp
+    differs: Mapping[str, str] = field(default_factory=dict)
+    equal_lengths: bool = True
+    attention: bool = True
+    feed_forward: bool = False
 
-    Its names of tensors:
-    names              modules of a layer and their GGUF names, see `models.names`
-    class_names        modules by these names that are others in GGUF, by class, or "" where they have no part
-    outer              whole names of tensors outside of layers and their GGUF names
-    class_outer        the same of tensors that only some classes have, by class; they win over `unused`
-    base               what names may begin with or not; `other_bases` what they may begin with instead
-    layer              where a layer is, before its number
-    unused             beginnings of names of tensors that have no part in what is computed
-    ignored            ends of names of tensors that follow from config.json
-    layer_scalars      modules of a layer that hold one number, and the metadata key with those of all layers
-    copies             tensors that GGUF has and checkpoints lack, and those that they are copies of, by GGUF name
 
-    Its tensors, where GGUF has them otherwise:
-    remade             a tensor, by GGUF name, in GGUF's form
-    factors            what tensors of floats, or each of their rows, are multiplied by; by GGUF name without the layer
+@dataclass(frozen=True, kw_only=True)
+class Modules:
+    """Names of a checkpoint's tensors that few architectures have.
+
+    by_class        modules by these names that are others in GGUF, by class, or "" where they have no part
+    outer_by_class  whole names of tensors that only some classes have, by class; they win over `Architecture.unused`
+    other_bases     what names may begin with instead of `Architecture.base`
+    ignored         ends of names of tensors that follow from config.json
+    scalars         modules of a layer that hold one number, and the metadata key with those of all layers
+    copies          tensors that GGUF has and checkpoints lack, and those that they are copies of, by GGUF name
+    rows            tensors whose number of rows no field says, by GGUF name, and the key of config.json that says it
+    """
+
+    by_class: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    outer_by_class: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    other_bases: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
+    scalars: Mapping[str, str] = field(default_factory=dict)
+    copies: Mapping[str, str] = field(default_factory=dict)
+    rows: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorLayout:
+    """How a checkpoint's tensors lie otherwise than GGUF has them.
+
+    permuted           whether GGUF has rows of q and k in another order where rope rotates neighbours
     norm_shift         what is added to the weights of norms, which GGUF has ready to multiply with
-    reordered          whether GGUF has rows of q and k in another order where rope turns neighbours
-    unit_output        the axis of the output matrix along which its values get a length of 1; None: they stay
-    before_positions   rows of a matrix of positions before that of the first token
     columns            how stacked experts lie where their outputs are columns [E, K, N], not rows [E, N, K]: gate and
                        up in one tensor, as halves of its columns or in turn; or all experts "in one" matrix, up as rows
                        [E N, K], down as columns [E K, N]; or "either": halves of columns, unless they have the shape of
                        rows
+    converted          a tensor, by GGUF name, in GGUF's form
+    factors            what tensors of floats, or each of their rows, are multiplied by; by GGUF name without the layer
+    unit_output        the axis of the output matrix along which its values get a length of 1; None: they stay
+    before_positions   rows of a matrix of positions before that of the first token
+    """
 
-    When a GGUF file is quantized:
-    is_70b             whether a model of 80 layers with these heads, K/V heads and experts is one that llama.cpp calls
-                       70B
+    permuted: bool = True
+    norm_shift: float = 0.0
+    columns: Columns = ""
+    converted: Callable[[str, LazyTensor, Any], LazyTensor] = lambda name, tensor, hp: tensor
+    factors: Callable[[Config], Mapping[str, float | F32]] | None = None
+    unit_output: Callable[[Config], int | None] | None = None
+    before_positions: Callable[[Config], int] = lambda config: 0
 
-    When a checkpoint is written:
-    writable           whether config.json can say all that a GGUF file says
-    config_values      what config.json says of a model beside, or in place of, what it says of all; the inverse of
-                       `classes`
-    biases             keys of config.json, and the linear layers of a block that each gives biases to
-    unwritten_tensors  tensors of a block that no checkpoint is written with, as theirs have another form
-    unwritten_classes  classes that no checkpoint is written of, as their matrices lie otherwise than the usual class'
-    why_unwritten      why no checkpoint of a model is written; "" where one can be
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """How a checkpoint is written of a GGUF file.
+
+    config   what config.json says of a model beside, or in place of, what it says of all; the inverse of `classes`
+    biases   keys of config.json, and the linear layers of a block that each gives biases to
+    """
+
+    config: Callable[[Any], Mapping[str, Any]] = lambda hp: {}
+    biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unwritten:
+    """What no checkpoint is written with, even of a checkpoint.
+
+    tensors  of a block, as theirs have another form
+    classes  whose matrices lie otherwise than the usual class'
+    why      why none is written of a model; "" where one can be
+    """
+
+    tensors: tuple[str, ...] = ()
+    classes: tuple[str, ...] = ()
+    why: Callable[[Any], str] = lambda hp: ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """What is known of models that GGUF calls `name`. Each module of a family that is named so has one, `ARCH`.
+
+    In a GGUF file:
+    name         `general.architecture`
+    network      its tensors and its graph
+    keys         rows of hyperparameters, and fields under `<name>.` that `sizes.complete` reads; a field that nobody
+                 reads is refused
+    windows      which layers have a sliding window
+    sizes        what no row says
+    interleaved  rope rotates pairs of neighbours, otherwise halves of a head
+    experts      there are experts (True), none (False), or as a file says (None)
+    layer_norms  the key of config.json for what norms add, where they are layer norms; "": they are RMS norms
+    whole_pairs  whether yarn's ramp begins and ends at whole pairs
+    updated      an older file as converters write it since, and its metadata
+    rerank_head  how a reranker's scores are computed
+    is_70b       whether a model of 80 layers with these heads, K/V heads and experts is one that llama.cpp calls 70B
+
+    In a checkpoint of Hugging Face's:
+    classes      classes of `transformers`, and what config.json says of each as fields beside those of `keys`. Raises
+                 ModelError for what has no computation here
+    only         keys of config.json that have no computation here with other values than these; absent is as good
+    rotary_part  the part of a head that rope is applied to where config.json does not say; None: it can't say
+    key_aliases  other names that keys of config.json may have, and the usual name of each
+    usual_config config.json in the usual form where that takes more than other names, after `key_aliases`
+    ropes        kinds of rope scaling
+    activation   the feed-forward's, as config.json names it
+    tied         whether the embedding is the output matrix where config.json does not say
+    vocabulary   of checkpoints that have no tokenizer.json
+    names        modules of a layer and their GGUF names, see `models.shared.names`
+    outer        whole names of tensors outside of layers and their GGUF names
+    base         what names may begin with or not
+    layer        where a layer is, before its number
+    unused       beginnings of names of tensors that have no part in what is computed
+    modules      names that few have
+    layout       how tensors lie
+    written      how checkpoints are written of files; None: there are none
+    unwritten    what no checkpoint is written with
     """
 
     name: str
-    hparams: Callable[[HyperparamReader], H]
-    tensors: Callable[[H], Tensors]
-    build: Callable[[GraphBuilder, H, Weights], Node]
+    network: Network
     classes: Mapping[str, Callable[[Config], Keys]]
     names: Mapping[str, str]
-    keys: frozenset[str] = frozenset()
+    keys: tuple[KeyRow | str, ...] = ()
+    windows: Windows | None = None
+    sizes: Sizes = Sizes()
+    interleaved: bool = False
+    experts: bool | None = False
+    layer_norms: str = ""
+    whole_pairs: bool = True
+    updated: Callable[[GGUFFile], tuple[GGUFFile, Metadata]] = lambda file: (file, file.metadata)
+    rerank_head: RerankHead = RerankHead()
+    is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
+    only: Mapping[str, object] = field(default_factory=dict)
+    rotary_part: float | None = None
+    key_aliases: Mapping[str, str] = field(default_factory=dict)
+    usual_config: Callable[[Config], Config] = lambda config: config
     ropes: tuple[str, ...] = ("default", "linear", "yarn")
     activation: str = "silu"
     tied: bool = False
-    norm_shift: float = 0.0
-    reordered: bool = True
-    whole_pairs: bool = True
-    columns: Columns = ""
-    encoder: bool = False
-    updated: Callable[[GGUFFile], tuple[GGUFFile, Metadata]] = lambda file: (file, file.metadata)
-    base: str = "model."
-    other_bases: tuple[str, ...] = ()
-    remade: Callable[[str, LazyTensor, H], LazyTensor] = lambda name, tensor, hp: tensor
-    factors: Callable[[Config], Mapping[str, float | F32]] = lambda config: {}
-    before_positions: Callable[[Config], int] = lambda config: 0
-    unit_output: Callable[[Config], int | None] = lambda config: None
-    vocabulary: Vocabulary | None = None
-    layer: str = "layers"
+    vocabulary: VocabularyFile | None = None
     outer: Mapping[str, str] = field(default_factory=lambda: OUTER)
+    base: str = "model."
+    layer: str = "layers"
     unused: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
-    class_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    class_outer: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    rerank_head: RerankHead = field(default_factory=RerankHead)
-    layer_scalars: Mapping[str, str] = field(default_factory=dict)
-    copies: Mapping[str, str] = field(default_factory=dict)
-    key_aliases: Mapping[str, str] = field(default_factory=dict)
-    usual_config: Callable[[Config], Config] = lambda config: config
-    rows: Mapping[str, str] = field(default_factory=dict)
-    is_70b: Callable[[int, int, int], bool] = lambda heads, kv_heads, experts: False
-    writable: bool = True
-    unwritten_tensors: tuple[str, ...] = ()
-    why_unwritten: Callable[[H], str] = lambda hp: ""
-    unwritten_classes: tuple[str, ...] = ()
-    biases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    config_values: Callable[[H], Mapping[str, Any]] = lambda hp: {}
+    modules: Modules = Modules()
+    layout: TensorLayout = TensorLayout()
+    written: Written | None = None
+    unwritten: Unwritten = Unwritten()
 
-    def __post_init__(self) -> None:
-        READ_BY_SOME.update(self.keys)
+    @cached_property
+    def fields(self) -> frozenset[str]:
+        """Fields under `<name>.` that are read beside those of all architectures."""
+        some = {LAYER_NORM_EPS: self.layer_norms, CAUSAL: self.encoder, PATTERN: self.windows is not None}
+        rows = {key if isinstance(key, str) else key.field for key in self.keys}
+        return frozenset(rows | {name for name, has in some.items() if has})
+
+    @property
+    def encoder(self) -> bool:
+        """Whether tokens see all of a text, and the graph gives their vectors in place of logits."""
+        return self.network.encodes
+
+    def tensors(self, hp: Any) -> Tensors:
+        """The tensors of a model with their shapes."""
+        return self.network.tensors(hp)
 
     def plain_name(self, name: str) -> str:
         """The name of a checkpoint's tensor without what it may begin with."""
-        found = next((base for base in (self.base, *self.other_bases) if name.startswith(base)), "")
+        found = next((base for base in (self.base, *self.modules.other_bases) if name.startswith(base)), "")
         return name.removeprefix(found)
 
-    def read(self, metadata: Metadata, path: str, shapes: Mapping[str, tuple[int, ...]]) -> H:
+    def read(self, metadata: Metadata, path: str, shapes: Mapping[str, tuple[int, ...]]) -> Hyperparams:
         """The hyperparameters of a file with this metadata and tensors of these shapes.
 
         Raises ModelError or GGUFError naming the key that is missing or wrong, or that nothing is known of.
         """
-        check_keys(metadata, path, self.name, self.keys)
-        return self.hparams(HyperparamReader(metadata, path, self.name, self.keys, shapes))
+        check_keys(metadata, path, self.name, self.fields)
+        r = MetadataReader(metadata, path, self.name, SHARED | self.fields, shapes)
+        hp = self._shared(r)
+        if self.encoder:
+            refuse_causal(r)
+        rows = [key for key in self.keys if not isinstance(key, str)]
+        values = {key.name: key.read(r, hp) for key in rows}
+        hp = hp.extended(self.sizes.kind, **{name: value for name, value in values.items() if name})
+        if self.windows is not None:
+            hp = self.windows.read(r, hp)
+        found: Hyperparams = self.sizes.complete(r, hp)
+        return found
+
+    def _shared(self, r: MetadataReader) -> Hyperparams:
+        eps, sizes = LAYER_NORM_EPS if self.layer_norms else RMS_EPS, self.sizes
+        if not sizes.attention:
+            return without_attention(r, has_ff=sizes.feed_forward, eps=eps)
+        hp = read_shared(
+            r, interleaved=self.interleaved, experts=self.experts, eps=eps, equal_lengths=sizes.equal_lengths,
+            differs=sizes.differs,
+        )
+        return replace(hp, rope=replace(hp.rope, whole_pairs=self.whole_pairs))
+
+    def config_keys(self, config: Config, name: str) -> Keys:
+        """What config.json says of a model of the class `name`, as fields beside those of all architectures.
+
+        Raises ModelError for what has no computation here.
+        """
+        config.only(self.only)
+        keys: Keys = {CAUSAL: False} if self.encoder else {}
+        if self.layer_norms:
+            keys |= {RMS_EPS: None, LAYER_NORM_EPS: config.real(self.layer_norms, 1e-5)}
+        if self.rotary_part is not None:
+            keys |= rotary_keys(config, self.rotary_part)
+        if self.windows is not None:
+            keys |= self.windows.keys(config)
+        for key in self.keys:
+            keys |= {} if isinstance(key, str) else key.keys(config)
+        return keys | self.classes[name](config)
 
 
 @dataclass(frozen=True)
@@ -187,7 +296,7 @@ class ModelSpec:
     """
 
     file: GGUFFile
-    architecture: Architecture[Any]
+    architecture: Architecture
     hparams: Hyperparams
     added: Mapping[str, LowRank] = field(default_factory=dict)
 
@@ -203,7 +312,7 @@ class ModelSpec:
         n_ctx = n_ctx or self.hparams.n_ctx_train
         static = static_scales(self.file, self.hparams, cache_type)
         g = GraphBuilder(cache_type, page_size, n_ctx, window_pages=window_pages, static=static)
-        graph = Graph.of(self.architecture.build(g, self.hparams, Weights(self.file)))
+        graph = Graph.of(self.architecture.network.build(g, self.hparams, Weights(self.file)))
         graph = with_low_rank(graph, self.added)
         return Graph.of(_before_output(graph.outputs[0])) if vectors and not self.architecture.encoder else graph
 

@@ -39,7 +39,7 @@ def cache_tensors(hp: Hyperparams) -> Tensors:
 def static_scales(file: GGUFFile, hp: Hyperparams, cache_type: CacheType) -> Mapping[tuple[int, str], F32]:
     """Scales of keys and values, float32 [Hkv], by layer and "k" or "v"; none where the file, or the type, has none.
 
-    Raises ModelError for a file that has some of the tensors only, or in them what is no magnitude.
+    Raises ModelError for a file that has some of the tensors only, or in them something other than a magnitude.
     """
     names, clips = _names(hp, MAX), _names(hp, CLIP)
     kept = CACHE_FORMATS[cache_type]

@@ -6,14 +6,14 @@ import math
 from collections.abc import Collection, ItemsView, Iterator, Mapping, ValuesView
 from typing import Any, NamedTuple
 
-from octavo.errors import ModelError, shown
-from octavo.models.shared.hparams import LAYER_NORM_EPS, LIMITS, NEXTN, RMS_EPS, Hyperparams
+from octavo.errors import ModelError
+from octavo.models.shared.reader import EXPERT_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, ValueReader, brief
 
 Keys = dict[str, Any]
 """Fields under a GGUF file's `<arch>.`, and their values."""
 
 
-class _Values(dict[str, Any]):
+class _WatchedValues(dict[str, Any]):
     """Values that say which of their keys were asked for; a copy with ** asks for none.
 
     place  what the names of keys begin with where this is a part of an object
@@ -45,7 +45,7 @@ class Unread(NamedTuple):
     beside: Collection[str]
 
 
-class Part(_Values):
+class ConfigObject(_WatchedValues):
     """An object in config.json; all of it is read by what goes through it, or compares it with another."""
 
     def unread(self) -> Iterator[Unread]:
@@ -77,15 +77,15 @@ class Part(_Values):
         for key, value in super().items():
             self.read.add(self.place + key)
             for inner in value if isinstance(value, list) else [value]:
-                if isinstance(inner, Part):
+                if isinstance(inner, ConfigObject):
                     inner._read_all()
 
 
 def _watched(value: Any, read: set[str], place: str) -> Any:
-    """A value with the objects in it as Parts; those that are stay as they are."""
-    if isinstance(value, dict) and not isinstance(value, Part):
-        return Part(value, read, f"{place}.")
-    if isinstance(value, list) and any(isinstance(each, dict) and not isinstance(each, Part) for each in value):
+    """A value with the objects in it as ConfigObjects; those that are stay as they are."""
+    if isinstance(value, dict) and not isinstance(value, ConfigObject):
+        return ConfigObject(value, read, f"{place}.")
+    if isinstance(value, list) and any(isinstance(each, dict) and not isinstance(each, ConfigObject) for each in value):
         return [_watched(each, read, f"{place}[{i}]") for i, each in enumerate(value)]
     return value
 
@@ -93,19 +93,20 @@ def _watched(value: Any, read: set[str], place: str) -> Any:
 def unread_inside(value: Any) -> Iterator[Unread]:
     """The keys that were not asked for, of an object or of those in a list."""
     for each in value if isinstance(value, list) else [value]:
-        if isinstance(each, Part):
+        if isinstance(each, ConfigObject):
             yield from each.unread()
 
 
-class Config:
-    """The values of config.json; each error names the file, the key and what is allowed.
+class Config(ValueReader):
+    """The values of config.json, where null is as good as absent.
 
     read  the keys that were asked for so far, of this and of what was made of it by `replaced`
     """
 
     def __init__(self, values: Mapping[str, Any], file: str, read: set[str] | None = None) -> None:
         self.read = set[str]() if read is None else read
-        self.values: Mapping[str, Any] = values if isinstance(values, Part) else _Values(values, self.read)
+        watched = isinstance(values, ConfigObject)
+        self.values: Mapping[str, Any] = values if watched else _WatchedValues(values, self.read)
         self.file = file
 
     def replaced(self, values: Mapping[str, Any]) -> Config:
@@ -118,35 +119,23 @@ class Config:
 
     def copy(self) -> dict[str, Any]:
         """The values, to change some of; what is asked of them was read."""
-        return _Values(self.values, self.read)
+        return _WatchedValues(self.values, self.read)
 
     def error(self, key: str, problem: str, allowed: str | None = None) -> ModelError:
         return ModelError(problem, file=self.file, field=key, allowed=allowed)
 
-    def size(self, key: str, limit: int, default: int | None = None) -> int:
-        """An integer from 1 to `limit`; null is as good as absent."""
+    def count(self, key: str, limit: int, default: int = 0) -> int:
+        """An integer from 0 to `limit`."""
         value = self.values.get(key)
-        if value is None:
-            value = default
-        if type(value) is not int or not 1 <= value <= limit:
-            raise self.error(key, "is missing" if value is None else f"is {brief(value)}", f"1 to {limit}")
-        return value
-
-    def count(self, key: str, limit: int) -> int:
-        """An integer from 0 to `limit`; null and absent are 0."""
-        return self.size(key, limit) if self.values.get(key) not in (None, 0) else 0
+        return 0 if value is not None and value == 0 else super().count(key, limit, default)
 
     def only(self, usual: Mapping[str, object]) -> None:
         """Raise ModelError for a key with another value than the usual one, which null and absent are."""
         for key, value in usual.items():
-            if (found := self.values.get(key)) not in (None, value):
-                raise self.error(key, f"is {brief(found)}", str(value).lower())
-
-    def only_flags(self, usual: Mapping[str, bool]) -> None:
-        """Raise ModelError for a flag that is not as usual."""
-        for key, value in usual.items():
-            if self.flag(key, value) != value:
-                raise self.error(key, f"is {str(not value).lower()}", str(value).lower())
+            found = self.flag(key, value) if isinstance(value, bool) else self.values.get(key)
+            if found not in (None, value):
+                said = str(found).lower() if isinstance(value, bool) else brief(found)
+                raise self.error(key, f"is {said}", "null" if value is None else str(value).lower())
 
     def flag(self, key: str, default: bool) -> bool:
         value = self.values.get(key)
@@ -156,64 +145,77 @@ class Config:
             raise self.error(key, f"is {brief(value)}", "true or false")
         return value
 
+    @property
+    def n_layer(self) -> int:
+        return self.size("num_hidden_layers", LIMITS["block_count"])
+
+    @property
+    def width(self) -> int:
+        """Of the model."""
+        return self.size("hidden_size", LIMITS["embedding_length"])
+
+    @property
+    def n_head(self) -> int:
+        return self.size("num_attention_heads", LIMITS[HEADS])
+
+    @property
+    def n_head_kv(self) -> int:
+        """Heads of keys, as many as of queries where config.json does not say."""
+        return self.size("num_key_value_heads", LIMITS[KV_HEADS], self.n_head)
+
     def real(self, key: str, default: float | None = None, *, of: Mapping[str, Any] | None = None) -> float:
         """A finite number over 0, of the config or of a part of it."""
         value = (self.values if of is None else of).get(key)
-        if value is None:
-            value = default
+        value = default if value is None else value
         if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value > 0):
-            raise self.error(key, "is missing" if value is None else f"is {brief(value)}", "a number over 0")
+            raise self.error(key, self._problem(value), "a number over 0")
         return float(value)
 
+    def _value(self, key: str, kind: type, needed: bool) -> Any:
+        return self.values.get(key)
 
-def brief(value: object) -> str:
-    return shown(str(value))
+    def _problem(self, value: Any) -> str:
+        return "is missing" if value is None else f"is {brief(value)}"
 
 
 def window_keys(config: Config, default: int) -> Keys:
     """The sliding window, `default` tokens where config.json does not say; nothing where it is null or 0."""
     if config.values.get("sliding_window", default) in (None, 0):
         return {}
-    return {"attention.sliding_window": config.size("sliding_window", LIMITS["attention.sliding_window"], default)}
+    return {WINDOW: config.size("sliding_window", LIMITS[WINDOW], default)}
 
 
-def expert_keys(config: Config, *names: str) -> Keys:
-    """How many experts there are, by the first of `names` that config.json has, and how many a token uses."""
+def expert_keys(config: Config, *names: str, width: str = "") -> Keys:
+    """How many experts there are, by the first of `names` that config.json has, and how many a token uses; how wide
+    they are, where it has a key for that.
+    """
     name = next((n for n in names if config.values.get(n) is not None), names[0])
     experts = config.size(name, LIMITS["expert_count"])
-    return {"expert_count": experts, "expert_used_count": config.size("num_experts_per_tok", experts)}
-
-
-def expert_words(hp: Hyperparams, name: str) -> Mapping[str, Any]:
-    """The inverse of `expert_keys`, and how wide a feed-forward is where none but experts' is there."""
-    return {
-        name: hp.n_expert, "num_experts_per_tok": hp.n_expert_used, "intermediate_size": hp.n_ff or hp.n_ff_expert
-    }
+    keys = {"expert_count": experts, "expert_used_count": config.size("num_experts_per_tok", experts)}
+    return keys | ({EXPERT_WIDTH: config.size(width, LIMITS[EXPERT_WIDTH])} if width else {})
 
 
 def nextn_keys(config: Config) -> Keys:
     """Layers that guess tokens beyond the next one, by either of their words; GGUF counts them among the others."""
     word = "num_nextn_predict_layers"
     guessing = config.count(word if config.values.get(word) is not None else "num_mtp_layers", LIMITS["block_count"])
-    n = config.size("num_hidden_layers", LIMITS["block_count"])
-    return {"block_count": n + guessing, NEXTN: guessing} if guessing else {}
+    return {"block_count": config.n_layer + guessing, NEXTN: guessing} if guessing else {}
 
 
-def layer_norm_keys(config: Config, word: str) -> Keys:
-    """What layer norms add to the variance, by its word in config.json."""
-    return {RMS_EPS: None, LAYER_NORM_EPS: config.real(word, 1e-5)}
+def head_keys(config: Config, default: int) -> Keys:
+    """How long heads are, `default` where config.json does not say, all of whose values rope is applied to."""
+    head = config.size("head_dim", LIMITS["attention.key_length"], default)
+    return dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), head)
 
 
 def rotary_keys(config: Config, default: float) -> Keys:
-    """The part of a head that rope turns."""
+    """The rotary part of a head."""
     parameters = rope_parameters(config).get("partial_rotary_factor")
     part = config.values.get("partial_rotary_factor") if parameters is None else parameters
     part = default if part is None else part
     if type(part) not in (int, float) or not 0 < part <= 1:
         raise config.error("partial_rotary_factor", f"is {brief(part)}", "over 0, up to 1")
-    width = config.size("hidden_size", LIMITS["embedding_length"])
-    heads = config.size("num_attention_heads", LIMITS["attention.head_count"])
-    head = config.size("head_dim", LIMITS["attention.key_length"], max(1, width // heads))
+    head = config.size("head_dim", LIMITS["attention.key_length"], max(1, config.width // config.n_head))
     return {"rope.dimension_count": int(head * part)}
 
 

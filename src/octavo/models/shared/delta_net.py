@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,26 +11,30 @@ from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers, names
-from octavo.models.shared.config import Config, Keys, brief, rotary_keys
-from octavo.models.shared.hparams import LIMITS, NEXTN, HyperparamReader, Hyperparams
-from octavo.models.shared.states import Hybrid, of_values, taps_of, without_middle
-from octavo.models.shared.weights import BIAS, Tensors, Weights, matrix, vector, with_scales
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.conversion import of_values, without_middle
+from octavo.models.shared.decoder import ByLayer, CustomPart, Decoder, LayerPart, NormNames
+from octavo.models.shared.hparams import Key
+from octavo.models.shared.reader import LIMITS, NEXTN, MetadataReader, brief
+from octavo.models.shared.states import Hybrid, taps_of
+from octavo.models.shared.weights import Tensors, Weights, matrix, vector
 from octavo.models.shared.windows import periodic
 
-RECURRENT, INTERVAL = "attention.recurrent_layers", "full_attention_interval"
-SIZES = {
-    "taps": "ssm.conv_kernel", "keys": "ssm.state_size", "key_heads": "ssm.group_count", "heads": "ssm.time_step_rank",
-    "inner": "ssm.inner_size",
-}
-WORDS = {"taps": "conv_kernel_dim", "keys": "key_head_dim", "key_heads": "num_key_heads", "heads": "num_value_heads"}
-"""Keys of config.json without the "linear_" that comes before each."""
-KEYS = frozenset({RECURRENT, INTERVAL, NEXTN, *SIZES.values()})
+RECURRENT, INTERVAL, INNER = "attention.recurrent_layers", "full_attention_interval", "ssm.inner_size"
+HEADS, VALUE_HEAD, MOST = "ssm.time_step_rank", "linear_value_head_dim", LIMITS["embedding_length"]
+KEYS = (
+    Key("taps", "ssm.conv_kernel", "linear_conv_kernel_dim", default=0, least=2, limit=64),
+    Key("keys", "ssm.state_size", "linear_key_head_dim", default=0, least=1, limit=MOST),
+    Key("key_heads", "ssm.group_count", "linear_num_key_heads", default=0, least=1, limit=MOST),
+    Key("heads", HEADS, "linear_num_value_heads", default=0, least=1, limit=MOST),
+    Key("inner", INNER, default=0, least=1, limit=MOST),
+    RECURRENT, INTERVAL, NEXTN,
+)
 NORM_EPS = 1e-6
 """Added to the sum of squares of q and of k, whatever the other norms add."""
 
-Gates = Callable[[GraphBuilder, Weights, Node], tuple[Node, Node]]
+Gates = Callable[[GraphBuilder, "DeltaNet", Weights, Node], tuple[Node, Node]]
 """Alpha and beta, [T, heads] each, of a layer's weights and tokens."""
-FeedForward = Callable[[GraphBuilder, Weights, Node], Node]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +48,11 @@ class DeltaNet(Hybrid):
     inner      numbers of the values of all heads
     """
 
-    taps: int
-    keys: int
-    key_heads: int
-    heads: int
-    inner: int
+    taps: int = 0
+    keys: int = 0
+    key_heads: int = 0
+    heads: int = 0
+    inner: int = 0
 
     @property
     def channels(self) -> int:
@@ -61,85 +64,67 @@ class DeltaNet(Hybrid):
         return (self.taps - 1) * self.channels + self.keys * self.inner
 
 
-def read(r: HyperparamReader, hp: Hyperparams) -> dict[str, Any]:
-    """The fields of `DeltaNet`. Raises ModelError naming the key that is wrong."""
-    sizes = {name: r.whole(field, 0, LIMITS["embedding_length"]) for name, field in SIZES.items()}
-    checks = {
-        "taps": (2 <= sizes["taps"] <= 64, "2 to 64"),
-        "keys": (sizes["keys"] > 0, "at least 1"),
-        "key_heads": (sizes["key_heads"] > 0, "at least 1"),
-        "heads": (sizes["heads"] > 0 and sizes["heads"] % max(1, sizes["key_heads"]) == 0, "a multiple of key heads"),
-        "inner": (sizes["inner"] > 0 and sizes["inner"] % max(1, sizes["heads"]) == 0, "a multiple of heads"),
-    }
-    for name, (fits, allowed) in checks.items():
-        if not fits:
-            raise r.error(SIZES[name], f"{sizes[name]} does not fit", allowed)
-    return {**sizes, "attends": _attends(r, hp.n_layer + hp.n_next)[: hp.n_layer]}
+def complete(r: MetadataReader, hp: DeltaNet) -> DeltaNet:
+    """Which layers have attention. Raises ModelError naming the key that is wrong."""
+    fits = (HEADS, hp.heads, hp.key_heads, "key heads"), (INNER, hp.inner, hp.heads, "heads")
+    for field, number, divisor, of in fits:
+        if number % divisor:
+            raise r.error(field, f"{number} does not fit", f"a multiple of {of}")
+    return replace(hp, attends=_attends(r, hp.n_layer + hp.n_next)[: hp.n_layer])
 
 
-def _attends(r: HyperparamReader, n: int) -> tuple[bool, ...]:
-    """Whether each layer has attention, of those that guess tokens too."""
+def _attends(r: MetadataReader, n: int) -> tuple[bool, ...]:
+    """Whether each layer has attention, including layers that guess tokens."""
     if r.has(RECURRENT):
         flags = tuple(not flag for flag in r.metadata.get_bools(r.key(RECURRENT)))
         if len(flags) != n:
             raise r.error(RECURRENT, f"has {len(flags)} values", f"one for each of {n} layers")
         return flags
-    interval = r.integer(INTERVAL, 4)
-    if not 1 <= interval <= LIMITS["block_count"]:
-        raise r.error(INTERVAL, f"{interval} is out of range", f"1 to {LIMITS['block_count']}")
+    interval = r.size(INTERVAL, LIMITS["block_count"], 4)
     return tuple((i + 1) % interval == 0 for i in range(n))
 
 
-def mixer_tensors(hp: DeltaNet, layer: int, gates: dict[str, int]) -> Tensors:
-    """What a layer has before its feed-forward; `gates` are rows of the matrices that alpha and beta come from."""
-    norms = {name: vector(hp.n_embd) for name in ("attn_norm.weight", "post_attention_norm.weight")}
-    if layer >= hp.n_layer or hp.attends[layer]:
-        attention = layers.attention_tensors(hp, qk_norm=True) | norms
-        attention["attn_q.weight"] = matrix(2 * hp.n_head * hp.head_dim, hp.n_embd)
-        return {name: want for name, want in attention.items() if not name.endswith(BIAS)}
-    products = {
-        "attn_qkv.weight": matrix(hp.channels, hp.n_embd),
-        "attn_gate.weight": matrix(hp.inner, hp.n_embd),
-        **{f"{name}.weight": matrix(rows, hp.n_embd) for name, rows in gates.items()},
-        "ssm_out.weight": matrix(hp.n_embd, hp.inner),
-    }
-    return norms | with_scales(products) | {
+def decoder(
+    feed_forward: LayerPart, gates: Gates, rows: Callable[[DeltaNet], Mapping[str, int]], *, tiled: bool
+) -> Decoder:
+    """A model with these gates of the delta rule, made by matrices that have these rows.
+
+    tiled  heads of keys are taken in turn, see op `gated_delta_rule`
+    """
+    def delta(g: GraphBuilder, hp: DeltaNet, b: Weights, h: Node, layer: int) -> Node:
+        values = _delta(g, hp, b, h, layer, gates(g, hp, b, h), tiled=tiled)
+        return layers.linear(g, b, "ssm_out", values)
+
+    recurrent = CustomPart(lambda hp, layer: delta_tensors(hp, rows(hp)), delta)
+    attends = CustomPart(attention_tensors, attention)
+    mixer = ByLayer(lambda hp, i: i >= hp.n_layer or hp.attends[i], attends, recurrent)
+    return Decoder(mixer=mixer, feed_forward=feed_forward, norms=NormNames(feed_forward="post_attention_norm"))
+
+
+def attention_tensors(hp: DeltaNet, layer: int) -> Tensors:
+    found = layers.attention_tensors(hp, bias=False, qk_norm="heads")
+    return found | {"attn_q.weight": matrix(2 * hp.n_head * hp.head_dim, hp.n_embd)}
+
+
+def attention(g: GraphBuilder, hp: DeltaNet, b: Weights, h: Node, layer: int) -> Node:
+    """Attention whose output is multiplied by a sigmoid of what lies behind each head's query."""
+    counts = {"attn_q": hp.n_head, "attn_k": hp.n_head_kv, "attn_v": hp.n_head_kv}
+    both, k, v = (g.split_heads(layers.linear(g, b, name, h), heads) for name, heads in counts.items())
+    q, gate = g.slice_heads(both, 0, hp.head_dim), g.slice_heads(both, hp.head_dim, hp.head_dim)
+    q, k, rope = *layers.norm_heads(g, hp, b, q, k), layers.rotary(g, hp, b, layer)
+    h = g.attention(rope(q), rope(k), v, layer=layer, scale=hp.attention_scale)
+    return layers.linear(g, b, "attn_output", g.mul(h, g.sigmoid(g.join_of_heads(gate))))
+
+
+def delta_tensors(hp: DeltaNet, gates: Mapping[str, int]) -> Tensors:
+    """`gates` are rows of the matrices that alpha and beta come from."""
+    rows = {"attn_qkv": hp.channels, "attn_gate": hp.inner, **gates}
+    return layers.products({name: (n, hp.n_embd) for name, n in rows.items()} | {"ssm_out": (hp.n_embd, hp.inner)}) | {
         "ssm_conv1d.weight": matrix(hp.channels, hp.taps),
         "ssm_dt.bias": vector(hp.heads),
         "ssm_a": vector(hp.heads),
         "ssm_norm.weight": vector(hp.inner // hp.heads),
     }
-
-
-def graph(
-    g: GraphBuilder, hp: DeltaNet, w: Weights, feed_forward: FeedForward, gates: Gates, *, tiled: bool
-) -> Node:
-    """The graph of a model; `tiled` is whether heads of keys are taken in turn, see op `gated_delta_rule`."""
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        h = g.rms_norm(x, b["attn_norm"], hp.eps)
-        if hp.attends[i]:
-            x = g.add(x, _attend(g, hp, b, h, i, rope))
-        else:
-            x = g.add(x, layers.linear(g, b, "ssm_out", _delta(g, hp, b, h, i, gates(g, b, h), tiled=tiled)))
-        x = g.add(x, feed_forward(g, b, g.rms_norm(x, b["post_attention_norm"], hp.eps)))
-    return layers.logits(g, hp, w, x)
-
-
-def _attend(g: GraphBuilder, hp: DeltaNet, b: Weights, h: Node, i: int, rope: layers.RotaryFn) -> Node:
-    """Attention whose output is multiplied by a sigmoid of what lies behind each head's query."""
-    both, k, v = (linear_heads(g, b, name, h, n) for name, n in
-                  (("attn_q", hp.n_head), ("attn_k", hp.n_head_kv), ("attn_v", hp.n_head_kv)))
-    q, gate = g.slice_heads(both, 0, hp.head_dim), g.slice_heads(both, hp.head_dim, hp.head_dim)
-    q, k = g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
-    h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-    return layers.linear(g, b, "attn_output", g.mul(h, g.sigmoid(g.join_of_heads(gate))))
-
-
-def linear_heads(g: GraphBuilder, b: Weights, name: str, h: Node, heads: int) -> Node:
-    return g.split_heads(layers.linear(g, b, name, h), heads)
 
 
 def _delta(
@@ -166,23 +151,13 @@ def of_length(g: GraphBuilder, x: Node, length: float, name: str) -> Node:
 
 
 def config_keys(config: Config) -> Keys:
-    """Raises ModelError for biases of attention, and kinds of layers that are not known."""
-    config.only_flags({"attention_bias": False})
-    most = LIMITS["embedding_length"]
-    words = {
-        "taps": "conv_kernel_dim",
-        "keys": "key_head_dim",
-        "key_heads": "num_key_heads",
-        "heads": "num_value_heads",
-    }
-    keys: Keys = {SIZES[name]: config.size(f"linear_{word}", most) for name, word in words.items()}
-    keys[SIZES["inner"]] = keys[SIZES["heads"]] * config.size("linear_value_head_dim", most)
-    return keys | rotary_keys(config, 0.25) | _layer_keys(config)
+    """Raises ModelError for kinds of layers that are not known."""
+    return {INNER: config.size("linear_num_value_heads", MOST) * config.size(VALUE_HEAD, MOST)} | _layer_keys(config)
 
 
 def _layer_keys(config: Config) -> Keys:
-    """Which layers have attention: the last of each so many, or as a list says."""
-    n, kinds = config.size("num_hidden_layers", LIMITS["block_count"]), "layer_types"
+    """Which layers have attention: the last of each period, or as a list says."""
+    n, kinds = config.n_layer, "layer_types"
     if (found := config.values.get(kinds)) is None:
         return {INTERVAL: config.size(INTERVAL, LIMITS["block_count"], 4)}
     if not isinstance(found, list) or len(found) != n or set(map(str, found)) - {"linear_attention", "full_attention"}:
@@ -192,8 +167,8 @@ def _layer_keys(config: Config) -> Keys:
     return {INTERVAL: interval} if recurrent == periodic(n, interval) else {RECURRENT: recurrent}
 
 
-def remade(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: norms ready to multiply with, A, and convolutions [C, K]."""
+def converted(name: str, tensor: LazyTensor, hp: DeltaNet) -> LazyTensor:
+    """A checkpoint's tensor as GGUF has it: norms ready to multiply with, rates, and convolutions [C, K]."""
     if name.endswith("norm.weight") and not name.endswith("ssm_norm.weight"):
         return of_values(tensor, lambda values: values + np.float32(1))
     if name.endswith("ssm_a"):

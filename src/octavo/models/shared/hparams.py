@@ -3,49 +3,56 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, TypeVar
 
 from octavo.errors import ModelError, shown
-from octavo.io.gguf.metadata import Metadata
-from octavo.models.shared.keys import SHARED
+from octavo.models.shared.config import Config, Keys, rope_parameters
+from octavo.models.shared.reader import (
+    ANY,
+    CAUSAL,
+    EXPERT_WIDTH,
+    FF_WIDTH,
+    HEADS,
+    KV_HEADS,
+    LAYER_NORM_EPS,
+    LIMITS,
+    NEXTN,
+    RMS_EPS,
+    WINDOW,
+    MetadataReader,
+)
 from octavo.models.shared.rope import Rope
 
-RMS_EPS, LAYER_NORM_EPS = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
-
 CLASSIFIER = "cls.output.weight"
-CAUSAL = "attention.causal"
-NEXTN = "nextn_predict_layers"
-"""The field that says how many of a file's last layers guess tokens beyond the next one."""
+NO_ATTENTION = (HEADS, KV_HEADS, FF_WIDTH, "expert_count")
+"""Fields that are 0 or missing in models whose layers have neither attention nor a feed-forward."""
+CONTEXT = 1 << 20
+"""What a file of such a model says where config.json names no length, as converters do."""
 
 H = TypeVar("H", bound="Hyperparams")
-
-LIMITS = {
-    "block_count": 4096,
-    "embedding_length": 1 << 20,
-    "feed_forward_length": 1 << 22,
-    "attention.head_count": 1 << 14,
-    "attention.head_count_kv": 1 << 14,
-    "attention.key_length": 1 << 14,
-    "attention.key_length_swa": 1 << 14,
-    "attention.sliding_window": 1 << 30,
-    "context_length": 1 << 30,
-    "expert_count": 1 << 16,
-    "expert_used_count": 1 << 16,
-    "expert_feed_forward_length": 1 << 22,
-    "expert_shared_feed_forward_length": 1 << 22,
-}
 
 
 @dataclass(frozen=True)
 class Hyperparams:
     """Sizes of a model: layers, width, heads of `head_dim` values, experts (0 where the feed-forward is dense).
 
-    n_labels  scores that the classifier of a reranker gives
-    n_window  tokens that a token of some layers sees, itself among them; None where all layers see all before it
-    windowed  whether each layer has the window; empty where the file does not say which do
-    n_next    layers behind these that guess tokens beyond the next one, which are not computed
+    around_mean  norms take the mean off (layer norms), otherwise they are RMS norms
+    n_labels     scores that the classifier of a reranker gives
+    n_window     tokens that a token of some layers sees, itself among them; None where all layers see all before it
+    windowed     whether each layer has the window; empty where the file does not say which do
+    n_next       layers behind these that guess tokens beyond the next one, which are not computed
+    joined       q, k and v are rows of one matrix
+    n_ff_shared  width of the feed-forward that all tokens go through beside their experts, 0 where there is none
+    rope_local   of layers with a window, where these have one of their own
+
+    Multipliers, each neutral where an architecture has no row for it:
+    query_scale      of scores; 0: one over the root of `head_dim`
+    embedding_scale, residual_scale, logit_scale  of embeddings, of what layers add, of logits
+    score_cap, logit_cap  what scores and logits are soft-capped to, 0: not
+    temperature      queries are multiplied by 1 + temperature * log(1 + `temperature_length`s before them), 0: not
+    alibi            what the slopes of heads are made of, 0: attention does not fall with the distance
     """
 
     arch: str
@@ -59,6 +66,7 @@ class Hyperparams:
     n_ctx_train: int
     eps: float
     rope: Rope
+    around_mean: bool = False
     n_expert: int = 0
     n_expert_used: int = 0
     n_ff_expert: int = 0
@@ -66,6 +74,18 @@ class Hyperparams:
     n_window: int | None = None
     windowed: tuple[bool, ...] = ()
     n_next: int = 0
+    joined: bool = False
+    n_ff_shared: int = 0
+    rope_local: Rope | None = None
+    query_scale: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    score_cap: float = 0.0
+    logit_cap: float = 0.0
+    temperature: float = 0.0
+    temperature_length: int = 0
+    alibi: float = 0.0
 
     def extended(self, kind: type[H], **more: Any) -> H:
         """These and some more of an architecture's own, as its class `kind`."""
@@ -73,7 +93,7 @@ class Hyperparams:
 
     @property
     def freq_factor_pairs(self) -> int:
-        """Pairs of a head that a file has a divisor for, if it has any."""
+        """Pairs of a head that a file has a frequency factor for, if it has any."""
         return self.rope.dims // 2
 
     @property
@@ -86,7 +106,7 @@ class Hyperparams:
         return self.n_head_kv, self.head_dim
 
     def rope_heads(self, layer: int) -> dict[str, int]:
-        """Heads of queries and of keys of a layer, whose rows rope turns, by name of the weight."""
+        """Heads of queries and of keys of a layer, to whose rows rope is applied, by name of the weight."""
         return {"attn_q": self.n_head, "attn_k": self.n_head_kv}
 
     def window(self, layer: int) -> int:
@@ -105,172 +125,214 @@ class Hyperparams:
 
     @property
     def attention_scale(self) -> float:
-        return 1 / math.sqrt(self.head_dim)
+        return self.query_scale or 1 / math.sqrt(self.head_dim)
 
 
-class HyperparamReader:
-    """Reads `<arch>.<field>` keys; each error names the file, the key and what is allowed.
+class KeyRow(Protocol):
+    """A hyperparameter as a file and config.json say it."""
 
-    keys    fields that the architecture reads beside the shared ones
-    shapes  of the model's tensors by name, for what no key says
+    @property
+    def name(self) -> str:
+        """The field of Hyperparams, or of an architecture's own class of these; "": it is only checked."""
+
+    @property
+    def field(self) -> str:
+        """The field of a file, under `<arch>.`."""
+
+    def read(self, r: MetadataReader, hp: Hyperparams) -> Any:
+        """The value of a file. Raises ModelError or GGUFError naming the key that is wrong."""
+
+    def keys(self, config: Config) -> Keys:
+        """What config.json says, as a field of a file. Raises ModelError for what does not fit."""
+
+
+@dataclass(frozen=True)
+class Key:
+    """A number, flag or word: what it is called here, in a GGUF file and in config.json, and what it may be.
+
+    words    keys of config.json, of which the first that is there counts; none: a class's own function says it
+    default  what a file means that lacks the key: a value, or a function of the other hyperparameters. None: no file
+             may lack it
+    usual    what config.json means that lacks the words; None: nothing is written of them
+    least, limit  of a whole number; without a limit it is a real number over 0, or 0 for the default
+    choices  of words
+    over     what a real number is over
+    zero     what a real number of 0 is: a word for the default, a value like others, or refused
+    of       what the hyperparameter is made of the file's value with, given the other hyperparameters too
+    said     what the file's value is made of config.json's with
+    of_rope  the words are those of the rope's parameters
     """
 
-    def __init__(
-        self, metadata: Metadata, path: str, arch: str, keys: frozenset[str], shapes: Mapping[str, tuple[int, ...]]
-    ) -> None:
-        self.metadata, self.path, self.arch, self.shapes = metadata, path, arch, shapes
-        self._known = SHARED | keys
+    name: str
+    field: str
+    words: str | tuple[str, ...] = ()
+    default: Any = None
+    usual: Any = None
+    least: int = 0
+    limit: int = 0
+    choices: tuple[str, ...] = ()
+    over: float = 0.0
+    zero: Literal["default", "value", "refused"] = "default"
+    of: Callable[[Any, Any], Any] = lambda value, hp: value
+    said: Callable[[float], float] = lambda value: value
+    of_rope: bool = False
 
-    def key(self, field: str) -> str:
-        assert field in self._known
-        return f"{self.arch}.{field}"
+    def read(self, r: MetadataReader, hp: Hyperparams) -> Any:
+        default = self.default(hp) if callable(self.default) else self.default
+        return self.of(self._read(r, default), hp)
 
-    def error(self, field: str, problem: str, allowed: str | None = None) -> ModelError:
-        return ModelError(problem, file=self.path, field=self.key(field), allowed=allowed)
+    def _read(self, r: MetadataReader, default: Any) -> Any:
+        if isinstance(default, bool):
+            return r.flag(self.field, default)
+        if self.choices:
+            return r.one_of(self.field, self.choices, default)
+        if self.limit:
+            return r.whole(self.field, self.least, self.limit, default)
+        if self.over or self.zero == "refused":
+            return r.real(self.field, default, self.over)
+        if self.zero == "value" and r.has(self.field):
+            return r.positive(self.field) or 0.0
+        return r.positive(self.field) or default
 
-    def has(self, field: str) -> bool:
-        return self.key(field) in self.metadata
+    def keys(self, config: Config) -> Keys:
+        words = (self.words,) if isinstance(self.words, str) else self.words
+        part = Config(rope_parameters(config), config.file, config.read) if self.of_rope else config
+        word = next((word for word in words if part.values.get(word) is not None), "")
+        if not words or (not word and self.usual is None) or (self.of_rope and not part.values.get(word)):
+            return {}
+        return {self.field: self._said(part, word or words[0])}
 
-    def knows(self, field: str) -> bool:
-        """Whether the architecture reads the field."""
-        return field in self._known
+    def _said(self, config: Config, word: str) -> Any:
+        if isinstance(self.default, bool):
+            return config.flag(word, self.usual)
+        if self.choices:
+            return config.one_of(word, self.choices, self.usual)
+        if self.limit:
+            least = config.size if self.least else config.count
+            return least(word, self.limit, self.usual)
+        return self.said(config.real(word, self.usual))
 
-    def is_array(self, field: str) -> bool:
-        return self.has(field) and self.metadata.describe(self.key(field)).startswith("array")
 
-    def integer(self, field: str, default: int) -> int:
-        return self.metadata.get_int(self.key(field), default)
-
-    def whole(self, field: str, default: int, most: int) -> int:
-        """A whole number from 0 to `most`."""
-        number = self.integer(field, default)
-        if not 0 <= number <= most:
-            raise self.error(field, f"{number} is out of range", f"0 to {most}")
-        return number
-
-    def size(
-        self, field: str, default: int | None = None, *, largest: bool = False, some: bool = False
-    ) -> int:
-        """A size from 1 to its limit; an array, one a layer, must be the same everywhere, unless `largest` will do.
-
-        With `some` layers may have 0.
-        """
-        key = self.key(field)
-        if default is not None and key not in self.metadata:
-            return default
-        if self.is_array(field):
-            values = self.metadata.get_ints(key)
-            values = values[values != 0] if some else values
-            low, number = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-            if low != number and not largest:
-                raise self.error(field, f"differs from layer to layer ({low} to {number})", "one value for all layers")
-        else:
-            low = number = self.metadata.get_int(key)
-        limit = LIMITS[field]
-        if not 1 <= low <= number <= limit:
-            raise self.error(field, f"{number if low > 0 else low} is out of range", f"1 to {limit}")
-        return number
-
-    def sizes(self, field: str, n_layer: int, *, some: bool = False) -> tuple[int, ...]:
-        """A size for each layer, from 1 to its limit: an array, or one number for all; with `some`, or 0."""
-        most = self.size(field, largest=True, some=some)
-        values = self.metadata.get_ints(self.key(field)).tolist() if self.is_array(field) else [most] * n_layer
-        if len(values) != n_layer:
-            raise self.error(field, f"has {len(values)} values", f"one for each of {n_layer} layers")
-        return tuple(map(int, values))
-
-    def real(self, field: str, default: float, low: float = 0.0, high: float = 1e12) -> float:
-        """A finite number over `low` and up to `high`."""
-        number = self.metadata.get_float(self.key(field), default=default)
-        if not (math.isfinite(number) and low < number <= high):
-            raise self.error(field, f"{number} is out of range", f"over {low:g}, up to {high:g}")
-        return float(number)
-
-    def positive(self, field: str) -> float | None:
-        """A finite number over 0; None where the file has no such key, or 0."""
-        number = self.metadata.get_float(self.key(field), default=0.0)
-        return None if number == 0 else self.real(field, number)
+def local_base(default: float | None = None) -> Key:
+    """The row of the base of a rope of layers with a window; None: it is that of the other layers, unscaled."""
+    return Key(
+        "rope_local", "rope.freq_base_swa", default=default or (lambda hp: hp.rope.base), over=1.0,
+        of=lambda base, hp: Rope(hp.rope.dims, base, interleaved=False),
+    )
 
 
 def read_shared(
-    r: HyperparamReader, *, interleaved: bool = False, has_experts: bool | None = None, eps: str = RMS_EPS,
-    equal_lengths: bool = True, by_layer: bool = False, some_attend: bool = False, some_lack: bool = False,
-    unlike_heads: bool = False, some_route: bool = False,
+    r: MetadataReader, *, interleaved: bool = False, experts: bool | None = None, eps: str = RMS_EPS,
+    equal_lengths: bool = True, differs: Mapping[str, str] | None = None,
 ) -> Hyperparams:
     """The hyperparameters that all architectures have. Raises ModelError or GGUFError naming the key that is wrong.
 
-    interleaved    rope turns pairs of neighbours, otherwise halves of a head
-    has_experts    what the architecture wants: experts (True), none (False), or as the file says (None)
+    interleaved    rope rotates pairs of neighbours, otherwise halves of a head
+    experts        what the architecture wants: experts (True), none (False), or as the file says (None)
     eps            the field that says what norms add to the mean square
     equal_lengths  heads of values are as long as those of keys
-    by_layer       heads of keys and the width of the feed-forward may differ by layer; the most of them are given
-    some_attend    layers may have no heads of keys
-    some_lack      layers may have no heads at all, and no feed-forward
-    unlike_heads   heads of queries may differ by layer, too; the most of them are given
-    some_route     layers may have no experts, whose width is 0 there
+    differs        how sizes differ by layer, by their field, see `MetadataReader.by_layer`; the largest is given
     """
-    n_embd, n_head = r.size("embedding_length"), r.size("attention.head_count", largest=unlike_heads, some=some_lack)
-    n_head_kv = r.size("attention.head_count_kv", n_head, largest=by_layer, some=some_attend or some_lack)
-    if n_head % n_head_kv and not unlike_heads:
-        raise r.error("attention.head_count_kv", f"{n_head_kv} does not divide {n_head} heads")
+    differs = differs or {}
+
+    def largest(field: str, default: int | None = None) -> int:
+        return r.by_layer(field, differs.get(field, ""), default)
+
+    n_embd, n_head = r.size("embedding_length", LIMITS["embedding_length"]), largest(HEADS)
+    n_head_kv = largest(KV_HEADS, n_head)
+    if n_head % n_head_kv and differs.get(HEADS) != ANY:
+        raise r.error(KV_HEADS, f"{n_head_kv} does not divide {n_head} heads")
     head_dim = _read_head_dim(r, n_embd, n_head, equal_lengths)
-    n_expert, n_expert_used = _read_experts(r, has_experts)
-    n_ctx_train, n_layer = r.size("context_length", 2048), r.size("block_count")
-    n_next = r.whole(NEXTN, 0, n_layer - 1) if r.knows(NEXTN) else 0
-    dense_ff = 0
-    if not n_expert or r.has("feed_forward_length"):
-        dense_ff = r.size("feed_forward_length", largest=by_layer, some=some_lack)
+    n_expert, n_expert_used = _read_experts(r, experts)
+    n_ctx_train, n_layer = _context(r, 2048), r.size("block_count", LIMITS["block_count"])
+    n_next = r.count(NEXTN, n_layer - 1) if r.knows(NEXTN) else 0
+    n_ff = largest(FF_WIDTH) if not n_expert or r.has(FF_WIDTH) else 0
     return Hyperparams(
         arch=r.arch,
         n_layer=n_layer - n_next,
         n_embd=n_embd,
-        n_ff=dense_ff,
+        n_ff=n_ff,
         n_head=n_head,
         n_head_kv=n_head_kv,
         head_dim=head_dim,
-        n_vocab=vocabulary_size(r),
+        n_vocab=_vocabulary_size(r),
         n_ctx_train=n_ctx_train,
         eps=r.real(eps, 1e-5, high=1.0),
         rope=_read_rope(r, head_dim, n_ctx_train, interleaved),
+        around_mean=eps == LAYER_NORM_EPS,
         n_expert=n_expert,
         n_expert_used=n_expert_used,
-        n_ff_expert=r.size("expert_feed_forward_length", dense_ff or None, some=some_route) if n_expert else 0,
+        n_ff_expert=largest(EXPERT_WIDTH, n_ff or None) if n_expert else 0,
         n_labels=_labels(r),
-        n_window=r.size("attention.sliding_window") if r.integer("attention.sliding_window", 0) else None,
+        n_window=r.size(WINDOW, LIMITS[WINDOW]) if r.integer(WINDOW, 0) else None,
         n_next=n_next,
+        joined="blk.0.attn_qkv.weight" in r.shapes,
     )
 
 
-def refuse_causal(r: HyperparamReader) -> None:
+def without_attention(r: MetadataReader, *, has_ff: bool, eps: str) -> Hyperparams:
+    """Those of a model of NO_ATTENTION. Raises ModelError or GGUFError naming the key that is wrong.
+
+    has_ff  layers have something in place of a feed-forward, whose width the file says
+    """
+    ff = r.size(FF_WIDTH, LIMITS[FF_WIDTH]) if has_ff else 0
+    for field in NO_ATTENTION:
+        r.count(field, ff if field == FF_WIDTH else 0)
+    return Hyperparams(
+        arch=r.arch, n_layer=r.size("block_count", LIMITS["block_count"]),
+        n_embd=r.size("embedding_length", LIMITS["embedding_length"]), n_ff=ff, n_head=0, n_head_kv=0, head_dim=0,
+        n_vocab=_vocabulary_size(r), n_ctx_train=_context(r, CONTEXT), eps=r.real(eps, 1e-5, high=1.0),
+        rope=Rope(dims=0, base=10000.0, interleaved=False), around_mean=eps == LAYER_NORM_EPS,
+    )
+
+
+def expert_words(hp: Hyperparams, name: str) -> Mapping[str, Any]:
+    """The inverse of `expert_keys`, and how wide a feed-forward is where none but experts' is there."""
+    return {
+        name: hp.n_expert, "num_experts_per_tok": hp.n_expert_used, "intermediate_size": hp.n_ff or hp.n_ff_expert
+    }
+
+
+def with_longrope(r: MetadataReader, hp: H) -> H:
+    """The same with a longrope where a file has the tensors of one, which it need not name."""
+    stretched = any(f"rope_factors_{length}.weight" in r.shapes for length in ("long", "short"))
+    return replace(hp, rope=replace(hp.rope, kind="longrope")) if stretched else hp
+
+
+def refuse_causal(r: MetadataReader) -> None:
     """Raise ModelError for a file of an encoder that says that tokens see none behind them."""
-    if r.metadata.get_bool(r.key(CAUSAL), default=False):
+    if r.flag(CAUSAL, default=False):
         raise r.error(CAUSAL, "is true", "false")
 
 
-def _read_head_dim(r: HyperparamReader, n_embd: int, n_head: int, equal_lengths: bool) -> int:
+def _context(r: MetadataReader, default: int) -> int:
+    return r.size("context_length", LIMITS["context_length"], default)
+
+
+def _read_head_dim(r: MetadataReader, n_embd: int, n_head: int, equal_lengths: bool) -> int:
     """Values of a head of queries and keys."""
     if not r.has("attention.key_length") and n_embd % n_head:
-        raise r.error("attention.head_count", f"{n_head} heads do not divide a width of {n_embd}")
-    head_dim = r.size("attention.key_length", n_embd // n_head or 1)
+        raise r.error(HEADS, f"{n_head} heads do not divide a width of {n_embd}")
+    head_dim = r.by_layer("attention.key_length", default=n_embd // n_head or 1)
     value_length = r.integer("attention.value_length", head_dim)
     if value_length != head_dim and equal_lengths:
         raise r.error("attention.value_length", f"{value_length} differs from the key length", str(head_dim))
     return head_dim
 
 
-def _read_experts(r: HyperparamReader, has_experts: bool | None) -> tuple[int, int]:
+def _read_experts(r: MetadataReader, experts: bool | None) -> tuple[int, int]:
     """How many experts there are, and how many a token is given; 0 and 0 for a dense model."""
-    n_expert = r.integer("expert_count", 0) and r.size("expert_count")
-    if has_experts is not None and bool(n_expert) != has_experts:
-        allowed = f"1 to {LIMITS['expert_count']}" if has_experts else "0"
+    n_expert = r.integer("expert_count", 0) and r.size("expert_count", LIMITS["expert_count"])
+    if experts is not None and bool(n_expert) != experts:
+        allowed = f"1 to {LIMITS['expert_count']}" if experts else "0"
         raise r.error("expert_count", f"{n_expert} experts in {r.arch}", allowed)
-    n_expert_used = r.size("expert_used_count") if n_expert else 0
+    n_expert_used = r.size("expert_used_count", LIMITS["expert_used_count"]) if n_expert else 0
     if n_expert_used > n_expert:
         raise r.error("expert_used_count", f"{n_expert_used} of {n_expert} experts", f"1 to {n_expert}")
     return n_expert, n_expert_used
 
 
-def vocabulary_size(r: HyperparamReader) -> int:
+def _vocabulary_size(r: MetadataReader) -> int:
     """Rows of the embedding. Raises ModelError where there is none."""
     shape = r.shapes.get("token_embd.weight", ())
     if len(shape) != 2:
@@ -278,13 +340,13 @@ def vocabulary_size(r: HyperparamReader) -> int:
     return shape[0]
 
 
-def _labels(r: HyperparamReader) -> int:
+def _labels(r: MetadataReader) -> int:
     """Rows of the classifier, which may be a vector."""
     shape = r.shapes.get(CLASSIFIER, ())
     return shape[0] if len(shape) == 2 else 1
 
 
-def _read_rope(r: HyperparamReader, head_dim: int, n_ctx_train: int, interleaved: bool) -> Rope:
+def _read_rope(r: MetadataReader, head_dim: int, n_ctx_train: int, interleaved: bool) -> Rope:
     dims = r.integer("rope.dimension_count", head_dim)
     if not 2 <= dims <= head_dim or dims % 2:
         raise r.error("rope.dimension_count", f"{dims} is out of range", f"an even number up to {head_dim}")

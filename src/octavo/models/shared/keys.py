@@ -19,8 +19,6 @@ from octavo.io.gguf.metadata import Metadata
 _log = logging.getLogger("octavo")
 MOST_NAMED = 16
 
-READ_BY_SOME: set[str] = set()
-"""Fields that an architecture here reads beside the shared ones: each adds its own."""
 SHARED = frozenset(
     """block_count context_length embedding_length feed_forward_length expert_count expert_used_count
     expert_feed_forward_length attention.head_count attention.head_count_kv attention.key_length attention.value_length
@@ -144,7 +142,7 @@ def check_keys(metadata: Metadata, path: str, arch: str, own: frozenset[str]) ->
         field = key.removeprefix(f"{arch}.")
         if field == key or field in SHARED or field in own or field in UNUSED:
             continue
-        if field not in NEUTRAL and field not in READ_BY_SOME and field not in _fields_of_llama_cpp():
+        if field not in NEUTRAL and field not in _fields_of_llama_cpp() and field not in _fields_of_others():
             unread.append(key)
             continue
         if field not in NEUTRAL:
@@ -153,6 +151,14 @@ def check_keys(metadata: Metadata, path: str, arch: str, own: frozenset[str]) ->
             problem = f"is {_value_text(metadata, key)}, which Octavo does not compute {arch} with"
             raise ModelError(problem, file=path, field=key, allowed=" or ".join(map(str, NEUTRAL[field])))
     log_unread(path, [shown(key)[1:-1] for key in (*unread, *_unread(metadata))])
+
+
+@cache
+def _fields_of_others() -> frozenset[str]:
+    """The fields that any of Octavo's own architectures reads."""
+    from octavo.models.shared.registry import ARCHITECTURES
+
+    return frozenset(field for architecture in ARCHITECTURES.values() for field in architecture.fields)
 
 
 @cache

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
@@ -11,18 +12,27 @@ from octavo.formats import dequantize
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.models.shared.hparams import CLASSIFIER, Hyperparams
-from octavo.models.shared.rope import Rope
 from octavo.models.shared.weights import BIAS, SCALE, Expected, Tensors, Weights, matrix, vector, with_scales
 
+Bias = bool | None
+"""Whether products must have biases (True), may (None) or must not (False)."""
+QkNorm = Literal["", "heads", "heads or none", "heads behind rope", "rows"]
+RotaryFn = Callable[[Node], Node]
+Gated = Callable[[Node, Node], Node]
+Activation = str | Callable[..., Node]
 
-def model_tensors(hp: Hyperparams, block: Tensors | Callable[[int], Tensors], *, output_bias: bool = False) -> Tensors:
-    """The tensors of a model: embedding, output, rope's factors, and those of layers, the same or by their number.
+
+def model_tensors(
+    hp: Hyperparams, block: Tensors | Callable[[int], Tensors], *, output_bias: bool = False,
+    output_norm: str = "output_norm",
+) -> Tensors:
+    """The tensors of a model: embedding, output, frequency factors, and those of layers, the same or by their number.
 
     A file may have or lack what layers that guess tokens are made of.
     """
     outer = {
         "token_embd.weight": matrix(hp.n_vocab, hp.n_embd),
-        "output_norm.weight": vector(hp.n_embd),
+        **({f"{output_norm}.weight": vector(hp.n_embd)} if output_norm else {}),
         **with_scales({"output.weight": Expected((hp.n_vocab, hp.n_embd), optional=True)}),
     }
     if output_bias:
@@ -45,61 +55,38 @@ def _nextn_tensors(hp: Hyperparams) -> Tensors:
     return norms | with_scales({"nextn.eh_proj.weight": matrix(hp.n_embd, 2 * hp.n_embd)} | heads)
 
 
+def products(shapes: Mapping[str, tuple[int, int]], bias: Bias = False) -> Tensors:
+    """Matrices [N, K], by their names in a layer, with what goes with each."""
+    found = with_scales({f"{name}.weight": matrix(*shape) for name, shape in shapes.items()})
+    biases = {} if bias is False else {
+        f"{name}{BIAS}": vector(rows, optional=not bias) for name, (rows, _) in shapes.items()
+    }
+    return found | biases
+
+
+def norms(width: int, *names: str, bias: bool = False) -> Tensors:
+    """Norms of this width; with `bias` they have biases. Names that end with a dot are whole names of tensors."""
+    ends = (".weight", BIAS) if bias else (".weight",)
+    return {name[:-1] if name.endswith(".") else name + end: vector(width) for name in names for end in ends}
+
+
 def attention_tensors(
-    hp: Hyperparams, *, bias: bool = False, output_bias: bool = False, qk_norm: bool = False
+    hp: Hyperparams, *, bias: Bias = None, output_bias: Bias = False, joined: bool = False, qk_norm: QkNorm = ""
 ) -> Tensors:
-    """An attention layer's tensors; a model may always have biases for q, k and v, with `bias` it must."""
+    """An attention layer's tensors, see `decoder.Attention`."""
     q, kv = hp.n_head * hp.head_dim, hp.n_head_kv * hp.head_dim
-    products = {
-        "attn_q.weight": matrix(q, hp.n_embd),
-        "attn_k.weight": matrix(kv, hp.n_embd),
-        "attn_v.weight": matrix(kv, hp.n_embd),
-        "attn_output.weight": matrix(hp.n_embd, q),
-    }
-    tensors = {"attn_norm.weight": vector(hp.n_embd), **with_scales(products)}
-    tensors |= {f"attn_{n}.bias": vector(size, optional=not bias) for n, size in zip("qkv", (q, kv, kv), strict=True)}
-    if output_bias:
-        tensors["attn_output.bias"] = vector(hp.n_embd, optional=True)
-    if qk_norm:
-        tensors |= {f"attn_{n}_norm.weight": vector(hp.head_dim) for n in "qk"}
-    return tensors
+    rows = {"qkv": q + 2 * kv} if joined else {"q": q, "k": kv, "v": kv}
+    found = products({f"attn_{name}": (n, hp.n_embd) for name, n in rows.items()}, bias)
+    found |= products({"attn_output": (hp.n_embd, q)}, output_bias)
+    sizes = (q, kv) if qk_norm == "rows" else (hp.head_dim,) * 2
+    normed = dict(zip(("attn_q_norm.weight", "attn_k_norm.weight"), sizes, strict=True)) if qk_norm else {}
+    return found | {name: vector(n, optional=qk_norm == "heads or none") for name, n in normed.items()}
 
 
-def joined_qkv_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
-    """An attention layer's tensors where q, k and v are rows of one; with `bias` it must have biases, else it may."""
-    q, kv = hp.n_head * hp.head_dim, hp.n_head_kv * hp.head_dim
-    products = {"attn_qkv.weight": matrix(q + 2 * kv, hp.n_embd), "attn_output.weight": matrix(hp.n_embd, q)}
-    biases = {"attn_qkv.bias": q + 2 * kv, "attn_output.bias": hp.n_embd}
-    return {
-        "attn_norm.weight": vector(hp.n_embd), **with_scales(products),
-        **{name: vector(size, optional=not bias) for name, size in biases.items()},
-    }
-
-
-def row_norm_tensors(hp: Hyperparams) -> Tensors:
-    """Norms of q and k as whole rows."""
-    sizes = {"attn_q_norm": hp.n_head * hp.head_dim, "attn_k_norm": hp.n_head_kv * hp.head_dim}
-    return {f"{name}.weight": vector(size) for name, size in sizes.items()}
-
-
-def ffn_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
-    """A dense SwiGLU feed-forward layer's tensors; with `bias` it may have biases."""
-    products = {
-        "ffn_gate.weight": matrix(hp.n_ff, hp.n_embd),
-        "ffn_up.weight": matrix(hp.n_ff, hp.n_embd),
-        "ffn_down.weight": matrix(hp.n_embd, hp.n_ff),
-    }
-    tensors = {"ffn_norm.weight": vector(hp.n_embd), **with_scales(products)}
-    if bias:
-        tensors |= {
-            n.removesuffix(".weight") + BIAS: vector(want.shape[0], optional=True) for n, want in products.items()
-        }
-    return tensors
-
-
-def plain_ffn_tensors(hp: Hyperparams, *, bias: bool = False) -> Tensors:
-    """Those of a feed-forward of two matrices."""
-    return {name: want for name, want in ffn_tensors(hp, bias=bias).items() if not name.startswith("ffn_gate")}
+def ffn_tensors(hp: Hyperparams, *, bias: Bias = False) -> Tensors:
+    """A dense SwiGLU feed-forward layer's tensors."""
+    shapes = {"ffn_gate": (hp.n_ff, hp.n_embd), "ffn_up": (hp.n_ff, hp.n_embd), "ffn_down": (hp.n_embd, hp.n_ff)}
+    return products(shapes, bias)
 
 
 def classifier_tensors(hp: Hyperparams) -> Tensors:
@@ -108,10 +95,11 @@ def classifier_tensors(hp: Hyperparams) -> Tensors:
     return {CLASSIFIER: Expected(shape, optional=True, row=hp.n_labels == 1)}
 
 
-def shared_expert_tensors(hp: Hyperparams, width: int) -> Tensors:
-    """The feed-forward, `width` wide, that all tokens of a mixture-of-experts layer go through."""
-    products = {f"ffn_{n}_shexp.weight": matrix(width, hp.n_embd) for n in ("gate", "up")}
-    return with_scales(products | {"ffn_down_shexp.weight": matrix(hp.n_embd, width)})
+def shared_expert_tensors(hp: Hyperparams, width: int, *, gated: bool = False) -> Tensors:
+    """The feed-forward, `width` wide, that all tokens of a mixture-of-experts layer go through, in some with a gate."""
+    rows = {f"ffn_{n}_shexp": (width, hp.n_embd) for n in ("gate", "up")}
+    gate = {"ffn_gate_inp_shexp.weight": Expected((hp.n_embd,), row=True)} if gated else {}
+    return products(rows | {"ffn_down_shexp": (hp.n_embd, width)}) | gate
 
 
 def moe_tensors(hp: Hyperparams, *, bias: bool = False, joined: bool = False) -> Tensors:
@@ -121,30 +109,32 @@ def moe_tensors(hp: Hyperparams, *, bias: bool = False, joined: bool = False) ->
     """
     heads = {"ffn_gate_up_exps": 2 * hp.n_ff_expert} if joined else dict.fromkeys(
         ("ffn_gate_exps", "ffn_up_exps"), hp.n_ff_expert)
-    products = {f"{name}.weight": Expected((hp.n_expert, rows, hp.n_embd)) for name, rows in heads.items()}
-    products["ffn_down_exps.weight"] = Expected((hp.n_expert, hp.n_embd, hp.n_ff_expert))
-    router = matrix(hp.n_expert, hp.n_embd)
-    tensors = {"ffn_norm.weight": vector(hp.n_embd), "ffn_gate_inp.weight": router, **with_scales(products)}
+    stacks = {f"{name}.weight": Expected((hp.n_expert, rows, hp.n_embd)) for name, rows in heads.items()}
+    stacks["ffn_down_exps.weight"] = Expected((hp.n_expert, hp.n_embd, hp.n_ff_expert))
+    tensors = {"ffn_gate_inp.weight": matrix(hp.n_expert, hp.n_embd), **with_scales(stacks)}
     if bias:
-        tensors |= {n.removesuffix(".weight") + BIAS: Expected(want.shape[:2]) for n, want in products.items()}
+        tensors |= {n.removesuffix(".weight") + BIAS: Expected(want.shape[:2]) for n, want in stacks.items()}
         tensors["ffn_gate_inp.bias"] = vector(hp.n_expert)
     return tensors
 
 
-RotaryFn = Callable[[Node], Node]
-Gated = Callable[[Node, Node], Node]
-Qkv = Callable[[GraphBuilder, Hyperparams, Weights, Node], tuple[Node, Node, Node]]
-"""What makes q, k and v of h [T, n_embd] and a layer's weights, as `qkv` does."""
+def rotary(g: GraphBuilder, hp: Hyperparams, b: Weights, layer: int, *, freq_factors: bool = False) -> RotaryFn:
+    """A layer's rope as a function of x [T, H, D]; its frequencies are worked out once for all layers.
 
+    freq_factors  those of a file are for layers with a window, too, where these have a rope of their own
+    """
+    local = hp.rope_local if hp.windowed and hp.windowed[layer] else None
+    rope, divides = local or hp.rope, freq_factors or local is None
 
-def rotary(g: GraphBuilder, rope: Rope, w: Weights | None) -> RotaryFn:
-    """A rope as a function of x [T, H, D]; its frequencies are worked out once, with the factors that `w` may have."""
-    factors = None if w is None else w.get("rope_freqs")
-    if w is not None and factors is None and rope.kind == "longrope":
-        factors = w.get("rope_factors_long" if g.n_ctx > rope.n_ctx_original else "rope_factors_short")
-    freq_factors = None if factors is None else dequantize(factors.tensor)[: rope.dims // 2]
-    freqs = constant(np.asarray(rope.frequencies(freq_factors)), "rope_frequencies")
-    return lambda x: g.rope(x, freqs, rope.scale, rope.interleaved)
+    def frequencies() -> Node:
+        factors = b.outer.get("rope_freqs") if divides else None
+        if divides and factors is None and rope.kind == "longrope":
+            factors = b.outer.get("rope_factors_long" if g.n_ctx > rope.n_ctx_original else "rope_factors_short")
+        by = None if factors is None else dequantize(factors.tensor)[: rope.dims // 2]
+        return constant(np.asarray(rope.frequencies(by)), "rope_frequencies")
+
+    made = b.constant(f"frequencies {local is None}", frequencies)
+    return lambda x: g.rope(x, made, rope.scale, rope.interleaved)
 
 
 def linear(g: GraphBuilder, b: Weights, name: str, x: Node) -> Node:
@@ -169,47 +159,40 @@ def experts(g: GraphBuilder, b: Weights, name: str, x: Node, ids: Node) -> Node:
     return y if bias is None else g.add_rows(y, constant(dequantize(bias.tensor).reshape(-1), bias.name), ids)
 
 
-def qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
-    """The three projections of h [T, n_embd], split into heads."""
-    q, k, v = (linear(g, b, f"attn_{n}", h) for n in "qkv")
-    return g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
+def qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, norm: QkNorm = "") -> tuple[Node, Node, Node]:
+    """The three projections of h [T, n_embd], split into heads; of q and k normed what `norm` says."""
+    if norm == "rows":
+        q, k = (g.rms_norm(linear(g, b, n, h), b[f"{n}_norm"], hp.eps) for n in ("attn_q", "attn_k"))
+        v = linear(g, b, "attn_v", h)
+    else:
+        q, k, v = (linear(g, b, f"attn_{n}", h) for n in "qkv")
+    return _heads(g, hp, b, (q, k, v), norm)
 
 
-def joined_qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
+def joined_qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, norm: QkNorm = "") -> tuple[Node, Node, Node]:
     """The same, of one matrix with the rows of all."""
     q, kv = hp.n_head * hp.head_dim, hp.n_head_kv * hp.head_dim
-    parts = g.columns(linear(g, b, "attn_qkv", h), q, kv, kv)
-    q_heads, k_heads, v_heads = map(g.split_heads, parts, (hp.n_head, hp.n_head_kv, hp.n_head_kv))
-    return q_heads, k_heads, v_heads
+    return _heads(g, hp, b, g.columns(linear(g, b, "attn_qkv", h), q, kv, kv), norm)
 
 
-def normed_qkv(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
-    """The same, each head of q and k normed."""
-    q, k, v = qkv(g, hp, b, h)
-    return g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps), v
+def _heads(
+    g: GraphBuilder, hp: Hyperparams, b: Weights, parts: Iterable[Node], norm: QkNorm
+) -> tuple[Node, Node, Node]:
+    q, k, v = map(g.split_heads, parts, (hp.n_head, hp.n_head_kv, hp.n_head_kv))
+    if norm == "heads" or (norm == "heads or none" and b.get("attn_q_norm") is not None):
+        q, k = norm_heads(g, hp, b, q, k)
+    return q, k, v
 
 
-def qkv_of_rows(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node) -> tuple[Node, Node, Node]:
-    """The same, q and k normed as whole rows before."""
-    q, k = (g.rms_norm(linear(g, b, n, h), b[f"{n}_norm"], hp.eps) for n in ("attn_q", "attn_k"))
-    v = linear(g, b, "attn_v", h)
-    return g.split_heads(q, hp.n_head), g.split_heads(k, hp.n_head_kv), g.split_heads(v, hp.n_head_kv)
+def norm_heads(g: GraphBuilder, hp: Hyperparams, b: Weights, q: Node, k: Node) -> tuple[Node, Node]:
+    """Each head of q and k normed."""
+    return g.rms_norm(q, b["attn_q_norm"], hp.eps), g.rms_norm(k, b["attn_k_norm"], hp.eps)
 
 
 def ffn(g: GraphBuilder, b: Weights, h: Node, kind: str = "", gated: Gated | None = None) -> Node:
     """Down(silu(gate(h)) * up(h)); of the shared expert where `kind` is "_shexp"; `gated` as in `through_experts`."""
     gate, up = (linear(g, b, f"ffn_{n}{kind}", h) for n in ("gate", "up"))
     return linear(g, b, f"ffn_down{kind}", (gated or g.swiglu)(gate, up))
-
-
-def plain_ffn(g: GraphBuilder, b: Weights, h: Node, act: Callable[[Node], Node], kind: str = "") -> Node:
-    """Down(act(up(h))), of two matrices; of the shared expert where `kind` is "_shexp"."""
-    return linear(g, b, f"ffn_down{kind}", act(linear(g, b, f"ffn_up{kind}", h)))
-
-
-def geglu_ffn(g: GraphBuilder, b: Weights, h: Node) -> Node:
-    """Down(gelu(gate(h)) * up(h))."""
-    return linear(g, b, "ffn_down", g.geglu(linear(g, b, "ffn_gate", h), linear(g, b, "ffn_up", h)))
 
 
 def scaled(g: GraphBuilder, x: Node, scale: float) -> Node:
@@ -220,54 +203,37 @@ def scaled(g: GraphBuilder, x: Node, scale: float) -> Node:
 
 
 def moe(g: GraphBuilder, hp: Hyperparams, b: Weights, h: Node, *, normalized: bool = True) -> Node:
-    """Each token through its most likely experts, weighted by their shares of the router's probability.
+    """Each token through its most likely experts, weighted by the router's probabilities.
 
-    normalized  shares are of what the chosen experts have together, otherwise of what all have
+    normalized  weights of the chosen experts sum to 1, otherwise they are probabilities among all
     """
     probabilities = g.soft_max(g.mul_mat(b["ffn_gate_inp"], h))
     ids = g.top_k(probabilities, hp.n_expert_used)
-    shares = g.gather(probabilities, ids)
-    return through_experts(g, b, h, ids, g.normalize(shares) if normalized else shares)
+    weights = g.gather(probabilities, ids)
+    return through_experts(g, b, h, ids, g.normalize(weights) if normalized else weights)
 
 
-def through_experts(g: GraphBuilder, b: Weights, h: Node, ids: Node, shares: Node, gated: Gated | None = None) -> Node:
-    """Each token of h [T, K] through its experts `ids`, weighted by `shares`, both [T, k]; `gated` is SwiGLU or so."""
+def through_experts(g: GraphBuilder, b: Weights, h: Node, ids: Node, weights: Node, gated: Gated | None = None) -> Node:
+    """Each token of h [T, K] through its experts `ids`, weighted by `weights`, both [T, k]; `gated` is SwiGLU or so."""
     if b.get("ffn_gate_up_exps") is None:
         gate, up = (experts(g, b, f"ffn_{n}_exps", h, ids) for n in ("gate", "up"))
     else:
         gate, up = g.halves(experts(g, b, "ffn_gate_up_exps", h, ids))
-    return g.weighted_sum(experts(g, b, "ffn_down_exps", (gated or g.swiglu)(gate, up), ids), shares)
+    return g.weighted_sum(experts(g, b, "ffn_down_exps", (gated or g.swiglu)(gate, up), ids), weights)
 
 
-def layer_norm(g: GraphBuilder, hp: Hyperparams, w: Weights, name: str, x: Node) -> Node:
-    """The norm `name`, with its bias if it has one."""
-    return g.layer_norm(x, w[name], w.get(f"{name}{BIAS}"), hp.eps)
+def norm(g: GraphBuilder, hp: Hyperparams, w: Weights, name: str, x: Node) -> Node:
+    """The norm `name`, an RMS norm, or a layer norm with its bias if it has one."""
+    return g.layer_norm(x, w[name], w.get(f"{name}{BIAS}"), hp.eps) if hp.around_mean else g.rms_norm(
+        x, w[name], hp.eps)
 
 
-def layer_norm_graph(
-    g: GraphBuilder, hp: Hyperparams, w: Weights, feed_forward: Callable[[GraphBuilder, Weights, Node], Node]
-) -> Node:
-    """The graph of a model with rope, whose layer norms are before attention and before `feed_forward` of a layer."""
-    rope = rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = qkv(g, hp, b, layer_norm(g, hp, b, "attn_norm", x))
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale, window=hp.window(i))
-        x = g.add(x, linear(g, b, "attn_output", h))
-        x = g.add(x, feed_forward(g, b, layer_norm(g, hp, b, "ffn_norm", x)))
-    return logits(g, hp, w, x, around_mean=True)
-
-
-def logits(
-    g: GraphBuilder, hp: Hyperparams, w: Weights, x: Node, *, around_mean: bool = False, norm: str = "output_norm"
-) -> Node:
+def logits(g: GraphBuilder, hp: Hyperparams, w: Weights, x: Node, last: str = "output_norm") -> Node:
     """[T, n_embd] -> [outputs, n_vocab]; a model without `output` uses its embedding (tied weights).
 
-    around_mean  the last norm, called `norm`, is a layer norm, otherwise an RMS norm
+    last  what the last norm is called
     """
-    x = g.last(x)
-    h = layer_norm(g, hp, w, norm, x) if around_mean else g.rms_norm(x, w[norm], hp.eps)
+    h = norm(g, hp, w, last, g.last(x))
     if w.get("output") is not None:
         return linear(g, w, "output", h)
     return g.mul_mat(w["token_embd"], h, w.get("output.bias"))

@@ -62,7 +62,7 @@ class Adapter:
         others = [name for name in self.parts if name not in targets]
         if others:
             has = others[0] in set(tensors)
-            problem = "is no weight that an adapter can change" if has else "is no tensor of the model"
+            problem = "is not a weight that an adapter can change" if has else "is not a tensor of the model"
             more = ", ".join(map(shown, others[1 : SHOWN + 1]))
             rest = f", nor are {len(others) - 1} others: {more}" if more else ""
             raise ModelError(f"{problem}{rest}", file=self.path, field=f"tensor {shown(others[0])}")

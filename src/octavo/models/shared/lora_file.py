@@ -12,8 +12,8 @@ import math
 from octavo.errors import ModelError, shown
 from octavo.graph.low_rank import EMBEDDING, OF_A, OF_B
 from octavo.io.gguf import GGUFFile, LazyTensor
+from octavo.models.shared.conversion import columns_as_rows, of_values
 from octavo.models.shared.lora import Adapter, Factored
-from octavo.models.shared.remaking import columns_as_rows, in_f32
 
 ADAPTER = "adapter"
 """What `general.type` is."""
@@ -30,7 +30,7 @@ def read_adapter(file: GGUFFile, architecture: str | None = None) -> Adapter:
 
     architecture  that the model is of which it is for; None: any
 
-    Raises ModelError for a file that is none, for another kind of adapter or model, and for tensors that are no pairs.
+    Raises ModelError for a file that is none, for another kind of adapter or model, and for tensors that are not pairs.
     """
     metadata = file.metadata
     if not is_adapter(file):
@@ -50,12 +50,12 @@ def read_adapter(file: GGUFFile, architecture: str | None = None) -> Adapter:
 
 
 def _names(file: GGUFFile) -> list[str]:
-    """The weights that have a pair. Raises ModelError for a tensor that is no part of one."""
+    """The weights that have a pair. Raises ModelError for a tensor that is not part of one."""
     names: dict[str, None] = {}
     for name in file.tensors:
         stem = next((name.removesuffix(end) for end in (OF_A, OF_B) if name.endswith(end)), None)
         if stem is None:
-            problem = "is no part of a LoRA, and what else it changes can't be applied"
+            problem = "is not part of a LoRA, and what else it changes can't be applied"
             raise _fault(file, f"tensor {shown(name)}", problem, f"names that end in {OF_A} or {OF_B}")
         names[stem] = None
     if not names:
@@ -70,7 +70,7 @@ def _names(file: GGUFFile) -> list[str]:
 def _part(file: GGUFFile, name: str, alpha: float) -> Factored:
     a, b = (_lazy(file, name + end) for end in (OF_A, OF_B))
     if name.endswith(EMBEDDING):
-        a, b = columns_as_rows(in_f32(b)) if len(b.shape) == 2 else b, a
+        a, b = columns_as_rows(of_values(b)) if len(b.shape) == 2 else b, a
     if not 2 <= len(a.shape) == len(b.shape) <= 3 or a.shape[:-1] != (*b.shape[:-2], b.shape[-1]):
         problem, allowed = f"has factors {list(a.shape)} and {list(b.shape)}", "[r, K] and [N, r], or those of experts"
         raise _fault(file, f"tensor {shown(name)}", problem, allowed)

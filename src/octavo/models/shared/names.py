@@ -8,26 +8,28 @@ others.
 
 from __future__ import annotations
 
-OUTER = {
-    "embed_tokens.weight": "token_embd.weight",
-    "norm.weight": "output_norm.weight",
-    "norm.bias": "output_norm.bias",
-    "lm_head.weight": "output.weight",
-}
-"""Whole names of tensors outside of layers, without the "model." that most begin with."""
+
+def outer(embedding: str, norm: str = "norm", output: str = "lm_head", *, bias: bool = False) -> dict[str, str]:
+    """Whole names of tensors outside of layers, by the names of their modules; with `bias` the last norm has one."""
+    norms = {f"{norm}.{end}": f"output_norm.{end}" for end in (("weight", "bias") if bias else ("weight",))}
+    return {f"{embedding}.weight": "token_embd.weight", **norms, f"{output}.weight": "output.weight"}
+
+
+OUTER = outer("embed_tokens", bias=True)
+"""Those of most, without the "model." that they begin with."""
 
 NORMS = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
 ATTENTION = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output",
 }
-BEHIND = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+POST_NORMS = {"post_attention_layernorm": "post_attention_norm", "post_feedforward_layernorm": "post_ffw_norm"}
 """Norms of what attention and feed-forward add."""
 QK_NORMS = {"self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
 FFN = {"mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
 LLAMA = NORMS | ATTENTION | FFN
-POST_NORMS = {"input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm"} | BEHIND
-"""Norms of layers that have some behind attention and feed-forward too."""
+SANDWICH_NORMS = {"input_layernorm": "attn_norm", "pre_feedforward_layernorm": "ffn_norm"} | POST_NORMS
+"""Norms before and behind attention and feed-forward."""
 
 
 def moe(module: str, gate: str, up: str, down: str) -> dict[str, str]:

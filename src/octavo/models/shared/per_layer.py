@@ -8,7 +8,7 @@ from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers
 from octavo.models.shared.hparams import Hyperparams
-from octavo.models.shared.weights import Tensors, Weights, matrix, vector, with_scales
+from octavo.models.shared.weights import Tensors, Weights, matrix
 
 LENGTH = "embedding_length_per_layer_input"
 """The field that says how many values a layer is given."""
@@ -25,13 +25,13 @@ NAMES = {
 def tensors(hp: Hyperparams, length: int) -> Tensors:
     """Outside of layers: a table, and a projection of the model's own embedding."""
     width = hp.n_layer * length
-    table = {"per_layer_token_embd.weight": matrix(hp.n_vocab, width), "per_layer_proj_norm.weight": vector(length)}
-    return table | with_scales({"per_layer_model_proj.weight": matrix(width, hp.n_embd)})
+    table = {"per_layer_token_embd.weight": matrix(hp.n_vocab, width)} | layers.norms(length, "per_layer_proj_norm")
+    return table | layers.products({"per_layer_model_proj": (width, hp.n_embd)})
 
 
 def layer_tensors(hp: Hyperparams, length: int) -> Tensors:
-    products = {"inp_gate.weight": matrix(length, hp.n_embd), "proj.weight": matrix(hp.n_embd, length)}
-    return with_scales(products) | {"post_norm.weight": vector(hp.n_embd)}
+    shapes = {"inp_gate": (length, hp.n_embd), "proj": (hp.n_embd, length)}
+    return layers.products(shapes) | layers.norms(hp.n_embd, "post_norm")
 
 
 def embeddings(g: GraphBuilder, hp: Hyperparams, w: Weights, x: Node, length: int) -> list[Node]:

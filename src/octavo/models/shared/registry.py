@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
 
 from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile
@@ -21,24 +20,48 @@ GROUP = "octavo.architectures"
 """Entry points of packages that bring architectures: a module for each, by GGUF's `general.architecture`."""
 
 
-def _own() -> Iterator[Architecture[Any]]:
-    """`ARCH` of each module of the families."""
-    for family in (dense, moe, hybrid, recurrent, encoder):
-        for module in pkgutil.iter_modules(family.__path__, f"{family.__name__}."):
-            yield import_module(module.name).ARCH
+class Architectures(Mapping[str, Architecture]):
+    """Octavo's own, by GGUF's `general.architecture`: `ARCH` of each module of the families, which is named so.
+
+    One that is asked for is imported alone; all are where their names are listed.
+    """
+
+    @cached_property
+    def _modules(self) -> Mapping[str, str]:
+        """Modules by their names in their families."""
+        families = (dense, moe, hybrid, recurrent, encoder)
+        found = (m.name for f in families for m in pkgutil.iter_modules(f.__path__, f"{f.__name__}."))
+        return {name.rpartition(".")[2]: name for name in found}
+
+    def __getitem__(self, name: str) -> Architecture:
+        module = self._modules.get(name.replace("-", "_"))
+        found = None if module is None else _imported(module)
+        if found is None or found.name != name:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (_imported(module).name for module in self._modules.values())
+
+    def __len__(self) -> int:
+        return len(self._modules)
 
 
-ARCHITECTURES: dict[str, Architecture[Any]] = {architecture.name: architecture for architecture in _own()}
-"""Octavo's own, by GGUF's `general.architecture`."""
+def _imported(module: str) -> Architecture:
+    found: Architecture = import_module(module).ARCH
+    return found
+
+
+ARCHITECTURES: Mapping[str, Architecture] = Architectures()
 
 
 @cache
-def installed() -> dict[str, Architecture[Any]]:
+def installed() -> dict[str, Architecture]:
     """Those of installed packages. They are loaded when a model is of none of Octavo's own.
 
     Raises ModelError for a package that can't be imported, as one of another version may be.
     """
-    found: dict[str, Architecture[Any]] = {}
+    found: dict[str, Architecture] = {}
     for point in entry_points(group=GROUP):
         try:
             found[point.name] = point.load().ARCH
@@ -48,7 +71,7 @@ def installed() -> dict[str, Architecture[Any]]:
     return found
 
 
-def find(name: str) -> Architecture[Any] | None:
+def find(name: str) -> Architecture | None:
     """The architecture that GGUF calls `name`, Octavo's own or an installed one; None where there is none."""
     return ARCHITECTURES.get(name) or installed().get(name)
 

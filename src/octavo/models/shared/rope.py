@@ -1,6 +1,6 @@
 """Rotary position embedding: the frequencies of each scaling kind that GGUF carries.
 
-Whatever the kind, position p turns pair i by p * frequency[i]; so kernels take frequencies and know no kinds.
+Whatever the kind, position p rotates pair i by p * frequency[i]; so kernels take frequencies and know no kinds.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Rope:
 
     @property
     def scale(self) -> float:
-        """What turned values are multiplied by."""
+        """What rotated values are multiplied by."""
         if self.kind == "yarn" and self.factor > 1:
             return self.attention_factor * (1 + 0.1 * math.log(self.factor))
         return self.attention_factor
@@ -59,7 +59,7 @@ class Rope:
         """How much of each pair's own frequency is kept: 1 for those that turn fast, 0 for the slow ones."""
 
         def pair_with(turns: float) -> float:
-            """The pair that makes so many turns over the original context."""
+            """The pair that makes this many turns over the original context."""
             return self.dims * math.log(self.n_ctx_original / (turns * 2 * math.pi)) / (2 * math.log(self.base))
 
         low, high = pair_with(self.beta_fast), pair_with(self.beta_slow)

@@ -1,4 +1,4 @@
-"""Experts as DeepSeek has them, and others since: chosen by shares or by scores with biases, some for all tokens.
+"""Experts as DeepSeek has them, and others since: chosen by scores, in some with biases, some for all tokens.
 
 Scores are a softmax or sigmoids (arXiv 2412.19437). The first layers may have a dense feed-forward instead, and experts
 may lie in groups, of which the best are chosen first.
@@ -6,66 +6,72 @@ may lie in groups, of which the best are chosen first.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from octavo.graph.builder import GraphBuilder
 from octavo.graph.node import Node
 from octavo.models.shared import layers
-from octavo.models.shared.config import Config, Keys, brief
-from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams
+from octavo.models.shared.architecture import Sizes
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.decoder import CustomPart
+from octavo.models.shared.hparams import Hyperparams
+from octavo.models.shared.reader import EXPERT_WIDTH, LIMITS, MetadataReader, brief
 from octavo.models.shared.weights import Tensors, Weights, vector
 
 SOFTMAX, SIGMOID = 1, 2
 N_DENSE, N_SHARED, GATE = "leading_dense_block_count", "expert_shared_count", "expert_gating_func"
 GROUPS, USED_GROUPS = "expert_group_count", "expert_group_used_count"
 SHARED_WIDTH = "expert_shared_feed_forward_length"
-SHARE_SCALE, NORMALIZED = "expert_weights_scale", "expert_weights_norm"
-KEYS = frozenset({N_DENSE, N_SHARED, GATE, GROUPS, USED_GROUPS, SHARED_WIDTH, SHARE_SCALE, NORMALIZED})
+WEIGHT_SCALE, NORMALIZED = "expert_weights_scale", "expert_weights_norm"
+KEYS = (N_DENSE, N_SHARED, GATE, GROUPS, USED_GROUPS, SHARED_WIDTH, WEIGHT_SCALE, NORMALIZED)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Routed(Hyperparams):
     """How tokens find their experts.
 
-    n_dense      layers before those of experts
-    n_ff_shared  width of the feed-forward that all tokens go through beside their experts, 0 where there is none
+    n_dense       layers before those of experts
     groups, used_groups  of experts, and those that a token chooses among
-    gate         SOFTMAX or SIGMOID
-    share_scale  what the shares of a token's experts are multiplied by
-    normalized   whether these shares make 1 before
+    gate          SOFTMAX or SIGMOID
+    weight_scale  what the weights of a token's experts are multiplied by
+    normalized    whether these weights sum to 1 before
     """
 
-    n_dense: int
-    n_ff_shared: int
-    groups: int
-    used_groups: int
-    gate: int
-    share_scale: float
-    normalized: bool
+    n_dense: int = 0
+    groups: int = 1
+    used_groups: int = 1
+    gate: int = SOFTMAX
+    weight_scale: float = 1.0
+    normalized: bool = False
 
 
-def read(r: HyperparamReader, hp: Hyperparams, gate: int, *, normalized: bool = False) -> dict[str, Any]:
+def read(r: MetadataReader, hp: Hyperparams, gate: int, *, normalized: bool = False) -> dict[str, Any]:
     """The fields of `Routed`; `gate` and `normalized` where a file does not say.
 
     Raises ModelError naming the key that is wrong.
     """
-    groups = max(1, r.whole(GROUPS, 1, LIMITS["expert_count"]))
+    groups = max(1, r.count(GROUPS, LIMITS["expert_count"], 1))
     if hp.n_expert % groups:
         raise r.error(GROUPS, f"{groups} does not fit", f"a divisor of {hp.n_expert} experts")
-    used = r.whole(USED_GROUPS, groups, LIMITS["expert_count"])
+    used = r.count(USED_GROUPS, LIMITS["expert_count"], groups)
     if groups > 1 and not 1 <= used <= groups:
         raise r.error(USED_GROUPS, f"{used} does not fit", f"1 to {groups}")
-    found = r.whole(GATE, 0, LIMITS["expert_count"])
+    found = r.count(GATE, LIMITS["expert_count"])
     if found not in (0, SOFTMAX, SIGMOID):
         raise r.error(GATE, f"{found} does not fit", f"{SOFTMAX} (softmax) or {SIGMOID} (sigmoid)")
-    width = r.whole(SHARED_WIDTH, 0, LIMITS[SHARED_WIDTH])
+    width = r.count(SHARED_WIDTH, LIMITS[SHARED_WIDTH])
     return {
-        "n_dense": r.whole(N_DENSE, 0, LIMITS["block_count"]), "groups": groups, "used_groups": used,
-        "n_ff_shared": width or r.whole(N_SHARED, 0, LIMITS["expert_count"]) * hp.n_ff_expert,
-        "gate": found or gate, "share_scale": r.positive(SHARE_SCALE) or 1.0,
-        "normalized": r.metadata.get_bool(r.key(NORMALIZED), default=normalized),
+        "n_dense": r.count(N_DENSE, LIMITS["block_count"]), "groups": groups, "used_groups": used,
+        "n_ff_shared": width or r.count(N_SHARED, LIMITS["expert_count"]) * hp.n_ff_expert,
+        "gate": found or gate, "weight_scale": r.positive(WEIGHT_SCALE) or 1.0,
+        "normalized": r.flag(NORMALIZED, normalized),
     }
+
+
+def sizes(gate: int, *, normalized: bool = False) -> Sizes:
+    """Of an architecture that has nothing of its own beside `Routed`."""
+    return Sizes(kind=Routed, complete=lambda r, hp: replace(hp, **read(r, hp, gate, normalized=normalized)))
 
 
 def feed_forward_tensors(hp: Routed, layer: int) -> Tensors:
@@ -76,19 +82,6 @@ def feed_forward_tensors(hp: Routed, layer: int) -> Tensors:
     return layers.moe_tensors(hp) | shared | {"exp_probs_b.bias": vector(hp.n_expert, optional=hp.gate == SOFTMAX)}
 
 
-def graph(g: GraphBuilder, hp: Routed, w: Weights, qkv: layers.Qkv, norm: str = "ffn_norm") -> Node:
-    """The graph of a model with these q, k and v; `norm` is what the norm before its experts is called."""
-    rope = layers.rotary(g, hp.rope, w)
-    x = g.get_rows(w["token_embd"], g.tokens)
-    for i in range(hp.n_layer):
-        b = w.block(i)
-        q, k, v = qkv(g, hp, b, g.rms_norm(x, b["attn_norm"], hp.eps))
-        h = g.attention(rope(q), rope(k), v, layer=i, scale=hp.attention_scale)
-        x = g.add(x, layers.linear(g, b, "attn_output", h))
-        x = g.add(x, feed_forward(g, hp, b, g.rms_norm(x, b[norm], hp.eps), i))
-    return layers.logits(g, hp, w, x)
-
-
 def feed_forward(g: GraphBuilder, hp: Routed, b: Weights, h: Node, layer: int) -> Node:
     """[T, n_embd] normed -> [T, n_embd], of a layer by its number."""
     if layer < hp.n_dense:
@@ -97,8 +90,11 @@ def feed_forward(g: GraphBuilder, hp: Routed, b: Weights, h: Node, layer: int) -
     return g.add(y, layers.ffn(g, b, h, "_shexp")) if hp.n_ff_shared else y
 
 
+FEED_FORWARD = CustomPart(feed_forward_tensors, feed_forward)
+
+
 def chosen(g: GraphBuilder, hp: Routed, b: Weights, h: Node) -> tuple[Node, Node]:
-    """The experts of each token of h [T, n_embd], and their shares: [T, k] each."""
+    """The experts of each token of h [T, n_embd], and their weights: [T, k] each."""
     router = g.mul_mat(b["ffn_gate_inp"], h)
     scores = g.sigmoid(router) if hp.gate == SIGMOID else g.soft_max(router)
     bias = b.get("exp_probs_b.bias")
@@ -107,8 +103,8 @@ def chosen(g: GraphBuilder, hp: Routed, b: Weights, h: Node) -> tuple[Node, Node
         best = min(2 if hp.gate == SIGMOID else 1, hp.n_expert // hp.groups)
         choice = g.keep_groups(choice, hp.groups, hp.used_groups, best)
     ids = g.top_k(choice, hp.n_expert_used)
-    shares = g.gather(scores, ids)
-    return ids, layers.scaled(g, g.normalize(shares) if hp.normalized else shares, hp.share_scale)
+    weights = g.gather(scores, ids)
+    return ids, layers.scaled(g, g.normalize(weights) if hp.normalized else weights, hp.weight_scale)
 
 
 def config_keys(config: Config, gate: int, *, normalized: bool) -> Keys:
@@ -126,15 +122,15 @@ def choice_keys(config: Config, gate: int, *, normalized: bool) -> Keys:
     return {
         N_SHARED: config.count("n_shared_experts", experts), "expert_count": experts,
         "expert_used_count": config.size("num_experts_per_tok", experts),
-        "expert_feed_forward_length": config.size("moe_intermediate_size", LIMITS["expert_feed_forward_length"]),
-        GATE: gate, SHARE_SCALE: config.real("routed_scaling_factor", 1.0),
+        EXPERT_WIDTH: config.size("moe_intermediate_size", LIMITS[EXPERT_WIDTH]),
+        GATE: gate, WEIGHT_SCALE: config.real("routed_scaling_factor", 1.0),
         NORMALIZED: config.flag("norm_topk_prob", normalized),
     }
 
 
 def _dense_layers(config: Config) -> int:
     """How many of the first layers are dense, by a number or by a list of all layers."""
-    n, kinds = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("mlp_layer_types")
+    n, kinds = config.n_layer, config.values.get("mlp_layer_types")
     if kinds is None:
         return config.count("first_k_dense_replace", n)
     dense = kinds.count("dense") if isinstance(kinds, list) else 0

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.formats import by_name, dequantize, quantize_reference
+from octavo.formats import dequantize
 from octavo.graph.builder import GraphBuilder, constant
 from octavo.graph.node import Node
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers
-from octavo.models.shared.config import Config, Keys, brief
-from octavo.models.shared.hparams import LIMITS, HyperparamReader
-from octavo.models.shared.states import Hybrid, of_values, taps_of, without_middle
-from octavo.models.shared.weights import Expected, Tensors, Weights, matrix, vector, with_scales
+from octavo.models.shared.config import Config, Keys
+from octavo.models.shared.conversion import in_rows, of_values, without_middle
+from octavo.models.shared.decoder import CustomPart
+from octavo.models.shared.hparams import Key
+from octavo.models.shared.reader import LIMITS, MetadataReader, brief
+from octavo.models.shared.states import Hybrid, taps_of
+from octavo.models.shared.weights import Expected, Tensors, Weights, matrix, vector
 
+INNER = "ssm.inner_size"
 SIZES = {
-    "taps": "ssm.conv_kernel", "inner": "ssm.inner_size", "keys": "ssm.state_size", "heads": "ssm.time_step_rank",
-    "scan_groups": "ssm.group_count",
+    "taps": "ssm.conv_kernel", "keys": "ssm.state_size", "heads": "ssm.time_step_rank", "scan_groups": "ssm.group_count"
 }
-KEYS = frozenset(SIZES.values())
 MOST = LIMITS["embedding_length"]
+
+
+def keys_of(words: Mapping[str, str]) -> tuple[Key, ...]:
+    """The rows of `Mamba2`, with the words of config.json for all but `inner`."""
+    return (
+        Key("taps", SIZES["taps"], words.get("taps", ()), default=0, least=2, limit=64),
+        *(Key(name, SIZES[name], words.get(name, ()), default=0, least=1, limit=MOST)
+          for name in ("keys", "heads", "scan_groups")),
+        Key("inner", INNER, default=0, least=1, limit=MOST),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +49,12 @@ class Mamba2(Hybrid):
     scan_groups  of heads, which share rows of the matrices B and C
     """
 
-    scans: tuple[bool, ...]
-    taps: int
-    inner: int
-    keys: int
-    heads: int
-    scan_groups: int
+    scans: tuple[bool, ...] = ()
+    taps: int = 0
+    inner: int = 0
+    keys: int = 0
+    heads: int = 0
+    scan_groups: int = 0
 
     @property
     def channels(self) -> int:
@@ -57,38 +70,19 @@ class Mamba2(Hybrid):
         return self.scans.count(True) * self.layer_state
 
 
-def read_sizes(r: HyperparamReader, *, ungrouped: bool = False) -> dict[str, int]:
-    """The sizes of `Mamba2`. Raises ModelError naming the key that is wrong.
-
-    ungrouped  a file says that there are 0 groups, where all heads are one
-    """
-    sizes = {name: r.whole(field, 0, MOST) for name, field in SIZES.items()}
-    if ungrouped and sizes["scan_groups"]:
-        raise r.error(SIZES["scan_groups"], f"{sizes['scan_groups']} does not fit", "0")
-    sizes["scan_groups"] = 1 if ungrouped else sizes["scan_groups"]
-    groups, heads = max(1, sizes["scan_groups"]), max(1, sizes["heads"])
-    checks = {
-        "taps": (2 <= sizes["taps"] <= 64, "2 to 64"),
-        "keys": (sizes["keys"] > 0, "at least 1"),
-        "scan_groups": (sizes["scan_groups"] > 0, "at least 1"),
-        "heads": (sizes["heads"] > 0 and heads % groups == 0, f"a multiple of {groups} groups"),
-        "inner": (sizes["inner"] > 0 and sizes["inner"] % heads == 0, f"a multiple of {heads} heads"),
-    }
-    for name, (fits, allowed) in checks.items():
-        if not fits:
-            raise r.error(SIZES[name], f"{sizes[name]} does not fit", allowed)
-    return sizes
+def check(r: MetadataReader, hp: Mamba2) -> None:
+    """Raises ModelError for heads that groups do not divide, or that do not divide the numbers of all."""
+    if hp.heads % hp.scan_groups:
+        raise r.error(SIZES["heads"], f"{hp.heads} does not fit", f"a multiple of {hp.scan_groups} groups")
+    if hp.inner % hp.heads:
+        raise r.error(INNER, f"{hp.inner} does not fit", f"a multiple of {hp.heads} heads")
 
 
-def tensors(hp: Mamba2) -> Tensors:
+def tensors(hp: Mamba2, layer: int) -> Tensors:
     """Those of a scan, without the norm before it."""
-    products = {
-        "ssm_in.weight": matrix(hp.inner + hp.channels + hp.heads, hp.n_embd),
-        "ssm_out.weight": matrix(hp.n_embd, hp.inner),
-    }
-    groups = hp.scan_groups
+    rows, groups = hp.inner + hp.channels + hp.heads, hp.scan_groups
     norm = Expected((hp.inner,), row=True) if groups == 1 else matrix(groups, hp.inner // groups)
-    return with_scales(products) | {
+    return layers.products({"ssm_in": (rows, hp.n_embd), "ssm_out": (hp.n_embd, hp.inner)}) | {
         "ssm_conv1d.weight": matrix(hp.channels, hp.taps),
         "ssm_conv1d.bias": vector(hp.channels, optional=True),
         "ssm_dt.bias": vector(hp.heads),
@@ -122,23 +116,24 @@ def _normed(g: GraphBuilder, hp: Mamba2, b: Weights, y: Node, layer: int) -> Nod
     return g.mul(g.join_of_heads(g.rms_norm(g.split_heads(y, hp.scan_groups), ones, hp.eps)), weight)
 
 
+SCAN = CustomPart(tensors, scan)
+
+
 def as_vector(weight: Node) -> Node:
     """Numbers that are stored as a matrix."""
     return constant(dequantize(weight.tensor).reshape(-1), weight.name)
 
 
-def config_keys(config: Config, words: dict[str, str]) -> Keys:
-    """The sizes, by the words of config.json for those but `inner`, and the one for the numbers of a head, `size`.
+def config_keys(config: Config, words: Mapping[str, str]) -> Keys:
+    """The numbers of all heads, by the words of config.json for those, and for the numbers of one, `size`.
 
     Raises ModelError for steps that have limits, which GGUF has no key for.
     """
     _refuse_limits(config, words["limit"])
-    sizes = {name: config.size(words[name], MOST) for name in ("taps", "keys", "heads", "scan_groups")}
-    size = config.size(words["size"], MOST)
-    return {SIZES[name]: number for name, number in sizes.items()} | {SIZES["inner"]: sizes["heads"] * size}
+    return {INNER: config.size(words["heads"], MOST) * config.size(words["size"], MOST)}
 
 
-def with_head_size(config: Config, words: dict[str, str], width: int) -> Config:
+def with_head_size(config: Config, words: Mapping[str, str], width: int) -> Config:
     """config.json with the numbers of a head, which a `width` of all heads gives where it says "auto" or nothing.
 
     Raises ModelError for another number.
@@ -169,8 +164,8 @@ def layer_kinds(config: Config, word: str, kinds: dict[str, str]) -> list[str] |
     return [kinds[str(kind)] for kind in found]
 
 
-def remade(name: str, tensor: LazyTensor, hp: Mamba2) -> LazyTensor:
-    """A checkpoint's tensor as GGUF has it: A, convolutions [C, K], and numbers of heads and groups in rows."""
+def converted(name: str, tensor: LazyTensor, hp: Mamba2) -> LazyTensor:
+    """A checkpoint's tensor as GGUF has it: rates, convolutions [C, K], and numbers of heads and groups in rows."""
     if name.endswith(".ssm_a"):
         return in_rows(of_values(tensor, lambda values: -np.exp(values)), hp.heads)
     if name.endswith(".ssm_d"):
@@ -180,17 +175,6 @@ def remade(name: str, tensor: LazyTensor, hp: Mamba2) -> LazyTensor:
     if name.endswith(".ssm_conv1d.weight") and len(tensor.shape) == 3:
         return without_middle(tensor)
     return tensor
-
-
-def in_rows(tensor: LazyTensor, rows: int) -> LazyTensor:
-    """A vector as so many rows, in F32; the tensor itself where it does not come out even."""
-    if len(tensor.shape) != 1 or tensor.shape[0] % rows:
-        return tensor
-    plain, shape = by_name("F32"), (rows, tensor.shape[0] // rows)
-    return LazyTensor(
-        tensor.name, plain, shape,
-        lambda: quantize_reference(dequantize(tensor.load()).reshape(shape), plain, tensor.name),
-    )
 
 
 def names(module: str) -> dict[str, str]:

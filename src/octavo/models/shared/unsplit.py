@@ -14,7 +14,7 @@ from octavo.errors import ModelError
 from octavo.formats import DeferredQTensor, QTensor, by_name, dequantize, quantize_reference
 from octavo.io.gguf import GGUFFile, PlainMetadata, TensorInfo
 from octavo.io.gguf.metadata import Metadata
-from octavo.models.shared.hparams import LIMITS
+from octavo.models.shared.reader import LIMITS
 
 PART = ".attn_kv_b.weight"
 FLOATS = ("F32", "BF16")
@@ -24,7 +24,7 @@ FLOATS = ("F32", "BF16")
 class SplitFile(GGUFFile):
     """A file in whose place of each `attn_kv_b` there are `attn_k_b` [heads, rank, n] and `attn_v_b` [heads, v, rank].
 
-    heads, n, v  of all layers; n counts what is not turned of a head's keys
+    heads, n, v  of all layers; n counts the values of a head's keys without rope
     """
 
     def __init__(self, file: GGUFFile, heads: int, n: int, v: int) -> None:
@@ -99,14 +99,14 @@ def split(file: GGUFFile, value_length: int | None = None) -> tuple[GGUFFile, Me
 
     heads, key = size("attention.head_count"), size("attention.key_length")
     value = size("attention.value_length", value_length)
-    rank, turned = size("attention.kv_lora_rank"), size("rope.dimension_count")
-    if key <= turned:
-        allowed = f"over {turned}, the dimensions of rope"
+    rank, rotary = size("attention.kv_lora_rank"), size("rope.dimension_count")
+    if key <= rotary:
+        allowed = f"over {rotary}, the dimensions of rope"
         raise ModelError(f"is {key}", file=file.path, field=f"{arch}.attention.key_length", allowed=allowed)
     own = {name: file.metadata[name] for name in file.metadata if name.startswith(f"{arch}.")}
     changed = {
-        "head_count_kv": 1, "key_length": rank + turned, "value_length": rank, "key_length_mla": key,
+        "head_count_kv": 1, "key_length": rank + rotary, "value_length": rank, "key_length_mla": key,
         "value_length_mla": value,
     }
     metadata = PlainMetadata(file.path, own | {f"{arch}.attention.{field}": n for field, n in changed.items()})
-    return SplitFile(file, heads, key - turned, value), metadata
+    return SplitFile(file, heads, key - rotary, value), metadata

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from octavo.errors import ModelError, shown
@@ -87,7 +88,7 @@ def check_tensors(file: GGUFFile, expected: Tensors) -> None:
     if others:
         more = ", ".join(map(shown, others[1 : SHOWN + 1]))
         rest = f", nor are {len(others) - 1} others: {more}" if more else ""
-        problem = f"is no part of this architecture{rest}"
+        problem = f"is not part of this architecture{rest}"
         raise ModelError(problem, file=file.path, field=f"tensor {shown(others[0])}")
 
 
@@ -136,12 +137,19 @@ class Weights:
         """The weights of one layer."""
         return Weights(self._file, f"blk.{layer}.", self._nodes)
 
+    @property
+    def outer(self) -> Weights:
+        """Those outside of layers, by their names there."""
+        return Weights(self._file, "", self._nodes)
+
+    def constant(self, name: str, make: Callable[[], Node]) -> Node:
+        """What is made of weights once for all layers, by a name for it."""
+        if name not in self._nodes:
+            self._nodes[name] = make()
+        return self._nodes[name]
+
     def __getitem__(self, name: str) -> Node:
         return self._node(self._full(name))
-
-    def whole(self, name: str) -> Node:
-        """That of a name which does not go on with ".weight", though others like it do."""
-        return self._node(self._prefix + name)
 
     def _node(self, full: str) -> Node:
         if full not in self._nodes:
@@ -167,4 +175,5 @@ class Weights:
         return dequantize(self._file.tensor(full)) if full in self._file.tensors else None
 
     def _full(self, name: str) -> str:
-        return self._prefix + (name if name.endswith(WHOLE) else f"{name}.weight")
+        """With ".weight", which names that end with a dot, or as those of `WHOLE` do, don't go on with."""
+        return self._prefix + (name.removesuffix(".") if name.endswith((".", *WHOLE)) else f"{name}.weight")

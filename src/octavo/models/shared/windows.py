@@ -2,36 +2,61 @@
 
 from __future__ import annotations
 
-from octavo.models.shared.config import Config, Keys, brief, window_keys
-from octavo.models.shared.hparams import LIMITS, HyperparamReader, Hyperparams
+from dataclasses import dataclass, replace
+
+from octavo.models.shared.config import Config, Keys, window_keys
+from octavo.models.shared.hparams import Hyperparams
+from octavo.models.shared.reader import LIMITS, WINDOW, MetadataReader, brief
 
 PATTERN = "attention.sliding_window_pattern"
 """The field that says it: a period, or true or false for each layer."""
 
 
-def read_windowed(r: HyperparamReader, hp: Hyperparams, period: int | None, *, first: bool = False) -> tuple[bool, ...]:
-    """Whether each layer has the window, of which `period` is what a file means that does not say.
+@dataclass(frozen=True)
+class Windows:
+    """Which layers have the window.
 
-    With None such a file could mean anything: nothing is given, and contexts are no longer than the window. `first`:
-    the first layer of each period has none, otherwise the last.
+    period  what a file means that does not say: the last of each period has none. With 0 all layers have it; with None
+            it could mean anything: contexts are no longer than the window
+    usual   tokens of the window where config.json does not say; None: a class's own function reads it
+    tokens  those where a file does not say
+    first   the first of each period has none, not the last
+    listed  a file has to say it for each layer
     """
-    if not hp.n_window:
-        return (False,) * hp.n_layer
-    if r.is_array(PATTERN):
-        flags = _flags(r)
-        if len(flags) not in (hp.n_layer, hp.n_layer + hp.n_next):
-            raise r.error(PATTERN, f"has {len(flags)} values", f"one for each of {hp.n_layer} layers")
-        return flags[: hp.n_layer]
-    if r.has(PATTERN):
-        period = r.integer(PATTERN, 0)
-        if not 1 <= period <= LIMITS["block_count"]:
-            raise r.error(PATTERN, f"{period} is out of range", f"1 to {LIMITS['block_count']}")
-    if period is None:
-        return ()
-    return tuple(i % period != 0 for i in range(hp.n_layer)) if first else tuple(periodic(hp.n_layer, period))
+
+    period: int | None = None
+    usual: int | None = None
+    tokens: int | None = None
+    first: bool = False
+    listed: bool = False
+
+    def read(self, r: MetadataReader, hp: Hyperparams) -> Hyperparams:
+        """With the window, and whether each layer has it. Raises ModelError naming the key that is wrong."""
+        if self.tokens and not r.has(WINDOW):
+            hp = replace(hp, n_window=self.tokens)
+        return replace(hp, windowed=self._windowed(r, hp))
+
+    def _windowed(self, r: MetadataReader, hp: Hyperparams) -> tuple[bool, ...]:
+        if self.listed and not r.is_array(PATTERN):
+            raise r.error(PATTERN, "is missing or not an array", "true or false for each layer")
+        if not hp.n_window:
+            return (False,) * hp.n_layer
+        if r.is_array(PATTERN):
+            flags = _flags(r)
+            if len(flags) not in (hp.n_layer, hp.n_layer + hp.n_next):
+                raise r.error(PATTERN, f"has {len(flags)} values", f"one for each of {hp.n_layer} layers")
+            return flags[: hp.n_layer]
+        period = r.size(PATTERN, LIMITS["block_count"]) if r.has(PATTERN) else self.period
+        if period is None:
+            return ()
+        return tuple(i % period != 0 for i in range(hp.n_layer)) if self.first else tuple(periodic(hp.n_layer, period))
+
+    def keys(self, config: Config) -> Keys:
+        """The window as config.json says it, and which layers have it."""
+        return {} if self.usual is None else layer_window_keys(config, self.period or 0, self.usual)
 
 
-def _flags(r: HyperparamReader) -> tuple[bool, ...]:
+def _flags(r: MetadataReader) -> tuple[bool, ...]:
     """The field's array of true and false, or of 1 and 0."""
     if r.metadata.describe(r.key(PATTERN)).endswith("BOOL"):
         return tuple(map(bool, r.metadata.get_bools(r.key(PATTERN))))
@@ -51,7 +76,7 @@ def window_of_some(config: Config) -> Keys:
     window = window_keys(config, 4096) if config.flag("use_sliding_window", False) else {}
     if not window:
         return {}
-    n, first = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("max_window_layers", 28)
+    n, first = config.n_layer, config.values.get("max_window_layers", 28)
     if type(first) is not int:
         raise config.error("max_window_layers", f"is {brief(first)}", "an integer")
     listed = config.values.get("layer_types") is not None
@@ -75,7 +100,7 @@ def layer_window_keys(config: Config, period: int, default: int = 4096) -> Keys:
 
 def windowed_layers(config: Config, period: int) -> list[bool]:
     """Whether each layer has the window: those that config.json lists, or all but the last of each period."""
-    n, kinds = config.size("num_hidden_layers", LIMITS["block_count"]), config.values.get("layer_types")
+    n, kinds = config.n_layer, config.values.get("layer_types")
     if kinds is None:
         said = config.values.get("sliding_window_pattern") is not None
         return periodic(n, config.size("sliding_window_pattern", LIMITS["block_count"]) if said else period)

@@ -61,7 +61,7 @@ def encode(
 def _format(format: str | BlockFormat) -> BlockFormat:
     fmt = by_name(format) if isinstance(format, str) else format
     if fmt.name not in ENCODABLE:
-        raise QuantFormatError(f"there is no encoder for {fmt.name} (allowed: {', '.join(ENCODABLE)})")
+        raise QuantFormatError(f"no encoder for {fmt.name} (allowed: {', '.join(ENCODABLE)})")
     return fmt
 
 

@@ -182,12 +182,12 @@ def _config(source: ModelSpec, model: ModelSpec, allow_requantize: bool) -> dict
     """
     file, architecture = source.file, source.architecture
     source_class = find_class(file.folder.config) if isinstance(file, CheckpointFile) else ""
-    if source_class in architecture.unwritten_classes:
+    if source_class in architecture.unwritten.classes:
         problem = (
             f"class {source_class} has joined matrices where single ones are written: it has no place in a checkpoint"
         )
         raise UsageError(f"{file.path}: {problem}")
-    if why := architecture.why_unwritten(source.hparams):
+    if why := architecture.unwritten.why(source.hparams):
         raise UsageError(f"{file.path}: {why}: it has no place in a checkpoint")
     config = dict(file.folder.config.values) if isinstance(file, CheckpointFile) else config_json(model)
     if config.get(KEY) is not None and not allow_requantize:

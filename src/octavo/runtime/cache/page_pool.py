@@ -19,7 +19,7 @@ import numpy.typing as npt
 from octavo.errors import CacheFullError
 from octavo.graph.node import PAGE_SIZE, Graph, cache_bytes, kept_bytes
 from octavo.runtime.cache.block_copier import Copier
-from octavo.runtime.cache.state_pool import Kept, StatePool
+from octavo.runtime.cache.state_pool import KeptState, StatePool
 from octavo.runtime.cache.window_pool import WindowPages, WindowPool, pages_for
 
 
@@ -40,7 +40,7 @@ class Sequence:
     row: npt.NDArray[np.int32] | None = None
     slot: int | None = None
     seen: int = 0
-    origin: Kept | None = None
+    origin: KeptState | None = None
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -56,45 +56,45 @@ def state_bytes(graph: Graph) -> int:
     return kept_bytes([n for n in graph.nodes if any(i.op == "state" for i in n.inputs)], {"states": 1, "rows": 0})
 
 
-class Store(Protocol):
-    """Keeps pages that no sequence holds, for sequences to come, and gives them up when they are wanted."""
+class PageStore(Protocol):
+    """Retains pages that no sequence locks, for later sequences, and gives them back on demand."""
 
     def evict(self) -> None:
-        """Give up a page that it keeps and no sequence holds; there is one."""
+        """Give back a page that it retains and no sequence locks; there is one."""
 
     def forget(self, page: int) -> None:
-        """Give up this page, after which none was kept that no sequence holds."""
+        """Give back this page; no page below it is retained."""
 
-    def held(self, page: int) -> None:
-        """A sequence holds this page, which it keeps and none held."""
+    def on_lock(self, page: int) -> None:
+        """A sequence locks this retained page, which none had locked."""
 
-    def idle(self, page: int) -> None:
-        """No sequence holds this page any longer, which it keeps."""
+    def on_unlock(self, page: int) -> None:
+        """No sequence locks this retained page any longer."""
 
 
 class PagePool:
     """Hands out the pages of a cache of `n_pages`, numbered from 0.
 
-    A page is empty, held by sequences, or cached: kept by a `Store` though no sequence holds it. Sequences may have
-    pages that are none of these; they write to them as they are. With `windows` they get and lose pages of layers with
-    a window, too, and with `states` a slot for a state.
+    A page is empty, held (locked by sequences), or cached (retained by a `PageStore`, and locked by none). Sequences
+    may have pages that are none of these; they write to them as they are. With `windows` they get and lose pages of
+    layers with a window, too, and with `states` a slot for a state.
     """
 
     def __init__(self, n_pages: int, windows: WindowPool | None = None, states: StatePool | None = None) -> None:
         self.n_pages, self.windows, self.states = n_pages, windows, states
         self.cached = 0
-        self.store: Store | None = None
+        self.store: PageStore | None = None
         self.copier = Copier()
         self._when_short: WeakMethod[Callable[[Sequence], None]] | None = None
         self._released: list[int] = []
         self._unused = 0  # this page and those after it were never handed out
-        self._holders: dict[int, int] = {}  # sequences that hold a page
-        self._kept: set[int] = set()
+        self._refs: dict[int, int] = {}  # how many sequences lock a page
+        self._retained: set[int] = set()
         self._lock = RLock()
 
     @property
     def empty(self) -> int:
-        """Pages that nobody holds or keeps."""
+        """Pages that are neither locked nor retained."""
         return len(self._released) + self.n_pages - self._unused
 
     @property
@@ -109,8 +109,8 @@ class PagePool:
 
     @property
     def held(self) -> int:
-        """Pages that sequences hold."""
-        return len(self._holders)
+        """Pages that sequences lock."""
+        return len(self._refs)
 
     @property
     def shares(self) -> bool:
@@ -124,10 +124,10 @@ class PagePool:
         """
         self._when_short = WeakMethod(method)
 
-    def wanted(self, sequence: Sequence, length: int) -> int:
-        """Pages that `sequence` takes to grow to `length` tokens; a copy of a page that others hold is one."""
+    def missing(self, sequence: Sequence, length: int) -> int:
+        """Pages that `sequence` needs to grow to `length` tokens; a copy of a page that others lock is one."""
         page = self._written(sequence, length)
-        copies = page is not None and self._holders.get(page, 0) > 1
+        copies = page is not None and self._refs.get(page, 0) > 1
         return max(0, pages_for(length) - len(sequence.pages)) + copies
 
     def grow(self, sequence: Sequence, length: int) -> None:
@@ -146,11 +146,11 @@ class PagePool:
         with self._lock:
             self._release_idle(sequence, self._lacks(sequence, length, windows))
             if self._lacks_slot(sequence):
-                raise CacheFullError("the KV cache is full: no slot is left for the state of another sequence")
+                raise CacheFullError("the KV cache is full: no slot left for the state of another sequence")
             if self._lacks(sequence, length, windows):
-                missing = self.wanted(sequence, length)
+                missing = self.missing(sequence, length)
                 raise CacheFullError(
-                    f"the KV cache is full: {missing * PAGE_SIZE} more tokens wanted, room for {self.free * PAGE_SIZE}"
+                    f"the KV cache is full: {missing * PAGE_SIZE} more tokens needed, room for {self.free * PAGE_SIZE}"
                 )
             sequence.row = None
             if self.states is not None and sequence.slot is None:
@@ -169,7 +169,7 @@ class PagePool:
         if self._lacks_slot(sequence):
             return True
         lacks = windows is not None and windows.missing(sequence.window, len(sequence), length) > windows.free
-        return lacks or self.wanted(sequence, length) > self.free
+        return lacks or self.missing(sequence, length) > self.free
 
     def _lacks_slot(self, sequence: Sequence) -> bool:
         return self.states is not None and sequence.slot is None and not self.states.free
@@ -190,7 +190,7 @@ class PagePool:
 
     def _is_own(self, page: int | None) -> bool:
         """Whether nobody else reads a page, or there is none."""
-        return page is None or (self._holders.get(page, 0) < 2 and page not in self._kept)
+        return page is None or (self._refs.get(page, 0) < 2 and page not in self._retained)
 
     def _make_own(self, sequence: Sequence, length: int) -> None:
         """Copy the page that is written next if others read it; without a page to copy to, the store gives it up."""
@@ -216,45 +216,45 @@ class PagePool:
             assert self.store is not None
             self.store.evict()
             page = self._released.pop()
-        self._holders[page] = 1
+        self._refs[page] = 1
         return page
 
-    def hold(self, page: int) -> None:
-        """One more sequence holds a page."""
-        if page not in self._holders:
+    def lock(self, page: int) -> None:
+        """One more sequence uses a page."""
+        if page not in self._refs:
             assert self.store is not None
             self.cached -= 1
-            self.store.held(page)
-        self._holders[page] = self._holders.get(page, 0) + 1
+            self.store.on_lock(page)
+        self._refs[page] = self._refs.get(page, 0) + 1
 
     def _let_go(self, page: int) -> None:
-        self._holders[page] -= 1
-        if self._holders[page]:
+        self._refs[page] -= 1
+        if self._refs[page]:
             return
-        del self._holders[page]
-        if page in self._kept:
+        del self._refs[page]
+        if page in self._retained:
             assert self.store is not None
             self.cached += 1
-            self.store.idle(page)
+            self.store.on_unlock(page)
         else:
             self._released.append(page)
 
-    def keep(self, page: int) -> None:
-        """A page that a sequence holds is not empty again when none does, until `give_up`."""
-        assert page in self._holders
-        self._kept.add(page)
+    def retain(self, page: int) -> None:
+        """Keep a locked page from becoming empty when it is released, until `give_up`."""
+        assert page in self._refs
+        self._retained.add(page)
 
     def give_up(self, page: int) -> None:
-        """Undo `keep`."""
-        self._kept.remove(page)
-        if page not in self._holders:
+        """Undo `retain`."""
+        self._retained.remove(page)
+        if page not in self._refs:
             self.cached -= 1
             self._released.append(page)
 
     def replace(self, sequence: Sequence, at: int, page: int) -> None:
         """Let `sequence` have another page in place of its `at`-th, in which the same tokens are."""
         with self._lock:
-            self.hold(page)
+            self.lock(page)
             self._let_go(sequence.pages[at])
             sequence.pages[at], sequence.room, sequence.row = page, 0, None
 
@@ -263,7 +263,7 @@ class PagePool:
         with self._lock:
             pages = sequence.pages[: pages_for(len(sequence))]
             for page in pages:
-                self.hold(page)
+                self.lock(page)
             sequence.room = 0
             window = WindowPages() if self.windows is None else self.windows.fork(sequence.window, len(sequence))
             made = Sequence(pages, list(sequence.tokens), window, seen=sequence.seen, origin=sequence.origin)

@@ -1,4 +1,4 @@
-"""Memory of the KV cache that is touched before it is wanted."""
+"""Prefault: memory of the KV cache that is touched before steps write to it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from octavo.graph.node import PAGE_SIZE
 from octavo.jit.clock import clock
 
 AHEAD = 16
-"""Pages beyond those that were handed out: as many sequences may get one in the same step."""
+"""Pages beyond those handed out: as many sequences may get one in the same step."""
 SHARE = 1 / 16
 """The share of a step's time that touching memory may add to it."""
 PART, STRIDE = 1 << 21, 1 << 12
 """Bytes that are touched at once, a large page of the system's, and bytes of a small one."""
 
 
-class PagesAhead:
+class PagePrefault:
     """Has the system give memory for pages of a cache in the host's memory, a little after each step.
 
     Untouched memory is cleared when it is first written, a large page in each layer at once: the step that begins new

@@ -25,12 +25,12 @@ def slots_for(sequences: int) -> int:
 
 
 @dataclass(eq=False, slots=True)
-class Kept:
+class KeptState:
     """A state in a slot, after `length` tokens; `home` has it at `at`, the last of these."""
 
     slot: int
     length: int
-    home: dict[tuple[int, ...], Kept]
+    home: dict[tuple[int, ...], KeptState]
     at: tuple[int, ...]
 
 
@@ -40,7 +40,7 @@ class StatePool:
     def __init__(self, n_slots: int) -> None:
         self.n_slots = n_slots
         self._free = list(reversed(range(n_slots)))
-        self._kept: OrderedDict[Kept, None] = OrderedDict()  # the one whose last use is longest ago first
+        self._kept: OrderedDict[KeptState, None] = OrderedDict()  # the one whose last use is longest ago first
         self.copier = Copier()
 
     @property
@@ -68,7 +68,7 @@ class StatePool:
         self.copier.copy(taken, slot)
         return taken
 
-    def resume(self, kept: Kept | None) -> tuple[int, int]:
+    def resume(self, kept: KeptState | None) -> tuple[int, int]:
         """A slot with what was kept, and how many tokens that has seen: 0 where nothing is; one is free."""
         there = kept is not None and kept in self._kept
         slot = self.take()
@@ -78,16 +78,16 @@ class StatePool:
             self.copier.copy(slot, kept.slot)
         return slot, kept.length
 
-    def keep(self, slot: int, length: int, home: dict[tuple[int, ...], Kept], at: tuple[int, ...]) -> None:
+    def keep(self, slot: int, length: int, home: dict[tuple[int, ...], KeptState], at: tuple[int, ...]) -> None:
         """Keep the state in a slot, which no sequence has any longer, at a place of `home`."""
-        home[at] = kept = Kept(slot, length, home, at)
+        home[at] = kept = KeptState(slot, length, home, at)
         self._kept[kept] = None
 
-    def touch(self, kept: Kept) -> None:
+    def touch(self, kept: KeptState) -> None:
         """A kept state is used now."""
         self._kept.move_to_end(kept)
 
-    def drop(self, kept: Kept) -> None:
+    def drop(self, kept: KeptState) -> None:
         """Forget a kept state."""
         del self._kept[kept], kept.home[kept.at]
         self._free.append(kept.slot)

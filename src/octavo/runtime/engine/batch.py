@@ -16,9 +16,9 @@ from octavo.runtime.cache.page_pool import Sequence, rows
 
 @dataclass(slots=True)
 class Feed:
-    """Tokens to append to a sequence; `outputs` is how many logits are wanted, of the last tokens.
+    """Tokens to append to a sequence; `outputs` is how many of the last tokens get logits.
 
-    ahead   tokens that steps under way append before
+    ahead   tokens that steps in flight append before
     second  of the tokens those at the end that are of a second text, which some encoders tell from the first; None for
             models that don't
     """
@@ -83,7 +83,7 @@ def make_batch(feeds: Seq[Feed], max_pages: int) -> tuple[dict[str, AnyArray], d
 
 
 def _outputs(feeds: Seq[Feed], order: Seq[int], bounds: Seq[int]) -> list[int]:
-    """The tokens whose logits are wanted, feed by feed, where feed `order[i]` is from `bounds[i]` to the next bound."""
+    """The tokens that get logits, feed by feed, where feed `order[i]` is from `bounds[i]` to the next bound."""
     stops = [0] * len(feeds)
     for i, stop in zip(order, bounds[1:], strict=True):
         stops[i] = stop

@@ -22,35 +22,33 @@ from octavo.errors import (
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.executor import Executor
 from octavo.graph.node import PAGE_SIZE, Graph, Sizes
-from octavo.graph.plan import Begun, Fed, Plan, Watch
+from octavo.graph.plan import Fed, Plan, StepHandle, Watch
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
 from octavo.runtime.arguments import integer
-from octavo.runtime.cache.cache_type import require_heads
 from octavo.runtime.cache.page_pool import PagePool, Sequence
-from octavo.runtime.cache.prefix_tree import PageTree
+from octavo.runtime.cache.prefix_tree import PrefixTree
 from octavo.runtime.cache.state_pool import StatePool, slots_for
 from octavo.runtime.cache.window_pool import WindowPool, most_pages, pages_for, window_of
 from octavo.runtime.engine.batch import Feed, make_batch
 from octavo.runtime.engine.captured_sizes import (
-    Made,
-    Scratch,
+    CapturedSizes,
+    DummySlots,
     Size,
     all_sizes,
     chunk_sizes,
-    filled,
+    dummy_feed,
+    pad_to_bucket,
     size_of,
-    thrown_away,
 )
 from octavo.runtime.engine.config import EngineConfig, Speculate, usual_speculation
-from octavo.runtime.engine.context_length import context_of, require_context
-from octavo.runtime.engine.limits import cache_pages, step_limits
+from octavo.runtime.engine.limits import cache_pages, context_of, require_context, require_heads, step_limits
 from octavo.runtime.engine.memory import require_memory
 from octavo.runtime.engine.placement import Placement
 from octavo.runtime.engine.thread import EngineThread, Pieces
-from octavo.runtime.sampling.device_processors import LogitChanges
-from octavo.runtime.sampling.draw import DrawsThere
+from octavo.runtime.sampling.draw import DeviceDraws
+from octavo.runtime.sampling.processors import DeviceAdjustments
 from octavo.runtime.sampling.top_k import DRAWN, LOGITS
 
 __all__ = ["Engine", "EngineConfig", "Speculate", "usual_speculation"]
@@ -80,14 +78,14 @@ class Engine:
         self._max_pages = pages_for(self.n_ctx)
         self.on_device = isinstance(backends[0], AsyncBackend)
         """Steps run on a device of their own, beside the host."""
-        self.fills = self.config.max_sequences > 1 and self.on_device
-        """Steps of several sequences are filled up to sizes that repeat: each is captured by itself."""
+        self.pads = self.config.max_sequences > 1 and self.on_device
+        """Steps of several sequences are padded to sizes that repeat, each of which is captured."""
         graph = self._open_cache()
-        self.limits: Sizes = step_limits(self.config, self.pool, self._max_pages, fills=self.fills)
+        self.limits: Sizes = step_limits(self.config, self.pool, self._max_pages, pads=self.pads)
         self._schedule(graph, place)
         self._sizes = chunk_sizes(self.config.n_batch)
-        self.made: Made | None = None
-        """While sizes of steps are being made: those that are. Steps are filled up to these then."""
+        self.captured: CapturedSizes | None = None
+        """During the warm-up: the sizes that are captured so far, to which steps are padded."""
         self._executor: Executor | None = None
 
     def _require_config(self) -> None:
@@ -106,7 +104,7 @@ class Engine:
     def _open_cache(self) -> Graph:
         """Make the pools of pages and of slots for states, and the graph that reads them."""
         config = self.config
-        graph, windows = self._parted(partial(
+        graph, windows = self._with_windows(partial(
             self.model.graph, cache_type=config.cache_type, page_size=PAGE_SIZE, n_ctx=self.n_ctx,
             vectors=config.embeds,
         ))
@@ -116,7 +114,7 @@ class Engine:
         self.pool.copier.copy_with(self._copy_page)
         if states is not None:
             states.copier.copy_with(self._copy_state)
-        self.prefixes = PageTree(self.pool)
+        self.prefixes = PrefixTree(self.pool)
         return graph
 
     def _schedule(self, graph: Graph, place: Place | None) -> None:
@@ -130,47 +128,47 @@ class Engine:
         self.schedule: Schedule = self._placement.scheduled(place, strict=config.strict)
         self.graph = self.schedule.graph
         self.finds_candidates = len(self.graph.outputs) > 1
-        """The graph finds the largest logits where they are made."""
+        """The graph finds the largest logits on the device."""
         self.draws = len(self.graph.outputs) > DRAWN
-        """It draws tokens among these."""
+        """The graph draws tokens from these."""
         (first, *others) = {self.schedule.backends[id(n)] for n in self.graph.nodes if not n.is_leaf}
         on_one_device = not others and isinstance(self.backends[first], AsyncBackend)
-        self.runs_ahead = self.finds_candidates and on_one_device and self.pool.states is None
-        """A step can begin with tokens that the one before it chose, before these are read.
+        self.supports_async = self.finds_candidates and on_one_device and self.pool.states is None
+        """A step can be launched with the sampled tokens of the one before it, before these are read.
 
-        Not where there are states, which forget no step that turns out to be one too many.
+        Not where there are states, which can't take a step back that turns out to be one too many.
         """
 
     def sizes(self) -> tuple[list[Size], list[Size]]:
-        """The sizes that steps are filled up to: those that do for any step, and all others, few replies first."""
+        """The sizes that steps are padded to: those that do for any step, and all others, few replies first."""
         return all_sizes(self.config.max_sequences, [n for n in self._sizes if 1 < n <= self.n_ctx])
 
-    def of_size(self, size: Size) -> list[Feed]:
-        """A step of this size whose results nobody reads, to make the size ready."""
+    def dummy_step(self, size: Size) -> list[Feed]:
+        """A step of this size whose results nobody reads, to capture the size."""
         prompts = [size.tokens] if size.tokens else []
-        feeds = [thrown_away(n, self._scratch()) for n in (*[1] * size.replies, *prompts)]
-        return filled(feeds, self._sizes, self._scratch(), self._max_pages)
+        feeds = [dummy_feed(n, self._dummy_slots()) for n in (*[1] * size.replies, *prompts)]
+        return pad_to_bucket(feeds, self._sizes, self._dummy_slots(), self._max_pages)
 
-    def _scratch(self) -> Scratch:
-        """Where feeds write whose results nobody reads: the page and the slot after the last ones."""
+    def _dummy_slots(self) -> DummySlots:
+        """Where dummy feeds write: the page and the slot after the last ones."""
         windows, states = self.pool.windows, self.pool.states
-        return Scratch(
+        return DummySlots(
             self.pool.n_pages,
             None if windows is None else windows.n_pages,
             None if states is None else states.n_slots,
         )
 
-    def filled(self, feeds: Seq[Feed]) -> list[Feed]:
-        """Feeds, and after them others whose results nobody reads, if steps are filled up to sizes that repeat."""
-        if not self.fills:
+    def padded(self, feeds: Seq[Feed]) -> list[Feed]:
+        """Feeds, and after them dummy ones, if steps are padded to sizes that repeat."""
+        if not self.pads:
             return list(feeds)
-        return filled(feeds, self._sizes, self._scratch(), self._max_pages, self.made)
+        return pad_to_bucket(feeds, self._sizes, self._dummy_slots(), self._max_pages, self.captured)
 
     def size_of(self, replies: int, prompts: int, tokens: int) -> tuple[int, int, int]:
-        """The size that `filled` gives a step of so many replies, and prompts of so many tokens."""
-        return size_of(replies, prompts, tokens, self._sizes, self.made)
+        """The size that `padded` gives a step of these replies, and prompts with these tokens."""
+        return size_of(replies, prompts, tokens, self._sizes, self.captured)
 
-    def _parted(self, build: Callable[..., Graph]) -> tuple[Graph, WindowPool | None]:
+    def _with_windows(self, build: Callable[..., Graph]) -> tuple[Graph, WindowPool | None]:
         """The graph, in which layers with a window have pages of their own where that takes less memory; their pool."""
         graph, config = build(), self.config
         window = window_of(graph)
@@ -252,11 +250,11 @@ class Engine:
         (logits,) = executor.run(inputs, sizes) if watch is None else executor.watch(inputs, sizes, watch)
         return logits
 
-    def begin(
+    def launch(
         self, feeds: Seq[Feed], outputs: tuple[int, ...], fed: Fed | None = None,
-        more: LogitChanges | DrawsThere | None = None, *, check: bool = True,
-    ) -> Begun:
-        """Begin a step that makes some outputs of `candidates`; the sequences get pages, but not yet their tokens.
+        more: DeviceAdjustments | DeviceDraws | None = None, *, check: bool = True,
+    ) -> StepHandle:
+        """Launch a step that makes some outputs of `top_k`; the sequences get pages, but not yet their tokens.
 
         `fed` are tokens on the device to take in place of the first ones of `feeds`, all of them or those of some
         places; `more` is for outputs CHANGED and DRAWN.
@@ -265,14 +263,16 @@ class Engine:
             self._check(feeds)
         inputs, sizes = self._inputs(feeds, more)
         executor = self._executor or self.load()
-        return executor.begin(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
+        return executor.launch(inputs, sizes, outputs, None if fed is None else {"tokens": fed})
 
-    def plan(self, feeds: Seq[Feed], outputs: tuple[int, ...], more: LogitChanges | DrawsThere | None = None) -> Plan:
-        """What `begin` runs for such a step."""
+    def plan(
+        self, feeds: Seq[Feed], outputs: tuple[int, ...], more: DeviceAdjustments | DeviceDraws | None = None
+    ) -> Plan:
+        """What `launch` runs for such a step."""
         return self.load().plan(self._inputs(feeds, more)[1], outputs)
 
     def _inputs(
-        self, feeds: Seq[Feed], more: LogitChanges | DrawsThere | None
+        self, feeds: Seq[Feed], more: DeviceAdjustments | DeviceDraws | None
     ) -> tuple[dict[str, AnyArray], dict[str, int]]:
         inputs, sizes = self.batch(feeds)
         return (inputs, sizes) if more is None else (inputs | more.inputs(), sizes | more.sizes())
@@ -308,16 +308,16 @@ class Engine:
         if self.pool.states is not None:
             for feed in feeds:
                 if feed.sequence.seen != feed.start:
-                    self._see_again(feed.sequence)
+                    self._recompute_state(feed.sequence)
                     self.pool.grow(feed.sequence, feed.stop)
             for feed in feeds:
                 feed.sequence.seen = feed.stop
         return make_batch(feeds, self._max_pages)
 
-    def _see_again(self, sequence: Sequence) -> None:
-        """Compute a sequence's state again, after a step that does not count has changed it.
+    def _recompute_state(self, sequence: Sequence) -> None:
+        """Compute a sequence's state again, after a discarded step has changed it.
 
-        Where pages before its window have been given back, those of its window are filled again as well.
+        Where pages before its window have been given back, those of its window are computed again as well.
         """
         again = Sequence(sequence.pages, window=sequence.window, slot=sequence.slot)
         lacking = self.pool.windows if sequence.window.given_back > 0 else None
@@ -327,7 +327,7 @@ class Engine:
             chunk = sequence.tokens[start : start + self.config.n_batch]
             if lacking is not None:
                 self.pool.grow(again, start + len(chunk))
-            inputs, sizes = make_batch(self.filled([Feed(again, chunk)]), self._max_pages)
+            inputs, sizes = make_batch(self.padded([Feed(again, chunk)]), self._max_pages)
             self.load().run(inputs, sizes)
             again.tokens += chunk
 
@@ -335,10 +335,10 @@ class Engine:
         if not feeds or len(feeds) > self.config.max_sequences:
             raise UsageError(f"{len(feeds)} sequences in a step (allowed: 1 to {self.config.max_sequences})")
         if len({id(f.sequence) for f in feeds}) < len(feeds):
-            raise UsageError("a sequence is twice in one step")
+            raise UsageError("a sequence occurs twice in one step")
         for feed in feeds:
             if not feed.tokens or not 0 <= feed.outputs <= len(feed.tokens):
-                raise UsageError(f"a feed of {len(feed.tokens)} tokens and {feed.outputs} outputs")
+                raise UsageError(f"a feed of {len(feed.tokens)} tokens has {feed.outputs} outputs")
             self.require_tokens(feed.tokens)
             length = len(feed.sequence) + len(feed.tokens)
             if length > self.n_ctx:
@@ -359,7 +359,7 @@ class Engine:
 
     def _require_logits(self) -> None:
         if self.config.embeds:
-            raise UsageError(f"{self.model.file.path} is loaded for embeddings, and gives no logits")
+            raise UsageError(f"{self.model.file.path} is loaded for embeddings and gives no logits")
 
     def prefill(self, sequence: Sequence, tokens: Seq[int], *, progress: Callable[[int], None] | None = None) -> F32:
         """Append a prompt in as many steps as it takes; logits [n_vocab] after its last token."""

@@ -46,7 +46,7 @@ def require_memory(
         return
     says = (
         f"{needed / GIB:.2f} GiB of memory are needed (weights {weights / GIB:.2f}, {n_ctx} tokens of context "
-        f"{caches / GIB:.2f}, work {values / GIB:.2f}), and {found.free / GIB:.2f} GiB are free"
+        f"{caches / GIB:.2f}, work {values / GIB:.2f}), but {found.free / GIB:.2f} GiB are free"
     )
     if needed <= found.free + found.swap:
         log.warning("%s: the system will swap, which is slow", says)
@@ -75,5 +75,5 @@ def _advice(free: int, weights: int, caches: int, n_ctx: int, config: EngineConf
         return f"{' or '.join(fitting)} would fit"
     most = (free - caches * min(LEAST_CONTEXT, n_ctx) / n_ctx) / GIB
     if most <= 0:
-        return "close other programs, or take a machine with more"
+        return "close other programs, or use a machine with more memory"
     return f"weights of less than {most:.2f} GiB would fit, such as those of the same model quantized to fewer bits"

@@ -58,7 +58,7 @@ def backends_for(
         device = "cpu"
     found = select(device, threads, deterministic=deterministic, attention=attention)
     if gpu_layers not in (0, "auto") and found[0].name == "cpu":
-        log.warning("gpu_layers is %s, and no GPU can be used here: all layers run on the CPU", gpu_layers)
+        log.warning("gpu_layers is %s, but there is no usable GPU: all layers run on the CPU", gpu_layers)
         return found, "all"
     return found, gpu_layers if gpu_layers != 0 else "all"
 
@@ -106,7 +106,7 @@ class Placement:
         wanted = checked(gpu_layers)
         self.layers = n_layer if isinstance(wanted, str) else min(wanted, n_layer)
         if self.layers < n_layer and len(backends) < 2:
-            problem = f"gpu_layers is {wanted}, and the other layers have no backend (allowed: all)"
+            problem = f"gpu_layers is {wanted}, but there is no backend for the other layers (allowed: all)"
             raise UsageError(problem, argument="gpu_layers")
         if isinstance(backends[0], BoundedBackend) and self.layers:
             self._fit(backends[0], wanted)
@@ -118,7 +118,7 @@ class Placement:
         fitting = self.fitting(free)
         if wanted != "auto" or len(self._backends) < 2:
             raise BackendError(
-                f"device {backend.name}: {self.layers} of {self.n_layer} layers take {needed / GIB:.2f} GiB, and "
+                f"device {backend.name}: {self.layers} of {self.n_layer} layers take {needed / GIB:.2f} GiB, but "
                 f"{free / GIB:.2f} GiB are free: {self.advice(fitting)}"
             )
         self.layers = fitting
@@ -127,9 +127,7 @@ class Placement:
     @staticmethod
     def advice(layers: int) -> str:
         """What to do where memory is short and so many layers would fit."""
-        return (
-            f"--gpu-layers {layers} would fit" if layers else "not one fits, take a smaller --ctx-size or --device cpu"
-        )
+        return f"--gpu-layers {layers} would fit" if layers else "none fits: try a smaller --ctx-size, or --device cpu"
 
     def advice_after(self) -> str:
         """What to do after memory was short although all seemed to fit: at least one layer fewer."""

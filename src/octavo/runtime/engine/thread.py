@@ -104,7 +104,7 @@ class EngineThread:
     def require_idle(self) -> None:
         """Raise UsageError in the middle of a step, as of a sampler or a finalizer that is called there."""
         if self.in_step:
-            raise UsageError("a model is used by what is called in the middle of its own step")
+            raise UsageError("a model can't be used by a callback of its own step")
 
     def _computes_here(self) -> bool:
         """Whether this thread is to compute: it has the lock, or there is no other one. That is made otherwise."""

@@ -34,7 +34,7 @@ def wait_for(late: Iterable[_Descriptor], seconds: float) -> None:
 
 def wait_while_due(constraints: Iterable[Constraint]) -> None:
     """Wait until constraints are not late, for each of them as long as it is due."""
-    left = [late for one in constraints if (late := one.late) is not None]
+    left = [late for one in constraints if (late := one.pending_mask) is not None]
     while left and (seconds := max(late.due for late in left) - clock()) > 0:
         wait_for(left, seconds)
-        left = [late for one in constraints if (late := one.late) is not None and late.due > clock()]
+        left = [late for one in constraints if (late := one.pending_mask) is not None and late.due > clock()]

@@ -83,7 +83,7 @@ class Grammar:
     def choice(cls, texts: Sequence[str]) -> Self:
         """One of several texts."""
         if isinstance(texts, str) or not all(isinstance(t, str) for t in texts) or not 0 < len(texts) <= MOST_CHOICES:
-            raise GrammarError(f"choice is {str(texts)[:40]!r} (allowed: a list of 1 to {MOST_CHOICES} texts)")
+            raise GrammarError(f"choice is {str(texts)[:40]!r} (allowed: a list of 1 to {MOST_CHOICES} strings)")
         return cls("choice", _text("choice", json.dumps(list(texts), ensure_ascii=False)))
 
 
@@ -198,7 +198,7 @@ class Matched:
         self._worker.left.append(self.number)
 
     @property
-    def late(self) -> Matched | None:
+    def pending_mask(self) -> Matched | None:
         if self._known:
             return None
         if not self._waiting:
@@ -279,7 +279,7 @@ class Matched:
     def fill_after(self, tokens: Sequence[int], mask: Mask) -> None:
         self._settled()
         wanted = [*self.tokens, *tokens]
-        while self.late_after(tokens) is not None:
+        while self.pending_mask_after(tokens) is not None:
             if self._asked_ahead:
                 self._worker.take(LOOK_S)
             else:
@@ -299,7 +299,7 @@ class Matched:
         except OctavoError as error:
             self.failed(error)
 
-    def late_after(self, tokens: Sequence[int]) -> Matched | None:
+    def pending_mask_after(self, tokens: Sequence[int]) -> Matched | None:
         if self._asked_ahead:
             self._worker.take(0.0)
         known = not tokens or self._failure is not None or self._ahead.has([*self.tokens, *tokens])
@@ -369,9 +369,9 @@ def _text(kind: str, given: str) -> str:
     if not isinstance(given, str) or not given or len(given) > most:
         found = f"{len(given)} characters" if isinstance(given, str) else repr(given)[:40]
         what = "the grammar of all calls" if written else kind
-        raise GrammarError(f"{what} is {found} (allowed: a text of 1 to {most} characters)")
+        raise GrammarError(f"{what} is {found} (allowed: a string of 1 to {most} characters)")
     if not_plain(given) is not None:
-        raise GrammarError(f"{kind} has a lone surrogate, which is no text")
+        raise GrammarError(f"{kind} has a lone surrogate, which is not valid text")
     return given
 
 

@@ -49,7 +49,7 @@ class Host:
             if self._control is not None and self._owner == os.getpid():
                 return
             if sys.platform == "win32":
-                raise UsageError("grammars need a process that can fork, and Windows has none")
+                raise UsageError("grammars need fork, which Windows does not have")
             self._leave()
             try:
                 if self._vocabulary is None:
@@ -132,7 +132,7 @@ class Host:
 
 def no_process(error: OSError) -> HostMemoryError:
     """That there can be no worker."""
-    return HostMemoryError(f"no process for grammars can be started: {error.strerror or error}")
+    return HostMemoryError(f"can't start a process for grammars: {error.strerror or error}")
 
 
 def _file(data: bytes) -> IO[bytes]:

@@ -31,13 +31,13 @@ def read_schema(given: str | Mapping[str, Any] | bool) -> dict[str, Any]:
         schema = json.loads(text, parse_constant=_no_number, parse_int=whole_number)
     except (ValueError, TypeError, RecursionError) as error:
         reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-        raise GrammarError(f"the JSON schema is no JSON: {reason}") from None
+        raise GrammarError(f"the JSON schema is not valid JSON: {reason}") from None
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
         raise GrammarError(f"the JSON schema is {text[:40]} (allowed: an object, or true)")
     if (fault := not_plain(schema)) is not None:
-        raise GrammarError(f"the JSON schema is no JSON: {shown_fault(*fault)}")
+        raise GrammarError(f"the JSON schema is not valid JSON: {shown_fault(*fault)}")
     _require_small(schema, 0)
     return schema
 
@@ -59,10 +59,10 @@ def not_plain(value: Any) -> tuple[tuple[str | int, ...], str] | None:
         if isinstance(one, dict | list):
             inner = one.items() if isinstance(one, dict) else enumerate(one)
             if isinstance(one, dict) and not all(map(_is_text, one)):
-                return place, "a key has a lone surrogate, which is no text"
+                return place, "a key has a lone surrogate, which is not valid text"
             left += reversed([((*place, key), part) for key, part in inner])
         elif isinstance(one, str) and not _is_text(one):
-            return place, "a lone surrogate is no text"
+            return place, "a lone surrogate is not valid text"
         elif isinstance(one, float) and not isfinite(one):
             return place, "the number is too large"
         elif isinstance(one, int) and not -(1 << 63) <= one < 1 << 64:
@@ -92,7 +92,7 @@ def _is_text(text: object) -> bool:
 
 
 def _no_number(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _require_small(value: Any, depth: int) -> None:

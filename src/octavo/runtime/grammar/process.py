@@ -248,7 +248,7 @@ class _Worker:
         if reply.is_error():
             problem = f"the grammar can't be followed: {brief(reply.get_error())}"
         elif not stopped and self._mask.raw == self._empty:
-            problem = "the grammar can't be followed: no token of the vocabulary goes on as it has to"
+            problem = "the grammar can't be followed: no token of the vocabulary can come next"
         forced = [] if stopped or problem is not None else list(reply.compute_ff_tokens())
         return stopped, forced, problem
 

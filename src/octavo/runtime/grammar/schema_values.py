@@ -66,4 +66,4 @@ def require_exact(key: str, value: Any) -> None:
         elif isinstance(one, Mapping):
             left += one.values()
         elif isinstance(one, int) and abs(one) > EXACT:
-            raise GrammarError(f"{key} of the JSON schema has {one} (allowed: whole numbers up to 2**53, or texts)")
+            raise GrammarError(f"{key} of the JSON schema has {one} (allowed: integers up to 2**53, or strings)")

@@ -212,14 +212,14 @@ class Worker:
         if status is None and self._host.tells and clock() - self._over < TOLD_S:
             return
         if status == NO_FORK:
-            self._fail(list(self.replies), no_process(OSError("the system has no room for one")))
+            self._fail(list(self.replies), no_process(OSError("out of resources")))
         elif status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) not in KILLS:
             number = os.WTERMSIG(status)
             compiles = self._asked[0][0] is None
             seconds = COMPILE_S if compiles else TOKEN_S
             if number == signal.SIGPROF:
                 what = "to compile" if compiles else "for a token"
-                self._ended(f"it takes more than {seconds:g} s of a processor {what}")
+                self._ended(f"it takes more than {seconds:g} s of CPU time {what}")
             else:
                 name = signal.Signals(number).name
                 self._ended(f"it is nested too deep, or takes more than {MEMORY >> 20} MiB ({name})")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from octavo.runtime.output.stop import StopStrings
 from octavo.text import Tokenizer
@@ -13,14 +12,13 @@ FinishReason = Literal["stop", "length", "context", "interrupted", "error"]
 """An end token or stop string; `max_tokens`; a full context (of a Generation an error too); left early; NaN or Inf."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogProbs:
-    """How likely a token was, of all tokens and before any setting of the sampler, and which were likeliest.
+class LogProbs(NamedTuple):
+    """Log-probabilities at a token, over all tokens and before any setting of the sampler.
 
-    Of a request that wants it so after sampling: of those that were left to draw from.
+    Of a request that asks for them after sampling: over those that were left to draw from.
 
-    token   ln of the chosen token's probability
-    likely  tokens, the likeliest first, with theirs
+    token   of the sampled token
+    likely  the likeliest tokens, the likeliest first, with theirs
     """
 
     token: float

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import GrammarError
-from octavo.runtime.scheduler.request import Constraint, Foreseeing, Late, foresees
+from octavo.runtime.scheduler.request import Constraint, Foreseeing, PendingMask, foresees
 from octavo.text import Tokenizer
 
 Mask = np.ndarray[tuple[int], np.dtype[np.int32]]
@@ -87,12 +87,12 @@ class AfterThinking:
         self._crossing: dict[bytes, Mask] = {}
 
     @property
-    def late(self) -> Late | None:
+    def pending_mask(self) -> PendingMask | None:
         if self._thinks:
             return None
-        late = self._answer.late
+        late = self._answer.pending_mask
         if late is None and self._held and self._may_answer and foresees(self._answer):
-            return self._answer.late_after(self._held)
+            return self._answer.pending_mask_after(self._held)
         return late
 
     def fill(self, mask: Mask) -> None:
@@ -127,8 +127,8 @@ class AfterThinking:
         if not self._thinks:
             self._foreseeing().foresee(tokens)
 
-    def late_after(self, tokens: Sequence[int]) -> Late | None:
-        return None if self._thinks else self._foreseeing().late_after(tokens)
+    def pending_mask_after(self, tokens: Sequence[int]) -> PendingMask | None:
+        return None if self._thinks else self._foreseeing().pending_mask_after(tokens)
 
     def forced(self) -> list[int]:
         return [] if self._thinks or self._gap or self._start else self._foreseeing().forced()

@@ -40,8 +40,8 @@ def uniform(seed: Any, position: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Draw:
-    """How a token is drawn: among the `k` largest logits, see `SamplingParams` for the rest."""
+class DrawParams:
+    """How a token is drawn: from the `k` largest logits; see `SamplingParams` for the rest."""
 
     k: int
     top_p: float
@@ -55,25 +55,25 @@ class Draw:
         return np.array([self.k, self.top_p, self.min_p, max(self.temperature, 1e-30), 0.0])
 
 
-GREEDY = Draw(1, 1.0, 0.0, 1.0, 0)
-"""The draw that leaves one token to choose."""
+GREEDY = DrawParams(1, 1.0, 0.0, 1.0, 0)
+"""The argmax."""
 
 
-def draw(values: F32, draws: Sequence[Draw], positions: Sequence[int]) -> list[int]:
+def draw(values: F32, draws: Sequence[DrawParams], positions: Sequence[int]) -> list[int]:
     """The column that each row takes of logits [n, K], which are largest first, and -inf after the last one."""
     columns: list[int] = drawn_columns(values, _numbers(draws, positions)).tolist()
     return columns
 
 
 @dataclass(frozen=True)
-class DrawsThere:
-    """What a step needs to draw tokens where the logits are: the draw of each of its rows.
+class DeviceDraws:
+    """What a step needs to draw tokens on the device: the draw of each of its rows.
 
     positions  numbers of tokens before those that are drawn
     n_known    tokens that are known
     """
 
-    draws: Sequence[Draw]
+    draws: Sequence[DrawParams]
     positions: Sequence[int]
     n_known: int
 
@@ -86,7 +86,7 @@ class DrawsThere:
         return {}
 
 
-def _numbers(draws: Sequence[Draw], positions: Sequence[int]) -> AnyArray:
+def _numbers(draws: Sequence[DrawParams], positions: Sequence[int]) -> AnyArray:
     """float64 [n, 5]: the first numbers that op `draw` takes."""
     numbers = np.concatenate([d.numbers for d in draws]).reshape(len(draws), -1)
     numbers[:, 4] = _uniform([d.seed for d in draws], positions)

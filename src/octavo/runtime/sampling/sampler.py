@@ -1,4 +1,4 @@
-"""Sampling: from logits to the next token.
+"""The sampler: from logits to the next token.
 
 A sampler is a callable: logits [n_vocab] and the tokens so far in, a token id out. `make_sampler` chains the usual
 filters in the usual order: penalties and biases, top-k, top-p, min-p, temperature.
@@ -17,16 +17,16 @@ import numpy as np
 from octavo.errors import GrammarError
 from octavo.formats.spec import F32
 from octavo.runtime.arguments import flag, integer, number, wrong
-from octavo.runtime.sampling.draw import Draw, draw, uniform
+from octavo.runtime.sampling.draw import DrawParams, draw, uniform
 from octavo.runtime.sampling.processors import (
     NEVER,
-    Adjuster,
-    Biases,
-    Changes,
+    Adjustments,
+    LogitBias,
+    LogitsProcessor,
     RepeatPenalty,
     ReplyPenalties,
-    changes_of,
-    without,
+    adjustments_of,
+    suppress,
 )
 from octavo.runtime.sampling.token_counts import Ids
 from octavo.runtime.sampling.top_k import MAX_CANDIDATES
@@ -37,8 +37,8 @@ Filter = Callable[[F32, Sequence[int]], F32]
 Sampler = Callable[[F32, Sequence[int]], int]
 """logits [n_vocab], tokens so far -> token."""
 
-NOTHING_LEFT = "no token is left to choose from: the settings leave out all that the grammar allows"
-WHOLE = (1 << 31) - 1
+NOTHING_LEFT = "no token left to sample: the settings exclude all that the grammar allows"
+MAX_LAST_N = (1 << 31) - 1
 """Of `repeat_last_n`: more tokens than any context has."""
 BLOCK = 64  # logits of which `largest` first looks at the maximum only
 
@@ -86,7 +86,7 @@ class SamplingParams:
             integer(name, getattr(self, name), low)
         flag("ignore_eos", self.ignore_eos)
         if not isinstance(self.logit_bias, Mapping):
-            raise wrong("logit_bias", self.logit_bias, "a number for each of some tokens")
+            raise wrong("logit_bias", self.logit_bias, "a mapping of tokens to numbers")
         for token, value in self.logit_bias.items():
             integer("logit_bias", token, 0)
             number("logit_bias", value, -NEVER, NEVER)
@@ -95,10 +95,10 @@ class SamplingParams:
         for token in self.stop_token_ids:
             integer("stop_token_ids", token, 0)
         if self.top_p == 0:
-            raise wrong("top_p", self.top_p, "over 0, up to 1")
+            raise wrong("top_p", self.top_p, "above 0, up to 1")
         if self.seed is not None:
             integer("seed", self.seed, -1, (1 << 64) - 1)
-        for name, other in (("top_k", 0), ("repeat_last_n", WHOLE), ("seed", None)):
+        for name, other in (("top_k", 0), ("repeat_last_n", MAX_LAST_N), ("seed", None)):
             if getattr(self, name) == -1:
                 object.__setattr__(self, name, other)
 
@@ -117,12 +117,12 @@ def largest(logits: F32, k: int) -> Ids:
 
     They lie in the k blocks with the largest maxima, so only the values of those are sorted.
     """
-    whole = len(logits) // BLOCK * BLOCK
+    n_blocked = len(logits) // BLOCK * BLOCK
     places = np.arange(len(logits))
-    if whole // BLOCK > k:
-        maxima = logits[:whole].reshape(-1, BLOCK).max(axis=1)
+    if n_blocked // BLOCK > k:
+        maxima = logits[:n_blocked].reshape(-1, BLOCK).max(axis=1)
         best = np.argpartition(-maxima, k - 1)[:k]
-        places = np.concatenate([places[:whole].reshape(-1, BLOCK)[best].ravel(), places[whole:]])
+        places = np.concatenate([places[:n_blocked].reshape(-1, BLOCK)[best].ravel(), places[n_blocked:]])
     kept = np.argpartition(-logits[places], k - 1)[:k] if k < len(places) else np.arange(len(places))
     return np.sort(places[kept])
 
@@ -181,52 +181,52 @@ def probabilities(logits: F32) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
 
 @dataclass(frozen=True)
 class ChainSampler:
-    """A Sampler: changes to all logits, filters for the `k` largest ones (0: all), a draw among what these leave.
+    """A Sampler: logits processors, filters for the `k` largest logits (0: all), and a draw from what these leave.
 
-    It chooses again as before where tokens and logits are the same.
+    It samples the same token again where tokens and logits are the same.
     """
 
-    before: tuple[Adjuster, ...]
-    draw: Draw
+    processors: tuple[LogitsProcessor, ...]
+    draw: DrawParams
 
     @cached_property
     def k(self) -> int:
         return self.draw.k
 
     @cached_property
-    def among_few(self) -> bool:
-        """Whether no more candidates are drawn from than are found on a device."""
+    def in_top_k(self) -> bool:
+        """Whether no more logits are drawn from than are found on a device."""
         return 0 < self.k <= MAX_CANDIDATES
 
     @cached_property
-    def left_out(self) -> frozenset[int] | None:
-        """Tokens that may not be chosen, where nothing else is done to logits; None where more is."""
-        sets = [adjuster.left_out for adjuster in self.before]
+    def suppressed(self) -> frozenset[int] | None:
+        """Tokens that may not be sampled, where nothing else is done to logits; None where more is."""
+        sets = [processor.suppressed for processor in self.processors]
         return None if None in sets else frozenset().union(*filter(None, sets))
 
     @cached_property
-    def takes_likeliest(self) -> bool:
-        """Whether the likeliest token is chosen, of logits as they are, unless it is left out."""
-        return self.k == 1 and self.left_out is not None
+    def is_argmax(self) -> bool:
+        """Whether the argmax of unchanged logits is taken, unless it is suppressed."""
+        return self.k == 1 and self.suppressed is not None
 
-    def changes(self, tokens: Sequence[int]) -> Changes:
-        """What is done to logits before anything else."""
-        return changes_of([self.before], [tokens])[0]
+    def adjustments(self, tokens: Sequence[int]) -> Adjustments:
+        """What the logits processors do."""
+        return adjustments_of([self.processors], [tokens])[0]
 
     def __call__(self, logits: F32, tokens: Sequence[int]) -> int:
-        logits = self.changes(tokens)(logits)
-        if self.before and logits.max() == -np.inf:
+        logits = self.adjustments(tokens)(logits)
+        if self.processors and logits.max() == -np.inf:
             raise GrammarError(NOTHING_LEFT)
         if self.k == 1:
             return int(logits.argmax())
-        if not self.among_few:
+        if not self.in_top_k:
             return self._among_many(logits, tokens)
         ids = largest_first(logits, self.k)  # from here on only these are looked at, not the whole vocabulary
         return int(ids[draw(logits[None, ids], [self.draw], [len(tokens)])[0]])
 
     def left(self, logits: F32, tokens: Sequence[int]) -> F32:
-        """Logits that the token is drawn by, -inf for those that the settings leave out."""
-        return self._filtered(self.changes(tokens)(logits), tokens)
+        """Logits that the token is drawn by, -inf for those that the settings exclude."""
+        return self._filtered(self.adjustments(tokens)(logits), tokens)
 
     def _filtered(self, logits: F32, tokens: Sequence[int]) -> F32:
         for apply in self._filters():
@@ -258,20 +258,20 @@ def make_sampler(params: SamplingParams, *, n_prompt: int = 0, end_ids: Collecti
     """
     k = 1 if params.temperature == 0 else params.top_k
     seed = randbits(64) if params.seed is None else params.seed
-    drawn = Draw(k, params.top_p, params.min_p, params.temperature, seed)
-    return ChainSampler(tuple(_adjusting(params, n_prompt, end_ids)), drawn)
+    draw_params = DrawParams(k, params.top_p, params.min_p, params.temperature, seed)
+    return ChainSampler(tuple(_processors(params, n_prompt, end_ids)), draw_params)
 
 
-def _adjusting(params: SamplingParams, n_prompt: int, end_ids: Collection[int]) -> Iterator[Adjuster]:
-    """What changes logits, as far as it is wanted."""
+def _processors(params: SamplingParams, n_prompt: int, end_ids: Collection[int]) -> Iterator[LogitsProcessor]:
+    """The logits processors that differ from doing nothing."""
     if params.repeat_penalty != 1:
         yield RepeatPenalty(params.repeat_penalty, params.repeat_last_n)
     if params.presence_penalty or params.frequency_penalty:
         yield ReplyPenalties(params.presence_penalty, params.frequency_penalty, n_prompt)
     if params.logit_bias:
-        yield Biases(params.logit_bias)
+        yield LogitBias(params.logit_bias)
     if params.ignore_eos and end_ids:
-        yield without(end_ids, math.inf)
+        yield suppress(end_ids, math.inf)
     ends = {*end_ids, *params.stop_token_ids}
     if params.min_tokens and ends:
-        yield without(ends, n_prompt + params.min_tokens)
+        yield suppress(ends, n_prompt + params.min_tokens)

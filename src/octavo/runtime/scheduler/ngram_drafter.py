@@ -1,4 +1,4 @@
-"""Prompt lookup: what a text may go on with, from where its last tokens stood in it before."""
+"""N-gram drafter (prompt lookup): how a text may go on, from where its last tokens occurred in it before."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ LENGTH = 3
 """Tokens that have to be the same."""
 SHARE = 0.2
 """The weight of a new count in a running mean."""
-FIRST_WAIT, LONGEST_WAIT = 16, 512
-"""Chances that are left out before one is taken again, where drafts did not pay; twice as many each time."""
+FIRST_BACKOFF, MAX_BACKOFF = 16, 512
+"""Steps without a draft before one is tried again, where drafts did not pay; twice as many each time."""
 
 
-class Lookup:
-    """The places of a text's tokens, and how well drafts from it did (Saxena, "Prompt lookup decoding", 2023).
+class NgramDrafter:
+    """Drafts from n-grams of a text (Saxena, "Prompt lookup decoding", 2023), and how many tokens are accepted.
 
-    accepted  tokens of a draft that turn out right, as lately seen
-    drafts, drafted, taken   how many there were, their tokens, and how many of these were right
+    mean_accepted  tokens of a draft that are accepted, a running mean
+    drafts, drafted, accepted  how many there were, their tokens, and how many of these were accepted
     """
 
     def __init__(self) -> None:
         self._ends: dict[tuple[int, ...], int] = {}
         self._read = LENGTH
-        self.accepted = 1.0
-        self.drafts = self.drafted = self.taken = 0
-        self._left_out, self._wait = 0, FIRST_WAIT
+        self.mean_accepted = 1.0
+        self.drafts = self.drafted = self.accepted = 0
+        self._skipped, self._backoff = 0, FIRST_BACKOFF
 
     def draft(self, tokens: Sequence[int], n: int) -> list[int]:
         """n tokens that may come next; none where the last ones are new. The text only grows from call to call.
@@ -42,20 +42,20 @@ class Lookup:
         return [known[i % len(known)] for i in range(n)]
 
     def pays(self, cost: float) -> bool:
-        """Whether to try a draft that costs as much as so many tokens; now and then where it did not pay lately."""
-        if self.accepted > cost:
-            self._left_out, self._wait = 0, FIRST_WAIT
+        """Whether to try a draft that costs as much as `cost` tokens; now and then where it did not pay lately."""
+        if self.mean_accepted > cost:
+            self._skipped, self._backoff = 0, FIRST_BACKOFF
             return True
-        self._left_out += 1
-        if self._left_out < self._wait:
+        self._skipped += 1
+        if self._skipped < self._backoff:
             return False
-        self._left_out, self._wait = 0, min(2 * self._wait, LONGEST_WAIT)
+        self._skipped, self._backoff = 0, min(2 * self._backoff, MAX_BACKOFF)
         return True
 
-    def verified(self, drafted: int, taken: int, *, forced: bool = False) -> None:
-        """Take down how a draft did; one that is `forced` does not come from here."""
+    def record(self, drafted: int, accepted: int, *, forced: bool = False) -> None:
+        """Count a verified draft; a `forced` one does not come from here."""
         self.drafts += 1
         self.drafted += drafted
-        self.taken += taken
+        self.accepted += accepted
         if not forced:
-            self.accepted += SHARE * (taken - self.accepted)
+            self.mean_accepted += SHARE * (accepted - self.mean_accepted)

@@ -1,4 +1,4 @@
-"""How many tokens of prompts a step takes, so that replies under way do not wait long for their next token."""
+"""Chunked prefill: the budget of prompt tokens in a step, so that replies beside them keep their pace."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from octavo.runtime.engine.captured_sizes import TILE
 SHARE, SLOW_SHARE = 0.2, 0.02
 """The weight of a new measurement in the running mean of times, and in that of how they grow with the context."""
 FIRST_GUESS = 4 * TILE
-"""Tokens of prompts beside replies as long as nothing is known of their time."""
-LEAST, FEW = TILE // 4, 2
-"""The fewest tokens of a prompt in a step that may have any number of them, where TILE take longer than the target.
-Numbers below TILE are multiples of FEW, for a plan is made for each."""
+"""Tokens of prompts beside replies while nothing is known of their time."""
+MIN_CHUNK, SMALL_TILE = TILE // 4, 2
+"""The fewest tokens of a prompt in a step of any size, where TILE take longer than the target. Numbers below TILE are
+multiples of SMALL_TILE, for each of them has a plan of its own."""
 CAUTION = 2.0
 """Mean errors of the expected time by which a step is planned below its target, as in Jacobson's timer for TCP."""
 FREE = 1.1
@@ -25,74 +25,74 @@ STRETCH = 1.75
 take most of the target, and prompts in small parts hold up those that wait to begin."""
 
 
-class Times(Protocol):
-    """What is known of how long steps take."""
+class StepTimes(Protocol):
+    """Expected times of steps."""
 
     def expected(self, replies: int, chunk: int, depth: int) -> float:
-        """Seconds of a step with so many replies and tokens of prompts, where `depth` came before these."""
+        """Seconds of a step of `replies` with a chunk of prompts, after `depth` tokens of these."""
 
     def fitting(self, replies: int, depth: int, target: float, caution: float) -> int:
-        """Tokens of prompts in a step that, with `caution` seconds left, keeps to the target."""
+        """Tokens of prompts in a step that meets the target with `caution` seconds to spare."""
 
-    def seen(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
+    def observe(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
         """Learn from a step with tokens of prompts."""
 
 
-class Pace:
+class PrefillBudget:
     """A step's time is that of its replies and that of each token of its prompts, which grows with what came before it.
 
-    Both are learned from steps (`Learned`), and so is how far off they are. Where steps have few sizes, whose times are
-    measured before the first request (`Measured`), only what contexts add to these is learned.
+    Both are learned from steps (`LearnedTimes`), and so is how far off they are. Where steps have few sizes, whose
+    times are measured before the first request (`MeasuredTimes`), only what contexts add to these is learned.
 
-    n_batch  most tokens in a step
-    target   seconds that a step may take while there are replies under way; 0 for no bound
-    least    tokens of prompts that a step takes whatever its time is, so that these always get on
+    n_batch     most tokens in a step
+    target      seconds that a step may take while there are replies in it; 0 for no bound
+    min_tokens  tokens of prompts that a step takes whatever its time is, so that these always progress
     """
 
-    def __init__(self, n_batch: int, target: float = 0.0, least: int = TILE) -> None:
-        self.n_batch, self.target, self.least = n_batch, target, least
-        self.measured = Measured(least)
+    def __init__(self, n_batch: int, target: float = 0.0, min_tokens: int = TILE) -> None:
+        self.n_batch, self.target, self.min_tokens = n_batch, target, min_tokens
+        self.measured = MeasuredTimes(min_tokens)
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing of steps, as after the first ones, which take longer than others."""
-        self._learned = Learned(self.least)
+        """Forget all steps, as after the first ones, which take longer than others."""
+        self._learned = LearnedTimes(self.min_tokens)
         self.measured.forget()
         self._error, self._compared = 0.0, False  # seconds; and whether steps beside replies were seen
 
     @property
-    def _times(self) -> Times:
+    def _times(self) -> StepTimes:
         return self.measured if self.measured else self._learned
 
-    def chunk(self, replies: int, depth: int = 0) -> int:
-        """Tokens of prompts for a step with so many replies, where `depth` tokens of a prompt came before."""
-        most = max(self.n_batch - replies, 0)
+    def tokens(self, replies: int, depth: int = 0) -> int:
+        """Tokens of prompts for a step of `replies`, after `depth` tokens of a prompt."""
+        room = max(self.n_batch - replies, 0)
         if not replies or not self.target:
-            return most
-        return min(self._times.fitting(replies, depth, self.target, CAUTION * self._error), most)
+            return room
+        return min(self._times.fitting(replies, depth, self.target, CAUTION * self._error), room)
 
     def seconds(self, replies: int) -> float:
-        """Of a step with so many replies alone, as far as is known."""
+        """Expected seconds of a step of `replies` alone."""
         return self._learned.replies.at(replies)
 
-    def seen(self, replies: int, chunk: int, seconds: float, depth: int = 0) -> None:
-        """Learn from a step with so many replies and tokens of prompts, where `depth` came before these on average."""
+    def observe(self, replies: int, chunk: int, seconds: float, depth: int = 0) -> None:
+        """Learn from a step of `replies` with a chunk of prompts, after `depth` tokens of these on average."""
         if not chunk:
             self._learned.replies.add(replies, seconds)
-        elif chunk >= min(self.least, TILE):
+        elif chunk >= min(self.min_tokens, TILE):
             if replies and self._compared:
                 self._error += SHARE * (abs(seconds - self._times.expected(replies, chunk, depth)) - self._error)
             self._compared = self._compared or bool(replies or self.measured)
-            self._times.seen(replies, chunk, seconds, depth)
+            self._times.observe(replies, chunk, seconds, depth)
 
 
-class Learned:
-    """Times of steps of any size, as steps were."""
+class LearnedTimes:
+    """Times of steps of any size, learned from steps."""
 
-    def __init__(self, least: int) -> None:
-        self._least = least
-        self.replies = Replies()
-        self._alone, self._beside = Line(), Line()  # seconds of a token of prompts, without replies and with them
+    def __init__(self, min_tokens: int) -> None:
+        self._min_tokens = min_tokens
+        self.replies = DecodeTimes()
+        self._alone, self._beside = RunningLine(), RunningLine()  # seconds of a prompt token, without replies and with
         self._largest = FIRST_GUESS // 2  # tokens of prompts beside replies so far; no step has over twice as many
 
     def _token(self, depth: int) -> float | None:
@@ -104,23 +104,23 @@ class Learned:
         return self.replies.at(replies) + chunk * (self._token(depth) or 0.0)
 
     def fitting(self, replies: int, depth: int, target: float, caution: float) -> int:
-        """As many as there is time for; none in the first step of about so many replies, to see how long these take."""
+        """As many as there is time for; none in the first step of about this size, to see how long it takes alone."""
         if self.replies.lacks(replies):
             return 0
         alone, token = self.replies.at(replies), self._token(depth)
         left = max(max(target, STRETCH * alone) - caution, target / 2) - alone
         wanted = FIRST_GUESS if token is None else int(max(left, 0.0) / token)
         wanted = min(wanted, TILE if alone >= target else 2 * self._largest)
-        return max(wanted - wanted % (TILE if wanted >= TILE else FEW), self._least)
+        return max(wanted - wanted % (TILE if wanted >= TILE else SMALL_TILE), self._min_tokens)
 
-    def seen(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
+    def observe(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
         if replies:
             self._largest = max(self._largest, chunk)
         line = self._beside if replies else self._alone
         line.add(depth, max(seconds - self.replies.at(replies), 0.1 * seconds) / chunk)
 
 
-class Replies:
+class DecodeTimes:
     """Seconds of steps of replies alone, as they were lately for about so many of them."""
 
     def __init__(self) -> None:
@@ -132,11 +132,11 @@ class Replies:
         self._seen[size] = n + SHARE * (replies - n), before + SHARE * (seconds - before)
 
     def lacks(self, replies: int) -> bool:
-        """Whether about so many were never seen, but others were."""
+        """Whether steps of about this size were never seen, but others were."""
         return bool(self._seen) and replies.bit_length() not in self._seen
 
     def at(self, replies: int) -> float:
-        """Of so many, along lines between those that were seen, and on along the last one; 0 where none were."""
+        """Of a step of `replies`: interpolated between those seen, and extrapolated; 0 where none were."""
         if not self._seen:
             return 0.0
         numbers, seconds = zip(*sorted(self._seen.values()), strict=True)
@@ -147,14 +147,14 @@ class Replies:
         return found
 
 
-class Measured:
+class MeasuredTimes:
     """Seconds of steps of few sizes, their contexts empty: by replies, and by tokens of prompts beside them.
 
     What contexts and the host add to these is learned.
     """
 
-    def __init__(self, least: int) -> None:
-        self._least = least
+    def __init__(self, min_tokens: int) -> None:
+        self._min_tokens = min_tokens
         self._seconds: dict[int, dict[int, float]] = {}
         self.forget()
 
@@ -163,7 +163,7 @@ class Measured:
 
     def forget(self) -> None:
         """Know nothing of contexts; what was measured stays."""
-        self._more = Line()
+        self._more = RunningLine()
 
     def add(self, replies: int, prompts: int, seconds: float) -> None:
         """Take the time of a step."""
@@ -173,12 +173,12 @@ class Measured:
         return self._measured_seconds(replies, chunk) + (self._more.at(depth) if self._more.known else 0.0)
 
     def fitting(self, replies: int, depth: int, target: float, caution: float) -> int:
-        """The largest of the sizes that keeps to the target, or takes hardly longer than the least."""
-        longest = max(target - caution, target / 2, FREE * self.expected(replies, self._least, depth))
+        """The largest of the sizes that meets the target, or takes hardly longer than the smallest."""
+        longest = max(target - caution, target / 2, FREE * self.expected(replies, self._min_tokens, depth))
         sizes = self._seconds[_next(self._seconds, replies)]
         return max(n for n in sizes if self.expected(replies, n, depth) <= longest)
 
-    def seen(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
+    def observe(self, replies: int, chunk: int, seconds: float, depth: int) -> None:
         self._more.add(depth, max(seconds - self._measured_seconds(replies, chunk), 0.0))
 
     def _measured_seconds(self, replies: int, prompts: int) -> float:
@@ -192,7 +192,7 @@ def _next(sizes: Collection[int], n: int) -> int:
     return min((size for size in sizes if size >= n), default=max(sizes))
 
 
-class Line:
+class RunningLine:
     """Values along a line: their level as it was lately, and the slope that they have had, which is never down."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A request: a prompt, what is wanted after it, and how far that is."""
+"""A request: a prompt, what is asked for after it, and how far it is."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.output.reply import FinishReason, LogProbs
 from octavo.runtime.sampling.sampler import ChainSampler, Sampler
 from octavo.runtime.sampling.token_counts import Text
-from octavo.runtime.scheduler.ngram_drafter import Lookup
+from octavo.runtime.scheduler.ngram_drafter import NgramDrafter
 
 
 class State(Enum):
@@ -25,7 +25,7 @@ class State(Enum):
     FINISHED = "finished"
 
 
-class Late(Protocol):
+class PendingMask(Protocol):
     """What a constraint waits for.
 
     due  the time of `clock` up to which a step waits for it
@@ -42,7 +42,7 @@ class Constraint(Protocol):
     """What a reply may be: which tokens may come next, after those that were accepted. It is for one request."""
 
     @property
-    def late(self) -> Late | None:
+    def pending_mask(self) -> PendingMask | None:
         """What `fill` and `stopped` would wait for; None where they would not."""
 
     def fill(self, mask: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
@@ -68,7 +68,7 @@ class Foreseeing(Constraint, Protocol):
     def foresee(self, tokens: Seq[int]) -> None:
         """Find out beforehand what `fill_after` gives for tokens, and for each beginning of them."""
 
-    def late_after(self, tokens: Seq[int]) -> Late | None:
+    def pending_mask_after(self, tokens: Seq[int]) -> PendingMask | None:
         """What `fill_after` would wait for; None where it would not."""
 
     def forced(self) -> list[int]:
@@ -89,32 +89,32 @@ def masked(logits: F32, mask: AnyArray) -> F32:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Tokens to continue. `tokens` are those of the prompt and those chosen so far; `sequence` has what is computed.
+    """Tokens to continue. `tokens` are those of the prompt and those sampled so far; `sequence` has what is computed.
 
     prompt      at least one token
     sampler     chooses a token from logits
     max_tokens  most tokens to choose; None for as many as the context holds
     stop_ids    tokens that end it
     priority    requests of a lower number go first, those of one number in the order in which they came
-    space       the prefix cache's: requests of one space share pages
+    cache_salt  requests with the same one share pages of the prefix cache
     logprobs    with each token, as many of the likeliest ones as this, and how likely they are; None for none
     after_sampling  how likely tokens are as the sampler draws them, not before any of its settings
     constraint  what the reply may be; None for anything
     siblings    requests of the same prompt, which is computed once for all of them
     failure     what went wrong, of one that ended with "error"
     cached      tokens of the prompt that were in the cache when it was admitted
-    passed      times that a shorter prompt went first
-    found       of a Conversation's requests: what came of `logprobs`, token by token
-    lookup      what drafts of its tokens are made from
+    num_bypassed  times that a shorter prompt went first
+    found       of a Conversation's requests: the log-probabilities, token by token
+    drafter     makes drafts of its tokens
     paused      whether it is left out of steps for now
-    yields      whether it gives way between steps to whoever is short of pages
+    yields      whether it can be preempted between steps when another request is short of pages
     end         the number of tokens that it ends with at the latest, set by the scheduler
-    adjusts     whether its sampler changes logits before it looks at them
-    insists     whether a token that it leaves out was the likeliest one, and may be so again
-    computing   tokens that steps under way compute
-    coming      tokens that these choose
-    awaits      whom it waits for, and until how many tokens of their common beginning are computed
-    marks       lengths at which a step ends, and the state is kept, where layers have states
+    has_processors       whether its sampler changes logits
+    argmax_suppressed    whether a token that it may not sample was the argmax, and may be so again
+    num_inflight_tokens  tokens that steps in flight compute
+    num_pending_outputs  tokens that these sample
+    awaited_prefill      the request whose prefill it waits for, and how many tokens of that
+    state_checkpoints    lengths at which a step ends and the state is kept, where layers have states
     """
 
     prompt: Seq[int]
@@ -122,7 +122,7 @@ class Request:
     max_tokens: int | None = None
     stop_ids: frozenset[int] = frozenset()
     priority: int = 0
-    space: str = ""
+    cache_salt: str = ""
     logprobs: int | None = None
     constraint: Constraint | None = None
     siblings: list[Request] = field(default_factory=list)
@@ -134,23 +134,23 @@ class Request:
     failure: Exception | None = field(default=None, init=False)
     cancelled: bool = field(default=False, init=False)
     cached: int = field(default=0, init=False)
-    passed: int = field(default=0, init=False)
+    num_bypassed: int = field(default=0, init=False)
     arrival: int = field(default=0, init=False)
     found: list[LogProbs] = field(default_factory=list, init=False)
-    lookup: Lookup = field(default_factory=Lookup, init=False)
+    drafter: NgramDrafter = field(default_factory=NgramDrafter, init=False)
     paused: bool = field(default=False, init=False)
     yields: bool = field(default=False, init=False)
     end: int = field(default=0, init=False)
-    adjusts: bool = field(init=False)
-    insists: bool = field(default=False, init=False)
-    computing: int = field(default=0, init=False)
-    coming: int = field(default=0, init=False)
-    awaits: tuple[Request, int] | None = field(default=None, init=False)
-    marks: tuple[int, ...] = field(default=(), init=False)
+    has_processors: bool = field(init=False)
+    argmax_suppressed: bool = field(default=False, init=False)
+    num_inflight_tokens: int = field(default=0, init=False)
+    num_pending_outputs: int = field(default=0, init=False)
+    awaited_prefill: tuple[Request, int] | None = field(default=None, init=False)
+    state_checkpoints: tuple[int, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         self.tokens = Text(self.prompt)
-        self.adjusts = isinstance(self.sampler, ChainSampler) and len(self.sampler.before) > 0
+        self.has_processors = isinstance(self.sampler, ChainSampler) and len(self.sampler.processors) > 0
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -159,37 +159,37 @@ class Request:
 
     @property
     def left(self) -> int:
-        """Tokens that are to be computed before the next one can be chosen; no step under way has them."""
-        return len(self.tokens) + self.coming - len(self.sequence.tokens) - self.computing
+        """Tokens to compute before the next one can be sampled; no step in flight has them."""
+        return self.length - len(self.sequence.tokens) - self.num_inflight_tokens
 
     @property
     def length(self) -> int:
-        """Tokens, those that are coming among them."""
-        return len(self.tokens) + self.coming
+        """Tokens, pending ones included."""
+        return len(self.tokens) + self.num_pending_outputs
 
     @property
-    def plain(self) -> bool:
-        """Whether its token alone is wanted, and follows from logits as they are."""
+    def is_plain(self) -> bool:
+        """Whether only its token is asked for, sampled from unchanged logits."""
         asks = self.constraint is not None or self.logprobs is not None
-        return not asks and isinstance(self.sampler, ChainSampler) and not self.adjusts
+        return not asks and isinstance(self.sampler, ChainSampler) and not self.has_processors
 
     @property
-    def likeliest(self) -> bool:
-        """Whether its token is the likeliest one of logits as they are, unless that is one that it leaves out."""
-        asks = self.constraint is not None or self.logprobs is not None or self.insists
-        return not asks and isinstance(self.sampler, ChainSampler) and self.sampler.takes_likeliest
+    def is_greedy(self) -> bool:
+        """Whether its token is the argmax of unchanged logits, unless that is suppressed."""
+        asks = self.constraint is not None or self.logprobs is not None or self.argmax_suppressed
+        return not asks and isinstance(self.sampler, ChainSampler) and self.sampler.is_argmax
 
-    def leaves_out(self, token: int) -> bool:
-        """Whether the likeliest token is one that it leaves out; its logits are changed from then on."""
-        found = isinstance(self.sampler, ChainSampler) and token in (self.sampler.left_out or ())
-        self.insists = self.insists or found
+    def suppresses(self, token: int) -> bool:
+        """Whether the argmax is a token that it may not sample; its logits are changed from then on."""
+        found = isinstance(self.sampler, ChainSampler) and token in (self.sampler.suppressed or ())
+        self.argmax_suppressed = self.argmax_suppressed or found
         return found
 
     @property
-    def late(self) -> Late | None:
+    def pending_mask(self) -> PendingMask | None:
         """What the constraint of this request, or of a sibling, waits for."""
         held = (r.constraint for r in (self, *self.siblings) if r.constraint is not None)
-        return next((late for one in held if (late := one.late) is not None), None)
+        return next((late for one in held if (late := one.pending_mask) is not None), None)
 
     @property
     def over(self) -> bool:
@@ -197,19 +197,19 @@ class Request:
         return self.finish_reason is not None or self.cancelled
 
     @property
-    def n_chosen(self) -> int:
-        """How many tokens were chosen so far."""
+    def num_output_tokens(self) -> int:
+        """How many tokens were sampled so far."""
         return len(self.tokens) - len(self.prompt)
 
     @property
-    def chosen(self) -> Seq[int]:
-        """Tokens chosen so far."""
+    def output_tokens(self) -> Seq[int]:
+        """Tokens sampled so far."""
         return self.tokens[len(self.prompt) :]
 
 
 @dataclass(slots=True)
-class Output:
-    """What a step brought for a request: a token or, where it ended without one, None."""
+class RequestOutput:
+    """What a step brought for a request: a token, or None where it ended without one."""
 
     request: Request
     token: int | None

@@ -20,34 +20,72 @@ from operator import attrgetter
 from octavo.errors import CacheFullError, ContextFullError, NonFiniteError, UsageError
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.cache.page_pool import PagePool, Sequence
-from octavo.runtime.cache.prefix_tree import PageTree, shared
+from octavo.runtime.cache.prefix_tree import PrefixTree, common_length
 from octavo.runtime.cache.window_pool import pages_for
+from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.captured_sizes import at_most, chunk_sizes
 from octavo.runtime.output.reply import FinishReason
-from octavo.runtime.scheduler.prefill_budget import Pace
-from octavo.runtime.scheduler.request import Output, Request, State
-from octavo.runtime.scheduler.shared_prefill import Coming, is_coming
-from octavo.runtime.scheduler.step_plan import StepPlan
+from octavo.runtime.scheduler.prefill_budget import PrefillBudget
+from octavo.runtime.scheduler.request import Request, RequestOutput, State
+from octavo.runtime.scheduler.shared_prefill import PendingPrefills, is_prefilling
 
-MOST_PASSED = 4
+MAX_BYPASSES = 4
 """Times that shorter prompts may go before a longer one."""
-WORTH, BEFORE_END = 2 * PAGE_SIZE, 16
-"""Tokens that a state is kept for, at least; and those at a prompt's end that may be other ones in the next turn."""
+MIN_CHECKPOINT, BEFORE_END = 2 * PAGE_SIZE, 16
+"""Fewest tokens that a state is kept for; and those at a prompt's end that may differ in the next turn."""
 RANK = attrgetter("rank")
 NONE: Mapping[Request, Exception] = {}
 
 
+@dataclass(slots=True)
+class ScheduledStep:
+    """A step: each request with the number of its tokens that are computed. Those of one token come first.
+
+    sampling            requests that a token is sampled for, each with the number of its row: its place in `parts`
+    ended               what ended before the step
+    num_decodes         requests of one token
+    num_prefill_tokens  tokens of the others
+    """
+
+    parts: tuple[tuple[Request, int], ...]
+    sampling: tuple[tuple[Request, int], ...]
+    ended: tuple[RequestOutput, ...] = ()
+    num_decodes: int = field(init=False)
+    num_prefill_tokens: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        numbers = [n for _, n in self.parts]
+        self.num_decodes = numbers.count(1)
+        self.num_prefill_tokens = sum(numbers) - self.num_decodes
+
+    @property
+    def depth(self) -> int:
+        """Tokens before each token of prompts on average, until the step is committed."""
+        if not self.num_prefill_tokens:
+            return 0
+        before = sum(n * (len(r.sequence) + n // 2) for r, n in self.parts if n > 1)
+        return before // self.num_prefill_tokens
+
+    def feeds(self) -> list[Feed]:
+        """The tokens to compute of each part, with an output where a token is sampled."""
+        sampling = {i for _, i in self.sampling}
+        return [
+            Feed(r.sequence, r.tokens[(at := len(r.sequence.tokens)) : at + n], int(i in sampling))
+            for i, (r, n) in enumerate(self.parts)
+        ]
+
+
 @dataclass
 class Scheduler:
-    """Requests in the queue and under way. `plan` gives a step, `commit` takes what came of it.
+    """Requests waiting and running. `schedule` gives a step, `commit` takes what came of it.
 
     n_ctx        tokens that a sequence may hold
     max_running  requests that may be in one step
     """
 
     pool: PagePool
-    tree: PageTree
-    pace: Pace
+    tree: PrefixTree
+    budget: PrefillBudget
     n_ctx: int
     max_running: int
     waiting: list[Request] = field(default_factory=list)
@@ -60,7 +98,7 @@ class Scheduler:
     _last: tuple[str, Sequence] = field(default_factory=lambda: ("", Sequence()))
 
     def __post_init__(self) -> None:
-        self._sizes = chunk_sizes(self.pace.n_batch)
+        self._sizes = chunk_sizes(self.budget.n_batch)
 
     def add(self, request: Request) -> None:
         """Put a request, and its siblings, into the queue. Raises ContextFullError for one that can never run."""
@@ -75,7 +113,7 @@ class Scheduler:
             one.end = last if one.max_tokens is None else min(last, len(one.prompt) + one.max_tokens)
         insort(self.waiting, request, key=RANK)
 
-    def plan(self, *, prompts: bool = True) -> StepPlan:
+    def schedule(self, *, prompts: bool = True) -> ScheduledStep:
         """The next step, with tokens of prompts or without. Pages for its tokens are there.
 
         Raises CacheFullError where not even one request fits into the pages that others leave.
@@ -86,13 +124,13 @@ class Scheduler:
             ended += self._grow(short)
         if self.preemptions == before:
             self._admit()
-        return self._planned(ended, prompts=prompts)
+        return self._scheduled_step(ended, prompts=prompts)
 
-    def plan_ahead(self, *, prompts: bool = True) -> StepPlan | None:
-        """The step after those under way, whose tokens are not known yet; requests that these end are not in it.
+    def schedule_next(self, *, prompts: bool = True) -> ScheduledStep | None:
+        """The step after those in flight, whose tokens are not known yet; requests that these end are not in it.
 
-        Replies whose token is still to come are before the others. None where nothing is to be computed, or a request
-        has to give way first.
+        Replies whose token is pending come before the others. None where nothing is to be computed, or a request has
+        to be preempted first.
         """
         try:
             for request in self._short():
@@ -100,52 +138,52 @@ class Scheduler:
             self._admit()
         except CacheFullError:
             return None
-        plan = self._planned((), prompts=prompts)
-        return plan if plan.parts else None
+        step = self._scheduled_step((), prompts=prompts)
+        return step if step.parts else None
 
-    def _planned(self, ended: Seq[Output], *, prompts: bool) -> StepPlan:
-        coming, replies, others = list[Request](), list[Request](), list[Request]()
+    def _scheduled_step(self, ended: Seq[RequestOutput], *, prompts: bool) -> ScheduledStep:
+        pending, decodes, prefills = list[Request](), list[Request](), list[Request]()
         for request in self.running:
-            length = len(request.tokens) + request.coming
-            if request.paused or (request.coming and length >= request.end):  # with the token that is coming it ends
+            length = len(request.tokens) + request.num_pending_outputs
+            if request.paused or (request.num_pending_outputs and length >= request.end):  # its last
                 continue
-            if request.constraint is not None and request.late is not None:
+            if request.constraint is not None and request.pending_mask is not None:
                 continue
-            left = length - len(request.sequence.tokens) - request.computing
+            left = length - len(request.sequence.tokens) - request.num_inflight_tokens
             if left > 1:
-                others.append(request)
+                prefills.append(request)
             elif left:
-                (coming if request.coming else replies).append(request)
-        replies = coming + replies
-        parts = [(r, 1) for r in replies]
-        if others and prompts:
-            depth = len(others[0].sequence) + others[0].computing
-            parts += self._chunks(others, self.pace.chunk(len(replies), depth))
-        choosing = [(r, i) for i, r in enumerate(replies)]
-        choosing += [(r, i) for i, (r, n) in enumerate(parts[len(replies) :], len(replies)) if n == r.left]
-        choosing += [(s, i) for r, i in choosing for s in r.siblings if not s.cancelled]  # share its row
-        return StepPlan(tuple(parts), tuple(choosing), tuple(ended))
+                (pending if request.num_pending_outputs else decodes).append(request)
+        decodes = pending + decodes
+        parts = [(r, 1) for r in decodes]
+        if prefills and prompts:
+            depth = len(prefills[0].sequence) + prefills[0].num_inflight_tokens
+            parts += self._chunks(prefills, self.budget.tokens(len(decodes), depth))
+        sampling = [(r, i) for i, r in enumerate(decodes)]
+        sampling += [(r, i) for i, (r, n) in enumerate(parts[len(decodes) :], len(decodes)) if n == r.left]
+        sampling += [(s, i) for r, i in sampling for s in r.siblings if not s.cancelled]  # share its row
+        return ScheduledStep(tuple(parts), tuple(sampling), tuple(ended))
 
-    def begun(self, plan: StepPlan) -> None:
-        """Take down that a step is under way."""
-        for request, n in plan.parts:
-            request.computing += n
-        for request, _ in plan.choosing:
-            request.coming += 1
+    def launched(self, step: ScheduledStep) -> None:
+        """Note that a step is in flight."""
+        for request, n in step.parts:
+            request.num_inflight_tokens += n
+        for request, _ in step.sampling:
+            request.num_pending_outputs += 1
 
-    def settle(self, plan: StepPlan) -> None:
-        """Undo `begun`, for requests that have not left the steps since."""
-        for request, n in plan.parts:
-            request.computing -= n
-        for request, _ in plan.choosing:
-            request.coming -= 1
+    def settle(self, step: ScheduledStep) -> None:
+        """Undo `launched`, for requests that still run."""
+        for request, n in step.parts:
+            request.num_inflight_tokens -= n
+        for request, _ in step.sampling:
+            request.num_pending_outputs -= 1
 
     def cancel(self, request: Request) -> None:
         """Have the next step end a request. Any thread may call this at any time."""
         request.cancelled = True
         self._left = True
 
-    def drop_cancelled(self) -> list[Output]:
+    def drop_cancelled(self) -> list[RequestOutput]:
         """End the requests that are cancelled; their pages are free at once."""
         if not self._left:
             return []
@@ -159,10 +197,12 @@ class Scheduler:
             ended.append(self._end(request, "interrupted"))
         return ended
 
-    def _end_complete(self) -> list[Output]:
+    def _end_complete(self) -> list[RequestOutput]:
         """End the requests of which a constraint said after their last token that it is the last one."""
-        held = [r for r in self.running if r.n_chosen and r.constraint is not None and not r.constraint.late]
-        return [self._end(r, "stop") for r in held if r.constraint is not None and r.constraint.stopped]
+        return [
+            self._end(r, "stop") for r in tuple(self.running)
+            if r.num_output_tokens and (c := r.constraint) is not None and not c.pending_mask and c.stopped
+        ]
 
     def _let_siblings_go(self, request: Request) -> None:
         """Put the siblings of a request, which will not compute their prompt, into the queue."""
@@ -173,10 +213,10 @@ class Scheduler:
 
     def _short(self) -> list[Request]:
         """Requests whose next token is to be computed, and needs another page."""
-        short = [r for r in self.running if len(r.tokens) + r.coming > r.sequence.room]
+        short = [r for r in self.running if len(r.tokens) + r.num_pending_outputs > r.sequence.room]
         return short and [r for r in short if r.left == 1 and not r.paused]
 
-    def _grow(self, short: Seq[Request]) -> Iterator[Output]:
+    def _grow(self, short: Seq[Request]) -> Iterator[RequestOutput]:
         """Pages for the next token of these requests, from those of the newest where there are too few."""
         for request in short:
             while request.state is State.RUNNING and request.left == 1:
@@ -187,14 +227,11 @@ class Scheduler:
                     if len(self.running) == 1:
                         yield self._end(request, "context")
                     else:
-                        self._preempt(self.running[-1])
+                        self.preemptions += 1
+                        self.preempt(self.running[-1])
 
-    def _preempt(self, request: Request) -> None:
-        self.preemptions += 1
-        self.give_way(request)
-
-    def give_way(self, request: Request) -> None:
-        """Put a request that is under way back into the queue; its pages go to others."""
+    def preempt(self, request: Request) -> None:
+        """Put a running request back into the queue; its pages go to others."""
         self._leave(request)
         request.sequence, request.state = Sequence(), State.WAITING
         insort(self.waiting, request, key=RANK)
@@ -203,19 +240,19 @@ class Scheduler:
         """Begin requests, the first of the queue before the others, as long as there is room for one more."""
         if not self.waiting or len(self.running) >= self.max_running:
             return
-        held_back, growing, counted = 0, 0, -1
-        coming = Coming(self.running, by_marks=self.pool.states is not None)
+        held_back, num_growing, counted = 0, 0, -1
+        pending = PendingPrefills(self.running, by_checkpoints=self.pool.states is not None)
         while len(self.waiting) > held_back and len(self.running) < self.max_running:
             request = self.waiting[held_back]
-            if request.paused or request.late is not None or self._comes_soon(request, coming):
+            if request.paused or request.pending_mask is not None or self._awaits_prefill(request, pending):
                 held_back += 1
                 continue
-            sequence, length = self._begun(request), len(request.tokens)
+            sequence, length = self._cached_prefix(request), len(request.tokens)
             if len(self.running) != counted:  # some may have given way
-                growing, counted = sum(map(self._grows, self.running)), len(self.running)
-            wanted = self.pool.wanted(sequence, length) + growing
-            self.pool.make_room(sequence, wanted)
-            if self.running and wanted > self.pool.free:
+                num_growing, counted = sum(map(self._may_grow, self.running)), len(self.running)
+            needed = self.pool.missing(sequence, length) + num_growing
+            self.pool.make_room(sequence, needed)
+            if self.running and needed > self.pool.free:
                 self.pool.release(sequence)
                 return
             try:
@@ -225,57 +262,57 @@ class Scheduler:
                 raise
             _remove(self.waiting, request)  # requests that gave way may have been put before it
             request.sequence, request.state, request.cached = sequence, State.RUNNING, len(sequence)
-            request.marks = self._marks(request)
+            request.state_checkpoints = self._state_checkpoints(request)
             insort(self.running, request, key=RANK)
-            coming.add(request)
-            growing, counted = growing + self._grows(request), counted + 1
+            pending.add(request)
+            num_growing, counted = num_growing + self._may_grow(request), counted + 1
             self.prompt_tokens += length
             self.cached_tokens += len(sequence)
 
-    def _grows(self, request: Request) -> bool:
-        """Whether a page is to be left free for one under way to go on: it has not as many as it may have."""
+    def _may_grow(self, request: Request) -> bool:
+        """Whether a page is to be left free for a running request: it has fewer than it may have."""
         return len(request.sequence.pages) < pages_for(self.n_ctx)
 
-    def _begun(self, request: Request) -> Sequence:
+    def _cached_prefix(self, request: Request) -> Sequence:
         """What is in the cache of a request's tokens, but for the last one."""
         if self.pool.shares:
-            return self.tree.match(request.tokens, request.space)
-        (space, sequence), self._last = self._last, ("", Sequence())
-        wanted = request.tokens[:-1] if space == request.space else []
-        self.pool.shrink(sequence, self.pool.reached(sequence, shared(sequence.tokens, wanted)))
+            return self.tree.match_prefix(request.tokens, request.cache_salt)
+        (cache_salt, sequence), self._last = self._last, ("", Sequence())
+        tokens = request.tokens[:-1] if cache_salt == request.cache_salt else []
+        self.pool.shrink(sequence, self.pool.reached(sequence, common_length(sequence.tokens, tokens)))
         return sequence
 
-    def _marks(self, request: Request) -> tuple[int, ...]:
-        """Where the states of a request that begins are kept: where others went on otherwise, and before its end.
+    def _state_checkpoints(self, request: Request) -> tuple[int, ...]:
+        """Where the states of a new request are kept: where other prompts diverged, and before its end.
 
-        The end of a prompt is often another one in the next turn, such as where thinking begins.
+        The end of a prompt often differs in the next turn, such as where thinking begins.
         """
         if self.pool.states is None or not self.pool.shares:
             return ()
-        least = len(request.sequence) + WORTH
-        ends = {self.tree.shared(request.tokens, request.space), len(request.tokens) - BEFORE_END}
-        return tuple(sorted({end // PAGE_SIZE * PAGE_SIZE for end in ends if end // PAGE_SIZE * PAGE_SIZE >= least}))
+        minimum = len(request.sequence) + MIN_CHECKPOINT
+        ends = {self.tree.computed_length(request.tokens, request.cache_salt), len(request.tokens) - BEFORE_END}
+        return tuple(sorted({at for end in ends if (at := end // PAGE_SIZE * PAGE_SIZE) >= minimum}))
 
-    def _comes_soon(self, request: Request, coming: Coming) -> bool:
+    def _awaits_prefill(self, request: Request, pending: PendingPrefills) -> bool:
         """Whether the page that comes after those in the cache, or a state, is being computed for another request."""
-        if request.awaits is None or not is_coming(*request.awaits):
-            request.awaits = coming.find(request, self.tree.matching(request.tokens, request.space))
-        return request.awaits is not None
+        if request.awaited_prefill is None or not is_prefilling(*request.awaited_prefill):
+            request.awaited_prefill = pending.find(request, self.tree.match_length(request.tokens, request.cache_salt))
+        return request.awaited_prefill is not None
 
     def _chunks(self, prompts: list[Request], room: int) -> Iterator[tuple[Request, int]]:
         """Parts of prompts that together have up to `room` tokens."""
         room = at_most(room, self._sizes)
-        if prompts[0].left > room and prompts[0].passed < MOST_PASSED:
+        if prompts[0].left > room and prompts[0].num_bypassed < MAX_BYPASSES:
             first = next((r for r in prompts if r.left <= room), None)
             if first is not None:
-                prompts[0].passed += 1
+                prompts[0].num_bypassed += 1
                 prompts.remove(first)
                 prompts.insert(0, first)
         for request in prompts:
             n = min(request.left, room)
-            if request.marks:
-                done = len(request.sequence) + request.computing
-                n = next((mark - done for mark in request.marks if done + 1 < mark < done + n), n)
+            if request.state_checkpoints:
+                done = len(request.sequence) + request.num_inflight_tokens
+                n = next((at - done for at in request.state_checkpoints if done + 1 < at < done + n), n)
             if n:
                 yield request, n
                 room -= n
@@ -283,29 +320,29 @@ class Scheduler:
     def go_back(self) -> None:
         """After a step that was interrupted: let requests forget what may be computed, but has no token after it."""
         for request in self.running:
-            request.computing = request.coming = 0
+            request.num_inflight_tokens = request.num_pending_outputs = 0
             self.pool.shrink(request.sequence, min(len(request.sequence), len(request.tokens) - 1))
 
     def commit(
-        self, plan: StepPlan, chosen: Mapping[Request, int], failed: Mapping[Request, Exception] = NONE
-    ) -> list[Output]:
-        """Take the tokens that were chosen after a step; requests that failed end, the others do not notice."""
+        self, step: ScheduledStep, sampled: Mapping[Request, int], failed: Mapping[Request, Exception] = NONE
+    ) -> list[RequestOutput]:
+        """Take the tokens sampled after a step; requests that failed end, the others go on."""
         outputs = [self._fail(request, why) for request, why in failed.items()] if failed else []
-        for request, n in plan.parts:
+        for request, n in step.parts:
             if failed and request in failed:
                 continue
             sequence, before = request.sequence, len(request.sequence.tokens)
             sequence.tokens += request.tokens[before : before + n]
             if (before + n) // PAGE_SIZE > before // PAGE_SIZE:
-                self.tree.publish(sequence, request.space)
-            if len(sequence) in request.marks:
-                self.tree.keep_state(sequence, request.space)
-        for request, _ in plan.parts:
+                self.tree.insert(sequence, request.cache_salt)
+            if len(sequence) in request.state_checkpoints:
+                self.tree.insert_state(sequence, request.cache_salt)
+        for request, _ in step.parts:
             if request.siblings and not request.left:
                 self._fork(request)
-        return outputs + [self._take(request, chosen[request]) for request, _ in plan.choosing if request in chosen]
+        return outputs + [self._take(request, sampled[request]) for request, _ in step.sampling if request in sampled]
 
-    def _fail(self, request: Request, why: Exception) -> Output:
+    def _fail(self, request: Request, why: Exception) -> RequestOutput:
         """End a request; what was computed of it may be wrong, and is for nobody else.
 
         After NaN pages of earlier steps, and those that it began with, may be NaN too: a token that is can make those
@@ -315,7 +352,7 @@ class Scheduler:
         self._let_siblings_go(request)
         if request.state is State.RUNNING:
             if isinstance(why, NonFiniteError):
-                self.tree.retract(request.sequence, request.space)
+                self.tree.invalidate(request.sequence, request.cache_salt)
             _remove(self.running, request)
             self.pool.release(request.sequence)
             request.state = State.FINISHED
@@ -328,7 +365,7 @@ class Scheduler:
             if sibling.state is State.FINISHED:
                 continue
             if sibling.cancelled or len(self.running) >= self.max_running:
-                self.tree.publish(request.sequence, request.space, tail=True)
+                self.tree.insert(request.sequence, request.cache_salt, tail=True)
                 self._left = self._left or sibling.cancelled
                 insort(self.waiting, sibling, key=RANK)
                 continue
@@ -336,37 +373,37 @@ class Scheduler:
             sibling.cached = len(sibling.sequence)
             insort(self.running, sibling, key=RANK)
 
-    def _take(self, request: Request, token: int) -> Output:
+    def _take(self, request: Request, token: int) -> RequestOutput:
         request.tokens.append(token)
         constraint, full = request.constraint, len(request.tokens) >= request.end
-        complete = constraint is not None and (full or constraint.late is None) and constraint.stopped
+        complete = constraint is not None and (full or constraint.pending_mask is None) and constraint.stopped
         if token in request.stop_ids or complete:
             self._end(request, "stop")
         elif full:
-            self._end(request, "length" if request.n_chosen == request.max_tokens else "context")
-        return Output(request, token, request.finish_reason)
+            self._end(request, "length" if request.num_output_tokens == request.max_tokens else "context")
+        return RequestOutput(request, token, request.finish_reason)
 
-    def _end(self, request: Request, reason: FinishReason) -> Output:
+    def _end(self, request: Request, reason: FinishReason) -> RequestOutput:
         if request.state is State.RUNNING:
             self._leave(request)
         else:
             _remove(self.waiting, request)
         request.state, request.finish_reason = State.FINISHED, reason
-        return Output(request, None, reason)
+        return RequestOutput(request, None, reason)
 
     def _leave(self, request: Request) -> None:
         """Take a request out of the steps; others may find what was computed of it."""
         _remove(self.running, request)
-        request.computing = request.coming = 0
+        request.num_inflight_tokens = request.num_pending_outputs = 0
         if self.pool.shares:
             if self.pool.states is None:
-                self.tree.publish(request.sequence, request.space, tail=True)
+                self.tree.insert(request.sequence, request.cache_salt, tail=True)
             else:
-                self.tree.keep_state(request.sequence, request.space, give=True)
+                self.tree.insert_state(request.sequence, request.cache_salt, give=True)
             self.pool.release(request.sequence)
         else:
             self.forget()
-            self._last = request.space, request.sequence
+            self._last = request.cache_salt, request.sequence
 
     @property
     def kept(self) -> int:

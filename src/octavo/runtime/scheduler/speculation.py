@@ -1,9 +1,9 @@
-"""Speculation: steps that verify drafts of what replies go on with, so that they bring more than one token of a reply.
+"""Speculative decoding: steps that verify drafts of replies, so that they bring more than one token of a reply.
 
-A draft comes from the request's own text, or from its grammar where that forces what comes. A step computes its tokens
-as it does those of a prompt, with logits at each, and at each place a token is chosen as if those before it had been
-chosen one by one. The draft is right up to where another token was chosen: that one is the last that the step brings.
-So replies are what they are without drafts.
+A draft comes from the request's own text, or from its grammar where that forces the next tokens. A step computes its
+tokens as it does those of a prompt, with logits at each, and at each position a token is sampled as if those before it
+had been sampled one by one. The draft is accepted up to the first other token, which is the last that the step brings.
+So replies are the same as without drafts.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from octavo.errors import CacheFullError
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.grammar.deadlines import wait_while_due
 from octavo.runtime.sampling.sampler import ChainSampler
-from octavo.runtime.sampling.select import Chooser, Chosen
-from octavo.runtime.scheduler.prefill_budget import SHARE, Pace
-from octavo.runtime.scheduler.request import Foreseeing, Late, Request, foresees
-from octavo.runtime.scheduler.step_plan import StepPlan
+from octavo.runtime.sampling.step_sampler import SampledToken, StepSampler
+from octavo.runtime.scheduler.prefill_budget import SHARE, PrefillBudget
+from octavo.runtime.scheduler.request import Foreseeing, PendingMask, Request, foresees
+from octavo.runtime.scheduler.scheduler import ScheduledStep
 
 TOKENS, ASYNC_TOKENS = 3, 7
 """Tokens of a draft, on the CPU and on a GPU."""
-MOST_REPLIES, MOST_ASYNC_REPLIES = 3, 15
+MAX_REPLIES, MAX_ASYNC_REPLIES = 3, 15
 """The most replies in a step with drafts, on the CPU and on a GPU: with more, products have rows enough, and each token
 of a draft costs one."""
 
@@ -40,66 +40,66 @@ Drafts = Mapping[Request, Draft]
 NONE = Draft([])
 
 
-class Later:
+class DraftConstraint:
     """The Constraint of a request as it is once the tokens of a draft are accepted."""
 
     def __init__(self, constraint: Foreseeing, draft: Sequence[int]) -> None:
         self._constraint, self._draft, self.stopped = constraint, draft, False
 
     @property
-    def late(self) -> Late | None:
-        return self._constraint.late_after(self._draft)
+    def pending_mask(self) -> PendingMask | None:
+        return self._constraint.pending_mask_after(self._draft)
 
     def fill(self, mask: np.ndarray[tuple[int], np.dtype[np.int32]]) -> None:
         self._constraint.fill_after(self._draft, mask)
 
     def accept(self, token: int) -> None:
-        """Nothing: the request's own goes on by the tokens that turn out right."""
+        """Nothing: the request's own takes the tokens that are accepted."""
 
 
 class Speculator:
     """Makes drafts for the requests of a step where they pay, and has them verified."""
 
-    def __init__(self, chooser: Chooser, pace: Pace) -> None:
-        self.chooser, self.engine, self.pace = chooser, chooser.engine, pace
+    def __init__(self, sampler: StepSampler, budget: PrefillBudget) -> None:
+        self.sampler, self.engine, self.budget = sampler, sampler.engine, budget
         quick = self.engine.on_device
         self.n = ASYNC_TOKENS if quick else TOKENS
-        self.most_replies = MOST_ASYNC_REPLIES if quick else MOST_REPLIES
+        self.max_replies = MAX_ASYNC_REPLIES if quick else MAX_REPLIES
         self._cost: dict[int, float] = {}  # seconds that a draft adds to a step, by the number of replies in it
         self._seen: dict[tuple[int, int], int] = {}
 
-    def drafts(self, plan: StepPlan) -> Drafts:
+    def drafts(self, step: ScheduledStep) -> Drafts:
         """Drafts for a step of replies, whose pages are there; none where they don't pay."""
-        if plan.chunk or not plan.replies or plan.replies > self.most_replies:
+        if step.num_prefill_tokens or not step.num_decodes or step.num_decodes > self.max_replies:
             return {}
         found = dict[Request, Draft]()
-        if len(plan.choosing) > len(plan.parts):  # siblings begin after this step
+        if len(step.sampling) > len(step.parts):  # siblings begin after this step
             return {}
-        left = self.engine.limits["outputs"] - plan.replies
-        for request, _ in plan.parts:
-            if left < self.n or not self._may(request):
+        left = self.engine.limits["outputs"] - step.num_decodes
+        for request, _ in step.parts:
+            if left < self.n or not self._can_draft(request):
                 continue
-            draft = self._draft(request, plan.replies)
+            draft = self._draft(request, step.num_decodes)
             if draft.tokens and self._grown(request):
                 found[request] = draft
                 left -= self.n
                 if foresees(request.constraint):
                     request.constraint.foresee(draft.tokens)
-        held = {r: Later(r.constraint, d.tokens) for r, d in found.items() if foresees(r.constraint)}
+        held = {r: DraftConstraint(r.constraint, d.tokens) for r, d in found.items() if foresees(r.constraint)}
         wait_while_due(held.values())
-        return {r: draft for r, draft in found.items() if r not in held or held[r].late is None}
+        return {r: draft for r, draft in found.items() if r not in held or held[r].pending_mask is None}
 
     def _draft(self, request: Request, replies: int) -> Draft:
-        """Tokens that a request in a step of so many replies may go on with; none where they don't pay."""
+        """A draft for a request in a step of `replies`; none where it does not pay."""
         constraint = request.constraint
         forced = constraint.forced() if foresees(constraint) else []
         if forced and len(forced) > self._cost_in_tokens(replies):
             return Draft([*forced, *forced[-1:] * self.n][: self.n], forced=True)
-        found = request.lookup.draft(request.tokens, self.n)
-        return Draft(found) if found and request.lookup.pays(self._cost_in_tokens(replies)) else NONE
+        found = request.drafter.draft(request.tokens, self.n)
+        return Draft(found) if found and request.drafter.pays(self._cost_in_tokens(replies)) else NONE
 
-    def _may(self, request: Request) -> bool:
-        """Whether a request's tokens can be chosen before those before them are known to be right."""
+    def _can_draft(self, request: Request) -> bool:
+        """Whether a request's tokens can be sampled before those before them are verified."""
         foreseen = request.constraint is None or foresees(request.constraint)
         goes_on = len(request.tokens) + 1 < request.end
         return foreseen and goes_on and isinstance(request.sampler, ChainSampler)
@@ -117,55 +117,58 @@ class Speculator:
 
     def _cost_in_tokens(self, replies: int) -> float:
         """What a draft costs: the tokens that a step without it would bring in the time that it adds."""
-        usual, added = self.pace.seconds(replies), self._cost.get(replies)
+        usual, added = self.budget.seconds(replies), self._cost.get(replies)
         return 0.0 if not usual or added is None else added * replies / usual
 
-    def verified(self, plan: StepPlan, drafts: Drafts) -> dict[Request, list[Chosen | Exception]]:
-        """Compute a step, and choose tokens of each request up to the first one that its draft does not have."""
-        feeds, choosing, places = list[Feed](), list[tuple[Request, int]](), dict[Request, int]()
-        for i, (request, _) in enumerate(plan.parts):
+    def verified(self, step: ScheduledStep, drafts: Drafts) -> dict[Request, list[SampledToken | Exception]]:
+        """Compute a step, and sample tokens of each request up to the first one that its draft does not have."""
+        feeds, sampling, positions = list[Feed](), list[tuple[Request, int]](), dict[Request, int]()
+        for i, (request, _) in enumerate(step.parts):
             draft = drafts.get(request, NONE).tokens
             feeds.append(Feed(request.sequence, [request.tokens[-1], *draft], 1 + len(draft)))
-            for place in range(1 + len(draft)):
-                one = request if not place else _later(request, draft[:place])
-                choosing.append((one, i))
-                places[one] = place
-        choices = self.chooser.step(feeds, choosing, places)
-        found: dict[Request, list[Chosen | Exception]] = {}
-        for one, i in choosing:
-            request = plan.parts[i][0]
-            found.setdefault(request, []).append(choices[one])
-        return {request: self._right(request, all_, drafts.get(request, NONE)) for request, all_ in found.items()}
+            for position in range(1 + len(draft)):
+                one = request if not position else _after_draft(request, draft[:position])
+                sampling.append((one, i))
+                positions[one] = position
+        sampled = self.sampler.step(feeds, sampling, positions)
+        found: dict[Request, list[SampledToken | Exception]] = {}
+        for one, i in sampling:
+            request = step.parts[i][0]
+            found.setdefault(request, []).append(sampled[one])
+        return {request: self._accepted(request, all_, drafts.get(request, NONE)) for request, all_ in found.items()}
 
-    def _right(self, request: Request, chosen: list[Chosen | Exception], draft: Draft) -> list[Chosen | Exception]:
-        """What was chosen up to the first token that is not the draft's; it counts how many are."""
-        right, n = 0, len(draft.tokens)
-        while right < n and _token(chosen[right]) == draft.tokens[right]:
-            right += 1
+    def _accepted(
+        self, request: Request, sampled: list[SampledToken | Exception], draft: Draft
+    ) -> list[SampledToken | Exception]:
+        """What was sampled up to the first token that is not the draft's; the drafter counts how many are."""
+        accepted, n = 0, len(draft.tokens)
+        while accepted < n and _token(sampled[accepted]) == draft.tokens[accepted]:
+            accepted += 1
         if n:
-            request.lookup.verified(n, right, forced=draft.forced)
-        failed = right and isinstance(chosen[right], Exception)  # the step after this one will tell
-        return chosen[: right + (not failed)]
+            request.drafter.record(n, accepted, forced=draft.forced)
+        failed = accepted and isinstance(sampled[accepted], Exception)  # the next step will fail too, and tell
+        return sampled[: accepted + (not failed)]
 
-    def took(self, plan: StepPlan, drafts: Drafts, seconds: float) -> None:
+    def observe(self, step: ScheduledStep, drafts: Drafts, seconds: float) -> None:
         """Learn what drafts cost from a step that had them; one of a new size takes longer than others."""
-        size = plan.replies, len(drafts)
+        replies = step.num_decodes
+        size = replies, len(drafts)
         self._seen[size] = self._seen.get(size, 0) + 1
-        if self._seen[size] <= (2 if self.engine.fills else 1):
+        if self._seen[size] <= (2 if self.engine.pads else 1):
             return
-        added = max(seconds - self.pace.seconds(plan.replies), 0.0) / len(drafts)
-        before = self._cost.get(plan.replies, added)
-        self._cost[plan.replies] = before + SHARE * (added - before)
+        added = max(seconds - self.budget.seconds(replies), 0.0) / len(drafts)
+        before = self._cost.get(replies, added)
+        self._cost[replies] = before + SHARE * (added - before)
 
 
-def _later(request: Request, draft: list[int]) -> Request:
-    """The request as it is once the tokens of a draft are chosen."""
-    held = Later(request.constraint, draft) if foresees(request.constraint) else None
-    later = Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs, constraint=held,
+def _after_draft(request: Request, draft: list[int]) -> Request:
+    """The request as it is once the tokens of a draft are accepted."""
+    held = DraftConstraint(request.constraint, draft) if foresees(request.constraint) else None
+    after = Request([*request.tokens, *draft], request.sampler, logprobs=request.logprobs, constraint=held,
                     after_sampling=request.after_sampling)
-    later.tokens.base = request.tokens
-    return later
+    after.tokens.base = request.tokens
+    return after
 
 
-def _token(choice: Chosen | Exception) -> int | None:
-    return choice.token if isinstance(choice, Chosen) else None
+def _token(sampled: SampledToken | Exception) -> int | None:
+    return sampled.token if isinstance(sampled, SampledToken) else None

@@ -123,7 +123,7 @@ def value_of(text: str, schema: object, root: Schema | None = None) -> str:
     if allowed is None or (allowed.others and text not in allowed.options):
         try:
             value = json.loads(text, parse_constant=_no_constant)
-            read = json.dumps(value, allow_nan=False)  # 1e999 is no number of JSON
+            read = json.dumps(value, allow_nan=False)  # 1e999 is not a number in JSON
         except (ValueError, RecursionError):
             return _literal(text, found.others if found is not None else ())
         if allowed is None or isinstance(value, str) or any(_fits(value, one) for one in allowed.others):

@@ -22,7 +22,7 @@ def grammar_of(body: Constrained | NativeRequest) -> tuple[Grammar | None, str |
     """The grammar that a request asks for, None for none, and the field that does. Raises ApiError."""
     wanted = list(_native(body) if isinstance(body, NativeRequest) else _wanted(body))
     if len(wanted) > 1:
-        raise bad(f"{wanted[0][0]} and {wanted[1][0]} are both given (allowed: one of them)", wanted[1][0])
+        raise bad(f"{wanted[0][0]} and {wanted[1][0]} can't be used together", wanted[1][0])
     for name, make in wanted:
         try:
             return make(), name

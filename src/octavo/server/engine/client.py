@@ -15,13 +15,13 @@ from octavo.server.engine.protocol import (
     Broken,
     Cancel,
     Embed,
+    EngineOutput,
     Failed,
     Info,
     Ready,
-    Row,
     Score,
     Scored,
-    Step,
+    StepOutputs,
     ToEngine,
     ToFront,
     Vectors,
@@ -57,13 +57,13 @@ class Stream:
         self.left = set(ids)
         self.closed = False
         self.failure: Exception | None = None
-        self._rows: list[Row] = []
+        self._rows: list[EngineOutput] = []
         self._waiter: asyncio.Future[None] | None = None
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> list[Row]:
+    async def __anext__(self) -> list[EngineOutput]:
         if not self._rows:
             if self.failure is not None:
                 raise self.failure
@@ -79,7 +79,7 @@ class Stream:
         rows, self._rows = self._rows, []
         return rows
 
-    def push(self, row: Row) -> None:
+    def push(self, row: EngineOutput) -> None:
         self._rows.append(row)
         if row.finish is not None:
             self.left.discard(row.id)
@@ -128,7 +128,7 @@ class EngineClient:
         self.answers = True
         self.stats = NO_STATS
         self.restarts = 0
-        self.on_step: Callable[[Step], None] = lambda step: None
+        self.on_step: Callable[[StepOutputs], None] = lambda step: None
         self._ids = count(1)
         self._streams: dict[int, Stream] = {}
         self._answers: dict[int, asyncio.Future[Scored | Vectors]] = {}
@@ -216,7 +216,7 @@ class EngineClient:
 
     def deliver(self, message: ToFront) -> None:
         """Take a message of the engine."""
-        if isinstance(message, Step):
+        if isinstance(message, StepOutputs):
             self._take(message)
         elif isinstance(message, Ready):
             self.info, self.failure = message.info, None
@@ -235,10 +235,10 @@ class EngineClient:
             else:
                 future.set_result(message)
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: StepOutputs) -> None:
         self.stats = step.stats
         streams = self._streams
-        for row in step.rows:
+        for row in step.outputs:
             stream = streams.get(row.id)
             if stream is not None:
                 if row.finish is not None:

@@ -8,19 +8,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from octavo.runtime.engine.stats import Stats
+from octavo.runtime.output.reply import LogProbs
 from octavo.server.engine.client import NO_STATS, EngineClient, Stream
 from octavo.server.engine.protocol import (
     Add,
-    Begun,
     Cancel,
     Embed,
+    EngineOutput,
     Info,
-    Likely,
+    Prefill,
     Ready,
-    Row,
     Score,
     Scored,
-    Step,
+    StepOutputs,
     ToEngine,
     Vectors,
 )
@@ -32,8 +32,8 @@ INFO = Info(n_ctx=4096, n_ctx_train=4096, n_vocab=1024, n_params=1, nbytes=1, n_
 class FakeClient(EngineClient):
     """Gives each reply the same tokens again and again, one a step, to `max_tokens` or the context's end.
 
-    A step takes `seconds`. Without `tokens` nothing comes by itself: `deliver` a Step for it. `sent` has what a real
-    engine would be told.
+    A step takes `seconds`. Without `tokens` nothing comes by itself: `deliver` StepOutputs for it. `sent` has what a
+    real engine would be told.
     """
 
     def __init__(self, tokens: Sequence[int] = (), seconds: float = 0.0, info: Info = INFO) -> None:
@@ -57,9 +57,8 @@ class FakeClient(EngineClient):
         if isinstance(message, Cancel):
             for one in message.ids:
                 self._left.pop(one, None)
-
         elif isinstance(message, Score):
-            self.deliver(Scored(message.id, [_likely(token, message.k) for token in message.tokens[1:]]))
+            self.deliver(Scored(message.id, [_logprobs(token, message.k) for token in message.tokens[1:]]))
         elif isinstance(message, Embed):
             self.deliver(Vectors(message.id, 1, struct.pack("<f", 1.0) * len(message.texts)))
 
@@ -78,21 +77,21 @@ class FakeClient(EngineClient):
         while self._left:
             await asyncio.sleep(self.seconds)
             token = self.tokens[n % len(self.tokens)]
-            self.deliver(Step([self._row(one, token) for one in self._left], self._stats(), self.seconds))
+            self.deliver(StepOutputs([self._output(one, token) for one in self._left], self._stats(), self.seconds))
             self._left = {one: left - 1 for one, left in self._left.items() if left > 1}
             n += 1
 
-    def _row(self, one: int, token: int) -> Row:
-        begun = None if one in self._begun else Begun(0, 0.0, 0.0)
+    def _output(self, one: int, token: int) -> EngineOutput:
+        prefill = None if one in self._begun else Prefill(0, 0, 0.0)
         self._begun.add(one)
         k = self._told[one]
-        likely = None if k is None else _likely(token, k)
-        return Row(one, token, "length" if self._left[one] == 1 else None, likely, begun)
+        logprobs = None if k is None else _logprobs(token, k)
+        return EngineOutput(one, token, "length" if self._left[one] == 1 else None, logprobs, prefill)
 
     def _stats(self) -> Stats:
         return replace(NO_STATS, running=len(self._left))
 
 
-def _likely(token: int, k: int) -> Likely:
+def _logprobs(token: int, k: int) -> LogProbs:
     """A token that nothing is likelier than."""
-    return Likely(0.0, [(token, 0.0)] if k else [])
+    return LogProbs(0.0, ((token, 0.0),) if k else ())

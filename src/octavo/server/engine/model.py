@@ -12,7 +12,7 @@ from octavo.runtime.cache.page_pool import page_bytes
 from octavo.runtime.cache.window_pool import pages_for
 from octavo.runtime.embedding import is_embedding_model
 from octavo.runtime.engine.config import EngineConfig, usual_speculation
-from octavo.runtime.engine.context_length import context_of
+from octavo.runtime.engine.limits import context_of
 from octavo.runtime.engine.placement import backends_for
 from octavo.runtime.loading import model_of
 from octavo.runtime.model import Model

@@ -15,7 +15,7 @@ import msgspec
 from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
 from octavo.server.engine.client import EngineClient, EngineFailedError, Stream
 from octavo.server.engine.launch import GONE_S, Launched, launch
-from octavo.server.engine.protocol import Add, Broken, Ping, Pong, Step, ToEngine, encode, to_front
+from octavo.server.engine.protocol import Add, Broken, Ping, Pong, StepOutputs, ToEngine, encode, to_front
 from octavo.server.options import EngineOptions
 
 log = logging.getLogger("octavo")
@@ -86,15 +86,15 @@ class ProcessClient(EngineClient):
                     self.restarts += self.info is not None
                 why = await self._run(self._launched)
             except Exception as error:  # no descriptor, process or memory is free, as a rule
-                log.info("where it came from", exc_info=True)
-                why = f"no process of it can be run: {type(error).__name__}: {error}"
+                log.info("traceback", exc_info=True)
+                why = f"it could not be started: {type(error).__name__}: {error}"
             self._count_crashes()
             self.died(why)
             await self._end()
             if self.info is None:
                 return
             pause = FIRST_PAUSE_S if monotonic() - began > STABLE_S else pause
-            log.error("the engine ended: %s; it is started again in %.1f s", why, pause)
+            log.error("the engine ended: %s; restarting it in %.1f s", why, pause)
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
             self._set_state("loading")
@@ -124,8 +124,8 @@ class ProcessClient(EngineClient):
                     return message.message
                 if isinstance(message, Pong):
                     self._step_seconds = message.seconds
-                if isinstance(message, Step):
-                    for row in message.rows:
+                if isinstance(message, StepOutputs):
+                    for row in message.outputs:
                         if row.finish is not None:
                             self._under_way.pop(row.id, None)
                 self.deliver(message)
@@ -158,7 +158,7 @@ class ProcessClient(EngineClient):
             launched.socket.close()
             launched.process.kill()
             if await _status(launched.process, GONE_S) is None:
-                log.warning("the engine's process %d can't be killed, and is left alone", launched.process.pid)
+                log.warning("the engine's process %d can't be killed and is left alone", launched.process.pid)
 
     def _send(self, message: ToEngine) -> None:
         if self._writer is not None:  # else the engine is about to be gone, and so is what the message is about
@@ -167,7 +167,7 @@ class ProcessClient(EngineClient):
     def submit(self, adds: Sequence[Add]) -> Stream:
         for add in adds:
             if self._crashes[_mark(add)] >= FATAL:
-                raise EngineFailedError("QuarantineError", "the engine ended twice while this prompt was under way")
+                raise EngineFailedError("QuarantineError", "the engine ended twice while it computed this prompt")
         stream = super().submit(adds)
         self._under_way.update((one, _mark(add)) for add in adds for one in add.ids)
         return stream

@@ -1,4 +1,4 @@
-"""What front and engine say to each other: one msgpack message each, without anything that could run.
+"""Messages between front and engine: msgpack, and nothing that could be executed.
 
 The front sends `Add`, `Cancel`, `Score`, `Embed`, `Ping` and `Quit`; the engine `Ready` or `Broken` once, then a `Step`
 for each step, and an answer to each `Score`, `Embed` and `Ping`.
@@ -10,6 +10,7 @@ import msgspec
 
 from octavo.runtime.engine.stats import Stats
 from octavo.runtime.grammar.grammar import Grammar
+from octavo.runtime.output.reply import LogProbs
 from octavo.runtime.output.thinking import Thinking
 from octavo.runtime.sampling.sampler import SamplingParams
 
@@ -17,11 +18,11 @@ from octavo.runtime.sampling.sampler import SamplingParams
 class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     """Replies to a prompt, which is computed once for all of them.
 
-    ids      one for each reply; never used twice
-    seed     of the first reply's random numbers, one more for each that follows
-    grammar  what replies may be, after `thinking`
-    after_sampling  how likely tokens are as the sampler draws them, not before its settings
-    progress        tell how far the prompt is read
+    ids             one for each reply; never used twice
+    seed            of the first reply's random numbers, one more for each that follows
+    grammar         what replies may be, after `thinking`
+    after_sampling  log-probabilities are of what the sampler draws from, not of all tokens
+    progress        tell how far the prompt is computed
     """
 
     ids: list[int]
@@ -30,7 +31,7 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
     seed: int
     max_tokens: int | None = None
     logprobs: int | None = None
-    space: str = ""
+    cache_salt: str = ""
     grammar: Grammar | None = None
     thinking: Thinking | None = None
     after_sampling: bool = False
@@ -38,13 +39,13 @@ class Add(msgspec.Struct, tag="add", array_like=True, frozen=True):
 
 
 class Cancel(msgspec.Struct, tag="cancel", array_like=True, frozen=True):
-    """Replies that nobody wants any more."""
+    """Replies to end."""
 
     ids: list[int]
 
 
 class Score(msgspec.Struct, tag="score", array_like=True, frozen=True):
-    """How likely each token of a text is after those before it, and the `k` likeliest in its place."""
+    """Log-probabilities of each token of a text after those before it, with the `k` likeliest in its place."""
 
     id: int
     tokens: list[int]
@@ -85,46 +86,37 @@ class Info(msgspec.Struct, frozen=True):
     pid: int = 0
 
 
-class Likely(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """ln of a token's probability, and the likeliest tokens with theirs."""
+class Prefill(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How far a prompt is computed.
 
-    token: float
-    top: list[tuple[int, float]]
-
-
-class Begun(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Of a reply's first token: tokens that were in the cache, seconds in the queue, and seconds of its prompt."""
-
-    cached: int
-    queued: float
-    prompt: float
-
-
-class Progress(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """How far a prompt is read: tokens that were in the cache, those that are there now, and seconds since it began."""
+    cached   tokens that were in the cache
+    read     tokens that are there now
+    seconds  since it began
+    queued   seconds before that
+    """
 
     cached: int
     read: int
     seconds: float
+    queued: float = 0.0
 
 
-class Row(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """What a step brought for a reply: a token, or where it ended without one None.
+class EngineOutput(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a step brought for a reply: a token, or None where it ended without one or its prompt is being computed.
 
     finish   why it ended: "stop", "length", "context", "interrupted" or "error"; None before that
-    error    the kind of error and its words
-    progress  of one whose prompt is being read, which has no token
-    drafted  of one that ended, tokens of drafts that were verified, and how many of them were right; None for none
+    prefill  with its first token, or while its prompt is being computed
+    error    the kind of error and its message
+    drafted  of one that ended: tokens of drafts that were verified, and how many were accepted; None for none
     """
 
     id: int
     token: int | None
     finish: str | None = None
-    likely: Likely | None = None
-    begun: Begun | None = None
+    logprobs: LogProbs | None = None
+    prefill: Prefill | None = None
     error: tuple[str, str] | None = None
     drafted: tuple[int, int] | None = None
-    progress: Progress | None = None
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True):
@@ -145,10 +137,10 @@ class Broken(msgspec.Struct, tag="broken", array_like=True, frozen=True):
         return cls(type(error).__name__, str(error), getattr(error, "argument", None))
 
 
-class Step(msgspec.Struct, tag="step", array_like=True, frozen=True):
+class StepOutputs(msgspec.Struct, tag="step", array_like=True, frozen=True):
     """What a step brought, and the engine's counts after it."""
 
-    rows: list[Row]
+    outputs: list[EngineOutput]
     stats: Stats
     seconds: float
 
@@ -163,7 +155,7 @@ class Scored(msgspec.Struct, tag="scored", array_like=True, frozen=True):
     """The answer to a `Score`: a value for each token but the first."""
 
     id: int
-    rows: list[Likely]
+    logprobs: list[LogProbs]
 
 
 class Vectors(msgspec.Struct, tag="vectors", array_like=True, frozen=True):
@@ -190,7 +182,7 @@ class Failed(msgspec.Struct, tag="failed", array_like=True, frozen=True):
 
 
 ToEngine = Add | Cancel | Score | Embed | Ping | Quit
-ToFront = Ready | Broken | Step | Pong | Scored | Vectors | Failed
+ToFront = Ready | Broken | StepOutputs | Pong | Scored | Vectors | Failed
 
 to_engine = msgspec.msgpack.Decoder(ToEngine)
 to_front = msgspec.msgpack.Decoder(ToFront)

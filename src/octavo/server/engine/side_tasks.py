@@ -1,4 +1,4 @@
-"""Work of the engine beside replies: vectors of texts, and how likely texts are. It is done in pieces between steps."""
+"""Side tasks of the engine: vectors and log-probabilities of texts, computed in pieces between steps."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SideWork:
                 self._begin_anew()
                 return
             if not isinstance(error, OctavoError):
-                log.warning("work beside replies failed", exc_info=error)
+                log.warning("a side task failed", exc_info=error)
             self._end(Failed(message.id, type(error).__name__, str(error)))
 
     def make_way(self) -> None:
@@ -104,7 +104,7 @@ class SideWork:
     def _embedded(self, message: Embed) -> Pieces[ToFront]:
         model = self._model
         if not (self._embeddings or model.engine.config.embeds):
-            raise UsageError("the model generates, and was not started with --embeddings")
+            raise UsageError("the model generates text and was not started with --embeddings")
         pooling: Any = message.pooling or (None if model.embedder.pooling else "mean")
         found = yield from model.embedder.embedding(message.texts, pooling, self._room, normalize=message.normalize)
         times = self._begun - self._came[message.id], clock() - self._begun

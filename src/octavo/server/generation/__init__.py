@@ -1,5 +1,5 @@
-"""What all routes share: a Job, the Work that it becomes, and what its tokens are to a client.
+"""What all routes share: requests, handles of those under way, and what their tokens are to a client.
 
-In: prompts and options. Out: events of text, thinking and calls. Begin with `job`, then `work`; `service` has the
-model's text side.
+In: prompts and options. Out: deltas of text, thinking and tool calls. Begin with `request`, then `handle`;
+`service` has the model's text side, `output_parser` makes deltas of tokens.
 """

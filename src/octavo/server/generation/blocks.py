@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from octavo.server.generation.handle import CompletionOutput
 from octavo.server.generation.output_parser import Delta
-from octavo.server.generation.work import Event
 
 
 @dataclass(slots=True)
@@ -36,10 +36,10 @@ class Blocks:
         self.all: list[Block] = []
         self._open: Block | None = None
 
-    def take(self, events: Iterable[Event]) -> Iterator[Change]:
-        """What events of the reply change."""
-        for event in events:
-            for delta in event.deltas:
+    def take(self, outputs: Iterable[CompletionOutput]) -> Iterator[Change]:
+        """What outputs of the reply change."""
+        for output in outputs:
+            for delta in output.deltas:
                 yield from self._add(delta)
 
     def end(self) -> Iterator[Change]:

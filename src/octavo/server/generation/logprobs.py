@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from octavo.server.engine.protocol import Likely
+from octavo.runtime.output.reply import LogProbs
 from octavo.text import Tokenizer
 from octavo.text.stream import TokenStream
 
@@ -13,10 +13,10 @@ LEAST = -9999.0
 """Instead of -Inf, which JSON does not have."""
 
 
-def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[int], likely: Iterable[Likely]) -> dict[str, Any]:
+def chat_logprobs(tokenizer: Tokenizer, tokens: Iterable[int], likely: Iterable[LogProbs]) -> dict[str, Any]:
     """For each token what /v1/chat/completions says of it."""
     content = [
-        {**_entry(tokenizer, token, one.token), "top_logprobs": [_entry(tokenizer, *pair) for pair in one.top]}
+        {**_entry(tokenizer, token, one.token), "top_logprobs": [_entry(tokenizer, *pair) for pair in one.likely]}
         for token, one in zip(tokens, likely, strict=True)
     ]
     return {"content": content, "refusal": None}
@@ -46,7 +46,7 @@ class Offsets:
 
 
 def text_logprobs(
-    tokenizer: Tokenizer, tokens: Sequence[int], likely: Sequence[Likely | None], offsets: Offsets
+    tokenizer: Tokenizer, tokens: Sequence[int], likely: Sequence[LogProbs | None], offsets: Offsets
 ) -> dict[str, Any]:
     """Lists for all tokens, as /v1/completions has them. None stands for a token that is after nothing."""
     return {
@@ -57,10 +57,10 @@ def text_logprobs(
     }
 
 
-def _by_text(tokenizer: Tokenizer, one: Likely) -> dict[str, float]:
+def _by_text(tokenizer: Tokenizer, one: LogProbs) -> dict[str, float]:
     """The likeliest tokens by their texts; of several with the same text the likeliest."""
     found: dict[str, float] = {}
-    for token, logprob in one.top:
+    for token, logprob in one.likely:
         found.setdefault(tokenizer.token_bytes(token).decode(errors="replace"), finite(logprob))
     return found
 

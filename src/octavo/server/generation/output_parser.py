@@ -1,4 +1,4 @@
-"""What a reply's tokens come to for a client: text, thinking and calls of tools, as they can be shown."""
+"""OutputParser: a reply's tokens as text, thinking and tool calls, as they can be shown."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Delta:
     tool: ToolDelta | None = None
 
 
-class Detail:
-    """Takes a reply's tokens as they come, and gives what they add to it.
+class OutputParser:
+    """Takes a reply's tokens as they come, and gives the deltas that they add.
 
     customs  names of tools whose argument is a text
     after    the prompt, where the reply's text goes on in the prompt's
@@ -60,7 +60,7 @@ class Detail:
         self.stopped: str | None = None
 
     def push(self, tokens: Sequence[int]) -> list[Delta]:
-        """What tokens add, which may be held back until later."""
+        """The deltas that tokens add; some text may be held back until later."""
         return self._shown("".join(map(self._stream.push, tokens)))
 
     def finish(self, *, cut: bool = False) -> list[Delta]:

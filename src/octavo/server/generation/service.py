@@ -82,7 +82,7 @@ class Service:
         try:
             called = asyncio.get_running_loop().run_in_executor(self._grammar_threads, call)
         except RuntimeError as error:
-            raise unavailable(f"the system has no thread for a grammar: {error}") from None
+            raise unavailable(f"the system can't start a thread for a grammar: {error}") from None
         self.compiling += 1
         try:
             return await called
@@ -105,7 +105,7 @@ class Service:
         if self.client.state == "loading":
             return unavailable("Loading model")
         if self.client.state == "dead":
-            return unavailable(f"The engine ended and is started again: {self.client.failure}")
+            return unavailable(f"The engine ended and is being restarted: {self.client.failure}")
         if not self.client.answers:
             return unavailable("The engine does not answer")
         return None
@@ -119,13 +119,14 @@ class Service:
             raise why
         limits, room = self.options.limits, self.info.max_sequences
         if replies > room + limits.queue:
-            raise bad(f"the request is for {replies} replies, n to each prompt (allowed: {room + limits.queue})")
+            raise bad(f"the request is for {replies} replies, n to each prompt (allowed: up to {room + limits.queue})")
         waiting = self.metrics.replies + replies - room
         if waiting > limits.queue or (self._tokens_under_way and self._tokens_under_way + tokens > limits.queue_tokens):
             seconds = max(1, min(LONGEST_WAIT, round(self.metrics.reply_seconds * waiting / room)))
             self.metrics.refused.inc()
             raise ApiError(
-                429, f"{self.metrics.replies} replies are under way or wait (allowed: {room} and {limits.queue})",
+                429,
+                f"{self.metrics.replies} replies run or wait (allowed: {room} running, {limits.queue} waiting)",
                 code="queue_full", headers={"Retry-After": str(seconds)},
             )
         self.metrics.replies += replies
@@ -149,7 +150,7 @@ class Service:
     def require_model(self, name: str | None) -> str:
         """The name of the model that answers. Raises ApiError for another one where that is not to be."""
         if self.options.strict_model and name is not None and not self.is_called(name):
-            raise ApiError(404, f"there is no model {name!r} (allowed: {self.options.name})", param="model",
+            raise ApiError(404, f"unknown model {name!r} (allowed: {self.options.name})", param="model",
                            code="model_not_found")
         return self.options.name
 
@@ -158,9 +159,9 @@ class Service:
 
     def require_generation(self) -> None:
         if self.info.embeds:
-            raise bad(f"{self.options.name} is an embedding model, which generates no text (allowed: /v1/embeddings)")
+            raise bad(f"{self.options.name} is an embedding model, which generates no text: use /v1/embeddings")
 
-    def space(self, key: str, salt: str | None) -> str:
+    def cache_salt(self, key: str, salt: str | None) -> str:
         """What requests must have in common to share cached prompts: the key that they came with, and their salt."""
         known = "" if self.options.share_cache else key
         return hashlib.sha256(f"{known}\0{salt or ''}".encode()).hexdigest()[:16] if known or salt else ""

@@ -1,4 +1,4 @@
-"""Work of the front that takes long enough to hold up streams, in another thread."""
+"""Background: work of the front that would hold up streams, in another thread."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ class Bodies:
         """Count `n` bytes more for a request that has `before`. Raises ApiError for too much; one may have anything."""
         with self._lock:
             if self.held > before and self.held + n > most:
-                raise unavailable(f"requests that have {most} bytes are under way, as many as may be")
+                raise unavailable(f"the bodies of running requests take {most} bytes, which is the limit")
             self.held += n
 
     def remove(self, n: int) -> None:
@@ -110,7 +110,7 @@ async def read(request: Request, limits: Limits) -> bytearray:
             share.grow(len(data) + len(piece), limits)
             data += piece
     except TimeoutError:
-        slow = f"neither the whole body nor {SLOWEST} bytes a second came in {limits.body_time:g} s"
+        slow = f"the body is too slow: not complete in {limits.body_time:g} s, at less than {SLOWEST} bytes a second"
         raise ApiError(408, slow, headers=CLOSE) from None
     except ClientDisconnect:
         raise ApiError(400, "the body ends too early") from None
@@ -158,9 +158,9 @@ def parse(data: bytes | bytearray, depth: int) -> dict[str, Any]:
     if strange and (fault := not_plain(value)) is not None:
         raise bad(shown_fault(*fault), next(map(str, fault[0]), None))
     if _check_depth(value, depth) < n_keys:
-        _explain(data, "a key is there twice", depth)
+        _explain(data, "a key occurs twice", depth)
     if not isinstance(value, dict):
-        raise bad("the body is no JSON object")
+        raise bad("the body is not a JSON object")
     return value
 
 
@@ -191,15 +191,15 @@ def _explain(data: bytes | bytearray, problem: str, depth: int) -> Any:
     A number that is too large for a float is infinity here, so that its field can be named.
     """
     if len(data) > LARGE:
-        raise bad(f"the body is no JSON: {problem}")
+        raise bad(f"the body is not valid JSON: {problem}")
     try:
         value = json.loads(data.decode(), object_pairs_hook=_object, parse_constant=_constant, parse_int=whole_number)
     except UnicodeDecodeError as error:
-        raise bad(f"the body is no UTF-8: byte {error.start}") from None
+        raise bad(f"the body is not valid UTF-8 at byte {error.start}") from None
     except RecursionError:
         raise _too_deep(depth) from None
     except ValueError as error:
-        raise bad(f"the body is no JSON: {error}") from None
+        raise bad(f"the body is not valid JSON: {error}") from None
     return value
 
 
@@ -220,12 +220,12 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice!r} is there twice")
+        raise ValueError(f"the key {twice!r} occurs twice")
     return found
 
 
 def _constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not allowed")
 
 
 def _check_depth(value: object, most: int) -> int:

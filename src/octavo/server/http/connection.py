@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from octavo.server.generation.ids import id_headers, request_id
-from octavo.server.http.errors import ApiError, unavailable
-from octavo.server.http.families import answer_of
+from octavo.server.http.errors import ApiError, answer_of, unavailable
 from octavo.server.http.guard import HEALTH_PATHS
 from octavo.server.http.sse import to_json
 from octavo.server.http.trace import Trace, id_of
@@ -174,7 +173,7 @@ class Connection(Protocol):
         await app(scope, receive, send)
 
     async def _say_crowded(self, scope: Scope, receive: Receive, send: Send) -> None:
-        error = unavailable(f"{self.limits.connections} connections have requests under way, as many as may")
+        error = unavailable(f"{self.limits.connections} connections have a running request, which is the limit")
         status, body = answer_of(error, scope)
         await json_response(body, status, {**error.headers, "Connection": "close"})(scope, receive, send)
 
@@ -226,8 +225,8 @@ class Connection(Protocol):
             self._read_at = now
         self._unread = size
         if now - self._read_at >= self.limits.write_time:
-            of = "" if self.cycle is None else f": the answer to {id_of(self.cycle.scope)}"
-            log.warning("a client that reads nothing is cut off%s", of)
+            of = "" if self.cycle is None else f": the response to {id_of(self.cycle.scope)}"
+            log.warning("disconnecting a client that reads nothing%s", of)
             self.transport.abort()
             return
         if self._sends_no_more:
@@ -270,7 +269,7 @@ class Connection(Protocol):
         self._header_bytes, self._tail = 0, b""
 
     def _refuse_late(self) -> None:
-        self._refuse(ApiError(408, f"the headers are not there after {self.limits.header_time:g} s"))
+        self._refuse(ApiError(408, f"the headers are not complete after {self.limits.header_time:g} s"))
 
     def _too_large(self) -> ApiError:
         return ApiError(431, f"the headers are larger than {self.limits.header} bytes")

@@ -1,4 +1,4 @@
-"""Errors as clients get them: a status, and a body in the shape of the family of routes that was asked."""
+"""Errors as clients get them: a status, and a body as OpenAI's, Anthropic's or llama-server's clients know it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
+from starlette.types import Scope
 
 from octavo import errors as kinds
 from octavo.errors import CacheFullError, ContextFullError, OctavoError
 from octavo.server.engine.client import EngineDiedError, EngineFailedError
+from octavo.server.generation.ids import REQUEST_ID, new_id
 
 TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
@@ -31,6 +33,18 @@ SHORT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno
 """Errors of a system that has no descriptor, process or memory to give."""
 RETRIED_S, ENDED_S = 1, 30
 """Seconds after which a request may be sent again that an engine's end cut off, or a server's."""
+ANTHROPIC = frozenset({"/v1/messages", "/v1/messages/count_tokens"})
+ANTHROPIC_TYPES = {
+    400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
+    413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error",
+}
+VERSION = b"anthropic-version"
+OVERLOADED = 529
+"""What Anthropic's clients know as the status of a server that can't answer now."""
+NATIVE = frozenset({
+    "/completion", "/tokenize", "/detokenize", "/apply-template", "/props", "/lora-adapters", "/slots", "/health",
+})
+"""llama-server's own routes: their errors have its shape."""
 
 
 class ApiError(Exception):
@@ -92,7 +106,7 @@ def unavailable(message: str, retry_after: int = RETRIED_S, code: str | None = N
 
 def ending() -> ApiError:
     """A server that takes no more requests, and cuts off what is under way when its time is over."""
-    return unavailable("The server is about to end", ENDED_S, "server_ending")
+    return unavailable("The server is shutting down", ENDED_S, "server_ending")
 
 
 def api_error(error: Exception) -> ApiError:
@@ -107,7 +121,7 @@ def api_error(error: Exception) -> ApiError:
     if isinstance(error, EngineDiedError):
         return ApiError(503, f"the engine ended: {error}", code="engine_ended", headers={"Retry-After": str(RETRIED_S)})
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in SHORT):
-        return unavailable(f"the system has no room for it now: {error or type(error).__name__}")
+        return unavailable(f"the system is out of resources: {error or type(error).__name__}")
     kind = error.kind if isinstance(error, EngineFailedError) else type(error).__name__
     return of_kind(kind, str(error), getattr(error, "argument", None), ours=isinstance(error, OctavoError))
 
@@ -183,3 +197,28 @@ def _is_branch(part: int | str) -> bool:
     return isinstance(part, str) and (
         part in ("str", "int", "float", "bool") or "[" in part or part.startswith("constrained-") or part[:1].isupper()
     )
+
+
+def is_anthropics(scope: Scope) -> bool:
+    """Whether a request is of Anthropic's clients: of its routes, or with the version that these send to all."""
+    return scope["path"] in ANTHROPIC or any(name == VERSION for name, _ in scope["headers"])
+
+
+def answer_of(error: ApiError, scope: Scope) -> tuple[int, dict[str, Any]]:
+    """Status and body of an error, for the clients that a request is of."""
+    if is_anthropics(scope):
+        return OVERLOADED if error.status == 503 else error.status, anthropic_error(error)
+    return error.status, error.body(native=scope["path"] in NATIVE)
+
+
+def anthropic_error(error: ApiError) -> dict[str, Any]:
+    """An error as Anthropic's clients know it."""
+    words = error.message
+    if isinstance(error, PromptTooLongError):
+        words = f"prompt is too long: {error.n_prompt} tokens > {error.n_ctx} maximum"
+    kind = ANTHROPIC_TYPES.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+    return {
+        "type": "error",
+        "error": {"type": kind, "message": words},
+        "request_id": REQUEST_ID.get(None) or new_id("req_"),
+    }

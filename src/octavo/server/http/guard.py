@@ -10,8 +10,7 @@ import socket
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.server.http.errors import ApiError
-from octavo.server.http.families import answer_of
+from octavo.server.http.errors import ApiError, answer_of
 from octavo.server.http.sse import to_json
 from octavo.server.options import ServerOptions
 
@@ -51,7 +50,7 @@ class Guard:
                 self._require_place(headers, origin, allowed)
             if scope["method"] == "OPTIONS":
                 if not allowed:
-                    raise ApiError(405, "OPTIONS is for pages of allowed origins", headers={"Allow": "GET, POST"})
+                    raise ApiError(405, "OPTIONS is only for pages of allowed origins", headers={"Allow": "GET, POST"})
                 await _answer(send, 204, b"", _preflight(origin, headers))
                 return
             scope.setdefault("state", {})["key"] = self._check_key(scope["path"], headers)
@@ -87,7 +86,7 @@ class Guard:
         given = given[7:] if given[:7].lower() == b"bearer " else headers.get(b"x-api-key", b"")
         digest = hashlib.sha256(given.strip()).digest()
         if not sum(hmac.compare_digest(digest, key) for key in self._keys):
-            words = "the API key is wrong" if given else "an API key is needed: Authorization: Bearer KEY"
+            words = "the API key is wrong" if given else "an API key is required: Authorization: Bearer KEY"
             raise ApiError(401, words, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
         return digest.hex()
 

@@ -12,8 +12,7 @@ from octavo import __version__
 from octavo.server.routes.anthropic_schema import CountRequest, MessagesRequest
 from octavo.server.routes.llama_server_schema import DetokenizeRequest, NativeRequest, TemplateRequest, TokenizeRequest
 from octavo.server.routes.responses_schema import ResponsesRequest
-from octavo.server.routes.schema import ChatRequest
-from octavo.server.routes.text_schema import CompletionRequest, EmbeddingRequest
+from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 
 BODIES: dict[str, type[BaseModel]] = {
     "/chat/completions": ChatRequest, "/completions": CompletionRequest, "/embeddings": EmbeddingRequest,

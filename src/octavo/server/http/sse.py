@@ -1,4 +1,4 @@
-"""Server-sent events: what a job brings, sent as it comes, for as long as somebody reads it."""
+"""Server-sent events: replies as they come, for as long as the client reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from octavo.server.generation.work import Event, Work
+from octavo.server.generation.handle import CompletionOutput, RequestHandle
 from octavo.server.http.errors import ApiError, api_error
 from octavo.server.options import Limits
 
@@ -27,32 +27,32 @@ HEADERS = [
 
 
 class Renderer(Protocol):
-    """How a route writes the events of its jobs: bytes of server-sent events."""
+    """How a route writes replies: bytes of server-sent events."""
 
     def begin(self) -> bytes:
-        """What comes first; it is asked for before all else."""
+        """What comes first; it is called before all else."""
 
-    def events(self, events: list[Event]) -> bytes:
-        """What comes of some events; b"" for nothing."""
+    def events(self, outputs: list[CompletionOutput]) -> bytes:
+        """Events for these outputs; b"" for none."""
 
     def end(self) -> bytes:
         """What comes last."""
 
     def error(self, error: ApiError) -> bytes:
-        """What comes last where the job failed."""
+        """What comes last where a reply failed."""
 
-    def whole(self, found: Sequence[Sequence[Event]]) -> Any:
-        """What is answered without a stream, once each reply has all its events."""
+    def whole(self, found: Sequence[Sequence[CompletionOutput]]) -> Any:
+        """The answer without a stream, once each reply has all its outputs."""
 
 
 @asynccontextmanager
-async def given_up_when_left(receive: Receive, work: Work) -> AsyncIterator[None]:
-    """Give a job up as soon as its client is gone, and close it at the end."""
-    left = asyncio.get_running_loop().create_task(_close_when_left(receive, work))
+async def given_up_when_left(receive: Receive, handle: RequestHandle) -> AsyncIterator[None]:
+    """Close a request's handle at the end, or as soon as its client is gone."""
+    left = asyncio.get_running_loop().create_task(_close_when_left(receive, handle))
     try:
         yield
     finally:
-        work.close()
+        handle.close()
         left.cancel()
         with suppress(asyncio.CancelledError):
             await left
@@ -64,13 +64,13 @@ async def until_left(receive: Receive) -> None:
         pass
 
 
-async def _close_when_left(receive: Receive, work: Work) -> None:
+async def _close_when_left(receive: Receive, handle: RequestHandle) -> None:
     await until_left(receive)
-    work.close()
+    handle.close()
 
 
 class Watch:
-    """Looks after streams: comments for those that have nothing to say."""
+    """Sends comments on streams that have nothing to send."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.streams = limits, set[EventStream]()
@@ -88,18 +88,18 @@ class Watch:
             now = monotonic()
             for stream in list(self.streams):
                 if not stream.writing and now - stream.wrote_at >= self.limits.ping:
-                    stream.work.stream.wake()
+                    stream.handle.stream.wake()
 
 
 class EventStream(Response):
-    """A job's events as a response. Its status is known once there is a first token, or a comment is due.
+    """A request's events as a response. Its status is known once there is a first token, or a comment is due.
 
     writing   a write is under way
     wrote_at  when the last one ended
     """
 
-    def __init__(self, work: Work, renderer: Renderer, watch: Watch) -> None:
-        self.work, self.renderer, self.watch = work, renderer, watch
+    def __init__(self, handle: RequestHandle, renderer: Renderer, watch: Watch) -> None:
+        self.handle, self.renderer, self.watch = handle, renderer, watch
         self.background = None
         self.writing = False
         self.wrote_at = monotonic()
@@ -107,12 +107,12 @@ class EventStream(Response):
     def ping(self) -> None:
         """Write a comment now."""
         self.wrote_at = float("-inf")
-        self.work.stream.wake()
+        self.handle.stream.wake()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (probes := scope.get("state", {}).get("probes")) is not None:
             probes[:] = [self.ping]
-        async with given_up_when_left(receive, self.work):
+        async with given_up_when_left(receive, self.handle):
             self.watch.add(self)
             try:
                 await self._send_all(send)
@@ -120,13 +120,13 @@ class EventStream(Response):
                 self.watch.streams.discard(self)
 
     async def _send_all(self, send: Send) -> None:
-        work, renderer, begun = self.work, self.renderer, False
+        handle, renderer, begun = self.handle, self.renderer, False
         head: bytes | None = None  # what comes first, made before the first events are written
         try:
-            async for events in work:
+            async for outputs in handle:
                 if head is None:
                     head = renderer.begin()
-                data = renderer.events(events) if events else b""
+                data = renderer.events(outputs) if outputs else b""
                 if not data and monotonic() - self.wrote_at < self.watch.limits.ping:
                     continue
                 if not begun:
@@ -142,7 +142,7 @@ class EventStream(Response):
             if not isinstance(error, ApiError):
                 log.warning("a stream ended: %s", error)
             last = renderer.error(api_error(error))
-        if work.stream.closed:
+        if handle.stream.closed:
             return
         if not begun:
             assert head is not None

@@ -26,7 +26,7 @@ def certificate(cert: str | None, key: str | None) -> Certificate | None:
         given, missing = (
             ("--ssl-key-file", "--ssl-cert-file") if cert is None else ("--ssl-cert-file", "--ssl-key-file")
         )
-        raise UsageError(f"{given} is given without {missing} (allowed: both or neither)")
+        raise UsageError(f"{given} needs {missing}")
     if "-----BEGIN CERTIFICATE-----" not in read_text(cert, MOST_BYTES):
         raise FileError("no certificate", file=cert, allowed="PEM, with BEGIN CERTIFICATE")
     text = read_text(key, MOST_BYTES)

@@ -12,9 +12,8 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from octavo.server.generation.handle import RequestHandle
 from octavo.server.generation.ids import REQUEST_ID, id_headers, request_id
-from octavo.server.generation.usage import usage
-from octavo.server.generation.work import Work
 from octavo.server.options import ServerOptions
 
 log = logging.getLogger("octavo.requests")
@@ -74,21 +73,21 @@ def id_of(scope: Any) -> str:
 def _told(state: Mapping[str, Any], start: float) -> dict[str, Any]:
     """What is known of a request's work: tokens, seconds, and how each of its replies ended."""
     found: dict[str, Any] = {}
-    if (work := state.get("work")) is not None:
-        found = _of_replies(work, start)
+    if (handle := state.get("handle")) is not None:
+        found = _of_replies(handle, start)
     elif (n := state.get("prompt_tokens")) is not None:
         found = {"prompt": n}
     return {**found, "seconds": f"{monotonic() - start:.3f}"}
 
 
-def _of_replies(work: Work, start: float) -> dict[str, Any]:
-    counts = usage(work)
-    begun = [choice.first_at for choice in work.choices if choice.begun is not None]
-    unfinished = "left" if work.failure is None else "error"
+def _of_replies(handle: RequestHandle, start: float) -> dict[str, Any]:
+    counts = handle.usage()
+    begun = [choice.first_at for choice in handle.choices if choice.prefill is not None]
+    unfinished = "left" if handle.failure is None else "error"
     return {
         "prompt": counts["prompt_tokens"], "cached": counts["prompt_tokens_details"]["cached_tokens"],
         "reply": counts["completion_tokens"], "first": f"{min(begun) - start:.3f}" if begun else "-",
-        "finish": ",".join(choice.finish or unfinished for choice in work.choices),
+        "finish": ",".join(choice.finish or unfinished for choice in handle.choices),
     }
 
 

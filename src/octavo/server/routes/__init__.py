@@ -1,4 +1,4 @@
 """Routes of OpenAI's, Anthropic's and llama-server's clients, with what their bodies may have beside them.
 
-In: a body. Out: a Job, and its reply written as that client knows it. Begin with `chat` and `schema`.
+In: a body. Out: a GenerationRequest, and its reply written as that client knows it. Begin with `chat` and `schema`.
 """

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.server.generation.handle import RequestHandle
 from octavo.server.generation.service import Service
-from octavo.server.generation.work import Work
 from octavo.server.http.body import read_as
 from octavo.server.http.errors import ApiError
 from octavo.server.http.sse import EventStream, Renderer, Watch, given_up_when_left, to_json, until_left
@@ -57,13 +57,13 @@ async def unless_left(request: Request, doing: Coroutine[Any, Any, R]) -> R:
         await asyncio.gather(task, left, return_exceptions=True)
 
 
-async def answered(request: Request, work: Work, renderer: Renderer, *, stream: bool | None) -> Response:
-    """A job's events as they come, or all that it brings at once; nothing to speak of where the client left before."""
-    request.state.work = work  # for what is logged
+async def answered(request: Request, handle: RequestHandle, renderer: Renderer, *, stream: bool | None) -> Response:
+    """Replies as events or whole; an empty response where the client left before."""
+    request.state.handle = handle  # for what is logged
     if stream:
         watch: Watch = request.app.state.watch
-        return EventStream(work, renderer, watch)
-    async with given_up_when_left(request.receive, work):
-        found = await work.finished()
-        left = work.stream.closed
+        return EventStream(handle, renderer, watch)
+    async with given_up_when_left(request.receive, handle):
+        found = await handle.finished()
+        left = handle.stream.closed
     return Response(status_code=LEFT) if left else json_response(renderer.whole(found))

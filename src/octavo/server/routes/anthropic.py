@@ -10,12 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.server.generation.blocks import Block, Blocks, Change
+from octavo.server.generation.handle import CompletionOutput, RequestHandle
 from octavo.server.generation.ids import new_id
-from octavo.server.generation.usage import usage
-from octavo.server.generation.work import Event, Work
 from octavo.server.http.background import in_thread_if_long
-from octavo.server.http.errors import ApiError, bad
-from octavo.server.http.families import anthropic_error
+from octavo.server.http.errors import ApiError, anthropic_error, bad
 from octavo.server.http.sse import named_event, to_json
 from octavo.server.routes import chat
 from octavo.server.routes.answer import answered, body_of, json_response, key_of, service_of
@@ -30,13 +28,13 @@ async def messages(request: Request) -> Response:
     body, service = await body_of(request, MessagesRequest), service_of(request)
     name, asked = service.require_model(body.model), _asked(body)
     try:
-        job = await chat.job_of(service, asked, key_of(request))
+        generation = await chat.generation_request(service, asked, key_of(request))
     except ApiError as error:
         if error.param == "response_format":  # an error of Anthropic's names a field in its message only
             raise bad(f"{body.form()[0]}: {error.message}") from None
         raise
-    work = Work(service, job)
-    return await answered(request, work, MessageReply(name, work), stream=body.stream)
+    handle = RequestHandle(service, generation)
+    return await answered(request, handle, MessageReply(name, handle), stream=body.stream)
 
 
 async def count_tokens(request: Request) -> Response:
@@ -57,21 +55,21 @@ def _asked(body: CountRequest) -> ChatRequest:
 
 
 class MessageReply:
-    """Writes a job as a message, whole or in events."""
+    """Writes a reply as a message, whole or in events."""
 
-    def __init__(self, name: str, work: Work) -> None:
-        self.id, self.name, self.work, self.blocks = new_id("msg_"), name, work, Blocks()
+    def __init__(self, name: str, handle: RequestHandle) -> None:
+        self.id, self.name, self.handle, self.blocks = new_id("msg_"), name, handle, Blocks()
         self._pinged = False
 
     def begin(self) -> bytes:
         return _event("message_start", message=self._message([], None) | {"stop_sequence": None})
 
-    def events(self, events: list[Event]) -> bytes:
-        return b"".join(map(self._written, self.blocks.take(events)))
+    def events(self, outputs: list[CompletionOutput]) -> bytes:
+        return b"".join(map(self._written, self.blocks.take(outputs)))
 
     def end(self) -> bytes:
         closing = b"".join(map(self._written, self.blocks.end()))
-        delta = {"stop_reason": self._reason(), "stop_sequence": self.work.choices[0].stopped}
+        delta = {"stop_reason": self._reason(), "stop_sequence": self.handle.choices[0].stopped}
         return closing + _event("message_delta", delta=delta, usage=self._usage()) + _event("message_stop")
 
     def error(self, error: ApiError) -> bytes:
@@ -89,12 +87,12 @@ class MessageReply:
                      "call": ("input_json_delta", "partial_json")}[block.kind]
         return _event("content_block_delta", index=block.index, delta={"type": kind, key: piece})
 
-    def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
-        """The message of a job that is finished."""
+    def whole(self, found: Sequence[Sequence[CompletionOutput]]) -> dict[str, Any]:
+        """The message of a request that is finished."""
         for _ in self.blocks.take(found[0]):
             pass
         content = [_block(block) for block in self.blocks.all]
-        return self._message(content, self._reason()) | {"stop_sequence": self.work.choices[0].stopped}
+        return self._message(content, self._reason()) | {"stop_sequence": self.handle.choices[0].stopped}
 
     def _message(self, content: list[Any], reason: str | None) -> dict[str, Any]:
         return {
@@ -103,12 +101,12 @@ class MessageReply:
         }
 
     def _reason(self) -> str:
-        choice = self.work.choices[0]
+        choice = self.handle.choices[0]
         return "stop_sequence" if choice.stopped is not None else REASONS.get(choice.finish or "", "end_turn")
 
     def _usage(self) -> dict[str, int]:
         """Tokens; those of the prompt that were in the cache count apart."""
-        found = usage(self.work)
+        found = self.handle.usage()
         cached = found["prompt_tokens_details"]["cached_tokens"]
         return {
             "input_tokens": found["prompt_tokens"] - cached, "cache_read_input_tokens": cached,

@@ -113,7 +113,7 @@ class CountRequest(Body):
     @model_validator(mode="after")
     def _one_form(self) -> CountRequest:
         if self.output_format is not None and self.output_config is not None and self.output_config.format is not None:
-            raise ValueError("output_format and output_config.format are both given (allowed: one of them)")
+            raise ValueError("output_format and output_config.format can't be used together")
         return self
 
 

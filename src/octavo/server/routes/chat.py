@@ -1,4 +1,4 @@
-"""/v1/chat/completions: messages to a Job, and what it brings as chat completions."""
+"""/v1/chat/completions: messages to a GenerationRequest, and its replies as chat completions."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ from typing import Any
 
 from octavo.errors import GrammarError, UsageError
 from octavo.runtime.grammar.grammar import Grammar
+from octavo.runtime.output.reply import LogProbs
 from octavo.runtime.output.thinking import PROMPT_END, Thinking, thinking_after
 from octavo.server.constraints.response_format import effort_of, grammar_of, held, require_grammar
 from octavo.server.constraints.tool_choice import or_json
-from octavo.server.engine.protocol import Likely
-from octavo.server.generation.chunks import ChunkedReply
-from octavo.server.generation.job import Job, most_tokens, named_biases, sampling_of, seed_of, shows_progress, stops_of
+from octavo.server.generation.handle import Choice, CompletionOutput, RequestHandle
 from octavo.server.generation.logprobs import chat_logprobs
 from octavo.server.generation.output_parser import Delta
+from octavo.server.generation.request import (
+    GenerationRequest,
+    most_tokens,
+    named_biases,
+    sampling_of,
+    seed_of,
+    shows_progress,
+    stops_of,
+)
 from octavo.server.generation.service import Service
-from octavo.server.generation.usage import timings, usage
-from octavo.server.generation.work import Choice, Event, Work
 from octavo.server.http.background import LONG, in_thread_if_long
 from octavo.server.http.errors import ApiError, bad
 from octavo.server.http.sse import to_json
+from octavo.server.routes.chunks import ChunkedReply
 from octavo.server.routes.llama_server_schema import TemplateRequest
 from octavo.server.routes.schema import AllowedTools, ChatRequest, Message, NamedTool, Tool
 from octavo.server.routes.template_variables import template_variables
@@ -32,13 +39,13 @@ FIRST = b'{"role":"assistant","content":""}'
 """The first delta of a reply. Clients join what later ones say, so none has a role again."""
 
 
-async def job_of(service: Service, body: ChatRequest, key: str) -> Job:
+async def generation_request(service: Service, body: ChatRequest, key: str) -> GenerationRequest:
     """What a request comes to. Raises ApiError, OctavoError."""
-    job = await in_thread_if_long(effort(body), unheld_job, service, body, key)
-    return replace(job, grammar=await held(service, body, _grammar_of, job.tools, job.thinking))
+    generation = await in_thread_if_long(effort(body), request_without_grammar, service, body, key)
+    return replace(generation, grammar=await held(service, body, _grammar_of, generation.tools, generation.thinking))
 
 
-def unheld_job(service: Service, body: ChatRequest, key: str) -> Job:
+def request_without_grammar(service: Service, body: ChatRequest, key: str) -> GenerationRequest:
     """What a request comes to but for its grammar. Raises ApiError, OctavoError."""
     service.require_generation()
     tools = _tools_of(service, body)
@@ -46,11 +53,12 @@ def unheld_job(service: Service, body: ChatRequest, key: str) -> Job:
     most = most_tokens(service, body.max_completion_tokens, body.max_tokens, body.n_predict)
     service.require_fitting(prompt, "messages", reply=most != 0)
     thinking = _thinking_of(service, body, prompt)
-    return Job(
+    return GenerationRequest(
         prompts=[prompt], n=body.n or 1, sampling=sampling_of(service, body, named_biases(body.logit_bias)),
         seed=seed_of(service, body), max_tokens=most, stop=stops_of(body),
-        logprobs=(body.top_logprobs or 0) if body.logprobs else None, space=service.space(key, body.cache_salt),
-        tools=tools, thinking=thinking, progress=shows_progress(body), shows_thinking=body.reasoning_format == "none",
+        logprobs=(body.top_logprobs or 0) if body.logprobs else None, tools=tools,
+        cache_salt=service.cache_salt(key, body.cache_salt), thinking=thinking, progress=shows_progress(body),
+        shows_thinking=body.reasoning_format == "none",
         goes_on=body.continues and bool(body.messages[-1].text()),
     )
 
@@ -148,7 +156,7 @@ def _calls_that_open(service: Service, tools: ToolUse, thinking: Thinking | None
             return usable(tools.loose(unheld))
         except GrammarError as error:
             if len(unheld) < len(tools.tools):
-                raise bad(f"the tools are too much together: {error}", "tools") from None
+                raise bad(f"the tools are too complex together: {error}", "tools") from None
     except UsageError as error:
         if tools.strict:
             raise bad(str(error), "tools") from None
@@ -210,16 +218,16 @@ def messages_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
 
 
 class ChatReply(ChunkedReply):
-    """Writes a job as chat completions, whole or in chunks."""
+    """Writes a reply as chat completions, whole or in chunks."""
 
-    def __init__(self, service: Service, body: ChatRequest, name: str, work: Work) -> None:
-        super().__init__(service, body, name, work, "chatcmpl-", "chat.completion.chunk")
+    def __init__(self, service: Service, body: ChatRequest, name: str, handle: RequestHandle) -> None:
+        super().__init__(service, body, name, handle, "chatcmpl-", "chat.completion.chunk")
         self.logprobs = bool(body.logprobs)
         self.old = body.functions is not None
-        self._held: dict[int, tuple[list[int], list[Likely]]] = {}
+        self._held: dict[int, tuple[list[int], list[LogProbs]]] = {}
 
     def begin(self) -> bytes:
-        return b"".join(self._chunk(i, FIRST) for i in range(len(self.work.choices)))
+        return b"".join(self._chunk(i, FIRST) for i in range(len(self.handle.choices)))
 
     def _chunk(
         self, i: int, delta: bytes, logprobs: bytes = b"null", finish: bytes = b"null", more: bytes = b""
@@ -227,16 +235,16 @@ class ChatReply(ChunkedReply):
         choice = b'{"index":%d,"delta":%b,"logprobs":%b,"finish_reason":%b}' % (i, delta, logprobs, finish)
         return self.chunk(choice, more)
 
-    def events(self, events: list[Event]) -> bytes:
-        return b"".join(chunk for one in events for chunk in self._chunks(one))
+    def events(self, outputs: list[CompletionOutput]) -> bytes:
+        return b"".join(chunk for one in outputs for chunk in self._chunks(one))
 
-    def _chunks(self, one: Event) -> list[bytes]:
+    def _chunks(self, one: CompletionOutput) -> list[bytes]:
         if self.logprobs:
             held = self._held.setdefault(one.choice, ([], []))
-            shown = shown_tokens(self.work, one)
+            shown = self.handle.shown_tokens(one)
             held[0].extend(one.tokens[:shown])
-            held[1].extend(one.likely[:shown])
-        choice, i = self.work.choices[one.choice], one.choice
+            held[1].extend(one.logprobs[:shown])
+        choice, i = self.handle.choices[one.choice], one.choice
         chunks = [self._chunk(i, b"{}", more=self.more(choice, at)) for at in one.progress]
         more = self.more(choice)
         deltas = (delta_json(delta, old=self.old) for delta in one.deltas)
@@ -255,30 +263,25 @@ class ChatReply(ChunkedReply):
         tokens, likely = self._held.pop(i, ([], []))
         return to_json(chat_logprobs(self.service.tokenizer, tokens, likely)) if tokens else b"null"
 
-    def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
-        """The completion of a job that is finished."""
-        choices = [self._choice(i, choice, found[i]) for i, choice in enumerate(self.work.choices)]
-        end = {"choices": choices, "usage": usage(self.work), "timings": timings(self.work.choices[0])}
+    def whole(self, found: Sequence[Sequence[CompletionOutput]]) -> dict[str, Any]:
+        """The completion of a request that is finished."""
+        choices = [self._choice(i, choice, found[i]) for i, choice in enumerate(self.handle.choices)]
+        end = {"choices": choices, "usage": self.handle.usage(), "timings": self.handle.choices[0].timings()}
         return self.common | {"object": "chat.completion"} | end
 
-    def _choice(self, i: int, choice: Choice, events: Sequence[Event]) -> dict[str, Any]:
+    def _choice(self, i: int, choice: Choice, outputs: Sequence[CompletionOutput]) -> dict[str, Any]:
         logprobs = None
         if self.logprobs:
-            tokens = [token for one in events for token in one.tokens[: shown_tokens(self.work, one)]]
+            tokens = [token for one in outputs for token in one.tokens[: self.handle.shown_tokens(one)]]
             logprobs = chat_logprobs(
-                self.service.tokenizer, tokens, [x for one in events for x in one.likely][: len(tokens)]
+                self.service.tokenizer, tokens, [x for one in outputs for x in one.logprobs][: len(tokens)]
             )
-        message = whole_message([delta for one in events for delta in one.deltas])
+        message = whole_message([delta for one in outputs for delta in one.deltas])
         if self.old and "tool_calls" in message:
             message["function_call"] = message.pop("tool_calls")[0]["function"]
-        if self.work.job.tools is not None and choice.finish == "length":  # cut where a call begins: no text
+        if self.handle.request.tools is not None and choice.finish == "length":  # cut where a call begins: no text
             message["content"] = message["content"] or None
         return {"index": i, "message": message, "logprobs": logprobs, "finish_reason": self._finish(choice.finish)}
-
-
-def shown_tokens(work: Work, one: Event) -> int:
-    """How many of an event's tokens are in the text: all but one that ends the reply."""
-    return len(one.tokens) - (one.finish is not None and work.choices[one.choice].ended is not None)
 
 
 def delta_json(delta: Delta, *, old: bool = False) -> bytes:

@@ -1,4 +1,4 @@
-"""/v1/completions: texts or tokens to a Job, and what it brings as completions."""
+"""/v1/completions: texts or tokens to a GenerationRequest, and its replies as completions."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from octavo.runtime.output.reply import LogProbs
 from octavo.server.constraints.response_format import effort_of, held, usable_grammar
-from octavo.server.engine.protocol import Likely, Progress
-from octavo.server.generation.chunks import ChunkedReply
-from octavo.server.generation.job import Job, most_tokens, named_biases, sampling_of, seed_of, shows_progress, stops_of
+from octavo.server.engine.protocol import Prefill
+from octavo.server.generation.handle import CompletionOutput, RequestHandle
 from octavo.server.generation.logprobs import Offsets, text_logprobs
+from octavo.server.generation.request import (
+    GenerationRequest,
+    most_tokens,
+    named_biases,
+    sampling_of,
+    seed_of,
+    shows_progress,
+    stops_of,
+)
 from octavo.server.generation.service import Service
-from octavo.server.generation.usage import timings, usage
-from octavo.server.generation.work import Event, Work
 from octavo.server.http.background import in_thread_if_long, size_of
 from octavo.server.http.errors import bad
 from octavo.server.http.sse import to_json
+from octavo.server.routes.chunks import ChunkedReply
 from octavo.server.routes.llama_server_schema import NativeRequest
-from octavo.server.routes.text_schema import CompletionRequest
+from octavo.server.routes.schema import CompletionRequest
 
 USUAL_TOKENS = 16
 """The most tokens of a completion where neither it nor the server has a number, as OpenAI has it."""
@@ -46,13 +54,13 @@ def effort(body: CompletionRequest | NativeRequest) -> int:
     return effort_of(body, size_of(body.prompt))
 
 
-async def job_of(service: Service, body: CompletionRequest, key: str) -> Job:
+async def generation_request(service: Service, body: CompletionRequest, key: str) -> GenerationRequest:
     """What a request comes to. Raises ApiError, OctavoError."""
-    job = await in_thread_if_long(effort(body), _unheld_job, service, body, key)
-    return replace(job, grammar=await held(service, body, usable_grammar))
+    generation = await in_thread_if_long(effort(body), _request_without_grammar, service, body, key)
+    return replace(generation, grammar=await held(service, body, usable_grammar))
 
 
-def _unheld_job(service: Service, body: CompletionRequest, key: str) -> Job:
+def _request_without_grammar(service: Service, body: CompletionRequest, key: str) -> GenerationRequest:
     """What a request comes to but for its grammar. Raises ApiError, OctavoError."""
     service.require_generation()
     n = body.n or 1
@@ -60,10 +68,10 @@ def _unheld_job(service: Service, body: CompletionRequest, key: str) -> Job:
         raise bad(f"best_of is {body.best_of} (allowed: n, which is {n})", "best_of")
     usual = USUAL_TOKENS if service.options.max_tokens is None else None
     most = most_tokens(service, body.max_tokens, body.max_completion_tokens, body.n_predict, usual)
-    return Job(
+    return GenerationRequest(
         prompts=prompts_of(service, body.prompt, reply=most != 0), n=n, seed=seed_of(service, body), max_tokens=most,
         sampling=sampling_of(service, body, named_biases(body.logit_bias)), stop=stops_of(body),
-        logprobs=logprobs_of(body), space=service.space(key, body.cache_salt), goes_on=True,
+        logprobs=logprobs_of(body), cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True,
         progress=shows_progress(body),
     )
 
@@ -76,28 +84,28 @@ def logprobs_of(body: CompletionRequest) -> int | None:
 
 
 class CompletionReply(ChunkedReply):
-    """Writes a job as completions, whole or in chunks.
+    """Writes a reply as completions, whole or in chunks.
 
     echoed  for each prompt how likely its tokens were, where that is wanted too
     """
 
     def __init__(
-        self, service: Service, body: CompletionRequest, name: str, work: Work,
-        echoed: Sequence[Sequence[Likely]] | None = None,
+        self, service: Service, body: CompletionRequest, name: str, handle: RequestHandle,
+        echoed: Sequence[Sequence[LogProbs]] | None = None,
     ) -> None:
-        super().__init__(service, body, name, work, "cmpl-", "text_completion")
+        super().__init__(service, body, name, handle, "cmpl-", "text_completion")
         self.echo, self.echoed, self.logprobs = bool(body.echo), echoed, logprobs_of(body)
-        self._offsets = [self._places(i, 0) for i in range(len(work.choices))]
+        self._offsets = [self._places(i, 0) for i in range(len(handle.choices))]
 
     def begin(self) -> bytes:
         if not self.echo:
             return b""
         return b"".join(
-            self._chunk(i, self._prompt_text(i), self._prompt_logprobs(i)) for i in range(len(self.work.choices))
+            self._chunk(i, self._prompt_text(i), self._prompt_logprobs(i)) for i in range(len(self.handle.choices))
         )
 
     def _prompt(self, i: int) -> list[int]:
-        return self.work.job.prompts[i // self.work.job.n]
+        return self.handle.request.prompts[i // self.handle.request.n]
 
     def _prompt_text(self, i: int) -> str:
         text = self.service.tokenizer.decode(self._prompt(i), skip_special=True)
@@ -110,21 +118,21 @@ class CompletionReply(ChunkedReply):
     def _prompt_logprobs(self, i: int) -> dict[str, Any] | None:
         if self.logprobs is None:
             return None
-        likely = [] if self.echoed is None else self.echoed[i // self.work.job.n]
+        likely = [] if self.echoed is None else self.echoed[i // self.handle.request.n]
         tokenizer = self.service.tokenizer
         return text_logprobs(tokenizer, self._prompt(i), [None, *likely], Offsets(tokenizer.stream(skip_special=True)))
 
     def _chunk(
         self, i: int, text: str, logprobs: dict[str, Any] | None = None, finish: str | None = None,
-        at: Progress | None = None,
+        at: Prefill | None = None,
     ) -> bytes:
         choice = to_json({"index": i, "text": text, "logprobs": logprobs, "finish_reason": finish})
-        return self.chunk(choice, self.more(self.work.choices[i], at))
+        return self.chunk(choice, self.more(self.handle.choices[i], at))
 
-    def events(self, events: list[Event]) -> bytes:
-        return b"".join(self._written(one) for one in events)
+    def events(self, outputs: list[CompletionOutput]) -> bytes:
+        return b"".join(self._written(one) for one in outputs)
 
-    def _written(self, one: Event) -> bytes:
+    def _written(self, one: CompletionOutput) -> bytes:
         text = "".join(delta.content for delta in one.deltas)
         logprobs = self._logprobs(one.choice, [one])
         progress = b"".join(self._chunk(one.choice, "", at=at) for at in one.progress)
@@ -132,27 +140,28 @@ class CompletionReply(ChunkedReply):
             return progress
         return progress + self._chunk(one.choice, text, logprobs, one.finish)
 
-    def _logprobs(self, i: int, events: Sequence[Event]) -> dict[str, Any] | None:
+    def _logprobs(self, i: int, outputs: Sequence[CompletionOutput]) -> dict[str, Any] | None:
         if self.logprobs is None:
             return None
-        tokens = [token for one in events for token in one.tokens]
-        likely = [x for one in events for x in one.likely]
+        tokens = [token for one in outputs for token in one.tokens]
+        likely = [x for one in outputs for x in one.logprobs]
         if not tokens:
             return None
         return text_logprobs(self.service.tokenizer, tokens, likely, self._offsets[i])
 
-    def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
-        """The completion of a job that is finished."""
-        choices = [self._choice(i, events) for i, events in enumerate(found)]
-        return {**self.common, "choices": choices, "usage": usage(self.work), "timings": timings(self.work.choices[0])}
+    def whole(self, found: Sequence[Sequence[CompletionOutput]]) -> dict[str, Any]:
+        """The completion of a request that is finished."""
+        choices = [self._choice(i, outputs) for i, outputs in enumerate(found)]
+        times = self.handle.choices[0].timings()
+        return {**self.common, "choices": choices, "usage": self.handle.usage(), "timings": times}
 
-    def _choice(self, i: int, events: Sequence[Event]) -> dict[str, Any]:
+    def _choice(self, i: int, outputs: Sequence[CompletionOutput]) -> dict[str, Any]:
         text = self._prompt_text(i) if self.echo else ""
         logprobs = self._prompt_logprobs(i) if self.echo else None
-        text += "".join(delta.content for one in events for delta in one.deltas)
-        after = self._logprobs(i, events)
+        text += "".join(delta.content for one in outputs for delta in one.deltas)
+        after = self._logprobs(i, outputs)
         if logprobs is not None and after is not None:
             logprobs = {name: [*values, *after[name]] for name, values in logprobs.items()}
         else:
             logprobs = logprobs or after
-        return {"index": i, "text": text, "logprobs": logprobs, "finish_reason": self.work.choices[i].finish}
+        return {"index": i, "text": text, "logprobs": logprobs, "finish_reason": self.handle.choices[i].finish}

@@ -12,13 +12,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.io.hub.cache import shown_name
+from octavo.runtime.output.reply import LogProbs
 from octavo.server.constraints.response_format import effort_of, held, usable_grammar
-from octavo.server.engine.protocol import Likely, Progress
-from octavo.server.generation.job import Job, most_tokens, sampling_of, seed_of, shows_progress, stops_of
+from octavo.server.engine.protocol import Prefill
+from octavo.server.generation.handle import Choice, CompletionOutput, RequestHandle
 from octavo.server.generation.logprobs import finite
+from octavo.server.generation.request import (
+    GenerationRequest,
+    most_tokens,
+    sampling_of,
+    seed_of,
+    shows_progress,
+    stops_of,
+)
 from octavo.server.generation.service import Service
-from octavo.server.generation.usage import progress_of, timings
-from octavo.server.generation.work import Choice, Event, Work
 from octavo.server.http.background import in_thread_if_long
 from octavo.server.http.errors import ApiError, bad
 from octavo.server.http.sse import event, to_json
@@ -31,22 +38,22 @@ from octavo.server.routes.schema import MOST_PROMPTS, Sampling
 STOP_TYPES = {"length": "limit", "context": "limit"}
 
 
-async def _job_of(service: Service, body: NativeRequest, key: str) -> Job:
+async def _job_of(service: Service, body: NativeRequest, key: str) -> GenerationRequest:
     """What a request of /completion comes to. Raises ApiError, OctavoError."""
-    job = await in_thread_if_long(effort(body), _unheld_job, service, body, key)
-    return replace(job, grammar=await held(service, body, usable_grammar))
+    generation = await in_thread_if_long(effort(body), _request_without_grammar, service, body, key)
+    return replace(generation, grammar=await held(service, body, usable_grammar))
 
 
-def _unheld_job(service: Service, body: NativeRequest, key: str) -> Job:
+def _request_without_grammar(service: Service, body: NativeRequest, key: str) -> GenerationRequest:
     """The same but for its grammar. Raises ApiError, OctavoError."""
     service.require_generation()
     most = most_tokens(service, body.n_predict, body.max_completion_tokens, body.max_tokens)
     sampling = sampling_of(service, body, _biases(service, body.logit_bias))
-    return Job(
+    return GenerationRequest(
         prompts=_prompts(service, body.prompt, reply=most != 0), sampling=sampling, seed=seed_of(service, body),
         stop=stops_of(body), max_tokens=most, logprobs=(body.n_probs or body.logprobs) or None,
         n=body.n_cmpl or body.n or 1, after_sampling=bool(body.post_sampling_probs), progress=shows_progress(body),
-        space=service.space(key, body.cache_salt), goes_on=True,
+        cache_salt=service.cache_salt(key, body.cache_salt), goes_on=True,
     )
 
 
@@ -99,31 +106,31 @@ def _biases(service: Service, given: object) -> dict[int, float]:
 
 
 class NativeReply:
-    """Writes a job as llama-server's /completion does."""
+    """Writes a reply as llama-server's /completion does."""
 
-    def __init__(self, service: Service, body: NativeRequest, work: Work) -> None:
-        self.service, self.body, self.work = service, body, work
+    def __init__(self, service: Service, body: NativeRequest, handle: RequestHandle) -> None:
+        self.service, self.body, self.handle = service, body, handle
 
     def begin(self) -> bytes:
         return b""
 
-    def events(self, events: list[Event]) -> bytes:
+    def events(self, outputs: list[CompletionOutput]) -> bytes:
         written = []
-        for one in events:
-            choice, content = self.work.choices[one.choice], _content(one)
+        for one in outputs:
+            choice, content = self.handle.choices[one.choice], _content(one)
             written += [self._part(one.choice, "", [], at) for at in one.progress]
-            if content or one.likely:
+            if content or one.logprobs:
                 written.append(self._part(one.choice, content, one.tokens) | self._probabilities([one]))
             if one.finish is not None:
                 written.append(self._last(one.choice, choice, "", []))
         return b"".join(event(to_json(part)) for part in written)
 
-    def _part(self, i: int, content: str, tokens: list[int], at: Progress | None = None) -> dict[str, Any]:
+    def _part(self, i: int, content: str, tokens: list[int], at: Prefill | None = None) -> dict[str, Any]:
         """A piece of a stream; `at`: how far the prompt is read."""
-        choice = self.work.choices[i]
-        more: dict[str, Any] = {"timings": timings(choice, at)} if self.body.timings_per_token else {}
+        choice = self.handle.choices[i]
+        more: dict[str, Any] = {"timings": choice.timings(at)} if self.body.timings_per_token else {}
         if at is not None:
-            more["prompt_progress"] = progress_of(choice, at)
+            more["prompt_progress"] = choice.progress(at)
         return {"index": i, "content": content, "tokens": tokens, "stop": False, "id_slot": -1,
                 "tokens_predicted": choice.tokens, "tokens_evaluated": choice.n_prompt, **more}
 
@@ -133,30 +140,31 @@ class NativeReply:
     def error(self, error: ApiError) -> bytes:
         return event(to_json(error.body(native=True)))
 
-    def whole(self, found: Sequence[Sequence[Event]]) -> Any:
+    def whole(self, found: Sequence[Sequence[CompletionOutput]]) -> Any:
         """What is answered without a stream: an object, or for several prompts a list."""
         parts = []
-        for i, events in enumerate(found):
-            content = "".join(map(_content, events))
-            tokens = [token for one in events for token in one.tokens] if self.body.return_tokens else []
-            parts.append(self._last(i, self.work.choices[i], content, tokens, events))
+        for i, outputs in enumerate(found):
+            content = "".join(map(_content, outputs))
+            tokens = [token for one in outputs for token in one.tokens] if self.body.return_tokens else []
+            parts.append(self._last(i, self.handle.choices[i], content, tokens, outputs))
         several = len(parts) > 1 or (isinstance(self.body.prompt, list) and not _is_one(self.body.prompt))
         return parts if several else parts[0]
 
     def _last(
-        self, i: int, choice: Choice, content: str, tokens: list[int], events: Sequence[Event] = ()
+        self, i: int, choice: Choice, content: str, tokens: list[int], outputs: Sequence[CompletionOutput] = ()
     ) -> dict[str, Any]:
         kind = STOP_TYPES.get(choice.end or "", "eos" if choice.stopped is None else "word")
-        job = self.work.job
+        generation = self.handle.request
         return self._wanted({
             "index": i, "content": content, "tokens": tokens, "id_slot": -1, "stop": True,
             "model": self.service.options.name, "tokens_predicted": choice.tokens,
             "tokens_evaluated": choice.n_prompt,
-            "generation_settings": settings(job),
-            "prompt": self.service.tokenizer.decode(job.prompts[i // job.n]), "has_new_line": "\n" in content,
+            "generation_settings": settings(generation),
+            "prompt": self.service.tokenizer.decode(generation.prompts[i // generation.n]),
+            "has_new_line": "\n" in content,
             "truncated": choice.end == "context", "stop_type": kind, "stopping_word": choice.stopped or "",
-            "tokens_cached": choice.n_prompt + choice.tokens, "timings": timings(choice),
-            **self._probabilities(events),
+            "tokens_cached": choice.n_prompt + choice.tokens, "timings": choice.timings(),
+            **self._probabilities(outputs),
         })
 
     def _wanted(self, reply: dict[str, Any]) -> dict[str, Any]:
@@ -172,42 +180,43 @@ class NativeReply:
                 found[name] = value
         return found
 
-    def _probabilities(self, events: Sequence[Event]) -> dict[str, Any]:
-        if self.work.job.logprobs is None or not events:
+    def _probabilities(self, outputs: Sequence[CompletionOutput]) -> dict[str, Any]:
+        if self.handle.request.logprobs is None or not outputs:
             return {}
-        pairs = [pair for one in events for pair in zip(one.tokens, one.likely, strict=True)]
+        pairs = [pair for one in outputs for pair in zip(one.tokens, one.logprobs, strict=True)]
         return {"completion_probabilities": [self._probability(*pair) for pair in pairs]}
 
-    def _probability(self, token: int, one: Likely) -> dict[str, Any]:
-        top = [self._entry(*pair) for pair in one.top]
-        return {**self._entry(token, one.token), "top_probs" if self.work.job.after_sampling else "top_logprobs": top}
+    def _probability(self, token: int, one: LogProbs) -> dict[str, Any]:
+        top = [self._entry(*pair) for pair in one.likely]
+        name = "top_probs" if self.handle.request.after_sampling else "top_logprobs"
+        return {**self._entry(token, one.token), name: top}
 
     def _entry(self, token: int, logprob: float) -> dict[str, Any]:
         data = self.service.tokenizer.token_bytes(token)
         text = data.decode(errors="replace")
-        likely = {"prob": exp(logprob)} if self.work.job.after_sampling else {"logprob": finite(logprob)}
+        likely = {"prob": exp(logprob)} if self.handle.request.after_sampling else {"logprob": finite(logprob)}
         return {"id": token, "token": text, "bytes": list(data), **likely}
 
 
-def _content(one: Event) -> str:
+def _content(one: CompletionOutput) -> str:
     return "".join(delta.content for delta in one.deltas)
 
 
-def settings(job: Job) -> dict[str, Any]:
+def settings(generation: GenerationRequest) -> dict[str, Any]:
     """How tokens are chosen, by llama-server's names."""
-    found = asdict(job.sampling)
-    found["logit_bias"] = [{"token": token, "bias": bias} for token, bias in job.sampling.logit_bias.items()]
-    more = {"seed": job.seed, "stop": list(job.stop), "n_probs": job.logprobs or 0,
-            "n_predict": -1 if job.max_tokens is None else job.max_tokens}
+    found = asdict(generation.sampling)
+    found["logit_bias"] = [{"token": token, "bias": bias} for token, bias in generation.sampling.logit_bias.items()]
+    more = {"seed": generation.seed, "stop": list(generation.stop), "n_probs": generation.logprobs or 0,
+            "n_predict": -1 if generation.max_tokens is None else generation.max_tokens}
     return {**found, **more, "max_tokens": more["n_predict"]}
 
 
 async def completion(request: Request) -> Response:
     """Continue a text, as llama-server does."""
     body, service = await body_of(request, NativeRequest), service_of(request)
-    work = Work(service, await _job_of(service, body, key_of(request)))
-    reply = NativeReply(service, body, work)
-    return await answered(request, work, reply, stream=body.stream)
+    handle = RequestHandle(service, await _job_of(service, body, key_of(request)))
+    reply = NativeReply(service, body, handle)
+    return await answered(request, handle, reply, stream=body.stream)
 
 
 async def tokenize(request: Request) -> Response:
@@ -265,7 +274,7 @@ async def props(request: Request) -> Response:
     """What is served, and with what settings."""
     service = service_of(request)
     info, options, plain = service.info, service.options, Sampling.model_validate({})
-    usual = Job((), sampling_of(service, plain, {}), options.seed, max_tokens=most_tokens(service))
+    usual = GenerationRequest((), sampling_of(service, plain, {}), options.seed, max_tokens=most_tokens(service))
     of_tools = service.tool_template
     more = {} if of_tools is None else {"chat_template_tool_use": of_tools.source}
     return json_response({

@@ -39,10 +39,10 @@ class NativeRequest(Sampling):
     n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = Field(None, description="another name of n_probs")
     post_sampling_probs: bool | None = Field(
-        None, description="probabilities among the tokens that are left to choose from"
+        None, description="probabilities after the sampler's settings"
     )
     response_fields: Annotated[list[str], many(64)] | None = Field(
-        None, description="which fields are answered, of those within others by both names: a/b"
+        None, description="fields to return; nested ones as a/b"
     )
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     n_cmpl: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = Field(None, description="another name of n")

@@ -8,8 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.server.http.errors import ApiError
-from octavo.server.http.families import is_anthropics
+from octavo.server.http.errors import ApiError, is_anthropics
 from octavo.server.http.page import page
 from octavo.server.routes.answer import json_response, service_of
 
@@ -34,7 +33,7 @@ async def model(request: Request) -> Response:
     """A model by its name."""
     service, name = service_of(request), request.path_params["name"]
     if not service.is_called(name):
-        message = f"there is no model {name!r} (allowed: {service.options.name})"
+        message = f"unknown model {name!r} (allowed: {service.options.name})"
         raise ApiError(404, message, param="model", code="model_not_found")
     return json_response(_model(request))
 

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 if TYPE_CHECKING:
     from octavo.server.engine.client import EngineClient
-    from octavo.server.engine.protocol import Step, Vectors
+    from octavo.server.engine.protocol import StepOutputs, Vectors
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 GAPS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -62,11 +62,11 @@ class Metrics:
         self.gap = Gaps()
         self.per_token = self._histogram("request_time_per_output_token_seconds", "Of a reply, by token", GAPS)
         self.whole = self._histogram("e2e_request_latency_seconds", "From a request to its reply's end", SECONDS)
-        self.queued = self._histogram("request_queue_time_seconds", "Before a prompt was begun", SECONDS)
+        self.queued = self._histogram("request_queue_time_seconds", "Before a prompt was started", SECONDS)
         self.step_time = self._histogram("step_seconds", "Of the engine's steps", GAPS)
         self.finished = Counter("octavo:request_success", "Replies by how they ended", ["finished_reason"],
                                 registry=self.registry)
-        self.refused = Counter("octavo:requests_refused", "Requests refused as the queue was full",
+        self.refused = Counter("octavo:requests_refused", "Requests refused because the queue was full",
                                registry=self.registry)
         self.registry.register(self)
         client.on_step = self.stepped
@@ -74,10 +74,10 @@ class Metrics:
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"octavo:{name}", text, buckets=buckets, registry=self.registry)
 
-    def stepped(self, step: Step) -> None:
+    def stepped(self, step: StepOutputs) -> None:
         """Count a step of the engine's."""
         self.steps += 1
-        self.busy += len(step.rows)
+        self.busy += len(step.outputs)
         self.step_time.observe(step.seconds)
 
     def ended(self, seconds: float, reason: str, tokens: int) -> None:
@@ -116,7 +116,7 @@ class Metrics:
             ("n_decode", "Steps", self.steps),
             ("spec_decode_num_drafts", "Drafts that were verified", stats.drafts),
             ("spec_decode_num_draft_tokens", "Tokens of these", stats.drafted_tokens),
-            ("spec_decode_num_accepted_tokens", "Of these, tokens that were right", stats.accepted_tokens),
+            ("spec_decode_num_accepted_tokens", "Of these, tokens that were accepted", stats.accepted_tokens),
         ):
             yield CounterMetricFamily(f"llamacpp:{name}", text, value=value)
         for name, text, value in (
@@ -141,10 +141,10 @@ class Metrics:
         ):
             yield GaugeMetricFamily(f"octavo:{name}", text, value=value)
         for name, text, value in (
-            ("prefix_cache_queries", "Tokens of prompts that were looked for in the cache", stats.prompt_tokens),
-            ("prefix_cache_hits", "Of these, tokens that were there", stats.cached_tokens),
-            ("num_preemptions", "Replies that gave their pages to others", stats.preemptions),
-            ("engine_restarts", "Times that the engine was started again", self.client.restarts),
+            ("prefix_cache_queries", "Prompt tokens looked up in the cache", stats.prompt_tokens),
+            ("prefix_cache_hits", "Of these, tokens found", stats.cached_tokens),
+            ("num_preemptions", "Replies preempted", stats.preemptions),
+            ("engine_restarts", "Engine restarts", self.client.restarts),
         ):
             yield CounterMetricFamily(f"octavo:{name}", text, value=value)
 

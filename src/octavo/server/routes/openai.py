@@ -13,16 +13,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.formats.spec import F32
-from octavo.server.engine.protocol import Likely
+from octavo.runtime.output.reply import LogProbs
+from octavo.server.generation.handle import RequestHandle, require_values
 from octavo.server.generation.service import Service
-from octavo.server.generation.work import Work, require_whole
 from octavo.server.http.background import in_thread_if_long, size_of
 from octavo.server.http.errors import bad
 from octavo.server.http.sse import to_json
 from octavo.server.routes import chat, completions
 from octavo.server.routes.answer import answered, body_of, json_response, key_of, service_of, unless_left
-from octavo.server.routes.schema import ChatRequest
-from octavo.server.routes.text_schema import CompletionRequest, EmbeddingRequest
+from octavo.server.routes.schema import ChatRequest, CompletionRequest, EmbeddingRequest
 from octavo.text.sentences import encode_texts
 
 TOGETHER = 32
@@ -33,10 +32,10 @@ async def chat_completions(request: Request) -> Response:
     """Reply to messages."""
     body, service = await body_of(request, ChatRequest), service_of(request)
     name, key = service.require_model(body.model), key_of(request)
-    job = await chat.job_of(service, body, key)
-    work = Work(service, job)
-    reply = chat.ChatReply(service, body, name, work)
-    return await answered(request, work, reply, stream=body.stream)
+    generation = await chat.generation_request(service, body, key)
+    handle = RequestHandle(service, generation)
+    reply = chat.ChatReply(service, body, name, handle)
+    return await answered(request, handle, reply, stream=body.stream)
 
 
 async def count_tokens(request: Request) -> Response:
@@ -55,15 +54,15 @@ async def text_completions(request: Request) -> Response:
     """Continue texts."""
     body, service = await body_of(request, CompletionRequest), service_of(request)
     name, key = service.require_model(body.model), key_of(request)
-    job = await completions.job_of(service, body, key)
+    generation = await completions.generation_request(service, body, key)
     echoed = None
-    if body.echo and job.logprobs is not None:
-        require_whole(sum(map(len, job.prompts)) * (1 + job.logprobs))
-        with service.admitted(sum(map(len, job.prompts))):
-            echoed = await unless_left(request, _scored(service, job.prompts, job.logprobs))
-    work = Work(service, job)
-    reply = completions.CompletionReply(service, body, name, work, echoed)
-    return await answered(request, work, reply, stream=body.stream)
+    if body.echo and generation.logprobs is not None:
+        require_values(sum(map(len, generation.prompts)) * (1 + generation.logprobs))
+        with service.admitted(sum(map(len, generation.prompts))):
+            echoed = await unless_left(request, _scored(service, generation.prompts, generation.logprobs))
+    handle = RequestHandle(service, generation)
+    reply = completions.CompletionReply(service, body, name, handle, echoed)
+    return await answered(request, handle, reply, stream=body.stream)
 
 
 async def embeddings(request: Request) -> Response:
@@ -79,8 +78,8 @@ async def embeddings(request: Request) -> Response:
     return json_response({"object": "list", "data": data, "model": name, "usage": usage})
 
 
-async def _scored(service: Service, prompts: Sequence[list[int]], k: int) -> list[list[Likely]]:
-    return [(await service.client.score(prompt, k)).rows for prompt in prompts]
+async def _scored(service: Service, prompts: Sequence[list[int]], k: int) -> list[list[LogProbs]]:
+    return [(await service.client.score(prompt, k)).logprobs for prompt in prompts]
 
 
 async def _embedded(service: Service, texts: Sequence[list[int]], pooling: str) -> F32:

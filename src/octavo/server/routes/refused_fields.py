@@ -78,4 +78,5 @@ def refuse(rules: Rules, body: Mapping[str, Any]) -> None:
         allowed, harmless = rules[name]
         value = body[name]
         if value is not None and not harmless(value):
-            raise ValueError(f"{name}: {json.dumps(value)[:60]} is not supported (allowed: {allowed})")
+            why = f": {allowed.removeprefix('none: ')}" if allowed.startswith("none: ") else f" (allowed: {allowed})"
+            raise ValueError(f"{name}: {json.dumps(value)[:60]} is not supported{why}")

@@ -1,4 +1,4 @@
-"""OpenAI's /v1/responses: a job as a response, whole or in its events."""
+"""OpenAI's /v1/responses: a reply as a response, whole or in events."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.server.engine.protocol import Progress
+from octavo.server.engine.protocol import Prefill
 from octavo.server.generation.blocks import Block, Blocks, Change
+from octavo.server.generation.handle import CompletionOutput, RequestHandle
 from octavo.server.generation.ids import new_id
 from octavo.server.generation.logprobs import chat_logprobs
-from octavo.server.generation.usage import progress_of, timings, usage
-from octavo.server.generation.work import Event, Work
 from octavo.server.http.errors import ApiError
 from octavo.server.http.sse import named_event, to_json
 from octavo.server.routes import chat
@@ -37,10 +36,10 @@ async def responses(request: Request) -> Response:
     body, service = await body_of(request, ResponsesRequest), service_of(request)
     name, asked = service.require_model(body.model), chat_request(body)
     with _named():
-        job = await chat.job_of(service, asked, key_of(request))
-    work = Work(service, job)
-    reply = ResponseReply(body, name, work)
-    return await answered(request, work, reply, stream=body.stream)
+        generation = await chat.generation_request(service, asked, key_of(request))
+    handle = RequestHandle(service, generation)
+    reply = ResponseReply(body, name, handle)
+    return await answered(request, handle, reply, stream=body.stream)
 
 
 async def count_tokens(request: Request) -> Response:
@@ -64,10 +63,10 @@ def _named() -> Iterator[None]:
 
 
 class ResponseReply:
-    """Writes a job as a response."""
+    """Writes a reply as a response."""
 
-    def __init__(self, body: ResponsesRequest, name: str, work: Work) -> None:
-        self.body, self.name, self.work, self.blocks = body, name, work, Blocks()
+    def __init__(self, body: ResponsesRequest, name: str, handle: RequestHandle) -> None:
+        self.body, self.name, self.handle, self.blocks = body, name, handle, Blocks()
         self.id, self.created = new_id("resp_"), int(time.time())
         self._ids: dict[int, str] = {}
         self._held: list[Any] = []  # log-probabilities of tokens whose text has not been sent
@@ -78,27 +77,27 @@ class ResponseReply:
         response = self._response("in_progress")
         return b"".join(self._event(f"response.{kind}", response=response) for kind in ("created", "in_progress"))
 
-    def events(self, events: Sequence[Event]) -> bytes:
-        choice = self.work.choices[0]
+    def events(self, outputs: Sequence[CompletionOutput]) -> bytes:
+        choice = self.handle.choices[0]
         read = [
             self._event(
-                "response.in_progress", response=self._response("in_progress"), prompt_progress=progress_of(choice, at),
+                "response.in_progress", response=self._response("in_progress"), prompt_progress=choice.progress(at),
                 **self._times(at),
-            ) for one in events for at in one.progress
+            ) for one in outputs for at in one.progress
         ]
-        return b"".join((*read, *(x for change, told in self._changes(events) for x in self._written(change, told))))
+        return b"".join((*read, *(x for change, told in self._changes(outputs) for x in self._written(change, told))))
 
-    def _times(self, at: Progress | None = None) -> dict[str, Any]:
+    def _times(self, at: Prefill | None = None) -> dict[str, Any]:
         """Times of an event, where these are asked for."""
-        return {"timings": timings(self.work.choices[0], at)} if self.body.timings_per_token else {}
+        return {"timings": self.handle.choices[0].timings(at)} if self.body.timings_per_token else {}
 
-    def _changes(self, events: Sequence[Event]) -> Iterator[tuple[Change, list[Any]]]:
-        """What events change, with how likely the tokens of a piece of text were, and those before it that had none."""
-        for one in events:
-            if self.work.job.logprobs is not None:
-                shown = chat.shown_tokens(self.work, one)
-                tokens, likely = one.tokens[:shown], one.likely[:shown]
-                self._held += chat_logprobs(self.work.service.tokenizer, tokens, likely)["content"]
+    def _changes(self, outputs: Sequence[CompletionOutput]) -> Iterator[tuple[Change, list[Any]]]:
+        """What outputs change, with the log-probabilities of each piece of text, and of held tokens before it."""
+        for one in outputs:
+            if self.handle.request.logprobs is not None:
+                shown = self.handle.shown_tokens(one)
+                tokens, likely = one.tokens[:shown], one.logprobs[:shown]
+                self._held += chat_logprobs(self.handle.service.tokenizer, tokens, likely)["content"]
             for change in self.blocks.take([one]):
                 yield change, self._tell(change[1]) if change[0] == "grows" else []
 
@@ -127,8 +126,8 @@ class ResponseReply:
         told = self._event("error", code=error.code or error.type, message=error.message, param=error.param)
         return told + self._event("response.failed", response=failed)
 
-    def whole(self, found: Sequence[Sequence[Event]]) -> dict[str, Any]:
-        """The response of a job that is finished."""
+    def whole(self, found: Sequence[Sequence[CompletionOutput]]) -> dict[str, Any]:
+        """The response of a request that is finished."""
         for _ in (*self._changes(found[0]), *self._last()):
             pass
         return self._response(self._status())
@@ -183,16 +182,16 @@ class ResponseReply:
         return {**item, "type": "message", "role": "assistant", "content": content}
 
     def _status(self) -> str:
-        return "incomplete" if self.work.choices[0].finish == "length" else "completed"
+        return "incomplete" if self.handle.choices[0].finish == "length" else "completed"
 
     def _response(self, status: str) -> dict[str, Any]:
-        body, sampling = self.body, self.work.job.sampling
+        body, sampling = self.body, self.handle.request.sampling
         ended = status in ("completed", "incomplete")
         blocks = self.blocks.all if ended else []
         items = [self._item(one, cut=status == "incomplete" and one is blocks[-1]) for one in blocks]
         return {
             "id": self.id, "object": "response", "created_at": self.created, "status": status, "model": self.name,
-            "output": items, "error": None, "top_logprobs": self.work.job.logprobs or 0,
+            "output": items, "error": None, "top_logprobs": self.handle.request.logprobs or 0,
             "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
             "usage": self._usage() if ended else None, "temperature": sampling.temperature, "top_p": sampling.top_p,
             "instructions": body.instructions, "max_output_tokens": body.max_output_tokens,
@@ -204,7 +203,7 @@ class ResponseReply:
         }
 
     def _usage(self) -> dict[str, Any]:
-        found = usage(self.work)
+        found = self.handle.usage()
         return {
             "input_tokens": found["prompt_tokens"], "input_tokens_details": found["prompt_tokens_details"],
             "output_tokens": found["completion_tokens"],

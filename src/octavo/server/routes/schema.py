@@ -90,19 +90,19 @@ class Sampling(Body):
         None, description="requests with the same salt share cached prompts"
     )
     samplers: Annotated[list[str], many(64)] | str | None = Field(
-        None, description="which settings count, in the order that there is: those not named are off"
+        None, description="samplers to apply, in this order; those not named are off"
     )
     chat_template_kwargs: dict[str, Any] | None = Field(
-        None, description="variables of the chat template, by any names that are not set otherwise"
+        None, description="variables of the chat template that are not set otherwise"
     )
-    return_progress: bool | None = Field(None, description="a stream tells how far its prompt is read")
-    timings_per_token: bool | None = Field(None, description="each piece of a stream has times")
+    return_progress: bool | None = Field(None, description="a stream reports how far its prompt is read")
+    timings_per_token: bool | None = Field(None, description="each chunk of a stream has timings")
 
     @field_validator("stop", mode="before")
     @classmethod
     def _stops_have_text(cls, value: Any) -> Any:
         if value == "" or (isinstance(value, list) and "" in value):
-            raise ValueError("an empty string ends no reply (allowed: texts of 1 to 1024 characters)")
+            raise ValueError("an empty string can't end a reply (allowed: texts of 1 to 1024 characters)")
         return value
 
 
@@ -224,7 +224,7 @@ class CustomFormat(Body):
     @model_validator(mode="after")
     def _can_be_held(self) -> CustomFormat:
         if self.type == "grammar" and (self.grammar is None or self.grammar.syntax != "regex"):
-            raise ValueError("a grammar is within a string of JSON in calls, where Lark's can't be (allowed: regex)")
+            raise ValueError("Lark grammars can't be used within JSON strings of calls (allowed: regex)")
         return self
 
 
@@ -361,7 +361,7 @@ class ChatRequest(Constrained):
         if self.tools or self.tool_choice is not None:
             old = "functions" if self.functions is not None else "function_call"
             new = "tools" if self.tools else "tool_choice"
-            raise ValueError(f"{old}: {new} is given, too (allowed: one of the two)")
+            raise ValueError(f"{old}: {new} is given too: send one of them")
         self.tools = [Tool(type="function", function=one) for one in self.functions or ()]
         choice = self.function_call
         self.tool_choice = NamedTool(type="function", function=choice) if isinstance(choice, NamedFunction) else choice
@@ -378,16 +378,46 @@ class ChatRequest(Constrained):
     @model_validator(mode="after")
     def _one_end(self) -> ChatRequest:
         if self.continue_final_message and self.add_generation_prompt:
-            raise ValueError("continue_final_message and add_generation_prompt are both true (allowed: one of them)")
+            raise ValueError("continue_final_message and add_generation_prompt can't both be true")
         if self.continue_final_message and (role := self.messages[-1].role) != "assistant":
-            raise ValueError(f"continue_final_message: the last message is {role}'s (allowed: assistant's)")
+            raise ValueError(f"continue_final_message: the last message has role {role} (allowed: assistant)")
         return self
 
     @model_validator(mode="after")
     def _top_needs_logprobs(self) -> ChatRequest:
         if self.top_logprobs is not None and not self.logprobs:
-            raise ValueError("top_logprobs: is for requests with logprobs")
+            raise ValueError("top_logprobs: needs logprobs")
         return self
 
 
 OpenAISampling.model_rebuild()
+
+
+class CompletionRequest(Constrained):
+    refuses: ClassVar[refused.Rules] = refused.COMPLETIONS
+    n_predict: LIMIT | None = Field(None, description="another name of max_tokens")
+    max_completion_tokens: LIMIT | None = Field(None, description="another name of max_tokens")
+    prompt: (
+        str
+        | TOKENS
+        | Annotated[list[str], many(MOST_PROMPTS, least=1)]
+        | Annotated[list[TOKENS], many(MOST_PROMPTS, least=1)]
+    )
+    max_tokens: LIMIT | None = Field(None, description="16 if left out")
+    logprobs: Annotated[int, Field(ge=0, le=20)] | bool | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
+
+
+class EmbeddingRequest(Body):
+    refuses: ClassVar[refused.Rules] = refused.EMBEDDINGS
+    input: (
+        str
+        | TOKENS
+        | Annotated[list[str], many(MOST_PROMPTS, least=1)]
+        | Annotated[list[TOKENS], many(MOST_PROMPTS, least=1)]
+    )
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1, le=1 << 20)] | None = None
+    pooling: Literal["mean", "cls", "last"] | None = None

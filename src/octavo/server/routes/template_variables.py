@@ -35,7 +35,7 @@ def require_variables(given: Mapping[str, Any], argument: str) -> None:
         raise wrong(f"has {len(given)} names (allowed: {MOST_NAMES})")
     for name in SET_HERE:
         if name in given:
-            raise wrong(f"has {name!r}, which is set here (allowed: any other name)")
+            raise wrong(f"has {name!r}, which the server sets itself")
     if not isinstance(given.get(THINK, True), bool):
         raise wrong(f"has {json.dumps(given[THINK])[:60]} as {THINK} (allowed: true, false)")
     left, values, characters = list[tuple[int, Any]]((0, one) for one in (*given, *given.values())), 0, 0
@@ -80,6 +80,6 @@ def usual_variables(given: Mapping[str, Any], reasoning: str, templates: Sequenc
         problem = f"reasoning is {reasoning!r}, which the chat template has no variable for (allowed: auto)"
         raise UsageError(problem, argument="reasoning")
     if both := [name for name in names if name in given]:
-        problem = f"reasoning is {reasoning!r}, and chat_template_kwargs has {both[0]!r} (allowed: one of them)"
+        problem = f"reasoning {reasoning!r} and {both[0]!r} of chat_template_kwargs can't be used together"
         raise UsageError(problem, argument="reasoning")
     return {**dict.fromkeys(names, reasoning == "on"), **given}

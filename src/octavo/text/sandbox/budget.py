@@ -68,7 +68,7 @@ class Budget:
         self._left -= size
         self.check(size)
         if self._left < 0:
-            raise TemplateError("the chat template makes too much text in all")
+            raise TemplateError("the chat template produces too much text")
 
     def output(self, characters: int) -> None:
         """To be called for each piece of the result. Raises TemplateError once the result is too long."""
@@ -79,7 +79,7 @@ class Budget:
     def nested(self) -> Iterator[None]:
         """Around a call of a macro. Raises TemplateError where they are too deep inside one another."""
         if self._calls >= _MAX_CALLS:
-            raise TemplateError(f"the chat template calls itself more than {_MAX_CALLS} times over")
+            raise TemplateError(f"the chat template recurses more than {_MAX_CALLS} levels deep")
         self._calls += 1
         yield
         self._calls -= 1
@@ -116,7 +116,7 @@ class Budget:
         """To be called with the size of a value. Raises TemplateError if it is too large."""
         self.tick(1 + size // _STEP)
         if size > self._value_cap:
-            raise TemplateError(f"the chat template makes too large a value (allowed: {self._value_cap} characters)")
+            raise TemplateError(f"the chat template creates too large a value (allowed: {self._value_cap} characters)")
 
 
 current: ContextVar[Budget] = ContextVar("octavo_template_budget")

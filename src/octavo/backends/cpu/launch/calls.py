@@ -8,11 +8,11 @@ from octavo.backends.cpu.matmul import float_kernel as float_mul_mat
 from octavo.backends.cpu.matmul import kernel as mul_mat
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.pointwise import kernel as elementwise
-from octavo.backends.cpu.weights.pack import FloatWeight, QuantWeight
+from octavo.backends.cpu.weights.pack import TiledFloatWeight, TiledWeight
 from octavo.formats.spec import AnyArray
 from octavo.jit.program import KernelCall
 
-Weight = QuantWeight | FloatWeight
+Weight = TiledWeight | TiledFloatWeight
 
 
 def stride(array: AnyArray) -> int:
@@ -26,12 +26,12 @@ FLOAT_TILES = tuple(n for n in quantize.TILES if n <= 8)
 
 def tiles_of(weight: Weight) -> tuple[int, ...]:
     """Tokens of the tiles that products with a weight are made of, the largest first."""
-    return quantize.TILES if isinstance(weight, QuantWeight) else FLOAT_TILES
+    return quantize.TILES if isinstance(weight, TiledWeight) else FLOAT_TILES
 
 
 def product_kernel(weight: Weight, n: int, tiles: int = 1) -> Any:
     """The kernel of products for `tiles` tiles of n tokens."""
-    if isinstance(weight, QuantWeight):
+    if isinstance(weight, TiledWeight):
         if mul_mat.stages(n, tiles):
             return mul_mat.staged_mul_mat_kernel(weight.layout, n)
         return mul_mat.mul_mat_kernel(weight.layout, n)
@@ -40,13 +40,13 @@ def product_kernel(weight: Weight, n: int, tiles: int = 1) -> Any:
 
 def weight_arguments(weight: Weight) -> dict[str, int]:
     """What a product's kernel is told of a weight, but for where its rows lie."""
-    table, scales = (weight.table_address, 0) if isinstance(weight, QuantWeight) else (0, weight.scale_address)
+    table, scales = (weight.table_address, 0) if isinstance(weight, TiledWeight) else (0, weight.scale_address)
     return {"rows": weight.n, "k": weight.k, "x_stride": x_stride(weight), "table": table, "scales": scales}
 
 
 def x_stride(weight: Weight) -> int:
     """Bytes of a token's activations, as the kernels of products with a weight read them, without gaps."""
-    return weight.k // 32 * quantize.TOKEN_BYTES if isinstance(weight, QuantWeight) else weight.k * 4
+    return weight.k // 32 * quantize.TOKEN_BYTES if isinstance(weight, TiledWeight) else weight.k * 4
 
 
 def rows_call(kernel: Any, out: AnyArray, x: AnyArray, **more: int | float | AnyArray) -> KernelCall:

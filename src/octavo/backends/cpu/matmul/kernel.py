@@ -1,7 +1,7 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of quantized weights and quantized activations: a tile of 16 rows and n tokens, all of K at a time.
 
-Weights are in `layout.Layout`, activations in blocks of n tokens x 32 values as `kernels.quantize` writes them. A
+Weights are in `layout.TiledLayout`, activations in blocks of n tokens x 32 values as `kernels.quantize` writes them. A
 weight is scale * (code - offset) - minimum, so a block adds  scale * dot * d - minimum * s  to each token.
 """
 
@@ -13,7 +13,7 @@ from octavo.backends.cpu.matmul.quantize_kernel import BLOCK_BYTES, TILES, WORD_
 from octavo.backends.cpu.matmul.staged_kernel import PIECE, staged_product
 from octavo.backends.cpu.matmul.tasks import FEW_TOKENS, PRODUCT, bytes_ahead, product
 from octavo.backends.cpu.weights.decode import codes_in_dots, keeps_codes_high, unpack_codes
-from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, Layout
+from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, TiledLayout
 from octavo.jit import host
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
@@ -51,7 +51,7 @@ LOADS = {"f16": load_f16x16, "f32": load_f32x16, "exponent": load_exponent_x16, 
 
 
 @kernels(PRODUCT)
-def mul_mat_kernel(layout: Layout, n: int) -> Any:
+def mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
     """The product for tiles of n tokens, whose codes `PRODUCT.x` is; see `product`."""
     add_super, at = _add_super(layout, n), _Places(layout, n)
     super_values, super_bytes = layout.super, layout.super_bytes
@@ -71,12 +71,12 @@ def mul_mat_kernel(layout: Layout, n: int) -> Any:
 
 
 def stages(n: int, tiles: int) -> bool:
-    """Whether products with so many tiles of n tokens are those of `staged_mul_mat_kernel`: AVX2's are."""
+    """Whether products with that many tiles of n tokens are those of `staged_mul_mat_kernel`, as AVX2's are."""
     return host.level() == "avx2" and n == TILES[0] and tiles >= STAGED_MIN_TILES
 
 
 @kernels(PRODUCT)
-def staged_mul_mat_kernel(layout: Layout, n: int) -> Any:
+def staged_mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
     """`mul_mat_kernel` for many tiles of n tokens, to the bit."""
     at = _Places(layout, n)
     return staged_product(
@@ -88,7 +88,7 @@ def staged_mul_mat_kernel(layout: Layout, n: int) -> Any:
 class _Places:
     """Where the parts of a super-block lie, in bytes from its beginning or from that of a block of 32 values."""
 
-    def __init__(self, layout: Layout, n: int) -> None:
+    def __init__(self, layout: TiledLayout, n: int) -> None:
         self.minima = SCALE_BYTES[layout.scale] * ROWS * layout.sets
         self.block, self.block_bytes = layout.head_bytes, layout.block_bytes
         self.small_minima = ROWS * layout.groups
@@ -100,7 +100,7 @@ class _Places:
         self.x_sums = self.x_scales + n * 4
 
 
-def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
+def _add_super(layout: TiledLayout, n: int, *, staged: bool = False) -> Any:
     """A function (sums, super-block, activations, table) that adds a super-block's products to n vectors of sums.
 
     The offset of codes takes no instruction where it is 128: integer sums begin at -128 times the sum of the
@@ -138,7 +138,7 @@ def _add_super(layout: Layout, n: int, *, staged: bool = False) -> Any:
     return inner(add_super, layout, n, staged, inline="always")
 
 
-def _add_staged(layout: Layout, n: int) -> Any:
+def _add_staged(layout: TiledLayout, n: int) -> Any:
     """`_add_super`, to the bit, for two levels of scales that lie in memory with the codes; see `staged_bytes`."""
     at, groups, blocks = _Places(layout, n), layout.groups, layout.super // STEP
     x_bytes, x_scales, block_bytes = at.x_bytes, at.x_scales, staged_bytes(layout)
@@ -163,7 +163,7 @@ def _add_staged(layout: Layout, n: int) -> Any:
     return inner(add_super, layout, n, inline="always")
 
 
-def _add_group(layout: Layout, n: int, *, staged: bool) -> Any:
+def _add_group(layout: TiledLayout, n: int, *, staged: bool) -> Any:
     """`_add_super` for one level of groups of some blocks, with minima: these are added once for all of a group."""
     at, blocks = _Places(layout, n), layout.super // STEP
     block_at, block_bytes, x_bytes, x_scales, x_sums = at.block, at.block_bytes, at.x_bytes, at.x_scales, at.x_sums
@@ -184,7 +184,7 @@ def _add_group(layout: Layout, n: int, *, staged: bool) -> Any:
     return inner(add_super, layout, n, staged, inline="always")
 
 
-def _codes_of(layout: Layout, n: int, *, staged: bool = False) -> Any:
+def _codes_of(layout: TiledLayout, n: int, *, staged: bool = False) -> Any:
     """A function (block, its number, table) -> the codes of 16 rows x 32 values.
 
     It fetches what is read some blocks later. Staged: in place of the table it is given where unpacked codes lie, and
@@ -207,12 +207,12 @@ def _codes_of(layout: Layout, n: int, *, staged: bool = False) -> Any:
     return inner(codes_of, layout, n, inline="always")
 
 
-def staged_code_bytes(layout: Layout) -> int:
+def staged_code_bytes(layout: TiledLayout) -> int:
     """Bytes of unpacked codes of 16 rows x 32 values."""
     return ROWS * STEP * (2 if in_words(layout) else 1)
 
 
-def staged_bytes(layout: Layout) -> int:
+def staged_bytes(layout: TiledLayout) -> int:
     """Bytes of 16 rows x 32 values when they are unpacked.
 
     Codes; where there are two levels then each group's scales as float32, and minima: of two groups first the first
@@ -222,17 +222,17 @@ def staged_bytes(layout: Layout) -> int:
     return staged_code_bytes(layout) + kinds * layout.groups * ROW_BYTES
 
 
-def in_words(layout: Layout) -> bool:
+def in_words(layout: TiledLayout) -> bool:
     """Whether many tokens' codes are multiplied as numbers of 16 bits."""
     return WORDS and layout.groups == 1 and not host.products_of_16_bits(codes_in_dots(layout)[1])
 
 
-def takes_words(layout: Layout, n: int) -> bool:
+def takes_words(layout: TiledLayout, n: int) -> bool:
     """Whether codes of n tokens are multiplied as numbers of 16 bits."""
     return n > FEW_TOKENS and in_words(layout)
 
 
-def _unpack_super(layout: Layout, n: int) -> Any:
+def _unpack_super(layout: TiledLayout, n: int) -> Any:
     """A function (super-block, memory, table) that unpacks a super-block to memory; see `staged_bytes`."""
     blocks, block_at, block_bytes = layout.super // STEP, layout.head_bytes, layout.block_bytes
     codes_of, unpacked_bytes, code_bytes = unpack_codes(layout), staged_bytes(layout), staged_code_bytes(layout)
@@ -255,7 +255,7 @@ def _unpack_super(layout: Layout, n: int) -> Any:
     return inner(unpack_super, layout, n)
 
 
-def _store_scales(layout: Layout) -> Any:
+def _store_scales(layout: TiledLayout) -> Any:
     """A function (memory, super-block, block, d, less) that stores the scales and minima of a block's groups."""
     groups, has_min = layout.groups, layout.minima is not None
     group_scale, group_bias = _group_scale(layout), _group_bias(layout)
@@ -273,7 +273,7 @@ def _store_scales(layout: Layout) -> Any:
     return inner(store_scales, layout, inline="always")
 
 
-def small_scales(layout: Layout) -> Any:
+def small_scales(layout: TiledLayout) -> Any:
     """A function (address, d) -> the 16 small scales there, times d."""
     load = load_s8x16 if layout.signed_scales else load_u8x16
 
@@ -283,7 +283,7 @@ def small_scales(layout: Layout) -> Any:
     return inner(scaled, layout, inline="always")
 
 
-def _scale_of(layout: Layout) -> Any:
+def _scale_of(layout: TiledLayout) -> Any:
     """A function (super-block, set) -> the scales d of 16 rows, for codes as `_codes_of` has them."""
     load, nbytes = LOADS[layout.scale], SCALE_BYTES[layout.scale] * ROWS
     factor = layout.step * (2.0 ** -(8 - layout.bits) if keeps_codes_high(layout) else 1.0)
@@ -296,7 +296,7 @@ def _scale_of(layout: Layout) -> Any:
     return inner(scale_of, layout, inline="always")
 
 
-def _bias_of(layout: Layout) -> Any:
+def _bias_of(layout: TiledLayout) -> Any:
     """A function (super-block, set) -> the minima of 16 rows, negated; 0 without."""
     has_min, load = layout.minima is not None, LOADS[layout.minima or "f16"]
     at, nbytes = _Places(layout, 1).minima, SCALE_BYTES[layout.minima or "f16"] * ROWS
@@ -311,7 +311,7 @@ def _bias_of(layout: Layout) -> Any:
     return inner(bias_of, layout, inline="always")
 
 
-def _group_scale(layout: Layout) -> Any:
+def _group_scale(layout: TiledLayout) -> Any:
     """A function (super-block, block, d of its first set, group) -> the scales of a group of the block."""
     two_level, scale_of = layout.two_level, _scale_of(layout)
     scaled = small_scales(layout)
@@ -324,7 +324,7 @@ def _group_scale(layout: Layout) -> Any:
     return inner(group_scale, layout, inline="always")
 
 
-def _group_bias(layout: Layout) -> Any:
+def _group_bias(layout: TiledLayout) -> Any:
     """A function (super-block, block, bias of its first set, group) -> that of a group of the block."""
     two_level, has_min, bias_of = layout.two_level, layout.minima is not None, _bias_of(layout)
     at = _Places(layout, 1).small_minima

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu.launch.calls import Weight, product_kernel, stride, tiles_of, weight_arguments
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul.tasks import TERM
-from octavo.backends.cpu.matmul.w8a8.row_scaled import RowWeight, row_product
-from octavo.backends.cpu.weights.pack import QuantWeight
+from octavo.backends.cpu.matmul.w8a8.row_scaled import TiledRowWeight, row_product
+from octavo.backends.cpu.weights.pack import TiledWeight
 from octavo.formats.spec import AnyArray
 from octavo.jit.program import KernelCall, address
 
 
 def product(
-    weight: Weight | RowWeight, x: Any, y: AnyArray, terms: Sequence[AnyArray], shared: Shared
+    weight: Weight | TiledRowWeight, x: Any, y: AnyArray, terms: Sequence[AnyArray], shared: PlanMemory
 ) -> list[KernelCall]:
     """The calls for y [T, n] = x [T, k] @ weight.T + terms: whole tiles of tokens, a chain of tails for the rest."""
-    if isinstance(weight, RowWeight):
+    if isinstance(weight, TiledRowWeight):
         return row_product(weight, x, y, terms, shared)
     sizes, left = [], len(y)
     for n in tiles_of(weight):
@@ -40,7 +40,7 @@ def _tile_call(
 ) -> KernelCall:
     """The product for tokens `first` to `first` + n * tiles; `tail` is the call for those after."""
     shape = weight_arguments(weight)
-    if not isinstance(weight, QuantWeight):
+    if not isinstance(weight, TiledWeight):
         assert x.dtype == np.float32
         shape["x_stride"] = stride(x)
     added = np.zeros(len(terms), TERM.dtype)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.matmul.kernel import LOADS, small_scales
-from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, Layout
+from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, TiledLayout
 from octavo.jit.compile import kernels
 from octavo.jit.record import record
 from octavo.jit.simd import (
@@ -29,7 +29,7 @@ GET_ROWS = record("y y_stride", "weights k table scales", "rows")
 
 
 @kernels(GET_ROWS)
-def get_rows_kernel(layout: Layout) -> Any:
+def get_rows_kernel(layout: TiledLayout) -> Any:
     """Task t decodes row rows[t] to y."""
     bits, groups, sets = layout.bits, layout.groups, layout.sets
     two_level, has_min, has_zero = layout.two_level, layout.minima is not None, layout.minima == "zero"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.matmul.tasks import finish
-from octavo.backends.cpu.weights.layout import ROWS, STEP, Layout
+from octavo.backends.cpu.weights.layout import ROWS, STEP, TiledLayout
 from octavo.jit.compile import inner
 from octavo.jit.simd import call, load_block, prefetch, stack, store_block, zeros
 
@@ -32,7 +32,7 @@ WIDE_ROWS = 1024
 
 
 def staged_product(
-    layout: Layout, n: int, unpack: Any, add_super: Any, block_bytes: int, x_first: int, x_block_bytes: int
+    layout: TiledLayout, n: int, unpack: Any, add_super: Any, block_bytes: int, x_first: int, x_block_bytes: int
 ) -> Any:
     """The function of a kernel, for tiles of n tokens.
 

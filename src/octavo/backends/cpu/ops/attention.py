@@ -14,7 +14,7 @@ from octavo.backends.cpu.attention import rope_kernel as rope
 from octavo.backends.cpu.attention.cache_kernel import UNIT
 from octavo.backends.cpu.attention.cache_layout import kind_of
 from octavo.backends.cpu.launch.calls import rows_call, stride
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.pointwise import kernel as elementwise
 from octavo.formats.spec import AnyArray
@@ -31,7 +31,7 @@ LATENT_PART, MAX_LATENT_PARTS = 2, 64
 
 
 @binds("rope")
-def _rope(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _rope(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, positions, freqs = inputs
     table, before = _rope_table(positions, freqs, float(node.attrs["scale"]), shared)
     kernel = rope.rope_kernel(node.attrs["interleaved"], x.shape[2], len(freqs))
@@ -39,7 +39,7 @@ def _rope(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> l
 
 
 def _rope_table(
-    positions: AnyArray, freqs: AnyArray, scale: float, shared: Shared
+    positions: AnyArray, freqs: AnyArray, scale: float, shared: PlanMemory
 ) -> tuple[AnyArray, list[KernelCall]]:
     """Cosines and sines for the tokens of a step, and the call that makes them if this plan has none yet."""
     name = "rope", address(positions), address(freqs), scale
@@ -54,7 +54,7 @@ def _rope_table(
 
 
 @binds("rope_set_rows")
-def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     q, k, v, keys, values, positions, places, freqs, *norms = inputs
     table, before = _rope_table(positions, freqs, float(node.attrs["scale"]), shared)
     tokens, heads, dim = q.shape
@@ -74,7 +74,7 @@ def _rope_set_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
 
 
 @binds("set_rows")
-def _set_rows(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+def _set_rows(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemory) -> list[KernelCall]:
     cache, values, places = inputs
     make = rope.set_keys_kernel if node.inputs[0].attrs["kind"] == "k" else rope.set_values_kernel
     return [KernelCall(
@@ -95,7 +95,7 @@ def _written_scales(cache: Node) -> Any:
     return 0 if static is None else static
 
 
-def _read_scales(cache: Node, shared: Shared) -> Any:
+def _read_scales(cache: Node, shared: PlanMemory) -> Any:
     """Static scales of a cache, float32 [Hkv], of numbers as kernels load them; 0 for none."""
     static = root(cache).attrs.get("static")
     if static is None:
@@ -105,7 +105,7 @@ def _read_scales(cache: Node, shared: Shared) -> Any:
     return scales
 
 
-def _slopes(heads: int, most: float, shared: Shared) -> Any:
+def _slopes(heads: int, most: float, shared: PlanMemory) -> Any:
     """What each head's scores lose for each position between, float32 [heads]; 0 for nothing."""
     if not most:
         return 0
@@ -115,7 +115,7 @@ def _slopes(heads: int, most: float, shared: Shared) -> Any:
 
 
 @binds("attention")
-def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     """Sequences of one token, which are the first ones, by one kernel; prompts by another one, at the same time."""
     q, k, v, positions, starts, pages, *sinks = inputs
     tokens, (heads, dim), kv_heads = len(q), q.shape[1:], k.shape[1]
@@ -150,7 +150,7 @@ def _attention(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
 
 
 def _decoding(
-    kernel: Any, kind: Any, pairs: int, group: int, dim: int, given: Mapping[str, Any], shared: Shared
+    kernel: Any, kind: Any, pairs: int, group: int, dim: int, given: Mapping[str, Any], shared: PlanMemory
 ) -> list[KernelCall]:
     """Attention of as many pairs of a token and a head of keys, with a task for each part of a sequence."""
     splits = -(-given["pages_width"] // given["part"])
@@ -166,7 +166,7 @@ def _decoding(
 
 
 def _latent(
-    kind: Any, group: int, dim: int, limits: tuple[bool, bool, bool], given: Mapping[str, Any], shared: Shared
+    kind: Any, group: int, dim: int, limits: tuple[bool, bool, bool], given: Mapping[str, Any], shared: PlanMemory
 ) -> list[KernelCall]:
     """Attention whose keys are values too; `limits` are constants of the kernel."""
     out, tokens, kv_heads, width = given["out"], given["tokens"], given["kv_heads"], given["pages_width"]
@@ -187,13 +187,13 @@ def _latent(
 
 
 @binds("slice_heads")
-def _slice_heads(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _slice_heads(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     start = node.attrs["start"]
     return [_copy_heads(out, inputs[0][:, :, start : start + out.shape[2]])]
 
 
 @binds("join_heads")
-def _join_heads(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _join_heads(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     size = inputs[0].shape[2]
     return [_copy_heads(out[:, :, :size], inputs[0]), _copy_heads(out[:, :, size:], inputs[1])]
 

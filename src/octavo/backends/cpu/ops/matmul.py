@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu.launch.calls import copy_rows, stride, weight_arguments
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul import float_kernel as float_mul_mat
 from octavo.backends.cpu.matmul import rows_kernel as rows
 from octavo.backends.cpu.matmul.experts.launch import product_of_experts
@@ -16,20 +16,20 @@ from octavo.backends.cpu.matmul.launch import product
 from octavo.backends.cpu.matmul.w8a8.row_scaled import sums_in_memory
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.pointwise import routing_kernel as routing
-from octavo.backends.cpu.weights.pack import FloatWeight, QuantWeight
+from octavo.backends.cpu.weights.pack import TiledFloatWeight, TiledWeight
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.jit.program import KernelCall
 
 
 @binds("mul_mat", "mul_mat_add")
-def _mul_mat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+def _mul_mat(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemory) -> list[KernelCall]:
     weight, x, *terms = inputs
     return product(weight, x, out, terms, shared)
 
 
 @binds("mul_mat_concat")
-def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemory) -> list[KernelCall]:
     x, *weights = inputs
     calls, start = [], 0
     for weight in weights:
@@ -42,16 +42,16 @@ def _mul_mat_concat(node: Node, inputs: Sequence[Any], out: Any, shared: Shared)
 
 
 @binds("mul_mat_id")
-def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _mul_mat_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     return product_of_experts(node, inputs, out, shared)
 
 
 @binds("get_rows")
-def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     table, ids = inputs
-    if isinstance(table, QuantWeight):
+    if isinstance(table, TiledWeight):
         kernel = rows.get_rows_kernel(table.layout)
-    elif isinstance(table, FloatWeight):
+    elif isinstance(table, TiledFloatWeight):
         kernel = float_mul_mat.float_get_rows_kernel(table.kind, table.group)
     else:
         return [copy_rows(out, table, ids)]
@@ -63,7 +63,7 @@ def _get_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
 
 
 @binds("take_columns_id")
-def _take_columns_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _take_columns_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, orders, ids = inputs
     used, k = out.shape[1:]
     columns = shared.memory("columns", (ids.size, k), np.int32)
@@ -78,7 +78,7 @@ def _take_columns_id(node: Node, inputs: Sequence[Any], out: AnyArray, shared: S
 
 
 @binds("take_columns")
-def _take_columns(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _take_columns(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, order = inputs
     ids = order.astype(np.int32)
     return [KernelCall(

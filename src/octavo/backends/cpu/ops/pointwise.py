@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu.launch.calls import rows_call, stride
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.ops.quantize import bind_quantize
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.pointwise import kernel as elementwise
@@ -22,11 +22,12 @@ from octavo.jit.program import KernelCall
 OF_A_ROW = {
     "soft_max": elementwise.soft_max_kernel,
     "normalize": elementwise.normalize_kernel,
+    "keep_largest": elementwise.keep_largest_kernel,
 }
 
 
 @binds("rms_norm")
-def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     if node.quantizes:
         return bind_quantize(node, inputs, out, shared)
     x, weight = inputs
@@ -38,14 +39,14 @@ def _rms_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
 
 
 @binds("layer_norm")
-def _layer_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _layer_norm(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, weight, *bias = inputs
     kernel, given = elementwise.layer_norm_kernel(bool(bias)), bias[0] if bias else 0
     return [rows_call(kernel, out, x, weight=weight, bias=given, k=x.shape[1], eps=float(node.attrs["eps"]))]
 
 
 @binds("pointwise")
-def _pointwise(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _pointwise(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     if node.quantizes:
         return bind_quantize(node, inputs, out, shared)
     op, (rows, k, lie) = POINTWISE[node.op], operands(out.shape, *(x.shape for x in inputs))
@@ -60,19 +61,13 @@ def _pointwise(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared)
 
 
 @binds(*OF_A_ROW)
-def _row(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    k = int(np.prod(out.shape[1:]))  # values of a token, of all its experts together
-    return [rows_call(OF_A_ROW[node.op](), out, inputs[0], k=k)]
-
-
-@binds("keep_largest")
-def _keep_largest(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
-    kernel, k = elementwise.keep_largest_kernel(), out.shape[1]
-    return [rows_call(kernel, out, inputs[0], k=k, spread=float(node.attrs["spread"]))]
+def _row(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
+    numbers = {name: float(value) for name, value in node.attrs.items()}
+    return [rows_call(OF_A_ROW[node.op](), out, inputs[0], k=out.shape[1], **numbers)]
 
 
 @binds("as_large_as")
-def _as_large_as(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _as_large_as(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, like = inputs
     _, count, k = x.shape
     return [rows_call(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.backends.cpu.launch.calls import stride
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
-from octavo.backends.cpu.matmul.w8a8.activations import TokenCodes, quantize_tokens
+from octavo.backends.cpu.matmul.w8a8.activations import Int8Tokens, quantize_tokens
 from octavo.backends.cpu.matmul.w8a8.quantize_kernel import round_fp8_kernel
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.pointwise.expression_kernel import has_lanes
@@ -20,7 +20,7 @@ TILES = quantize.TILES
 
 
 @binds("quantize")
-def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -> list[KernelCall]:
+def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: PlanMemory) -> list[KernelCall]:
     """`quantize`, or the op whose result is quantized on its way out."""
     x, *other = inputs
     tokens, k = x.shape
@@ -35,7 +35,7 @@ def bind_quantize(node: Node, inputs: Sequence[Any], out: Any, shared: Shared) -
     elif node.op in POINTWISE:
         source = POINTWISE[node.op].version
         more |= {"other": other[0], "other_stride": stride(other[0])} if other else {}
-    if isinstance(out, TokenCodes):
+    if isinstance(out, Int8Tokens):
         return [quantize_tokens(out, x, source, scale, **more)]
     tiles, chunks = quantize.tasks_of(tokens, k, TILES[0])
     return [KernelCall(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.backends.cpu.launch.calls import stride
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.recurrent import kernel as states
 from octavo.backends.cpu.recurrent import rwkv7_kernel as wkv7
@@ -21,7 +21,7 @@ MAX_KEYS = 128
 
 
 @binds("causal_conv")
-def _causal_conv(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _causal_conv(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, taps, state, *where = inputs
     channels, bias, where = x.shape[1], where[3:], where[:3]
     width = state.shape[1] + 1
@@ -33,7 +33,7 @@ def _causal_conv(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Share
 
 
 @binds("gated_delta_rule")
-def _gated_delta_rule(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _gated_delta_rule(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     q, k, v, alpha, beta, ssm_a, dt_bias, state, *where = inputs
     _, heads, keys, size = state.shape
     wide = WIDEST if size % (16 * WIDEST) == 0 else 1
@@ -47,7 +47,7 @@ def _gated_delta_rule(node: Node, inputs: Sequence[Any], out: AnyArray, shared: 
 
 
 @binds("selective_scan")
-def _selective_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _selective_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, b, c, dt, ssm_a, dt_bias, ssm_d, state, *where = inputs
     _, heads, keys, size = state.shape
     wide = WIDEST if size % (16 * WIDEST) == 0 and keys <= MAX_KEYS else 1
@@ -60,7 +60,7 @@ def _selective_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sh
 
 
 @binds("channel_scan")
-def _channel_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _channel_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, b, c, dt, ssm_a, ssm_d, state, *where = inputs
     _, keys, channels = state.shape
     wide = WIDEST if channels % (16 * WIDEST) == 0 and keys <= MAX_KEYS else 1
@@ -72,7 +72,7 @@ def _channel_scan(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shar
 
 
 @binds("wkv7")
-def _wkv7(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _wkv7(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     *rows, vectors, state, positions, starts, slots = inputs[:10]
     _, heads, size, _ = state.shape
     wide, names = WIDEST if size % (16 * WIDEST) == 0 else 1, (*"rwkva", "first", "gate")

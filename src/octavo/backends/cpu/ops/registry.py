@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.graph.node import Node
 from octavo.graph.pointwise import POINTWISE
 from octavo.jit.program import KernelCall
 
-Bind = Callable[[Node, Sequence[Any], Any, Shared], list[KernelCall]]
+Bind = Callable[[Node, Sequence[Any], Any, PlanMemory], list[KernelCall]]
 """The calls for a node, with its inputs and its output in memory, and what the calls of its plan have in common."""
 
 BINDERS: dict[str, Bind] = {}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.backends.cpu.launch.calls import rows_call, stride
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.pointwise import routing_kernel as routing
 from octavo.formats.spec import AnyArray
@@ -15,7 +15,7 @@ from octavo.jit.program import KernelCall
 
 
 @binds("top_k")
-def _top_k(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _top_k(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     (x,) = inputs
     return [KernelCall(
         routing.top_k_kernel(), len(out),
@@ -24,19 +24,19 @@ def _top_k(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> 
 
 
 @binds("keep_groups")
-def _keep_groups(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _keep_groups(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     groups, used, best = (node.attrs[name] for name in ("groups", "used", "best"))
     kernel = routing.keep_groups_kernel(groups)
     return [rows_call(kernel, out, inputs[0], size=out.shape[1] // groups, used=used, best=best)]
 
 
 @binds("numbers")
-def _numbers(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _numbers(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     return [KernelCall(routing.numbers_kernel(), len(out), y=out, y_stride=stride(out), k=out.shape[1])]
 
 
 @binds("gather")
-def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, ids = inputs
     x_stride = stride(x) if x.ndim == 2 else 0
     return [KernelCall(
@@ -46,7 +46,7 @@ def _gather(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) ->
 
 
 @binds("sparse_shares")
-def _sparse_shares(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _sparse_shares(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, ids = inputs
     return [rows_call(
         routing.sparse_shares_kernel(), out, x, ids=ids, ids_stride=stride(ids), n=x.shape[1], k=out.shape[1],
@@ -55,7 +55,7 @@ def _sparse_shares(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sha
 
 
 @binds("add_rows")
-def _add_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _add_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, rows, ids = inputs
     k = x.shape[2]
     return [KernelCall(
@@ -64,7 +64,7 @@ def _add_rows(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) 
 
 
 @binds("weighted_sum")
-def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _weighted_sum(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, weights = inputs
     return [rows_call(
         routing.weighted_sum_kernel(), out, x,

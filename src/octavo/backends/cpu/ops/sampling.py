@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cpu.launch.calls import rows_call, stride
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.ops.registry import binds
 from octavo.backends.cpu.sampling import logits_kernel as choice
 from octavo.formats.spec import AnyArray
@@ -17,7 +17,7 @@ from octavo.jit.program import KernelCall
 
 
 @binds("top_candidates")
-def _top_candidates(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _top_candidates(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     (x,) = inputs
     (tokens, n), k = x.shape, node.attrs["k"]
     parts = -(-n // choice.PART)
@@ -35,18 +35,18 @@ def _top_candidates(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Sh
 
 
 @binds("log_sum_exp")
-def _log_sum_exp(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _log_sum_exp(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     return [rows_call(choice.log_sum_exp_kernel(), out, inputs[0], k=inputs[0].shape[1])]
 
 
 @binds("adjust")
-def _adjust(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _adjust(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, places, changes = inputs
     return [KernelCall(choice.adjust_kernel(), len(places), x=x, x_stride=stride(x), places=places, changes=changes)]
 
 
 @binds("mask")
-def _mask(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def _mask(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     x, rows, masks = inputs
     return [KernelCall(
         choice.mask_kernel(), len(rows),

@@ -13,7 +13,7 @@ from octavo.backends.cpu.pointwise import scalars
 from octavo.graph.pointwise import POINTWISE, Pointwise
 from octavo.jit.compile import inner, kernels
 from octavo.jit.record import Record, record
-from octavo.jit.simd import f32_pointer, i32_pointer, load_f32x16, store_f32x16
+from octavo.jit.simd import f32_pointer, i32_pointer, load_f32x16, splat, store_f32x16
 
 KERNEL = """
 def pointwise(a, task):
@@ -26,11 +26,12 @@ def pointwise(a, task):
         for i in range({first}, k):
             ys[i] = by_value({values})
 """
+"""Written for each op: Numba wants inputs and numbers of several types by their names."""
 LANES_LOOP = "for i in range(k // 16): store_f32x16(y + 64 * i, by_lanes({}))"
 
 
 def of(version: str) -> Pointwise:
-    """The op of which a version of an expression is. Raises KeyError for another one than this process has."""
+    """The op whose expression has this version. Raises KeyError where this process has another one."""
     op = POINTWISE[version.rpartition("_")[0]]
     if op.version != version:
         raise KeyError(version)
@@ -83,7 +84,7 @@ def pointwise_kernel(version: str, *kinds: str) -> Any:
         setup.append(f"x{i} = a.x{i} + task * a.x{i}_token + row * a.x{i}_row")
         setup.append(f"v{i} = {dtype}_pointer(x{i})" + ("[0]" if of_row else ""))
         values.append(f"v{i}" if of_row else f"v{i}[i]")
-        sixteens.append(f"v{i}" if of_row else f"load_f32x16(x{i} + 64 * i)")
+        sixteens.append(f"splat(v{i})" if of_row else f"load_f32x16(x{i} + 64 * i)")
     numbers = [f"n{i}" for i in range(len(op.numbers))]
     setup += [f"{name} = a.{name}" for name in numbers]
     names: dict[str, Any] = {
@@ -91,7 +92,7 @@ def pointwise_kernel(version: str, *kinds: str) -> Any:
         "by_value": inner(op.rebuilt(scalars), version, "by value", inline="always"),
         "by_lanes": of_lanes(version) if vectors else None,
         "f32_pointer": f32_pointer, "i32_pointer": i32_pointer,
-        "load_f32x16": load_f32x16, "store_f32x16": store_f32x16,
+        "load_f32x16": load_f32x16, "store_f32x16": store_f32x16, "splat": splat,
     }
     written = KERNEL.format(
         setup="\n        ".join(setup), by_lanes=LANES_LOOP.format(", ".join(sixteens + numbers)) if vectors else "",

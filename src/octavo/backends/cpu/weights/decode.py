@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.weights.layout import Layout
+from octavo.backends.cpu.weights.layout import TiledLayout
 from octavo.jit import host
 from octavo.jit.compile import inner
 from octavo.jit.simd import load_codes, load_high_codes, look_up, raise_codes
 
 
-def unpack_codes(layout: Layout) -> Any:
+def unpack_codes(layout: TiledLayout) -> Any:
     """A function (block, table) -> codes, as `codes_in_dots` says."""
     bits, has_table, high = layout.bits, layout.table is not None, keeps_codes_high(layout)
     codes_at, up = layout.block_bytes - layout.code_bytes, codes_in_dots(layout)[0] - layout.offset
@@ -26,7 +26,7 @@ def unpack_codes(layout: Layout) -> Any:
     return inner(unpack, layout, inline="always")
 
 
-def codes_in_dots(layout: Layout) -> tuple[int, int]:
+def codes_in_dots(layout: TiledLayout) -> tuple[int, int]:
     """The offset that codes have in dot products, and the largest code.
 
     128, where they have any, and up to 255; where 16 bits hold sums of codes' products, small ones: the next power of
@@ -39,7 +39,7 @@ def codes_in_dots(layout: Layout) -> tuple[int, int]:
     return 128 if offset else 0, 255
 
 
-def keeps_codes_high(layout: Layout) -> bool:
+def keeps_codes_high(layout: TiledLayout) -> bool:
     """Whether codes are taken as multiples of 2^(8 - bits), so that their offset is 128; others are raised to that."""
     high = layout.offset == 1 << (layout.bits - 1) and layout.table is None
     return high and codes_in_dots(layout)[0] == 128

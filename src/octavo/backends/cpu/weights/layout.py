@@ -28,7 +28,7 @@ SCALE_BYTES: dict[MinimumKind, int] = {"f16": 2, "f32": 4, "exponent": 1, "zero"
 
 
 @dataclass(frozen=True)
-class Layout:
+class TiledLayout:
     """What a product is specialised on; no format's name among it.
 
     scale   how d and dmin are stored: whichever is smallest and exact

@@ -13,7 +13,7 @@ import numpy as np
 
 from octavo.backends.cpu.device.large_pages import Arena
 from octavo.backends.cpu.matmul.float_kernel import WIDTH, Kind
-from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, Layout, MinimumKind, ScaleKind
+from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, MinimumKind, ScaleKind, TiledLayout
 from octavo.backends.cpu.weights.pack_kernel import pack_kernel
 from octavo.backends.cpu.weights.probe import UNPACKED, code_map, unpack_scales
 from octavo.backends.cpu.weights.scale_map import ScaleMap, scale_map
@@ -31,10 +31,10 @@ CHUNK_VALUES = 1 << 19  # values packed at a time: few enough that what is unpac
 
 
 @dataclass(frozen=True, eq=False)
-class QuantWeight:
-    """Quantized weights [experts, n, k] in a Layout; `data` is uint8 [experts, tiles, bytes of a tile]."""
+class TiledWeight:
+    """Quantized weights [experts, n, k] in a TiledLayout; `data` is uint8 [experts, tiles, bytes of a tile]."""
 
-    layout: Layout
+    layout: TiledLayout
     n: int
     k: int
     data: U8
@@ -47,7 +47,7 @@ class QuantWeight:
 
 
 @dataclass(frozen=True, eq=False)
-class FloatWeight:
+class TiledFloatWeight:
     """Float weights [experts, n, k]; `data` is [experts, tiles, k, 16], with e4m3 `scale` [tiles, groups, 16].
 
     group  values of a row that share a scale, or 0 for all
@@ -66,7 +66,7 @@ class FloatWeight:
         return 0 if self.scale is None else address(self.scale)
 
 
-def pack(tensor: QTensor, threads: int, arena: Arena) -> QuantWeight | FloatWeight:
+def pack(tensor: QTensor, threads: int, arena: Arena) -> TiledWeight | TiledFloatWeight:
     """A matrix [n, k], or experts [E, n, k], in the layout of its kernels. Raises QuantFormatError for odd groups."""
     experts = tensor.shape[0] if len(tensor.shape) == 3 else 1
     n, k = tensor.shape[-2:]
@@ -86,10 +86,10 @@ def pack(tensor: QTensor, threads: int, arena: Arena) -> QuantWeight | FloatWeig
 
     _run(work, _parts(experts, n, k), threads)
     _warn_unless(all(finite), tensor)
-    return QuantWeight(layout, n, k, data, table)
+    return TiledWeight(layout, n, k, data, table)
 
 
-def _pack_rows(fmt: BlockFormat, layout: Layout, rows: U8, out: U8, decode_table: bool) -> bool:
+def _pack_rows(fmt: BlockFormat, layout: TiledLayout, rows: U8, out: U8, decode_table: bool) -> bool:
     """Pack some rows to tiles `out`, uint8 [tiles, bytes of a tile]; False if a scale is NaN or Inf."""
     rows = np.ascontiguousarray(rows)
     k = rows.shape[1] // fmt.block_bytes * fmt.block
@@ -132,7 +132,7 @@ def _mapped_scales(scales: ScaleMap, rows: U8, block_bytes: int) -> dict[str, in
     return found
 
 
-def _unpacked_scales(planes: Planes, layout: Layout, n: int) -> dict[str, int | AnyArray]:
+def _unpacked_scales(planes: Planes, layout: TiledLayout, n: int) -> dict[str, int | AnyArray]:
     """The kernel's arguments for the scales of n rows in arrays of their own."""
     found: dict[str, int | AnyArray] = {}
     minima: AnyArray | None = planes.m if layout.minima == "zero" else planes.dmin
@@ -175,7 +175,7 @@ def _run(work: Any, parts: Iterator[Any], threads: int) -> None:
             pass
 
 
-def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
+def _layout(tensor: QTensor) -> tuple[TiledLayout, U8 | None]:
     """The layout for a tensor; scales as small as they can be without loss, judged by all of them."""
     fmt = tensor.format
     layout = smallest_layout(fmt)
@@ -186,20 +186,20 @@ def _layout(tensor: QTensor) -> tuple[Layout, U8 | None]:
     return layout, np.resize(np.array(layout.table, np.int16) + layout.offset, 16).astype(np.uint8)
 
 
-def smallest_layout(fmt: BlockFormat) -> Layout:
+def smallest_layout(fmt: BlockFormat) -> TiledLayout:
     """The layout for tensors of a format, with scales as small as some of them have. Raises QuantFormatError."""
     kinds = {f.name: f.dtype for f in fmt.fields}
     return _with_scales(fmt, "f16" if fmt.codebook or kinds.get("d") == np.dtype("<f2") else "exponent")
 
 
-def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> Layout:
+def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> TiledLayout:
     two_level = fmt.super != fmt.group
     if two_level and (fmt.group not in (16, 32) or fmt.super % STEP):
         raise QuantFormatError(f"{fmt.name}: no CPU layout for groups of {fmt.group} in {fmt.super}")
     if fmt.bits not in BITS:
         raise QuantFormatError(f"{fmt.name}: no CPU layout for codes of {fmt.bits} bits")
     keeps_table = fmt.table is not None and len(fmt.table) <= TABLE and host.has_byte_shuffle()
-    return Layout(
+    return TiledLayout(
         bits=8 if fmt.table and not keeps_table else fmt.bits,
         group=fmt.group,
         super=max(fmt.super, STEP),
@@ -261,7 +261,7 @@ def _as_bytes(values: AnyArray, kind: MinimumKind) -> U8:
     return np.ascontiguousarray(values.astype(dtype)).view(np.uint8)
 
 
-def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, arena: Arena) -> FloatWeight:
+def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, arena: Arena) -> TiledFloatWeight:
     kind: Kind = "f32"
     if tensor.format.is_float and tensor.format.bits == 16:
         kind = "f16" if tensor.format.fields[0].dtype == np.dtype("<f2") else "bf16"
@@ -298,7 +298,7 @@ def _pack_float(tensor: QTensor, experts: int, n: int, k: int, threads: int, are
 
     _run(work, _parts(experts, n, k), threads)
     _warn_unless(all(finite), tensor)
-    return FloatWeight(kind, n, k, data, scale, tensor.format.group if groups > 1 else 0)
+    return TiledFloatWeight(kind, n, k, data, scale, tensor.format.group if groups > 1 else 0)
 
 
 def _is_finite(values: AnyArray, kind: Kind) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, Layout, MinimumKind
+from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, MinimumKind, TiledLayout
 from octavo.backends.cpu.weights.probe import PIECE
 from octavo.backends.cpu.weights.scale_map import SMALL
 from octavo.jit.compile import inner, kernels
@@ -36,7 +36,7 @@ odd               a byte, set to 1 where a floating scale is NaN or Inf
 
 
 @kernels(PACK)
-def pack_kernel(layout: Layout, n_pieces: int, mapped: bool) -> Any:
+def pack_kernel(layout: TiledLayout, n_pieces: int, mapped: bool) -> Any:
     """Task i packs rows 16 i to 16 i + 15; missing rows are zero-filled."""
     move_floats, move_codes = _move_floats(layout), _move_codes(layout, n_pieces)
     move_small, two_level, has_min = _move_small(layout, mapped), layout.two_level, layout.minima is not None
@@ -67,7 +67,7 @@ def pack_kernel(layout: Layout, n_pieces: int, mapped: bool) -> Any:
     return pack
 
 
-def _move_floats(layout: Layout) -> Any:
+def _move_floats(layout: TiledLayout) -> Any:
     """A function (a, super-block, row, lane, s, present) for the floating scales and minima of super-block s."""
     sets, has_min = layout.sets, layout.minima is not None
     d_width, min_width = SCALE_BYTES[layout.scale], SCALE_BYTES[layout.minima] if layout.minima else 0
@@ -86,7 +86,7 @@ def _move_floats(layout: Layout) -> Any:
     return inner(move_floats, layout, inline="always")
 
 
-def _move_small(layout: Layout, mapped: bool) -> Any:
+def _move_small(layout: TiledLayout, mapped: bool) -> Any:
     """A function (to, from, source, s, b, present) for the small scales of block b of super-block s of a row.
 
     They are bytes at `from`; if `mapped`, that is a table, and `source` is the packed super-block.
@@ -105,7 +105,7 @@ def _move_small(layout: Layout, mapped: bool) -> Any:
     return inner(move_small, layout, mapped, inline="always")
 
 
-def _move_codes(layout: Layout, n_pieces: int) -> Any:
+def _move_codes(layout: TiledLayout, n_pieces: int) -> Any:
     """A function (a, to, source, block, present) for the 32 codes of a block of a row that begins at `source`."""
     word, put, word_bytes = _word(n_pieces), _put(layout.bits), n_pieces * PIECE.itemsize
 

@@ -29,7 +29,7 @@ class ScaleMap:
 
 @cache
 def scale_map(fmt: BlockFormat) -> ScaleMap | None:
-    """The map of a format, or None if a floating scale is no f16 of the block or a small one comes from three bytes."""
+    """The map of a format, or None if a block has a floating scale other than f16 or a small one of three bytes."""
     blocks = np.random.default_rng(0).integers(0, 256, (64, fmt.block_bytes), dtype=np.uint8)
     planes, probes = planes_of(fmt, blocks), planes_of(fmt, one_bit_each(fmt))
     d = _place(fmt, blocks, planes.d)

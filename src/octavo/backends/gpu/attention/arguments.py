@@ -40,14 +40,24 @@ class PartialAttention(NamedTuple):
 
     outputs         [sequences, heads, splits, block_d], not yet divided by `totals`
     maxima, totals  [sequences, heads, splits], of scores and of their weights
-    counter         int32 [sequences, K/V heads], zeros before and after, where the last program of a head combines;
-                    None where another launch does
     """
 
     outputs: Pointer
     maxima: Pointer
     totals: Pointer
-    counter: Pointer | None = None
+
+
+class CountedAttention(NamedTuple):
+    """A PartialAttention that the last program of a head combines, a record of its own: Triton 3.6 takes no None of a
+    record into a branch.
+
+    counter  int32 [sequences, K/V heads], zeros before and after
+    """
+
+    outputs: Pointer
+    maxima: Pointer
+    totals: Pointer
+    counter: Pointer
 
 
 @dataclass(frozen=True)

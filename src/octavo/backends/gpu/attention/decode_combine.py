@@ -1,7 +1,10 @@
 # mypy: ignore-errors
-"""The end of decoding attention in Gluon: the last program of a head to finish joins what all have stored.
+"""The combine step of split-KV decoding in Gluon: the last program of a head to finish does it, so there is one launch.
 
-What is computed is what `decode_kernel.combine_kernel` says. The order of sums is that of splits, whoever is last.
+    split 0, 1, ... n - 1 -> outputs, maxima, totals in memory -> atomic counter -> last one: sum of exp2(m_i - m) o_i
+
+What is computed is what `decode_kernel.combine_kernel` says. Sums are in the order of splits, whoever is last, so
+results do not depend on timing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
 # mypy: ignore-errors
-"""Attention of one token a sequence: its pages are divided among programs, and a second launch combines their shares.
+"""Decoding attention by split-KV (FlashDecoding), in portable Triton.
 
-What earlier steps have written to the caches is on its way before an earlier kernel's results are waited for; only the
-row of the token itself is not.
+    pages of a sequence  | 0 1 2 | 3 4 5 | 6 7 8 |      a program a split and head of keys, for all its query heads
+                             |       |       |
+                          partial outputs, maxima and totals -> `combine_kernel`, a program a query head
+
+It is bound by reading the cache; splits fill a device that sequences and heads alone do not. What earlier steps have
+written to the caches is on its way before an earlier kernel's results are waited for (PDL); only the row of the token
+itself is not.
 """
 
 from __future__ import annotations

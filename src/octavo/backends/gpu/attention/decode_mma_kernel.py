@@ -1,10 +1,14 @@
 # mypy: ignore-errors
-"""Decoding attention by `mma.sync`, in Gluon: codes are multiplied as they lie, or as float16 made in registers.
+"""Decoding attention by `mma.sync` (split-KV as FlashDecoding), in Gluon: codes are multiplied as they lie, or as
+float16 made in registers.
+
+    cache --cp.async--> ring of `stages` blocks in shared memory --> registers --> mma.sync
+                        [warps, tokens, D] keys and values: each warp has tokens of its own, joined at the end alone
 
 Lane 4 g + t of a warp takes keys of tokens g and values of tokens 2 t and 2 t + 1 from the ring, 16 neighbouring bytes
 at a time, as the operands of a product lie. Which values of a head lie where in an operand is free, as long as both
-factors agree (keys), or the result is put in order at the end (values). Each warp has tokens of its own, and they join
-what they have at the end alone. Rows are the query heads of a head of keys, padded to 8 or 16.
+factors agree (keys), or the result is put in order at the end (values). Rows are the query heads of a head of keys,
+padded to 8 or 16. It is bound by reading the cache: nothing waits until a block is wanted.
 
 Rows of scores are there twice: for what float16 or int8 hold of a query, and for what is left of it. So a query of int8
 has 15 bits, and int8 keys are multiplied as they are.
@@ -454,7 +458,7 @@ def decode_mma_kernel(
     q is float32 [sequences, heads * dim], cache a PagedCache, shape a DecodeShape. The result, with `sinks`, float32
     [heads] or None, in its totals, is float32 in `out`, or in `quantized` and `ordered` as `combine` says; the others
     are None.
-    Where programs split_at a head, partial is a PartialAttention. Blocks that earlier steps have written are
+    Where programs split_at a head, partial is a CountedAttention. Blocks that earlier steps have written are
     asked for before an earlier kernel's results are waited for.
     """
     if PDL:

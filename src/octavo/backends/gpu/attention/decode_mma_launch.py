@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from triton import next_power_of_2
 
-from octavo.backends.gpu.attention.arguments import PagedCache, pages_seen, partial_attention
+from octavo.backends.gpu.attention.arguments import CountedAttention, PagedCache, pages_seen, partial_attention
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.arguments import Constant, Matrix
 from octavo.backends.gpu.launch.call import Launch
@@ -151,8 +151,8 @@ def decode(
         given = Matrix(out, out.stride(0))
     partials = None
     if shape.splits > 1:
-        partials = partial_attention(c, sequences * heads, shape.splits, dim)
-        partials = partials._replace(counter=c.counters(sequences * cache.heads))
+        of_splits = partial_attention(c, sequences * heads, shape.splits, dim)
+        partials = CountedAttention(*of_splits, c.counters(sequences * cache.heads))
     return gluon.Preferred(
         "decode", otherwise, c.target, (sequences, cache.heads, shape.splits), Matrix(q, q.stride(0)), cache, positions,
         sinks, given, quantized, ordered, partials, scale, shape=shape, warps=shape.warps,

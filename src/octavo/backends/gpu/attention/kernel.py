@@ -1,5 +1,14 @@
 # mypy: ignore-errors
-"""Attention over a paged KV cache: soft-max and sums go along with reading keys and values once (arXiv 2205.14135)."""
+"""Prefill attention over a paged KV cache with online softmax (FlashAttention, arXiv 2205.14135), in portable Triton.
+
+    queries [block_m, D] of a head      keys and values of a page or a part of one, [block_n, D], in turn
+              Q K^T                     scores [block_m, block_n]
+              m = max(m, row max)       sums so far are scaled by exp2(old m - m)
+              acc += exp2(S - m) V      divided by the totals at the end
+
+A program has its queries and sums in registers; each key and value is read once for block_m queries. Prompts are bound
+by the tensor cores and exponentials. Other kernels of attention take their cache readers and softmax from here.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,13 @@
 # mypy: ignore-errors
-"""Attention where keys are values too (arXiv 2405.04434): a block of keys is read once, and multiplied with twice.
+"""Attention where keys are values too (DeepSeek-V2's MLA, arXiv 2405.04434): a block of keys is read once, and
+multiplied with twice.
 
-Rows of a tile are pairs of a token and a query head, which all share the head of keys: 16 rows are a token's heads or
-those of four tokens with four heads each. So prompts and single tokens take the same kernel. A key's first values,
-those that are values too, and the others are two tiles. Where registers do not hold the query, a loop takes parts of it
-and of the keys, and these are read a second time as values.
+    a key   | value_dim values: keys, and values too | rope's |      e.g. 512 and 64
+    rows    pairs of a token and a query head, all with the same head of keys
+
+16 rows are a token's heads or those of four tokens with four heads each, so prompts and single tokens take the same
+kernel. A key's two parts are two tiles. Where registers do not hold the query, a loop takes parts of it and of the
+keys, and these are read a second time as values.
 
 Scores of int8 and fp8 keys are multiplied by the keys' scales, and so are the weights of these as values. Keys of int4
 stay rotated: queries come rotated, and results are rotated back by who calls.

@@ -109,25 +109,25 @@ def _along(x, like):
 
 
 @gluon.jit
-def _place_of(work, items, shape: gl.constexpr):
+def _place_of(tile, items, shape: gl.constexpr):
     """A sequence's head of keys among all."""
-    return work.sequence * (items.heads // shape.group) + work.head // shape.group
+    return tile.sequence * (items.heads // shape.group) + tile.head // shape.group
 
 
 @gluon.jit
-def _producer(keys, values, given, ring, shape: gl.constexpr):
+def _producer(keys, values, args, ring, shape: gl.constexpr):
     """Fill the ring with the blocks of tile after tile, a stage as soon as both groups have read it."""
     BYTES: gl.constexpr = shape.block_n * shape.dim
     count = 0
-    for step in range(num_tiles(given.items)):
-        work = tile_scheduler(step, given, shape)
-        place = _place_of(work, given.items, shape)
-        for i in range(work.blocks):
+    for step in range(num_tiles(args.items)):
+        tile = tile_scheduler(step, args, shape)
+        place = _place_of(tile, args.items, shape)
+        for i in range(tile.blocks):
             slot, phase = count % shape.stages, ((count // shape.stages) & 1) ^ 1
-            first = (work.blocks - 1 - i) * shape.block_n
+            first = (tile.blocks - 1 - i) * shape.block_n
             mbarrier.wait(ring.k_free.index(slot), phase)
             mbarrier.expect(ring.k_ready.index(slot), BYTES)
-            copy_tile(keys, [place * given.items.width + first, 0], ring.k_ready.index(slot), ring.k.index(slot))
+            copy_tile(keys, [place * args.items.width + first, 0], ring.k_ready.index(slot), ring.k.index(slot))
             mbarrier.wait(ring.v_free.index(slot), phase)
             mbarrier.expect(ring.v_ready.index(slot), BYTES)
             copy_tile(values, [place * shape.dim, first], ring.v_ready.index(slot), ring.v.index(slot))
@@ -135,11 +135,11 @@ def _producer(keys, values, given, ring, shape: gl.constexpr):
 
 
 @gluon.jit
-def _load_queries(q, work, token, ring, scale, shape: gl.constexpr):
+def _load_queries(q, tile, token, ring, scale, shape: gl.constexpr):
     """Put codes of 64 queries from `token` on into shared memory, and their scales."""
     ACROSS: gl.constexpr = shape.dim // 16
     layout: gl.constexpr = gl.BlockedLayout([1, 16], [32 // ACROSS, ACROSS], [4, 1], [1, 0])
-    place, mask = query_places(q, work, token, shape, layout)
+    place, mask = query_places(q, tile, token, shape, layout)
     value = gl.load(place, mask=mask, other=0.0)  # [64, dim]
     TOP: gl.constexpr = 127.0 if shape.products == "int8" else 448.0
     most = gl.maximum(gl.max(gl.abs(value), 1), MIN_SCALE)
@@ -240,18 +240,18 @@ def _online_softmax(scores, block, limit, so_far, q_scale, k_scale, v_unit, MASK
 
 @gluon.jit
 def _attend_blocks(
-    ring, tile, count, first, end, so_far, acc, limit, q_scale, factors, MASK: gl.constexpr, shape: gl.constexpr
+    ring, done, count, first, end, so_far, acc, limit, q_scale, factors, MASK: gl.constexpr, shape: gl.constexpr
 ):
     """Weights of the blocks from `first` down to the one after `end`, and sums of the block before each.
 
-    Block `first` is the ring's block `count`, and `tile` tiles are done. Totals are written down where nobody reads
+    Block `first` is the ring's block `count`, and `done` tiles are. Totals are written down where nobody reads
     them: the assembler would otherwise wait for the sums first and take the soft-max after that.
     """
     for i in range(first - end):
         k_scale, v_unit = gl.load(factors + (first - i) * 2), gl.load(factors + (first - i) * 2 + 1)
         weights = _operand(so_far.words, shape)
         if shape.in_turn:
-            mbarrier.wait(ring.mine, (count - 1 - tile) & 1)
+            mbarrier.wait(ring.mine, (count - 1 - done) & 1)
         scores = _scores(ring, count, shape)
         part = _sums_of_values(ring, count - 1, weights, shape)
         if shape.in_turn:
@@ -269,27 +269,27 @@ def _attend_blocks(
 
 
 @gluon.jit
-def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr):
+def _consumer(q, args, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr):
     """Attend with the first (WHICH 0) or second 64 queries of tile after tile.
 
     A tile's place is read while the tile before is under way, and its queries during the last product of that.
     """
     rows: gl.constexpr = gl.SliceLayout(1, sums_layout(shape.block_n, 32))
-    count, tile = 0, 0
-    work = tile_scheduler(0, given, shape)
-    if work.blocks > 0:
-        _load_queries(q, work, work.token + WHICH * HALF, ring, scale, shape)
-    for step in range(num_tiles(given.items)):
-        following = tile_scheduler(step + 1, given, shape)
+    count, done = 0, 0
+    tile = tile_scheduler(0, args, shape)
+    if tile.blocks > 0:
+        _load_queries(q, tile, tile.token + WHICH * HALF, ring, scale, shape)
+    for step in range(num_tiles(args.items)):
+        following = tile_scheduler(step + 1, args, shape)
         next_first = following.token + WHICH * HALF
-        if work.blocks > 0:
-            first = work.token + WHICH * HALF
+        if tile.blocks > 0:
+            first = tile.token + WHICH * HALF
             token = first + gl.arange(0, HALF, rows)
-            limit = gl.load(given.positions + token, mask=token < work.end, other=work.last)  # [64]
-            earliest = gl.load(given.positions + gl.minimum(first, work.end - 1))
+            limit = gl.load(args.positions + token, mask=token < tile.end, other=tile.last)  # [64]
+            earliest = gl.load(args.positions + gl.minimum(first, tile.end - 1))
             q_scale = ring.scales.load(rows)
-            factors = given.factors + _place_of(work, given.items, shape) * (given.items.width // shape.block_n * 2)
-            block = work.blocks - 1
+            factors = args.factors + _place_of(tile, args.items, shape) * (args.items.width // shape.block_n * 2)
+            block = tile.blocks - 1
             k_scale, v_unit = gl.load(factors + block * 2), gl.load(factors + block * 2 + 1)
             scores = warpgroup_mma_wait(0, [_scores(ring, count, shape)])
             mbarrier.arrive(ring.k_free.index(count % shape.stages))
@@ -300,26 +300,26 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
             acc = gl.zeros([HALF, shape.dim], gl.float32, sums_layout(shape.dim, 32))
             whole = gl.minimum((earliest + 1) // shape.block_n, block)  # blocks of which every query sees all
             count, so_far, acc = _attend_blocks(
-                ring, tile, count + 1, block - 1, whole - 1, so_far, acc, limit, q_scale, factors, True, shape
+                ring, done, count + 1, block - 1, whole - 1, so_far, acc, limit, q_scale, factors, True, shape
             )
             count, so_far, acc = _attend_blocks(
-                ring, tile, count, whole - 1, -1, so_far, acc, limit, q_scale, factors, False, shape
+                ring, done, count, whole - 1, -1, so_far, acc, limit, q_scale, factors, False, shape
             )
             part = _sums_of_values(ring, count - 1, _operand(so_far.words, shape), shape)
             if following.blocks > 0:
                 _load_queries(q, following, next_first, ring, scale, shape)
             part = warpgroup_mma_wait(0, [part])
             mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
-            tile += 1
+            done += 1
             acc = acc * _along(so_far.keep, acc) + part
-            _store(acc, gl.exp2(so_far.unit) / gl.sum(so_far.total, 1), out, work, first, shape)
-        work = following
+            _store(acc, gl.exp2(so_far.unit) / gl.sum(so_far.total, 1), out, tile, first, shape)
+        tile = following
 
 
 @gluon.jit
-def _store(acc, factor, out, work, token, shape: gl.constexpr):
+def _store(acc, factor, out, tile, token, shape: gl.constexpr):
     """out = sums times a factor each, for 64 queries from `token` on."""
-    place, mask = query_places(out, work, token, shape, acc.type.layout)
+    place, mask = query_places(out, tile, token, shape, acc.type.layout)
     gl.store(place, acc * _along(factor, acc), mask=mask)  # [64, dim]
 
 
@@ -354,14 +354,14 @@ def prefill_8bit_hopper_kernel(
     second = QuantizedKVRing(
         queries.index(1), scales.index(1), k, v, b[0], b[1], b[2], b[3], totals.index(1), c.index(1), c.index(0)
     )
-    given = KernelArgs(positions, starts, items, factors)
+    args = KernelArgs(positions, starts, items, factors)
     if PDL:
         gdc_wait()
     gl.warp_specialize(
         [
-            (_consumer, (q, given, first, out, scale, 0, shape)),
-            (_consumer, (q, given, second, out, scale, 1, shape)),
-            (_producer, (keys, values, given, first, shape)),
+            (_consumer, (q, args, first, out, scale, 0, shape)),
+            (_consumer, (q, args, second, out, scale, 1, shape)),
+            (_producer, (keys, values, args, first, shape)),
         ],
         [4, 1],
         [REGISTERS, 24],

@@ -1,12 +1,15 @@
 # mypy: ignore-errors
 """Prefill attention for compute capability 9.0, in Gluon, by FlashAttention-3's plan (arXiv 2407.08608).
 
-Warp specialization: a producer warp copies blocks of keys and values into a ring of shared memory, and two consumer
-warp groups attend to them with 64 queries each (ping-pong): while a group is in the online softmax of a block, the
-tensor cores add up its block before, and have the products of the other group. Blocks go from the last one down, so
-that those which a query sees in part come first. The kernel is persistent: `tile_scheduler` gives programs tile after
-tile. What is computed is what `kernel.prefill_kernel` says of a float16 cache without windows, caps and sinks, or of
-what `cache_codec_kernel` has made of one of int8 or fp8.
+    producer warp      K V | K V | K V | ...           TMA into a ring of `stages` blocks of 128 positions
+    consumer group 0   S=QK | softmax | S=QK PV | softmax | ...        64 queries
+    consumer group 1         S=QK | softmax | S=QK PV | softmax ...    64 queries: ping-pong
+
+Warp specialization: while a group is in the online softmax of a block, the tensor cores add up its block before, and
+have the products of the other group. Blocks go from the last one down, so that those which a query sees in part come
+first. The kernel is persistent: `tile_scheduler` gives programs tile after tile. It is bound by the tensor cores and
+exponentials. What is computed is what `kernel.prefill_kernel` says of a float16 cache without windows, caps and sinks,
+or of what `cache_codec_kernel` has made of one of codes.
 """
 
 from __future__ import annotations
@@ -71,7 +74,7 @@ class TileFactors(NamedTuple):
     v: Any
 
 
-class Work(NamedTuple):
+class QueryTile(NamedTuple):
     """A tile of a head of a sequence.
 
     head      of the queries
@@ -97,25 +100,25 @@ def num_tiles(items):
 
 
 @gluon.jit
-def tile_scheduler(step, given, shape: gl.constexpr):
+def tile_scheduler(step, args, shape: gl.constexpr):
     """The tile that a program takes in a step: a sequence's tiles that see most come first, and who had more than
     others in one step has less in the next."""
-    items = given.items
+    items = args.items
     programs, place = gl.num_programs(0), gl.program_id(0)
     item = step * programs + gl.where(step % 2 == 0, place, programs - 1 - place)
     head, left = item % items.heads, item // items.heads
     sequence, token, end = item * 0, item * 0, item * 0
-    begin = gl.load(given.starts)
+    begin = gl.load(args.starts)
     for i in range(items.sequences):
-        stop = gl.load(given.starts + i + 1)
+        stop = gl.load(args.starts + i + 1)
         tiles = gl.cdiv(stop - begin, TILE)
         here = (left >= 0) & (left < tiles)
         sequence, token = gl.where(here, i, sequence), gl.where(here, begin + (tiles - 1 - left) * TILE, token)
         end = gl.where(here, stop, end)
         left -= tiles
         begin = stop
-    last = gl.load(given.positions + gl.minimum(token + TILE, end) - 1, mask=token < end, other=-1)
-    return Work(head, sequence, token, end, last, (last + shape.block_n) // shape.block_n)
+    last = gl.load(args.positions + gl.minimum(token + TILE, end) - 1, mask=token < end, other=-1)
+    return QueryTile(head, sequence, token, end, last, (last + shape.block_n) // shape.block_n)
 
 
 @gluon.jit
@@ -140,21 +143,21 @@ def _copy_block(cache, pages, column, ready, out, shape: gl.constexpr):
 
 
 @gluon.jit
-def _producer(keys, values, pages, given, ring, shape: gl.constexpr):
+def _producer(keys, values, pages, args, ring, shape: gl.constexpr):
     """Fill the ring with the blocks of tile after tile, a stage as soon as both groups have read it."""
     count = 0
-    for step in range(num_tiles(given.items)):
-        work = tile_scheduler(step, given, shape)
-        column = work.head // shape.group * shape.dim
-        first = work.sequence * given.items.width
-        found = _pages_of(pages, first, gl.maximum(work.blocks - 1, 0), gl.maximum(work.last, 0), shape)
-        for i in range(work.blocks):
+    for step in range(num_tiles(args.items)):
+        tile = tile_scheduler(step, args, shape)
+        column = tile.head // shape.group * shape.dim
+        first = tile.sequence * args.items.width
+        found = _pages_of(pages, first, gl.maximum(tile.blocks - 1, 0), gl.maximum(tile.last, 0), shape)
+        for i in range(tile.blocks):
             slot, phase = count % shape.stages, ((count // shape.stages) & 1) ^ 1
             mbarrier.wait(ring.k_free.index(slot), phase)
             _copy_block(keys, found, column, ring.k_ready.index(slot), ring.k.index(slot), shape)
             mbarrier.wait(ring.v_free.index(slot), phase)
             _copy_block(values, found, column, ring.v_ready.index(slot), ring.v.index(slot), shape)
-            found = _pages_of(pages, first, gl.maximum(work.blocks - 2 - i, 0), work.last, shape)
+            found = _pages_of(pages, first, gl.maximum(tile.blocks - 2 - i, 0), tile.last, shape)
             count += 1
 
 
@@ -165,18 +168,18 @@ def sums_layout(columns, k=16):
 
 
 @gluon.jit
-def query_places(x, work, token, shape: gl.constexpr, layout: gl.constexpr):
+def query_places(x, tile, token, shape: gl.constexpr, layout: gl.constexpr):
     """Where 64 queries, or their results, from `token` on lie, [64, dim], and which there are, [64, 1]."""
     token += gl.arange(0, HALF, gl.SliceLayout(1, layout))
-    at = work.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
-    return x.data + token.to(gl.int64)[:, None] * x.stride + at[None, :], (token < work.end)[:, None]
+    at = tile.head * shape.dim + gl.arange(0, shape.dim, gl.SliceLayout(0, layout))
+    return x.data + token.to(gl.int64)[:, None] * x.stride + at[None, :], (token < tile.end)[:, None]
 
 
 @gluon.jit
-def _load_queries(q, work, token, ring, shape: gl.constexpr):
+def _load_queries(q, tile, token, ring, shape: gl.constexpr):
     """Put 64 queries from `token` on into shared memory as float16."""
     layout: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
-    place, mask = query_places(q, work, token, shape, layout)
+    place, mask = query_places(q, tile, token, shape, layout)
     value = gl.load(place, mask=mask, other=0.0)  # [64, dim]
     ring.queries.store(value.to(gl.float16))
     fence_async_shared()
@@ -184,7 +187,7 @@ def _load_queries(q, work, token, ring, shape: gl.constexpr):
 
 
 @gluon.jit
-def _clear_unseen(ring, count, work, shape: gl.constexpr):
+def _clear_unseen(ring, count, tile, shape: gl.constexpr):
     """Write zeros over values after the last position: whatever lies there, a weight of 0 times it is 0 then.
 
     The tile's last block is the ring's block `count`. Both groups write the same.
@@ -194,9 +197,9 @@ def _clear_unseen(ring, count, work, shape: gl.constexpr):
     mbarrier.wait(ring.v_ready.index(count % shape.stages), (count // shape.stages) & 1)
     for i in gl.static_range(shape.block_n // ROWS):
         rows = ring.v.index(count % shape.stages).slice(i * ROWS, ROWS, 0)
-        position = (work.blocks - 1) * shape.block_n + i * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
+        position = (tile.blocks - 1) * shape.block_n + i * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
         value = rows.load(layout)  # [16, dim]
-        rows.store(gl.where((position <= work.last)[:, None], value, gl.zeros_like(value)))
+        rows.store(gl.where((position <= tile.last)[:, None], value, gl.zeros_like(value)))
     fence_async_shared()
     barrier()
 
@@ -219,15 +222,15 @@ def _add_values(ring, count, p, acc, shape: gl.constexpr):
 
 
 @gluon.jit
-def _factors_of(work, given, scale, shape: gl.constexpr):
+def _factors_of(tile, args, scale, shape: gl.constexpr):
     """The TileFactors of a tile; `scale` has a factor of log2(e), as those of positions have."""
-    k, v, head = scale, 1.0, work.head // shape.group
+    k, v, head = scale, 1.0, tile.head // shape.group
     if shape.scales == "dynamic":
-        k = given.factors.k + (work.sequence * (given.items.heads // shape.group) + head) * given.factors.stride
+        k = args.factors.k + (tile.sequence * (args.items.heads // shape.group) + head) * args.factors.stride
         v = k + shape.block_n
     elif shape.scales == "static":
-        k *= gl.maximum(gl.load(given.factors.k + head) * shape.unit, MIN_SCALE)
-        v = gl.load(given.factors.v + head) * shape.unit
+        k *= gl.maximum(gl.load(args.factors.k + head) * shape.unit, MIN_SCALE)
+        v = gl.load(args.factors.v + head) * shape.unit
     return TileFactors(k, v)
 
 
@@ -280,34 +283,34 @@ def _attend_blocks(ring, count, first, end, p, m, total, acc, limit, factors, MA
 
 
 @gluon.jit
-def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr):
+def _consumer(q, args, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexpr):
     """Attend with the first (WHICH 0) or second 64 queries of tile after tile.
 
     A tile's place is read while the tile before is under way, and its queries during the last product of that.
     """
     rows: gl.constexpr = gl.SliceLayout(1, sums_layout(shape.block_n))
     count = 0
-    work = tile_scheduler(0, given, shape)
-    if work.blocks > 0:
-        _load_queries(q, work, work.token + WHICH * HALF, ring, shape)
-    for step in range(num_tiles(given.items)):
-        following = tile_scheduler(step + 1, given, shape)
+    tile = tile_scheduler(0, args, shape)
+    if tile.blocks > 0:
+        _load_queries(q, tile, tile.token + WHICH * HALF, ring, shape)
+    for step in range(num_tiles(args.items)):
+        following = tile_scheduler(step + 1, args, shape)
         next_first = following.token + WHICH * HALF
-        if work.blocks > 0:
-            first = work.token + WHICH * HALF
+        if tile.blocks > 0:
+            first = tile.token + WHICH * HALF
             token = first + gl.arange(0, HALF, rows)
-            limit = gl.load(given.positions + token, mask=token < work.end, other=work.last)  # [64]
-            earliest = gl.load(given.positions + gl.minimum(first, work.end - 1))
-            factors = _factors_of(work, given, scale, shape)
+            limit = gl.load(args.positions + token, mask=token < tile.end, other=tile.last)  # [64]
+            earliest = gl.load(args.positions + gl.minimum(first, tile.end - 1))
+            factors = _factors_of(tile, args, scale, shape)
             m = gl.full([HALF], float("-inf"), gl.float32, rows)
             total = gl.zeros([HALF], gl.float32, rows)
             acc = gl.zeros([HALF, shape.dim], gl.float32, sums_layout(shape.dim))
-            block = work.blocks - 1
+            block = tile.blocks - 1
             scores = warpgroup_mma_wait(0, [_scores(ring, count, shape)])
             mbarrier.arrive(ring.k_free.index(count % shape.stages))
             p, m, total, _ = _online_softmax(scores, block, limit, m, total, factors, True, shape)
-            if work.last % shape.block_n < shape.block_n - 1:
-                _clear_unseen(ring, count, work, shape)
+            if tile.last % shape.block_n < shape.block_n - 1:
+                _clear_unseen(ring, count, tile, shape)
             whole = gl.minimum((earliest + 1) // shape.block_n, block)  # blocks of which every query sees all
             count, p, m, total, acc = _attend_blocks(
                 ring, count + 1, block - 1, whole - 1, p, m, total, acc, limit, factors, True, shape
@@ -322,15 +325,15 @@ def _consumer(q, given, ring, out, scale, WHICH: gl.constexpr, shape: gl.constex
             mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
             if shape.scales == "static":
                 acc *= factors.v
-            _store(acc, total, out, work, first, shape)
-        work = following
+            _store(acc, total, out, tile, first, shape)
+        tile = following
 
 
 @gluon.jit
-def _store(acc, total, out, work, token, shape: gl.constexpr):
+def _store(acc, total, out, tile, token, shape: gl.constexpr):
     """out = sums over totals, for 64 queries from `token` on."""
     total = gl.convert_layout(total, gl.SliceLayout(1, acc.type.layout))
-    place, mask = query_places(out, work, token, shape, acc.type.layout)
+    place, mask = query_places(out, tile, token, shape, acc.type.layout)
     gl.store(place, acc / total[:, None], mask=mask)  # [64, dim]
 
 
@@ -355,14 +358,14 @@ def prefill_hopper_kernel(
     stages = (barriers(STAGES), barriers(STAGES), barriers(STAGES, 2), barriers(STAGES, 2))
     first = KVRing(queries.index(0), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(0))
     second = KVRing(queries.index(1), k, v, stages[0], stages[1], stages[2], stages[3], totals.index(1))
-    given = KernelArgs(positions, starts, items, factors)
+    args = KernelArgs(positions, starts, items, factors)
     if PDL:
         gdc_wait()
     gl.warp_specialize(
         [
-            (_consumer, (q, given, first, out, scale, 0, shape)),
-            (_consumer, (q, given, second, out, scale, 1, shape)),
-            (_producer, (keys, values, pages, given, first, shape)),
+            (_consumer, (q, args, first, out, scale, 0, shape)),
+            (_consumer, (q, args, second, out, scale, 1, shape)),
+            (_producer, (keys, values, pages, args, first, shape)),
         ],
         [4, 1],
         [REGISTERS, 24],

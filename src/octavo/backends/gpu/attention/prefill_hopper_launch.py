@@ -16,7 +16,7 @@ import torch
 from octavo.backends.gpu.attention.arguments import PagedCache
 from octavo.backends.gpu.attention.cache_codec_kernel import encode_kernel, unpack_kernel
 from octavo.backends.gpu.compile import gluon
-from octavo.backends.gpu.device.torch_device import Target, multiprocessors
+from octavo.backends.gpu.device.torch_device import GpuTarget, multiprocessors
 from octavo.backends.gpu.launch.arguments import Constant, Matrix, Pointer
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
@@ -220,7 +220,7 @@ def _unpack(
     return call, halves, factors
 
 
-def require(attention: Attention, target: Target, deterministic: bool) -> None:
+def require(attention: Attention, target: GpuTarget, deterministic: bool) -> None:
     """Raise BackendError where the device, or Triton, has no such products, UsageError where their order is to be
     kept."""
     if target.arch != ARCH:

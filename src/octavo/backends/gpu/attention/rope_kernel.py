@@ -1,5 +1,12 @@
 # mypy: ignore-errors
-"""Heads of q, k and v: norm, rotation, and into the KV cache. Records and HeadShape are those of `rope_launch`."""
+"""Heads of q, k and v in one pass: RMS norm, rotary embedding (RoPE, arXiv 2104.09864), quantization into the KV cache.
+
+    program (token, i)   heads of q | of k | of v, `per_program` of them
+                           out      | cache| cache
+
+It is bound by latency: a token's cosines and sines take most of a program's time, so with many tokens a program turns
+several heads. Records and HeadShape are those of `rope_launch`.
+"""
 
 from __future__ import annotations
 

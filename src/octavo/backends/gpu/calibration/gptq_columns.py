@@ -99,7 +99,7 @@ def take_columns(
 
 
 @dataclass(frozen=True)
-class Stored(Constant):
+class NumberType(Constant):
     """What numbers may be: rounded to a type of floats, or ("integer") an integer from `low` to `high`."""
 
     kind: str
@@ -108,7 +108,7 @@ class Stored(Constant):
 
 
 def fit(
-    along: Tensor, product: Tensor, slope: Tensor, moved: Tensor, number: Tensor, first: int, stored: Stored
+    along: Tensor, product: Tensor, slope: Tensor, moved: Tensor, number: Tensor, first: int, stored: NumberType
 ) -> None:
     """Set each row's `number` [N] to what lowers the error most along a direction; see the kernel."""
     (count, n), width = along.shape, len(slope)

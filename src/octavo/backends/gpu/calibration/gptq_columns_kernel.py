@@ -1,9 +1,12 @@
 # mypy: ignore-errors
-"""Codes whose errors make up for each other: a block of columns in turn, for some rows of a matrix a program.
+"""GPTQ's inner loop (arXiv 2210.17323): a block of columns in turn, for some rows of a matrix a program.
+
+    columns  | done | block of up to 128, one after the other | to come |
+    rows     a column's rounding error goes to the columns of the block behind it, by a factor of the inverse Hessian
 
 What `columns_kernel` and `refine_kernel` of `octavo.calibrate.methods.gptq` do with vectors of 16 rows. Matrices are
 [K, N] here, so that a column's rows lie side by side. Sums over what lies before a block are products of matrices,
-made outside.
+made outside. Latency bounds it, since columns follow each other.
 """
 
 from __future__ import annotations
@@ -130,7 +133,7 @@ def fit_kernel(
     slope    float32 [width, N], in and out: H e
     moved    float32 [width, N], in and out: what errors grow by, added up
     number   float32 [N], in and out
-    stored   a `Stored`: what a number may be
+    stored   a `NumberType`: what a number may be
     """
     KIND: tl.constexpr = stored.kind
     LOW: tl.constexpr = stored.low

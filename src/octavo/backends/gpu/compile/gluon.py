@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from octavo.backends.gpu.device.torch_device import Target
+from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.launch.call import Calls, Grid, Launch
 from octavo.errors import OctavoError
 
@@ -22,16 +22,16 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 Name = Literal[
-    "int8", "w4a8", "fp8", "mixed", "mixed_stream", "mixed_even", "experts", "prefill", "prefill_8bit", "decode",
+    "int8", "w4a8", "fp8", "w4a16", "w4a16_streamk", "w4a16_multicta", "experts", "prefill", "prefill_8bit", "decode",
 ]
 FOLDER = "octavo.backends.gpu"
 MODULES: dict[Name, str] = {
     "int8": "matmul.w8a8.int8_hopper_kernel",
     "w4a8": "matmul.w8a8.int8_hopper_kernel",
     "fp8": "matmul.w8a8.fp8_hopper_kernel",
-    "mixed": "matmul.w4a16.hopper_kernel",
-    "mixed_stream": "matmul.w4a16.streamk_kernel",
-    "mixed_even": "matmul.w4a16.streamk_multicta_kernel",
+    "w4a16": "matmul.w4a16.hopper_kernel",
+    "w4a16_streamk": "matmul.w4a16.streamk_kernel",
+    "w4a16_multicta": "matmul.w4a16.streamk_multicta_kernel",
     "experts": "matmul.experts.hopper_kernel",
     "prefill": "attention.prefill_hopper_kernel",
     "prefill_8bit": "attention.prefill_8bit_kernel",
@@ -39,8 +39,8 @@ MODULES: dict[Name, str] = {
 }
 
 KERNELS: dict[Name, str] = {
-    "mixed_stream": "mixed_stream_kernel",
-    "mixed_even": "mixed_even_kernel",
+    "w4a16_streamk": "w4a16_streamk_kernel",
+    "w4a16_multicta": "w4a16_multicta_kernel",
     "decode": "decode_mma_kernel",
 }
 
@@ -125,7 +125,7 @@ class Preferred(Launch):
     """A launch of a kernel in Gluon; if that can't be compiled, the calls that `otherwise` makes take its place."""
 
     def __init__(
-        self, name: Name, otherwise: Callable[[], Sequence[Callable[[], None]]], target: Target, grid: Grid,
+        self, name: Name, otherwise: Callable[[], Sequence[Callable[[], None]]], target: GpuTarget, grid: Grid,
         *arguments: Any, **options: Any,
     ) -> None:
         super().__init__(target, options.pop("kernel", None) or kernel(name), grid, *arguments, **options)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from octavo.backends.gpu.attention.prefill_hopper_launch import most_code_bytes, most_half_bytes
-from octavo.backends.gpu.device.torch_device import Target
+from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.weights.layout import layout_of, padded, scale_stride
 from octavo.formats import QTensor
@@ -17,7 +17,7 @@ RESERVE = 512 << 20
 """For compiled kernels, captured graphs and the vendor's library."""
 
 
-def free(target: Target) -> int:
+def free(target: GpuTarget) -> int:
     """Bytes that a model may take. Kernels that are interpreted have all that they want."""
     if target.device == "cpu":
         return 1 << 62
@@ -61,8 +61,8 @@ def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
         return False
     layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
     if experts:
-        return dispatch.mixed_experts(layout, n, rows / experts[0], arch) is not None
-    return dispatch.mixed_gemm(layout, n, padded(k), min(rows, 1024), arch) is not None
+        return dispatch.w4a16_experts(layout, n, rows / experts[0], arch) is not None
+    return dispatch.w4a16(layout, n, padded(k), min(rows, 1024), arch) is not None
 
 
 def _sorted_rows(nodes: Iterable[Node], limits: Sizes, arch: str) -> int:

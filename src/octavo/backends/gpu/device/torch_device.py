@@ -29,7 +29,7 @@ WITHOUT = "or take --device cpu"
 
 
 @dataclass(frozen=True)
-class Target:
+class GpuTarget:
     """A device as kernels need to know it.
 
     device    what torch calls it: "cuda" (ROCm too), or "cpu" where kernels are interpreted
@@ -46,7 +46,7 @@ class Target:
     name: str
 
 
-INTERPRETER = Target("cpu", "none", False, "interpreter", "Triton's interpreter")
+INTERPRETER = GpuTarget("cpu", "none", False, "interpreter", "Triton's interpreter")
 
 
 def require_driver(driver: Driver | None) -> None:
@@ -121,7 +121,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @cache
-def target() -> Target:
+def target() -> GpuTarget:
     """The device of this process. Raises BackendError where there is none that kernels run on."""
     if _Forked.without_gpu:
         raise BackendError(
@@ -144,12 +144,13 @@ def target() -> Target:
     properties: Any = torch.cuda.get_device_properties(0)
     if torch.version.hip:
         arch = str(properties.gcnArchName).split(":")[0]
-        return Target("cuda", "gcn11" if arch.startswith(("gfx11", "gfx12")) else "gcn", False, arch, properties.name)
+        newer = arch.startswith(("gfx11", "gfx12"))
+        return GpuTarget("cuda", "gcn11" if newer else "gcn", False, arch, properties.name)
     capability = torch.cuda.get_device_capability(0)
     if capability < OLDEST_CAPABILITY:
         raise _too_old(properties.name, capability)
     arch = f"sm_{capability[0]}{capability[1]}"
-    return Target("cuda", "ptx", capability >= (9, 0), arch, properties.name)
+    return GpuTarget("cuda", "ptx", capability >= (9, 0), arch, properties.name)
 
 
 def _no_cuda(torch: Any, driver: Driver | None) -> str:

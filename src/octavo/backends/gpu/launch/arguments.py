@@ -89,7 +89,7 @@ class Q8Activation(NamedTuple):
         return self._replace(codes=self.codes.view(torch.int32))
 
 
-class StreamToken(NamedTuple):
+class Q8Token(NamedTuple):
     """One token's activations [kp] as `matvec_persistent` takes them: q8_1, or with a scale for each 16 values.
 
     codes    int32, four neighbours each
@@ -110,7 +110,7 @@ class StreamToken(NamedTuple):
     eps: float = 0.0
 
 
-class StreamEnd(NamedTuple):
+class FusedEpilogue(NamedTuple):
     """What a product of one token makes of its results beside storing them.
 
     codes    int8 [n]

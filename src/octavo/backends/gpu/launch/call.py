@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.backends.gpu.compile.warm_up import PendingKernels
 from octavo.backends.gpu.device.driver import prefer_shared_memory
-from octavo.backends.gpu.device.torch_device import Target
+from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.launch.arguments import Constant, for_triton
 
 Grid = tuple[int, ...]
@@ -25,7 +25,7 @@ class Launch:
     """
 
     def __init__(
-        self, target: Target, kernel: Any, grid: Grid, *arguments: Any, warps: int = 4, stages: int = 3,
+        self, target: GpuTarget, kernel: Any, grid: Grid, *arguments: Any, warps: int = 4, stages: int = 3,
         exact: bool = False, **constants: Any,
     ) -> None:
         self.kernel, self._grid = kernel, (*grid, *(1,) * (3 - len(grid)))

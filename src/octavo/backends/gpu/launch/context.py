@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from octavo.backends.gpu.device.torch_device import Target
+from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.launch.arguments import Matrix, Q8Activation, SplitK, matrix
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.values import Activation
@@ -33,7 +33,7 @@ class Context:
     copies         products of the step copy weights to shared memory, as far as is known
     """
 
-    target: Target
+    target: GpuTarget
     deterministic: bool = False
     attention: Attention = "exact"
     scratch: dict[Any, torch.Tensor] = field(default_factory=dict)

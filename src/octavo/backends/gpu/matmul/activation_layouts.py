@@ -11,7 +11,7 @@ from octavo.backends.gpu.launch.call import Captured
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation
 from octavo.backends.gpu.matmul import dispatch
-from octavo.backends.gpu.matmul.epilogue_fusion import Bound
+from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 from octavo.backends.gpu.matmul.launch import library_multiplies
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.graph.node import Graph
@@ -20,7 +20,7 @@ from octavo.graph.protocol import Call
 ALL = frozenset({"plain", "ordered"})
 
 
-class Narrowed(Captured):
+class ReadLayouts(Captured):
     """Calls that make of activations only what is read.
 
     whole  calls that make all of it. They are taken where a kernel in Gluon turns out not to compile before the calls
@@ -38,7 +38,7 @@ class Narrowed(Captured):
         super().__call__()
 
 
-def wanted(c: Context, bound: Sequence[Bound], graph: Graph) -> dict[int, frozenset[str]]:
+def read_layouts(c: Context, bound: Sequence[BoundNode], graph: Graph) -> dict[int, frozenset[str]]:
     """By the number of a node that was bound, what its readers want of its result, where that is not all of it."""
     places, users = {id(b.node): i for i, b in enumerate(bound)}, graph.users()
     found: dict[int, frozenset[str]] = {}
@@ -56,7 +56,7 @@ def may_copy(c: Context) -> bool:
     return dispatch.ordered(dispatch.ORDERED_MIN_TOKENS, c.target.arch)
 
 
-def copies(c: Context, bound: Sequence[Bound]) -> bool:
+def copies(c: Context, bound: Sequence[BoundNode]) -> bool:
     """Whether products copy weights to shared memory: one takes activations in that order, or the library has most."""
     products = [b for b in bound if b.node.op.startswith("mul_mat")]
     of_library = [b for b in products if any(library_multiplies(c, w, b.out) for w in b.inputs)]
@@ -67,12 +67,12 @@ def copies(c: Context, bound: Sequence[Bound]) -> bool:
     return any("ordered" in (_of_products(c, b, x) or ()) for b, x in readers)
 
 
-def _taken(c: Context, reader: Bound, x: Activation) -> frozenset[str]:
+def _taken(c: Context, reader: BoundNode, x: Activation) -> frozenset[str]:
     """What a node takes of x."""
     return _of_products(c, reader, x) or ALL
 
 
-def _of_products(c: Context, reader: Bound, x: Activation) -> frozenset[str] | None:
+def _of_products(c: Context, reader: BoundNode, x: Activation) -> frozenset[str] | None:
     """What products by quantized weights take of x; None for anything else."""
     if reader.node.op in ("mul_mat", "mul_mat_add"):
         weights = list(reader.inputs[:1])
@@ -83,6 +83,6 @@ def _of_products(c: Context, reader: Bound, x: Activation) -> frozenset[str] | N
     if c.deterministic or not all(isinstance(w, QuantWeight) for w in weights):
         return None
     return frozenset(
-        "ordered" if dispatch.mixed_gemm(w.layout, w.n, w.kp, x.tokens, c.target.arch) else "plain"
+        "ordered" if dispatch.w4a16(w.layout, w.n, w.kp, x.tokens, c.target.arch) else "plain"
         for w in cast("list[QuantWeight]", c.joined(weights))
     )

@@ -30,12 +30,6 @@ def weight_of(source, at, mask, KIND: tl.constexpr):
 
 
 @triton.jit
-def gelu(x):
-    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as x / (1 + exp(-z))."""
-    return x / (1 + tl.exp(-x * (1.5957691216057308 + 0.07135481627260025 * x * x)))
-
-
-@triton.jit
 def read(source, weight, token, at, mask, k, KIND: tl.constexpr):
     """float32 values `at` of a token's row of a Source, which has k values; `weight` is what `weight_of` gives."""
     value = tl.load(source.x.data + token * source.x.stride + at, mask=mask, other=0.0)  # [B]

@@ -8,19 +8,19 @@ from typing import Literal
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.arguments import Constant
-from octavo.backends.gpu.matmul import tuned
+from octavo.backends.gpu.matmul import tile_tables
 from octavo.backends.gpu.matmul.w4a16.shapes import (
     SHARED_BYTES,
     STEP_BYTES,
-    EvenPair,
-    EvenShape,
-    MixedGemmShape,
-    MixedShape,
-    StreamShape,
+    HopperShape,
+    MultiCtaPair,
+    MultiCtaShape,
+    StreamKShape,
+    W4A16Shape,
     stage_bytes,
     stages,
 )
-from octavo.backends.gpu.weights.layout import TILE, Layout
+from octavo.backends.gpu.weights.layout import TILE, PlaneLayout
 
 Kind = Literal["q8_1", "f16"]
 
@@ -43,7 +43,7 @@ def activation(tokens: int) -> Kind:
 
 def ordered(tokens: int, arch: str) -> bool:
     """Whether activations are kept in the order of `w4a16.hopper_kernel`, too."""
-    return arch == "sm_90" and ORDERED_MIN_TOKENS <= tokens <= ORDERED_MAX_TOKENS and gluon.usable("mixed")
+    return arch == "sm_90" and ORDERED_MIN_TOKENS <= tokens <= ORDERED_MAX_TOKENS and gluon.usable("w4a16")
 
 
 def padded_tokens(tokens: int, *, full: bool = False) -> int:
@@ -62,7 +62,7 @@ class MatvecShape(Constant):
 
     block_n   rows of weights
     chunks    chunks of 32 codes that are loaded at once
-    prefetch  blocks of so many chunks that are loaded before activations are waited for
+    prefetch  blocks of that many chunks that are loaded before activations are waited for
     warps
     early     all of a token is loaded before anything is multiplied
     """
@@ -74,7 +74,7 @@ class MatvecShape(Constant):
     early: bool = False
 
 
-def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str, *, pairs: bool = False) -> MatvecShape:
+def matvec(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str, *, pairs: bool = False) -> MatvecShape:
     """The shape of a matvec: a thread holds a chunk of some rows, and a short K is all in flight at once.
 
     pairs  of a token and an expert, each with rows of its own, of which there are many
@@ -83,35 +83,35 @@ def matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str, *, pairs: bo
     return replace(_matvec(layout, n, kp, tokens, arch, pairs), early=early)
 
 
-def _matvec(layout: Layout, n: int, kp: int, tokens: int, arch: str, pairs: bool) -> MatvecShape:
-    chunks = kp // 32
+def _matvec(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str, pairs: bool) -> MatvecShape:
+    chunks, kind = kp // 32, tile_tables.kind(layout)
     width = min(64, 1 << (chunks - 1).bit_length())
     if arch == "interpreter":
         return MatvecShape(64, width, min(2, -(-chunks // width)), 1)
     if pairs and arch.startswith("sm_"):
         if chunks <= 32:
             return MatvecShape(8, width, 1, max(1, width // 32))
-        if chunks == 64 and tuned.kind(layout) == "two levels":
+        if chunks == 64 and kind == "two levels":
             return MatvecShape(16, 32, 2, 2)
     if chunks == 64 and n < 65536 and tokens <= 2:
-        return MatvecShape(*tuned.SHORT.get((tuned.kind(layout), tokens, n >= 8192), tuned.SHORT_OTHERS))
-    kind, size = tuned.kind(layout), tuned.size(n, kp)
-    if chunks == 64 and tokens == 1 and kind == "bytes":
-        return MatvecShape(*tuned.SHORT_HUGE)
+        return MatvecShape(*tile_tables.SHORT.get((kind, tokens, n >= 8192), tile_tables.SHORT_OTHERS))
+    size = tile_tables.size(n, kp)
+    if chunks == 64 and tokens == 1 and kind == "int8":
+        return MatvecShape(*tile_tables.SHORT_HUGE)
     if chunks < 128:
         return MatvecShape(2, width, -(-chunks // width), max(1, width // 32))
     if tokens > 2:
         return MatvecShape(4, 128, 1, 4) if layout.two_level and kp > 8192 else MatvecShape(4, 64, 2, 2)
     if tokens > 1:
-        long = tuned.LONG_2.get((kind, size)) if chunks == 192 else None
+        long = tile_tables.LONG_2.get((kind, size)) if chunks == 192 else None
         return MatvecShape(*(long or (4, 128, 1, 4)))
-    if chunks == 192 and (kind, size) in tuned.LONG:
-        return MatvecShape(*tuned.LONG[kind, size])
+    if chunks == 192 and (kind, size) in tile_tables.LONG:
+        return MatvecShape(*tile_tables.LONG[kind, size])
     if layout.table is not None and kind == "two levels" and (size != "small" or n < 5120):
-        return MatvecShape(*tuned.LOOKED_UP.get(size, tuned.MATVEC[kind, size]))
-    if layout.bits == 2 and kind == "one level" and size in tuned.TWO_BITS:
-        return MatvecShape(*tuned.TWO_BITS[size])
-    return MatvecShape(*tuned.MATVEC[kind, size])
+        return MatvecShape(*tile_tables.LOOKED_UP.get(size, tile_tables.MATVEC[kind, size]))
+    if layout.bits == 2 and kind == "one level" and size in tile_tables.TWO_BITS:
+        return MatvecShape(*tile_tables.TWO_BITS[size])
+    return MatvecShape(*tile_tables.MATVEC[kind, size])
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class DotShape(Constant):
     split_k: int = 1
 
 
-def mmq_dot(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape:
+def mmq_dot(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str) -> DotShape:
     """The shape of a product with some tokens: more rows a program where there are many, more warps for a long K."""
     narrowest = 16 if arch.startswith("gfx") else 8  # columns of a matrix instruction
     width = max(narrowest, 1 << (min(tokens, INT8_MAX_TOKENS) - 1).bit_length())
@@ -152,7 +152,7 @@ def mmq_dot(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape
     return DotShape(width, 32, 2, 3)
 
 
-def mmq_any(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> DotShape:
+def mmq_any(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str) -> DotShape:
     """The shape of a product with any number of tokens, whose sums are in one order whatever that number is.
 
     That order comes from how K is divided among warps and programs, and from rows of weights a program; so all of these
@@ -182,7 +182,7 @@ class MmaShape(Constant):
     short: bool
 
 
-def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape | None:
+def mmq_mma(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str) -> MmaShape | None:
     """The shape of a product with some tokens by `mma.sync`, or None for another way."""
     found: tuple[int, int, int, int] | None
     if arch == "interpreter":
@@ -192,10 +192,10 @@ def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape
     elif not arch.startswith("sm_") or not MMA_MIN_TOKENS <= tokens <= INT8_MAX_TOKENS:
         return None
     else:
-        tuned_for = tuned.MMA if tokens <= 8 else tuned.MMA_16 if tokens <= 16 else tuned.MMA_32
-        found = tuned_for.get((tuned.kind(layout), tuned.size(n, kp)))
+        tuned_for = tile_tables.MMA if tokens <= 8 else tile_tables.MMA_16 if tokens <= 16 else tile_tables.MMA_32
+        found = tuned_for.get((tile_tables.kind(layout), tile_tables.size(n, kp)))
         if tokens <= 8 and max(n, kp) <= 2048:
-            found = tuned.MMA_SQUARE.get(tuned.kind(layout), found)
+            found = tile_tables.MMA_SQUARE.get(tile_tables.kind(layout), found)
         if found is None and layout.table is not None and layout.bits < 4:
             found = (1, 4, 1, 0)
         if found is None:
@@ -209,46 +209,48 @@ def mmq_mma(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MmaShape
     return MmaShape(row_tiles, token_tiles, warps, split_k, prefetch, n < 16 * row_tiles)
 
 
-def mixed_gemm(layout: Layout, n: int, kp: int, tokens: int, arch: str) -> MixedShape | None:
+def w4a16(layout: PlaneLayout, n: int, kp: int, tokens: int, arch: str) -> W4A16Shape | None:
     """The shape of a product with some tokens whose weights become float16 in registers, or None for another way."""
-    if not _becomes_float16(layout, arch) or not gluon.usable("mixed"):
+    if not _becomes_float16(layout, arch) or not gluon.usable("w4a16"):
         return None
     narrow, minima = layout.bits == 4, layout.has_min and not layout.has_zero
     if tokens > 1024:  # the library's tiles are better by more than unpacking into memory takes
         depth = stages(layout, 256, 128, 3)
-        return MixedGemmShape(256, 128, depth, 8) if narrow and not minima and n >= 8192 else None
+        return HopperShape(256, 128, depth, 8) if narrow and not minima and n >= 8192 else None
     if tokens > 256 and -(-tokens // 128) % 2 == 0:
         wide = narrow and -(-tokens // 256) * n >= 200 * 128
-        return MixedGemmShape(256, 128, stages(layout, 256, 128, 3), 8) if wide else MixedGemmShape(256, 64, 3, 4)
-    found = tuned.mixed(layout, n, kp, tokens, gluon.usable("mixed_stream"), gluon.usable("mixed_even"))
+        return HopperShape(256, 128, stages(layout, 256, 128, 3), 8) if wide else HopperShape(256, 64, 3, 4)
+    found = tile_tables.w4a16(layout, n, kp, tokens, gluon.usable("w4a16_streamk"), gluon.usable("w4a16_multicta"))
     if found is None:
         return None
     if len(found) == 6:
-        shape = EvenShape(*found)
+        shape = MultiCtaShape(*found)
         resident = shape.resident * shape.depth * stage_bytes(layout, shape.block_m, shape.block_n)
         return replace(shape, stages=min(shape.stages, SHARED_BYTES // resident))
     block_m, block_n, most, *others = found
     depth = stages(layout, block_m, block_n, most)
     if not others:
-        return StreamShape(block_m, block_n, depth)
+        return StreamKShape(block_m, block_n, depth)
     warps, slots = others
     programs = -(-tokens // block_m) * -(-n // block_n)  # an H100 runs `slots` at once
-    return MixedGemmShape(block_m, block_n, depth, warps, max(1, min(slots // programs, kp // TILE // 4)))
+    return HopperShape(block_m, block_n, depth, warps, max(1, min(slots // programs, kp // TILE // 4)))
 
 
-def even_pair(one: tuple[Layout, int, int], other: tuple[Layout, int, int], tokens: int, arch: str) -> EvenPair | None:
+def w4a16_pair(
+    one: tuple[PlaneLayout, int, int], other: tuple[PlaneLayout, int, int], tokens: int, arch: str
+) -> MultiCtaPair | None:
     """The shape of products of the same tokens by two matrices (layout, n, kp) in one launch, or None for two.
 
     Programs of the second are as many to a multiprocessor as those of the first: their rings may hold fewer stages.
     """
-    shape, apart = mixed_gemm(*one, tokens, arch), mixed_gemm(*other, tokens, arch)
-    if not isinstance(shape, EvenShape) or not isinstance(apart, EvenShape):
+    shape, apart = w4a16(*one, tokens, arch), w4a16(*other, tokens, arch)
+    if not isinstance(shape, MultiCtaShape) or not isinstance(apart, MultiCtaShape):
         return None
     fitting = STEP_BYTES // shape.resident // (shape.depth * stage_bytes(other[0], shape.block_m, shape.block_n))
-    return EvenPair(one[0], shape, other[0], replace(shape, stages=max(2, min(shape.stages, fitting))))
+    return MultiCtaPair(one[0], shape, other[0], replace(shape, stages=max(2, min(shape.stages, fitting))))
 
 
-def _becomes_float16(layout: Layout, arch: str) -> bool:
+def _becomes_float16(layout: PlaneLayout, arch: str) -> bool:
     """Whether kernels in Gluon make codes of a layout float16 in registers; minima of 8 bits are too large for it."""
     plain = layout.table is None and not layout.offset and layout.bits in (4, 6, 8)
     large = layout.scale == "f32" or (layout.bits == 8 and layout.has_min and not layout.has_zero)
@@ -259,7 +261,7 @@ EXPERTS_MIN_PAIRS, EXPERTS_SOME_PAIRS, EXPERTS_MANY_PAIRS = 8, 12, 96
 """Pairs of an expert, on average, from which on `experts_hopper` is taken, with tiles of 32, of 64, and of 128."""
 
 
-def mixed_experts(layout: Layout, n: int, average: float, arch: str) -> MixedGemmShape | None:
+def w4a16_experts(layout: PlaneLayout, n: int, average: float, arch: str) -> HopperShape | None:
     """The shape of products with experts whose weights become float16 in registers, or None for another way.
 
     n        rows of an expert: scales of all lie side by side, and the copy engine stops a kernel, as an illegal
@@ -271,9 +273,9 @@ def mixed_experts(layout: Layout, n: int, average: float, arch: str) -> MixedGem
     if n % 4 or average < EXPERTS_MIN_PAIRS or not _becomes_float16(layout, arch) or not gluon.usable("experts"):
         return None
     if average >= EXPERTS_MANY_PAIRS:
-        return MixedGemmShape(128, 128, 2, 8)
+        return HopperShape(128, 128, 2, 8)
     block_m, depth = (64, 3) if average >= EXPERTS_SOME_PAIRS else (32, 4)
-    return MixedGemmShape(block_m, 128, depth - (layout.bits == 8), 8)
+    return HopperShape(block_m, 128, depth - (layout.bits == 8), 8)
 
 
 def unpacking(kp: int) -> tuple[int, int]:

@@ -1,5 +1,5 @@
-"""Steps of one token in which products finish their results for the next ones: a norm, or SwiGLU, and quantizing are
-no launches of their own there.
+"""Fused epilogues of one token's products: a norm, or SwiGLU, and quantizing for the next product, in place of launches
+of their own.
 
 A product by `matvec_persistent` has programs that compute whole units of 16 results. Such a unit is quantized with a
 scale of its own; who multiplies next divides by the root of the mean square, from sums of squares that units leave.
@@ -13,10 +13,16 @@ from typing import Any, NamedTuple, cast
 
 import torch
 
-from octavo.backends.gpu.launch.arguments import StreamEnd, StreamToken
+from octavo.backends.gpu.launch.arguments import FusedEpilogue, Q8Token
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation, parts
-from octavo.backends.gpu.matmul.matvec_persistent.launch import UNIT, MatvecStreamShape, finishing, multiply, shape_of
+from octavo.backends.gpu.matmul.matvec_persistent.launch import (
+    UNIT,
+    PersistentShape,
+    epilogue_shape,
+    multiply,
+    shape_of,
+)
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import TILE
 from octavo.graph.node import Graph, Node
@@ -24,7 +30,7 @@ from octavo.graph.ops import VIEWS
 from octavo.graph.protocol import Call
 
 
-class Bound(NamedTuple):
+class BoundNode(NamedTuple):
     """A node with its values and its calls."""
 
     node: Node
@@ -34,22 +40,22 @@ class Bound(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Product:
+class PersistentProduct:
     """A product of one token whose matrices all have a shape of `matvec_persistent`; results lie side by side in
     `y`."""
 
     weights: list[QuantWeight]
-    shapes: list[MatvecStreamShape]
+    shapes: list[PersistentShape]
     x: Activation
     y: torch.Tensor
     terms: Sequence[torch.Tensor]
 
-    def calls(self, c: Context, x: StreamToken | None, finish: Finish | None) -> list[Call]:
-        """With tokens `x` in place of its own, and its results finished."""
+    def calls(self, c: Context, x: Q8Token | None, fusion: Fusion | None) -> list[Call]:
+        """With tokens `x` in place of its own, and its epilogue fused."""
         token = x or self.x.q8_1
-        if finish is not None:
-            y = None if finish.shape.ends == "swiglu" else self.y
-            return [multiply(c, finish.shape, self.weights[0], token, y, self.terms, finish.end)]
+        if fusion is not None:
+            y = None if fusion.shape.epilogue == "swiglu" else self.y
+            return [multiply(c, fusion.shape, self.weights[0], token, y, self.terms, fusion.epilogue)]
         ys: Sequence[torch.Tensor] = cast(Any, self.y).split([w.n for w in self.weights], 1)
         return [
             multiply(c, shape, w, token, y, self.terms)
@@ -57,19 +63,19 @@ class Product:
         ]
 
 
-class Finish(NamedTuple):
-    """How a product finishes its results."""
+class Fusion(NamedTuple):
+    """The epilogue of a product, and the shape that has it."""
 
-    shape: MatvecStreamShape
-    end: StreamEnd
+    shape: PersistentShape
+    epilogue: FusedEpilogue
 
 
-def finished(c: Context, bound: Sequence[Bound], graph: Graph) -> list[Call]:
+def fuse_epilogues(c: Context, bound: Sequence[BoundNode], graph: Graph) -> list[Call]:
     """The calls of what was bound, where `graph` has all who read their results, as fewer that do the same."""
     products = {} if c.deterministic else {i: p for i, b in enumerate(bound) if (p := _product(c, b)) is not None}
     places, users = {id(b.node): i for i, b in enumerate(bound)}, graph.users()
-    tokens: dict[int, StreamToken] = {}  # of products, by place
-    ends: dict[int, Finish] = {}
+    tokens: dict[int, Q8Token] = {}  # of products, by place
+    fusions: dict[int, Fusion] = {}
     gone: set[int] = set()
     busy: list[int] = []  # the place of the last reader of each piece of memory
     for i, b in enumerate(bound):
@@ -82,20 +88,20 @@ def finished(c: Context, bound: Sequence[Bound], graph: Graph) -> list[Call]:
             continue
         slot = next((s for s, last in enumerate(busy) if last < maker), len(busy))
         busy[slot : slot + 1] = [max(readers)]
-        end, token = _memory(c, slot, b)
-        ends[maker] = Finish(shape, end)
+        epilogue, token = _memory(c, slot, b)
+        fusions[maker] = Fusion(shape, epilogue)
         tokens.update(dict.fromkeys(readers, token))
         gone.add(i)
     calls: list[Call] = []
     for i, b in enumerate(bound):
-        if i in ends or i in tokens:
-            calls += products[i].calls(c, tokens.get(i), ends.get(i))
+        if i in fusions or i in tokens:
+            calls += products[i].calls(c, tokens.get(i), fusions.get(i))
         elif i not in gone:
             calls += b.calls
     return calls
 
 
-def _product(c: Context, b: Bound) -> Product | None:
+def _product(c: Context, b: BoundNode) -> PersistentProduct | None:
     if b.node.op in ("mul_mat", "mul_mat_add"):
         weight, x, *terms = b.inputs
         weights = [weight]
@@ -109,10 +115,10 @@ def _product(c: Context, b: Bound) -> Product | None:
     shapes = [shape_of(w.layout, w.n, w.kp, c.target.arch) for w in weights]
     if None in shapes:
         return None
-    return Product(weights, shapes, x, b.out, terms)  # type: ignore[arg-type]
+    return PersistentProduct(weights, shapes, x, b.out, terms)  # type: ignore[arg-type]
 
 
-def _maker(b: Bound, places: dict[int, int], users: dict[int, list[Node]]) -> int:
+def _maker(b: BoundNode, places: dict[int, int], users: dict[int, list[Node]]) -> int:
     """The place of the product whose results alone `b` norms or activates, and quantizes; -1 for none."""
     if b.node.op not in ("rms_norm", "swiglu") or not b.node.quantizes or not isinstance(b.out, Activation):
         return -1
@@ -130,16 +136,16 @@ def _maker(b: Bound, places: dict[int, int], users: dict[int, list[Node]]) -> in
     return places.get(id(source), -1) if whole and alone else -1
 
 
-def _shape(c: Context, product: Product, b: Bound) -> MatvecStreamShape | None:
-    """The shape of a product that finishes its results, which are units of one matrix, for `b`."""
-    (weight, *others), ends = product.weights, b.node.op
-    width = product.y.shape[1] // (2 if ends == "swiglu" else 1)
+def _shape(c: Context, product: PersistentProduct, b: BoundNode) -> PersistentShape | None:
+    """The shape of a product whose epilogue is `b`, for results that are units of one matrix."""
+    (weight, *others), kind = product.weights, b.node.op
+    width = product.y.shape[1] // (2 if kind == "swiglu" else 1)
     if others or b.out.k != width or width % TILE:
         return None
-    return finishing(weight.layout, weight.n, weight.kp, c.target.arch, ends)  # type: ignore[arg-type]
+    return epilogue_shape(weight.layout, weight.n, weight.kp, c.target.arch, kind)  # type: ignore[arg-type]
 
 
-def _memory(c: Context, slot: int, b: Bound) -> tuple[StreamEnd, StreamToken]:
+def _memory(c: Context, slot: int, b: BoundNode) -> tuple[FusedEpilogue, Q8Token]:
     """What a product leaves and the next ones read."""
     k = b.out.k
     memory = c.shared(f"token {slot}", 2 * k, torch.uint8)
@@ -148,5 +154,5 @@ def _memory(c: Context, slot: int, b: Bound) -> tuple[StreamEnd, StreamToken]:
     codes = codes.view(torch.int8)
     normed = b.node.op == "rms_norm"
     weight, eps = (b.inputs[1], float(b.node.attrs["eps"])) if normed else (None, 0.0)
-    end = StreamEnd(codes, scale, sums, squares if normed else None, weight)
-    return end, StreamToken(codes.view(torch.int32), scale, None, sums, 1, squares if normed else None, eps)
+    epilogue = FusedEpilogue(codes, scale, sums, squares if normed else None, weight)
+    return epilogue, Q8Token(codes.view(torch.int32), scale, None, sums, 1, squares if normed else None, eps)

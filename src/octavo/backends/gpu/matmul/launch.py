@@ -19,7 +19,7 @@ from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
 from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
 from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
-from octavo.backends.gpu.matmul.w4a16.launch import mixed_gemm, mixed_pair
+from octavo.backends.gpu.matmul.w4a16.launch import w4a16_product, w4a16_product_pair
 from octavo.backends.gpu.pointwise.launch import launch_pointwise
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
@@ -39,9 +39,9 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
     if c.deterministic:
         shape = dispatch.mmq_any(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
         return [_mmq_dot(c, shape, weight, x, y, terms)]
-    in_registers = dispatch.mixed_gemm(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+    in_registers = dispatch.w4a16(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if in_registers and x.both:
-        return mixed_gemm(c, in_registers, weight, x, y, terms, lambda: product(c, weight, x, y, terms))
+        return w4a16_product(c, in_registers, weight, x, y, terms, lambda: product(c, weight, x, y, terms))
     if x.tokens > dispatch.INT8_MAX_TOKENS:
         return halves_product(c, weight, x.halves, y, terms)
     mma = dispatch.mmq_mma(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
@@ -72,14 +72,14 @@ def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[t
     if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
         return _matvec_pair(c, both, x, outs)
     one, other = ((w.layout, w.n, w.kp) for w in both)
-    pair = dispatch.even_pair(one, other, x.tokens, c.target.arch)
+    pair = dispatch.w4a16_pair(one, other, x.tokens, c.target.arch)
     if pair is None or not x.both:
         return []
 
     def apart() -> list[Call]:
         return [call for w, y in zip(both, outs, strict=True) for call in product(c, w, x, y, ())]
 
-    return mixed_pair(c, pair, both, x, outs, apart)
+    return w4a16_product_pair(c, pair, both, x, outs, apart)
 
 
 def _matvec_pair(c: Context, weights: Sequence[QuantWeight], x: Activation, outs: Sequence[torch.Tensor]) -> list[Call]:
@@ -149,9 +149,9 @@ def halves_product(
 ) -> list[Call]:
     """The calls for y [T, n] = x float16 [T, kp] @ w.T + terms: weights become float16 in registers; or, where that has
     no kernel, in memory that all products share, for a library product."""
-    shape = dispatch.mixed_gemm(w.layout, w.n, w.kp, len(x), c.target.arch)
+    shape = dispatch.w4a16(w.layout, w.n, w.kp, len(x), c.target.arch)
     if shape:
-        return mixed_gemm(c, shape, w, x, y, terms, lambda: halves_product(c, w, x, y, terms))
+        return w4a16_product(c, shape, w, x, y, terms, lambda: halves_product(c, w, x, y, terms))
     halves, unpack = unpacked(c, w)
     calls: list[Call] = [unpack, lambda: library_product(x, halves, y)]
     return calls + _added(c, y, terms)

@@ -43,21 +43,12 @@ def _pointwise(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[
     return [launch_pointwise(c, node.op, inputs, out, node.attrs)]
 
 
-@binds("soft_max", "normalize")
+@binds("soft_max", "normalize", "keep_largest")
 def _row(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
-    (x,) = inputs
-    k = out.shape[1]
-    block = next_power_of_2(k)
-    return [c.launch(pointwise.row_kernel, (len(x),), x, out, x.stride(0), out.stride(0), k, OP=node.op, B=block,
-                     warps=warps_of(block))]
-
-
-@binds("keep_largest")
-def _keep_largest(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     (x,), k = inputs, out.shape[1]
     block = next_power_of_2(k)
-    return [c.launch(pointwise.keep_largest_kernel, (len(x),), x, out, x.stride(0), out.stride(0), k,
-                     float(node.attrs["spread"]), B=block, warps=warps_of(block))]
+    return [c.launch(pointwise.row_kernel, (len(x),), x, out, x.stride(0), out.stride(0), k,
+                     float(node.attrs.get("spread", 0.0)), OP=node.op, B=block, warps=warps_of(block))]
 
 
 @binds("as_large_as")

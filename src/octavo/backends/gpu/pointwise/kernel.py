@@ -75,22 +75,19 @@ def soft_max(value, inside):
 
 
 @triton.jit
-def row_kernel(x, out, x_stride, out_stride, k, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
-    """soft_max or normalize of whole rows."""
+def row_kernel(x, out, x_stride, out_stride, k, spread, OP: tl.constexpr, B: tl.constexpr, PDL: tl.constexpr):
+    """soft_max, normalize or keep_largest of whole rows; the latter has a `spread`."""
     token, at, inside = whole_row(k, B, PDL)
     value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
-    value = soft_max(value, inside) if OP == "soft_max" else value / tl.sum(value)
+    if OP == "soft_max":
+        value = soft_max(value, inside)
+    elif OP == "normalize":
+        value = value / tl.sum(value)
+    else:
+        around = tl.where(inside, value - tl.sum(value) / k, 0.0)
+        over = around - spread * tl.sqrt_rn(tl.sum(around * around) / k)
+        value = tl.where(over < 0, 0.0, over)
     tl.store(out + token * out_stride + at, value, mask=inside)
-
-
-@triton.jit
-def keep_largest_kernel(x, out, x_stride, out_stride, k, spread, B: tl.constexpr, PDL: tl.constexpr):
-    """What of each value of a row lies over mean + spread * deviation, otherwise 0."""
-    token, at, inside = whole_row(k, B, PDL)
-    value = tl.load(x + token * x_stride + at, mask=inside, other=0.0)  # [B]
-    around = tl.where(inside, value - tl.sum(value) / k, 0.0)
-    over = around - spread * tl.sqrt_rn(tl.sum(around * around) / k)
-    tl.store(out + token * out_stride + at, tl.where(over < 0, 0.0, over), mask=inside)
 
 
 @triton.jit

@@ -6,8 +6,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.matmul.activations import gelu
-
 __all__ = ["exp", "expm1", "gelu", "gelu_erf", "log", "maximum", "minimum", "silu", "tanh", "where"]
 
 
@@ -51,6 +49,12 @@ def tanh(x):
 @triton.jit
 def silu(x):
     return x / (1 + tl.exp(-x))
+
+
+@triton.jit
+def gelu(x):
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as x / (1 + exp(-z))."""
+    return x / (1 + tl.exp(-x * (1.5957691216057308 + 0.07135481627260025 * x * x)))
 
 
 @triton.jit

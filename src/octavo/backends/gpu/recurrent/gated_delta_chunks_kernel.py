@@ -24,7 +24,7 @@ import triton.language as tl
 from octavo.backends.gpu.pointwise.kernel import begin
 from octavo.backends.gpu.recurrent.kernel import gates_of, key_head_of, state_of, tokens_of
 
-LEAST = tl.constexpr(-1024.0)
+MIN_G = tl.constexpr(-1024.0)
 """Of a logarithm of a decay, whose exponential is 0: a chunk's sum of such parts of 1/128 is still exact."""
 
 
@@ -71,7 +71,7 @@ def load_halves(pair, at, mask):
 @triton.jit
 def g_cumsum(g):
     """Sums of logarithms of decays up to each token: of whole parts of 1/128, which are exact, and of what is left."""
-    g = tl.maximum(g, LEAST, propagate_nan=tl.PropagateNan.ALL)
+    g = tl.maximum(g, MIN_G, propagate_nan=tl.PropagateNan.ALL)
     parts = tl.floor(g * 128) / 128
     return tl.cumsum(parts, 0), tl.cumsum(g - parts, 0)
 

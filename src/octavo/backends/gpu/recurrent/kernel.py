@@ -1,8 +1,12 @@
 # mypy: ignore-errors
-"""Ops that keep a state of each sequence: convolutions over time, the gated delta rule, and selective scans.
+"""Layers with a state, token by token: causal convolutions, the gated delta rule, and selective scans.
 
-A program of the latter goes through the tokens of a sequence in order, for some columns, so that results are the
-same however a sequence is divided among steps; so they are of convolutions, whose tokens need no order.
+    program (sequence, head, columns)     S [keys, block_v] in registers; for each token: S = decay S + k u^T, y = S^T q
+
+Columns of a head's matrix do not depend on each other. A program goes through the tokens of a sequence in order, so
+results are the same however a sequence is divided among steps; so they are of convolutions, whose tokens need no order.
+One token is bound by reading and writing the state, prompts by latency: `gated_delta_chunks_kernel` and
+`mamba2_chunks_kernel` take these in chunks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,10 @@
 # mypy: ignore-errors
-"""RWKV-7's time mixing behind its projections: a matrix for each head of a sequence, and a norm of what it gives."""
+"""RWKV-7's time mixing behind its projections (arXiv 2503.14456): the generalized delta rule by tokens, and a norm.
+
+    program (sequence, head)     S [size, size] in registers; for each token: S = decay S - (u rate)(S^T u)^T + k v^T
+
+A head's whole matrix is in one program, since the norm of what it gives is of all columns. Bound as `kernel` is.
+"""
 
 from __future__ import annotations
 

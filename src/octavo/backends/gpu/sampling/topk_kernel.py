@@ -13,22 +13,22 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 LAST_INDEX = tl.constexpr(0x7FFFFFFF)
-LEAST = tl.constexpr(-(1 << 63))  # below the key of any value
+MIN_KEY = tl.constexpr(-(1 << 63))  # below the key of any value
 EXPONENT = tl.constexpr(0x7F800000)
 
 
 @triton.jit
-def _turned(bits):
+def _ordered_bits(bits):
     """The bits of a float32 as an integer of the same order, and back."""
     return tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
 
 
 @triton.jit
 def _bits_and_keys(x, at, inside):
-    """The bits of values x[at], zeros of one sign, and their keys; LEAST where `inside` is false."""
+    """The bits of values x[at], zeros of one sign, and their keys; MIN_KEY where `inside` is false."""
     value = tl.load(x + at, mask=inside, other=0.0)
     bits = tl.where(value == 0, 0.0, value).to(tl.int32, bitcast=True)
-    return bits, tl.where(inside, (_turned(bits).to(tl.int64) << 32) | (-at + LAST_INDEX).to(tl.int64), LEAST)
+    return bits, tl.where(inside, (_ordered_bits(bits).to(tl.int64) << 32) | (-at + LAST_INDEX).to(tl.int64), MIN_KEY)
 
 
 @triton.jit
@@ -40,7 +40,7 @@ def _count_of_odd(bits):
 def _store_result(row, rank, key, mask, K: tl.constexpr):
     """Index and value of keys that have a rank, in a row int32 [1 + 2K]."""
     tl.store(row + 1 + rank, -(key & 0x7FFFFFFF).to(tl.int32) + LAST_INDEX, mask=mask)
-    tl.store(row + 1 + K + rank, _turned((key >> 32).to(tl.int32)), mask=mask)
+    tl.store(row + 1 + K + rank, _ordered_bits((key >> 32).to(tl.int32)), mask=mask)
 
 
 @triton.jit
@@ -63,7 +63,7 @@ def best_merge_kernel(keys, bad, out, parts, B: tl.constexpr, PDL: tl.constexpr)
         gdc_launch_dependents()
         gdc_wait()
     token, part = tl.program_id(0).to(tl.int64), tl.arange(0, B)
-    key = tl.max(tl.load(keys + token * parts + part, mask=part < parts, other=LEAST))
+    key = tl.max(tl.load(keys + token * parts + part, mask=part < parts, other=MIN_KEY))
     tl.store(out + token * 3, tl.sum(tl.load(bad + token * parts + part, mask=part < parts, other=0)))
     _store_result(out + token * 3, 0, key, None, 1)
 
@@ -96,11 +96,11 @@ def rank_groups_kernel(
         gdc_wait()
     token = tl.program_id(0).to(tl.int64)
     row, group = keys + token * groups, tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    mine = tl.load(row + group, mask=group < groups, other=LEAST)  # [BLOCK]
+    mine = tl.load(row + group, mask=group < groups, other=MIN_KEY)  # [BLOCK]
     larger = tl.zeros((BLOCK, STEP), tl.int32)
     for first in range(0, groups, STEP):
         other = first + tl.arange(0, STEP)
-        key = tl.load(row + other, mask=other < groups, other=LEAST)  # [STEP]
+        key = tl.load(row + other, mask=other < groups, other=MIN_KEY)  # [STEP]
         larger += (key[None, :] > mine[:, None]).to(tl.int32)
     rank = tl.sum(larger, 1)
     tl.store(chosen + token * K + rank, mine, mask=(rank < K) & (group < groups))
@@ -136,11 +136,11 @@ def topk_of_groups_kernel(
         tl.store(scratch + place, key, mask=kept)
         tl.debug_barrier()
         left = tl.arange(0, MOST)
-        mine = tl.load(scratch + left, mask=left < count, other=LEAST)  # [MOST]
+        mine = tl.load(scratch + left, mask=left < count, other=MIN_KEY)  # [MOST]
         rank = tl.sum((mine[None, :] > mine[:, None]).to(tl.int32), 1)
         _store_result(row, rank, mine, (rank < K) & (left < count), K)
     else:
         for i in range(K):
             best = tl.max(key)
             _store_result(row, i, best, None, K)
-            key = tl.where(key == best, LEAST, key)
+            key = tl.where(key == best, MIN_KEY, key)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from octavo.backends.gpu.launch.arguments import PackedWeight
-from octavo.backends.gpu.weights.layout import Layout, padded, row_layout
+from octavo.backends.gpu.weights.layout import PlaneLayout, padded, row_layout
 from octavo.backends.gpu.weights.pack import Packed
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ PLANES = ("codes8", "codes4", "codes2", "codes1", "scale", "minimum", "small", "
 
 @dataclass(frozen=True, eq=False)
 class QuantWeight:
-    """Quantized weights [experts, n, k] in a Layout; `parts` are their planes, an expert's rows after another's.
+    """Quantized weights [experts, n, k] in a PlaneLayout; `parts` are their planes, an expert's rows after another's.
 
     halves  float16 scales of groups, int32 pairs of them, once a product has asked for them, see `f16_scales`
     """
 
-    layout: Layout
+    layout: PlaneLayout
     experts: int
     n: int
     k: int
@@ -89,7 +89,7 @@ def joined_floats(weights: Sequence[FloatWeight]) -> FloatWeight:
     return FloatWeight(1, row, weights[0].k, data)
 
 
-def table_words(layout: Layout) -> tuple[int, int, int, int] | None:
+def table_words(layout: PlaneLayout) -> tuple[int, int, int, int] | None:
     """The 16 signed bytes of a table as four int32."""
     if layout.table is None:
         return None

@@ -13,26 +13,26 @@ from octavo.backends.gpu.weights.decode import look_up
 
 
 @triton.jit
-def by_turns(a, b, ASM: tl.constexpr):
-    """The bytes of two words of a token by turns, as two words. What is not pure is not done anew in a loop."""
+def interleaved(a, b, ASM: tl.constexpr):
+    """The bytes of two words of a token interleaved, as two words. What is not pure is not done anew in a loop."""
     if ASM == "ptx":
         low, high = tl.inline_asm_elementwise(
             "prmt.b32 $0, $2, $3, 0x5140; prmt.b32 $1, $2, $3, 0x7362;", "=&r,=&r,r,r", [a, b],
             dtype=(tl.int32, tl.int32), is_pure=False, pack=1,
         )
     else:
-        low, high = _four_by_turns(a, b), _four_by_turns(a >> 16, b >> 16)
+        low, high = _interleaved_four(a, b), _interleaved_four(a >> 16, b >> 16)
     return low, high
 
 
 @triton.jit
-def _four_by_turns(a, b):
+def _interleaved_four(a, b):
     return (a & 0xFF) | ((b & 0xFF) << 8) | ((a & 0xFF00) << 8) | ((b & 0xFF00) << 16)
 
 
 @triton.jit
-def _codes_by_turns(a, b, P: tl.constexpr):
-    """The lower (P 0) or upper codes of two words' bytes by turns, one in each four bits."""
+def _interleaved_codes(a, b, P: tl.constexpr):
+    """The lower (P 0) or upper codes of two words' bytes interleaved, one in each four bits."""
     if P == 0:
         b = b << 4
     else:
@@ -101,11 +101,11 @@ def _add_eight(codes, x, y, lower, upper, first, TABLE: tl.constexpr, ASM: tl.co
 
 @triton.jit
 def table_product(words, x, start, first, P: tl.constexpr, TABLE: tl.constexpr, ASM: tl.constexpr):
-    """The dot product of the lower (P 0) or upper codes of four words with a token's words `by_turns`, in float32;
+    """The dot product of the lower (P 0) or upper codes of four words with a token's words `interleaved`, in float32;
     `start` is MAGIC, `first` are `magnitudes`."""
     lower, upper = start, start
     for i in tl.static_range(0, 4, 2):
-        codes = _codes_by_turns(words[i], words[i + 1], P)
+        codes = _interleaved_codes(words[i], words[i + 1], P)
         lower, upper = _add_eight(codes, x[i], x[i + 1], lower, upper, first, TABLE, ASM)
     lower, upper = lower.to(tl.float32, bitcast=True), upper.to(tl.float32, bitcast=True)
     return upper - lower if _starts_below_zero(TABLE) else lower - upper

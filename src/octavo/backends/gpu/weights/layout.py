@@ -43,7 +43,7 @@ SCALE_BYTES: dict[ScaleKind, int] = {"f16": 2, "f32": 4, "exponent": 1}
 
 
 @dataclass(frozen=True)
-class Layout(Constant):
+class PlaneLayout(Constant):
     """What a product is specialised on; no format's name among it.
 
     bits      of a code
@@ -106,14 +106,14 @@ class Layout(Constant):
 
 
 @dataclass(frozen=True)
-class RowLayout(Layout):
-    """A Layout and the length of a row, padded; this is what kernels are compiled for."""
+class RowLayout(PlaneLayout):
+    """A PlaneLayout and the length of a row, padded; this is what kernels are compiled for."""
 
     kp: int = field(kw_only=True)
 
 
 @cache
-def row_layout(layout: Layout, kp: int) -> RowLayout:
+def row_layout(layout: PlaneLayout, kp: int) -> RowLayout:
     """The layout with rows of `kp` values."""
     return RowLayout(**{f.name: getattr(layout, f.name) for f in fields(layout)}, kp=kp)
 
@@ -128,7 +128,7 @@ def scale_stride(n: int) -> int:
     return -(-n // 4) * 4
 
 
-def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
+def layout_of(fmt: BlockFormat, scale: ScaleKind) -> PlaneLayout:
     """The layout of a format, scales kept as `scale`.
 
     Raises QuantFormatError for groups that no kernel has.
@@ -143,7 +143,7 @@ def layout_of(fmt: BlockFormat, scale: ScaleKind) -> Layout:
         raise QuantFormatError(f"{fmt.name}: no GPU layout for two levels of scales over {scale}")
     has_min = fmt.has_min or fmt.has_zero
     signed = fmt.table is None and (fmt.offset == 1 << (fmt.bits - 1) or (has_min and fmt.bits == 8))
-    return Layout(
+    return PlaneLayout(
         bits=fmt.bits,
         group=group,
         super=fmt.super if two_level else group,

@@ -79,7 +79,7 @@ def _floats(tensor: QTensor, device: str) -> torch.Tensor:
 
     number = tensor.format.number
     assert number is not None
-    if not tensor.format.is_float:  # numbers of 8 bits times scales: 16 bits hold them to a part in 2,048
+    if not tensor.format.is_float:  # 8-bit numbers times scales: 16 bits hold them to a part in 2,048
         return torch.from_numpy(_halves(tensor)).to(device)
     if isinstance(tensor, PlacedQTensor):
         placed: torch.Tensor = tensor.placed

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.backends.gpu.weights.layout import HALF, Layout, ScaleKind, layout_of, padded
+from octavo.backends.gpu.weights.layout import HALF, PlaneLayout, ScaleKind, layout_of, padded
 from octavo.errors import QuantFormatError
 from octavo.formats import BlockFormat, Planes
 from octavo.formats.spec import F32, U8, AnyArray
@@ -14,7 +14,7 @@ from octavo.formats.spec import F32, U8, AnyArray
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """Rows of weights in a Layout; `k` is the true length of a row.
+    """Rows of weights in a PlaneLayout; `k` is the true length of a row.
 
     codes    by bits of the plane: [rows, ...], as in `layout`
     scale    [rows, Kp / 2G, 2] or, with zero points, 4; with two levels [rows, Kp / S, 1 or 2]
@@ -23,7 +23,7 @@ class Packed:
     rest     uint8 [rows, Kp / 2G]
     """
 
-    layout: Layout
+    layout: PlaneLayout
     k: int
     codes: dict[int, AnyArray] = field(default_factory=dict)
     scale: AnyArray | None = None
@@ -65,7 +65,7 @@ def pack(planes: Planes, fmt: BlockFormat, kind: ScaleKind | None = None) -> Pac
     return Packed(layout, k, codes, parts["scale"], parts["minimum"], parts["small"], parts["rest"])
 
 
-def _flip(layout: Layout) -> np.uint8:
+def _flip(layout: PlaneLayout) -> np.uint8:
     """What codes are combined with so that they are signed, or 0."""
     return np.uint8(1 << (layout.bits - 1) if layout.signed else 0)
 
@@ -127,21 +127,21 @@ def _padded(values: AnyArray, repeat: int, width: int) -> AnyArray:
     return np.pad(values, ((0, 0), (0, width - values.shape[1]))) if values.shape[1] < width else values
 
 
-def _pairs(groups: AnyArray, layout: Layout) -> AnyArray:
+def _pairs(groups: AnyArray, layout: PlaneLayout) -> AnyArray:
     """[N, Kp / G] -> [N, Kp / 2G, 2]: a group of a tile's first half beside its counterpart of the second."""
     per_half = HALF // layout.group
     split = groups.reshape(len(groups), -1, 2, per_half).transpose(0, 1, 3, 2)
     return np.ascontiguousarray(split).reshape(len(groups), -1, 2)
 
 
-def _unpaired(pairs: AnyArray, layout: Layout) -> AnyArray:
+def _unpaired(pairs: AnyArray, layout: PlaneLayout) -> AnyArray:
     """The inverse of `_pairs`."""
     per_half = HALF // layout.group
     split = pairs.reshape(len(pairs), -1, per_half, 2).transpose(0, 1, 3, 2)
     return np.ascontiguousarray(split).reshape(len(pairs), -1)
 
 
-def _small_scales(layout: Layout, sc: AnyArray, m: U8 | None) -> tuple[AnyArray, U8 | None]:
+def _small_scales(layout: PlaneLayout, sc: AnyArray, m: U8 | None) -> tuple[AnyArray, U8 | None]:
     if m is None:
         return _pairs(sc.view(np.int8), layout), None
     if layout.min_bits == 4:
@@ -152,7 +152,7 @@ def _small_scales(layout: Layout, sc: AnyArray, m: U8 | None) -> tuple[AnyArray,
     return _pairs(sc.view(np.uint8) | ((m & 3) << 6), layout), upper[..., 0] | (upper[..., 1] << 4)
 
 
-def _split_small(layout: Layout, small: AnyArray, rest: U8 | None) -> tuple[AnyArray, U8 | None]:
+def _split_small(layout: PlaneLayout, small: AnyArray, rest: U8 | None) -> tuple[AnyArray, U8 | None]:
     if not layout.has_min:
         return _unpaired(small, layout), None
     if layout.min_bits == 4:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from octavo.backends.gpu.calibration.gptq_columns import BLOCK, ColumnGrid, LevelTable, Stored, fit, take_columns
+from octavo.backends.gpu.calibration.gptq_columns import BLOCK, ColumnGrid, LevelTable, NumberType, fit, take_columns
 from octavo.calibrate.hessian.torch_hessian import TorchFactor
 from octavo.calibrate.memory import made_in_parts
 from octavo.calibrate.methods.gptq.tiles import grid_of
@@ -178,7 +178,7 @@ class _Rows:
     def _floating(self, block: slice) -> Iterator[Step]:
         """Directions of d, and of dmin where there are minima, of each super-block."""
         supers, count = self.grid.supers, self.size * self.grid.supers
-        stored = Stored(self.grid.scale)
+        stored = NumberType(self.grid.scale)
         for s in range(block.start // count, block.stop // count):
             columns, groups = slice(s * count, (s + 1) * count), slice(s * supers, (s + 1) * supers)
             levels = self.levels[columns].view(supers, self.size, self.n)
@@ -193,13 +193,13 @@ class _Rows:
         low, high, top = map(float, self.grid.integers)
         for g in range(block.start // self.size, block.stop // self.size):
             columns, above = slice(g * self.size, (g + 1) * self.size), g // self.grid.supers
-            yield columns, self.levels[columns] * self.d[above], self.sc[g], Stored("integer", low, high)
+            yield columns, self.levels[columns] * self.d[above], self.sc[g], NumberType("integer", low, high)
             if self.grid.has_min:
                 along = (-self.dmin[above]).expand(self.size, self.n).contiguous()
-                yield columns, along, self.m[g], Stored("integer", 0.0, top)
+                yield columns, along, self.m[g], NumberType("integer", 0.0, top)
 
 
-Step = tuple[slice, Tensor, Tensor, Stored]
+Step = tuple[slice, Tensor, Tensor, NumberType]
 """Columns, the direction [columns, N] in them, the number [N] that goes along it, and what that may be."""
 Steps = Callable[[slice], Iterator[Step]]
 

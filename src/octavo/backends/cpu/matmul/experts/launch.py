@@ -17,18 +17,18 @@ from octavo.backends.cpu.launch.calls import (
     weight_arguments,
     x_stride,
 )
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.launch.views import reshaped
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.experts import kernel as experts
 from octavo.backends.cpu.matmul.tasks import PRODUCT
-from octavo.backends.cpu.weights.pack import QuantWeight
+from octavo.backends.cpu.weights.pack import TiledWeight
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.jit.program import KernelCall
 
 
-def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared: Shared) -> list[KernelCall]:
+def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared: PlanMemory) -> list[KernelCall]:
     """y [T, k, N] of weights [E, N, K], x [T, K] or [T, k, K] and the experts ids [T, k]."""
     weight, x, ids = inputs
     sharing = ids.shape[1] if x.ndim == 2 else 1  # pairs of a token and an expert that share a row of x
@@ -41,7 +41,7 @@ def product_of_experts(node: Node, inputs: Sequence[Any], out: AnyArray, shared:
 def _one_by_one(weight: Weight, x: AnyArray, ids: AnyArray, sharing: int, out: AnyArray) -> list[KernelCall]:
     """A product for each (token, expert) pair; activations are quantized before, one row at a time."""
     calls, source, of_token = [], x, stride(x)
-    if isinstance(weight, QuantWeight):
+    if isinstance(weight, TiledWeight):
         of_token = x_stride(weight)
         source = np.empty(len(x) * of_token, np.uint8)
         calls.append(quantize_rows(x, source, 1))
@@ -71,7 +71,9 @@ class _Sorted:
     layer before, which is done with it.
     """
 
-    def __init__(self, node: Node, weight: Weight, x: AnyArray, ids: AnyArray, sharing: int, shared: Shared) -> None:
+    def __init__(
+        self, node: Node, weight: Weight, x: AnyArray, ids: AnyArray, sharing: int, shared: PlanMemory
+    ) -> None:
         self._weight, self._x, self._ids, self._sharing, self._shared = weight, x, ids, sharing, shared
         self._x_node, self._ids_node = node.inputs[1], node.inputs[2]
 
@@ -109,7 +111,7 @@ class _Sorted:
 
     def _rows(self, starts: AnyArray, sources: AnyArray, calls: list[KernelCall]) -> AnyArray:
         """Rows of x in the order of `sources`, as the product wants them: codes or floats."""
-        weight, quantized = self._weight, isinstance(self._weight, QuantWeight)
+        weight, quantized = self._weight, isinstance(self._weight, TiledWeight)
         rows = self._shared.memory("rows", (len(sources), weight.k), np.float32)
         codes = self._shared.memory("codes", (len(sources) * x_stride(weight),), np.uint8) if quantized else rows
         if not self._shared.holds(rows, self._x_node, self._ids_node, quantized):

@@ -18,7 +18,7 @@ def whole(k: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class TokenCodes:
+class Int8Tokens:
     """Activations [tokens, k] in `raw`: codes, then float32 scales, then two int32 for each token, in which sums begin.
 
     Few tokens are rows of codes; more are tiles of WIDE and then of NARROW tokens.
@@ -54,12 +54,12 @@ def rows_of(tokens: int) -> int:
 
 
 def token_bytes(tokens: int, k: int) -> int:
-    """Bytes that hold TokenCodes; more for more tokens."""
+    """Bytes that hold Int8Tokens; more for more tokens."""
     return rows_of(tokens) * whole(k) + 12 * tokens
 
 
 def quantize_tokens(
-    out: TokenCodes, x: AnyArray, source: Source = "values", static_scale: float | None = None,
+    out: Int8Tokens, x: AnyArray, source: Source = "values", static_scale: float | None = None,
     **other: float | AnyArray,
 ) -> KernelCall:
     """The call that quantizes x [T, K]; `other` is what `quantize_token_kernel` is told of the op before."""

@@ -54,7 +54,7 @@ class Weight:
 
 
 @dataclass(slots=True, eq=False)
-class Epilogue:
+class SumsEpilogue:
     """What comes after the sums [m, n].
 
     scale_a, scale_b  float32 [m] and [n]
@@ -72,7 +72,7 @@ class Epilogue:
     residual: AnyArray | None = None
 
 
-def integer_product(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray) -> None:
+def integer_product(a: AnyArray, weight: Weight, after: SumsEpilogue, out: AnyArray) -> None:
     """out [m, n] of int8 a [m, k] and a weight [n, k], float32, float16 or bfloat16; on all cores.
 
     K is a multiple of 64 (of 128 for 4 bits), and m, n and k are not 0.
@@ -83,7 +83,7 @@ def integer_product(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray)
         _run(a, weight, after, out, zeros_at(n))
     else:  # the sums of rows are the product of ones: below 2^24, and so exact in float32
         sums, one = np.empty((1, n), np.float32), np.ones(n, np.float32)
-        _run(np.ones((1, a.shape[1]), np.int8), weight, Epilogue(one[:1], one), sums, zeros_at(n))
+        _run(np.ones((1, a.shape[1]), np.int8), weight, SumsEpilogue(one[:1], one), sums, zeros_at(n))
         columns = np.zeros(whole_vectors(n), np.int32)
         columns[:n] = sums[0]
         _run(a, weight, after, out, address(columns))
@@ -96,7 +96,7 @@ def group_sums(a: AnyArray, b: AnyArray, scale_a: AnyArray, scale_b: AnyArray, z
     scale_a  float32 [m, groups], and int32 zero_a or None
     scale_b  float32 [n, groups]
 
-    Groups that are no multiples of 64 values are copied to such. m, n and k are not 0.
+    Groups are copied to multiples of 64 values where they are none. m, n and k are not 0.
     """
     prepare()
     from octavo.backends.cpu.matmul.w8a8.int8_groups_kernel import ROWS, int8_groups_kernel
@@ -161,7 +161,7 @@ def quantize_groups(x: AnyArray, group: int, symmetric: bool) -> tuple[AnyArray,
     return codes, scales, zeros
 
 
-def _run(a: AnyArray, weight: Weight, after: Epilogue, out: AnyArray, column_sums: int) -> None:
+def _run(a: AnyArray, weight: Weight, after: SumsEpilogue, out: AnyArray, column_sums: int) -> None:
     """A product; at `column_sums` lie the sums of the weight's rows where there are zero points, else zeros."""
     m, n = out.shape
     zero_a = None if after.zero_a is None else np.ascontiguousarray(after.zero_a, np.int32)

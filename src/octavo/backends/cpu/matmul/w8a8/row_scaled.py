@@ -12,9 +12,9 @@ import numpy as np
 
 from octavo.backends import row_products
 from octavo.backends.cpu.device.large_pages import Arena
-from octavo.backends.cpu.launch.shared import Shared
+from octavo.backends.cpu.launch.plan_memory import PlanMemory
 from octavo.backends.cpu.matmul.w8a8 import int8_kernel as kernels
-from octavo.backends.cpu.matmul.w8a8.activations import TokenCodes, rows_of, whole
+from octavo.backends.cpu.matmul.w8a8.activations import Int8Tokens, rows_of, whole
 from octavo.backends.cpu.matmul.w8a8.epilogue import EPILOGUE
 from octavo.backends.cpu.matmul.w8a8.gemm import (
     GEMM_MIN_TOKENS,
@@ -37,7 +37,7 @@ CHUNK_VALUES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
-class RowWeight:
+class TiledRowWeight:
     """Weights [n, k] as the kernels take them.
 
     kind    which of `simd.integers` INT8, INT4 and INT4_GROUPS
@@ -63,7 +63,7 @@ def is_row_weight(tensor: QTensor) -> bool:
     return len(tensor.shape) == 2 and tensor.format.per_row and tensor.format.number is None
 
 
-def pack_rows(tensor: QTensor, threads: int, arena: Arena) -> RowWeight:
+def pack_rows(tensor: QTensor, threads: int, arena: Arena) -> TiledRowWeight:
     """A matrix in the layout of the kernels, packed some rows at a time."""
     n, k = tensor.shape
     fmt, stored = tensor.format, tensor.stored()
@@ -87,7 +87,7 @@ def pack_rows(tensor: QTensor, threads: int, arena: Arena) -> RowWeight:
         finite = list(pool.map(work, chunks(n, k, CHUNK_VALUES)))
     if not all(finite):
         log.warning("tensor %s holds NaN or Inf", tensor.name)
-    return RowWeight(kind, n, k, codes.view(np.int8) if kind == INT8 else codes, groups, scale)
+    return TiledRowWeight(kind, n, k, codes.view(np.int8) if kind == INT8 else codes, groups, scale)
 
 
 def _bytes(planes: Planes, width: int) -> U8:
@@ -106,11 +106,11 @@ def supports(node: Node) -> tuple[bool, str]:
 
 def sums_in_memory(weight: object) -> bool:
     """Whether a product keeps sums in memory that the next call may use too."""
-    return isinstance(weight, RowWeight) and whole(weight.k) > kernels.SLICE
+    return isinstance(weight, TiledRowWeight) and whole(weight.k) > kernels.SLICE
 
 
 def row_product(
-    w: RowWeight, x: TokenCodes, y: AnyArray, terms: Sequence[AnyArray], shared: Shared
+    w: TiledRowWeight, x: Int8Tokens, y: AnyArray, terms: Sequence[AnyArray], shared: PlanMemory
 ) -> list[KernelCall]:
     """The calls for y [T, n] = x [T, k] @ w.T + terms."""
     bias, residual = row_products.bias_and_residual(terms)
@@ -130,7 +130,7 @@ def row_product(
     return [call]
 
 
-def _matvec(w: RowWeight, x: TokenCodes, place: dict[str, int], end: AnyArray, keep: Any) -> list[KernelCall]:
+def _matvec(w: TiledRowWeight, x: Int8Tokens, place: dict[str, int], end: AnyArray, keep: Any) -> list[KernelCall]:
     calls, width = [], whole(x.k)
     for first, size in kernels.parts_of(x.tokens):
         call = KernelCall(

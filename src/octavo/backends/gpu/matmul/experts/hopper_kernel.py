@@ -2,7 +2,7 @@
 """Products with experts for compute capability 9.0, in Gluon: `w4a16.hopper_kernel` for pairs that are sorted by
 expert.
 
-Tiles of pairs are those that `sort_kernel` lists. A tile is read whole: pairs of the next expert that it reaches into,
+Tiles of pairs are those that `sort_kernel` lists. A tile is read whole: pairs of the next expert inside it,
 and rows of that one's weights, are multiplied and not stored. Results go where their pairs were before sorting.
 """
 
@@ -15,8 +15,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.matmul.w4a16.hopper_kernel import (
     TILE,
-    MixedRing,
     Sources,
+    W4A16Ring,
     memory_of,
     multiply_tile,
     send_tokens,
@@ -55,7 +55,7 @@ def experts_hopper_kernel(
     BLOCK_N: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
     sources = Sources(codes, codes2, scales, x)
-    ring = MixedRing(
+    ring = W4A16Ring(
         memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES * 2),
         barriers(STAGES),
     )

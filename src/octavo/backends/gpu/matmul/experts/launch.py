@@ -15,7 +15,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.w4a16.launch import f16_scales, tile_shapes
-from octavo.backends.gpu.matmul.w4a16.shapes import MixedGemmShape
+from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
 
@@ -29,7 +29,7 @@ FLOAT_BLOCK = 1024
 
 
 def sorts(n_pairs: int, n_experts: int, kp: int) -> bool:
-    """Whether so many pairs are to be sorted, so that an expert's weights are read for all of its pairs together."""
+    """Whether that many pairs are to be sorted, so that an expert's weights are read for all of its pairs together."""
     if kp <= SHORT_K:
         return n_pairs > FEW_PAIRS
     in_use = n_experts * (1 - (1 - 1 / n_experts) ** n_pairs)
@@ -86,7 +86,7 @@ def sorted_product(
 
     Pairs are sorted, and rows made float16, by the first product of a plan that has them; others find both.
     """
-    shape = dispatch.mixed_experts(w.layout, w.n, ids.numel() / w.experts, c.target.arch)
+    shape = dispatch.w4a16_experts(w.layout, w.n, ids.numel() / w.experts, c.target.arch)
     if shape:
         with suppress(gluon.Unusable), gluon.attempt("experts"):
             return _by_hopper(c, shape, w, rows, ids, out, sharing)
@@ -156,7 +156,7 @@ def _sorted(
 
 
 def _by_hopper(
-    c: Context, shape: MixedGemmShape, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+    c: Context, shape: HopperShape, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
 ) -> list[Call]:
     """As `sorted_product`, by `experts_hopper`: rows are sorted, too. Scales become float16 the first time."""
     n_pairs, n_rows = ids.numel(), w.experts * w.n

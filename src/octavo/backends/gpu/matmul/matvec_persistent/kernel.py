@@ -19,7 +19,7 @@ from octavo.backends.gpu.matmul.mmq.mma_decode import byte_float
 from octavo.backends.gpu.matmul.mmq.mma_ptx import here
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import ROUND
 from octavo.backends.gpu.weights.decode import half_pair, look_up, word_of
-from octavo.backends.gpu.weights.dot_table import by_turns, magnitudes, table_product
+from octavo.backends.gpu.weights.dot_table import interleaved, magnitudes, table_product
 from octavo.backends.gpu.weights.loads import four, load_or_zero
 
 UNIT = tl.constexpr(16)  # values that share a scale where a product quantizes them on their way out
@@ -107,8 +107,8 @@ def _token(x, lane, LAYOUT: tl.constexpr, LANES: tl.constexpr, FINE: tl.constexp
             d_low = load_or_zero(x.scale + group * x.stride, mask)
             d_high = load_or_zero(x.scale + (group + 2) * x.stride, mask)
         if LAYOUT.table is not None and LAYOUT.bits == 4:
-            low = by_turns(low[0], low[1], ASM) + by_turns(low[2], low[3], ASM)
-            high = by_turns(high[0], high[1], ASM) + by_turns(high[2], high[3], ASM)
+            low = interleaved(low[0], low[1], ASM) + interleaved(low[2], low[3], ASM)
+            high = interleaved(high[0], high[1], ASM) + interleaved(high[2], high[3], ASM)
         elif LAYOUT.bits == 4 and not LAYOUT.signed:
             d_high *= 0.0625  # high codes are taken as they lie, 16 times as large
         chunks = chunks + ((low, high, d_low, d_high),)  # noqa: RUF005
@@ -211,18 +211,18 @@ def _joined(parts):
 @triton.constexpr_function
 def _steps(shape):
     """Steps of shape.ahead times R rows that a program computes before it stores them."""
-    if shape.ends == "":
+    if shape.epilogue == "":
         return 1
-    return UNIT // shape.rows * (2 if shape.ends == "swiglu" else 1) // shape.ahead
+    return UNIT // shape.rows * (2 if shape.epilogue == "swiglu" else 1) // shape.ahead
 
 
 @triton.jit
 def _offset(s, p: tl.constexpr, stride, half, shape: tl.constexpr):
-    """From a program's first row of a turn to those of part p of step s; for SwiGLU gate and up by turns."""
+    """From a program's first row of a pass to those of part p of step s; for SwiGLU gate and up alternate."""
     q = s * shape.ahead + p
-    if shape.ends == "swiglu":
+    if shape.epilogue == "swiglu":
         offset = q // 2 * shape.rows + q % 2 * half
-    elif shape.ends == "rms_norm":
+    elif shape.epilogue == "rms_norm":
         offset = q * shape.rows
     else:
         offset = p * stride
@@ -268,29 +268,29 @@ def _step(rows, w, token, magic, row, s, there, stride, half, lane, shape: tl.co
 
 
 @triton.jit
-def _finish(total, added, y, end, row, own, at, n, weight, shape: tl.constexpr):
-    """Store a turn's products [R, PARTS] plus `added`, or what is quantized of them, or both."""
+def _store(total, added, y, epilogue, row, own, at, n, weight, shape: tl.constexpr):
+    """Store a pass's products [R, PARTS] plus `added`, or what is quantized of them, or both."""
     R: tl.constexpr = shape.rows
     PARTS: tl.constexpr = total.shape[1]
-    if shape.ends == "swiglu":
+    if shape.epilogue == "swiglu":
         gate, up = tl.split(tl.reshape(total, (R, PARTS // 2, 2)))
         of_unit = row + own + tl.arange(0, PARTS // 2)[None, :] * R
-        _quantize(gate / (1 + tl.exp(-gate)) * up, end, row // UNIT, of_unit)
+        _quantize(gate / (1 + tl.exp(-gate)) * up, epilogue, row // UNIT, of_unit)
     else:
         value = total + added
         tl.store(y.data + at, value, mask=at < n)
-        if shape.ends == "rms_norm":
-            _quantize(value * weight, end, row // UNIT, at)
-            tl.store(end.squares + row // UNIT, tl.sum(value * value))
+        if shape.epilogue == "rms_norm":
+            _quantize(value * weight, epilogue, row // UNIT, at)
+            tl.store(epilogue.squares + row // UNIT, tl.sum(value * value))
 
 
 @triton.jit
-def matvec_stream_kernel(w, x, terms, y, end, n, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):
+def matvec_persistent_kernel(w, x, terms, y, epilogue, n, shape: tl.constexpr, ASM: tl.constexpr, PDL: tl.constexpr):
     """y f32 [1, N] = x W^T + terms; x is q8_1, or has a scale for each 16 values, with codes as int32.
 
     Of P programs p has rows p R to p R + R - 1, those P R further on, and so on, shape.ahead times R of them under way.
-    With an `end` it has units of UNIT values, whose codes are stored: y times a norm's weight, or SwiGLU of the first
-    and the second half of y, which is not stored then.
+    With an `epilogue` it has units of UNIT values, whose codes are stored: y times a norm's weight, or SwiGLU of the
+    first and the second half of y, which is not stored then.
     """
     if PDL:
         gdc_launch_dependents()
@@ -303,9 +303,9 @@ def matvec_stream_kernel(w, x, terms, y, end, n, shape: tl.constexpr, ASM: tl.co
     lane, own = tl.arange(0, LANES)[None, :], tl.arange(0, R)[:, None]
     stride = tl.num_programs(0) * R
     half = n // 2
-    limit = half if shape.ends == "swiglu" else n
-    first = tl.program_id(0) * (R if shape.ends == "" else UNIT)
-    turn = stride * AHEAD if shape.ends == "" else tl.num_programs(0) * UNIT
+    limit = half if shape.epilogue == "swiglu" else n
+    first = tl.program_id(0) * (R if shape.epilogue == "" else UNIT)
+    step_rows = stride * AHEAD if shape.epilogue == "" else tl.num_programs(0) * UNIT
     rows = ()
     for p in tl.static_range(AHEAD):
         rows = rows + (_load(w, first + _offset(0, p, stride, half, shape) + own, n, lane, LANES, ASM),)  # noqa: RUF005
@@ -322,18 +322,18 @@ def matvec_stream_kernel(w, x, terms, y, end, n, shape: tl.constexpr, ASM: tl.co
     if x.squares is not None:
         factor = _factor(x, lane, L, LANES)
     magic = tl.full((R, LANES), MAGIC, tl.int32)
-    for row in range(first, limit, turn):
-        at = row + own + tl.arange(0, PARTS)[None, :] * (stride if shape.ends == "" else R)  # [R, PARTS]
+    for row in range(first, limit, step_rows):
+        at = row + own + tl.arange(0, PARTS)[None, :] * (stride if shape.epilogue == "" else R)  # [R, PARTS]
         added, weight = tl.zeros((R, PARTS), tl.float32), 1.0
         for i in tl.static_range(len(terms)):
             added += tl.load(terms[i].data + at, mask=at < n, other=0.0)
-        if shape.ends == "rms_norm":
-            weight = tl.load(end.weight + at)
+        if shape.epilogue == "rms_norm":
+            weight = tl.load(epilogue.weight + at)
         magic = here(magic, ASM)  # so that nothing waits for terms before the loads below
         total = tl.zeros((R, STEPS, AHEAD), tl.float32)
         for s in range(STEPS):
             last = s == STEPS - 1
-            begin, there = tl.where(last, row + turn, row), tl.where(last & (row + turn >= limit), 0, n)
+            begin, there = tl.where(last, row + step_rows, row), tl.where(last & (row + step_rows >= limit), 0, n)
             of_step, rows = _step(
                 rows, w, token, magic, begin + own, tl.where(last, 0, s + 1), there, stride, half, lane, shape, ASM
             )
@@ -345,4 +345,4 @@ def matvec_stream_kernel(w, x, terms, y, end, n, shape: tl.constexpr, ASM: tl.co
             total *= L.factor
         if x.squares is not None:
             total *= factor
-        _finish(tl.reshape(total, (R, PARTS)), added, y, end, row, own, at, n, weight, shape)
+        _store(tl.reshape(total, (R, PARTS)), added, y, epilogue, row, own, at, n, weight, shape)

@@ -137,7 +137,7 @@ class Sources(NamedTuple):
     x: Any
 
 
-class MixedRing(NamedTuple):
+class W4A16Ring(NamedTuple):
     """Shared memory for tiles of `Sources`, two of x in a stage, and a barrier for each stage."""
 
     codes: Any
@@ -274,10 +274,10 @@ def multiply_tile(acc, ring, slot, rows: gl.constexpr, first: gl.constexpr, LAYO
 
 
 @gluon.jit
-def mixed_hopper_kernel(
+def w4a16_hopper_kernel(
     x, codes, codes2, scales, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
 ):
-    """A program a tile of rows of W by tokens and a part of K; `size` is a `Size`.
+    """A program a tile of rows of W by tokens and a part of K; `size` is a `ProblemSize`.
 
     x, codes, codes2 and scales are `Sources`, x float16 [M, K] as `reordered` gives it; y is float32.
     """
@@ -291,7 +291,7 @@ def mixed_hopper_kernel(
         gl.program_id(0), m, n, k, BLOCK_M, BLOCK_N, TILE, GROUP_M, shape.split_k
     )
     sources = Sources(codes, codes2, scales, x)
-    ring = MixedRing(
+    ring = W4A16Ring(
         memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES * 2),
         barriers(STAGES),
     )

@@ -13,19 +13,19 @@ from octavo.backends.gpu.device.torch_device import multiprocessors
 from octavo.backends.gpu.launch.arguments import SplitK, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation, parts
-from octavo.backends.gpu.matmul.w4a16.shapes import EvenPair, EvenShape, MixedGemmShape, MixedShape, StreamShape
-from octavo.backends.gpu.matmul.w8a8.arguments import EvenPart, Size
+from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape, MultiCtaPair, MultiCtaShape, StreamKShape, W4A16Shape
+from octavo.backends.gpu.matmul.w8a8.arguments import MultiCtaPart, ProblemSize
 from octavo.backends.gpu.weights.device_weights import QuantWeight
-from octavo.backends.gpu.weights.layout import TILE, Layout, scale_stride
+from octavo.backends.gpu.weights.layout import TILE, PlaneLayout, scale_stride
 from octavo.graph.protocol import Call
 
-NAMES: dict[type, gluon.Name] = {MixedGemmShape: "mixed", StreamShape: "mixed_stream", EvenShape: "mixed_even"}
-STREAM_STEPS = 4
-"""Tiles of 128 values of K that a program of a stream has at least; others have a stage."""
+NAMES: dict[type, gluon.Name] = {HopperShape: "w4a16", StreamKShape: "w4a16_streamk", MultiCtaShape: "w4a16_multicta"}
+MIN_STREAMK_STEPS = 4
+"""Tiles of 128 values of K that a stream-K program has at least; one of several to a multiprocessor has a stage."""
 
 
-def mixed_gemm(
-    c: Context, shape: MixedShape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
+def w4a16_product(
+    c: Context, shape: W4A16Shape, w: QuantWeight, x: torch.Tensor | Activation, y: torch.Tensor,
     terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
 ) -> list[Call]:
     """The calls for y f32 [T, n] = x @ w.T + terms; x is float16 [T, kp], or an Activation that has such values in the
@@ -54,13 +54,13 @@ def _reordered(c: Context, x: torch.Tensor) -> tuple[torch.Tensor, Call]:
 
 
 def _multiply(
-    c: Context, name: gluon.Name, shape: MixedShape, w: QuantWeight, x: torch.Tensor,
+    c: Context, name: gluon.Name, shape: W4A16Shape, w: QuantWeight, x: torch.Tensor,
     y: torch.Tensor, terms: Sequence[torch.Tensor], otherwise: Callable[[], list[Call]],
 ) -> Call:
     (m, kp), layout = x.shape, w.layout
     tiles = -(-m // shape.block_m) * -(-w.n // shape.block_n)
-    if isinstance(shape, StreamShape | EvenShape):
-        resident, least = (shape.resident, shape.depth) if isinstance(shape, EvenShape) else (1, STREAM_STEPS)
+    if isinstance(shape, StreamKShape | MultiCtaShape):
+        resident, least = (shape.resident, shape.depth) if isinstance(shape, MultiCtaShape) else (1, MIN_STREAMK_STEPS)
         programs = max(1, min(multiprocessors() * resident, tiles * (kp // TILE) // least))
         sums = c.shared("partial sums", 2 * programs * shape.block_m * shape.block_n, torch.float32)
         splits: SplitK | None = SplitK(sums, c.counters(2 * tiles))
@@ -70,19 +70,20 @@ def _multiply(
     of_x = tile_shapes(layout, shape)[0]
     return gluon.Preferred(
         name, otherwise, c.target, (programs,), gluon.tiles(x, *of_x), *_tiles_of(c, shape, w),
-        tuple(map(matrix, terms)), matrix(y), splits, Size(m, w.n, kp), layout=layout, shape=shape, warps=shape.warps,
+        tuple(map(matrix, terms)), matrix(y), splits, ProblemSize(m, w.n, kp), layout=layout, shape=shape,
+        warps=shape.warps,
     )
 
 
-def mixed_pair(
-    c: Context, pair: EvenPair, weights: Sequence[QuantWeight], x: Activation, ys: Sequence[torch.Tensor],
+def w4a16_product_pair(
+    c: Context, pair: MultiCtaPair, weights: Sequence[QuantWeight], x: Activation, ys: Sequence[torch.Tensor],
     otherwise: Callable[[], list[Call]],
 ) -> list[Call]:
-    """`mixed_gemm` by two weights in one launch."""
-    from octavo.backends.gpu.matmul.w4a16.streamk_multicta_kernel import mixed_even_pair_kernel
+    """`w4a16_product` by two weights in one launch."""
+    from octavo.backends.gpu.matmul.w4a16.streamk_multicta_kernel import w4a16_multicta_pair_kernel
 
     shapes = (pair.shape, pair.other_shape)
-    with suppress(gluon.Unusable), gluon.attempt("mixed_even"):
+    with suppress(gluon.Unusable), gluon.attempt("w4a16_multicta"):
         tiles = [-(-w.n // s.block_n) for w, s in zip(weights, shapes, strict=True)]
         steps = -(-x.kp // (TILE * pair.shape.depth))
         programs = _shared_out(weights, [n * steps for n in tiles], multiprocessors() * pair.shape.resident)
@@ -90,15 +91,15 @@ def mixed_pair(
         sums = parts(c.shared("partial sums", sum(sizes), torch.float32), sizes)
         counters = parts(c.counters(sum(tiles)), tiles)
         of_each = [
-            EvenPart(matrix(y), SplitK(*memory), Size(x.tokens, w.n, x.kp), n)
+            MultiCtaPart(matrix(y), SplitK(*memory), ProblemSize(x.tokens, w.n, x.kp), n)
             for y, memory, w, n in zip(ys, zip(sums, counters, strict=True), weights, programs, strict=True)
         ]
         of_x = tile_shapes(weights[0].layout, pair.shape)[0]
         sources = [_tiles_of(c, s, w) for w, s in zip(weights, shapes, strict=True)]
         assert x.ordered is not None
         return [gluon.Preferred(
-            "mixed_even", otherwise, c.target, (sum(programs),), gluon.tiles(x.ordered, *of_x), *sources[0],
-            *sources[1], *of_each, kernel=mixed_even_pair_kernel, pair=pair, warps=pair.shape.warps,
+            "w4a16_multicta", otherwise, c.target, (sum(programs),), gluon.tiles(x.ordered, *of_x), *sources[0],
+            *sources[1], *of_each, kernel=w4a16_multicta_pair_kernel, pair=pair, warps=pair.shape.warps,
         )]
     return otherwise()
 
@@ -112,7 +113,7 @@ def _shared_out(weights: Sequence[QuantWeight], steps: Sequence[int], most: int)
     return [min(steps[0], most - second), second]
 
 
-def _tiles_of(c: Context, shape: MixedShape, w: QuantWeight) -> tuple[Any, Any, Any]:
+def _tiles_of(c: Context, shape: W4A16Shape, w: QuantWeight) -> tuple[Any, Any, Any]:
     """Descriptors of tiles of codes, of codes of 2 bits or None, and of scales."""
     planes, layout = w.planes(torch.int8), w.layout
     codes: Any = planes.codes8 if layout.planes[0] == 8 else planes.codes4
@@ -124,9 +125,9 @@ def _tiles_of(c: Context, shape: MixedShape, w: QuantWeight) -> tuple[Any, Any, 
     )
 
 
-def tile_shapes(layout: Layout, shape: MixedShape) -> tuple[tuple[int, int], ...]:
+def tile_shapes(layout: PlaneLayout, shape: W4A16Shape) -> tuple[tuple[int, int], ...]:
     """Rows and columns of what is copied at once: of x, codes of 4 or 8 bits, codes of 2 bits, and scales."""
-    depth, wide = (shape.depth, TILE) if isinstance(shape, EvenShape) else (1, TILE // 2)
+    depth, wide = (shape.depth, TILE) if isinstance(shape, MultiCtaShape) else (1, TILE // 2)
     pairs = TILE // (2 * layout.group) * (1 + layout.has_min)
     return (
         (shape.block_m, depth * wide),

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.backends.gpu.launch.arguments import Constant
-from octavo.backends.gpu.weights.layout import TILE, Layout
+from octavo.backends.gpu.weights.layout import TILE, PlaneLayout
 
 
 @dataclass(frozen=True)
-class MixedGemmShape(Constant):
-    """A program of `mixed_hopper_kernel`.
+class HopperShape(Constant):
+    """A program of `w4a16_hopper_kernel`.
 
     block_m  tokens
     block_n  rows of weights
@@ -27,8 +27,8 @@ class MixedGemmShape(Constant):
 
 
 @dataclass(frozen=True)
-class StreamShape(Constant):
-    """A program of `mixed_stream_kernel`.
+class StreamKShape(Constant):
+    """A program of `w4a16_streamk_kernel`.
 
     block_m  tokens of a tile
     block_n  rows of weights of a tile, half of them for each group of warps
@@ -46,8 +46,8 @@ class StreamShape(Constant):
 
 
 @dataclass(frozen=True)
-class EvenShape(Constant):
-    """A program of `mixed_even_kernel`.
+class MultiCtaShape(Constant):
+    """A program of `w4a16_multicta_kernel`.
 
     block_m   tokens of a tile
     block_n   rows of weights of a tile
@@ -66,28 +66,28 @@ class EvenShape(Constant):
 
 
 @dataclass(frozen=True)
-class EvenPair(Constant):
-    """What `mixed_even_pair_kernel` is compiled for: layouts and shapes of two products, whose tiles have the same
-    tokens and values of K."""
+class MultiCtaPair(Constant):
+    """What `w4a16_multicta_pair_kernel` is compiled for: layouts and shapes of two products, whose tiles have
+    the same tokens and values of K."""
 
-    layout: Layout
-    shape: EvenShape
-    other_layout: Layout
-    other_shape: EvenShape
+    layout: PlaneLayout
+    shape: MultiCtaShape
+    other_layout: PlaneLayout
+    other_shape: MultiCtaShape
 
 
-MixedShape = MixedGemmShape | StreamShape | EvenShape
+W4A16Shape = HopperShape | StreamKShape | MultiCtaShape
 
 SHARED_BYTES, STEP_BYTES = 226 << 10, 192 << 10
 """Of shared memory, for stages of loads: of a multiprocessor at most, and as steps ask for it (`launch.SHARES`)."""
 
 
-def stage_bytes(layout: Layout, block_m: int, block_n: int) -> int:
+def stage_bytes(layout: PlaneLayout, block_m: int, block_n: int) -> int:
     """Of tiles of 128 values: codes, scales and tokens."""
     scales = 4 * TILE // (2 * layout.group) * (1 + layout.has_min)
     return block_n * (TILE * layout.bits // 8 + scales) + block_m * 2 * TILE
 
 
-def stages(layout: Layout, block_m: int, block_n: int, most: int) -> int:
+def stages(layout: PlaneLayout, block_m: int, block_n: int, most: int) -> int:
     """As many stages of tiles of 128 values as there is room for."""
     return min(most, SHARED_BYTES // stage_bytes(layout, block_m, block_n))

@@ -2,7 +2,7 @@
 """`hopper_kernel` as stream-K (arXiv 2301.03598), warp specialized: a producer warp fills the ring without end, and two
 consumer warp groups multiply half of a tile's rows each.
 
-    tiles    |  0  |  1  |  2  |  3  |  4  |      each of so many steps of K
+    tiles    |  0  |  1  |  2  |  3  |  4  |      each of N steps of K
     programs |   0   |   1   |   2   |   3   |    each of as many steps as any other
 
 As many programs as run at once divide all steps of all tiles evenly (Marlin's stripes are the same idea). So a program
@@ -23,8 +23,8 @@ from octavo.backends.gpu.compile.gluon_names import barrier
 from octavo.backends.gpu.matmul.w4a16.hopper_kernel import (
     GROUP_M,
     TILE,
-    MixedRing,
     Sources,
+    W4A16Ring,
     memory_of,
     multiply_tile,
     send_tokens,
@@ -37,8 +37,8 @@ REGISTERS = gl.constexpr(192)  # of a thread that multiplies
 OTHERS = gl.constexpr(120)  # of one that copies: with fewer ptxas has matrix instructions wait for each other
 
 
-class Work(NamedTuple):
-    """Steps `start` to `stop` of all tiles' are those of a program of so many; a tile has `steps`, all have `total`."""
+class StepRange(NamedTuple):
+    """Steps `start` to `stop` of all tiles' are those of a program; a tile has `steps`, all have `total`."""
 
     start: Any
     stop: Any
@@ -49,17 +49,17 @@ class Work(NamedTuple):
 
 
 @gluon.jit
-def even_part(steps, tiles, program, programs):
+def step_range(steps, tiles, program, programs):
     """A program's steps, one at least, of as many tiles."""
     total = tiles * steps
-    return Work(program * total // programs, (program + 1) * total // programs, steps, total, program, programs)
+    return StepRange(program * total // programs, (program + 1) * total // programs, steps, total, program, programs)
 
 
 @gluon.jit
-def _work_of(size, BM: gl.constexpr, BN: gl.constexpr):
+def _own_steps(size, BM: gl.constexpr, BN: gl.constexpr):
     """This program's steps."""
     tiles = gl.cdiv(size.m, BM) * gl.cdiv(size.n, BN)
-    return even_part(size.k // TILE, tiles, gl.program_id(0), gl.num_programs(0))
+    return step_range(size.k // TILE, tiles, gl.program_id(0), gl.num_programs(0))
 
 
 @gluon.jit
@@ -75,7 +75,7 @@ def _producer(sources, ring, free, size, shape: gl.constexpr, PDL: gl.constexpr)
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
-    work = _work_of(size, BM, BN)
+    work = _own_steps(size, BM, BN)
     early = gl.minimum(work.stop - work.start, STAGES)
     for i in range(early):
         at = work.start + i
@@ -164,7 +164,7 @@ def _consumer(
     ROWS: gl.constexpr = BN // 2
     STAGES: gl.constexpr = shape.stages
     mma: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BM, 16])
-    work = _work_of(size, BM, BN)
+    work = _own_steps(size, BM, BN)
     if PDL:
         gdc_wait()
     count = 0
@@ -190,15 +190,15 @@ def _consumer(
 
 
 @gluon.jit
-def mixed_stream_kernel(
+def w4a16_streamk_kernel(
     x, codes, codes2, scales, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
 ):
-    """As many programs as run at once; arguments are those of `mixed_hopper_kernel`."""
+    """As many programs as run at once; arguments are those of `w4a16_hopper_kernel`."""
     if PDL:
         gdc_launch_dependents()
     STAGES: gl.constexpr = shape.stages
     sources = Sources(codes, codes2, scales, x)
-    ring = MixedRing(
+    ring = W4A16Ring(
         memory_of(codes, STAGES), memory_of(codes2, STAGES), memory_of(scales, STAGES), memory_of(x, STAGES * 2),
         barriers(STAGES),
     )

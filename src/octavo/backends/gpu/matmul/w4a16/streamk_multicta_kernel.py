@@ -15,14 +15,14 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from octavo.backends.gpu.compile.gluon_names import copy_tile, reinterpret
 from octavo.backends.gpu.matmul.w4a16.hopper_kernel import (
     TILE,
-    MixedRing,
     Sources,
+    W4A16Ring,
     factor_of,
     halves_of,
     memory_of,
     send_weights,
 )
-from octavo.backends.gpu.matmul.w4a16.streamk_kernel import even_part, store_tile, whole_tile
+from octavo.backends.gpu.matmul.w4a16.streamk_kernel import step_range, store_tile, whole_tile
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers
 
 
@@ -70,14 +70,14 @@ def _next(row, step, steps, BN: gl.constexpr):
 
 @gluon.jit
 def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr):
-    """What `mixed_even_kernel` says, for a program of so many (`place`)."""
+    """What `w4a16_multicta_kernel` says, for a program and how many there are (`place`)."""
     BM: gl.constexpr = shape.block_m
     BN: gl.constexpr = shape.block_n
     STAGES: gl.constexpr = shape.stages
     DEPTH: gl.constexpr = shape.depth
-    work = even_part(gl.cdiv(size.k, TILE * DEPTH), gl.cdiv(size.n, BN), place[0], place[1])
+    work = step_range(gl.cdiv(size.k, TILE * DEPTH), gl.cdiv(size.n, BN), place[0], place[1])
     left = work.stop - work.start
-    ring = MixedRing(
+    ring = W4A16Ring(
         memory_of(sources.codes, STAGES), memory_of(sources.codes2, STAGES), memory_of(sources.scales, STAGES),
         memory_of(sources.x, STAGES), barriers(STAGES),
     )
@@ -117,10 +117,10 @@ def _products(sources, terms, y, splits, size, place, layout: gl.constexpr, shap
 
 
 @gluon.jit
-def mixed_even_kernel(
+def w4a16_multicta_kernel(
     x, codes, codes2, scales, terms, y, splits, size, layout: gl.constexpr, shape: gl.constexpr, PDL: gl.constexpr
 ):
-    """Arguments are those of `mixed_hopper_kernel`; a tile has all tokens."""
+    """Arguments are those of `w4a16_hopper_kernel`; a tile has all tokens."""
     if PDL:
         gdc_launch_dependents()
     place = gl.program_id(0), gl.num_programs(0)
@@ -128,12 +128,12 @@ def mixed_even_kernel(
 
 
 @gluon.jit
-def mixed_even_pair_kernel(
+def w4a16_multicta_pair_kernel(
     x, codes, codes2, scales, other_codes, other_codes2, other_scales, one, other, pair: gl.constexpr,
     PDL: gl.constexpr,
 ):
-    """Products of x by two matrices of different layouts, see EvenPair: the first programs have `one`, an EvenPart, and
-    the rest the `other`."""
+    """Products of x by two matrices of different layouts, see MultiCtaPair: the first programs have `one`, a
+    MultiCtaPart, and the rest the `other`."""
     if PDL:
         gdc_launch_dependents()
     program = gl.program_id(0)

@@ -62,7 +62,7 @@ class After(TypedDict, total=False):
     shape: GemmShape | None
 
 
-class Size(NamedTuple):
+class ProblemSize(NamedTuple):
     """Of a product: m tokens, n rows of the weights, k values of each."""
 
     m: int
@@ -70,12 +70,12 @@ class Size(NamedTuple):
     k: int
 
 
-class EvenPart(NamedTuple):
+class MultiCtaPart(NamedTuple):
     """One of two products of a launch: y f32, memory for partial sums, its size, and how many programs it has."""
 
     y: Matrix
     splits: SplitK
-    size: Size
+    size: ProblemSize
     programs: int
 
 
@@ -187,7 +187,7 @@ class Fp8Config(Constant):
     kept: int = 0
 
 
-def epilogue(size: Size, where: Any, after: After) -> Epilogue:
+def epilogue(size: ProblemSize, where: Any, after: After) -> Epilogue:
     """What follows the sums, all but scales. Raises UsageError for what does not fit."""
     out_dtype, activation = after.get("out_dtype", "f32"), after.get("activation")
     if out_dtype not in OUT_TYPES:
@@ -210,7 +210,7 @@ def epilogue(size: Size, where: Any, after: After) -> Epilogue:
     return Epilogue(Matrix(y, y.stride(0)), bias=bias, residual=rows)
 
 
-def factors(a: Tensor, b: Tensor, types: tuple[torch.dtype, ...], codes: int = 1) -> tuple[Tensor, Tensor, Size]:
+def factors(a: Tensor, b: Tensor, types: tuple[torch.dtype, ...], codes: int = 1) -> tuple[Tensor, Tensor, ProblemSize]:
     """Both with neighbours along K side by side, and their sizes; `codes` is how many a byte of b holds.
 
     Raises UsageError for types, shapes and devices that do not fit.
@@ -223,7 +223,7 @@ def factors(a: Tensor, b: Tensor, types: tuple[torch.dtype, ...], codes: int = 1
     if a.device != b.device or a.device.type != where:
         raise UsageError(f"a is on {a.device} and b on {b.device} (allowed: one device, {where})")
     a, b = (x if x.stride(1) == 1 and x.stride(0) > 0 else x.contiguous() for x in (a, b))
-    return a, b, Size(a.shape[0], b.shape[0], a.shape[1])
+    return a, b, ProblemSize(a.shape[0], b.shape[0], a.shape[1])
 
 
 def like(name: str, x: Tensor, shape: tuple[int, ...], dtype: torch.dtype | None, where: Any) -> Tensor:

@@ -1,7 +1,7 @@
 # mypy: ignore-errors
 """What all products of 8-bit numbers share: tiles in, split-K, and what follows their sums.
 
-Arguments are records: `size` a Size, `end` an Epilogue, `split_k` a SplitK or None, and the constants `shape`, a
+Arguments are records: `size` a ProblemSize, `end` an Epilogue, `split_k` a SplitK or None, and the constants `shape`, a
 GemmShape, and `config`, a GemmConfig (see `arguments`). Where the factors of a product are swapped, a tile is
 [rows of b, tokens].
 """
@@ -11,8 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.matmul.activations import gelu
 from octavo.backends.gpu.matmul.split_k import is_last
+from octavo.backends.gpu.pointwise.math import gelu
 
 
 @triton.jit
@@ -119,7 +119,7 @@ def finish(total, end, size, first_token, first_row, config: tl.constexpr, SWAPP
     """What `Epilogue` says, of a tile of sums from a token and a row of b on, and its store.
 
     total [R, C] is [tokens, rows], or if SWAPPED [rows, tokens]. Integers are exact up to the first scale; a token
-    whose zero point is no code is NaN, for its sum may not be exact. Wide tiles go half by half, as the registers do
+    whose zero point is not a code is NaN, for its sum may not be exact. Wide tiles go half by half, as the registers do
     not hold all that is loaded for a whole one.
     """
     R: tl.constexpr = total.shape[0]

@@ -28,7 +28,7 @@ from octavo.backends.gpu.matmul.w8a8.arguments import (
     GemmConfig,
     GroupFactors,
     GroupScales,
-    Size,
+    ProblemSize,
     Strides,
     Workspace,
     epilogue,
@@ -125,7 +125,7 @@ def int8_gemm(
     return y
 
 
-def _int8_groups(a: Tensor, b: Tensor, size: Size, groups: GroupFactors, end: Epilogue, after: After) -> None:
+def _int8_groups(a: Tensor, b: Tensor, size: ProblemSize, groups: GroupFactors, end: Epilogue, after: After) -> None:
     """`int8_gemm` with scales of groups, in steps of values of one group each."""
     arch, tma = torch_device.target().arch, _tma(a, b)
     chosen = after.get("shape") or shape_of("int8_groups", *size, arch, torch_device.multiprocessors())
@@ -273,7 +273,7 @@ class _How:
     hopper: bool
 
 
-def _how(scheme: Scheme, size: Size, zero: bool, given: GemmShape | None, a: Tensor, b: Tensor) -> _How:
+def _how(scheme: Scheme, size: ProblemSize, zero: bool, given: GemmShape | None, a: Tensor, b: Tensor) -> _How:
     """Products of integers with as much split-K as int32 sums need; those whose total does not fit are Triton's, and
     those of fp8 with few tokens."""
     arch, tma = torch_device.target().arch, _tma(a, b)
@@ -287,7 +287,7 @@ def _how(scheme: Scheme, size: Size, zero: bool, given: GemmShape | None, a: Ten
 
 
 def _split_k(
-    shape: GemmShape, size: Size, dtype: torch.dtype, where: Any, workspace: Workspace | None
+    shape: GemmShape, size: ProblemSize, dtype: torch.dtype, where: Any, workspace: Workspace | None
 ) -> SplitK | None:
     """Memory for partial sums and counters, if programs need it."""
     if shape.split_k == 1:
@@ -297,7 +297,7 @@ def _split_k(
     return SplitK(*(workspace or Workspace()).take(values, programs * FP8_GROUPS, dtype, where))
 
 
-def _grid(shape: GemmShape, size: Size) -> tuple[int]:
+def _grid(shape: GemmShape, size: ProblemSize) -> tuple[int]:
     programs = shape.programs(size.m, size.n) * shape.split_k
     return (min(programs, torch_device.multiprocessors()) if shape.persistent else programs,)
 

@@ -115,7 +115,7 @@ def w4a8_hopper_kernel(
 ):
     """A program computes a tile of rows of W by tokens from a part of K; a and packed are descriptors of tiles.
 
-    A stage of the ring has 128 or 256 values of K, tiles of tokens 128. A turn of the loop is always 256 values, two
+    A stage of the ring has 128 or 256 values of K, tiles of tokens 128. An iteration is always 256 values, two
     parts: the tensor cores read a part's codes from the registers where they were unpacked, so the next part needs
     others, and the one after it may take them again once the first is done. What lies beyond K is zero.
     """
@@ -125,11 +125,11 @@ def w4a8_hopper_kernel(
     SPLIT_K: gl.constexpr = shape.split_k
     GROUPED: gl.constexpr = groups is not None
     TILES: gl.constexpr = shape.block_k // (2 * HALF)  # of tokens, a stage
-    STAGES_A_TURN: gl.constexpr = 2 // TILES
-    tile, split, row, token, first, end_turn = tile_scheduler(
+    STAGES_AN_ITERATION: gl.constexpr = 2 // TILES
+    tile, split, row, token, first, end_iteration = tile_scheduler(
         gl.program_id(0), size.m, size.n, size.k, BM, BN, 4 * HALF, shape.group_m, SPLIT_K
     )
-    start, stop = first * STAGES_A_TURN, end_turn * STAGES_A_TURN
+    start, stop = first * STAGES_AN_ITERATION, end_iteration * STAGES_AN_ITERATION
     ring = ring_of(packed, a, STAGES, TILES)
     for i in gl.static_range(STAGES - 1):
         fetch(packed, a, ring, i, start + i, row, token, start + i < stop, STAGES, TILES)
@@ -141,11 +141,11 @@ def w4a8_hopper_kernel(
         scales = groups.data + (row + down).to(gl.int64) * groups.row
         exists = down < size.n - row
         one, other = scale_pair(scales, exists, first * 2, groups.group, size.k // (2 * HALF))
-    for turn in range(first, end_turn):
+    for iteration in range(first, end_iteration):
         if GROUPED:
-            next_one, next_other = scale_pair(scales, exists, turn * 2 + 2, groups.group, size.k // (2 * HALF))
+            next_one, next_other = scale_pair(scales, exists, iteration * 2 + 2, groups.group, size.k // (2 * HALF))
         for part in gl.static_range(2):
-            step = turn * STAGES_A_TURN + part // TILES
+            step = iteration * STAGES_AN_ITERATION + part // TILES
             stage = step - start
             slot = stage % STAGES
             if part % TILES == 0:

@@ -5,28 +5,27 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from octavo.server.engine.protocol import Progress
+from octavo.server.engine.protocol import Prefill
+from octavo.server.generation.handle import Choice, RequestHandle
 from octavo.server.generation.ids import new_id
 from octavo.server.generation.service import Service
-from octavo.server.generation.usage import progress_of, timings, usage
-from octavo.server.generation.work import Choice, Work
 from octavo.server.http.errors import ApiError
 from octavo.server.http.sse import DONE, event, to_json
-from octavo.server.routes.schema import ChatRequest
-from octavo.server.routes.text_schema import CompletionRequest
+from octavo.server.routes.schema import ChatRequest, CompletionRequest
 
 
 class ChunkedReply:
-    """Writes a job in chunks, each of which has one choice.
+    """Writes a request's reply in chunks, each of which has one choice.
 
     prefix  of the reply's id
     kind    what a chunk says that it is, under `object`
     """
 
     def __init__(
-        self, service: Service, body: ChatRequest | CompletionRequest, name: str, work: Work, prefix: str, kind: str
+        self, service: Service, body: ChatRequest | CompletionRequest, name: str, handle: RequestHandle,
+        prefix: str, kind: str,
     ) -> None:
-        self.service, self.name, self.work = service, name, work
+        self.service, self.name, self.handle = service, name, handle
         self.usage = body.stream_options is not None and bool(body.stream_options.include_usage)
         self.common: dict[str, Any] = {
             "id": new_id(prefix), "object": kind, "created": int(time.time()), "model": name,
@@ -40,15 +39,15 @@ class ChunkedReply:
         """A chunk with a choice, which is JSON, and what `more` says."""
         return b"".join((self._head, choice, b"]", more, self._tail))
 
-    def more(self, choice: Choice, at: Progress | None = None) -> bytes:
+    def more(self, choice: Choice, at: Prefill | None = None) -> bytes:
         """Times and how far the prompt is read, of a chunk, where these are asked for."""
-        times = b',"timings":%b' % to_json(timings(choice, at)) if self._times else b""
-        return times if at is None else b',"prompt_progress":%b%b' % (to_json(progress_of(choice, at)), times)
+        times = b',"timings":%b' % to_json(choice.timings(at)) if self._times else b""
+        return times if at is None else b',"prompt_progress":%b%b' % (to_json(choice.progress(at)), times)
 
     def end(self) -> bytes:
         if not self.usage:
             return DONE
-        numbers = to_json(usage(self.work)), to_json(timings(self.work.choices[0]))
+        numbers = to_json(self.handle.usage()), to_json(self.handle.choices[0].timings())
         return self._head + b'],"usage":%b,"timings":%b}\n\n' % numbers + DONE
 
     def error(self, error: ApiError) -> bytes:

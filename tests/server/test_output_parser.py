@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from octavo.runtime.output.thinking import MARKERS, Thinking
-from octavo.server.generation.output_parser import Delta, Detail
+from octavo.server.generation.output_parser import Delta, OutputParser
 from octavo.server.tool_calls.formats import FORMATS, GENERIC, ToolFormat, format_of
 from octavo.server.tool_calls.parser import ToolParser
 from octavo.text import Tokenizer
@@ -62,7 +62,7 @@ def result(
     """What a reply comes to that arrives in pieces between `cuts` (places between tokens)."""
     tokens = TOKENIZER.encode(text)
     parser = None if form is None else ToolParser(form, TOOLS)
-    detail, found = Detail(TOKENIZER, stops, thinking, parser), Result()
+    detail, found = OutputParser(TOKENIZER, stops, thinking, parser), Result()
     places = [0, *sorted(c for c in cuts or range(len(tokens)) if c < len(tokens)), len(tokens)]
     for start, end in pairwise(places):
         found.take(detail.push(tokens[start:end]))
@@ -107,7 +107,8 @@ def test_a_call_that_is_cut_is_no_text(form: ToolFormat, before: str) -> None:
 
 
 def cut_off(form: ToolFormat, text: str) -> Result:
-    detail, found = Detail(TOKENIZER, (), MARKERS[-1] if form.thinks[0] else None, ToolParser(form, TOOLS)), Result()
+    thinking = MARKERS[-1] if form.thinks[0] else None
+    detail, found = OutputParser(TOKENIZER, (), thinking, ToolParser(form, TOOLS)), Result()
     for token in TOKENIZER.encode(text):
         found.take(detail.push([token]))
     found.take(detail.finish(cut=True))
@@ -126,7 +127,7 @@ def test_text_that_is_cut_is_shown(name: str, text: str) -> None:
 def test_parts_of_markers_of_thinking_that_are_cut_are_no_text(thinking: Thinking) -> None:
     text = "I see.</think>" if thinking.begun else "<think>I see.</think>"
     for end in range(1, len(text)):
-        detail, found = Detail(TOKENIZER, (), thinking), Result()
+        detail, found = OutputParser(TOKENIZER, (), thinking), Result()
         found.take(detail.push(TOKENIZER.encode(text[:end])))
         found.take(detail.finish(cut=True))
         assert "I see.".startswith(found.reasoning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,17 +16,10 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.io.gguf import LazyTensor
 from octavo.models.shared.hparams import Hyperparams
 from octavo.models.shared.lora import Factored
+from octavo.models.shared.weights import Expected
 
 CHUNK_VALUES = 1 << 20
 """Values whose scales are multiplied at a time."""
-
-
-def in_f32(tensor: LazyTensor) -> LazyTensor:
-    """A tensor's values in F32."""
-    plain = by_name("F32")
-    return LazyTensor(
-        tensor.name, plain, tensor.shape, lambda: quantize_reference(dequantize(tensor.load()), plain, tensor.name)
-    )
 
 
 def columns_as_rows(tensor: LazyTensor) -> LazyTensor:
@@ -104,10 +98,10 @@ def order_moved(order: LazyTensor, columns: AnyArray) -> LazyTensor:
     return LazyTensor(order.name, order.format, order.shape, load)
 
 
-def parted_qkv(name: str, tensor: LazyTensor, hp: Hyperparams, *, turned: bool = False) -> LazyTensor:
+def split_qkv(name: str, tensor: LazyTensor, hp: Hyperparams, *, interleave: bool = False) -> LazyTensor:
     """q, k or v, or a bias of one, of a matrix that has the rows of q, then of k, then of v; others as they are.
 
-    turned  rows of q and k go from rope on halves of a head to rope on neighbours
+    interleave  rows of q and k go from rope on halves of a head to rope on neighbours
     Raises ModelError for a matrix of another number of rows.
     """
     kind = name.rpartition(".")[0].rpartition(".attn_")[2]
@@ -123,7 +117,7 @@ def parted_qkv(name: str, tensor: LazyTensor, hp: Hyperparams, *, turned: bool =
 
     def taken(rows: AnyArray) -> AnyArray:
         found = rows[start : start + sizes[which]]
-        return neighbouring(found, counts[kind]) if turned and kind != "v" else found
+        return neighbouring(found, counts[kind]) if interleave and kind != "v" else found
 
     return rows_moved(tensor, taken, sizes[which])
 
@@ -148,13 +142,13 @@ def of_unit_length(tensor: LazyTensor, axis: int) -> LazyTensor:
 def multiplied(tensor: LazyTensor, by: float | F32) -> LazyTensor:
     """A tensor times a number, or each row times its own: floats rounded to the type that they have, or else scales.
 
-    Raises ModelError for rows whose scales are no floating numbers.
+    Raises ModelError for rows whose scales are not floating-point numbers.
     """
     fmt, factor = tensor.format, np.asarray(by, np.float32)
     if np.all(factor == 1):
         return tensor
     if isinstance(tensor, Factored):
-        return tensor.with_rows(lambda b: multiplied(in_f32(b), by))
+        return tensor.with_rows(lambda b: multiplied(of_values(b), by))
     if not fmt.is_float:
         return _with_scales_times(tensor, np.broadcast_to(factor, tensor.shape[:1]))
     factor = factor if factor.ndim == 0 else factor[:, None]
@@ -187,3 +181,44 @@ def _with_scales_times(tensor: LazyTensor, factor: F32) -> LazyTensor:
 def neighbouring(rows: AnyArray, heads: int) -> AnyArray:
     """Rows of q or k [N, B] from rope on halves of a head to rope on neighbours."""
     return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def in_order(tensor: LazyTensor, order: AnyArray) -> LazyTensor:
+    """A tensor with these of its rows, or of a vector's values, in this order."""
+    return rows_moved(tensor, lambda rows: rows[order], len(order))
+
+
+def of_values(
+    tensor: LazyTensor, change: Callable[[F32], F32] = lambda values: values, shape: tuple[int, ...] | None = None
+) -> LazyTensor:
+    """What a function makes of a tensor's values, in F32, in this shape."""
+    plain, found = by_name("F32"), tensor.shape if shape is None else shape
+    return LazyTensor(
+        tensor.name, plain, found,
+        lambda: quantize_reference(change(dequantize(tensor.load())).reshape(found), plain, tensor.name),
+    )
+
+
+def without_middle(tensor: LazyTensor) -> LazyTensor:
+    """The weight of a convolution, [C, 1, K] in a checkpoint, as [C, K] in F32."""
+    return of_values(tensor, shape=(tensor.shape[0], tensor.shape[-1]))
+
+
+def in_shape(
+    tensor: LazyTensor, shape: tuple[int, ...], change: Callable[[F32], F32] = lambda values: values
+) -> LazyTensor:
+    """What a function makes of a tensor's values, in F32, in a shape that has other axes of 1; the tensor itself where
+    other axes differ too."""
+    return of_values(tensor, change, shape) if Expected(shape, ones=True).fits(tensor.shape) else tensor
+
+
+def in_rows(tensor: LazyTensor, rows: int) -> LazyTensor:
+    """A vector as rows, in F32; the tensor itself where it does not come out even."""
+    if len(tensor.shape) != 1 or tensor.shape[0] % rows:
+        return tensor
+    return of_values(tensor, shape=(rows, tensor.shape[0] // rows))
+
+
+def flat(tensor: LazyTensor) -> LazyTensor:
+    """A tensor as a vector, in F32."""
+    return of_values(tensor, shape=(math.prod(tensor.shape),))

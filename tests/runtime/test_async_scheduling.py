@@ -51,7 +51,7 @@ def run(core: EngineCore, given: list[Request], *, every: int = 3, cancelled: di
             if steps == at:
                 core.cancel(given[i])
         core.step()
-        ahead += core._under_way is not None
+        ahead += core._in_flight is not None
         steps += 1
     assert core.stats().held == 0
     return ahead
@@ -60,17 +60,17 @@ def run(core: EngineCore, given: list[Request], *, every: int = 3, cancelled: di
 @pytest.mark.parametrize("pages", [slow(16), 5])
 def test_replies_end_and_begin_while_others_go_on(architecture: ModelSpec, pages: int) -> None:
     plain, eager = core_on(architecture, ReferenceBackend()), core_on(architecture, Eager(), n_pages=pages)
-    assert eager.engine.runs_ahead
+    assert eager.engine.supports_async
     once, again = requests(), requests()
     assert run(plain, once) == 0
     assert run(eager, again) > (50 if pages == 16 else 5)
-    assert [list(r.chosen) for r in again] == [list(r.chosen) for r in once]
-    ends = frozenset({once[0].chosen[20], once[3].chosen[41]})
+    assert [list(r.output_tokens) for r in again] == [list(r.output_tokens) for r in once]
+    ends = frozenset({once[0].output_tokens[20], once[3].output_tokens[41]})
     outcomes = []
     for core in (plain, eager):
         given = requests(ends)
         run(core, given)
-        outcomes.append([(list(r.chosen), r.finish_reason) for r in given])
+        outcomes.append([(list(r.output_tokens), r.finish_reason) for r in given])
     assert outcomes[0] == outcomes[1]
     assert {end for _, end in outcomes[1]} == {"stop", "length"}
 
@@ -79,9 +79,9 @@ def test_greedy_replies_that_leave_tokens_out_go_ahead(architecture: ModelSpec) 
     """And are what they are on the host, where such a token is the likeliest one, too."""
     greedy = requests()[0]
     run(core_on(architecture, ReferenceBackend()), [greedy])
-    others = sorted({*range(tiny.N_VOCAB)} - {*greedy.chosen})
+    others = sorted({*range(tiny.N_VOCAB)} - {*greedy.output_tokens})
     texts, went = [], []
-    for ends in (others[:2], [greedy.chosen[3], greedy.chosen[30]]):
+    for ends in (others[:2], [greedy.output_tokens[3], greedy.output_tokens[30]]):
         kinds: list[dict[str, Any]] = [{"ignore_eos": True}, {"min_tokens": 9}, {"logit_bias": {ends[0]: -100}}]
         for backend in (ReferenceBackend(), Eager()):
             given = [
@@ -89,7 +89,7 @@ def test_greedy_replies_that_leave_tokens_out_go_ahead(architecture: ModelSpec) 
                 for kind in kinds
             ]
             went.append(run(core_on(architecture, backend), given, every=1))
-            texts.append([list(r.chosen) for r in given])
+            texts.append([list(r.output_tokens) for r in given])
     assert texts[0] == texts[1]
     assert texts[2] == texts[3] != texts[0]
     assert not set(ends) & set(texts[3][0]), "what is left out does not come"
@@ -117,12 +117,12 @@ def test_prompts_are_read_while_the_step_before_is_under_way(architecture: Model
             core.add(request)
             for _ in range(4):
                 core.step()
-                chunks += core._under_way is not None and core._under_way.plan.chunk > 0
+                chunks += core._in_flight is not None and core._in_flight.step.num_prefill_tokens > 0
         core.engine.step([Feed(other := Sequence(), [7, 8])])
         core.engine.pool.release(other)
         run(core, [])
-        texts.append([list(r.chosen) for r in (*given, slow)])
-        assert (chunks > 5) == core.engine.runs_ahead
+        texts.append([list(r.output_tokens) for r in (*given, slow)])
+        assert (chunks > 5) == core.engine.supports_async
     assert texts[0] == texts[1]
 
 
@@ -134,14 +134,14 @@ def test_a_step_that_is_interrupted_while_another_is_under_way(
     run(core_on(architecture, ReferenceBackend(), n_batch=20), want)
     for request in given:
         core.add(request)
-    there, times = core.chooser.chosen_there, iter(range(1000))
+    there, times = core.sampler.sampled_on_device, iter(range(1000))
 
     def interrupted(*step: Any) -> Any:
         if next(times) % 5 == 3:
             raise KeyboardInterrupt
         return there(*step)
 
-    monkeypatch.setattr(core.chooser, "chosen_there", interrupted)
+    monkeypatch.setattr(core.sampler, "sampled_on_device", interrupted)
     caught = 0
     while not core.scheduler.idle:
         try:
@@ -149,7 +149,7 @@ def test_a_step_that_is_interrupted_while_another_is_under_way(
         except KeyboardInterrupt:
             caught += 1
     assert caught > 5
-    assert [list(r.chosen) for r in given] == [list(r.chosen) for r in want]
+    assert [list(r.output_tokens) for r in given] == [list(r.output_tokens) for r in want]
     assert core.stats().held == 0
 
 
@@ -158,17 +158,17 @@ def test_a_step_that_does_not_begin_ahead_is_computed_later(
 ) -> None:
     core, given, want = core_on(architecture, Eager(), n_batch=20), long_requests()[1:], long_requests()[1:]
     run(core_on(architecture, ReferenceBackend(), n_batch=20), want)
-    begin, times = core.engine.begin, iter(range(1000))
+    begin, times = core.engine.launch, iter(range(1000))
 
     def fails(feeds: Any, outputs: tuple[int, ...], *more: Any, **options: Any) -> Any:
         if outputs == (DRAWN,) and next(times) % 4 == 1:
             raise RuntimeError("no")
         return begin(feeds, outputs, *more, **options)
 
-    monkeypatch.setattr(core.engine, "begin", fails)
+    monkeypatch.setattr(core.engine, "launch", fails)
     run(core, given)
     assert next(times) > 8
-    assert [list(r.chosen) for r in given] == [list(r.chosen) for r in want]
+    assert [list(r.output_tokens) for r in given] == [list(r.output_tokens) for r in want]
 
 
 def test_cancelled_while_a_step_is_under_way(architecture: ModelSpec) -> None:
@@ -177,8 +177,8 @@ def test_cancelled_while_a_step_is_under_way(architecture: ModelSpec) -> None:
     run(core, given, every=1, cancelled={0: 15, 3: 20})
     assert [given[i].finish_reason for i in (0, 3)] == ["interrupted"] * 2
     for one, other in zip(given, want, strict=True):
-        assert list(one.chosen) == list(other.chosen)[: len(one.chosen)]
-        assert one.finish_reason == "interrupted" or len(one.chosen) == len(other.chosen)
+        assert list(one.output_tokens) == list(other.output_tokens)[: len(one.output_tokens)]
+        assert one.finish_reason == "interrupted" or len(one.output_tokens) == len(other.output_tokens)
 
 
 def test_others_use_the_engine_between_steps(architecture: ModelSpec) -> None:
@@ -190,7 +190,7 @@ def test_others_use_the_engine_between_steps(architecture: ModelSpec) -> None:
         core.step()
         core.engine.step([Feed(other := Sequence(), [7, 8])])
         core.engine.pool.release(other)
-    assert [list(r.chosen) for r in given] == [list(r.chosen) for r in want]
+    assert [list(r.output_tokens) for r in given] == [list(r.output_tokens) for r in want]
 
 
 def test_a_context_that_is_full(architecture: ModelSpec) -> None:
@@ -199,6 +199,6 @@ def test_a_context_that_is_full(architecture: ModelSpec) -> None:
         core = core_on(architecture, backend, n_ctx=40)
         given = [Request(p[:20], make_sampler(SamplingParams(temperature=0))) for p in PROMPTS[2:5]]
         run(core, given)
-        outcomes.append([(list(r.chosen), r.finish_reason) for r in given])
+        outcomes.append([(list(r.output_tokens), r.finish_reason) for r in given])
     assert outcomes[0] == outcomes[1]
     assert {end for _, end in outcomes[0]} == {"context"}

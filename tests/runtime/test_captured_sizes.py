@@ -13,11 +13,11 @@ from octavo.runtime.engine.batch import Feed, make_batch
 from octavo.runtime.engine.captured_sizes import (
     REPLIES,
     TILE,
-    Scratch,
+    DummySlots,
     at_most,
     chunk_sizes,
-    filled,
-    most_filled,
+    max_padded,
+    pad_to_bucket,
     replies_beside,
     replies_for,
     size_of,
@@ -52,7 +52,7 @@ def test_sizes_are_few() -> None:
 )
 def test_steps_are_filled_up(counts: list[int], wanted: list[int], sizes: tuple[int, ...]) -> None:
     feeds = [Feed(Sequence([0, 1]), [5] * n, outputs) for n, outputs in zip(counts, wanted, strict=True)]
-    made = filled(feeds, chunk_sizes(512), scratch=Scratch(9), most_pages=4)
+    made = pad_to_bucket(feeds, chunk_sizes(512), slots=DummySlots(9), max_pages=4)
     assert [f.sequence for f in made[: len(feeds)]] == [f.sequence for f in feeds]
     assert all(made[i].outputs for i, n in enumerate(wanted) if n)
     inputs, found = make_batch(made, 4)
@@ -73,15 +73,15 @@ def test_a_filled_step_has_as_many_sequences_as_memory_is_made_for(n_batch: int)
             if 2 * prompts <= left:
                 first = [2] * (prompts - 1) + [left - 2 * (prompts - 1)] if prompts else []
                 feeds = [Feed(Sequence([0] * 9), [5] * k) for k in [1] * (n - prompts) + first]
-                made = filled(feeds, chunk_sizes(n_batch), scratch=Scratch(9), most_pages=8)
-                assert len(made) <= most_filled(n)
-                assert sum(len(f.tokens) for f in made) <= n_batch + most_filled(n)
+                made = pad_to_bucket(feeds, chunk_sizes(n_batch), slots=DummySlots(9), max_pages=8)
+                assert len(made) <= max_padded(n)
+                assert sum(len(f.tokens) for f in made) <= n_batch + max_padded(n)
 
 
 def test_prompts_are_not_taken_for_replies() -> None:
     """A step with as many tokens as sequences is one of replies."""
     for n in (1, 2, 3, 4, 7, 8):
-        made = filled([Feed(Sequence([0]), [5, 6])] * n, chunk_sizes(2 * n), scratch=Scratch(9), most_pages=4)
+        made = pad_to_bucket([Feed(Sequence([0]), [5, 6])] * n, chunk_sizes(2 * n), slots=DummySlots(9), max_pages=4)
         _, found = make_batch(made, 4)
         assert found["tokens"] > found["sequences"]
 
@@ -91,10 +91,10 @@ def test_texts_do_not_change_and_sizes_repeat(architecture: ModelSpec) -> None:
     texts = []
     for fills in (True, False):
         engine = Engine(architecture, [Eager()], config)
-        assert engine.fills
+        assert engine.pads
         assert engine.limits["rows"] == (6 * 4 + 1) * 64
         if not fills:
-            engine.filled = list  # type: ignore[method-assign]
+            engine.padded = list  # type: ignore[method-assign]
         core = EngineCore(engine)
         texts.append(run(core, *map(request, PROMPTS)))
         plans = len(engine.load()._plans)
@@ -105,7 +105,7 @@ def test_texts_do_not_change_and_sizes_repeat(architecture: ModelSpec) -> None:
 
 def test_one_sequence_is_not_filled_up(architecture: ModelSpec) -> None:
     engine = Engine(architecture, [Eager()], EngineConfig(n_ctx=256))
-    assert not engine.fills
+    assert not engine.pads
     assert engine.limits["rows"] == 256
 
 

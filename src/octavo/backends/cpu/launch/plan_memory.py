@@ -10,7 +10,7 @@ import numpy as np
 from octavo.formats.spec import AnyArray
 
 
-class Shared:
+class PlanMemory:
     """Memory that several nodes of a plan work with, and what lies in it when the node that is being bound runs.
 
     Nodes are bound in the order in which they run, so what an earlier one has left there is known.

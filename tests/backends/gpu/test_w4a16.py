@@ -18,7 +18,7 @@ from octavo.backends.gpu.launch.values import Activation, activation_bytes
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
-from octavo.backends.gpu.matmul.w4a16.shapes import EvenShape, stage_bytes
+from octavo.backends.gpu.matmul.w4a16.shapes import MultiCtaShape, stage_bytes
 from octavo.backends.gpu.ops.quantize import quantized
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import layout_of
@@ -177,34 +177,34 @@ def test_shapes_fit(name: str) -> None:
     layout = layout_of(row_named(name), "f16")
     for tokens in (4, 5, 8, 9, 17, 33, 64, 65, 128, 300, 1024, 1025, 8192):
         for n, k in ((32, 128), (4096, 4096), (128256, 4096)):
-            shape = dispatch.mixed_gemm(layout, n, k, tokens, "sm_90")
+            shape = dispatch.w4a16(layout, n, k, tokens, "sm_90")
             if shape is None:
                 assert tokens > 1024 or tokens <= 8
                 continue
             stage = shape.block_n * 128 * layout.bits // 8 + shape.block_m * 256
             stage += shape.block_n * 4 * 64 // layout.group * (1 + layout.has_min)
-            if isinstance(shape, EvenShape):
+            if isinstance(shape, MultiCtaShape):
                 stage *= shape.depth * shape.resident
             assert shape.stages * stage <= 226 << 10
             assert shape.block_m >= min(tokens, 128)
-            if isinstance(shape, dispatch.MixedGemmShape):
+            if isinstance(shape, dispatch.HopperShape):
                 assert 1 <= shape.split_k <= k // 128
-    assert dispatch.mixed_gemm(layout, 4096, 4096, 512, "sm_80") is None
+    assert dispatch.w4a16(layout, 4096, 4096, 512, "sm_80") is None
 
 
 def test_few_tokens_of_narrow_models_are_int8() -> None:
     """All products of a model alike, but for the vocabulary's."""
     layout = layout_of(by_name("Q4_K"), "f16")
     for n, k, tokens in ((2048, 1024, 8), (1024, 3072, 4), (4096, 4096, 4), (2048, 2048, 8)):
-        assert dispatch.mixed_gemm(layout, n, k, tokens, "sm_90") is None
+        assert dispatch.w4a16(layout, n, k, tokens, "sm_90") is None
     for n, k, tokens in ((2048, 1024, 9), (4096, 2048, 8), (1024, 4096, 8), (2048, 6144, 8), (151936, 1024, 8)):
-        assert isinstance(dispatch.mixed_gemm(layout, n, k, tokens, "sm_90"), EvenShape)
+        assert isinstance(dispatch.w4a16(layout, n, k, tokens, "sm_90"), MultiCtaShape)
 
 
 def test_layouts_without_a_kernel() -> None:
     for name in ("IQ4_NL", "Q5_0", "Q2_K", "GROUP8_64_M_F16"):
-        assert dispatch.mixed_gemm(layout_of(row_named(name), "f16"), 4096, 4096, 512, "sm_90") is None
-    assert dispatch.mixed_gemm(layout_of(by_name("Q8_0"), "f32"), 4096, 4096, 512, "sm_90") is None
+        assert dispatch.w4a16(layout_of(row_named(name), "f16"), 4096, 4096, 512, "sm_90") is None
+    assert dispatch.w4a16(layout_of(by_name("Q8_0"), "f32"), 4096, 4096, 512, "sm_90") is None
 
 
 MANY = ((33, 70, 512), (64, 64, 2048), (130, 200, 1280), (300, 130, 512))
@@ -265,7 +265,7 @@ def test_launches_of_two_products() -> None:
     """Rings of as many programs to a multiprocessor as the first product has, and one copy of tokens for both."""
     kinds = [layout_of(by_name(name), "f16") for name in ("Q4_K", "Q6_K")]
     for tokens in (8, 16, 32):
-        pair = dispatch.even_pair((kinds[0], 3072, 4096), (kinds[1], 1024, 4096), tokens, "sm_90")
+        pair = dispatch.w4a16_pair((kinds[0], 3072, 4096), (kinds[1], 1024, 4096), tokens, "sm_90")
         assert pair is not None
         one, other = pair.shape, pair.other_shape
         assert (one.block_m, one.depth, one.warps, one.resident) == (
@@ -273,5 +273,5 @@ def test_launches_of_two_products() -> None:
         )
         nbytes = other.depth * other.stages * stage_bytes(kinds[1], other.block_m, other.block_n)
         assert other.resident * nbytes <= 196 << 10
-    assert dispatch.even_pair((kinds[0], 3072, 4096), (kinds[1], 1024, 4096), 4, "sm_90") is None
-    assert dispatch.even_pair((kinds[0], 3072, 4096), (kinds[1], 1024, 4096), 8, "sm_80") is None
+    assert dispatch.w4a16_pair((kinds[0], 3072, 4096), (kinds[1], 1024, 4096), 4, "sm_90") is None
+    assert dispatch.w4a16_pair((kinds[0], 3072, 4096), (kinds[1], 1024, 4096), 8, "sm_80") is None

@@ -14,8 +14,8 @@ from octavo.backends.gpu.launch import values
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.launch import product
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
-from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_stream_kernel
-from octavo.backends.gpu.matmul.matvec_persistent.launch import MatvecStreamShape, finishing, multiply, shape_of
+from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
+from octavo.backends.gpu.matmul.matvec_persistent.launch import PersistentShape, epilogue_shape, multiply, shape_of
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
@@ -26,7 +26,8 @@ from tests.sampling import slow
 
 @pytest.mark.parametrize(
     "name",
-    ["Q3_K", "Q4_0", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS"],
+    ["Q3_K", "Q4_0", "Q4_K", "Q5_0", "Q5_K", "Q6_K", "Q8_0", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ1_S",
+     "IQ2_XS"],
 )
 @pytest.mark.parametrize(
     ("n", "k", "shape"),
@@ -40,12 +41,12 @@ from tests.sampling import slow
 )
 def test_rows(name: str, n: int, k: int, shape: tuple[int, ...]) -> None:
     """Programs with no, some and all of their rows, and lanes without a chunk."""
-    streamed = MatvecStreamShape(*cast(Any, shape))
+    streamed = PersistentShape(*cast(Any, shape))
     check_product_of_one_token(lambda c, *of: multiply(c, streamed, *of), name, n, k)
 
 
 def test_what_takes_it() -> None:
-    """One token, and two not; formats of two bits, tables of three, exponents for scales or minima of one level not."""
+    """One token, and two not; formats of two bits, exponents for scales or minima of one level not."""
     c, rng = Context(target()), np.random.default_rng(0)
     n, k = (8192, 4096) if c.target.arch.startswith("sm_") else (4, 1024)
     w: Any = load(random_matrix("w", by_name("Q4_K"), (n, k), rng), c.target.device)
@@ -53,9 +54,9 @@ def test_what_takes_it() -> None:
     kernels = []
     for tokens in (1, 2):
         (call,) = product(c, w, values.Activation(x, tokens, k), torch.empty(tokens, n, device=c.target.device), ())
-        kernels.append(getattr(call, "kernel", None) is matvec_stream_kernel)
+        kernels.append(getattr(call, "kernel", None) is matvec_persistent_kernel)
     assert kernels == [not c.target.arch.startswith("gfx"), False]
-    for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0", "IQ1_S", "IQ2_XS"):
+    for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0"):
         other: Any = load(random_matrix("w", by_name(name), (4, 1024), rng), "cpu")
         found = [shape_of(other.layout, 28672, k, arch) for k in (2048, 4096) for arch in ("sm_90", "interpreter")]
         assert not any(found)
@@ -75,7 +76,8 @@ def test_rows_of_several_planes_and_of_tables() -> None:
     wide = {(28672, 2560): 1, (28672, 4096): 1, (28672, 8192): 2}
     long = {(n, kp): warps for n in (4096, 6144, 28672) for kp, warps in ((8192, 2), (9728, 4), (14336, 8))}
     for name, expected in (
-        ("IQ4_NL", wide), ("IQ4_XS", wide), ("IQ3_S", wide), ("Q3_K", wide | long), ("Q5_0", wide | long),
+        ("IQ4_NL", wide), ("IQ4_XS", wide), ("IQ3_S", wide), ("IQ2_XS", wide | long),
+        ("Q3_K", wide | long), ("Q5_0", wide | long),
         ("Q5_K", wide | long | {(28672, 5120): 2}),
     ):
         found = {size: shape_of(layout_of(by_name(name), "f16"), *size, "sm_90") for size in sizes}
@@ -102,19 +104,19 @@ def test_lanes_of_long_rows() -> None:
     assert shape_of(w.layout, 8192, 28672, "sm_90") is None
 
 
-def test_what_is_finished() -> None:
+def test_which_epilogues_are_fused() -> None:
     """Q8_0, with whole units for programs, unless these leave many multiprocessors without work."""
     rng = np.random.default_rng(0)
     loaded: list[Any] = [load(random_matrix("w", by_name(name), (4, 256), rng), "cpu") for name in ("Q8_0", "Q4_K")]
     eight, four = (w.layout for w in loaded)
     for kp in (2048, 4096, 6144, 14336):
         for ends in ("rms_norm", "swiglu"):
-            shape = finishing(eight, 8192, kp, "sm_90", ends)
+            shape = epilogue_shape(eight, 8192, kp, "sm_90", ends)
             assert shape is not None
             assert 16 * (1 + (ends == "swiglu")) % (shape.rows * shape.ahead) == 0
-            assert finishing(four, 8192, kp, "sm_90", ends) is None
-            assert finishing(eight, 8192, kp, "gfx942", ends) is None
-    assert finishing(eight, 128256, 4096, "sm_90", "rms_norm") is None
+            assert epilogue_shape(four, 8192, kp, "sm_90", ends) is None
+            assert epilogue_shape(eight, 8192, kp, "gfx942", ends) is None
+    assert epilogue_shape(eight, 128256, 4096, "sm_90", "rms_norm") is None
     with patch.object(matvec_persistent, "multiprocessors", lambda: 132):
-        assert finishing(eight, 4096, 14336, "sm_90", "rms_norm") is not None
-        assert finishing(eight, 3072, 8192, "sm_90", "rms_norm") is None
+        assert epilogue_shape(eight, 4096, 14336, "sm_90", "rms_norm") is not None
+        assert epilogue_shape(eight, 3072, 8192, "sm_90", "rms_norm") is None

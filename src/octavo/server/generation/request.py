@@ -1,4 +1,4 @@
-"""Job: what a request of any route comes to. Prompts, how to choose tokens after them, and where replies end."""
+"""GenerationRequest: what a request of any route becomes. Prompts, sampling, and where replies end."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from octavo.runtime.grammar.grammar import Grammar
 from octavo.runtime.output.thinking import Thinking
 from octavo.runtime.sampling.sampler import SamplingParams
-from octavo.server.generation.output_parser import Detail
+from octavo.server.generation.output_parser import OutputParser
 from octavo.server.generation.service import Service, random_seed
 from octavo.server.http.errors import bad
 from octavo.server.routes.schema import Sampling
@@ -31,22 +31,22 @@ FIELDS = tuple(f.name for f in fields(SamplingParams) if f.name in Sampling.mode
 
 
 @dataclass(frozen=True)
-class Job:
+class GenerationRequest:
     """Replies to prompts.
 
-    prompts     tokens; `n` replies to each
-    sampling    how tokens are chosen; random numbers begin with `seed` for the first reply, then seed + 1 and so on
-    max_tokens  of a reply; None for as many as the context holds, 0 for reading the prompt alone
-    stop        texts that end a reply and are not part of it
-    logprobs    how many of the likeliest tokens come with each token; None for none
-    after_sampling  they are those that the sampler draws by, not those before any of its settings
-    progress    the engine tells how far prompts are read
-    space       what requests must have in common to share cached prompts
-    grammar     what replies may be, after thinking; None for anything
-    thinking    what the model writes around its thinking; None where it is not taken out of replies
-    tools       those that replies may call
+    prompts         tokens; `n` replies to each
+    sampling        how tokens are sampled; the seed of the first reply is `seed`, then seed + 1 and so on
+    max_tokens      of a reply; None for as many as the context holds, 0 for reading the prompt alone
+    stop            texts that end a reply and are not part of it
+    logprobs        how many of the likeliest tokens come with each token; None for none
+    after_sampling  log-probabilities are of what the sampler draws from, not of all tokens
+    progress        the engine tells how far prompts are computed
+    cache_salt      requests with the same one share cached prompts
+    grammar         what replies may be, after thinking; None for anything
+    thinking        what the model writes around its thinking; None where it is not taken out of replies
+    tools           those that replies may call
     shows_thinking  thinking stays in the text
-    goes_on     replies go on in the text of their prompts: a space that they begin with is one between words
+    goes_on         replies go on in the text of their prompts: a space that they begin with is one between words
     """
 
     prompts: Sequence[list[int]]
@@ -56,7 +56,7 @@ class Job:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
-    space: str = ""
+    cache_salt: str = ""
     grammar: Grammar | None = None
     thinking: Thinking | None = None
     tools: ToolUse | None = None
@@ -65,14 +65,14 @@ class Job:
     progress: bool = False
     goes_on: bool = False
 
-    def detail(self, service: Service, prompt: Sequence[int]) -> Detail:
-        """What takes the tokens of a reply to one of the prompts."""
+    def parser(self, service: Service, prompt: Sequence[int]) -> OutputParser:
+        """The parser of a reply to one of the prompts."""
         after = prompt if self.goes_on else ()
         thinking = None if self.shows_thinking else self.thinking
         if self.tools is None:
-            return Detail(service.tokenizer, self.stop, thinking, after=after)
+            return OutputParser(service.tokenizer, self.stop, thinking, after=after)
         parser, call_id = self.tools.parser(), self.tools.call_id()
-        return Detail(service.tokenizer, self.stop, thinking, parser, call_id, after, self.tools.customs)
+        return OutputParser(service.tokenizer, self.stop, thinking, parser, call_id, after, self.tools.customs)
 
 
 def sampling_of(service: Service, body: Sampling, logit_bias: Mapping[int, float]) -> SamplingParams:
@@ -136,6 +136,6 @@ def named_biases(given: Mapping[str, float] | None) -> dict[int, float]:
     found = {}
     for key, value in (given or {}).items():
         if not (key.isascii() and key.isdigit()) or len(key) > 10:
-            raise bad(f"logit_bias: {key!r} is no token (allowed: a number)", "logit_bias")
+            raise bad(f"logit_bias: {key!r} is not a token (allowed: a number)", "logit_bias")
         found[int(key)] = float(value)
     return found

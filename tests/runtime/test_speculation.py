@@ -15,7 +15,7 @@ from octavo.runtime.loading import load
 from octavo.runtime.model import Model
 from octavo.runtime.output.thinking import Thinking
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
-from octavo.runtime.scheduler.ngram_drafter import FIRST_WAIT, LONGEST_WAIT, Lookup
+from octavo.runtime.scheduler.ngram_drafter import FIRST_BACKOFF, MAX_BACKOFF, NgramDrafter
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.scheduler.speculation import Speculator
 
@@ -25,29 +25,29 @@ PROMPTS = ([1, 2, 3, 4, 5, 6] * 4, [7, 7, 7, 7, 7, 7], [9, 8, 7, 1, 2])
 
 
 def test_drafts() -> None:
-    lookup = Lookup()
+    lookup = NgramDrafter()
     assert lookup.draft([1, 2], 3) == []
     assert lookup.draft([1, 2, 3, 4, 5], 3) == []
     text = [1, 2, 3, 4, 5, 1, 2, 3]
     assert lookup.draft(text, 3) == [4, 5, 1]
     assert lookup.draft(text, 7) == [4, 5, 1, 2, 3, 4, 5]
     assert lookup.draft([*text, 9, 9, 1, 2, 3], 2) == [9, 9], "the last place counts"
-    assert Lookup().draft([7] * 4, 3) == [7, 7, 7]
+    assert NgramDrafter().draft([7] * 4, 3) == [7, 7, 7]
 
 
 def test_drafts_that_do_not_pay_end() -> None:
-    lookup = Lookup()
+    lookup = NgramDrafter()
     tried = []
     for _ in range(3000):
         tried.append(lookup.pays(0.5))
         if tried[-1]:
-            lookup.verified(3, 0)
+            lookup.record(3, 0)
     assert all(tried[:3])
     assert sum(tried[10:]) < 12, "and are tried again ever less often"
-    assert tried.index(True, 10) < 3 * FIRST_WAIT
-    for _ in range(LONGEST_WAIT):
+    assert tried.index(True, 10) < 3 * FIRST_BACKOFF
+    for _ in range(MAX_BACKOFF):
         if lookup.pays(0.5):
-            lookup.verified(3, 3)
+            lookup.record(3, 3)
     assert all(lookup.pays(0.5) for _ in range(3))
 
 
@@ -59,7 +59,7 @@ def replies(engine: Engine, *requests: Request, **more: Any) -> tuple[EngineCore
         core.step()
     engine.prefixes.clear()
     assert core.stats().held == 0
-    return core, [list(one.chosen) for one in requests]
+    return core, [list(one.output_tokens) for one in requests]
 
 
 def request(prompt: list[int], params: SamplingParams = GREEDY, most: int | None = 24, **more: Any) -> Request:
@@ -112,7 +112,7 @@ def test_where_a_reply_ends(make_engine: MakeEngine) -> None:
         for engine in (plain, drafting):
             one = request(PROMPTS[1], **{"most": 30, **more})  # type: ignore[arg-type]
             replies(engine, one)
-            ends.append((list(one.chosen), one.finish_reason))
+            ends.append((list(one.output_tokens), one.finish_reason))
         assert ends[0] == ends[1]
 
 
@@ -136,14 +136,14 @@ def test_steps_with_drafts_that_fail(make_engine: MakeEngine, monkeypatch: pytes
     _, want = replies(make_engine(), request(PROMPTS[0]))
     engine = make_engine(speculate="lookup")
     core = EngineCore(engine)
-    step = core.chooser.step
+    step = core.sampler.step
 
     def failing(feeds: Any, choosing: Any, *places: Any) -> Any:
         if places:
             raise NonFiniteError("no")
         return step(feeds, choosing)
 
-    monkeypatch.setattr(core.chooser, "step", failing)
+    monkeypatch.setattr(core.sampler, "step", failing)
     one = request(PROMPTS[0])
     core.add(one)
     assert [o.token for o in core.drain()] == want[0]
@@ -174,7 +174,7 @@ def test_drafts_of_replies_that_a_grammar_holds(model: Model, grammar: Grammar, 
             core.add(one)
             made.append(one)
         list(core.drain())
-        found.append([(one.finish_reason, model.tokenizer.decode(one.chosen)) for one in made])
+        found.append([(one.finish_reason, model.tokenizer.decode(one.output_tokens)) for one in made])
         assert (core.stats().accepted_tokens > 0) == drafts
     assert found[0] == found[1]
 
@@ -197,4 +197,4 @@ def test_the_demo_models_replies(model: Model, params: SamplingParams) -> None:
     for one in requests:
         core.add(one)
     list(core.drain())
-    assert [list(one.chosen) for one in requests] == got
+    assert [list(one.output_tokens) for one in requests] == got

@@ -1,7 +1,4 @@
-"""The likeliest tokens, chosen where the logits are, again and again.
-
-While the host reads a token, a device works at the next step already: it takes the token that it has chosen itself.
-"""
+"""Greedy decoding on the device, a step in flight while the one before it is read."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Sequence as Seq
 
 from octavo.errors import ContextFullError
 from octavo.formats.spec import AnyArray
-from octavo.graph.plan import Begun
+from octavo.graph.plan import StepHandle
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine
@@ -18,12 +15,12 @@ from octavo.runtime.sampling.top_k import BEST
 
 
 def greedy(engine: Engine, feeds: Seq[Feed]) -> Generator[list[int], None, None]:
-    """Append each feed's tokens, choose the most likely token of each sequence, append these, and so on.
+    """Append each feed's tokens, sample the argmax of each sequence, append these, and so on.
 
     Gives a token for each feed, again and again; those given last have not been appended yet. The sequences are not
     to be touched before this iterator is closed. Raises what `Engine.step` raises, each feed having one output.
     """
-    return _ahead(engine, feeds) if engine.runs_ahead else _one_by_one(engine, feeds)
+    return _async(engine, feeds) if engine.supports_async else _one_by_one(engine, feeds)
 
 
 def _one_by_one(engine: Engine, feeds: Seq[Feed]) -> Generator[list[int], None, None]:
@@ -33,46 +30,45 @@ def _one_by_one(engine: Engine, feeds: Seq[Feed]) -> Generator[list[int], None, 
         feeds = _next(feeds, tokens)
 
 
-def _ahead(engine: Engine, feeds: Seq[Feed]) -> Generator[list[int], None, None]:
-    """With a step under way while the one before it is read."""
+def _async(engine: Engine, feeds: Seq[Feed]) -> Generator[list[int], None, None]:
     sequences = [f.sequence for f in feeds]
-    kept = [len(s) for s in sequences]
+    lengths = [len(s) for s in sequences]
     executor = engine.load()
-    under_way: Begun | None = None
-    count = 0
+    in_flight: StepHandle | None = None
+    n_launched = 0
     try:
         while True:
             with engine.lock:
-                now = under_way or engine.begin(feeds, (BEST,))
-                alone = under_way is None or executor.begun == count  # no other step used the device's memory since
+                now = in_flight or engine.launch(feeds, (BEST,))
+                alone = in_flight is None or executor.n_launched == n_launched  # no other step used the memory since
                 for feed in feeds:
                     feed.sequence.tokens.extend(feed.tokens)
-                under_way = _begun_after(engine, sequences, now) if alone else None
-                count = executor.begun
+                in_flight = _launch_next(engine, sequences, now) if alone else None
+                n_launched = executor.n_launched
                 tokens = _read(engine, now)[:, 1].tolist()
-                kept = [len(s) for s in sequences]
+                lengths = [len(s) for s in sequences]
             yield tokens
             feeds = _next(feeds, tokens)
     finally:
-        engine.shrink(sequences, kept)
+        engine.shrink(sequences, lengths)
 
 
-def _begun_after(engine: Engine, sequences: Seq[Sequence], now: Begun) -> Begun | None:
-    """The step after `now`, begun with the tokens that `now` chooses; None where there is no room for them."""
+def _launch_next(engine: Engine, sequences: Seq[Sequence], now: StepHandle) -> StepHandle | None:
+    """The step after `now`, launched with the tokens that `now` samples; None where there is no room for them."""
     if any(len(s) >= engine.n_ctx for s in sequences):
         return None
     try:
         feeds = [Feed(s, [0]) for s in sequences]
-        return engine.begin(feeds, (BEST,), fed=(now.values[0][:, 1], None), check=False)
+        return engine.launch(feeds, (BEST,), fed=(now.values[0][:, 1], None), check=False)
     except ContextFullError:
         return None
 
 
-def _read(engine: Engine, begun: Begun) -> AnyArray:
-    chosen = begun.read()[0]
-    if chosen[:, 0].any():
+def _read(engine: Engine, handle: StepHandle) -> AnyArray:
+    sampled = handle.read()[0]
+    if sampled[:, 0].any():
         raise engine.not_finite()
-    return chosen
+    return sampled
 
 
 def _next(feeds: Seq[Feed], tokens: Seq[int]) -> list[Feed]:

@@ -19,28 +19,28 @@ from octavo.backends.gpu.launch import call as launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.matmul import dispatch
-from octavo.backends.gpu.matmul.activation_layouts import Narrowed, copies, wanted
-from octavo.backends.gpu.matmul.epilogue_fusion import Bound
+from octavo.backends.gpu.matmul.activation_layouts import ReadLayouts, copies, read_layouts
+from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 from octavo.backends.gpu.weights.load import load
 from octavo.graph.node import Graph, Node
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.loading import load as load_model
-from tests.backends.gpu.test_mixed_gemm import reordered, stored
+from tests.backends.gpu.test_w4a16 import reordered, stored
 
 K = 256
 
 
-def plan(*readers: tuple[str, list[int]], both: bool = True) -> tuple[list[Bound], Graph]:
+def plan(*readers: tuple[str, list[int]], both: bool = True) -> tuple[list[BoundNode], Graph]:
     """A norm of eight tokens and products that read it: an op, and the rows of its weights each."""
     x = Node("input", (), ("tokens", K), "f32", name="x")
     norm = Node("rms_norm", (x,), ("tokens", K), "q8_1")
     out = Activation(torch.zeros(1 << 14, dtype=torch.uint8), 8, K, both=both)
-    bound = [Bound(norm, [torch.zeros(8, K)], out, [])]
+    bound = [BoundNode(norm, [torch.zeros(8, K)], out, [])]
     for op, rows in readers:
         weights: list[Any] = [load(stored("Q4_K" if n % 2 else "Q6_K", n, K), "cpu") for n in rows]
         inputs = [out, *weights] if op == "mul_mat_concat" else [*weights, out]
-        bound.append(Bound(Node(op, (norm,), ("tokens", sum(rows)), "f32"), inputs, torch.zeros(8, sum(rows)), []))
+        bound.append(BoundNode(Node(op, (norm,), ("tokens", sum(rows)), "f32"), inputs, torch.zeros(8, sum(rows)), []))
     return bound, Graph.of(*(b.node for b in bound[1:]))
 
 
@@ -60,12 +60,12 @@ def test_what_readers_want(
     readers: list[tuple[str, list[int]]], found: set[str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Products by few rows take codes here."""
-    monkeypatch.setattr(dispatch, "mixed_gemm", lambda layout, n, kp, tokens, arch: n >= 40)
+    monkeypatch.setattr(dispatch, "w4a16", lambda layout, n, kp, tokens, arch: n >= 40)
     expected = {} if found is None else {0: frozenset(found)}
-    assert wanted(Context(target()), *plan(*readers)) == expected
-    assert wanted(Context(target()), *plan(*readers, both=False)) == {}
+    assert read_layouts(Context(target()), *plan(*readers)) == expected
+    assert read_layouts(Context(target()), *plan(*readers, both=False)) == {}
     if any(op == "mul_mat" for op, _ in readers):
-        assert wanted(Context(target(), deterministic=True), *plan(*readers)) == {}
+        assert read_layouts(Context(target(), deterministic=True), *plan(*readers)) == {}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_attention_is_told_whether_products_copy_weights(
     readers: list[tuple[str, list[int]]], found: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only beside these it takes as much shared memory for a short context: products without get less of the L1."""
-    monkeypatch.setattr(dispatch, "mixed_gemm", lambda layout, n, kp, tokens, arch: n >= 40)
+    monkeypatch.setattr(dispatch, "w4a16", lambda layout, n, kp, tokens, arch: n >= 40)
     assert copies(Context(target()), plan(*readers)[0]) is found
     assert not copies(Context(target()), plan(*readers, both=False)[0])
     monkeypatch.setattr(gluon, "usable", lambda name: True)
@@ -96,11 +96,11 @@ def test_all_is_made_where_a_kernel_can_not_be(monkeypatch: pytest.MonkeyPatch) 
     ran: list[str] = []
     monkeypatch.setattr(launch, "PendingKernels", lambda launches: SimpleNamespace(finish=lambda: None))
     monkeypatch.setattr(gluon, "_given_up", set())
-    calls = Narrowed([lambda: ran.append("ordered")], [lambda: ran.append("all")])
-    monkeypatch.setattr(gluon, "_given_up", {"mixed_even"})
+    calls = ReadLayouts([lambda: ran.append("ordered")], [lambda: ran.append("all")])
+    monkeypatch.setattr(gluon, "_given_up", {"w4a16_multicta"})
     calls()
     assert ran == ["all"]
-    calls = Narrowed([lambda: ran.append("ordered")], [lambda: ran.append("all")])
+    calls = ReadLayouts([lambda: ran.append("ordered")], [lambda: ran.append("all")])
     calls()
     assert ran == ["all", "ordered"]
 

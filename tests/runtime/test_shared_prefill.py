@@ -8,40 +8,41 @@ import pytest
 
 from octavo.graph.node import PAGE_SIZE
 from octavo.runtime.scheduler.request import Request, State
-from octavo.runtime.scheduler.shared_prefill import Coming, is_coming
+from octavo.runtime.scheduler.shared_prefill import PendingPrefills, is_prefilling
 from tests.runtime.test_scheduler import request
 
 
-def computes(other: Request, wanted: Request, found: int, *, by_marks: bool) -> bool:
+def computes(other: Request, wanted: Request, found: int, *, by_checkpoints: bool) -> bool:
     """Whether another request computes what comes after `found` tokens, looked up token by token."""
     page = (found // PAGE_SIZE + 1) * PAGE_SIZE
-    end = next((mark for mark in other.marks if mark > found), 0) if by_marks else page
+    end = next((at for at in other.state_checkpoints if at > found), 0) if by_checkpoints else page
     left = len(other.sequence) < end < min(len(other.tokens), len(wanted.tokens))
-    return left and not other.paused and other.space == wanted.space and other.tokens[:end] == wanted.tokens[:end]
+    same = other.cache_salt == wanted.cache_salt and other.tokens[:end] == wanted.tokens[:end]
+    return left and not other.paused and same
 
 
 def drawn(rng: random.Random) -> Request:
     """A request of few different pages, computed in part."""
     pages = [t for _ in range(rng.randint(0, 4)) for t in [rng.randint(1, 2)] * PAGE_SIZE]
-    one = request([*pages, *[3] * rng.randint(1, 70)], space=rng.choice("ab"))
+    one = request([*pages, *[3] * rng.randint(1, 70)], cache_salt=rng.choice("ab"))
     one.state, one.paused = State.RUNNING, rng.random() < 0.1
     one.sequence.tokens += one.tokens[: rng.randint(0, len(one.tokens) - 1)]
-    one.marks = tuple(sorted(rng.sample(range(PAGE_SIZE, 5 * PAGE_SIZE, PAGE_SIZE), 2)))
+    one.state_checkpoints = tuple(sorted(rng.sample(range(PAGE_SIZE, 5 * PAGE_SIZE, PAGE_SIZE), 2)))
     return one
 
 
-@pytest.mark.parametrize("by_marks", [False, True])
-def test_one_is_found_where_any_computes_the_same(by_marks: bool) -> None:
+@pytest.mark.parametrize("by_checkpoints", [False, True])
+def test_one_is_found_where_any_computes_the_same(by_checkpoints: bool) -> None:
     rng, waits = random.Random(1), 0
     for _ in range(300):
         running = [drawn(rng) for _ in range(rng.randint(0, 8))]
-        coming = Coming(running[:4], by_marks=by_marks)
+        coming = PendingPrefills(running[:4], by_checkpoints=by_checkpoints)
         wanted = [(drawn(rng), rng.randint(0, 200)) for _ in range(4)]
         for i, (one, found) in enumerate(wanted):
             if i == 2:
                 for other in running[4:]:
                     coming.add(other)
-            there = [r for r in running[: 4 if i < 2 else 8] if computes(r, one, found, by_marks=by_marks)]
+            there = [r for r in running[: 4 if i < 2 else 8] if computes(r, one, found, by_checkpoints=by_checkpoints)]
             awaits = coming.find(one, found)
             assert (awaits is not None) == bool(there)
             if awaits is None:
@@ -53,7 +54,7 @@ def test_one_is_found_where_any_computes_the_same(by_marks: bool) -> None:
             assert other.tokens[:until] == one.tokens[:until]
             after = until + PAGE_SIZE
             assert (
-                by_marks
+                by_checkpoints
                 or after >= min(len(other.tokens), len(one.tokens))
                 or (other.tokens[:after] != one.tokens[:after])
             )
@@ -64,9 +65,9 @@ def test_who_is_paused_or_ended_is_waited_for_no_longer() -> None:
     one = drawn(random.Random(2))
     one.paused = False
     end = len(one.sequence) + 1
-    assert is_coming(one, end)
-    assert not is_coming(one, end - 1)
+    assert is_prefilling(one, end)
+    assert not is_prefilling(one, end - 1)
     one.paused = True
-    assert not is_coming(one, end)
+    assert not is_prefilling(one, end)
     one.paused, one.state = False, State.FINISHED
-    assert not is_coming(one, end)
+    assert not is_prefilling(one, end)

@@ -15,11 +15,11 @@ import torch
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.device.torch_device import target
-from octavo.backends.gpu.launch.arguments import StreamEnd, StreamToken
+from octavo.backends.gpu.launch.arguments import FusedEpilogue, Q8Token
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import epilogue_fusion
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
-from octavo.backends.gpu.matmul.matvec_persistent.launch import MatvecStreamShape, multiply
+from octavo.backends.gpu.matmul.matvec_persistent.launch import PersistentShape, multiply
 from octavo.backends.gpu.weights.load import load
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import synthetic
@@ -35,13 +35,13 @@ from tests.sampling import slow
 N, K, EPS = 128, 1024, 1e-3
 
 
-def token(codes: np.ndarray, scale: np.ndarray, squares: np.ndarray | None) -> StreamToken:
+def token(codes: np.ndarray, scale: np.ndarray, squares: np.ndarray | None) -> Q8Token:
     """Codes [K] with scales of 16 values each."""
     device = target().device
     of, sums = torch.from_numpy(codes).to(device), codes.reshape(-1, 16).sum(1, dtype=np.float32) * scale
     parts = [torch.from_numpy(a).to(device) for a in (scale, sums)]
     norm = None if squares is None else torch.from_numpy(squares).to(device)
-    return StreamToken(of.view(torch.int32), parts[0], None, parts[1], 1, norm, EPS)
+    return Q8Token(of.view(torch.int32), parts[0], None, parts[1], 1, norm, EPS)
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_products(name: str, ends: Any, normed: bool, shape: tuple[int, int, int
     count = len(value)
     floats = [made[count + i * count // 4 :][: count // 4].view(torch.float32) for i in range(3)]
     norm = torch.from_numpy(weight).to(c.target.device) if ends == "rms_norm" else None
-    end = StreamEnd(
+    end = FusedEpilogue(
         made[:count].view(torch.int8), floats[0], floats[1], floats[2] if ends == "rms_norm" else None, norm
     )
     out = torch.full((1, N), torch.nan, device=c.target.device)
-    multiply(c, MatvecStreamShape(*shape, ends), w, token(codes, scale, squares), None if ends == "swiglu" else out,
+    multiply(c, PersistentShape(*shape, ends), w, token(codes, scale, squares), None if ends == "swiglu" else out,
              terms, end if ends else None)()
     if ends != "swiglu":
         np.testing.assert_allclose(out.cpu().numpy()[0], y, rtol=2e-5, atol=4e-6 * np.abs(y).max())
@@ -101,14 +101,14 @@ def test_products(name: str, ends: Any, normed: bool, shape: tuple[int, int, int
 @contextmanager
 def counted() -> Iterator[list[tuple[int, int]]]:
     """Calls of a run as they are bound, and those that are left."""
-    real, found = epilogue_fusion.finished, list[tuple[int, int]]()
+    real, found = epilogue_fusion.fuse_epilogues, list[tuple[int, int]]()
 
-    def finished(c: Context, bound: Sequence[epilogue_fusion.Bound], graph: Any) -> Any:
+    def fuse_epilogues(c: Context, bound: Sequence[epilogue_fusion.BoundNode], graph: Any) -> Any:
         calls = real(c, bound, graph)
         found.append((sum(len(b.calls) for b in bound), len(calls)))
         return calls
 
-    with patch.object(epilogue_fusion, "finished", finished):
+    with patch.object(epilogue_fusion, "fuse_epilogues", fuse_epilogues):
         yield found
 
 
@@ -118,13 +118,13 @@ def logits(path: Path, backend: Any) -> np.ndarray:
 
 @pytest.mark.slow
 def test_model(tmp_path: Path) -> None:
-    """A step of a model: norms and SwiGLU between products are no launches, but for the first and the last norm."""
+    """A step of a model: norms and SwiGLU take no launches of their own, but for the first and the last norm."""
     shape = ModelShape("llama", 1, 256, 256, 2, 1, 128, 66, False)
     with patch.dict(synthetic.SHAPES, {"tiny": shape}):
         synthetic.make("tiny", "Q8_0", tmp_path / "model.gguf")
-    some = matvec_persistent.MatvecStreamShape(1, 8, 2)
+    some = matvec_persistent.PersistentShape(1, 8, 2)
     with (
-        patch.object(epilogue_fusion, "finishing", lambda *args: replace(some, ends=args[-1])),
+        patch.object(epilogue_fusion, "epilogue_shape", lambda *args: replace(some, epilogue=args[-1])),
         patch.object(epilogue_fusion, "shape_of", lambda *_: some),
         counted() as found,
     ):

@@ -18,7 +18,7 @@ FEW = 64
 """Tokens up to which `float_product` is faster than decoding weights for BLAS."""
 
 PARTS = 3
-"""Numbers of 8 bits that a float of a block becomes: each holds seven bits of what those before it leave."""
+"""8-bit numbers that a float of a block becomes: each holds seven bits of what those before it leave."""
 
 
 class StoredWeight:
@@ -38,10 +38,10 @@ class StoredWeight:
         Raises NonFiniteError at the first NaN or Inf.
         """
         from octavo.backends.cpu.launch.calls import quantize_rows
-        from octavo.backends.cpu.launch.shared import Shared
+        from octavo.backends.cpu.launch.plan_memory import PlanMemory
         from octavo.backends.cpu.matmul.launch import product
         from octavo.backends.cpu.matmul.quantize_kernel import TILES, TOKEN_BYTES
-        from octavo.backends.cpu.weights.pack import QuantWeight
+        from octavo.backends.cpu.weights.pack import TiledWeight
 
         weight, (m, k) = self._weight, x.shape
         out = np.empty((m, weight.n), np.float32)
@@ -50,11 +50,11 @@ class StoredWeight:
         given: AnyArray = np.ascontiguousarray(x, np.float32)
         require_finite(given, "x")
         calls = []
-        if isinstance(weight, QuantWeight):
+        if isinstance(weight, TiledWeight):
             codes = _aligned(m * (k // 32) * TOKEN_BYTES)
             calls.append(quantize_rows(given, codes, TILES[0]))
             given = codes
-        Program([*calls, *product(weight, given, out, (), Shared())], cores())()
+        Program([*calls, *product(weight, given, out, (), PlanMemory())], cores())()
         end_progress()
         return out
 
@@ -66,7 +66,7 @@ _packed: WeakKeyDictionary[QTensor, StoredWeight] = WeakKeyDictionary()
 def float_product(x: F32, tensor: QTensor) -> F32 | None:
     """y float32 [M, N] of finite x [M, K] and a quantized matrix, to float32's rounding, or None where BLAS is for it.
 
-    Weights are decoded in registers, by the kernels of integer dots: x is the sum of three numbers of 8 bits with a
+    Weights are decoded in registers, by the kernels of integer dots: x is the sum of three 8-bit numbers with a
     scale for each 32 values, and each part is a token of one product. The first product packs the tensor, and the copy
     is kept as long as `tensor` lives.
     """

@@ -15,7 +15,7 @@ from octavo.models import ModelSpec
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
-from octavo.runtime.sampling.select import Chooser
+from octavo.runtime.sampling.step_sampler import StepSampler
 from octavo.runtime.scheduler.request import Request
 from tests.runtime import tiny
 from tests.runtime.test_device_sampling import Eager
@@ -36,7 +36,7 @@ class Even:
 
     def __init__(self) -> None:
         self.tokens: list[int] = []
-        self.late = None
+        self.pending_mask = None
 
     def fill(self, mask: Any) -> None:
         mask[:] = 0x55555555
@@ -71,7 +71,7 @@ def run(engine: Engine, given: list[Request], n_known: int = tiny.N_VOCAB) -> tu
     for output in core.drain():
         assert output.request.failure is None, output.request.failure
         likely += [output.logprobs] if output.logprobs is not None else []
-    return [(list(r.chosen), r.finish_reason) for r in given], likely
+    return [(list(r.output_tokens), r.finish_reason) for r in given], likely
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_from_few_as_from_all(engine_on: Callable[..., Engine], n_known: int) ->
 def test_on_the_cpu_as_alone(engine_on: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = engine_on(CpuBackend(threads=2))
     assert engine.finds_candidates
-    assert not engine.runs_ahead
+    assert not engine.supports_async
     monkeypatch.setattr(engine, "compute", None)
     together, _ = run(engine, requests())
     engine.prefixes.clear()
@@ -127,7 +127,7 @@ def test_what_a_few_do_not_do_for(engine_on: Callable[..., Engine]) -> None:
                 core.add(request)
         likely = [o.logprobs for o in core.drain() if o.request is several[2] and o.token is not None]
         assert len(likely) == N
-        outcomes.append([list(r.chosen) for r in several])
+        outcomes.append([list(r.output_tokens) for r in several])
     assert outcomes[0] == outcomes[1]
 
 
@@ -172,7 +172,7 @@ def test_changes_beyond_what_a_step_takes(engine_on: Callable[..., Engine]) -> N
 
 
 def test_the_mask_of_known_tokens(engine_on: Callable[..., Engine]) -> None:
-    chooser = Chooser(engine_on(ReferenceBackend()), 70)
+    chooser = StepSampler(engine_on(ReferenceBackend()), 70)
     request = Request([1], make_sampler(SamplingParams()), constraint=Even())
     mask = chooser._mask(request.constraint)
     assert isinstance(mask, np.ndarray)
