@@ -242,7 +242,7 @@ def _weight(rows: int) -> Any:
 def _tokens(count: int) -> Any:
     import torch
 
-    from octavo.backends.gpu.launch.values import q8_1, q8_1_bytes
+    from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
     from octavo.backends.gpu.matmul.dispatch import padded_tokens
 
     stride = padded_tokens(count)

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from octavo.cli.quantize.table import show
-from octavo.quantizers.job.report import Report, TensorRow
+from octavo.cli.quantize.quantize_table import show
+from octavo.quantizers.job.job_report import Report, TensorRow
 from octavo.quantizers.job.scheme_method import FoldScales, StaticInput
 
 ROW = TensorRow("blk.0.attn_q.weight", (64, 32), "F32", "INT8", 8192, 2048, error=0.02)

@@ -15,7 +15,7 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.huggingface import open_model_file
-from octavo.huggingface.config.config import own_classes
+from octavo.huggingface.config.config_json import own_classes
 from octavo.io.gguf import GGUFFile
 from octavo.models import ARCHITECTURES
 from tests.models.checkpoints import PICTURES, Case

@@ -11,10 +11,10 @@ import pytest
 import octavo
 from octavo.errors import TemplateError, UsageError
 from octavo.runtime import Model
+from octavo.server.engine.engine_protocol import Add
 from octavo.server.engine.fake import FakeClient
-from octavo.server.engine.protocol import Add
 from octavo.server.generation.service import Service
-from octavo.server.options import ServerOptions
+from octavo.server.serve_options import ServerOptions
 from octavo.text import ChatTemplate
 from tests.runtime import tiny
 from tests.server.running import Server, running

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 from octavo.lazy import names_from
 
 if TYPE_CHECKING:
-    from octavo.calibrate.gguf.method import GgufMethod
+    from octavo.calibrate.gguf.gguf_method import GgufMethod
     from octavo.calibrate.methods.gptq import GptqRows, gptq
-    from octavo.calibrate.schemes.method import SchemeMethod
+    from octavo.calibrate.schemes.scheme_method import SchemeMethod
     from octavo.calibrate.statistics_run import collect_statistics
 
 __all__ = ["GgufMethod", "GptqRows", "SchemeMethod", "collect_statistics", "gptq"]
 
 __getattr__ = names_from(__name__, {
-    "octavo.calibrate.gguf.method": ["GgufMethod"],
+    "octavo.calibrate.gguf.gguf_method": ["GgufMethod"],
     "octavo.calibrate.methods.gptq": ["GptqRows", "gptq"],
-    "octavo.calibrate.schemes.method": ["SchemeMethod"],
+    "octavo.calibrate.schemes.scheme_method": ["SchemeMethod"],
     "octavo.calibrate.statistics_run": ["collect_statistics"],
 })

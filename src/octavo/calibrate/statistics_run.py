@@ -25,7 +25,7 @@ from octavo.io.apart import MODEL, TEXT, model_files, require_apart, text_files
 from octavo.io.atomic import require_target
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.statistics import ChannelStatistics
-from octavo.quantizers.statistics.file import Statistics
+from octavo.quantizers.statistics.statistics_file import Statistics
 from octavo.runtime import resolve
 
 CONTEXT = 2048

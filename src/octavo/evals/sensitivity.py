@@ -27,8 +27,8 @@ from octavo.graph.names import split_layer
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers.imatrix import Imatrix
+from octavo.quantizers.job.job_source import ModelSource
 from octavo.quantizers.job.recode import recode
-from octavo.quantizers.job.source import ModelSource
 from octavo.runtime import Model
 from octavo.text import Tokenizer
 

@@ -65,7 +65,7 @@ CASES = (
 
 def main() -> None:
     from octavo.backends.cpu import CpuBackend
-    from octavo.jit import host
+    from octavo.jit import host_cpu
 
     text = ""
     for case in CASES:
@@ -75,7 +75,7 @@ def main() -> None:
         text += "".join(k.kernel.compiled._library.get_asm_str() for program in calls for k in program.calls)
     dots = re.findall(r"(v?pdpbusd|v?pmaddwd|v?pmaddubsw)\b[^\n]*%(.)mm", text)
     print(json.dumps({
-        "level": host.level(), "dots": sorted({f"{name} {register}mm" for name, register in dots}),
+        "level": host_cpu.level(), "dots": sorted({f"{name} {register}mm" for name, register in dots}),
         "registers": [r for r in ("xmm", "ymm", "zmm") if f"%{r}" in text], "masks": "%k1" in text,
         "fma": "vfmadd" in text, "f16c": "vcvtph2ps" in text,
     }))

@@ -20,7 +20,7 @@ from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import root, schedule
-from octavo.jit.cache import cache_root, kernel_folder
+from octavo.jit.kernel_cache import cache_root, kernel_folder
 from tests.backends.cpu.levels import environment
 from tests.sampling import slow, some
 

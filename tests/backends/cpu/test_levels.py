@@ -10,7 +10,7 @@ import pytest
 from llvmlite import binding, ir
 
 from octavo.bench.cases import CASES, OpCase
-from octavo.jit import host, simd
+from octavo.jit import host_cpu, simd
 from octavo.jit.simd import codes, emit
 from tests.backends.cpu.levels import environment, machine_code, run_tests
 from tests.sampling import slow
@@ -52,7 +52,7 @@ def test_level_is_that_of_the_code_with_a_name_alone(name: str, cache: Path) -> 
         "x86-64": (["xmm"], ["pmaddwd xmm"]),
     }
     assert (found["registers"], found["dots"]) == expected[found["level"]]
-    assert found["level"] == (host.level() if name == "haswell" else "x86-64")
+    assert found["level"] == (host_cpu.level() if name == "haswell" else "x86-64")
 
 
 @x86
@@ -120,8 +120,8 @@ def test_arm_code_uses_its_instructions(name: str, monkeypatch: pytest.MonkeyPat
     """Compiled for 64-bit Arm and looked at; tests/jit/test_simd_blocks.py runs the same code with them emulated."""
     features, kind, wanted, unwanted = ARM[name]
     enabled = frozenset(f[1:] for f in features.split(","))
-    monkeypatch.setattr(host, "features", lambda: enabled)
-    monkeypatch.setattr(host, "level", lambda: "dotprod" if "dotprod" in enabled else "generic")
+    monkeypatch.setattr(host_cpu, "features", lambda: enabled)
+    monkeypatch.setattr(host_cpu, "level", lambda: "dotprod" if "dotprod" in enabled else "generic")
     assembly = arm_assembly(kind, features)
     instructions = {line.split()[0] for line in assembly.splitlines() if line.startswith("\t") and line[1] != "."}
     assert set(wanted) <= {i.removesuffix("2") for i in instructions}

@@ -16,7 +16,7 @@ from octavo.formats.spec import BlockFormat
 from octavo.graph.builder import weight
 from octavo.graph.node import Graph, Node
 from octavo.graph.ops import apply
-from octavo.jit import host
+from octavo.jit import host_cpu
 from tests.jit.compiled import pack_codes
 from tests.sampling import slow, some
 
@@ -148,7 +148,7 @@ def size_ratio(fmt: BlockFormat) -> float:
 
 @pytest.mark.parametrize("fmt", QUICK, ids=lambda f: f.name)
 def test_packed_weights_are_hardly_larger(fmt: BlockFormat) -> None:
-    if fmt.table and not host.has_byte_shuffle():
+    if fmt.table and not host_cpu.has_byte_shuffle():
         return  # codes are decoded to bytes there
     assert size_ratio(fmt) <= MOST.get(fmt.name, 1.0)
 

@@ -14,9 +14,9 @@ import pytest
 
 from octavo.backends.cpu import CpuBackend
 from octavo.bench.cases import OpCase, executor
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
 from octavo.jit.program import KernelCall, Program
-from octavo.jit.record import record
 from octavo.jit.simd import atomic_add, f32_pointer, i64_pointer
 from tests.backends.cpu.levels import ROOT, environment
 from tests.limits import HANG_S

@@ -14,7 +14,7 @@ import torch
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation
+from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul import launch as matmul
 from octavo.backends.gpu.weights.device_weights import QuantWeight

@@ -159,7 +159,8 @@ def test_a_checkpoint_is_turned_as_far_as_it_can_be(
         quantize_checkpoint(folder, tmp_path / str(rotated), "w8a16", method=method, threads=1)
         with open_model_file(tmp_path / str(rotated)) as file:
             made[rotated] = {t: dequantize(file.tensor(t)) for t in file.tensors}, logits_of(file)
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "octavo.calibrate.schemes.method"]
+    logger = "octavo.calibrate.schemes.scheme_method"
+    (said,) = [record.getMessage() for record in caplog.records if record.name == logger]
     assert said.startswith("only heads' values are turned, not the residual stream: ")
     assert error(*(logits for _, logits in made.values())) < 0.05
     (plain, _), (turned, _) = made.values()

@@ -12,7 +12,7 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.bench import synthetic
 from octavo.formats import quantize_reference
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.table import by_name
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import ModelSpec, read_model

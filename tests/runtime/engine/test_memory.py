@@ -17,9 +17,9 @@ from octavo.backends.cpu.device.large_pages import Arena
 from octavo.backends.cpu.weights import pack
 from octavo.errors import HostMemoryError
 from octavo.formats import by_name, quantize_reference
-from octavo.io.memory import Room
+from octavo.io.system_memory import Room
 from octavo.runtime import Engine, EngineConfig, open_model
-from octavo.runtime.engine.memory import require_memory
+from octavo.runtime.engine.memory_plan import require_memory
 
 N_CTX = 1024
 
@@ -41,7 +41,7 @@ def parts(engine: Engine) -> tuple[int, int, int]:
 
 
 def require(engine: Engine, monkeypatch: pytest.MonkeyPatch, room: Room | None, **options: Any) -> None:
-    monkeypatch.setattr("octavo.runtime.engine.memory.room", lambda: room)
+    monkeypatch.setattr("octavo.runtime.engine.memory_plan.room", lambda: room)
     config = EngineConfig(n_ctx=N_CTX, **options)
     require_memory(engine.schedule, engine.backends, engine.limits, N_CTX, config)
 
@@ -91,11 +91,11 @@ def test_fewer_sequences_and_less_memory_of_a_cache_are_named(
     engine: Engine, parts: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weights, caches, values = parts
-    monkeypatch.setattr("octavo.runtime.engine.memory.LEAST_CONTEXT", N_CTX)
+    monkeypatch.setattr("octavo.runtime.engine.memory_plan.LEAST_CONTEXT", N_CTX)
     with pytest.raises(HostMemoryError, match=r": a cache for 2 of 5 sequences would fit"):
         require(engine, monkeypatch, Room(weights + values + caches // 2), max_sequences=5, cache_type="q8_0")
-    monkeypatch.setattr("octavo.runtime.engine.memory.SMALL_CACHE", caches // 4)
-    monkeypatch.setattr("octavo.runtime.engine.memory.GIB", caches)
+    monkeypatch.setattr("octavo.runtime.engine.memory_plan.SMALL_CACHE", caches // 4)
+    monkeypatch.setattr("octavo.runtime.engine.memory_plan.GIB", caches)
     with pytest.raises(HostMemoryError, match=r": a cache \(kv_memory\) of 0\.50 GiB would fit"):
         require(engine, monkeypatch, Room(weights + values + caches // 2), kv_memory=caches)
     with pytest.raises(HostMemoryError, match=r"weights of less than"):
@@ -114,7 +114,7 @@ def test_weights_that_are_too_large_want_fewer_bits(
 
 
 def test_it_is_said_before_anything_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("octavo.runtime.engine.memory.room", lambda: Room(1 << 20))
+    monkeypatch.setattr("octavo.runtime.engine.memory_plan.room", lambda: Room(1 << 20))
     monkeypatch.setattr(CpuBackend, "load", lambda self, tensor, joined: pytest.fail("a weight was loaded"))
     with pytest.raises(HostMemoryError, match="GiB of memory are needed"):
         octavo.load("demo", device="cpu", threads=1)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from octavo.formats.spec import F32
-from octavo.runtime.embedding import Embedder, Pooling, pooled
 from octavo.runtime.engine.batch import Feed
+from octavo.runtime.text_embedding import Embedder, Pooling, pooled
 from octavo.runtime.token_vectors import VectorSteps
 
 TOKENS, WIDTH, TEXTS = 64, 256, 16

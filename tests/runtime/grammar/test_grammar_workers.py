@@ -20,9 +20,9 @@ from octavo.runtime.grammar import host as grammar_host
 from octavo.runtime.grammar import workers as grammar_workers
 from octavo.runtime.grammar.deadlines import wait_for
 from octavo.runtime.grammar.grammar import COMPILED_KEPT, MOST_REPLIES, Grammars, Matched
+from octavo.runtime.grammar.grammar_process import SLOW_NICE
 from octavo.runtime.grammar.host import Host
 from octavo.runtime.grammar.json_schema import read_schema, require_finite
-from octavo.runtime.grammar.process import SLOW_NICE
 from octavo.runtime.grammar.workers import FATAL
 from octavo.runtime.scheduler.request import Constraint
 from octavo.text import Tokenizer

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from octavo.server.engine.protocol import Prefill
+from octavo.server.engine.engine_protocol import Prefill
 from octavo.server.generation.handle import ChoiceState
 from octavo.server.generation.request import GenerationRequest, sampling_of, seed_of
 from octavo.server.routes.schema import Sampling

@@ -12,7 +12,7 @@ import pytest
 from octavo.errors import GrammarError
 from octavo.server.constraints.tool_choice import tools_grammar
 from octavo.server.constraints.tool_parameters import Tool
-from octavo.server.http.errors import ApiError
+from octavo.server.http.api_errors import ApiError
 from octavo.server.routes.schema import ToolFunction
 from octavo.server.tool_calls.formats import FORMATS, GENERIC, ToolFormat, format_of
 from octavo.server.tool_calls.marked_reader import MARK

@@ -9,11 +9,11 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.graph.node import Node, Sizes
-from octavo.io.memory import Room
+from octavo.io.system_memory import Room
 from octavo.runtime import Model
 from octavo.runtime.cache.page_pool import page_bytes
-from octavo.server.engine import model as engine_model
-from octavo.server.options import EngineOptions
+from octavo.server.engine import engine_model
+from octavo.server.serve_options import EngineOptions
 
 GIB = 1 << 30
 

@@ -30,13 +30,13 @@ from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.server.engine import process as supervise
 from octavo.server.engine.channel import Channel, ChannelError, frame
 from octavo.server.engine.client import EngineDiedError
+from octavo.server.engine.engine_protocol import Add, Ping, Pong, Ready, encode, to_engine
 from octavo.server.engine.fake import INFO
 from octavo.server.engine.in_process import ThreadClient
 from octavo.server.engine.launch import ENDING, STDIN, launch
 from octavo.server.engine.process import LOST, ProcessClient
-from octavo.server.engine.protocol import Add, Ping, Pong, Ready, encode, to_engine
-from octavo.server.options import EngineOptions
 from octavo.server.serve import _ending
+from octavo.server.serve_options import EngineOptions
 from tests.limits import HANG_S
 from tests.server.http.test_tls import CERT, KEY
 from tests.server.playing import Reader, request, until

@@ -21,11 +21,11 @@ from octavo.runtime.scheduler.prefill_budget import MIN_CHUNK
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.token_vectors import VectorSteps
 from octavo.server.engine.client import EngineFailedError
+from octavo.server.engine.engine_protocol import Cancel, Embed, Failed, Quit, Score, Scored, ToEngine, ToFront, Vectors
 from octavo.server.engine.fake import FakeClient
-from octavo.server.engine.protocol import Cancel, Embed, Failed, Quit, Score, Scored, ToEngine, ToFront, Vectors
 from octavo.server.engine.side_tasks import Message, SideWork
-from octavo.server.http.errors import api_error
-from octavo.server.options import Limits
+from octavo.server.http.api_errors import api_error
+from octavo.server.serve_options import Limits
 from octavo.server.worker import EngineLoop
 from tests.server.playing import request, until
 from tests.server.running import running, running_model

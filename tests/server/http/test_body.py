@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from octavo.runtime import Model
 from octavo.server.engine.fake import INFO, FakeClient
 from octavo.server.http import body
-from octavo.server.http.errors import ApiError
+from octavo.server.http.api_errors import ApiError
 from tests.limits import processor_time
 from tests.server.running import Server, running
 

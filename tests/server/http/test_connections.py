@@ -22,11 +22,11 @@ from msgspec.structs import replace
 from octavo.errors import HostMemoryError
 from octavo.runtime import Model
 from octavo.server import serve
+from octavo.server.engine.engine_protocol import Cancel, EngineOutput
 from octavo.server.engine.fake import INFO, FakeClient
-from octavo.server.engine.protocol import Cancel, EngineOutput
 from octavo.server.http import connection
-from octavo.server.options import Limits
 from octavo.server.routes import meta
+from octavo.server.serve_options import Limits
 from tests.limits import HANG_S
 from tests.server.playing import BODY, CHAT, Played, Reader, begun, playing, request, until
 from tests.server.running import Server, events, running

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from octavo.runtime import Model
 from octavo.server.engine.client import NO_STATS
+from octavo.server.engine.engine_protocol import EngineOutput, StepOutputs
 from octavo.server.engine.fake import INFO, FakeClient
-from octavo.server.engine.protocol import EngineOutput, StepOutputs
 from tests.limits import HANG_S
 from tests.server.playing import BODY, CHAT, Reader, begun, playing, request, until
 from tests.server.running import events, running

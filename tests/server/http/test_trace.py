@@ -16,7 +16,7 @@ import pytest
 
 from octavo.runtime import Model
 from octavo.server.engine.fake import FakeClient
-from octavo.server.options import Limits
+from octavo.server.serve_options import Limits
 from tests.server.playing import CHAT, Played, Reader, begun, playing, request, until
 from tests.server.running import Server, running, running_model
 from tests.server.test_front import MESSAGES, ROUTES

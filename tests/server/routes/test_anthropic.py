@@ -10,7 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 from octavo.runtime import Model
-from octavo.server.engine.protocol import EngineOutput
+from octavo.server.engine.engine_protocol import EngineOutput
 from octavo.text import ChatTemplate
 from tests.server.calls import PARAMETERS, TWO, scripted
 from tests.server.playing import begun, playing

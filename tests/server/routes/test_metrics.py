@@ -7,7 +7,7 @@ import time
 from contextlib import closing
 
 from octavo.runtime import Model
-from octavo.server.engine.protocol import Embed, Score, Vectors
+from octavo.server.engine.engine_protocol import Embed, Score, Vectors
 from octavo.server.engine.side_tasks import SideWork
 from tests.server.engine.test_side_tasks import Silent, embed
 from tests.server.playing import request, until

@@ -9,7 +9,7 @@ import pytest
 import octavo
 from octavo.errors import TemplateError
 from octavo.server.generation.service import Service
-from octavo.server.options import ServerOptions
+from octavo.server.serve_options import ServerOptions
 from tests.runtime import tiny
 from tests.server.calls import TOOLS
 from tests.server.running import running_model

@@ -23,8 +23,8 @@ import numpy as np
 from octavo.formats.rows import INT8_TOP
 from octavo.formats.spec import F32
 from octavo.graph.alibi import alibi_slopes
+from octavo.quantizers.matrix_tiles import run_tiles, spans
 from octavo.quantizers.statistics.channels import ChannelStatistics
-from octavo.quantizers.tiles import run_tiles, spans
 
 TOKENS = 8192
 """Tokens by which magnitudes are chosen, at most: whole samples, but one at least."""

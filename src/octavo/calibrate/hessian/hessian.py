@@ -15,7 +15,7 @@ import numpy.typing as npt
 from octavo.calibrate.hessian.damping import LARGEST_DOUBLE, Matrix
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32, AnyArray
-from octavo.quantizers.tiles import TILE, run_tiles, spans
+from octavo.quantizers.matrix_tiles import TILE, run_tiles, spans
 
 TOKENS = 2048
 """Vectors whose products are added up in float32 before they come to the sum."""

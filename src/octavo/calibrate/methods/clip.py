@@ -11,7 +11,7 @@ from octavo.calibrate.methods.rounding import Rounding
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
 from octavo.huggingface.coded import row_parts
-from octavo.quantizers.tiles import run_tiles, spans
+from octavo.quantizers.matrix_tiles import run_tiles, spans
 
 STEPS = 10
 """Limits that are tried, each a twentieth of the largest magnitude below the one before."""

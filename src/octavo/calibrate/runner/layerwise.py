@@ -24,10 +24,10 @@ from octavo.calibrate.runner.attention_watch import (
     written,
 )
 from octavo.calibrate.runner.journal import Journal
+from octavo.calibrate.runner.kept_values import IN_MEMORY, StageValues, kept_bytes
 from octavo.calibrate.runner.open_stage import OpenStage, as_weight
 from octavo.calibrate.runner.product_input import ProductInput, inputs_of
 from octavo.calibrate.runner.samples import Samples
-from octavo.calibrate.runner.values import IN_MEMORY, StageValues, kept_bytes
 from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.graph.executor import Executor

@@ -47,7 +47,7 @@ def _for_folder(adapter: Adapter, model: ModelSpec) -> Adapter:
 
     Raises ModelError where `octavo quantize` changed these weights in a way that an adapter does not know of.
     """
-    from octavo.huggingface.file import CheckpointFile
+    from octavo.huggingface.checkpoint_file import CheckpointFile
 
     file = model.file
     if not isinstance(file, CheckpointFile):

@@ -11,10 +11,10 @@ from octavo.errors import UsageError, shown
 from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.formats.spec import F32
 from octavo.quantizers.encoding.encoder import ENCODABLE
-from octavo.quantizers.fit.budget import Candidate
+from octavo.quantizers.fit.size_budget import Candidate
 from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.job_source import ModelSource, SourceTensor
 from octavo.quantizers.job.recode import recode
-from octavo.quantizers.job.source import ModelSource, SourceTensor
 from octavo.quantizers.mix.mixing import Choices, fallback, is_kept, require_matches, target_format
 
 TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")

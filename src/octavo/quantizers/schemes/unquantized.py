@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from octavo.errors import UsageError
 from octavo.expressions import compiled
-from octavo.huggingface.tensors.names import EXPERTS, checkpoint_name, is_linear
+from octavo.huggingface.tensors.tensor_names import EXPERTS, checkpoint_name, is_linear
 from octavo.models import ModelSpec
 
 _log = logging.getLogger(__name__)

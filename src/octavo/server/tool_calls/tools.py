@@ -16,7 +16,7 @@ from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.server.constraints.tool_choice import arguments_grammar, text_or_calls, tools_grammar
 from octavo.server.constraints.tool_parameters import ANYTHING, NOTHING, Tool
 from octavo.server.generation.ids import LETTERS, new_id
-from octavo.server.http.errors import bad
+from octavo.server.http.api_errors import bad
 from octavo.server.tool_calls.formats import GENERIC, ToolFormat, format_of, tells_tools
 from octavo.server.tool_calls.parser import ToolParser
 from octavo.server.tool_calls.readers import MistralReader

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu.attention import prefill_hopper_launch
-from octavo.backends.gpu.attention.arguments import PagedCache
+from octavo.backends.gpu.attention.attention_arguments import PagedCache
 from octavo.backends.gpu.attention.prefill_hopper_launch import BLOCK, Prefill8BitShape
 from octavo.backends.gpu.device import memory
 from octavo.backends.gpu.device.torch_device import INTERPRETER, target

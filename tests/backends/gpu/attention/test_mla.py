@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.attention import tiles
+from octavo.backends.gpu.attention import attention_tiles
 from octavo.backends.gpu.device import memory
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import OpCase, compare, run
@@ -65,8 +65,8 @@ OTHER_TILES = [(kind, part, step) for kind in (*KINDS, "q8_0") for part, step in
 def test_what_is_not_read_ahead(kind: str, part: int, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whole queries, and some values at a time, as GPUs take them whose registers do not hold a query; the last part of
     64 is not whole."""
-    tile = tiles.AttentionTile(16, 4, 32, part=part)
-    monkeypatch.setattr(tiles, "latent", lambda *_: tile)
+    tile = attention_tiles.AttentionTile(16, 4, 32, part=part)
+    monkeypatch.setattr(attention_tiles, "latent", lambda *_: tile)
     held_to_reference(op_case(kind, "96", step))
 
 
@@ -117,7 +117,7 @@ def test_no_block_in_shared_memory_is_read_ahead() -> None:
     """On a card products of such a block were wrong where the loop keeps it from turn to turn."""
     for arch in ("sm_80", "sm_90", "sm_100", "gfx942"):
         for kind, rows in itertools.product(KINDS, (16, 128)):
-            tile = tiles.latent(rows, arch, False, kind)
+            tile = attention_tiles.latent(rows, arch, False, kind)
             assert not tile.ahead or tile.block_n < 64
 
 

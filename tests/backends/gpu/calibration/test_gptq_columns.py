@@ -13,7 +13,7 @@ from octavo.backends.gpu.device import torch_device
 from octavo.calibrate import gptq
 from octavo.calibrate.hessian import factorize
 from octavo.calibrate.hessian.torch_hessian import Products
-from octavo.calibrate.methods.gptq.schemes import e4m3_row
+from octavo.calibrate.methods.gptq.gptq_schemes import e4m3_row
 from octavo.calibrate.torch_rows import TorchPlanes, decoded, encoder_of
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import BlockFormat, QTensor, channel_format, decode, quantize_reference, unpack

@@ -15,12 +15,12 @@ from typing import Any
 
 import triton
 
-from octavo.backends.gpu.attention import tiles
-from octavo.backends.gpu.attention.arguments import AttentionShape
+from octavo.backends.gpu.attention import attention_tiles
+from octavo.backends.gpu.attention.attention_arguments import AttentionShape
 from octavo.backends.gpu.launch.arguments import PackedWeight, SplitK
 from octavo.backends.gpu.matmul.experts.launch import shape_of
-from octavo.backends.gpu.recurrent import tiles as scan_tiles
-from octavo.backends.gpu.recurrent.arguments import ScanShape
+from octavo.backends.gpu.recurrent import scan_tiles
+from octavo.backends.gpu.recurrent.scan_arguments import ScanShape
 from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of, row_layout
 from octavo.formats.group import row_named
 from tests.backends.gpu.compile.ahead_of_time_attention import ATTENTION
@@ -84,11 +84,11 @@ def _attention(shape: AttentionShape, name: str, target: str) -> tuple[Attention
     exact, decodes = "f32" in name, name.startswith("decode")
     if name.startswith("latent"):
         rows = 4096 if name.endswith(("_many", "_own")) else shape.group
-        tile = tiles.latent(rows, target, exact, shape.kind)
+        tile = attention_tiles.latent(rows, target, exact, shape.kind)
     elif decodes:
-        tile = tiles.decode(shape.block_d, shape.group, target, exact, shape.kind)
+        tile = attention_tiles.decode(shape.block_d, shape.group, target, exact, shape.kind)
     else:
-        tile = tiles.prefill(shape.block_d, target, exact, shape.kind)
+        tile = attention_tiles.prefill(shape.block_d, target, exact, shape.kind)
     ahead = tile.ahead or (decodes and target in ("sm_90", "sm_100"))
     shape = replace(
         shape, block_m=tile.block_m, block_n=tile.block_n, ahead=ahead, precision=tile.precision, part=tile.part

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from octavo.backends.gpu.attention import cache_codec_kernel, decode_kernel, mla_kernel, rope_kernel, rotation
 from octavo.backends.gpu.attention import kernel as attention_kernel
-from octavo.backends.gpu.attention.arguments import AttentionShape, PagedCache, PartialAttention
+from octavo.backends.gpu.attention.attention_arguments import AttentionShape, PagedCache, PartialAttention
 from octavo.backends.gpu.attention.prefill_hopper_launch import Factors, HalfCaches, PrefillShape
 from octavo.backends.gpu.attention.rope_launch import CacheRows, HeadShape, Norms, RotaryAngles
 from tests.backends.gpu.compile.ahead_of_time_types import Q8, ROWS, Kernels

@@ -22,7 +22,7 @@ from octavo.backends.gpu.attention import (
     prefill_8bit_kernel,
     prefill_hopper_kernel,
 )
-from octavo.backends.gpu.attention.arguments import CountedAttention, PagedCache
+from octavo.backends.gpu.attention.attention_arguments import CountedAttention, PagedCache
 from octavo.backends.gpu.attention.decode_mma_kernel import decode_mma_kernel
 from octavo.backends.gpu.attention.decode_mma_launch import DecodeShape
 from octavo.backends.gpu.attention.prefill_hopper_launch import (
@@ -41,8 +41,11 @@ from octavo.backends.gpu.matmul.experts.hopper_kernel import experts_hopper_kern
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import streamk_kernel, streamk_multicta_kernel
 from octavo.backends.gpu.matmul.w4a16.launch import tile_shapes
-from octavo.backends.gpu.matmul.w4a16.shapes import W4A16Shape
-from octavo.backends.gpu.matmul.w8a8.arguments import (
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import W4A16Shape
+from octavo.backends.gpu.matmul.w8a8.fp8_hopper_kernel import fp8_hopper_kernel
+from octavo.backends.gpu.matmul.w8a8.fp8_kernel import fp8_gemm_kernel
+from octavo.backends.gpu.matmul.w8a8.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
+from octavo.backends.gpu.matmul.w8a8.gemm_arguments import (
     BlockScales,
     Epilogue,
     Fp8Config,
@@ -53,9 +56,6 @@ from octavo.backends.gpu.matmul.w8a8.arguments import (
     ProblemSize,
     Strides,
 )
-from octavo.backends.gpu.matmul.w8a8.fp8_hopper_kernel import fp8_hopper_kernel
-from octavo.backends.gpu.matmul.w8a8.fp8_kernel import fp8_gemm_kernel
-from octavo.backends.gpu.matmul.w8a8.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
 from octavo.backends.gpu.matmul.w8a8.int8_hopper_kernel import int8_hopper_kernel, w4a8_hopper_kernel
 from octavo.backends.gpu.matmul.w8a8.int8_kernel import int8_gemm_kernel, int8_groups_kernel, row_sums_kernel
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import quantize8_kernel

@@ -12,7 +12,7 @@ from octavo.backends.gpu.pointwise.expression_kernel import Operand, pointwise_k
 from octavo.backends.gpu.recurrent import gated_delta_chunks_kernel, rwkv7_kernel
 from octavo.backends.gpu.recurrent import kernel as recurrent
 from octavo.backends.gpu.recurrent import mamba2_chunks_kernel as mamba2_chunks
-from octavo.backends.gpu.recurrent.arguments import (
+from octavo.backends.gpu.recurrent.scan_arguments import (
     ChannelShape,
     ChunkScores,
     ConvShape,

@@ -31,7 +31,7 @@ from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.pointwise.expression_kernel import pointwise_kernel
 from octavo.backends.gpu.pointwise.launch import launch_pointwise
-from octavo.jit import cache as kernel_cache
+from octavo.jit import kernel_cache
 from tests.backends.gpu.launch.records import Scaled, Scaling, gluon_records_kernel, records_kernel
 
 TARGET = GpuTarget("cuda", "ptx", True, "sm_90", "none")

@@ -16,14 +16,14 @@ import torch
 from triton.experimental.gluon.language.nvidia.hopper import tma
 
 from octavo.backends.gpu.attention import decode_mma_launch
-from octavo.backends.gpu.attention.arguments import PagedCache
+from octavo.backends.gpu.attention.attention_arguments import PagedCache
 from octavo.backends.gpu.attention.launch import attend
 from octavo.backends.gpu.compile import cache as compiled
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.compile.warm_up import prepare
 from octavo.backends.gpu.device import torch_device
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation, Cache
+from octavo.backends.gpu.launch.device_values import Activation, Cache
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.launch import halves_product, product
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper

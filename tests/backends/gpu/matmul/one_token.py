@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from octavo.backends.gpu.device.torch_device import target
-from octavo.backends.gpu.launch import values
+from octavo.backends.gpu.launch import device_values
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
@@ -23,8 +23,8 @@ def check_product_of_one_token(multiply: Callable[..., Any], name: str, n: int, 
         n = 100
     tensor = random_matrix("w", by_name(name), (n, k), rng)
     w: Any = load(tensor, c.target.device)
-    memory = torch.zeros(values.activation_bytes(1, k, c.target.arch), dtype=torch.uint8, device=c.target.device)
-    x, codes = values.Activation(memory, 1, k).q8_1, rng.integers(-127, 128, (k // 16, 16), np.int8)
+    memory = torch.zeros(device_values.activation_bytes(1, k, c.target.arch), dtype=torch.uint8, device=c.target.device)
+    x, codes = device_values.Activation(memory, 1, k).q8_1, rng.integers(-127, 128, (k // 16, 16), np.int8)
     scale = np.exp2(rng.integers(-2, 3, k // 32)).astype(np.float32)
     halves = codes.sum(axis=1, dtype=np.float32) * scale.repeat(2)
     for place, given in (

@@ -11,13 +11,13 @@ import torch
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.attention import decode_mma_launch
-from octavo.backends.gpu.attention.arguments import PagedCache
+from octavo.backends.gpu.attention.attention_arguments import PagedCache
 from octavo.backends.gpu.attention.launch import attend, quantizes
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.device.torch_device import target
 from octavo.backends.gpu.launch import call as launch
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation, Cache, activation_bytes
+from octavo.backends.gpu.launch.device_values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.activation_layouts import ReadLayouts, copies, read_layouts
 from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode

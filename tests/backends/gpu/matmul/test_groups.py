@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu.device.torch_device import target
-from octavo.backends.gpu.launch import values
+from octavo.backends.gpu.launch import device_values
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.launch import product
 from octavo.backends.gpu.matmul.w4a16.weight_only import dequantize_stored, matmul_stored
@@ -57,8 +57,9 @@ def test_products(fmt: BlockFormat, tokens: int) -> None:
     c, k = Context(target()), 384
     tensor = random_tensor(fmt, 5, k)
     w: Any = load(tensor, c.target.device)
-    memory = torch.zeros(values.activation_bytes(tokens, k, c.target.arch), dtype=torch.uint8, device=c.target.device)
-    x = values.Activation(memory, tokens, k)
+    size = device_values.activation_bytes(tokens, k, c.target.arch)
+    memory = torch.zeros(size, dtype=torch.uint8, device=c.target.device)
+    x = device_values.Activation(memory, tokens, k)
     codes = torch.arange(1, tokens + 1, dtype=torch.int8)
     if tokens > 32:
         x.halves.view(tokens, k)[:] = codes[:, None]

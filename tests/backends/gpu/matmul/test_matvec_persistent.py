@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu.device.torch_device import target
-from octavo.backends.gpu.launch import values
+from octavo.backends.gpu.launch import device_values
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.launch import product
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
@@ -53,7 +53,8 @@ def test_what_takes_it() -> None:
     x = torch.zeros(1 << 16, dtype=torch.uint8, device=c.target.device)
     kernels = []
     for tokens in (1, 2):
-        (call,) = product(c, w, values.Activation(x, tokens, k), torch.empty(tokens, n, device=c.target.device), ())
+        y = torch.empty(tokens, n, device=c.target.device)
+        (call,) = product(c, w, device_values.Activation(x, tokens, k), y, ())
         kernels.append(getattr(call, "kernel", None) is matvec_persistent_kernel)
     assert kernels == [not c.target.arch.startswith("gfx"), False]
     for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0"):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from octavo.backends.gpu.device.torch_device import target
-from octavo.backends.gpu.launch import values
+from octavo.backends.gpu.launch import device_values
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul.launch import product, product_pair
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_pair_kernel
@@ -29,8 +29,9 @@ def check_sums_of_rows(name: str, tokens: int) -> PlaneLayout:
     c, rng = Context(target()), np.random.default_rng(tokens)
     tensor = random_matrix("w", by_name(name), (N, K), rng)
     w: Any = load(tensor, c.target.device)
-    memory = torch.zeros(values.activation_bytes(tokens, K, c.target.arch), dtype=torch.uint8, device=c.target.device)
-    x = values.Activation(memory, tokens, K)
+    size = device_values.activation_bytes(tokens, K, c.target.arch)
+    memory = torch.zeros(size, dtype=torch.uint8, device=c.target.device)
+    x = device_values.Activation(memory, tokens, K)
     codes = torch.arange(1, tokens + 1, dtype=torch.int8)
     x.q8_1.codes.view(tokens, K)[:] = codes[:, None]
     x.q8_1.scale.fill_(1.0)
@@ -67,8 +68,9 @@ def test_two_matrices_in_one_launch(names: tuple[str, str], tokens: int) -> None
     sizes = (9, 5) if c.target.arch == "interpreter" else (4100, 1029)
     tensors = [random_matrix("w", by_name(name), (n, 512), rng) for name, n in zip(names, sizes, strict=True)]
     weights = [load(tensor, c.target.device) for tensor in tensors]
-    memory = torch.zeros(values.activation_bytes(tokens, 512, c.target.arch), dtype=torch.uint8, device=c.target.device)
-    x, codes = values.Activation(memory, tokens, 512), rng.integers(-127, 128, (tokens, 32, 16), np.int8)
+    size = device_values.activation_bytes(tokens, 512, c.target.arch)
+    memory = torch.zeros(size, dtype=torch.uint8, device=c.target.device)
+    x, codes = device_values.Activation(memory, tokens, 512), rng.integers(-127, 128, (tokens, 32, 16), np.int8)
     halves = codes.sum(axis=2, dtype=np.float32)
     x.q8_1.codes.view(-1)[: codes.size] = torch.from_numpy(codes.reshape(-1)).to(c.target.device)
     x.q8_1.scale.fill_(1.0)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.recurrent import tiles
+from octavo.backends.gpu.recurrent import scan_tiles
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats.spec import F32
 from tests.backends.state_ops import WITH_KERNELS, Steps, divided, whole
@@ -39,8 +39,8 @@ def test_deterministic_is_token_by_token(op: str) -> None:
 @pytest.mark.parametrize("alike", [False, True])
 def test_chunks(alike: bool, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keys that are all one, which powers of a system do not survive; decays to nothing beside those to nearly all."""
-    tile = tiles.ChunkTile(chunk, 16, 4, 1, 16, 4)
-    monkeypatch.setattr(tiles, "delta_tile", lambda *_: tile)
+    tile = scan_tiles.ChunkTile(chunk, 16, 4, 1, 16, 4)
+    monkeypatch.setattr(scan_tiles, "delta_tile", lambda *_: tile)
     results = []
     for backend in (GpuBackend(), ReferenceBackend()):
         steps = Steps("gated_delta_rule", backend)
@@ -59,7 +59,7 @@ def test_chunks(alike: bool, chunk: int, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("chunk", [16, 32, 64])
 def test_chunks_of_the_selective_scan(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decays to nothing beside those to nearly all."""
-    monkeypatch.setattr(tiles, "scan_tile", lambda *_: tiles.ChunkTile(chunk, 16, 4, 1, 16, 4))
+    monkeypatch.setattr(scan_tiles, "scan_tile", lambda *_: scan_tiles.ChunkTile(chunk, 16, 4, 1, 16, 4))
     results = []
     for backend in (GpuBackend(), ReferenceBackend()):
         steps = Steps("selective_scan", backend)

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import pytest
 
 from octavo.backends.gpu import GpuBackend
-from octavo.backends.gpu.recurrent.tiles import MIN_TOKENS
+from octavo.backends.gpu.recurrent.scan_tiles import MIN_TOKENS
 from tests.backends.gpu.conftest import INTERPRETED
 from tests.models.table import TOKENS, Models, error, logits, made_in
 from tests.models.tiny_checkpoints import TABLE

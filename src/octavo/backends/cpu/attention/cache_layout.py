@@ -23,7 +23,7 @@ from numba import float32
 
 from octavo.formats.spec import F32
 from octavo.graph.node import PAGE_SIZE
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.compile import exact
 from octavo.jit.simd import (
     f32_pointer,
@@ -38,7 +38,7 @@ from octavo.jit.simd import (
 assert PAGE_SIZE == 64  # a page's scores are four vectors of 16
 
 Kind = Literal["f16", "f32", "q8_0", "int8", "int8_static", "fp8", "fp8_static", "int4"]
-SUMS = 16 if "avx512f" in host.features() else 4
+SUMS = 16 if "avx512f" in host_cpu.features() else 4
 """Vectors of sums that a loop keeps: as many as leave registers for the rest. With AVX2 each is two of 16 registers."""
 
 WIDTH = {"f16": 2, "f32": 4, "q8_0": 1, "int8": 1, "int8_static": 1, "fp8": 1, "fp8_static": 1}

@@ -5,7 +5,7 @@ with `quantize.py`; `sweep.py` and `columns_kernel.py` go through columns on the
 `torch_sweep.py` on a device; `schemes.py` does so for schemes of checkpoints.
 """
 
-from octavo.calibrate.methods.gptq.quantize import DAMP, gptq
-from octavo.calibrate.methods.gptq.rows import GptqRows
+from octavo.calibrate.methods.gptq.gptq_quantize import DAMP, gptq
+from octavo.calibrate.methods.gptq.gptq_rows import GptqRows
 
 __all__ = ["DAMP", "GptqRows", "gptq"]

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     add_exact,
     f32_pointer,
@@ -26,7 +26,7 @@ from octavo.jit.simd import (
     u8_pointer,
     u32_pointer,
 )
-from octavo.quantizers.encoding.kernels.lanes import min_within, minimum, where_less
+from octavo.quantizers.encoding.kernels.search_lanes import min_within, minimum, where_less
 from octavo.quantizers.encoding.kernels.tile import half
 
 SUPER = 256
