@@ -31,7 +31,7 @@ from octavo.runtime.cache.page_pool import PagePool
 from octavo.runtime.cache.page_pool import Sequence as Cached
 from octavo.runtime.cache.prefix_tree import PrefixTree
 from octavo.runtime.sampling.processors import LogitsProcessor, RepeatPenalty, ReplyPenalties, adjustments_of
-from octavo.runtime.sampling.token_counts import Text
+from octavo.runtime.sampling.token_counts import CountedText
 from octavo.runtime.scheduler.prefill_budget import PrefillBudget
 from octavo.runtime.scheduler.request import Request
 from octavo.runtime.scheduler.scheduler import ScheduledStep, Scheduler
@@ -169,10 +169,10 @@ def penalties(measure: Measure, n: int) -> Parts:
     found = {}
     for name, kind in kinds.items():
         rng = random.Random(0)
-        text = Text(rng.randrange(500) for _ in range(n))
+        text = CountedText(rng.randrange(500) for _ in range(n))
         adjustments_of([(kind,)], [text])
 
-        def token(kind: LogitsProcessor = kind, text: Text = text) -> None:
+        def token(kind: LogitsProcessor = kind, text: CountedText = text) -> None:
             text.append(7)
             adjustments_of([(kind,)], [text])
 

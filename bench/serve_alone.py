@@ -25,7 +25,7 @@ from typing import Any
 import results_file
 from octavo.bench.serving.http import Address
 from octavo.bench.serving.launch import free_port, running
-from octavo.bench.serving.stream import Reply, stream
+from octavo.bench.serving.stream import StreamedReply, stream
 
 PROMPT = list(range(100, 164))
 CONTEXT = 1024
@@ -93,7 +93,7 @@ class Server:
 
     def ask(self, n: int) -> tuple[float, float, float]:
         """Seconds of a token, and of CPU time of the engine and of the front, whole replies with their prompts."""
-        reply, before = Reply(), [cpu_seconds(pid) for pid in self.pids]
+        reply, before = StreamedReply(), [cpu_seconds(pid) for pid in self.pids]
         body = {"prompt": PROMPT, "max_tokens": n, "temperature": 0, "ignore_eos": True}
         asyncio.run(stream(self.to, "/v1/completions", body, reply))
         if not reply.good:

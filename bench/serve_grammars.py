@@ -35,7 +35,7 @@ import results_file
 from hostile_grammars import case
 from octavo.bench.serving.http import Address, ReplyError, exchange, request_bytes
 from octavo.bench.serving.launch import free_port, running
-from octavo.bench.serving.stream import Reply, stream
+from octavo.bench.serving.stream import StreamedReply, stream
 from octavo.runtime.grammar.workers import LONGEST_S, STARTING_S
 from serve_front import processor_time
 from serve_soak import memory
@@ -172,7 +172,7 @@ async def streaming(run: Run, number: int) -> None:
     """Stream plain replies, one after the other."""
     draw = Random(number)
     while True:
-        reply = Reply()
+        reply = StreamedReply()
         run.arrivals.append(reply.arrivals)
         ids = [draw.randrange(300, 400) for _ in range(draw.randrange(5, 30))]
         asked = {"prompt": ids, "max_tokens": STREAMED, "ignore_eos": True, "temperature": 0}

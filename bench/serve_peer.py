@@ -31,7 +31,7 @@ import results_file
 from octavo.backends.cores import cores
 from octavo.bench.serving.http import Address
 from octavo.bench.serving.launch import free_port, running, served
-from octavo.bench.serving.result import Options, bench_server
+from octavo.bench.serving.result import ServingOptions, bench_server
 
 OURS, PEER = "octavo", "llama-server"
 SETTINGS = {"temperature": 0.0, "ignore_eos": True}
@@ -42,7 +42,7 @@ class Test:
     """What is asked of both: `context` tokens for each of `sequences`."""
 
     name: str
-    options: Options
+    options: ServingOptions
     context: int
     sequences: int
 
@@ -52,15 +52,15 @@ def tests(names: Sequence[str], streams: Sequence[int]) -> Iterator[Test]:
     for name in names:
         if name == "a":
             for n in streams:
-                yield Test(f"a x{n}", Options(streams=(n,), requests=max(n, 2), settings=SETTINGS), 512, n)
+                yield Test(f"a x{n}", ServingOptions(streams=(n,), requests=max(n, 2), settings=SETTINGS), 512, n)
         elif name == "first":
-            options = Options(streams=(1,), requests=3, input=512, output=2, settings=SETTINGS)
+            options = ServingOptions(streams=(1,), requests=3, input=512, output=2, settings=SETTINGS)
             yield Test("first 512", options, 1024, 1)
         elif name == "b":
-            options = Options(workload="b", streams=(4,), requests=2, output=16, settings=SETTINGS)
+            options = ServingOptions(workload="b", streams=(4,), requests=2, output=16, settings=SETTINGS)
             yield Test("b x4", options, 4096, 5)
         elif name == "c":
-            options = Options(workload="c", streams=(1,), requests=1, output=64, settings=SETTINGS)
+            options = ServingOptions(workload="c", streams=(1,), requests=1, output=64, settings=SETTINGS)
             yield Test("c", options, 4096, 1)
         else:
             raise SystemExit(f"--tests: {name!r} (allowed: a, first, b, c)")

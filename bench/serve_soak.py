@@ -34,7 +34,7 @@ from typing import Any
 import results_file
 from octavo.bench.serving.http import Address, ReplyError, exchange, request_bytes
 from octavo.bench.serving.launch import free_port, running
-from octavo.bench.serving.stream import Reply, stream
+from octavo.bench.serving.stream import StreamedReply, stream
 
 WATCHED = 40
 """Times that memory is looked at."""
@@ -180,7 +180,7 @@ async def right(server: Server) -> None:
     """A request that is right, to its end."""
     path, said = body(server, 40)
     if server.draw.random() < 0.5:
-        reply = Reply()
+        reply = StreamedReply()
         await stream(server.to, path, said, reply)
         error = reply.error
     else:

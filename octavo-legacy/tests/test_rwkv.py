@@ -21,7 +21,7 @@ from tests.quantizers import test_checkpoint as checkpoint
 REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
     ("rwkv6", {"wkv.head_size": 48}, "wkv.head_size", "48 does not fit"),
     ("rwkv6", {"token_shift_count": 1}, "token_shift_count", "is 1"),
-    ("rwkv6", {"time_mix_extra_dim": 0}, "time_mix_extra_dim", "0 does not fit"),
+    ("rwkv6", {"time_mix_extra_dim": 0}, "time_mix_extra_dim", "0 is out of range"),
     ("rwkv6", {"time_decay_extra_dim": 8}, "tensor blk.0.time_mix_decay_w1.weight", "contradicts the"),
     ("rwkv6", {"rescale_every_n_layers": -1}, "rescale_every_n_layers", "-1 is out of range"),
     ("arwkv7", {"token_shift_count": 2}, "token_shift_count", "is 2"),

@@ -92,11 +92,11 @@ def test_bench_ops(octavo: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     small = tuple(cases.OpCase("mul_mat", t, {"n": 32, "k": 256}, (f,)) for t in (1, 8) for f in ("Q4_K", "Q8_0"))
     monkeypatch.setattr(cases, "SPEED_CASES", small)
     monkeypatch.setattr(limits, "read_limit", lambda threads: 40.0)
-    monkeypatch.setattr(others.Watch, "others", lambda self: 0.31)
+    monkeypatch.setattr(others.LoadWatch, "others", lambda self: 0.31)
     asked = ("bench", "ops", "--format", "q4_k", "--tokens", "1,8", "--device", "reference")
     *lines, busy = octavo(*asked).out.splitlines()
     assert busy == "Busy machine: other programs took up to 31% of the CPU, so rates mislead."
-    monkeypatch.setattr(others.Watch, "others", lambda self: 0.0)
+    monkeypatch.setattr(others.LoadWatch, "others", lambda self: 0.0)
     monkeypatch.setattr(limits, "read_limit", lambda threads: 1e-9)
     *rows, over = octavo(*asked).out.splitlines()
     assert [row.split()[4] for row in rows[1:]] == ["over", "over"]
@@ -166,7 +166,7 @@ def test_bench_make_refuses(octavo: Run, tmp_path: Path, monkeypatch: pytest.Mon
     for path, why in ((f"{out}/", "is the name of a folder"), (f"{out}/y.gguf", "there is no folder")):
         assert why in octavo("bench", "make", "qwen3-0.6b", "Q4_0", path).error()
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**8))
-    assert "but the disk has 100,000,000 free" in octavo("bench", "make", "qwen3-0.6b", "Q4_0", out).error()
+    assert "but only 100,000,000 are free" in octavo("bench", "make", "qwen3-0.6b", "Q4_0", out).error()
     assert not list(tmp_path.iterdir())
 
 

@@ -13,7 +13,7 @@ from octavo import ops
 from octavo.backends.gpu.device import torch_device
 from octavo.bench import limits
 from octavo.bench.gemm import limits as gemm_limits
-from octavo.bench.gemm import measure, stored
+from octavo.bench.gemm import measure, stored_formats
 from octavo.graph.executor import Executor
 from tests.cli.conftest import Run
 from tests.sampling import some
@@ -42,19 +42,20 @@ def test_every_scheme_passes(octavo: Run, scheme: str, m: int) -> None:
     assert (result["limit"] is None) == scheme.startswith("fp8")
 
 
-@pytest.mark.parametrize("name", some(stored.STORED, 1))
+@pytest.mark.parametrize("name", some(stored_formats.STORED, 1))
 @pytest.mark.parametrize("m", [1, 40])
 def test_every_stored_format_passes(name: str, m: int) -> None:
     result = measure.bench_gemm(m, 264, 512, name.upper(), "cpu")
     assert result["passed"]
     assert result["scheme"] == name
-    assert result["bound"] / 8 < result["rel_l2"] <= result["bound"] == stored.bound(stored.STORED[name])
+    bound = stored_formats.bound(stored_formats.STORED[name])
+    assert result["bound"] / 8 < result["rel_l2"] <= result["bound"] == bound
     assert result["own_error"] < 1e-6
     assert [each["name"] for each in result["libraries"]] == ["float32 BLAS"]
 
 
 def test_bounds_that_are_promised(octavo: Run) -> None:
-    bounds = {name: stored.bound(fmt) for name, fmt in stored.STORED.items()}
+    bounds = {name: stored_formats.bound(fmt) for name, fmt in stored_formats.STORED.items()}
     assert bounds["q8_0"] == measure.PRODUCTS["int8"].bound == 0.03
     assert {bounds[name] for name in ("q4_0", "q4_1", "q4_k", "iq4_nl", "iq4_xs", "mxfp4", "nvfp4")} == {0.15}
     lines = octavo("bench", "gemm", "16", "16", "256", "--scheme", "q8_0", "--device", "cpu").out.splitlines()
@@ -135,7 +136,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """What others take of the machine, and the least milliseconds that each of two looks at the limit finds."""
     found = {"others": 0.0, "before": 1e-6, "after": 1e-6}
     looks = iter(["before", "after"] * 9)
-    monkeypatch.setattr(measure.Watch, "others", lambda self: found["others"])
+    monkeypatch.setattr(measure.LoadWatch, "others", lambda self: found["others"])
     monkeypatch.setattr(measure.limits, "limit", lambda *_: gemm_limits.Limit("9 GOPS", found[next(looks)]))
     return found
 

@@ -11,7 +11,7 @@ import pytest
 
 import octavo
 from octavo.bench import machine, others
-from octavo.bench.others import Watch
+from octavo.bench.others import LoadWatch
 
 
 def test_machine_and_versions() -> None:
@@ -49,14 +49,14 @@ def test_others_are_those_that_are_not_watched(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(others, "_after_name", lambda pid: ["x"] * 11 + [str(tick * n) for n in own])
     monkeypatch.setattr(others.time, "perf_counter", lambda: now)
     monkeypatch.setattr(others.os, "cpu_count", lambda: 2)
-    watch, blind = Watch([1]), Watch([])
+    watch, blind = LoadWatch([1]), LoadWatch([])
     now, core, own = 110.0, [15, 2, 4, 35, 7, 0, 1, 4], [7, 2]
     assert watch.others() == pytest.approx((12 - 5) / 20)
     assert blind.others() == pytest.approx(12 / 20), "our own work counts where it is not watched"
 
 
 def test_what_this_system_says() -> None:
-    watch, blind = Watch([os.getpid()]), Watch([])
+    watch, blind = LoadWatch([os.getpid()]), LoadWatch([])
     before, end = watch._now(), time.process_time() + 0.3
     while time.process_time() < end:
         pass
@@ -71,4 +71,4 @@ def test_what_this_system_says() -> None:
 
 
 def test_a_process_that_has_ended_is_no_measure() -> None:
-    assert Watch([2**22 + 1]).others() is None
+    assert LoadWatch([2**22 + 1]).others() is None

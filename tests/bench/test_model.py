@@ -9,7 +9,7 @@ import pytest
 
 from octavo.bench.cost import Cost
 from octavo.bench.model import Timing, Trial, make_tests, report, room, summary, time_test
-from octavo.bench.result import Options, bench_model
+from octavo.bench.result import BenchOptions, bench_model
 from octavo.errors import UsageError
 
 
@@ -96,7 +96,9 @@ def test_a_prefill_row_has_operations_and_no_reads() -> None:
 
 
 def test_a_result_says_everything(model: str, fixed_limit: None) -> None:
-    options = Options(prompt=5, generate=3, rounds=2, batches=(1, 2), depths=(0, 9), device="reference", command="c")
+    options = BenchOptions(
+        prompt=5, generate=3, rounds=2, batches=(1, 2), depths=(0, 9), device="reference", command="c"
+    )
     result = json.loads(json.dumps(bench_model(model, options), allow_nan=False))
     assert result["model"]["file"] == "tiny.gguf"
     assert result["model"]["bits_per_weight"] == 32
@@ -135,7 +137,9 @@ def test_decode_of_a_step_costs_the_weights_once(model: str, fixed_limit: None) 
 
 
 def test_with_a_peer(model: str, fixed_limit: None, fake_peer: None) -> None:
-    options = Options(prompt=4, generate=2, rounds=2, batches=(1, 2), device="reference", peer="llama.cpp", kv="f32")
+    options = BenchOptions(
+        prompt=4, generate=2, rounds=2, batches=(1, 2), device="reference", peer="llama.cpp", kv="f32"
+    )
     result = bench_model(model, options)
     assert result["versions"]["llama.cpp"] == "0.0.fake"
     assert result["peers"] == {"llama.cpp": {"flash_attention": True}}
@@ -150,11 +154,11 @@ def test_with_a_peer(model: str, fixed_limit: None, fake_peer: None) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        (Options(rounds=0, device="reference"), UsageError, r"-r is 0 \(allowed: 1 or more\)"),
-        (Options(generate=8, depths=(505,), device="reference"), UsageError, "come to 513, but the model was made for"),
-        (Options(threads=0, device="reference"), UsageError, "threads is 0"),
+        (BenchOptions(rounds=0, device="reference"), UsageError, r"-r is 0 \(allowed: 1 or more\)"),
+        (BenchOptions(generate=8, depths=(505,), device="reference"), UsageError, "come to 513, but the model"),
+        (BenchOptions(threads=0, device="reference"), UsageError, "threads is 0"),
     ],
 )
-def test_options_that_can_not_be(model: str, options: Options, error: type[Exception], message: str) -> None:
+def test_options_that_can_not_be(model: str, options: BenchOptions, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         bench_model(model, options)

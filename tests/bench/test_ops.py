@@ -6,14 +6,14 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import OpCase
-from octavo.bench.cost import Cost, Load, cost, experts_read, total
+from octavo.bench.cost import Cost, OpLoad, cost, experts_read, total
 from octavo.bench.op_case import executor
 from octavo.bench.ops import time_cases
 
 
 def cost_of(case: OpCase) -> Cost:
     built = case.build()
-    load = Load({**built.limits, **built.steps[-1][1]}, *case.sequences)
+    load = OpLoad({**built.limits, **built.steps[-1][1]}, *case.sequences)
     return total((n for n in built.graph.nodes if not n.is_leaf), load)
 
 
@@ -29,7 +29,7 @@ def test_products_read_their_weights_once_and_compute_for_each_token() -> None:
 def test_a_fused_op_costs_what_its_parts_cost() -> None:
     case = OpCase("mul_mat_concat", 2, {"n": 48, "n2": 256, "k": 512}, ("F16",))
     built = case.build()
-    load = Load({**built.limits, **built.steps[-1][1]}, *case.sequences)
+    load = OpLoad({**built.limits, **built.steps[-1][1]}, *case.sequences)
     fused = executor(built, [ReferenceBackend(fusions=["mul_mat_concat"])]).schedule.graph.nodes
     assert any(n.op == "mul_mat_concat" for n in fused)
     assert total((n for n in fused if not n.is_leaf), load) == cost_of(case)
@@ -67,7 +67,7 @@ def test_keys_that_are_values_too_are_read_once() -> None:
 
 def test_other_ops_cost_nothing() -> None:
     node = next(n for n in OpCase("swiglu", 1, {"k": 8}).build().graph.nodes if n.op == "swiglu")
-    assert cost(node, Load({"tokens": 1}, [0], [1])) == Cost()
+    assert cost(node, OpLoad({"tokens": 1}, [0], [1])) == Cost()
 
 
 def test_timing_of_cases() -> None:

@@ -12,7 +12,7 @@ import pytest
 from typer.main import get_command
 
 from octavo.cli import app
-from octavo.cli.spelling import Names
+from octavo.cli.option_names import Names
 from tests.cli.conftest import Run
 
 ROOT = Path(__file__).parents[2]

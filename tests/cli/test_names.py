@@ -11,7 +11,7 @@ from typer.main import get_command
 
 from octavo.cli import app
 from octavo.cli.names import ANSWERED, COMMANDS, OF_OTHERS, OF_SERVE, OPTIONS, VALUES, Option
-from octavo.cli.spelling import VERBOSE
+from octavo.cli.option_names import VERBOSE
 from octavo.errors import UsageError
 from tests.cli.conftest import Run
 

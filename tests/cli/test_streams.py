@@ -47,7 +47,7 @@ def test_errors_of_something_else_are_not_those_of_standard_output(
     for error, said in (
         (OSError(errno.ENOSPC, "no room"), "a file: no room"),
         (OSError(errno.ENOSPC, "no room", "a file"), "a file: no room"),
-        (OSError("2 requested and 1 written"), "something that is read or written: 2 requested and 1 written"),
+        (OSError("2 requested and 1 written"), "a file: 2 requested and 1 written"),
         (OSError(errno.EPIPE, "gone"), f"an output was closed: [Errno {errno.EPIPE}] gone"),
     ):
         raised.append(error)

@@ -52,15 +52,15 @@ def test_scales_of_caches_are_those_of_the_model(tmp_path: Path) -> None:
         assert summarize(file)["quantized_as"] == "compressed-tensors"
         spec = read_model(file)
         found = static_scales(file, spec.hparams, "fp8")
-        np.testing.assert_array_equal(found[1, "k"].scale, np.float32([0.25, 0.25]))
-        np.testing.assert_array_equal(found[1, "v"].scale, np.float32([0.125, 0.5]))
+        np.testing.assert_array_equal(found[1, "k"], np.float32([0.25, 0.25]))
+        np.testing.assert_array_equal(found[1, "v"], np.float32([0.125, 0.5]))
         np.testing.assert_allclose(
-            static_scales(file, spec.hparams, "int8")[0, "v"].scale, np.float32([56, 224]) / 127, rtol=1e-6
+            static_scales(file, spec.hparams, "int8")[0, "v"], np.float32([56, 224]) / 127, rtol=1e-6
         )
     convert_checkpoint(tmp_path, tmp_path / "out.gguf")
     with open_model_file(tmp_path / "out.gguf") as file:
         written = static_scales(file, read_model(file).hparams, "fp8")
-        assert {key: constants.scale.tolist() for key, constants in written.items() if constants.scale is not None} == {
+        assert {key: scale.tolist() for key, scale in written.items()} == {
             (i, kind): want for i in range(2) for kind, want in (("k", [0.25, 0.25]), ("v", [0.125, 0.5]))
         }
 
@@ -76,7 +76,7 @@ def test_names_and_shapes_of_scales(tmp_path: Path, names: tuple[str, str], shap
     with open_model_file(tmp_path) as file:
         found = static_scales(file, read_model(file).hparams, "fp8")
     for kind, values in (("k", k), ("v", v)):
-        np.testing.assert_array_equal(found[1, kind].scale, np.broadcast_to(np.float32(values), 2))
+        np.testing.assert_array_equal(found[1, kind], np.broadcast_to(np.float32(values), 2))
 
 
 @pytest.mark.parametrize(

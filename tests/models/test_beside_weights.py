@@ -70,7 +70,7 @@ def test_more_layers_than_the_file_says(tmp_path: Path) -> None:
 WRONG = {
     "of another size": ({"blk.0.attn_q.scale": np.ones(2, np.float32)}, "blk.0.attn_q.scale", "shape [1]"),
     "for fewer experts": ({"blk.1.ffn_up_exps.scale": np.ones(3, np.float32)}, "blk.1.ffn_up_exps.scale", "shape [4]"),
-    "of rows": ({"blk.1.ffn_gate_inp.scale": np.ones(1, np.float32)}, "blk.1.ffn_gate_inp.scale", "no part"),
+    "of rows": ({"blk.1.ffn_gate_inp.scale": np.ones(1, np.float32)}, "blk.1.ffn_gate_inp.scale", "not part"),
 }
 
 

@@ -150,7 +150,7 @@ def test_longrope_needs_its_factors(tmp_path: Path) -> None:
     refused(tiny.write(tmp_path / "m.gguf", keys=keys), ModelError, "tensor rope_factors_long.weight", "is missing")
     weights = tiny.tensors() | {"rope_freqs.weight": np.ones(tiny.HEAD_DIM // 2, np.float32)}
     weights |= {f"rope_factors_{n}.weight": weights["rope_freqs.weight"] for n in ("long", "short")}
-    refused(tiny.write(tmp_path / "m.gguf", weights=weights, keys=keys), ModelError, "'rope_freqs.weight'", "no part")
+    refused(tiny.write(tmp_path / "m.gguf", weights=weights, keys=keys), ModelError, "'rope_freqs.weight'", "not part")
     del weights["rope_freqs.weight"]
     with GGUFFile.open(tiny.write(tmp_path / "m.gguf", weights=weights, keys=keys)) as file:
         assert read_model(file).hparams.rope.kind == "longrope"

@@ -1,7 +1,7 @@
 """The table of architectures and devices: logits of transformers, from checkpoint folders and from GGUF files.
 
 Each cell takes a prompt at once from the folder and token by token from the file, past every window. Those of GPUs are
-in `tests/backends/gpu/test_table.py`.
+in `tests/backends/gpu/weights/test_table.py`.
 """
 
 from __future__ import annotations

@@ -99,5 +99,5 @@ def test_both_forms_at_once_are_refused(model: GGUFFile, tmp_path: Path) -> None
     tensors["blk.0.attn_kv_b.weight"] = np.zeros((1280, 256), np.float32)
     metadata = {name: model.metadata[name] for name in model.metadata if name != "general.architecture"}
     write_gguf(tmp_path / "m.gguf", "deepseek2", metadata, tensors)
-    with GGUFFile.open(tmp_path / "m.gguf") as both, pytest.raises(ModelError, match=r"attn_kv_b.*is no part"):
+    with GGUFFile.open(tmp_path / "m.gguf") as both, pytest.raises(ModelError, match=r"attn_kv_b.*is not part"):
         read_model(both)

@@ -14,7 +14,7 @@ import torch
 
 from octavo import ops
 from octavo.backends.cpu.matmul.w8a8 import gemm
-from octavo.bench.gemm.stored import STORED
+from octavo.bench.gemm.stored_formats import STORED
 from octavo.errors import OctavoError, UsageError
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.rows import pack_int4

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from octavo.jit import host
-from tests.backends.cpu_levels import ROOT, environment
+from tests.backends.cpu.levels import ROOT, environment
 
 x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86-64 CPU")
 

@@ -237,9 +237,9 @@ def test_chat_replies_to_messages_and_its_message_goes_on(alphabet: Model) -> No
 @pytest.mark.parametrize(("messages", "options", "said"), [
     ("hi", {}, r"messages is 'hi' \(allowed: a list of messages"),
     ([], {}, r"messages is \[\] \(allowed: one message or more\)"),
-    ([1, 2], {}, "1 is no message"),
+    ([1, 2], {}, "1 is not a message"),
     ([{"role": "user", "content": "hi"}], {"raw": True}, "raw is not an argument of chat"),
-    ([{"role": "user", "content": "hi"}], {"top_logprobs": 1}, r"no argument of chat: did you mean logprobs\?"),
+    ([{"role": "user", "content": "hi"}], {"top_logprobs": 1}, r"not an argument of chat: did you mean logprobs\?"),
 ])
 def test_chat_takes_messages_alone(alphabet: Model, messages: object, options: dict[str, object], said: str) -> None:
     with pytest.raises(UsageError, match=said):

@@ -137,7 +137,7 @@ def require_as_before(model: Model) -> None:
 
 
 def interrupts(n_lines: int, most: int, full: bool) -> Iterator[int]:
-    """The lines to be interrupted at: all of them, or so many."""
+    """The lines to be interrupted at: all of them, or this many."""
     yield from range(1, n_lines + 1, 1 if full else max(1, n_lines // most))
 
 

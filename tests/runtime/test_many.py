@@ -88,7 +88,7 @@ def test_what_prompts_share_is_computed_once(alphabet_path: str) -> None:
 def test_ends_and_biases_are_those_of_each_reply(model: Model) -> None:
     both = [lambda p, **o: model.generate_many([p], **o)[0].text, lambda p, **o: model.generate(p, **o).text]
     for text in both:
-        assert text([ord("w")], stop_token_ids=[ord("z")], **GREEDY) == "xy", "what ends it is no part of it"
+        assert text([ord("w")], stop_token_ids=[ord("z")], **GREEDY) == "xy", "what ends it is not a part of it"
         assert text([ord("w")], logit_bias={ord("y"): -100}, max_tokens=1, **GREEDY) == "x"
         assert len(text([ord("x")], ignore_eos=True, max_tokens=9, **GREEDY)) > 2
     with pytest.raises(UsageError, match=r"logit_bias is 259 \(allowed: 0 to 258\)"):

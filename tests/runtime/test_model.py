@@ -54,15 +54,15 @@ def test_logits_take_any_sequence_of_integers(random_model: Model) -> None:
 @pytest.mark.parametrize(
     ("prompt", "options", "message"),
     [
-        ([1.5], {}, r"1\.5 is no token id"),
-        (["a"], {}, "'a' is no token id"),
+        ([1.5], {}, r"1\.5 is not a token id"),
+        (["a"], {}, "'a' is not a token id"),
         ([], {}, "the prompt has no tokens"),
         ("", {"raw": True}, "the prompt has no tokens"),
         ([260], {}, "token 260 is not in the vocabulary"),
         ("x", {"raw": True, "system": "s"}, "a system message needs a chat template"),
         ([{"role": "user", "content": "x"}], {"raw": True}, "messages need a chat template"),
-        ([{"role": "user"}], {}, r"\{'role': 'user'\} is no message"),
-        ([{"role": "user", "content": None}], {}, "is no message"),
+        ([{"role": "user"}], {}, r"\{'role': 'user'\} is not a message"),
+        ([{"role": "user", "content": None}], {}, "is not a message"),
         ("x", {"max_tokens": -3}, "max_tokens is -3"),
         ("x", {"temperature": -1.0}, "temperature is -1"),
         ("x", {"top_p": 0.0}, "top_p is 0"),
@@ -71,8 +71,8 @@ def test_logits_take_any_sequence_of_integers(random_model: Model) -> None:
         (5, {}, "prompt is 5"),
         (np.array(5), {}, "prompt is array"),
         ({"role": "user", "content": "x"}, {}, r"a list of messages, as \[\{\.\.\.\}\]"),
-        ([{"role": "user", "content": "x"}, "y"], {}, "'y' is no message"),
-        ([True], {}, "True is no token id"),
+        ([{"role": "user", "content": "x"}, "y"], {}, "'y' is not a message"),
+        ([True], {}, "True is not a token id"),
         ("x", {"system": 5}, "system is 5"),
         ("x", {"raw": 1}, r"raw is 1 \(allowed: True or False\)"),
         ("x", {"max_tokens": 1.5}, r"max_tokens is 1\.5 \(allowed: an integer, 0 or more\)"),
@@ -82,7 +82,7 @@ def test_logits_take_any_sequence_of_integers(random_model: Model) -> None:
         ("x", {"top_k": 2.5}, r"top_k is 2\.5 \(allowed: an integer, -1 or more\)"),
         ("x", {"temperature": "hot"}, r"temperature is 'hot' \(allowed: a number, 0 to 100\)"),
         ("x", {"temperature": 10**400}, "temperature is 1000"),
-        ("x", {"stop": 5}, r"stop is 5 \(allowed: a text, or a list of them\)"),
+        ("x", {"stop": 5}, r"stop is 5 \(allowed: a string or a list of strings\)"),
         ("x", {"stop": ["a", 5]}, r"stop is \['a', 5\]"),
         ("x", {"temprature": 0}, r"temprature is not an argument of generate: did you mean temperature\?"),
         ("x", {"temp": 0}, r"did you mean temperature\?"),
@@ -251,7 +251,7 @@ def test_memory_of_a_model_is_free_when_nobody_has_it(alphabet_path: str) -> Non
 
 def test_what_is_said_of_a_list_of_texts_a_role_and_a_closed_model(alphabet_path: str) -> None:
     with octavo.load(alphabet_path, device="reference") as model:
-        with pytest.raises(UsageError, match=r"'Hi' is no token id .*generate_many takes several texts"):
+        with pytest.raises(UsageError, match=r"'Hi' is not a token id .*generate_many takes several texts"):
             model.generate(["Hi", "there"])  # type: ignore[list-item]
         with pytest.raises(UsageError, match=r"has the role 'usr' \(allowed: system, "):
             model.generate([{"role": "usr", "content": "Hi"}])

@@ -52,7 +52,7 @@ def requests(model: Model, count: int, longest: int) -> list[Request]:
 
 
 def texts(model: Model, given: list[Request], every: int) -> list[list[int]]:
-    """What comes of requests that are added one by one, every so many steps; 0: each when the one before has ended."""
+    """Results of requests that are added one by one, one every few steps; 0: each when the one before has ended."""
     core = EngineCore(model.engine, n_known=model.tokenizer.n_vocab, itl_target=0.01)
     left, steps = list(given), 0
     while left or not core.scheduler.idle:

@@ -48,7 +48,7 @@ class Played:
         return {one for message in self.fake.sent if isinstance(message, Cancel) for one in message.ids}
 
     def asked(self, n: int = 1) -> Add:
-        """The latest request, once there are so many."""
+        """The latest request, once there are this many."""
         until(lambda: len(self.adds()) >= n)
         return self.adds()[n - 1]
 

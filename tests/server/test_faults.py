@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from octavo.bench.serving.http import request_bytes
-from octavo.bench.serving.stream import Reply, stream
+from octavo.bench.serving.stream import StreamedReply, stream
 from tests.limits import HANG_S
 
 pytestmark = pytest.mark.slow
@@ -49,19 +49,19 @@ async def kill(tool: ModuleType, server: Any) -> set[int]:
 
 
 async def under_way(server: Any, replies: int) -> None:
-    """Wait until so many replies are under way or in the queue, and pages are held."""
+    """Wait until this many replies are under way or in the queue, and pages are held."""
     while (look := await server.look()).replies < replies or not look.held:
         await asyncio.sleep(0.01)
 
 
-async def ask(server: Any, prompt: list[int], **said: Any) -> Reply:
-    reply = Reply()
+async def ask(server: Any, prompt: list[int], **said: Any) -> StreamedReply:
+    reply = StreamedReply()
     await stream(server.to, "/v1/completions", {"prompt": prompt, **LONG, **said}, reply)
     return reply
 
 
 def test_a_killed_engine_is_told_and_comes_back(tool: ModuleType, server: Any) -> None:
-    async def scenario() -> tuple[list[Reply], set[int], Reply, Reply]:
+    async def scenario() -> tuple[list[StreamedReply], set[int], StreamedReply, StreamedReply]:
         before = await ask(server, [7] * 20, max_tokens=30)
         streams = [asyncio.create_task(ask(server, [i] * 50)) for i in range(1, 13)]  # 8 run, 4 wait
         await under_way(server, 12)
@@ -83,13 +83,13 @@ def test_a_killed_engine_is_told_and_comes_back(tool: ModuleType, server: Any) -
 
 
 def test_a_prompt_that_was_there_at_two_ends_is_refused(tool: ModuleType, server: Any) -> None:
-    async def crash() -> Reply:
+    async def crash() -> StreamedReply:
         one = asyncio.create_task(ask(server, [9] * 40))
         await under_way(server, 1)
         await kill(tool, server)
         return await one
 
-    async def scenario() -> list[Reply]:
+    async def scenario() -> list[StreamedReply]:
         return [await crash(), await crash(), await ask(server, [9] * 40), await ask(server, [8] * 40, max_tokens=5)]
 
     first, second, third, other = asyncio.run(scenario())
@@ -100,7 +100,7 @@ def test_a_prompt_that_was_there_at_two_ends_is_refused(tool: ModuleType, server
 
 
 def up_to(server: Any, count: int) -> Callable[[], bool]:
-    """Says yes until so many requests were left in time."""
+    """Says yes until this many requests were left in time."""
     return lambda: server.done["left: in time"] < count
 
 

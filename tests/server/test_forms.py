@@ -15,9 +15,9 @@ from octavo.errors import HostMemoryError
 from octavo.server import serve
 from tests.limits import HANG_S
 from tests.server.calls import ENDLESS, TOOLS, client
+from tests.server.constraints.test_numbers import text_and_tokens
+from tests.server.routes.test_chat import ASK, FREE
 from tests.server.running import Server
-from tests.server.test_chat import ASK, FREE
-from tests.server.test_numbers import text_and_tokens
 
 __all__ = ["client"]
 

@@ -22,7 +22,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Load:
+class OpLoad:
     """What a step is given: its sizes, and for each sequence the tokens that it has already and those it gets."""
 
     sizes: Sizes
@@ -40,12 +40,12 @@ class Load:
         return sum(n * p + n * (n + 1) // 2 for p, n in zip(self.past, self.new, strict=True))
 
 
-def total(nodes: Iterable[Node], load: Load) -> Cost:
+def total(nodes: Iterable[Node], load: OpLoad) -> Cost:
     """The cost of all of them."""
     return sum((cost(n, load) for n in nodes), Cost())
 
 
-def cost(node: Node, load: Load) -> Cost:
+def cost(node: Node, load: OpLoad) -> Cost:
     """The cost of one node: of products, of rows taken from a stored table, of attention; nothing for the others."""
     if node.op == "attention":
         return _attention(node, load)
@@ -68,7 +68,7 @@ def experts_read(experts: int, used: int, tokens: int) -> float:
     return experts * (1.0 - (1.0 - used / experts) ** tokens)
 
 
-def _attention(node: Node, load: Load) -> Cost:
+def _attention(node: Node, load: OpLoad) -> Cost:
     """Keys and values (once where they are the same) are read; a product with each key, a sum of each value seen."""
     _, heads, dim = node.inputs[0].shape
     (_, cache, values), value_dim = node.inputs[:3], node.attrs.get("value_dim", 0)

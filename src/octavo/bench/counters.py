@@ -45,7 +45,7 @@ SECONDS = 600
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelCounters:
     """A kernel of a step: the node whose call launched it, by its place in the graph, and its counters.
 
     counts  of METRICS
@@ -58,7 +58,7 @@ class Kernel:
     shares: Mapping[str, float | None]
 
 
-def read_counters(arguments: Mapping[str, Any]) -> list[Kernel]:
+def read_counters(arguments: Mapping[str, Any]) -> list[KernelCounters]:
     """The kernels in order of a step, or of a product: `arguments` are those of `run_step`, or `gemm` with those of
     `run_gemm`.
 
@@ -83,7 +83,7 @@ def read_counters(arguments: Mapping[str, Any]) -> list[Kernel]:
     return kernels
 
 
-def parse(lines: Iterable[str]) -> list[Kernel]:
+def parse(lines: Iterable[str]) -> list[KernelCounters]:
     """Kernels from what `ncu` prints: a table whose first row has names, the second units, between lines of its own.
 
     Raises BackendError for a kernel whose counter is missing or no number.
@@ -95,7 +95,7 @@ def parse(lines: Iterable[str]) -> list[Kernel]:
         if found is not None:
             counts = {name: _number(row, metric) for name, metric in METRICS.items()}
             shares = {name: _share(row.get(metric)) for name, metric in SHARES.items()}
-            kernels.append(Kernel(int(found[1]), row["Kernel Name"], counts, shares))
+            kernels.append(KernelCounters(int(found[1]), row["Kernel Name"], counts, shares))
     return kernels
 
 
@@ -114,13 +114,13 @@ def _share(text: str | None) -> float | None:
         return None
 
 
-def by_kernel(kernels: Sequence[Kernel], nodes: Sequence[Node]) -> list[dict[str, Any]]:
+def by_kernel(kernels: Sequence[KernelCounters], nodes: Sequence[Node]) -> list[dict[str, Any]]:
     """Kernels of one name that compute one op with weights of the same formats, those that take longest first.
 
     Keys of a row: op, kernel, formats, launches, seconds, dram_bytes, f16_bytes (that its weights would have as
     float16), and those of `measures`.
     """
-    groups: dict[tuple[str, str, str], list[Kernel]] = {}
+    groups: dict[tuple[str, str, str], list[KernelCounters]] = {}
     for kernel in kernels:
         node = nodes[kernel.node]
         formats = dict.fromkeys(i.tensor.format.name for i in node.inputs if i.op == "weight" and len(i.shape) > 1)
@@ -129,21 +129,21 @@ def by_kernel(kernels: Sequence[Kernel], nodes: Sequence[Node]) -> list[dict[str
     return sorted(rows, key=lambda row: -float(row["seconds"]))
 
 
-def _row(key: tuple[str, str, str], members: Sequence[Kernel], nodes: Sequence[Node]) -> dict[str, Any]:
+def _row(key: tuple[str, str, str], members: Sequence[KernelCounters], nodes: Sequence[Node]) -> dict[str, Any]:
     op, kernel, formats = key
     halves = sum(2 * _weights(nodes[n]) for n in {k.node for k in members})
     return {"op": op, "kernel": kernel, "formats": formats, **measures(members), "f16_bytes": halves}
 
 
-def by_product(kernels: Sequence[Kernel], names: Sequence[str]) -> list[dict[str, Any]]:
+def by_product(kernels: Sequence[KernelCounters], names: Sequence[str]) -> list[dict[str, Any]]:
     """A row for each kernel of some products in order: product, kernel, and `measures`."""
-    groups: dict[tuple[int, str], list[Kernel]] = {}
+    groups: dict[tuple[int, str], list[KernelCounters]] = {}
     for kernel in kernels:
         groups.setdefault((kernel.node, kernel.name), []).append(kernel)
     return [{"product": names[node], "kernel": name, **measures(group)} for (node, name), group in groups.items()]
 
 
-def measures(members: Sequence[Kernel]) -> dict[str, Any]:
+def measures(members: Sequence[KernelCounters]) -> dict[str, Any]:
     """Of some launches together: launches, seconds, dram_bytes, l1_bytes, integer (share of the threads' instructions),
     matrix (share of the warps' instructions).
 
@@ -159,7 +159,7 @@ def measures(members: Sequence[Kernel]) -> dict[str, Any]:
     return made | {name: _by_time(members, name) for name in SHARES}
 
 
-def _by_time(members: Sequence[Kernel], name: str) -> float | None:
+def _by_time(members: Sequence[KernelCounters], name: str) -> float | None:
     pairs = [(k.counts["nanoseconds"], k.shares[name]) for k in members]
     if any(value is None for _, value in pairs):
         return None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from octavo.bench.cost import Cost
-from octavo.bench.others import Watch
+from octavo.bench.others import LoadWatch
 from octavo.bench.subject import EngineSubject, Subject
 from octavo.errors import UsageError
 
@@ -101,7 +101,7 @@ def time_test(
         progress(f"{test.name}: warming up {subject.name}")
         _prepare(test, subject)
     rates: dict[str, list[float]] = {s.name: [] for s in subjects}
-    watch, first = Watch([s.pid for s in subjects]), []
+    watch, first = LoadWatch([s.pid for s in subjects]), []
     for i in range(rounds):
         if baseline:
             first.append(baseline())

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from octavo.bench.cases import Built, OpCase, executor
-from octavo.bench.cost import Cost, Load, total
-from octavo.bench.others import Watch
+from octavo.bench.cost import Cost, OpLoad, total
+from octavo.bench.others import LoadWatch
 from octavo.graph.node import Node
 from octavo.graph.plan import Plan
 from octavo.graph.protocol import Backend
@@ -35,7 +35,7 @@ def time_cases(
     """
     most = limit() if limit and cases else 0.0
     for case in cases:
-        watch = Watch([os.getpid()])
+        watch = LoadWatch([os.getpid()])
         times, does = _time(case, backends, seconds)
         most, others = max(most, limit()) if limit else 0.0, watch.others()
         median = statistics.median(times)
@@ -94,5 +94,5 @@ def _time_on_gpu(case: OpCase) -> tuple[list[float], Cost]:
 def _cost(case: OpCase, built: Built, nodes: Sequence[Node]) -> Cost:
     """Of the case's last step."""
     past, new = case.sequences
-    load = Load({**built.limits, **built.steps[-1][1]}, past, new)
+    load = OpLoad({**built.limits, **built.steps[-1][1]}, past, new)
     return total((n for n in nodes if not n.is_leaf), load)

@@ -31,7 +31,7 @@ def misleading(others: float | None, share: float | None) -> str | None:
     return None
 
 
-class Watch:
+class LoadWatch:
     """Measures from its making until `others` is asked. `pids`: the processes that are timed."""
 
     def __init__(self, pids: Sequence[int]) -> None:

@@ -34,7 +34,7 @@ def drawn(n: int, n_vocab: int, seed: int = 0) -> list[int]:
     return [draw.randrange(n_vocab) for _ in range(n)]
 
 
-class Worker:
+class PeerWorker:
     """A model in llama.cpp, and how many tokens its context is meant to hold before a decode."""
 
     def __init__(self, path: str, threads: int, n_ctx: int, n_vocab: int, gpu: bool, kv: str) -> None:
@@ -83,7 +83,7 @@ def main() -> None:
         out.flush()
 
     try:
-        worker = Worker(**json.loads(sys.argv[1]))
+        worker = PeerWorker(**json.loads(sys.argv[1]))
     except ImportError as error:
         answer({"missing": isinstance(error, ModuleNotFoundError), "error": str(error)})
         return

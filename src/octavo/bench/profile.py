@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from octavo.bench.cost import Cost, Load, cost
+from octavo.bench.cost import Cost, OpLoad, cost
 from octavo.bench.subject import require_context, tokens
 from octavo.errors import UsageError
 from octavo.graph.builder import CacheType
@@ -61,7 +61,7 @@ def ready_engine(
 
 
 @contextmanager
-def ready_step(engine: Engine, new: int, depth: int) -> Iterator[tuple[Plan, Load]]:
+def ready_step(engine: Engine, new: int, depth: int) -> Iterator[tuple[Plan, OpLoad]]:
     """The plan of a step of `new` tokens after `depth` others, one sequence, its inputs written, and what it must do.
 
     Raises UsageError where the step is longer than the engine's steps, ContextFullError where the context is too small.
@@ -81,7 +81,7 @@ def ready_step(engine: Engine, new: int, depth: int) -> Iterator[tuple[Plan, Loa
         for name, values in plan.inputs.items():
             for backend, value in values:
                 backend.write(value, inputs[name])
-        yield plan, Load({**engine.limits, **sizes}, [depth], [new])
+        yield plan, OpLoad({**engine.limits, **sizes}, [depth], [new])
     finally:
         engine.pool.release(sequence)
 
@@ -97,7 +97,7 @@ def profile(engine: Engine, new: int, depth: int = 0, rounds: int = 5) -> Profil
         return _time(engine, plan, load, rounds)
 
 
-def _time(engine: Engine, plan: Plan, load: Load, rounds: int) -> Profile:
+def _time(engine: Engine, plan: Plan, load: OpLoad, rounds: int) -> Profile:
     def synchronize() -> None:
         for backend in engine.backends:
             backend.synchronize()

@@ -30,7 +30,7 @@ SCHEMA = 1
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """What to time: see `octavo bench model --help`. `command` is what is written down as the command."""
 
     prompt: int = 256
@@ -49,7 +49,7 @@ class Options:
     command: str = ""
 
 
-def bench_model(path: str, options: Options, progress: Progress = lambda text: None) -> dict[str, Any]:
+def bench_model(path: str, options: BenchOptions, progress: Progress = lambda text: None) -> dict[str, Any]:
     """Time the model at `path`; the result as docs/benchmarks.md describes it.
 
     Raises UsageError for options out of range and for adapters beside a peer, BackendError for a device or peer that is
@@ -74,7 +74,7 @@ def bench_model(path: str, options: Options, progress: Progress = lambda text: N
 
 
 def _load(
-    file: GGUFFile, tests: Sequence[Trial], options: Options, threads: int, progress: Progress
+    file: GGUFFile, tests: Sequence[Trial], options: BenchOptions, threads: int, progress: Progress
 ) -> tuple[EngineSubject, float]:
     model = with_adapters(read_model(file), options.lora)
     wanted = room(tests)
@@ -89,7 +89,7 @@ def _load(
     return EngineSubject(engine), time.perf_counter() - start
 
 
-def _peer(path: str, ours: EngineSubject, tests: Sequence[Trial], options: Options, threads: int) -> PeerSubject:
+def _peer(path: str, ours: EngineSubject, tests: Sequence[Trial], options: BenchOptions, threads: int) -> PeerSubject:
     assert options.peer is not None
     worker = {
         "path": path, "threads": threads, "n_ctx": room(tests), "n_vocab": ours.engine.model.hparams.n_vocab,
@@ -127,7 +127,7 @@ def _baseline(test: Trial, engine: Engine) -> Callable[[], float]:
 
 
 def _header(
-    file: GGUFFile, subjects: Sequence[Subject], options: Options, threads: int, load_seconds: float
+    file: GGUFFile, subjects: Sequence[Subject], options: BenchOptions, threads: int, load_seconds: float
 ) -> dict[str, Any]:
     ours, *others = subjects
     assert isinstance(ours, EngineSubject)

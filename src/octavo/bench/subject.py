@@ -8,7 +8,7 @@ import time
 from contextlib import closing
 from typing import Protocol
 
-from octavo.bench.cost import Cost, Load, total
+from octavo.bench.cost import Cost, OpLoad, total
 from octavo.errors import UsageError
 from octavo.models import ModelSpec
 from octavo.runtime.cache.page_pool import Sequence
@@ -116,7 +116,7 @@ class EngineSubject:
 
     def _cost(self, past: list[int], new: list[int], outputs: int) -> Cost:
         sizes = {"tokens": sum(new), "outputs": outputs, "sequences": len(new), "boundaries": len(new) + 1}
-        load = Load({**self.engine.limits, **sizes}, past, new)
+        load = OpLoad({**self.engine.limits, **sizes}, past, new)
         return total((n for n in self.engine.schedule.graph.nodes if not n.is_leaf), load)
 
     def _tokens(self, n: int, seed: int = 0) -> list[int]:

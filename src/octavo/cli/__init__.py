@@ -18,9 +18,10 @@ from octavo.cli.embed import command as embed_command
 from octavo.cli.embed import rank
 from octavo.cli.evaluate import command as evaluate_command
 from octavo.cli.evaluate import report
-from octavo.cli.grouped import grouped
 from octavo.cli.hub import pull
 from octavo.cli.inspect import command as inspect_command
+from octavo.cli.option_groups import grouped
+from octavo.cli.option_names import App, Commands
 from octavo.cli.options import in_plain_words, worded
 from octavo.cli.output import OutputError, drop_output, open_closed_streams, output_told_apart
 from octavo.cli.quantize import calibrate, convert, imatrix
@@ -28,7 +29,6 @@ from octavo.cli.quantize import command as quantize_command
 from octavo.cli.run import command as run_command
 from octavo.cli.serve import command as serve_command
 from octavo.cli.signals import ending_in_order
-from octavo.cli.spelling import App, Commands
 from octavo.errors import OctavoError, UsageError
 
 _UsageError: Any = typer.BadParameter.__mro__[1]  # what Typer raises for a command line that it can't read

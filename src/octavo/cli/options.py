@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from octavo.cli.lora import adapters
-from octavo.cli.spelling import option_of, plain
+from octavo.cli.option_names import option_of, plain
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ Lora = Annotated[
 
 
 @dataclass
-class Place:
+class DeviceOptions:
     """Where a model runs, and with which adapters."""
 
     attention: AttentionName = "exact"
@@ -72,7 +72,7 @@ class Place:
 
 
 @dataclass
-class Where(Place):
+class Where(DeviceOptions):
     """Where a model runs, with which adapters, and with what cache."""
 
     kv: Kv = "f16"
@@ -83,7 +83,7 @@ sampling_option = partial(typer.Option, rich_help_panel="Sampling")
 
 
 @dataclass
-class SamplingOptions:
+class SamplingFlags:
     """How tokens are sampled; None for the model's own setting, or the default."""
 
     temp: Annotated[
@@ -115,7 +115,7 @@ class SamplingOptions:
 
     def params(self) -> dict[str, Any]:
         """Those that were given, by the names of SamplingParams."""
-        given = {f.name: getattr(self, f.name) for f in fields(SamplingOptions)}
+        given = {f.name: getattr(self, f.name) for f in fields(SamplingFlags)}
         given["temperature"] = given.pop("temp")
         return {name: value for name, value in given.items() if value is not None}
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from octavo.errors import UsageError
-from octavo.runtime.conversation import Asked, Conversation
+from octavo.runtime.conversation import Asker, Conversation
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.thread import Pieces
 from octavo.runtime.generation import EXECUTING
@@ -17,7 +17,7 @@ from octavo.runtime.scheduler.request import Constraint, Request
 
 
 @dataclass(eq=False)
-class Row:
+class BatchRow:
     """A prompt, how to choose the tokens after it, its reply, and what that may be; `logprobs` is Request's."""
 
     prompt: Sequence[int]
@@ -34,7 +34,7 @@ class Row:
         )
 
 
-def fill(conversation: Conversation, rows: Iterable[Row]) -> None:
+def fill(conversation: Conversation, rows: Iterable[BatchRow]) -> None:
     """Bring all replies to their ends, as many at a time as the engine takes; it is for nobody else meanwhile.
 
     A reply for which the context is too small ends with "context". Raises what `EngineCore.add` raises, and what makes
@@ -43,7 +43,7 @@ def fill(conversation: Conversation, rows: Iterable[Row]) -> None:
     conversation.core.engine.thread.finish(_steps(conversation, rows), alone=True)
 
 
-def _steps(conversation: Conversation, rows: Iterable[Row]) -> Pieces[None]:
+def _steps(conversation: Conversation, rows: Iterable[BatchRow]) -> Pieces[None]:
     core, replies = conversation.core, dict[Request, Reply]()
     try:
         for row in rows:
@@ -68,7 +68,7 @@ class Stream(Iterator[tuple[int, str]]):
     It is iterated over by one thread at a time, once. `close` ends replies that are under way, as dropping it does.
     """
 
-    def __init__(self, conversation: Conversation, rows: Sequence[Row]) -> None:
+    def __init__(self, conversation: Conversation, rows: Sequence[BatchRow]) -> None:
         self.replies = [row.reply for row in rows]
         self._pieces = _pieces(conversation, rows)
 
@@ -88,10 +88,10 @@ class Stream(Iterator[tuple[int, str]]):
         self._pieces.close()
 
 
-def _pieces(conversation: Conversation, rows: Sequence[Row]) -> Generator[tuple[int, str], None, None]:
+def _pieces(conversation: Conversation, rows: Sequence[BatchRow]) -> Generator[tuple[int, str], None, None]:
     """Places of rows, each with text that came for it. Other threads may have steps between."""
     places = {row.request(): i for i, row in enumerate(rows) if row.reply.finish_reason is None}
-    replies, asked = {request: rows[i].reply for request, i in places.items()}, Asked()
+    replies, asked = {request: rows[i].reply for request, i in places.items()}, Asker()
     try:
         while replies:
             conversation.ask_any(list(replies), asked, lambda: any(_has_more(r, replies[r]) for r in replies))

@@ -16,7 +16,7 @@ PATIENCE = 1.0
 
 
 @dataclass(eq=False)
-class Asked:
+class Asker:
     """Which thread asked for a token last, until when, and whether it still waits for it: of a request, or of several
     that are read together."""
 
@@ -44,7 +44,7 @@ class Conversation:
 
     def __init__(self, core: EngineCore) -> None:
         self.core = core
-        self._asked: dict[Request, Asked] = {}
+        self._asked: dict[Request, Asker] = {}
         tell_when_forked(self)
 
     def ask(self, request: Request, n: int) -> bool:
@@ -52,7 +52,7 @@ class Conversation:
 
         Raises what `EngineCore.add` and `EngineCore.step` raise.
         """
-        asked, length = self._asked.get(request) or Asked(), len(request.prompt) + n
+        asked, length = self._asked.get(request) or Asker(), len(request.prompt) + n
         try:
             asked.thread, asked.waits = get_ident(), True
             while len(request.tokens) < length and not request.over:
@@ -61,7 +61,7 @@ class Conversation:
             asked.waits, asked.last = False, time.monotonic()
         return len(request.tokens) >= length
 
-    def ask_any(self, requests: Iterable[Request], asked: Asked, there: Callable[[], bool]) -> None:
+    def ask_any(self, requests: Iterable[Request], asked: Asker, there: Callable[[], bool]) -> None:
         """Compute until `there`, in steps that have the next tokens of all of these requests, as far as there is room.
 
         Raises what `EngineCore.add` and `EngineCore.step` raise.
@@ -73,7 +73,7 @@ class Conversation:
         finally:
             asked.waits, asked.last = False, time.monotonic()
 
-    def _step_for_all(self, requests: Iterable[Request], asked: Asked, there: Callable[[], bool]) -> None:
+    def _step_for_all(self, requests: Iterable[Request], asked: Asker, there: Callable[[], bool]) -> None:
         if there():
             return
         for request in requests:
@@ -81,19 +81,19 @@ class Conversation:
                 self._take(request, asked)
         self.step(asked)
 
-    def _take(self, request: Request, asked: Asked) -> None:
+    def _take(self, request: Request, asked: Asker) -> None:
         if request not in self._asked:
             request.yields = True
             self.core.add(request)
             self._asked[request] = asked
 
-    def _step_for(self, request: Request, asked: Asked, length: int) -> None:
+    def _step_for(self, request: Request, asked: Asker, length: int) -> None:
         if len(request.tokens) >= length or request.over:  # a step for another thread has brought it
             return
         self._take(request, asked)
         self.step(asked)
 
-    def step(self, asker: Asked | None = None) -> list[RequestOutput]:
+    def step(self, asker: Asker | None = None) -> list[RequestOutput]:
         """A step for one who asks and those who ask beside it, or for none of these but requests of the caller's own.
 
         Who calls this has the engine's lock.

@@ -12,7 +12,7 @@ from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
 from octavo.io.hub.cache import shown_name
 from octavo.runtime.arguments import flag, integer, require_known, wrong
-from octavo.runtime.batch_generate import Row, Stream, fill
+from octavo.runtime.batch_generate import BatchRow, Stream, fill
 from octavo.runtime.conversation import Conversation
 from octavo.runtime.embedding import Embedder, Pooling, require_generating
 from octavo.runtime.engine.core import EngineCore
@@ -100,7 +100,7 @@ class Model:
                     a chat template, which seldom ends its reply)
         stop        text that ends the reply: a string, or several
         grammar     what the reply may be, see `octavo.Grammar`; it begins where thinking ends
-        logprobs    how likely each token was, in `logprobs` of the reply, and so many of the likeliest in its place
+        logprobs    how likely each token was, in `logprobs` of the reply, and this many of the likeliest in its place
         sampling    fields of SamplingParams
 
         What the prompt shares with earlier ones is not computed again. Replies that several threads read share steps,
@@ -122,7 +122,7 @@ class Model:
     def chat(self, messages: Sequence[Message], **options: Unpack[GenerateOptions]) -> Generation:
         """Generate the reply to the messages of a conversation; options are those of `generate`.
 
-        `message` of what this returns goes behind them, for the next turn. Raises UsageError for what are no messages,
+        `message` of what this returns goes behind them, for the next turn. Raises UsageError for what are not messages,
         and for a model without a chat template.
         """
         if isinstance(messages, str) or not isinstance(messages, Iterable):
@@ -159,7 +159,7 @@ class Model:
         """
         return Stream(self._talk, self._rows("stream_many", prompts, raw, options))
 
-    def _rows(self, function: str, prompts: Iterable[Prompt], raw: bool, options: GenerateOptions) -> list[Row]:
+    def _rows(self, function: str, prompts: Iterable[Prompt], raw: bool, options: GenerateOptions) -> list[BatchRow]:
         """What several prompts are computed from. Raises UsageError and ContextFullError."""
         flag("raw", raw)
         self.require_generation()
@@ -174,7 +174,7 @@ class Model:
             after = tokens if self._goes_on(prompt, raw) else ()
             reply = Reply(self.tokenizer, chosen.stop, chosen.max_tokens, chosen.sampling.stop_token_ids, after)
             sampler, constraint = self._sampler(chosen.sampling, len(tokens)), self._constraint(tokens, raw, options)
-            rows.append(Row(tokens, sampler, reply, constraint, self._logprobs(options)))
+            rows.append(BatchRow(tokens, sampler, reply, constraint, self._logprobs(options)))
         return rows
 
     def _logprobs(self, options: GenerateOptions) -> int | None:
@@ -231,7 +231,7 @@ class Model:
         """The tokens that a prompt comes to (see `generate`).
 
         Raises UsageError for a system message or `think` with a prompt that no template takes, for `think` with a
-        template that leaves no choice, and for what is no prompt.
+        template that leaves no choice, and for what is not a prompt.
         """
         return encode_prompt(prompt, self.tokenizer, None if raw else self.template, system, think)
 
@@ -258,7 +258,7 @@ class Model:
 
         Of an encoder (BGE, XLM-RoBERTa) the classifier's own number, which may have any sign; of a model that generates
         (Qwen3) the share of "yes" against "no". Raises UsageError for arguments that are wrong, ModelError for a model
-        that is no reranker, and ContextFullError where a query and a document do not fit, before anything is computed.
+        that is not a reranker, and ContextFullError where a query and a document do not fit, before any computation.
         """
         if not isinstance(query, str):
             raise wrong("query", query, "a text")

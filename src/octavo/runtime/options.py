@@ -32,7 +32,7 @@ class SamplingOptions(TypedDict, total=False):
 
 
 class GenerateOptions(SamplingOptions, total=False):
-    """Keyword arguments of `Model.generate` that are no choice of a single prompt."""
+    """Keyword arguments of `Model.generate` that are not about a single prompt."""
 
     system: str | None
     think: bool | None
@@ -60,7 +60,7 @@ SAMPLING_KEYS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Settings:
+class GenerationSettings:
     """Options as they are used: how tokens are chosen, and where a reply ends."""
 
     sampling: SamplingParams
@@ -68,7 +68,7 @@ class Settings:
     stop: tuple[str, ...]
 
 
-def settings(function: str, file: GGUFFile, **options: Unpack[GenerateOptions]) -> Settings:
+def settings(function: str, file: GGUFFile, **options: Unpack[GenerateOptions]) -> GenerationSettings:
     """Options of a function, checked, over those of a model's file.
 
     Raises UsageError for what is wrong with one, or if there is none of its name.
@@ -77,7 +77,7 @@ def settings(function: str, file: GGUFFile, **options: Unpack[GenerateOptions]) 
     most = options.get("max_tokens", usual_limit(file))
     fields = {f.name for f in dataclasses.fields(SamplingParams)}
     given = {name: value for name, value in options.items() if name in fields}
-    return Settings(
+    return GenerationSettings(
         SamplingParams(**cast(dict[str, Any], {**recommended(file), **given})),
         None if most in (None, *ENDLESS) else integer("max_tokens", most, 0),
         tuple(texts("stop", options.get("stop"))),

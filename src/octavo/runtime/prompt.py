@@ -31,7 +31,7 @@ def encode_prompt(
     """The tokens that a prompt comes to: of a question and of messages by way of the template, if there is one.
 
     Raises UsageError for messages, a system message or `think` without a template, for `think` with one that leaves no
-    choice, and for what is no prompt.
+    choice, and for what is not a prompt.
     """
     if system is not None and not isinstance(system, str):
         raise wrong("system", system, "a text")
@@ -56,7 +56,7 @@ ROLES = ("system", "developer", "user", "assistant", "tool", "function", "ipytho
 
 
 def token_ids(values: Iterable[int]) -> list[int]:
-    """Token ids, of any integer type, as a list. Raises UsageError for what is no integer."""
+    """Token ids, of any integer type, as a list. Raises UsageError for what is not an integer."""
     ids = []
     for value in values:
         try:
@@ -71,7 +71,7 @@ def token_ids(values: Iterable[int]) -> list[int]:
 
 
 def prompt_parts(prompt: object) -> list[Any]:
-    """Messages, or token ids, as a list of its own. Raises UsageError for what is no prompt."""
+    """Messages, or token ids, as a list of its own. Raises UsageError for what is not a prompt."""
     if isinstance(prompt, Iterable) and not isinstance(prompt, bytes | bytearray | memoryview | Mapping | Set):
         with suppress(TypeError):  # an array without dimensions
             return list(prompt)

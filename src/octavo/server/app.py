@@ -17,9 +17,9 @@ from octavo.errors import OctavoError
 from octavo.server.generation.service import Service
 from octavo.server.http.body import Sharing
 from octavo.server.http.errors import ApiError, answer_of, api_error
-from octavo.server.http.guard import Guard
+from octavo.server.http.guard import AccessGuard
 from octavo.server.http.openapi import describe
-from octavo.server.http.sse import Watch
+from octavo.server.http.sse import StreamWatch
 from octavo.server.http.trace import Trace
 from octavo.server.routes import anthropic, meta, responses
 from octavo.server.routes import llama_server as native
@@ -81,9 +81,9 @@ def make_app(service: Service) -> ASGIApp:
         routes=routes(),
         exception_handlers=dict.fromkeys(TOLD, _answer),
     )
-    app.state.service, app.state.watch = service, Watch(service.options.limits)
+    app.state.service, app.state.watch = service, StreamWatch(service.options.limits)
     app.router.redirect_slashes = False
-    return Trace(Guard(Sharing(app, service.bodies), service.options), service.options)
+    return Trace(AccessGuard(Sharing(app, service.bodies), service.options), service.options)
 
 
 async def _answer(request: Request, error: Exception) -> Response:

@@ -128,7 +128,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises UsageError for an address that can't be had."""
+    """A socket that listens. Raises UsageError for an address that can't be listened on."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with contextlib.ExitStack() as failing:
@@ -145,7 +145,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def room_for(connections: int) -> int:
-    """So many connections, or as many as the system's limit of descriptors leaves, which is raised for them."""
+    """This many connections, or as many as the system's limit of descriptors leaves, which is raised for them."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

@@ -24,8 +24,8 @@ from octavo.models import read_model
 from octavo.runtime.cache.page_pool import Sequence as Tokens
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
+from tests.backends.gpu.matmul.test_w4a16 import PLACE
 from tests.backends.gpu.test_model import SMALL
-from tests.backends.gpu.test_w4a16 import PLACE
 from tests.models.checkpoints import CASES, make, metadata, stored
 
 NATURAL = np.argsort([PLACE[i] for i in range(16)]).tolist()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from octavo.bench.serving.http import Address, Exchange, ReplyError, address, get_json, request_bytes
-from octavo.bench.serving.stream import Events, Reply, stream
+from octavo.bench.serving.stream import Events, StreamedReply, stream
 from octavo.errors import UsageError
 from tests.bench.serving.fake_server import Fake, serving
 
@@ -79,7 +79,7 @@ def test_a_request_has_key_and_path() -> None:
     assert f"Content-Length: {len(body)}" in head
 
 
-def reply_of(fake: Fake, reply: Reply) -> Reply:
+def reply_of(fake: Fake, reply: StreamedReply) -> StreamedReply:
     """A reply, filled."""
     with serving(fake):
         asyncio.run(stream(address(fake.url), "/v1/completions", {"prompt": [1, 2], "max_tokens": 4}, reply))
@@ -88,7 +88,7 @@ def reply_of(fake: Fake, reply: Reply) -> Reply:
 
 def test_times_are_those_of_the_server() -> None:
     """The server writes a text when the one before has come, the first when it is known when the request was sent."""
-    reply = Reply()
+    reply = StreamedReply()
     fake = Fake(first=0.1, gap=0.03, holds=lambda request, i: len(reply.arrivals) < i or not reply.sent)
     reply_of(fake, reply)
     assert reply.error is None
@@ -112,14 +112,14 @@ def test_times_are_those_of_the_server() -> None:
     ids=["status", "cut", "error", "text"],
 )
 def test_what_fails_is_kept(fake: Fake, message: str, pieces: int) -> None:
-    reply = reply_of(fake, Reply())
+    reply = reply_of(fake, StreamedReply())
     assert message in (reply.error or "")
     assert len(reply.arrivals) == pieces
     assert not reply.good
 
 
 def test_nobody_listens() -> None:
-    reply = Reply()
+    reply = StreamedReply()
     asyncio.run(stream(Address("127.0.0.1", 9), "/v1/completions", {}, reply))
     assert "http://127.0.0.1:9 can't be reached" in (reply.error or "")
 

@@ -13,22 +13,22 @@ import pytest
 from octavo.bench.serving.http import address
 from octavo.bench.serving.load import at_most, at_rate
 from octavo.bench.serving.render import file_name, to_markdown
-from octavo.bench.serving.result import Options, Progress, bench_server
+from octavo.bench.serving.result import Progress, ServingOptions, bench_server
 from octavo.bench.serving.stats import distribution, read_limits, summary
-from octavo.bench.serving.stream import Reply
-from octavo.bench.serving.target import Target, find
+from octavo.bench.serving.stream import StreamedReply
+from octavo.bench.serving.target import ServingTarget, find
 from octavo.errors import BackendError, UsageError
 from tests.bench.serving.fake_server import Fake, serving, until
 from tests.cli.conftest import Run
 from tests.sampling import slow
 
 
-def reply(sent: float, first: float, gaps: list[float], **changes: Any) -> Reply:
+def reply(sent: float, first: float, gaps: list[float], **changes: Any) -> StreamedReply:
     arrivals = [sent + first]
     for gap in gaps:
         arrivals.append(arrivals[-1] + gap)
     ended = {"sent": sent, "arrivals": arrivals, "ended": arrivals[-1], "tokens": len(arrivals), "prompt_tokens": 10}
-    return Reply(**{**ended, **changes})
+    return StreamedReply(**{**ended, **changes})
 
 
 def test_a_summary() -> None:
@@ -100,7 +100,7 @@ def test_no_more_than_so_many_at_a_time() -> None:
 
 def bench(fake: Fake, progress: Progress = lambda text: None, **options: Any) -> dict[str, Any]:
     with serving(fake):
-        result = bench_server(address(fake.url), Options(**options), progress)
+        result = bench_server(address(fake.url), ServingOptions(**options), progress)
         until(lambda: fake.running == 0)
     assert json.loads(json.dumps(result, allow_nan=False)) == result
     return result
@@ -146,9 +146,9 @@ def test_words_have_the_length_in_tokens() -> None:
 
 def test_long_prompts_among_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first text of a long prompt waits until streams have had 24 of their own."""
-    targets, since = list[Target](), dict[int, int]()
+    targets, since = list[ServingTarget](), dict[int, int]()
 
-    async def found(*arguments: Any) -> Target:
+    async def found(*arguments: Any) -> ServingTarget:
         targets.append(await find(*arguments))
         return targets[0]
 
@@ -178,7 +178,7 @@ def test_a_stream_that_fails_ends_the_run() -> None:
         fake.status = 503 if "to come" in text else 200
 
     with serving(fake), pytest.raises(BackendError, match="a stream failed: status 503"):
-        bench_server(address(fake.url), Options(workload="b", streams=(2,)), progress)
+        bench_server(address(fake.url), ServingOptions(workload="b", streams=(2,)), progress)
 
 
 def test_conversations() -> None:
@@ -207,7 +207,7 @@ def test_failures_are_counted() -> None:
         fake.broken = "cut" if "to come" in text else None
 
     with serving(fake):
-        result = bench_server(address(fake.url), Options(requests=3), progress)
+        result = bench_server(address(fake.url), ServingOptions(requests=3), progress)
     run = result["runs"][0]
     assert (run["requests"], run["failed"]) == (3, 3)
     assert "the connection ended before the answer" in run["failures"][0]
@@ -225,7 +225,7 @@ def test_failures_are_counted() -> None:
 )
 def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        bench_server(address("http://127.0.0.1:9"), Options(**options))
+        bench_server(address("http://127.0.0.1:9"), ServingOptions(**options))
 
 
 def test_the_command(octavo: Run, tmp_path: Path) -> None:

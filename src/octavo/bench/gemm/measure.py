@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cores import cores
-from octavo.bench.gemm import limits, products, stored
+from octavo.bench.gemm import limits, products, stored_formats
 from octavo.bench.gemm.limits import Limit
 from octavo.bench.gemm.products import PRODUCTS
 from octavo.bench.gemm.subject import Calls, GemmSubject, How
 from octavo.bench.ops import COLD_BYTES, MOST_COPIES
-from octavo.bench.others import Watch, misleading
+from octavo.bench.others import LoadWatch, misleading
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
 from octavo.ops import definition
@@ -98,7 +98,7 @@ def _timed(subject: GemmSubject, x: F32, w: F32, scheme: str, device: str) -> di
     def limit() -> Limit | None:
         return limits.limit(operations, subject.bytes, threads, scheme)
 
-    watch, before = Watch([os.getpid()]), limit()
+    watch, before = LoadWatch([os.getpid()]), limit()
     seconds = median_seconds(subject.calls(copies_of(m, subject.weight_bytes)), device)
     after = limit()
     best = min((each for each in (before, after) if each), key=lambda each: each.seconds, default=None)
@@ -122,7 +122,7 @@ def is_interpreted() -> bool:
 
 def _require_small(size: int, scheme: str) -> None:
     """Raise UsageError for a product that Triton's interpreter would take minutes for."""
-    most = MOST_STORED_INTERPRETED if scheme in stored.STORED else MOST_INTERPRETED
+    most = MOST_STORED_INTERPRETED if scheme in stored_formats.STORED else MOST_INTERPRETED
     if size > most:
         raise UsageError(
             f"M x N x K is {size:,} with scheme {scheme} in Triton's interpreter, as TRITON_INTERPRET=1 says (allowed:"
@@ -133,20 +133,20 @@ def _require_small(size: int, scheme: str) -> None:
 def subject_of(scheme: str, x: F32, w: F32, device: str, how: How | None = None) -> GemmSubject:
     """The product of x and w in a scheme, on "cpu" or "gpu"."""
     how = how or How()
-    fmt = stored.STORED.get(scheme)
+    fmt = stored_formats.STORED.get(scheme)
     if fmt:
-        stored.require_plain(scheme, how)
-        return stored.subject(fmt, x, w, device)
+        stored_formats.require_plain(scheme, how)
+        return stored_formats.subject(fmt, x, w, device)
     products.require(scheme, x.shape[1], how)
     return products.subject(scheme, x, w, device, how)
 
 
 def _whole(scheme: str) -> int:
     """What K has to be a multiple of. Raises UsageError for an unknown scheme."""
-    if scheme in stored.STORED:
-        return stored.STORED[scheme].block
+    if scheme in stored_formats.STORED:
+        return stored_formats.STORED[scheme].block
     if scheme not in PRODUCTS:
-        raise UsageError(f"scheme {scheme!r} (allowed: {', '.join((*PRODUCTS, *stored.STORED))})")
+        raise UsageError(f"scheme {scheme!r} (allowed: {', '.join((*PRODUCTS, *stored_formats.STORED))})")
     return PRODUCTS[scheme].multiple
 
 

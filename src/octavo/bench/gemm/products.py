@@ -21,7 +21,7 @@ Operand = AnyArray | W4A8Weight
 
 
 @dataclass(frozen=True)
-class Product:
+class BenchProduct:
     """A product of `octavo.ops`: how both operands are quantized, and what multiplies them.
 
     bound     of the error against the product of the floats (rel_L2)
@@ -61,11 +61,11 @@ def _joined(a: tuple[AnyArray, AnyArray], b: tuple[AnyArray, AnyArray]) -> tuple
 
 
 PRODUCTS = {
-    "int8": Product(0.03, "int8_gemm", _int8),
-    "w4a8": Product(0.2, "w4a8_gemm", partial(_w4a8, None), 128),
-    "w4a8-g128": Product(0.15, "w4a8_gemm", partial(_w4a8, 128), 128),
-    "fp8": Product(0.05, "fp8_gemm", _fp8),
-    "fp8-blocks": Product(0.05, "fp8_gemm", _fp8_blocks, 128),
+    "int8": BenchProduct(0.03, "int8_gemm", _int8),
+    "w4a8": BenchProduct(0.2, "w4a8_gemm", partial(_w4a8, None), 128),
+    "w4a8-g128": BenchProduct(0.15, "w4a8_gemm", partial(_w4a8, 128), 128),
+    "fp8": BenchProduct(0.05, "fp8_gemm", _fp8),
+    "fp8-blocks": BenchProduct(0.05, "fp8_gemm", _fp8_blocks, 128),
 }
 E5M2_BOUND = 0.1
 """Of products of which a factor is e5m2, with two bits behind the point."""

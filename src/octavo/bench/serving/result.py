@@ -14,8 +14,8 @@ from typing import Any, Literal
 from octavo.bench import machine
 from octavo.bench.serving.http import Address
 from octavo.bench.serving.stats import read_limits
-from octavo.bench.serving.target import Target, find
-from octavo.bench.serving.workloads import WORKLOADS, Load
+from octavo.bench.serving.target import ServingTarget, find
+from octavo.bench.serving.workloads import WORKLOADS, Workload
 from octavo.errors import UsageError
 
 SCHEMA = 1
@@ -28,7 +28,7 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Options:
+class ServingOptions:
     """What to ask: see `octavo bench serve --help`. `command` is what is written down as the command.
 
     requests   in each run; None: 4 for each stream (a), 3 (b), one conversation for each stream (c)
@@ -50,18 +50,18 @@ class Options:
     command: str = ""
 
 
-def bench_server(to: Address, options: Options, progress: Progress = lambda text: None) -> dict[str, Any]:
+def bench_server(to: Address, options: ServingOptions, progress: Progress = lambda text: None) -> dict[str, Any]:
     """Measure the server at `to`; the result as docs/benchmarks.md describes it.
 
     Raises UsageError for options out of range, BackendError for a server that can't be reached or answers no request.
     """
     _check(options)
-    load = Load(options.workload, 0, options.input, options.output, options.rate, read_limits(options.goodput))
+    load = Workload(options.workload, 0, options.input, options.output, options.rate, read_limits(options.goodput))
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     return asyncio.run(_bench(to, options, load, seed, progress))
 
 
-def _check(options: Options) -> None:
+def _check(options: ServingOptions) -> None:
     numbers = [("--requests", options.requests), ("--input", options.input), ("--output", options.output)]
     for name, value in [*numbers, *(("--streams", n) for n in options.streams)]:
         if value is not None and value < 1:
@@ -73,7 +73,7 @@ def _check(options: Options) -> None:
             raise UsageError(f"--rate is for workload a, not {options.workload}")
 
 
-async def _bench(to: Address, options: Options, load: Load, seed: int, progress: Progress) -> dict[str, Any]:
+async def _bench(to: Address, options: ServingOptions, load: Workload, seed: int, progress: Progress) -> dict[str, Any]:
     progress(f"asking {to.url}")
     target = await find(to, options.model, options.chat, options.settings, seed)
     talks = load.workload == "c"
@@ -103,7 +103,7 @@ async def _bench(to: Address, options: Options, load: Load, seed: int, progress:
     }
 
 
-async def _run(target: Target, load: Load, streams: int, progress: Progress) -> dict[str, Any]:
+async def _run(target: ServingTarget, load: Workload, streams: int, progress: Progress) -> dict[str, Any]:
     progress(f"workload {load.workload}, {streams} at a time: warming up")
     async with asyncio.TaskGroup() as group:
         for _ in range(streams):

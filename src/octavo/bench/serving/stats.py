@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.bench.serving.stream import Reply
+from octavo.bench.serving.stream import StreamedReply
 from octavo.errors import UsageError
 
 QUANTILES = 101
@@ -44,12 +44,12 @@ def read_limits(text: str | None) -> dict[str, float]:
     return found
 
 
-def keeps(reply: Reply, limits: Mapping[str, float]) -> bool:
+def keeps(reply: StreamedReply, limits: Mapping[str, float]) -> bool:
     """Whether a reply came to its end within all limits; a reply of one token has no TPOT to exceed."""
     return reply.good and all((getattr(reply, name) or 0.0) <= most for name, most in limits.items())
 
 
-def summary(replies: Sequence[Reply], limits: Mapping[str, float]) -> dict[str, Any]:
+def summary(replies: Sequence[StreamedReply], limits: Mapping[str, float]) -> dict[str, Any]:
     """A run's rates and distributions. Rates are over the time from the first request sent to the last text."""
     good = [r for r in replies if r.good]
     failures = [r.error or "no text" for r in replies if not r.good]

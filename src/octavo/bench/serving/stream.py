@@ -12,7 +12,7 @@ from octavo.bench.serving.http import Address, ReplyError, exchange, request_byt
 
 
 @dataclass
-class Reply:
+class StreamedReply:
     """One request and what came back; times are seconds of `perf_counter`.
 
     sent      when the request was written, 0 before
@@ -77,7 +77,7 @@ class Events:
 
 
 async def stream(
-    to: Address, path: str, body: dict[str, Any], reply: Reply, clock: Callable[[], float] = perf_counter
+    to: Address, path: str, body: dict[str, Any], reply: StreamedReply, clock: Callable[[], float] = perf_counter
 ) -> None:
     """Send a request with `"stream": true` and note in `reply` what comes, and when.
 
@@ -113,7 +113,7 @@ async def stream(
     reply.tokens = reply.tokens or len(reply.arrivals)
 
 
-def _note(reply: Reply, data: bytes, now: float) -> None:
+def _note(reply: StreamedReply, data: bytes, now: float) -> None:
     try:
         event = json.loads(data)
         usage = event.get("usage")

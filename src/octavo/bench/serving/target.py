@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from octavo.bench.serving.http import Address, ReplyError, get_json
-from octavo.bench.serving.stream import Reply, stream
+from octavo.bench.serving.stream import StreamedReply, stream
 from octavo.errors import BackendError
 
 WORDS = (
@@ -23,7 +23,7 @@ Kind = Literal["ids", "words"]
 
 
 @dataclass
-class Target:
+class ServingTarget:
     """A server, and how it is asked.
 
     model     the name that requests say
@@ -41,7 +41,7 @@ class Target:
     settings: dict[str, Any]
     draw: random.Random
     words_per_token: float = 1.0
-    replies: list[Reply] = field(default_factory=list)
+    replies: list[StreamedReply] = field(default_factory=list)
 
     @property
     def kind(self) -> Kind:
@@ -60,15 +60,15 @@ class Target:
         text = self.words(tokens)
         return {"messages": [{"role": "user", "content": text}]} if self.chat else {"prompt": text}
 
-    async def ask(self, prompt: dict[str, Any], tokens: int) -> Reply:
+    async def ask(self, prompt: dict[str, Any], tokens: int) -> StreamedReply:
         """Send a prompt, or messages, and wait for `tokens` of a reply. The reply is in `replies` from the start."""
-        reply = Reply()
+        reply = StreamedReply()
         self.replies.append(reply)
         path = "/v1/chat/completions" if "messages" in prompt else "/v1/completions"
         await stream(self.to, path, {"model": self.model, **self.settings, **prompt, "max_tokens": tokens}, reply)
         return reply
 
-    async def first(self, prompt: dict[str, Any], tokens: int) -> Reply:
+    async def first(self, prompt: dict[str, Any], tokens: int) -> StreamedReply:
         """`ask` before anything is measured, not kept. Raises BackendError where it fails."""
         reply = await self.ask(prompt, tokens)
         self.replies.remove(reply)
@@ -88,7 +88,7 @@ class Target:
             self.words_per_token = len(WORDS) / (many - few)
 
 
-async def find(to: Address, model: str | None, chat: bool, settings: dict[str, Any], seed: int) -> Target:
+async def find(to: Address, model: str | None, chat: bool, settings: dict[str, Any], seed: int) -> ServingTarget:
     """Ask a server for its models; the first is taken unless one is named. Raises BackendError where there is none."""
     try:
         listed, done = await get_json(to, "/v1/models")
@@ -99,4 +99,4 @@ async def find(to: Address, model: str | None, chat: bool, settings: dict[str, A
     if name is None:
         raise ReplyError(f"{to.url}/v1/models lists no model")
     n_vocab = (rows.get(name, {}).get("meta") or {}).get("n_vocab")
-    return Target(to, name, n_vocab, done.headers.get("server"), chat, settings, random.Random(seed))
+    return ServingTarget(to, name, n_vocab, done.headers.get("server"), chat, settings, random.Random(seed))

@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from octavo.bench.serving.load import at_most, at_rate
 from octavo.bench.serving.stats import distribution, summary
-from octavo.bench.serving.stream import Reply
-from octavo.bench.serving.target import Target
+from octavo.bench.serving.stream import StreamedReply
+from octavo.bench.serving.target import ServingTarget
 from octavo.errors import BackendError
 
 LONG_INPUT, STREAM_OUTPUT = 2048, 1024
@@ -23,7 +23,7 @@ TURNS, SYSTEM, SAID = 8, 1000, 32
 
 
 @dataclass(frozen=True)
-class Load:
+class Workload:
     """How much is asked. `input` and `output` are tokens of a request; a conversation has 8 requests.
 
     rate     requests a second that arrive at random times, up to `streams` at once (workload a)
@@ -38,7 +38,7 @@ class Load:
     limits: Mapping[str, float] = field(default_factory=dict)
 
 
-async def short(target: Target, load: Load, streams: int) -> dict[str, Any]:
+async def short(target: ServingTarget, load: Workload, streams: int) -> dict[str, Any]:
     """Workload a: prompts of `input` tokens with replies of `output`, `streams` at a time."""
 
     async def send() -> None:
@@ -51,13 +51,13 @@ async def short(target: Target, load: Load, streams: int) -> dict[str, Any]:
     return summary(target.replies, load.limits)
 
 
-async def interrupted(target: Target, load: Load, streams: int) -> dict[str, Any]:
+async def interrupted(target: ServingTarget, load: Workload, streams: int) -> dict[str, Any]:
     """Workload b: while `streams` replies are written, prompts of 2,048 tokens arrive, one after the other.
 
     `during` are the streams' gaps that a long prompt's time to its first text falls into, `steady` those during which
     no prompt of anybody was computed.
     """
-    long: list[Reply] = []
+    long: list[StreamedReply] = []
 
     async def keep_writing() -> None:
         while (reply := await target.ask(target.prompt(load.input), STREAM_OUTPUT)).good:
@@ -84,7 +84,7 @@ async def interrupted(target: Target, load: Load, streams: int) -> dict[str, Any
     return summary(long, load.limits) | _gaps(ours, [r for r in long if r.good])
 
 
-async def _get_on(replies: Sequence[Reply], streams: int) -> None:
+async def _get_on(replies: Sequence[StreamedReply], streams: int) -> None:
     """Wait until each stream under way has begun, and all together have had their share of text."""
     before = sum(len(r.arrivals) for r in replies)
     while sum(len(r.arrivals) for r in replies) < before + STEADY_GAPS * streams or any(
@@ -93,7 +93,7 @@ async def _get_on(replies: Sequence[Reply], streams: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def _gaps(streams: Sequence[Reply], long: Sequence[Reply]) -> dict[str, Any]:
+def _gaps(streams: Sequence[StreamedReply], long: Sequence[StreamedReply]) -> dict[str, Any]:
     """Distributions of the streams' gaps, and when each was: [seconds since the first, milliseconds]."""
     prompts = [(r.sent, r.arrivals[0] if r.arrivals else float("inf")) for r in (*streams, *long) if r.sent]
     arrivals = prompts[len(prompts) - len(long) :]
@@ -111,14 +111,14 @@ def _meets(start: float, end: float, spans: Iterable[tuple[float, float]]) -> bo
     return any(start < last and first < end for first, last in spans)
 
 
-async def conversations(target: Target, load: Load, streams: int) -> dict[str, Any]:
+async def conversations(target: ServingTarget, load: Workload, streams: int) -> dict[str, Any]:
     """Workload c: conversations of 8 turns that share a system prompt of 1,000 tokens, `streams` at a time.
 
     Each ends with its last turn asked again under a system prompt that no server has seen: `cold`.
     """
     system = target.words(SYSTEM)
-    turns: list[list[Reply]] = [[] for _ in range(TURNS)]
-    cold: list[Reply] = []
+    turns: list[list[StreamedReply]] = [[] for _ in range(TURNS)]
+    cold: list[StreamedReply] = []
 
     async def converse() -> None:
         messages = [{"role": "system", "content": system}]
@@ -136,7 +136,7 @@ async def conversations(target: Target, load: Load, streams: int) -> dict[str, A
     return summary([r for turn in turns for r in turn], load.limits) | _by_turn(turns, cold)
 
 
-def _by_turn(turns: Sequence[Sequence[Reply]], cold: Sequence[Reply]) -> dict[str, Any]:
+def _by_turn(turns: Sequence[Sequence[StreamedReply]], cold: Sequence[StreamedReply]) -> dict[str, Any]:
     rows = [
         {"turn": i, "ttft": distribution([r.ttft for r in turn if r.good]),
          "input_tokens": _mean(r.prompt_tokens for r in turn), "cached_tokens": _mean(r.cached_tokens for r in turn)}

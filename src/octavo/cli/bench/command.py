@@ -12,13 +12,13 @@ import typer
 from octavo.cli.bench.gemm import gemm
 from octavo.cli.bench.results_file import numbers, write
 from octavo.cli.bench.serve import serve
-from octavo.cli.grouped import grouped
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora import adapters
+from octavo.cli.option_groups import grouped
+from octavo.cli.option_names import App, Commands
 from octavo.cli.options import Device, Threads, Where, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.cli.progress import Bar
-from octavo.cli.spelling import App, Commands
 from octavo.errors import UsageError
 from octavo.sizes import size
 
@@ -72,12 +72,12 @@ def model(
     """Time prefill and decode of a model: `octavo bench model model.gguf --peer llama.cpp`."""
     from octavo.bench.machine import shortened
     from octavo.bench.render import FORMATS, file_name, to_markdown
-    from octavo.bench.result import Options, bench_model
+    from octavo.bench.result import BenchOptions, bench_model
     from octavo.io.apart import MODEL, model_files, require_apart
     from octavo.io.atomic import require_target
 
     kind, output = told.kind, told.output
-    options = Options(
+    options = BenchOptions(
         prompt=prompt, generate=generate, rounds=rounds, batches=numbers("--batch", batch),
         depths=numbers("--depth", depth), peer=peer, peer_python=peer_python, threads=where.threads,
         device=where.device, kv=where.kv, attention=where.attention, gpu_layers=gpu_layers(where.layers),

@@ -18,7 +18,7 @@ SCHEMES = "int8, w4a8, w4a8-g128, fp8, fp8-blocks, or a stored format by its nam
 
 
 @dataclass
-class Asked:
+class GemmOptions:
     """What is asked of a product besides its scheme."""
 
     scale_a: Annotated[
@@ -56,7 +56,7 @@ def gemm(
     k: Annotated[int, typer.Argument(metavar="K", help="Inputs.")] = 1024,
     scheme: Annotated[str, typer.Option(help=f"How both operands are quantized: {SCHEMES}.")] = "int8",
     *,
-    how: Asked,
+    how: GemmOptions,
     device: Annotated[
         Literal["auto", "cpu", "gpu"], typer.Option(help="Where to run; auto: the GPU if there is one.")
     ] = "auto",

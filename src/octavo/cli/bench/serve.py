@@ -17,11 +17,11 @@ from octavo.cli.progress import Bar
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.bench.serving.result import Options
+    from octavo.bench.serving.result import ServingOptions
 
 
 @dataclass
-class Asked:
+class ServingFlags:
     """What each request is."""
 
     requests: Annotated[
@@ -58,7 +58,7 @@ def serve(
         str, typer.Option("-c", "--streams", help="Requests at a time, a run each, e.g. 1,4,8.")
     ] = "1,4,8",
     *,
-    asked: Asked,
+    asked: ServingFlags,
     options: Annotated[
         str, typer.Option("--serve-options", metavar="TEXT", help="Options of `octavo serve`, where a model is named.")
     ] = "",
@@ -101,11 +101,11 @@ def serve(
         print(to_json(result) if as_json else to_markdown(result), end="")
 
 
-def _options(workload: Literal["a", "b", "c"], streams: str, asked: Asked) -> Options:
-    from octavo.bench.serving.result import Options
+def _options(workload: Literal["a", "b", "c"], streams: str, asked: ServingFlags) -> ServingOptions:
+    from octavo.bench.serving.result import ServingOptions
 
     settings = {"temperature": asked.temperature, **({"ignore_eos": True} if asked.ignore_eos else {})}
-    return Options(
+    return ServingOptions(
         workload=workload, streams=numbers("--streams", streams), requests=asked.requests, input=asked.input_tokens,
         output=asked.output_tokens, rate=asked.rate, goodput=asked.goodput, model=asked.model, chat=asked.chat,
         settings=settings, seed=asked.seed, command=_command(asked.key),

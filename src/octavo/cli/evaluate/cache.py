@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.columns import print_columns
-from octavo.cli.grouped import grouped
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Place, Where, Window
+from octavo.cli.option_groups import grouped
+from octavo.cli.options import DeviceOptions, Where, Window
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -34,7 +34,7 @@ def cache(
     context: Window = None,
     chunks: Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")] = None,
     *,
-    place: Place,
+    place: DeviceOptions,
     offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:

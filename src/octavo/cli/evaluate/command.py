@@ -10,11 +10,11 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.evaluate import cache as evaluate_cache
-from octavo.cli.grouped import grouped
 from octavo.cli.hub.models import ModelName, Offline, local
+from octavo.cli.option_groups import grouped
+from octavo.cli.option_names import App, Commands
 from octavo.cli.options import CacheName, Where, Window
 from octavo.cli.plain import printable, to_json
-from octavo.cli.spelling import App, Commands
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:

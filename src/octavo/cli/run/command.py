@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Context, SamplingOptions, Where, sampling_option
+from octavo.cli.options import Context, SamplingFlags, Where, sampling_option
 from octavo.cli.run.prompt import whole_prompt
 from octavo.errors import ContextFullError, UsageError
 from octavo.progress import on_terminal
@@ -54,7 +54,7 @@ class ReplyOptions:
 
 
 @dataclass
-class SeededSampling(SamplingOptions):
+class SeededSampling(SamplingFlags):
     """How tokens are sampled, with a seed."""
 
     seed: Annotated[int | None, sampling_option("--seed", "-s", help="The same seed, the same reply; -1: any.")] = None

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from octavo.cli.options import SamplingOptions
+from octavo.cli.options import SamplingFlags
 from octavo.errors import UsageError
 
 default_option = partial(typer.Option, rich_help_panel="Defaults of requests")
@@ -19,7 +19,7 @@ MOST_TEMPLATE = 1 << 20
 
 
 @dataclass
-class Defaults(SamplingOptions):
+class Defaults(SamplingFlags):
     """What counts where a request does not say otherwise."""
 
     seed: Annotated[int, default_option("--seed", "-s", help="Random seed; -1: a new one each time.")] = -1

@@ -29,7 +29,7 @@ class Sequence:
 
     `window` has those of layers with a window, where these have pages of their own. Up to `room` tokens the sequence
     can go on in pages that nobody else reads. `row` has the pages as an array; a pool that changes them drops it.
-    `slot` is where its state lies, which has seen so many tokens, if the model has layers with states; it gets one when
+    `slot` is where its state lies, which has seen `seen` tokens, if the model has layers with states; it gets one when
     it grows, with what is in `origin`.
     """
 
@@ -47,7 +47,7 @@ class Sequence:
 
 
 def page_bytes(graph: Graph, rows: str = "rows") -> int:
-    """Bytes of a page in all caches of a graph that have so many `rows`."""
+    """Bytes of a page in all caches of a graph that have this many `rows`."""
     return sum(cache_bytes(c, {rows: PAGE_SIZE}) for c in graph.leaves("cache") if c.shape[0] == rows)
 
 
@@ -175,7 +175,7 @@ class PagePool:
         return self.states is not None and sequence.slot is None and not self.states.free
 
     def make_room(self, sequence: Sequence, pages: int) -> None:
-        """Have pages released that are idle, if fewer than so many are free for a sequence."""
+        """Have pages released that are idle, if fewer than this many are free for a sequence."""
         self._release_idle(sequence, pages > self.free)
 
     def _release_idle(self, sequence: Sequence, short: bool) -> None:

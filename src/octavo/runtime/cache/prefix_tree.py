@@ -45,7 +45,7 @@ class PrefixNode:
 
     @property
     def above(self) -> PrefixNode:
-        """The parent, of a node that is no root."""
+        """The parent, of a node that is not a root."""
         assert self.parent is not None
         return self.parent
 
@@ -212,7 +212,7 @@ class PrefixTree:
         self._evictable[self._nodes[page]] = None
 
     def evict(self) -> None:
-        """Give back the least recently used page of those that no sequence locks."""
+        """Give back the least recently used page of the ones that no sequence locks."""
         self._remove(next(node for node in self._evictable if not node.children))
 
     def forget(self, page: int) -> None:

@@ -20,7 +20,7 @@ MOST_KEPT = 11
 
 
 def slots_for(sequences: int) -> int:
-    """Slots where so many sequences are in a step: one for each, and others to keep states in."""
+    """Slots where this many sequences are in a step: one for each, and others to keep states in."""
     return sequences + min(sequences + 3, MOST_KEPT)
 
 

@@ -29,7 +29,7 @@ def window_of(graph: Graph) -> int:
 
 
 def pages_for(length: int) -> int:
-    """Pages that hold so many tokens."""
+    """Pages that hold this many tokens."""
     return -(-length // PAGE_SIZE)
 
 
@@ -61,7 +61,7 @@ class WindowPool:
         return pages_for(length) - max(len(mine.pages), first) - back
 
     def grow(self, mine: WindowPages, held: int, length: int) -> None:
-        """Give back what no window reaches after `held` tokens, and take pages for `length`: so many are free."""
+        """Give back what no window reaches after `held` tokens, and take pages for `length`: this many are free."""
         first = self._first(held)
         for i in range(mine.given_back, min(first, len(mine.pages))):
             self._free.append(mine.pages[i])
@@ -83,7 +83,7 @@ class WindowPool:
         mine.given_back = min(mine.given_back, keep)
 
     def fork(self, mine: WindowPages, held: int) -> WindowPages:
-        """Copies of the pages of `held` tokens; so many are free."""
+        """Copies of the pages of `held` tokens; this many are free."""
         made = WindowPages([0] * mine.given_back, mine.given_back)
         for page in mine.pages[mine.given_back : pages_for(held)]:
             made.pages.append(self._free.pop())

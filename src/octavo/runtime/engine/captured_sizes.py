@@ -27,7 +27,7 @@ class DummySlots(NamedTuple):
     slot: int | None = None
 
 
-class Size(NamedTuple):
+class StepSize(NamedTuple):
     """The size of a step: its replies, and the tokens of its prompts, of which there are up to PROMPTS."""
 
     replies: int
@@ -63,13 +63,13 @@ class CapturedSizes:
     """The sizes of steps that are captured so far; `missed` are others that steps would have had."""
 
     def __init__(self) -> None:
-        self._sizes = set[Size]()
-        self.missed: dict[Size, None] = {}
+        self._sizes = set[StepSize]()
+        self.missed: dict[StepSize, None] = {}
 
-    def add(self, size: Size) -> None:
+    def add(self, size: StepSize) -> None:
         self._sizes.add(size)
 
-    def instead(self, usual: Size, tokens: int) -> Size:
+    def instead(self, usual: StepSize, tokens: int) -> StepSize:
         """The size to pad a step with these `tokens` of prompts to: the usual one if it is captured, or if no larger
         one will do; else the smallest larger one that is captured."""
         if usual in self._sizes:
@@ -89,9 +89,9 @@ def size_of(
 ) -> tuple[int, int, int]:
     """Replies, prompts, and tokens of these, that a step is padded to: if possible, a captured size."""
     if prompts:
-        usual, most = Size(replies_beside(replies), tokens + _missing(tokens, sizes)), prompts_for(prompts)
+        usual, most = StepSize(replies_beside(replies), tokens + _missing(tokens, sizes)), prompts_for(prompts)
     else:
-        usual, most = Size(replies_for(replies), 0), 0
+        usual, most = StepSize(replies_for(replies), 0), 0
     found = usual if captured is None or most > PROMPTS else captured.instead(usual, tokens)
     return found.replies, most, found.tokens
 
@@ -110,14 +110,14 @@ def chunk_sizes(most: int) -> tuple[int, ...]:
     return (*sizes, most)
 
 
-def all_sizes(sequences: int, chunks: Seq[int]) -> tuple[list[Size], list[Size]]:
-    """Sizes of steps with up to so many sequences and chunks of prompts: those that do for any step, and all others,
+def all_sizes(sequences: int, chunks: Seq[int]) -> tuple[list[StepSize], list[StepSize]]:
+    """Sizes of steps with up to this many sequences and chunks of prompts: those that do for any step, and all others,
     few replies first."""
     most, beside, chunks = replies_for(sequences), replies_beside(sequences), chunks[::-1]
-    largest = [Size(0, chunks[0]), Size(beside, chunks[0])] if chunks else []
-    first = list(dict.fromkeys([Size(1, 0), *largest, Size(most, 0)]))
-    every = [Size(n, 0) for n in REPLIES if n <= most]
-    every += [Size(n, tokens) for n in (0, *(n for n in BESIDE if n <= beside)) for tokens in chunks]
+    largest = [StepSize(0, chunks[0]), StepSize(beside, chunks[0])] if chunks else []
+    first = list(dict.fromkeys([StepSize(1, 0), *largest, StepSize(most, 0)]))
+    every = [StepSize(n, 0) for n in REPLIES if n <= most]
+    every += [StepSize(n, tokens) for n in (0, *(n for n in BESIDE if n <= beside)) for tokens in chunks]
     return first, [size for size in every if size not in first]
 
 

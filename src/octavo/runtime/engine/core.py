@@ -11,7 +11,7 @@ from octavo.errors import UsageError
 from octavo.jit.clock import clock
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.cache.prefault import SHARE, PagePrefault
-from octavo.runtime.engine.captured_sizes import PROMPTS, TILE, Size
+from octavo.runtime.engine.captured_sizes import PROMPTS, TILE, StepSize
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.engine.stats import Stats
 from octavo.runtime.engine.warm_up import RUNS, WarmUp
@@ -103,7 +103,7 @@ class EngineCore:
                 self.warming = None
             return pause
 
-    def _add_captured(self, size: Size, seconds: float) -> None:
+    def _add_captured(self, size: StepSize, seconds: float) -> None:
         """A size is captured, and a step of it takes so long."""
         self._sizes[size.replies, PROMPTS if size.tokens else 0, size.tokens] += RUNS
         if size.tokens:

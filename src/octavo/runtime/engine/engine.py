@@ -35,7 +35,7 @@ from octavo.runtime.engine.batch import Feed, make_batch
 from octavo.runtime.engine.captured_sizes import (
     CapturedSizes,
     DummySlots,
-    Size,
+    StepSize,
     all_sizes,
     chunk_sizes,
     dummy_feed,
@@ -139,11 +139,11 @@ class Engine:
         Not where there are states, which can't take a step back that turns out to be one too many.
         """
 
-    def sizes(self) -> tuple[list[Size], list[Size]]:
+    def sizes(self) -> tuple[list[StepSize], list[StepSize]]:
         """The sizes that steps are padded to: those that do for any step, and all others, few replies first."""
         return all_sizes(self.config.max_sequences, [n for n in self._sizes if 1 < n <= self.n_ctx])
 
-    def dummy_step(self, size: Size) -> list[Feed]:
+    def dummy_step(self, size: StepSize) -> list[Feed]:
         """A step of this size whose results nobody reads, to capture the size."""
         prompts = [size.tokens] if size.tokens else []
         feeds = [dummy_feed(n, self._dummy_slots()) for n in (*[1] * size.replies, *prompts)]

@@ -41,7 +41,7 @@ def backends_for(
 
     Without `gpu_layers` that is all of them, but on a GPU that "auto" found what fits. 0 layers need no GPU. Where
     "auto" finds none, others than 0 run on the CPU, which a warning tells of. `deterministic` and `attention` are as of
-    `octavo.backends.select`. Raises what that raises, and UsageError for layers on a device that is no GPU.
+    `octavo.backends.select`. Raises what that raises, and UsageError for layers on a device that is not a GPU.
     """
     device = one_name(device)
     if gpu_layers == -1:
@@ -126,7 +126,7 @@ class Placement:
 
     @staticmethod
     def advice(layers: int) -> str:
-        """What to do where memory is short and so many layers would fit."""
+        """What to do where memory is short and this many layers would fit."""
         return f"--gpu-layers {layers} would fit" if layers else "none fits: try a smaller --ctx-size, or --device cpu"
 
     def advice_after(self) -> str:
@@ -136,7 +136,7 @@ class Placement:
         return self.advice(min(self.fitting(free), max(self.layers - 1, 0)))
 
     def needed(self, layers: int) -> int:
-        """Bytes on the first backend with so many layers on it; 0 if it does not count them."""
+        """Bytes on the first backend with this many layers on it; 0 if it does not count them."""
         backend = self._backends[0]
         if not isinstance(backend, BoundedBackend):
             return 0

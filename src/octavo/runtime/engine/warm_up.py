@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from octavo.graph.plan import Plan
 from octavo.jit.clock import clock
-from octavo.runtime.engine.captured_sizes import CapturedSizes, Size
+from octavo.runtime.engine.captured_sizes import CapturedSizes, StepSize
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.sampling.draw import GREEDY, DeviceDraws
 from octavo.runtime.sampling.top_k import BEST, DRAWN
@@ -27,7 +27,7 @@ RUNS = 3
 SHARE = 10
 """Steps run for this many times what the last capture took before the next one beside them."""
 
-OnCaptured = Callable[[Size, float], None]
+OnCaptured = Callable[[StepSize, float], None]
 """Is given each size that is captured, and the seconds of a step."""
 
 
@@ -35,7 +35,7 @@ OnCaptured = Callable[[Size, float], None]
 class BoundSize:
     """A size whose kernels are being compiled, and its plans."""
 
-    size: Size
+    size: StepSize
     plans: list[Plan]
 
 
@@ -53,8 +53,8 @@ class WarmUp:
         self._engine, self._n_known, self._drawn, self._on_captured = engine, n_known, drawn, on_captured
         first, others = engine.sizes()
         self._first, self._unbound, self._bound = first, deque([*first, *others]), list[BoundSize]()
-        self._again = deque[Size]()
-        self._missed: dict[Size, None] = {}
+        self._again = deque[StepSize]()
+        self._missed: dict[StepSize, None] = {}
         self._start, self._last, self._took = clock(), 0.0, 0.0
         self.count = len(self._unbound)
         self.captured = engine.captured = CapturedSizes()
@@ -101,7 +101,7 @@ class WarmUp:
             self._last = clock()
             self._took = self._last - begun
 
-    def _next(self, bound: Sequence[BoundSize], unbound: Sequence[Size], *, again: bool = False) -> bool:
+    def _next(self, bound: Sequence[BoundSize], unbound: Sequence[StepSize], *, again: bool = False) -> bool:
         """Capture one of these, bind one, or time one again; False where nothing can be done yet."""
         ready = next(filter(_is_ready, bound), None)
         size = ready.size if ready is not None else unbound[0] if unbound else None
@@ -119,14 +119,14 @@ class WarmUp:
             log.warning("steps of %s could not be captured in advance: %s", size, error)
         return True
 
-    def _steps(self, size: Size) -> list[tuple[int, DeviceDraws | None]]:
+    def _steps(self, size: StepSize) -> list[tuple[int, DeviceDraws | None]]:
         """The outputs that a step of a size is asked for: with prompts the same one, whatever it samples."""
         rows = len(self._engine.dummy_step(size))
         draws = DeviceDraws([GREEDY] * rows, [0] * rows, self._n_known)
         drawn = (self._drawn, draws if self._drawn == DRAWN else None)
         return [drawn] if size.tokens else [(BEST, None), drawn]
 
-    def _bind(self, size: Size) -> BoundSize:
+    def _bind(self, size: StepSize) -> BoundSize:
         feeds = self._engine.dummy_step(size)
         return BoundSize(size, [self._engine.plan(feeds, (output,), draws) for output, draws in self._steps(size)])
 
@@ -145,10 +145,10 @@ class WarmUp:
             self._engine.captured = None
             log.info("%d step sizes captured in %.2f s", self.count, clock() - self._start)
 
-    def _time(self, size: Size) -> None:
+    def _time(self, size: StepSize) -> None:
         self._on_captured(size, self._run(size))
 
-    def _run(self, size: Size) -> float:
+    def _run(self, size: StepSize) -> float:
         """Compute steps of a size: the seconds of the last one."""
         feeds = self._engine.dummy_step(size)
         for output, draws in self._steps(size):

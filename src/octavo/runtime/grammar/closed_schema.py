@@ -160,7 +160,7 @@ class _Closing:
 
     @staticmethod
     def _names(schema: Schema, parts: Sequence[Schema]) -> list[str] | None:
-        """The keys that parts name, of which the schema is one; None where others are to be had, or nothing is said."""
+        """The keys that parts name, of which the schema is one; None where others are allowed, or nothing is said."""
         found = [one["properties"] for one in parts if "properties" in one]
         if (
             not found

@@ -21,7 +21,7 @@ from octavo.errors import INSTALL_BASE, GrammarError, HostMemoryError, OctavoErr
 from octavo.jit.clock import clock
 from octavo.runtime.grammar.host import Host
 from octavo.runtime.grammar.json_schema import not_plain, read_schema
-from octavo.runtime.grammar.workers import Worker
+from octavo.runtime.grammar.workers import GrammarWorker
 from octavo.runtime.output.thinking import AfterThinking, Thinking
 from octavo.runtime.scheduler.request import Constraint
 from octavo.text import Tokenizer
@@ -98,7 +98,7 @@ class Grammars:
         self.tokenizer = tokenizer
         self._lock = Lock()
         self._host = Host(tokenizer, nice)
-        self._workers: OrderedDict[tuple[Grammar, bool], Worker] = OrderedDict()
+        self._workers: OrderedDict[tuple[Grammar, bool], GrammarWorker] = OrderedDict()
         self._usable: OrderedDict[bytes, None] = OrderedDict()
 
     def constraint(self, grammar: Grammar, thinking: Thinking | None = None) -> Constraint:
@@ -148,12 +148,12 @@ class Grammars:
     def _after(self, found: Matched, thinking: Thinking | None) -> Constraint:
         return found if thinking is None else AfterThinking(found, thinking, self.tokenizer)
 
-    def _worker(self, grammar: Grammar, spaced: bool) -> Worker:
+    def _worker(self, grammar: Grammar, spaced: bool) -> GrammarWorker:
         if not self.tokenizer.stop_ids:
             raise GrammarError("the model has no token that ends a reply, so it can't follow a grammar")
         _require_llguidance()
         _text(grammar.kind, grammar.text)
-        return Worker(self._host, {"kind": grammar.kind, "text": grammar.text, "spaced": spaced})
+        return GrammarWorker(self._host, {"kind": grammar.kind, "text": grammar.text, "spaced": spaced})
 
     def prepare(self) -> None:
         """Have the vocabulary read now, which takes a second or two of a large one, if llguidance is there."""
@@ -183,7 +183,7 @@ class Matched:
     lost    workers that have ended while it was asked about
     """
 
-    def __init__(self, worker: Worker, n_vocab: int) -> None:
+    def __init__(self, worker: GrammarWorker, n_vocab: int) -> None:
         self._worker, self._words = worker, -(-n_vocab // 32)
         self.tokens: list[int] = []
         self.lost = 0

@@ -138,7 +138,7 @@ def _has_finite_value(root: dict[str, Any]) -> bool:
 
 
 def _needs(schema: dict[str, Any], root: Any) -> Iterator[list[Any]]:
-    """The schemas that a value of this one depends on. What is no schema is for the compiler to refuse."""
+    """The schemas that a value of this one depends on. What is not a schema is for the compiler to refuse."""
     if "enum" in schema or "const" in schema:
         return
     if isinstance(ref := schema.get("$ref"), str):

@@ -72,7 +72,7 @@ def main() -> None:
 
     And with how much less of the processor workers get from the start, see SLOW_NICE.
     """
-    import resource  # which Windows has not
+    import resource  # which Windows lacks
 
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # they are for whoever started it, whose end is its own
         signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -82,7 +82,7 @@ def main() -> None:
     with open(int(sys.argv[2]), "rb") as file:
         file.seek(0)
         tokenizer = Tokenizer.from_metadata(pickle.load(file))
-    vocabulary = Vocabulary.of(tokenizer)
+    vocabulary = GrammarVocabulary.of(tokenizer)
     gc.collect()
     gc.freeze()  # so that pages stay shared with workers
     _fork_workers(control, vocabulary, int(sys.argv[3]))
@@ -93,7 +93,7 @@ class _Child(NamedTuple):
     pid: int
 
 
-def _fork_workers(control: socket.socket, vocabulary: Vocabulary, nice: int) -> None:
+def _fork_workers(control: socket.socket, vocabulary: GrammarVocabulary, nice: int) -> None:
     """Fork a worker whenever one is asked for, and tell how each ends, until the socket is closed, which ends them all.
 
     Each has a pipe, on which it says that it is slow; its end is the pipe's.
@@ -137,7 +137,7 @@ def _fork_workers(control: socket.socket, vocabulary: Vocabulary, nice: int) -> 
                 os.close(one)
 
 
-def _be_worker(vocabulary: Vocabulary, pipe: int, sock: int, file: int) -> None:
+def _be_worker(vocabulary: GrammarVocabulary, pipe: int, sock: int, file: int) -> None:
     """Take what is asked on a socket, of the grammar in a file."""
     try:
         os.set_blocking(pipe, False)
@@ -173,7 +173,7 @@ def _limit_time(seconds: float) -> None:
 class _Worker:
     """The replies of a grammar."""
 
-    def __init__(self, vocabulary: Vocabulary, channel: socket.socket) -> None:
+    def __init__(self, vocabulary: GrammarVocabulary, channel: socket.socket) -> None:
         self._vocabulary, self._channel = vocabulary, channel
         self._replies: dict[int, Any] = {}
         self._mask = ctypes.create_string_buffer(4 * vocabulary.words)
@@ -191,7 +191,7 @@ class _Worker:
         except MemoryError:
             self._channel.sendall(framed("the grammar can't be used: it takes too much memory"))
             return
-        except BaseException as error:  # a panic is no Exception
+        except BaseException as error:  # a panic is not an Exception
             said = brief(str(error)) or type(error).__name__
             self._channel.sendall(framed(f"the grammar can't be used: {said}"))
             return
@@ -266,7 +266,7 @@ def _taken(reply: Any, tokens: Sequence[int]) -> str | None:
 CANT_FOLLOW = "the grammar can't be followed"
 
 
-class Vocabulary:
+class GrammarVocabulary:
     """A tokenizer with the attributes that llguidance looks for, and as llguidance has it itself."""
 
     is_tokenizer_wrapper = True
@@ -278,7 +278,7 @@ class Vocabulary:
         self.special_token_ids = [*{*tokenizer.special_ids, *tokenizer.stop_ids}]
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> Vocabulary:
+    def of(cls, tokenizer: Tokenizer) -> GrammarVocabulary:
         """With all that workers need, so that they have it from the first process."""
         found = cls(tokenizer)
         _ = found._compiled, found._longest

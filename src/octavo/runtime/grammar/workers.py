@@ -35,7 +35,7 @@ MOST_COMPILING = 8
 """Grammars that are compiled at a time where nobody waits for one."""
 
 
-class Reply(Protocol):
+class MaskReply(Protocol):
     """A reply that a worker is asked about."""
 
     number: int
@@ -55,7 +55,7 @@ class Reply(Protocol):
         """Nothing is answered any more."""
 
 
-class Worker:
+class GrammarWorker:
     """A process for a grammar. Any thread may ask it, and take what it answers.
 
     failure  why the grammar can't be used
@@ -66,7 +66,7 @@ class Worker:
         self._socket: socket.socket | None = None
         self._closing: finalize[Any, Any] | None = None
         self._number, self._owner = 0, 0
-        self._asked = deque[tuple[Reply | None, str]]()
+        self._asked = deque[tuple[MaskReply | None, str]]()
         self._since = self._over = 0.0
         self._read = bytearray()
         self._inside = False
@@ -91,7 +91,7 @@ class Worker:
             self.replies.add(reply)
             return next(self._numbers)
 
-    def ask(self, reply: Reply, op: str, tokens: Sequence[int]) -> None:
+    def ask(self, reply: MaskReply, op: str, tokens: Sequence[int]) -> None:
         """Ask, see `grammar_process`. Raises HostMemoryError and UsageError where there can be no worker."""
         with self._lock:
             self._check()
@@ -150,7 +150,7 @@ class Worker:
         self._asked.clear()
         self._host.compiling.discard(self)
 
-    def _send(self, reply: Reply, op: str, tokens: Sequence[int]) -> None:
+    def _send(self, reply: MaskReply, op: str, tokens: Sequence[int]) -> None:
         assert self._socket is not None
         left, self.left = self.left, []
         message = b"".join(framed(["close", number]) for number in left) + framed([op, reply.number, [*tokens]])
@@ -247,7 +247,7 @@ class Worker:
                 reply.failed(GrammarError(f"the grammar can't be followed: {said}"))
         self._begin_again()
 
-    def _fail(self, replies: Sequence[Reply], error: OctavoError, *, for_good: bool = False) -> None:
+    def _fail(self, replies: Sequence[MaskReply], error: OctavoError, *, for_good: bool = False) -> None:
         if for_good:
             self.failure = error
         self._end()

@@ -17,7 +17,7 @@ class Counts(NamedTuple):
     counts: Ids
 
 
-class Window:
+class CountedWindow:
     """The tokens of a text from `begin` to `end`, counted; both may be moved."""
 
     def __init__(self) -> None:
@@ -62,29 +62,29 @@ class Window:
                     self._places[int(self._rows[0, place])] = place
 
 
-class Text(list[int]):
+class CountedText(list[int]):
     """Tokens to which more are added, and what is counted of them; a draft's go on from those of `base`."""
 
-    def __init__(self, tokens: Iterable[int] = (), base: Text | None = None) -> None:
+    def __init__(self, tokens: Iterable[int] = (), base: CountedText | None = None) -> None:
         super().__init__(tokens)
         self.base = base
-        self.windows: dict[object, Window] = {}
+        self.windows: dict[object, CountedWindow] = {}
 
 
 def counted(text: Sequence[int], begin: int, key: object) -> Counts:
-    """How often tokens come in a text from `begin` on, counted on from where `key` has counted a `Text` before.
+    """How often tokens come in a text from `begin` on, counted on from where `key` has counted a `CountedText` before.
 
     The tokens of a draft leave nothing in the counts of the text before them.
     """
-    if not isinstance(text, Text):
-        window = Window()
+    if not isinstance(text, CountedText):
+        window = CountedWindow()
     elif (base := text.base) is None:
-        window = text.windows.setdefault(key, Window())
+        window = text.windows.setdefault(key, CountedWindow())
     else:
-        window = base.windows.setdefault(key, Window())
+        window = base.windows.setdefault(key, CountedWindow())
     before = window.begin, window.end
     window.move(text, min(begin, len(text)), len(text))
     found = window.counts()
-    if isinstance(text, Text) and text.base is not None:
+    if isinstance(text, CountedText) and text.base is not None:
         window.move(text, *before)
     return found

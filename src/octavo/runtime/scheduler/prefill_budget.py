@@ -121,7 +121,7 @@ class LearnedTimes:
 
 
 class DecodeTimes:
-    """Seconds of steps of replies alone, as they were lately for about so many of them."""
+    """Seconds of steps of replies alone, as they were lately for about this many of them."""
 
     def __init__(self) -> None:
         self._seen: dict[int, tuple[float, float]] = {}  # by the number in bits: replies, and seconds
@@ -182,7 +182,7 @@ class MeasuredTimes:
         self._more.add(depth, max(seconds - self._measured_seconds(replies, chunk), 0.0))
 
     def _measured_seconds(self, replies: int, prompts: int) -> float:
-        """Of a step of so many replies and tokens of prompts, or the next larger one."""
+        """Of a step of this many replies and tokens of prompts, or the next larger one."""
         times = self._seconds[_next(self._seconds, replies)]
         return times[_next(times, prompts)]
 

@@ -13,7 +13,7 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.output.reply import FinishReason, LogProbs
 from octavo.runtime.sampling.sampler import ChainSampler, Sampler
-from octavo.runtime.sampling.token_counts import Text
+from octavo.runtime.sampling.token_counts import CountedText
 from octavo.runtime.scheduler.ngram_drafter import NgramDrafter
 
 
@@ -127,7 +127,7 @@ class Request:
     constraint: Constraint | None = None
     siblings: list[Request] = field(default_factory=list)
     after_sampling: bool = False
-    tokens: Text = field(init=False)
+    tokens: CountedText = field(init=False)
     sequence: Sequence = field(default_factory=Sequence, init=False)
     state: State = field(default=State.WAITING, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
@@ -149,7 +149,7 @@ class Request:
     state_checkpoints: tuple[int, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        self.tokens = Text(self.prompt)
+        self.tokens = CountedText(self.prompt)
         self.has_processors = isinstance(self.sampler, ChainSampler) and len(self.sampler.processors) > 0
 
     @property

@@ -431,7 +431,7 @@ class Scheduler:
 
 
 def _remove(requests: list[Request], request: Request) -> None:
-    """Take a request, if it is there, out of those that are sorted by rank."""
+    """Take a request, if it is there, out of the ones that are sorted by rank."""
     at = bisect_left(requests, request.rank, key=RANK)
     if at < len(requests) and requests[at] is request:
         del requests[at]

@@ -105,7 +105,7 @@ class CallReader:
 
     arguments  keys that the arguments may go by
     name       the function, once that is known
-    broken     it is no call
+    broken     it is not a call
     done       it is complete
     """
 
@@ -133,7 +133,7 @@ class CallReader:
         return self._take_value()
 
     def _in_object(self, c: str, before: str) -> None:
-        """A character at the call's own level that is no part of a value, or begins one."""
+        """A character at the call's own level that is not a part of a value, or begins one."""
         state = self._scanner.state
         if before in ("key", "first key") and state == "text":
             self._token = c

@@ -88,7 +88,7 @@ def _of_format(form: ResponseFormat) -> Grammar:
 
 
 def _of_text(text: str) -> Grammar:
-    """A grammar in the notation that it looks like: GBNF has "::=", Lark has not."""
+    """A grammar in the notation that it looks like: GBNF has "::=", Lark does not."""
     return Grammar.gbnf(text) if "::=" in text else Grammar.lark(text)
 
 

@@ -17,14 +17,14 @@ from octavo.text import Tokenizer
 
 def tools_grammar(form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer, *, several: bool) -> Grammar:
     """A grammar of one call or, with `several`, of one or more. Raises GrammarError for a schema that is none."""
-    writer = _Writer(form, tools, tokenizer)
+    writer = _CallWriter(form, tools, tokenizer)
     thinks = "thinking? " if form.thinks[0] else ""
     return Grammar("calls", f"start: {thinks}{writer.section(several)}\n{writer.rules()}")
 
 
 def arguments_grammar(form: ToolFormat, tool: Tool, tokenizer: Tokenizer) -> Grammar:
     """A grammar of a call's arguments alone. Raises GrammarError for a schema that is none."""
-    return Grammar("calls", f"start: arguments0\n{_Writer(form, [tool], tokenizer).rules()}")
+    return Grammar("calls", f"start: arguments0\n{_CallWriter(form, [tool], tokenizer).rules()}")
 
 
 def or_json(calls: Grammar, answer: Grammar, form: ToolFormat = GENERIC) -> Grammar:
@@ -39,7 +39,7 @@ def or_json(calls: Grammar, answer: Grammar, form: ToolFormat = GENERIC) -> Gram
 
 def text_or_calls(form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer, *, several: bool) -> Grammar:
     """A grammar of any text, in which what begins as a call is one. Raises GrammarError for a schema that is none."""
-    writer = _Writer(form, tools, tokenizer)
+    writer = _CallWriter(form, tools, tokenizer)
     opened = [f"opened{i}" for i in range(len(form.opens))]
     rules = [f"{name}: {writer.opened(m)}\n" for name, m in zip(opened, form.opens, strict=True)]
     start = f"({' | '.join(opened)}){'*' if several else '?'} free TEXT?"
@@ -51,7 +51,7 @@ def text_or_calls(form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer,
     return Grammar("reply", f"start: {start}\nfree: {free}\nTEXT: /(?s:.+)/\n{''.join(rules)}{writer.rules()}")
 
 
-class _Writer:
+class _CallWriter:
     """Writes Lark's rules of calls of some tools."""
 
     def __init__(self, form: ToolFormat, tools: Sequence[Tool], tokenizer: Tokenizer) -> None:

@@ -16,7 +16,7 @@ from octavo.server.constraints.tool_values import (
     NAME,
     MarkedValues,
     PythonValues,
-    Values,
+    ValueGrammar,
     in_order,
     json_value,
     length,
@@ -72,7 +72,7 @@ def by_name(tool: Tool, form: ToolFormat, rules: list[str]) -> str:
     return " ".join(one if required else f"({one})?" for one, required in found)
 
 
-def _parameter(form: ToolFormat, name: str, schema: Schema, root: Schema, values: Values) -> str:
+def _parameter(form: ToolFormat, name: str, schema: Schema, root: Schema, values: ValueGrammar) -> str:
     """A parameter with its name and value, whose schema is a part of `root`."""
     before, after = form.parameter.split("VALUE")
     begin, end = before.split("KEY")
@@ -85,10 +85,10 @@ def _parameter(form: ToolFormat, name: str, schema: Schema, root: Schema, values
     return f"{head} {value} {written(form, after)}" if after else f"{head} {value}"
 
 
-def _value(form: ToolFormat, schema: Schema, root: Schema, values: Values) -> str:
+def _value(form: ToolFormat, schema: Schema, root: Schema, values: ValueGrammar) -> str:
     """A value as JSON or, where a format has them, as Python writes it: a word, a list or an object.
 
-    The schema is a part of `root`. Lists and objects that can't be held to it when they are no JSON are JSON.
+    The schema is a part of `root`. Lists and objects that can't be held to it when they are not JSON are JSON.
     """
     found = plain(schema, root)
     if found is None:
@@ -158,9 +158,9 @@ def _raw(form: ToolFormat, schema: Schema, root: Schema, after: str) -> str | No
 
 
 def _text(form: ToolFormat, least: int, most: int | None, nulls: Sequence[str], after: str) -> str:
-    """A text of so many characters, or null, and what comes after it; one of at most so many characters has no "<".
+    """A text of this many characters, or null, and what comes after it; one of at most this many characters has no "<".
 
-    Where a line end at either end is not the text's, one of at least so many characters has none among its first.
+    Where a line end at either end is not the text's, one of at least this many characters has none among its first.
     """
     tag, rest = after.rstrip(), written(form, _after_tag(after))
     one = r"[^<\n]" if after.startswith("\n") else "[^<]"

@@ -1,4 +1,4 @@
-"""Grammars of values that are no JSON: with texts between marks, as Gemma 4 writes them, or as Python's literals."""
+"""Grammars of values that are not JSON: with texts between marks, as Gemma 4 writes them, or as Python's literals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def json_value(schema: Schema) -> str:
 
 
 def require_written(schema: Schema) -> None:
-    """Raises GrammarError where a strict tool has keywords that values which are no JSON can't be held to."""
+    """Raises GrammarError where a strict tool has keywords that values which are not JSON can't be held to."""
     if "x-guidance" not in schema and (unkept := UNWRITTEN & set(schema)):
         raise GrammarError(f"{min(unkept)} can't be kept to in calls as this model writes them")
 
@@ -84,12 +84,12 @@ def _optional_members(found: Sequence[str], comma: str, rules: list[str]) -> str
 
 
 def length(schema: Schema, key: str) -> int | None:
-    """Characters that a schema wants at least, or at most; None for what is no number of them."""
+    """Characters that a schema wants at least, or at most; None for what is not a number of them."""
     found = schema.get(key)
     return found if isinstance(found, int) and found >= 0 else None
 
 
-class Values:
+class ValueGrammar:
     """Writes values of schemas within `root` in Lark's words. Rules that they refer to are added to `rules`.
 
     Raises GrammarError for what a strict tool has and can't be kept to.
@@ -103,7 +103,7 @@ class Values:
         self._root, self._rules, self._named = root, rules, dict[str, int]()
 
     def value(self, schema: Schema) -> str:
-        """A value that is valid for a schema, or for one of those that it allows one to be valid for."""
+        """A value that is valid for a schema, or for one of those it allows a choice of."""
         found = plain(schema, self._root)
         if found is None:
             require_written(schema)
@@ -113,7 +113,7 @@ class Values:
         return f"({' | '.join(choices)})" if len(choices) > 1 else choices[0]
 
     def _other(self, schema: Schema) -> str:
-        """A value that is no text and not null."""
+        """A value that is not text and not null."""
         if (options := listed(schema)) is not None:
             if any(isinstance(one, list | dict) for one in options):
                 require_written(schema)
@@ -182,11 +182,11 @@ class Values:
         raise NotImplementedError
 
     def text(self, least: int, most: int | None) -> str:
-        """A text of so many characters."""
+        """A text of this many characters."""
         raise NotImplementedError
 
 
-class MarkedValues(Values):
+class MarkedValues(ValueGrammar):
     """Texts between marks; names of members without."""
 
     comma, any, members = '","', "any", '(member ("," member)*)?'
@@ -224,7 +224,7 @@ _IN = {mark: rf"([^\\\n{mark}]|{_ESCAPE})" for mark in "'\""}
 """A character of a text between marks."""
 
 
-class PythonValues(Values):
+class PythonValues(ValueGrammar):
     """Literals of Python, where true, false and null may be as JSON has them, too."""
 
     comma, any, members = '"," " "?', "literal", '(named ("," " "? named)*)?'

@@ -15,7 +15,7 @@ MOST = 1 << 30
 
 
 class ChannelError(OctavoError):
-    """Bytes that are no message, or a socket that ends in the middle of one."""
+    """Bytes that are not a message, or a socket that ends in the middle of one."""
 
 
 def frame(payload: bytes) -> bytes:

@@ -43,7 +43,7 @@ class EngineFailedError(OctavoError):
         super().__init__(message)
 
 
-class Stream:
+class EngineStream:
     """Rows of some replies as steps bring them: an asynchronous iterator of lists, which ends with the last reply.
 
     Rows that come while nobody waits are one list. `wake` gives an empty one. `places` has each reply's number.
@@ -96,13 +96,13 @@ class Stream:
             self._waiter.set_result(None)
 
     def drop(self, one: int) -> None:
-        """Want no more of a reply."""
+        """Cancel a reply."""
         if one in self.left:
             self.left.discard(one)
             self._client.cancel([one])
 
     def close(self) -> None:
-        """Want no more of any."""
+        """Cancel all that are left."""
         self.closed = True
         if self.left:
             self._client.cancel(list(self.left))
@@ -130,7 +130,7 @@ class EngineClient:
         self.restarts = 0
         self.on_step: Callable[[StepOutputs], None] = lambda step: None
         self._ids = count(1)
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[int, EngineStream] = {}
         self._answers: dict[int, asyncio.Future[Scored | Vectors]] = {}
         self._changed = asyncio.Event()
 
@@ -168,11 +168,11 @@ class EngineClient:
     def new_ids(self, n: int) -> list[int]:
         return [next(self._ids) for _ in range(n)]
 
-    def submit(self, adds: Sequence[Add]) -> Stream:
+    def submit(self, adds: Sequence[Add]) -> EngineStream:
         """Begin replies. Raises EngineDiedError where there is no engine."""
         if self.state != "ready":
             raise EngineDiedError(self.failure or "the engine is not ready")
-        stream = Stream(self, [one for add in adds for one in add.ids])
+        stream = EngineStream(self, [one for add in adds for one in add.ids])
         for add in adds:
             self._streams.update(dict.fromkeys(add.ids, stream))
             self._send(add)
@@ -251,7 +251,7 @@ class EngineClient:
         self.give_up(EngineDiedError(why))
 
     def give_up(self, error: Exception) -> None:
-        """Want no more of anything, and take no more: who waits is told this error."""
+        """End everything, and take no more: waiting clients get this error."""
         self.failure, self.stats = str(error), NO_STATS
         self._set_state("dead")
         streams, self._streams = set(self._streams.values()), {}

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from octavo.runtime.engine.stats import Stats
 from octavo.runtime.output.reply import LogProbs
-from octavo.server.engine.client import NO_STATS, EngineClient, Stream
+from octavo.server.engine.client import NO_STATS, EngineClient, EngineStream
 from octavo.server.engine.protocol import (
     Add,
     Cancel,
@@ -62,7 +62,7 @@ class FakeClient(EngineClient):
         elif isinstance(message, Embed):
             self.deliver(Vectors(message.id, 1, struct.pack("<f", 1.0) * len(message.texts)))
 
-    def submit(self, adds: Sequence[Add]) -> Stream:
+    def submit(self, adds: Sequence[Add]) -> EngineStream:
         stream = super().submit(adds)
         for add in adds:
             self._told.update(dict.fromkeys(add.ids, add.logprobs))

@@ -58,7 +58,7 @@ def _with_descriptor(theirs: socket.socket) -> subprocess.Popen[bytes]:
 
 
 def _on_windows(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    """A socket is no descriptor there: what the process makes one of comes by its standard input."""
+    """A socket is not a descriptor there: what the process makes one of comes by its standard input."""
     process = subprocess.Popen(
         _command(STDIN), stdin=subprocess.PIPE, creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)
     )

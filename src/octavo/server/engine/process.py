@@ -13,7 +13,7 @@ from time import monotonic
 import msgspec
 
 from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
-from octavo.server.engine.client import EngineClient, EngineFailedError, Stream
+from octavo.server.engine.client import EngineClient, EngineFailedError, EngineStream
 from octavo.server.engine.launch import GONE_S, Launched, launch
 from octavo.server.engine.protocol import Add, Broken, Ping, Pong, StepOutputs, ToEngine, encode, to_front
 from octavo.server.options import EngineOptions
@@ -38,7 +38,7 @@ class ProcessClient(EngineClient):
 
     Where it ends by itself, what was under way fails, and another one is started: at once, then after pauses that grow,
     as where the system has no room for a process. A prompt that was under way at two such ends is refused from then on.
-    A model that can't be loaded the first time is no reason to try again.
+    A model that can't be loaded the first time is not a reason to try again.
 
     An engine is asked for signs of life: its process answers beside its steps. One that does not, as it is stopped or a
     driver holds it, or whose step does not end, is killed. What is counted are pings, so that a front that was stopped
@@ -149,7 +149,7 @@ class ProcessClient(EngineClient):
                 return f"it did not {what} for {seconds:.0f} s, and was killed"
 
     async def _end(self) -> None:
-        """See that the process is gone, without a thread: there may be none to be had."""
+        """See that the process is gone, without a thread, for which there may be no room."""
         if self._writer is not None:
             self._writer.transport.abort()
             self._writer = None
@@ -164,7 +164,7 @@ class ProcessClient(EngineClient):
         if self._writer is not None:  # else the engine is about to be gone, and so is what the message is about
             self._writer.write(frame(encode(message)))
 
-    def submit(self, adds: Sequence[Add]) -> Stream:
+    def submit(self, adds: Sequence[Add]) -> EngineStream:
         for add in adds:
             if self._crashes[_mark(add)] >= FATAL:
                 raise EngineFailedError("QuarantineError", "the engine ended twice while it computed this prompt")

@@ -11,7 +11,7 @@ from octavo.server.generation.output_parser import Delta
 
 
 @dataclass(slots=True)
-class Block:
+class ReplyBlock:
     """`text` is what it holds: thoughts, text, or the arguments of a call, which has an id and a name.
 
     custom  of a call: it holds a text
@@ -25,7 +25,7 @@ class Block:
     custom: bool = False
 
 
-Change = tuple[Literal["begins", "grows", "ends"], Block, str]
+Change = tuple[Literal["begins", "grows", "ends"], ReplyBlock, str]
 """What happens to a block, and the piece that it grows by."""
 
 
@@ -33,8 +33,8 @@ class Blocks:
     """Takes the pieces of a reply in their order."""
 
     def __init__(self) -> None:
-        self.all: list[Block] = []
-        self._open: Block | None = None
+        self.all: list[ReplyBlock] = []
+        self._open: ReplyBlock | None = None
 
     def take(self, outputs: Iterable[CompletionOutput]) -> Iterator[Change]:
         """What outputs of the reply change."""
@@ -53,7 +53,7 @@ class Blocks:
         kind: Literal["thinking", "text", "call"] = "call" if tool else "thinking" if delta.reasoning else "text"
         if self._open is None or self._open.kind != kind or (tool is not None and tool.name is not None):
             yield from self.end()
-            block = Block(len(self.all), kind)
+            block = ReplyBlock(len(self.all), kind)
             if tool is not None:
                 block.id, block.name, block.custom = tool.id or "", tool.name or "", tool.custom
             self.all.append(block)

@@ -41,7 +41,7 @@ class CompletionOutput:
 
 
 @dataclass(slots=True)
-class Choice:
+class ChoiceState:
     """A reply so far.
 
     end      why the engine ended it: "stop", "length" or "context"
@@ -116,7 +116,7 @@ class RequestHandle:
         try:
             self.started = monotonic()
             prompts, n = request.prompts, request.n
-            self.choices = [Choice(request.parser(service, p), len(p)) for p in prompts for _ in range(n)]
+            self.choices = [ChoiceState(request.parser(service, p), len(p)) for p in prompts for _ in range(n)]
             self._ids = ids = service.client.new_ids(len(self.choices))
             adds = [
                 Add(ids[i * n : (i + 1) * n], prompt, request.sampling, (request.seed + i * n) % (1 << 64),
@@ -176,7 +176,7 @@ class RequestHandle:
             choice.stopped = choice.parser.stopped
             self._end(choice, "length" if self.request.max_tokens == 0 else one.finish, output)
 
-    def _prefilled(self, choice: Choice, prefill: Prefill, now: float) -> None:
+    def _prefilled(self, choice: ChoiceState, prefill: Prefill, now: float) -> None:
         choice.prefill, choice.first_at, choice.last_at = prefill, now, now
         metrics = self.service.metrics
         metrics.first.observe(now - self.started)
@@ -186,7 +186,7 @@ class RequestHandle:
         metrics.prompt_seconds += prefill.seconds
 
     def _token(
-        self, choice: Choice, token: int, logprobs: LogProbs | None, output: CompletionOutput, now: float
+        self, choice: ChoiceState, token: int, logprobs: LogProbs | None, output: CompletionOutput, now: float
     ) -> None:
         metrics = self.service.metrics
         metrics.generated_tokens += 1
@@ -211,7 +211,7 @@ class RequestHandle:
             self.stream.drop(self._ids[output.choice])
             self._end(choice, "stop", output)
 
-    def _end(self, choice: Choice, reason: str, output: CompletionOutput) -> None:
+    def _end(self, choice: ChoiceState, reason: str, output: CompletionOutput) -> None:
         choice.end = reason
         finish = ENDS[reason]
         choice.finish = output.finish = "tool_calls" if choice.called and finish == "stop" else finish

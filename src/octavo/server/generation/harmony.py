@@ -13,7 +13,7 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 _CALLED = re.compile(r"to=functions\.([^\s<]+)")
 
 
-class Channels:
+class HarmonyChannels:
     """Cuts a reply into thinking and answer, as `Reasoning` does, at the headers of its messages.
 
     Messages of the channel "analysis" are thinking, others are the answer. One to a function is written with the header

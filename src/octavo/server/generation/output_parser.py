@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from octavo.runtime.output.stop import StopStrings
 from octavo.runtime.output.thinking import Thinking
-from octavo.server.generation.harmony import CHANNEL, Channels
+from octavo.server.generation.harmony import CHANNEL, HarmonyChannels
 from octavo.server.generation.ids import new_id
 from octavo.server.generation.reasoning import Reasoning
 from octavo.server.tool_calls.custom_tools import InputReader
-from octavo.server.tool_calls.parser import Piece, ToolParser
+from octavo.server.tool_calls.parser import CallPiece, ToolParser
 from octavo.text import Tokenizer
 
 
@@ -55,7 +55,7 @@ class OutputParser:
         self._input: InputReader | None = None  # of the call that is read, if its argument is a text
         self._stream, self._stops = tokenizer.stream_after(after), StopStrings(stops)
         channels = thinking is not None and thinking.start.startswith(CHANNEL)
-        self._reasoning = Channels(thinking.begun) if thinking is not None and channels else Reasoning(thinking)
+        self._reasoning = HarmonyChannels(thinking.begun) if thinking is not None and channels else Reasoning(thinking)
         self._parser, self._call_id = parser, call_id
         self.stopped: str | None = None
 
@@ -95,7 +95,7 @@ class OutputParser:
             deltas += self._told(self._parser.push(answer))
         return deltas
 
-    def _told(self, pieces: Iterable[Piece]) -> list[Delta]:
+    def _told(self, pieces: Iterable[CallPiece]) -> list[Delta]:
         found = []
         for piece in pieces:
             if piece.index is None:

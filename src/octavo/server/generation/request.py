@@ -132,7 +132,7 @@ def stops_of(body: Sampling) -> tuple[str, ...]:
 
 
 def named_biases(given: Mapping[str, float] | None) -> dict[int, float]:
-    """OpenAI's logit_bias, whose keys are texts. Raises ApiError for one that is no number of a token."""
+    """OpenAI's logit_bias, whose keys are texts. Raises ApiError for one that is not a number of a token."""
     found = {}
     for key, value in (given or {}).items():
         if not (key.isascii() and key.isdigit()) or len(key) > 10:

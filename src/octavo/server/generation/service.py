@@ -111,7 +111,7 @@ class Service:
         return None
 
     def admit(self, replies: int, tokens: int) -> None:
-        """Take replies to prompts of so many tokens together. Raises ApiError where that is too much for now, or ever.
+        """Take replies to prompts of `tokens` together. Raises ApiError where that is too much for now, or ever.
 
         `leave` with the same numbers gives their room back.
         """
@@ -134,7 +134,7 @@ class Service:
 
     @contextmanager
     def admitted(self, tokens: int) -> Iterator[None]:
-        """Have room, as a reply has, for other work with so many tokens. Raises ApiError as `admit` does."""
+        """Have room, as a reply has, for other work with this many tokens. Raises ApiError as `admit` does."""
         self.admit(1, tokens)
         self.metrics.beside += 1
         try:

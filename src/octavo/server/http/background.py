@@ -22,7 +22,7 @@ def size_of(given: int | str | Sequence[Any]) -> int:
 
 
 async def in_thread_if_long(size: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call a function that looks at so many characters."""
+    """Call a function that looks at this many characters."""
     if size > LONG:
         return await asyncio.to_thread(function, *args, **kwargs)
     return function(*args, **kwargs)

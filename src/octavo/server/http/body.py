@@ -186,7 +186,7 @@ def _outside_texts(data: bytes | bytearray) -> Iterator[bytes]:
 
 
 def _explain(data: bytes | bytearray, problem: str, depth: int) -> Any:
-    """Raise ApiError for what is no plain JSON: of a small body in words that say where, what and which key.
+    """Raise ApiError for what is not plain JSON: of a small body in words that say where, what and which key.
 
     A number that is too large for a float is infinity here, so that its field can be named.
     """

@@ -192,7 +192,7 @@ class Connection(Protocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()  # type: ignore[misc]
-        if self.cycle.response_complete:  # the rest of a body that nobody wanted was no head
+        if self.cycle.response_complete:  # the rest of a body that nobody wanted was not a head
             self._stop_timer()
 
     def on_response_complete(self) -> None:
@@ -275,7 +275,7 @@ class Connection(Protocol):
         return ApiError(431, f"the headers are larger than {self.limits.header} bytes")
 
     def send_400_response(self, msg: str) -> None:
-        """uvicorn's word for what is no HTTP."""
+        """uvicorn's word for what is not HTTP."""
         self._refuse(ApiError(400, msg))
 
     def _refuse(self, error: ApiError) -> None:

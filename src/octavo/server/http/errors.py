@@ -112,7 +112,7 @@ def ending() -> ApiError:
 def api_error(error: Exception) -> ApiError:
     """What a client is told of any error.
 
-    One that comes again with the same request is no 5xx, after which clients try again, or says that it isn't worth it.
+    One that comes again with the same request is not a 5xx, after which clients retry, or says not to retry.
     """
     if isinstance(error, ApiError):
         return error

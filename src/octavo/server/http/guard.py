@@ -25,7 +25,7 @@ READ_HEADERS = b"retry-after, x-should-retry, x-request-id, request-id"
 """Headers of responses that clients in these pages may read."""
 
 
-class Guard:
+class AccessGuard:
     """Lets a request through, or answers it: 403 for a foreign Host or Origin, 401 for a key that is none of ours.
 
     Names that a page of another site could point at this machine are refused as a Host, so that it can't read what

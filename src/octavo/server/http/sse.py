@@ -69,7 +69,7 @@ async def _close_when_left(receive: Receive, handle: RequestHandle) -> None:
     handle.close()
 
 
-class Watch:
+class StreamWatch:
     """Sends comments on streams that have nothing to send."""
 
     def __init__(self, limits: Limits) -> None:
@@ -98,7 +98,7 @@ class EventStream(Response):
     wrote_at  when the last one ended
     """
 
-    def __init__(self, handle: RequestHandle, renderer: Renderer, watch: Watch) -> None:
+    def __init__(self, handle: RequestHandle, renderer: Renderer, watch: StreamWatch) -> None:
         self.handle, self.renderer, self.watch = handle, renderer, watch
         self.background = None
         self.writing = False

@@ -92,7 +92,7 @@ def _of_replies(handle: RequestHandle, start: float) -> dict[str, Any]:
 
 
 def _line(fields: Mapping[str, Any]) -> str:
-    """Names and values with "=" between them; a value that is no plain word is a string of JSON, in ASCII."""
+    """Names and values with "=" between them; a value that is not a plain word is a string of JSON, in ASCII."""
     words = (f"{name}={text if PLAIN.fullmatch(text := str(value)[:LONGEST]) else json.dumps(text)}"
              for name, value in fields.items())
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} request {' '.join(words)}"

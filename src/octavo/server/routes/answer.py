@@ -14,7 +14,7 @@ from octavo.server.generation.handle import RequestHandle
 from octavo.server.generation.service import Service
 from octavo.server.http.body import read_as
 from octavo.server.http.errors import ApiError
-from octavo.server.http.sse import EventStream, Renderer, Watch, given_up_when_left, to_json, until_left
+from octavo.server.http.sse import EventStream, Renderer, StreamWatch, given_up_when_left, to_json, until_left
 
 T = TypeVar("T", bound=BaseModel)
 R = TypeVar("R")
@@ -61,7 +61,7 @@ async def answered(request: Request, handle: RequestHandle, renderer: Renderer, 
     """Replies as events or whole; an empty response where the client left before."""
     request.state.handle = handle  # for what is logged
     if stream:
-        watch: Watch = request.app.state.watch
+        watch: StreamWatch = request.app.state.watch
         return EventStream(handle, renderer, watch)
     async with given_up_when_left(request.receive, handle):
         found = await handle.finished()

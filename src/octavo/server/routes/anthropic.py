@@ -9,7 +9,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.server.generation.blocks import Block, Blocks, Change
+from octavo.server.generation.blocks import Blocks, Change, ReplyBlock
 from octavo.server.generation.handle import CompletionOutput, RequestHandle
 from octavo.server.generation.ids import new_id
 from octavo.server.http.background import in_thread_if_long
@@ -114,7 +114,7 @@ class MessageReply:
         }
 
 
-def _block(block: Block, *, empty: bool = False) -> dict[str, Any]:
+def _block(block: ReplyBlock, *, empty: bool = False) -> dict[str, Any]:
     """A block as a part of a message; `empty` as it begins."""
     text = "" if empty else block.text
     if block.kind == "call":

@@ -30,7 +30,7 @@ BILLING = "x-anthropic-billing-header"
 KINDS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")
 
 
-class Block(Body):
+class ContentBlock(Body):
     """A part of a message: text, a call, what a tool said, or thoughts."""
 
     type: Literal["text", "tool_use", "tool_result", "thinking", "redacted_thinking"]
@@ -40,17 +40,17 @@ class Block(Body):
     name: str = ""
     input: dict[str, Any] = Field(default_factory=dict)
     tool_use_id: str = ""
-    content: str | Annotated[list[Block], many(MOST_CONTENTS)] | None = None
+    content: str | Annotated[list[ContentBlock], many(MOST_CONTENTS)] | None = None
 
 
 class MessageParam(Body):
     role: Literal["user", "assistant", "system"]
-    content: str | Annotated[list[Block], many(MOST_CONTENTS)]
+    content: str | Annotated[list[ContentBlock], many(MOST_CONTENTS)]
 
     @model_validator(mode="before")
     @classmethod
     def _only_text(cls, value: Any) -> Any:
-        """Blocks that are no text are refused by their type, also those that a tool said."""
+        """Blocks that are not text are refused by their type, also those that a tool said."""
         _require_text(value.get("content") if isinstance(value, dict) else None)
         return value
 
@@ -97,7 +97,7 @@ class OutputConfig(Body):
 class CountRequest(Body):
     messages: Annotated[list[MessageParam], many(MOST_MESSAGES, least=1)]
     model: str | None = None
-    system: str | Annotated[list[Block], many(MOST_CONTENTS)] | None = None
+    system: str | Annotated[list[ContentBlock], many(MOST_CONTENTS)] | None = None
     tools: Annotated[list[ToolParam], many(MOST_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     thinking: ThinkingParam | None = None
@@ -144,7 +144,7 @@ def chat_request(body: CountRequest) -> ChatRequest:
     return ChatRequest.model_validate(asked)
 
 
-def _system(given: str | list[Block] | None) -> str:
+def _system(given: str | list[ContentBlock] | None) -> str:
     texts = [given] if isinstance(given, str) else [block.text for block in given or ()]
     return joined(map(_without_billing, texts))
 
@@ -174,7 +174,7 @@ def _messages(message: MessageParam) -> list[dict[str, Any]]:
     return [*out, one] if one["content"] or calls or thoughts or not out else out
 
 
-def _text(content: str | Sequence[Block] | None) -> str:
+def _text(content: str | Sequence[ContentBlock] | None) -> str:
     if isinstance(content, str):
         return content
     return joined(block.text for block in content or () if block.type == "text")
@@ -201,4 +201,4 @@ def _choice(given: ToolChoice | None) -> dict[str, Any]:
     return {"tool_choice": plain or named, "parallel_tool_calls": not given.disable_parallel_tool_use}
 
 
-Block.model_rebuild()
+ContentBlock.model_rebuild()

@@ -13,7 +13,7 @@ from octavo.runtime.output.reply import LogProbs
 from octavo.runtime.output.thinking import PROMPT_END, Thinking, thinking_after
 from octavo.server.constraints.response_format import effort_of, grammar_of, held, require_grammar
 from octavo.server.constraints.tool_choice import or_json
-from octavo.server.generation.handle import Choice, CompletionOutput, RequestHandle
+from octavo.server.generation.handle import ChoiceState, CompletionOutput, RequestHandle
 from octavo.server.generation.logprobs import chat_logprobs
 from octavo.server.generation.output_parser import Delta
 from octavo.server.generation.request import (
@@ -269,7 +269,7 @@ class ChatReply(ChunkedReply):
         end = {"choices": choices, "usage": self.handle.usage(), "timings": self.handle.choices[0].timings()}
         return self.common | {"object": "chat.completion"} | end
 
-    def _choice(self, i: int, choice: Choice, outputs: Sequence[CompletionOutput]) -> dict[str, Any]:
+    def _choice(self, i: int, choice: ChoiceState, outputs: Sequence[CompletionOutput]) -> dict[str, Any]:
         logprobs = None
         if self.logprobs:
             tokens = [token for one in outputs for token in one.tokens[: self.handle.shown_tokens(one)]]

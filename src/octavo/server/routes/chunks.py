@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from octavo.server.engine.protocol import Prefill
-from octavo.server.generation.handle import Choice, RequestHandle
+from octavo.server.generation.handle import ChoiceState, RequestHandle
 from octavo.server.generation.ids import new_id
 from octavo.server.generation.service import Service
 from octavo.server.http.errors import ApiError
@@ -39,7 +39,7 @@ class ChunkedReply:
         """A chunk with a choice, which is JSON, and what `more` says."""
         return b"".join((self._head, choice, b"]", more, self._tail))
 
-    def more(self, choice: Choice, at: Prefill | None = None) -> bytes:
+    def more(self, choice: ChoiceState, at: Prefill | None = None) -> bytes:
         """Times and how far the prompt is read, of a chunk, where these are asked for."""
         times = b',"timings":%b' % to_json(choice.timings(at)) if self._times else b""
         return times if at is None else b',"prompt_progress":%b%b' % (to_json(choice.progress(at)), times)

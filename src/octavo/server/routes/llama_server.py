@@ -15,7 +15,7 @@ from octavo.io.hub.cache import shown_name
 from octavo.runtime.output.reply import LogProbs
 from octavo.server.constraints.response_format import effort_of, held, usable_grammar
 from octavo.server.engine.protocol import Prefill
-from octavo.server.generation.handle import Choice, CompletionOutput, RequestHandle
+from octavo.server.generation.handle import ChoiceState, CompletionOutput, RequestHandle
 from octavo.server.generation.logprobs import finite
 from octavo.server.generation.request import (
     GenerationRequest,
@@ -151,7 +151,7 @@ class NativeReply:
         return parts if several else parts[0]
 
     def _last(
-        self, i: int, choice: Choice, content: str, tokens: list[int], outputs: Sequence[CompletionOutput] = ()
+        self, i: int, choice: ChoiceState, content: str, tokens: list[int], outputs: Sequence[CompletionOutput] = ()
     ) -> dict[str, Any]:
         kind = STOP_TYPES.get(choice.end or "", "eos" if choice.stopped is None else "word")
         generation = self.handle.request
@@ -294,7 +294,7 @@ async def lora_adapters(request: Request) -> Response:
 
 
 async def slots(request: Request) -> Response:
-    """What each place of a step does, as llama-server has it; here places are no fixed things."""
+    """What each place of a step does, as llama-server has it; here places are not fixed things."""
     service = service_of(request)
     info, running = service.info, service.client.stats.running
     return json_response([

@@ -88,7 +88,7 @@ class Metrics:
         self.most_tokens = max(self.most_tokens, tokens)
 
     def embedded(self, lengths: Sequence[int], seconds: float, answers: Sequence[Vectors]) -> None:
-        """Count vectors of texts of so many tokens: the seconds that the request took, and what the engine says."""
+        """Count vectors of texts of this many tokens: the seconds that the request took, and what the engine says."""
         self.queued.observe(answers[0].queued)
         self.prompt_tokens += sum(lengths)
         self.prompt_seconds += sum(one.seconds for one in answers)

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.server.engine.protocol import Prefill
-from octavo.server.generation.blocks import Block, Blocks, Change
+from octavo.server.generation.blocks import Blocks, Change, ReplyBlock
 from octavo.server.generation.handle import CompletionOutput, RequestHandle
 from octavo.server.generation.ids import new_id
 from octavo.server.generation.logprobs import chat_logprobs
@@ -101,7 +101,7 @@ class ResponseReply:
             for change in self.blocks.take([one]):
                 yield change, self._tell(change[1]) if change[0] == "grows" else []
 
-    def _tell(self, block: Block) -> list[Any]:
+    def _tell(self, block: ReplyBlock) -> list[Any]:
         """How likely the tokens were that are held back, as a part of a text."""
         told, self._held = self._held, []
         if block.kind != "text":
@@ -160,13 +160,13 @@ class ResponseReply:
         self._number += 1
         return named_event(kind, data)
 
-    def _id(self, block: Block) -> str:
+    def _id(self, block: ReplyBlock) -> str:
         return self._ids.setdefault(block.index, new_id("ctc_" if block.custom else PREFIXES[block.kind]))
 
-    def _part(self, block: Block) -> dict[str, Any]:
+    def _part(self, block: ReplyBlock) -> dict[str, Any]:
         return _part(block, block.text, self._logprobs.get(block.index, []))
 
-    def _item(self, block: Block, *, begun: bool = False, cut: bool = False) -> dict[str, Any]:
+    def _item(self, block: ReplyBlock, *, begun: bool = False, cut: bool = False) -> dict[str, Any]:
         """A block as an item of the output; `begun`: without what it will hold, `cut`: with a part of it."""
         status = "in_progress" if begun else "incomplete" if cut else "completed"
         item: dict[str, Any] = {"id": self._id(block), "status": status}
@@ -211,12 +211,12 @@ class ResponseReply:
         }
 
 
-def _grows(block: Block) -> str:
+def _grows(block: ReplyBlock) -> str:
     """The events of a block that grows."""
     return "response.custom_tool_call_input" if block.custom else GROWS[block.kind]
 
 
-def _part(block: Block, text: str, logprobs: Sequence[Any]) -> dict[str, Any]:
+def _part(block: ReplyBlock, text: str, logprobs: Sequence[Any]) -> dict[str, Any]:
     if block.kind == "thinking":
         return {"type": "reasoning_text", "text": text}
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}

@@ -34,7 +34,7 @@ INCLUDABLE = (
 ITEMS = ("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning")
 
 
-class Part(Body):
+class ContentPart(Body):
     """A part of an item's content."""
 
     type: str
@@ -47,13 +47,13 @@ class Item(Body):
 
     type: str = "message"
     role: Literal["system", "developer", "user", "assistant"] | None = None
-    content: str | Annotated[list[Part], many(MOST_CONTENTS)] | None = None
-    summary: Annotated[list[Part], many(MOST_CONTENTS)] | None = None
+    content: str | Annotated[list[ContentPart], many(MOST_CONTENTS)] | None = None
+    summary: Annotated[list[ContentPart], many(MOST_CONTENTS)] | None = None
     call_id: str = ""
     name: str = ""
     arguments: ARGUMENTS = ""
     input: str = ""
-    output: str | Annotated[list[Part], many(MOST_CONTENTS)] = ""
+    output: str | Annotated[list[ContentPart], many(MOST_CONTENTS)] = ""
 
     @model_validator(mode="after")
     def _is_whole(self) -> Item:
@@ -142,7 +142,7 @@ class ResponsesRequest(Sampling):
     @model_validator(mode="before")
     @classmethod
     def _only_text(cls, value: Any) -> Any:
-        """Items and parts of them that are no text are refused by their type."""
+        """Items and parts of them that are not text are refused by their type."""
         items = value.get("input") if isinstance(value, dict) else None
         for item in items if isinstance(items, list) else ():
             if isinstance(item, dict):
@@ -233,7 +233,7 @@ def _add(message: dict[str, Any], item: Item) -> None:
         message.setdefault("tool_calls", []).append(call)
 
 
-def _text(content: str | Sequence[Part] | None) -> str:
+def _text(content: str | Sequence[ContentPart] | None) -> str:
     return content if isinstance(content, str) else joined(part.text or part.refusal for part in content or ())
 
 

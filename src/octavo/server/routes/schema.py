@@ -24,7 +24,7 @@ MOST_TOOLS = 1024
 
 
 def many(most: int, *, least: int | None = None) -> Any:
-    """For a list of up to so many values. Its first fault is the only one that is found: each takes a kilobyte."""
+    """For a list of up to this many values. Its first fault is the only one that is found: each takes a kilobyte."""
     return Field(min_length=least, max_length=most, fail_fast=True)
 
 
@@ -34,7 +34,7 @@ def joined(texts: Iterable[str]) -> str:
 
 
 def few(most: int) -> BeforeValidator:
-    """For an object of up to so many keys, which are counted before any of them is looked at."""
+    """For an object of up to this many keys, which are counted before any of them is looked at."""
 
     def counted(value: Any) -> Any:
         if isinstance(value, dict) and len(value) > most:
@@ -169,7 +169,7 @@ class Message(Body):
     @model_validator(mode="before")
     @classmethod
     def _only_text(cls, value: Any) -> Any:
-        """Parts that are no text are refused by their type."""
+        """Parts that are not text are refused by their type."""
         parts = value.get("content") if isinstance(value, dict) else None
         for part in parts if isinstance(parts, list) else ():
             kind = part.get("type") if isinstance(part, dict) else None

@@ -23,7 +23,7 @@ MOST_INTEGER = 1 << 63
 
 
 def require_variables(given: Mapping[str, Any], argument: str) -> None:
-    """Raises UsageError for variables that are set here, for too many or too long ones, and for what is no number.
+    """Raises UsageError for variables that are set here, for too many or too long ones, and for what is not a number.
 
     Templates are refused that take too long with them, see `octavo.text.sandbox`.
     """

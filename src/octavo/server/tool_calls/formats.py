@@ -40,7 +40,7 @@ class ToolFormat:
     tight      some models of this format write no line ends around tags: each of these may be left out
     mark       what is written around texts in values, and around names of members that can't be read without
     thinks     what is written around thinking that comes before calls, where calls are not in the reply's answer
-    answers    what is written before an answer that is no call
+    answers    what is written before an answer that is not a call
     """
 
     name: str

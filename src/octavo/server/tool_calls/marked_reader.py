@@ -59,7 +59,7 @@ class MarkedReader:
     def _whole(self) -> list[Part]:
         properties = self._tools[self._name].get("properties")
         try:
-            arguments = _Values(self._text, properties if isinstance(properties, Mapping) else {}).read()
+            arguments = _MarkedValues(self._text, properties if isinstance(properties, Mapping) else {}).read()
         except ValueError:
             self.broken = True
             return []
@@ -73,7 +73,7 @@ def _token(found: re.Match[str]) -> tuple[str, str]:
     return (text, "text") if text is not None else (character, character) if character else (bare.strip(), "bare")
 
 
-class _Values:
+class _MarkedValues:
     """Reads an object as JSON. `properties` has the schemas of its values."""
 
     def __init__(self, text: str, properties: Mapping[str, Any]) -> None:
@@ -82,7 +82,7 @@ class _Values:
         self._at = 0
 
     def read(self) -> str:
-        """Raises ValueError for what is no object."""
+        """Raises ValueError for what is not an object."""
         self._expect("{")
         found = self._object(self._properties)
         if self._at < len(self._tokens):

@@ -1,6 +1,6 @@
 """Calls of tools in a reply, read as they come.
 
-The result is the same whatever the pieces that a reply comes in. What is no call, or one of a tool that there is not,
+The result is the same whatever the pieces that a reply comes in. What is not a call, or calls an unknown tool,
 is text. A call that breaks off in the middle of its arguments ends there, and one that is cut before them is left out.
 """
 
@@ -14,7 +14,7 @@ from octavo.server.tool_calls.readers import Reader, Tools
 
 
 @dataclass(slots=True)
-class Piece:
+class CallPiece:
     """Text, or a part of a call: `index` counts calls, the first part of one has its name."""
 
     text: str = ""
@@ -33,15 +33,15 @@ class ToolParser:
         self._reader: Reader | None = None
         self._raw, self._marker, self._told = "", "", False
 
-    def push(self, text: str) -> list[Piece]:
+    def push(self, text: str) -> list[CallPiece]:
         """What more text adds; some of it may be held back until later."""
         self._held += text
-        pieces: list[Piece] = []
+        pieces: list[CallPiece] = []
         while (found := self._step()) is not None:
             pieces += found
         return _joined(pieces)
 
-    def finish(self, *, cut: bool = False) -> list[Piece]:
+    def finish(self, *, cut: bool = False) -> list[CallPiece]:
         """What was held back, when no more text comes; `cut`: there was more to come."""
         held, self._held = self._held, ""
         if self._state == "reads":
@@ -52,7 +52,7 @@ class ToolParser:
             return []
         pieces = self._text(held)
         if self._gap and not self._calls:
-            pieces.append(Piece(self._gap))
+            pieces.append(CallPiece(self._gap))
         return _joined(pieces)
 
     def _begins_call(self) -> bool:
@@ -63,7 +63,7 @@ class ToolParser:
         begin = "".join((form.around[0] + form.call.partition("NAME")[0]).split())
         return any((begin + name).startswith(raw) or raw.startswith(begin + name) for name in self._tools)
 
-    def _step(self) -> list[Piece] | None:
+    def _step(self) -> list[CallPiece] | None:
         """Take some of what is held; None where more is needed."""
         if not self._held:
             return None
@@ -71,7 +71,7 @@ class ToolParser:
             self._state
         ]()
 
-    def _begins(self) -> list[Piece] | None:
+    def _begins(self) -> list[CallPiece] | None:
         """The beginning of a reply, where a call may stand without a marker."""
         text = self._held.lstrip()
         if not text:
@@ -83,13 +83,13 @@ class ToolParser:
         self._state = "text"
         return []
 
-    def _begin(self, marker: str) -> list[Piece]:
+    def _begin(self, marker: str) -> list[CallPiece]:
         """Begin to read calls; what is held stands after the marker."""
         self._state, self._marker, self._raw, self._told = "reads", marker, "", False
         self._reader = self._form.reader(self._tools)
         return []
 
-    def _in_text(self) -> list[Piece] | None:
+    def _in_text(self) -> list[CallPiece] | None:
         opens = self._form.opens
         found = min(((at, m) for m in opens if (at := self._held.find(m)) >= 0), default=None)
         if found is None:
@@ -105,7 +105,7 @@ class ToolParser:
         self._begin("" if kept else marker)
         return pieces
 
-    def _text(self, text: str) -> list[Piece]:
+    def _text(self, text: str) -> list[CallPiece]:
         """Text, whose white space at the end waits for what comes after it."""
         text = text.lstrip() if self._after_call else text
         shown = text.rstrip()
@@ -113,11 +113,11 @@ class ToolParser:
             self._gap += text
             return []
         out, self._gap, self._after_call = self._gap + shown, text[len(shown) :], False
-        return [Piece(out)]
+        return [CallPiece(out)]
 
-    def _reads(self) -> list[Piece] | None:
+    def _reads(self) -> list[CallPiece] | None:
         assert self._reader is not None
-        pieces: list[Piece] = []
+        pieces: list[CallPiece] = []
         for i, c in enumerate(self._held):
             parts = self._reader.feed(c)
             if not self._told:
@@ -126,18 +126,18 @@ class ToolParser:
                 if name is not None:
                     self._calls += 1
                     self._told, self._gap = True, ""
-                pieces.append(Piece("", self._calls - 1, name, arguments))
+                pieces.append(CallPiece("", self._calls - 1, name, arguments))
             if self._reader.broken or self._reader.done:
                 self._held = self._held[i + 1 :]
                 return pieces + (self._broke(c) if self._reader.broken else self._ended())
         self._held = ""
         return pieces
 
-    def _ended(self) -> list[Piece]:
+    def _ended(self) -> list[CallPiece]:
         self._state, self._after_call = "after", True
         return []
 
-    def _broke(self, c: str) -> list[Piece]:
+    def _broke(self, c: str) -> list[CallPiece]:
         """What was read is text: of a call that was told of the rest, of others all, where calls may be."""
         self._state = "text"
         if self._told:
@@ -148,7 +148,7 @@ class ToolParser:
         self._held = raw[first:] + self._held
         return self._text(raw[:first])
 
-    def _after(self) -> list[Piece] | None:
+    def _after(self) -> list[CallPiece] | None:
         """After calls: what closes them, and others that have no marker of their own."""
         self._held = self._held.lstrip()
         if not self._held:
@@ -167,9 +167,9 @@ class ToolParser:
         return []
 
 
-def _joined(pieces: list[Piece]) -> list[Piece]:
+def _joined(pieces: list[CallPiece]) -> list[CallPiece]:
     """Neighbouring pieces of text as one, and of a call."""
-    out: list[Piece] = []
+    out: list[CallPiece] = []
     for piece in pieces:
         last = out[-1] if out else None
         if last is not None and last.index == piece.index and piece.name is None:

@@ -87,7 +87,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def _call(text: str) -> tuple[str, str]:
-    """Raises ValueError for what is no call with arguments by name."""
+    """Raises ValueError for what is not a call with arguments by name."""
     found = _CALL.fullmatch(text)
     if found is None:
         raise ValueError("no call")

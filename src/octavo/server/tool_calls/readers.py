@@ -1,7 +1,7 @@
 """Readers of calls: each takes the characters after a marker and gives the calls that they come to.
 
 `feed` gives for a character the parts of calls that it completes: (name, "") where one begins, then (None, a piece of
-its arguments' JSON). `done`: the calls are complete. `broken`: the characters so far are no call of a known tool.
+its arguments' JSON). `done`: the calls are complete. `broken`: the characters so far are not a call of a known tool.
 """
 
 from __future__ import annotations

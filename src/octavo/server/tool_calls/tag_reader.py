@@ -25,7 +25,7 @@ class Tags:
     opens_parameter  what that begins with
     ends_parameter   what that ends with
     end              ends the call
-    edge             stands at both ends of a value, and is no part of it
+    edge             stands at both ends of a value, and is not a part of it
     """
 
     function: re.Pattern[str]

@@ -116,7 +116,7 @@ def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice:
              several: bool, allowed: Sequence[str] | None = None) -> ToolUse | None:
     """The tools of a request, of whose functions `given` has name, parameters and strict; None where there are none.
 
-    `allowed`: names of those that may be called, of all that the model is told of; None for all.
+    `allowed`: names of the ones that may be called, of all that the model is told of; None for all.
 
     Raises ApiError for a name, of a tool or of its parameters, that calls can't have, for two tools of one name, and
     for a choice of one that there is not.
@@ -243,7 +243,7 @@ def _with_arguments(message: dict[str, Any], as_objects: bool) -> dict[str, Any]
 
 
 def _object_of(text: str) -> Any:
-    """Arguments as data; as they are where they are no JSON."""
+    """Arguments as data; as they are where they are not JSON."""
     try:
         return json.loads(text or "{}")
     except (ValueError, RecursionError):
