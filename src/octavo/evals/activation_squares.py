@@ -165,7 +165,7 @@ def _run_of(model: Model, tokens: Sequence[int], context: int, output: bool) -> 
 
 
 def _resume(path: str | os.PathLike[str], run: str, most: int) -> Imatrix | None:
-    """The matrix at `path`, to go on from, of at most so many windows; None where there is no file."""
+    """The matrix at `path`, to continue from, of at most `most` windows; None where there is no file."""
     if not os.path.exists(path):
         return None
     matrix, name = Imatrix.load(path), os.fsdecode(path)

@@ -86,7 +86,7 @@ def sensitivities(
     context, chunks, scored  as of `perplexity`
     probes            most groups of weights to measure
 
-    Takes one run of the windows for each group. Raises UsageError for a weight that the model has not, or that is of
+    Takes one run of the windows for each group. Raises UsageError for a weight that the model lacks, or that is of
     another type or whose rows are not blocks of 32, and as `windows` does.
     """
     groups = layer_groups(names, probes)

@@ -148,7 +148,7 @@ def test_keys_that_are_values_too(cache: str, shape: str, step: str) -> None:
 
 @pytest.mark.parametrize("values", [0, np.nan, np.inf])
 def test_int8_keys_that_are_values_too_and_are_zeros_or_no_numbers(values: float) -> None:
-    """Zeros are attended to evenly; a token that is no number makes none of what sees it."""
+    """Zeros are attended to evenly; a NaN token makes NaN of whatever sees it."""
     case = OpCase("attention", 1, {**LATENT["96"], "cache": "int8"}, past=(70,))
     built = case.build()
     before, last = built.steps

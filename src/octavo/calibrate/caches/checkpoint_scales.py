@@ -37,7 +37,7 @@ StrPath = str | os.PathLike[str]
 
 
 def require_folder(spec: ModelSpec, file: CheckpointFile, path: StrPath) -> None:
-    """Raise UsageError for a checkpoint that has no place for scales, FileError where `path` is no new folder."""
+    """Raise UsageError for a checkpoint that has no place for scales, FileError where `path` exists."""
     config = file.folder.checkpoint.config
     if wrapper_of(Config(config, file.path)) is not None:
         problem = "has more than a text model, and its scales would be that one's"

@@ -87,7 +87,7 @@ def _hidden(queries: slice, end: int, window: int) -> Any:
 def best_share(x: F32, weights: F32, largest: float) -> float:
     """Of SHARES of `largest` the one with the least weighted squared error of x [T, D] as int8 numbers.
 
-    `weights` are [T, D] or [T, 1]. The largest of those that are as good.
+    `weights` are [T, D] or [T, 1]. The largest where several are equally good.
     """
     errors = []
     for share in SHARES[::-1]:

@@ -55,7 +55,7 @@ class GgufMethod:
     work      a folder in which what is made is kept until all is
     resume    go on from what a run that was killed has left in `work`; it gives the same bytes
 
-    Rows of the embedding are made first, see `looked_up`, and looked up as they were made. Weights that no product
+    Rows of the embedding are made first, see `embedding_gptq`, and looked up as they were made. Weights that no product
     reads, those whose scales lie beside them, and experts that met fewer tokens than they have inputs are left to the
     encoder. Raises UsageError for formats that errors can't be made up for in, for a text shorter than a window, and as
     loading a model does; NonFiniteError naming a weight; HostMemoryError, DeviceMemoryError and FileError where memory

@@ -36,7 +36,7 @@ def clip(weight: F32, inputs: F32, rounding: Rounding, group: int = 128) -> Clip
     """Find for each group of each row the limit with which its rounded values serve `inputs` [T, K] best.
 
     Not meant for q and k, whose errors a softmax makes larger than this measure says (the reference leaves them out).
-    Raises UsageError for rows that are no multiple of the group.
+    Raises UsageError for rows that are not a multiple of the group.
     """
     n, k = weight.shape
     if k % group:

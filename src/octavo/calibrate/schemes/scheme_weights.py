@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 GPTQ_WAYS = ("gptq", "qronos")
 """Ways in which errors of a row make up for each other."""
 HELD_OUT = 8
-"""One in so many tokens tells which of several ways is best, and is used for nothing else."""
+"""One token in this many is held out to choose the best of several ways."""
 JUDGED = 512
 """Tokens whose outputs are there at a time."""
 CLIPPED = 512

@@ -59,8 +59,8 @@ def _non_finite(tensor: Any) -> int:
 
 
 def _of_file(path: str) -> dict[str, Any]:
+    from octavo.huggingface.adapters.lora_file import ALPHA, read_adapter
     from octavo.io.gguf import GGUFFile
-    from octavo.models.shared.lora_file import ALPHA, read_adapter
 
     with GGUFFile.open(path) as file:
         adapter = read_adapter(file)

@@ -49,7 +49,7 @@ class Way:
         return self.name if self.method is None else f"{self.name} by {self.method}"
 
     def require(self, base: str) -> None:
-        """Raise, before anything is run, what `write` raises for a preset, a scheme or a method that `base` has not."""
+        """Raise, before anything is run, what `write` raises for a preset, a scheme or a method that `base` lacks."""
         if self.method is None:
             with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
                 path = os.path.join(folder, "made")

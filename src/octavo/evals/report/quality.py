@@ -100,7 +100,7 @@ def measure_quality(model: str, base: str | None, plan: QualityPlan) -> Quality:
     """Run `plan.text` through the model, its base, and the base quantized in each way, one after another.
 
     They are written to a temporary folder (TMPDIR), one at a time. Without a base a model of floats is its own. Methods
-    that a preset or a scheme has not are left out of it, and said.
+    that a preset or a scheme lacks are left out of it, and said.
     Raises UsageError for presets of a quantized model without a base, and what `divergence`, `quantize_file` and
     `quantize_checkpoint` raise.
     """

@@ -16,7 +16,7 @@ from importlib import import_module
 
 from octavo.errors import ModelError, shown
 from octavo.io.gguf.metadata import Metadata
-from octavo.models.shared.own_modules import own_modules
+from octavo.models.families import own_modules
 
 _log = logging.getLogger("octavo")
 MOST_NAMED = 16

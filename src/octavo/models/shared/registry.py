@@ -9,9 +9,9 @@ from importlib.metadata import entry_points
 
 from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile
+from octavo.models.families import own_modules
 from octavo.models.shared.architecture import Architecture, ModelSpec
 from octavo.models.shared.cache_scales import cache_tensors
-from octavo.models.shared.own_modules import own_modules
 from octavo.models.shared.refusal import require_model, unknown
 from octavo.models.shared.weights import check_tensors
 

@@ -34,7 +34,7 @@ def offers(source: ModelSource, choices: Choices, imatrix: Imatrix | None = None
     """The types, smallest first, of each tensor of `source` that `choices` let change; one where they set it.
 
     A tensor may also stay as it is stored, and gets no type that takes more. Where `imatrix` has its importances, GRIDS
-    of at least `least_bits` are offered too. Raises UsageError for a choice that is no type or that a row does not fit.
+    of at least `least_bits` are offered too. Raises UsageError for a choice that is not a type or doesn't fit a row.
     """
     require_matches(choices, [tensor.name for tensor in source.tensors])
     tied = "output.weight" not in {tensor.name for tensor in source.tensors}

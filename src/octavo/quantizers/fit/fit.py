@@ -161,7 +161,7 @@ def least_bytes(source: ModelSource, offered: Offers) -> int:
 def file_type(source: ModelSource, fit: Fit) -> int | None:
     """`general.file_type`: that of the preset of the type that most matrices have.
 
-    There is no number for a mix that is no preset's, and this is how llama.cpp guesses one for a file that has none. Of
+    There is no number for a mix that no preset has, and this is how llama.cpp guesses one for a file that has none. Of
     presets that share a type the plain or the medium one counts.
     """
     kinds = Counter(fit.types[t.name].name if t.name in fit.types else t.type_name for t in source.tensors)

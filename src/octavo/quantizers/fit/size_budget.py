@@ -44,7 +44,7 @@ class _Step(NamedTuple):
 def solve_knapsack(candidates: Mapping[str, Sequence[Candidate]], nbytes: int) -> dict[str, Candidate]:
     """One candidate for each tensor: together at most `nbytes`, with the least sum of losses.
 
-    Raises UsageError where even the smallest candidates take more, and for a loss that is no number or below 0.
+    Raises UsageError where even the smallest candidates take more, and for a loss that is NaN or below 0.
     """
     _check(candidates)
     least = [min(c.nbytes for c in options) for options in candidates.values()]

@@ -121,7 +121,7 @@ def rounded(x: float) -> float:
 def read_record(file: GGUFFile) -> MethodRecord | None:
     """What a model's file says of how it was made; None where it says nothing.
 
-    Raises ModelError naming the field for what is not as a method writes it, FileError for what is no JSON object.
+    Raises ModelError naming the field for what is not as a method writes it, FileError for anything but a JSON object.
     """
     if isinstance(file, CheckpointFile):
         checkpoint = file.folder.checkpoint

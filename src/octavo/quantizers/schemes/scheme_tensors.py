@@ -143,7 +143,7 @@ class CheckpointJob:
         return heads + [TensorHead(name, "F32", values.shape) for name, values in scales.items()]
 
     def config(self) -> dict[str, Any]:
-        """The value of `quantization_config`: of static activations with groups of those that have none, or others."""
+        """The value of `quantization_config`: of static activations with groups for layers without any, or others."""
         config, linear = self.writer.config(self.scheme, self.ignored), list(filter(self.scheme.takes, self.stored))
         if not self.scheme.static:
             return config
@@ -221,7 +221,7 @@ class CheckpointJob:
         return Coded(q, scales, zeros, coded.factor)
 
     def _float(self, tensor: QTensor, name: str, scale: F32 | None) -> QTensor:
-        """A tensor that is no linear layer's, in a format of floats. Raises NonFiniteError naming it."""
+        """A tensor outside of linear layers, in a format of floats. Raises NonFiniteError naming it."""
         checked_copy(tensor)
         if tensor.format.name == name and scale is None:
             return tensor

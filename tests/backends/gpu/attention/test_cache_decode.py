@@ -30,8 +30,8 @@ def drawn(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
     if kind != "fp8":
         codes = torch.from_numpy(rng.integers(-127, 128, shape, np.int8))
         return codes, codes.double()
-    eights = torch.from_numpy(rng.standard_normal(shape) * 100).clamp(-448, 448).to(torch.float8_e4m3fn)
-    return eights.view(torch.int8), eights.double()
+    values = torch.from_numpy(rng.standard_normal(shape) * 100).clamp(-448, 448).to(torch.float8_e4m3fn)
+    return values.view(torch.int8), values.double()
 
 
 def by_position(scales: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

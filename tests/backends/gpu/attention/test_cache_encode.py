@@ -33,8 +33,8 @@ def cache_of(kind: str, scaling: str) -> tuple[list[torch.Tensor], list[np.ndarr
             tensors.append(torch.from_numpy(rng.standard_normal(shape).astype(np.float16) + 2))
             floats.append(tensors[-1].double().numpy())
             continue
-        eights = torch.from_numpy(rng.standard_normal(shape) * 40).clamp(-120, 120)
-        codes = eights.to(torch.float8_e4m3fn if kind == "fp8" else torch.int8)
+        values = torch.from_numpy(rng.standard_normal(shape) * 40).clamp(-120, 120)
+        codes = values.to(torch.float8_e4m3fn if kind == "fp8" else torch.int8)
         tensors.append(codes.view(torch.int8))
         if kind == "q8_0":
             scales.append(torch.from_numpy(rng.uniform(1e-3, 0.1, (*shape[:2], DIM // 32)).astype(np.float16)))

@@ -79,7 +79,7 @@ def test_a_result_that_is_quantized(kind: str) -> None:
 
 @pytest.mark.parametrize("values", [0.0, np.nan, np.inf])
 def test_keys_that_are_zeros_or_no_numbers(values: float) -> None:
-    """Zeros are attended to evenly; a token that is no number makes none of what sees it."""
+    """Zeros are attended to evenly; a NaN token makes NaN of whatever sees it."""
     built = op_case("int8", "96", "one").build()
     before, last = built.steps
     k = before[0]["k"].copy()
@@ -109,7 +109,7 @@ def attention_node(kind: str, shared: int, static: bool = False) -> Node:
      ("fp8", 64, True, "with static scales (allowed: dynamic scales)")],
 )
 def test_what_runs_elsewhere(kind: str, shared: int, static: bool, reason: str) -> None:
-    """Values that are no whole blocks, which can't be rotated back, and scales that no kernel has."""
+    """Values that are not whole blocks, which can't be rotated back, and scales that no kernel has."""
     assert GpuBackend().supports(attention_node(kind, shared, static)) == (False, f"keys that are values too {reason}")
 
 

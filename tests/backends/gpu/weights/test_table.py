@@ -22,7 +22,7 @@ NEWER = {"granitehybrid-odd", "mamba2", "minimax-m2"}
 
 @pytest.fixture(autouse=True)
 def right_transformers(name: str) -> None:
-    """A card's machine may have an older one. CI has not, and leaves nothing out."""
+    """A card's machine may have an older one. CI has a new one, and leaves nothing out."""
     asked, here = wanted("test")["transformers"].specifier, version("transformers")
     if not INTERPRETED and name in NEWER and not asked.contains(here):
         pytest.skip(f"{name} needs transformers {asked}, {here} is here")

@@ -2,7 +2,7 @@
 """How keys and values lie in the KV cache, of every type, and what the loops over all types have in common.
 
 A head's keys of a page lie so that 64 positions are side by side, and no sum crosses lanes; its values in columns of
-32 (16 where D is no multiple of 32). q8_0 has a scale for 32 of D, and 64 scales, one a position, before their codes.
+32 (16 where D is not a multiple of 32). q8_0 has a scale for 32 of D, and 64 scales, one a position, before the codes.
 int8 and fp8 have one for a head's key or value at a position, 64 before all codes; where scales are static, none.
 
     f16, f32   keys [pages, Hkv, D, 64], values [pages, Hkv, D / 32, 64, 32]

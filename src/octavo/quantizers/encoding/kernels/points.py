@@ -220,7 +220,7 @@ def _choose(search: PointSearch) -> Any:
 def _wish(search: PointSearch) -> Any:
     """A function (sums of a group, its largest value, index, marks, room) -> the scale that it would have.
 
-    It is the one that leaves least, of those that are tried, fitted to its points, which are stored as in `_choose`.
+    It is the best one tried, fitted to its points, which are stored as in `_choose`.
     """
     errors, choose, steps, most = _errors(search), _choose(search), search.steps, search.most
     ratio = (search.most / search.least) ** (1 / max(1, search.steps - 1))
@@ -257,7 +257,7 @@ as_stored, level = inner(_as_stored), inner(_level)
 
 
 def _super_scale(search: PointSearch) -> Any:
-    """A function (sums, wishes, up, room) -> the scale of a super-block, of those that are tried."""
+    """A function (sums, wishes, up, room) -> the best scale tried for a super-block."""
     errors, groups, top = _errors(search), SUPER // search.group, search.top
     group_bytes, trials, count, most_d = search.group_bytes, TRIALS, len(TRIALS), 65504.0
 
