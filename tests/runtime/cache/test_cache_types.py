@@ -26,6 +26,8 @@ N, WINDOW = 24, 40
 RNG = np.random.default_rng(5)
 COMMON = RNG.integers(0, 255, 100).tolist()
 PROMPTS = [[*COMMON[:n], *RNG.integers(0, 255, 3 + 9 * i).tolist()] for i, n in enumerate((0, 70, 100, 100))]
+QUICK = ("q8_0", "int4", "int8 static")
+"""Types that run by default."""
 MakeCore = Callable[..., EngineCore]
 
 
@@ -54,7 +56,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], ModelSpe
     return of
 
 
-@pytest.fixture(params=[*(name for name in CACHE_FORMATS if name != "f16"), "int8 static", slow("fp8 static")])
+TYPES = (*(name for name in CACHE_FORMATS if name != "f16"), "int8 static", "fp8 static")
+
+
+@pytest.fixture(params=[name if name in QUICK else slow(name) for name in TYPES])
 def make_core(request: pytest.FixtureRequest, models: Callable[[str], ModelSpec]) -> MakeCore:
     """Makes engines of a model with a type of cache; keyword arguments are fields of EngineConfig."""
     cache_type, _, static = request.param.partition(" ")

@@ -10,6 +10,7 @@ from octavo.backends.gpu.recurrent import scan_tiles
 from octavo.backends.reference import ReferenceBackend
 from octavo.formats.spec import F32
 from tests.backends.state_ops import WITH_KERNELS, Steps, divided, whole
+from tests.sampling import slow, some
 
 MOST = 1e-7
 """Mean squared error, of the mean square of what was expected: the tolerance of an op case."""
@@ -20,7 +21,7 @@ def error(found: F32, want: F32) -> float:
 
 
 @pytest.mark.parametrize("op", WITH_KERNELS)
-@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("deterministic", [False, slow(True)])
 def test_steps_divide_sequences_in_any_way(op: str, deterministic: bool) -> None:
     for found, want in zip(divided(op, GpuBackend(deterministic)), whole(op, ReferenceBackend()), strict=True):
         assert error(found, want) < MOST
@@ -28,7 +29,7 @@ def test_steps_divide_sequences_in_any_way(op: str, deterministic: bool) -> None
             np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("op", WITH_KERNELS)
+@pytest.mark.parametrize("op", some(WITH_KERNELS, 3))
 def test_deterministic_is_token_by_token(op: str) -> None:
     """To the bit, however a sequence is divided."""
     for found, want in zip(divided(op, GpuBackend(True)), whole(op, GpuBackend(True)), strict=True):
