@@ -140,7 +140,7 @@ def test_one_that_no_memory_holds(base: GGUFFile, tmp_path: Path, monkeypatch: p
     folder = write_peft(tmp_path / "peft", {Q_PROJ: pair(base, Q)})
     monkeypatch.setattr("octavo.runtime.lora_adapters.room", lambda: Room(1000))
     monkeypatch.setattr(StoredTensor, "load", lambda self: pytest.fail("is read"))
-    refused(base, folder, HostMemoryError, "0.00 GiB of memory are needed, and 0.00 GiB are free")
+    refused(base, folder, HostMemoryError, "0.00 GiB of memory are needed, but 0.00 GiB are free")
 
 
 def test_modules(base: GGUFFile, tmp_path: Path) -> None:

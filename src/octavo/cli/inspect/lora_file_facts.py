@@ -20,10 +20,10 @@ MORE = "--metadata, --tensors and --check show more; a model is run with it by -
 
 def is_adapter(path: str) -> bool:
     """Whether a path is one of an adapter. Raises FileError for a file that can't be read."""
+    from octavo.huggingface.adapters import lora_file
     from octavo.huggingface.adapters.peft import is_peft_folder
     from octavo.io.gguf import GGUFFile
     from octavo.io.missing import require_there
-    from octavo.huggingface.adapters import lora_file
 
     require_there(path)
     if os.path.isdir(path):

@@ -20,6 +20,7 @@ from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
 from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import MultiCtaShape, stage_bytes
 from octavo.backends.gpu.ops.quantize import quantized
+from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.backends.gpu.weights.load import load
@@ -86,11 +87,11 @@ def test_what_is_not_wanted_is_not_made(tokens: int, kind: str) -> None:
     c, k = Context(target()), 256
     x, other = (torch.randn(n, k, device=c.target.device) for n in (tokens, 1 if kind == "rms_norm" else tokens))
     source = Source(matrix(x), None if kind == "values" else matrix(other), 1e-5)
-    made = {}
+    form, made = expression_of(kind) if kind == "swiglu" else kind, {}
     for wanted in ({"plain", "ordered"}, {"plain"}, {"ordered"}):
         raw = torch.full((activation_bytes(tokens, k, "sm_90"),), 77, dtype=torch.uint8, device=c.target.device)
         out = Activation(raw, tokens, k, both=True)
-        for call in quantized(replace(c, wanted=frozenset(wanted)), source, out, kind):
+        for call in quantized(replace(c, wanted=frozenset(wanted)), source, out, form):
             call()
         assert out.ordered is not None
         plain = raw[: raw.numel() - out.ordered.numel() * 2]
