@@ -50,7 +50,7 @@ def test_unigram(tmp_path: Path, t5: bool) -> None:
     ("normalizer", None, r"normalizer: is missing \(allowed: BertNormalizer\)"),
     ("normalizer.clean_text", False, r"normalizer.clean_text: is False"),
     ("pre_tokenizer.type", "Whitespace", r"pre_tokenizer: is Whitespace"),
-    ("model.continuing_subword_prefix", "", r"continuing_subword_prefix: is '' \(allowed: ##\)"),
+    ("model.continuing_subword_prefix", "@@", r"continuing_subword_prefix: is '@@' \(allowed: ##\)"),
     ("model.type", "WordLevel", r"model.type: is 'WordLevel' \(allowed: BPE, WordPiece, Unigram\)"),
 ])
 def test_other_word_pieces_are_refused(tmp_path: Path, path: str, value: Any, message: str) -> None:

@@ -101,7 +101,7 @@ def others(target: str) -> tuple[str, ...]:
 def rows_of(program: str, wanted: list[str]) -> list[dict[str, Any]]:
     """What a program beside this file says, in a process that does not interpret kernels."""
     environment = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command = [sys.executable, "-W", "error", "-m", f"tests.backends.gpu.{program}", *wanted]
+    command = [sys.executable, "-W", "error", "-m", f"tests.backends.gpu.compile.{program}", *wanted]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     rows: list[dict[str, Any]] = json.loads(done.stdout)
