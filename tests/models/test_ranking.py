@@ -89,7 +89,7 @@ def test_scores_of_a_model_that_generates(tmp_path: Path) -> None:
 
 def test_what_a_reranker_is_asked(ranker: Path) -> None:
     with octavo.load(ranker, device="reference", n_ctx=16) as model:
-        with pytest.raises(UsageError, match=r"is a reranker, which scores documents: `octavo rank`"):
+        with pytest.raises(UsageError, match=r"is a reranker, which scores documents: use `octavo rank`"):
             model.embed("a")
         with pytest.raises(UsageError, match="query is 3"):
             model.rank(3, ["a"])  # type: ignore[arg-type]

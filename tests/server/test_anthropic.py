@@ -194,7 +194,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 5, "messages": ASK, "output_format": {"type": "json"}}, "output_format.type: "),
     ({"max_tokens": 5, "messages": ASK, "output_config": {"format": {"type": "json_schema"}}}, "format.schema: "),
     ({"max_tokens": 5, "messages": ASK, "output_config": {"format": ENDLESS}}, "output_config.format: "),
-    ({"max_tokens": 5, "messages": ASK, "output_config": {"format": SCHEMA}, "output_format": SCHEMA}, "one of them"),
+    ({"max_tokens": 5, "messages": ASK, "output_config": {"format": SCHEMA}, "output_format": SCHEMA}, "used together"),
 ]
 
 

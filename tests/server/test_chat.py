@@ -213,7 +213,7 @@ def test_how_the_prompt_ends(server: Server, monkeypatch: pytest.MonkeyPatch) ->
     closed = f"{plain}12 times<|im_end|>\n"
     assert prompt(begun, add_generation_prompt=False) == closed
     assert prompt(begun, continue_final_message=False) == closed + opening
-    for more, problem in (({}, "the last message is user's"), ({"add_generation_prompt": True}, "are both true")):
+    for more, problem in (({}, "the last message has role user"), ({"add_generation_prompt": True}, "both be true")):
         last = [begun] if more else []
         body = {"messages": [*ASK, *last], "continue_final_message": True, **more}
         _, error = server.refused("/v1/chat/completions", body)

@@ -191,7 +191,7 @@ def test_more_replies_than_there_is_ever_room_for(model: Model, prompts: int, n:
     with running(fake, model, limits=Limits(drain_time=0, queue=6)) as server:
         status, error = server.refused("/v1/completions", {"prompt": ["a"] * prompts, "n": n})
         assert (status, error["type"]) == (400, "invalid_request_error")
-        assert error["message"].endswith(f"{prompts * n} replies, n to each prompt (allowed: 10)")
+        assert error["message"].endswith(f"{prompts * n} replies, n to each prompt (allowed: up to 10)")
         assert len(server.post("/v1/completions", prompt=["a"] * 5, n=2, max_tokens=1)["choices"]) == 10
 
 
@@ -351,7 +351,7 @@ def test_whole_answers_that_nobody_reads_are_cut_off(model: Model, kind: str, ca
             sock.sendall(request(LARGE, "/apply-template"))
         if kind == "with an end":
             sock.shutdown(socket.SHUT_WR)
-        until(lambda: "reads nothing is cut off: the answer to req_" in caplog.text)
+        until(lambda: "that reads nothing: the response to req_" in caplog.text)
         assert ended(sock)
         assert server.get("/health") == {"status": "ok"}
 
@@ -507,7 +507,7 @@ def test_connections_wait_where_there_is_no_descriptor(
             full.clear()
             require_health(late)
     assert [record.message for record in caplog.records] == [
-        "connections wait, as none can be taken: Too many open files"
+        "connections have to wait, as none can be accepted: Too many open files"
     ]
 
 
@@ -564,7 +564,7 @@ def test_a_server_without_threads_says_so(monkeypatch: pytest.MonkeyPatch) -> No
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(Thread, "start", none)
-    with pytest.raises(HostMemoryError, match="no thread"):
+    with pytest.raises(HostMemoryError, match="can't start a thread"):
         serve._threads()
 
 

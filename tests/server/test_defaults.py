@@ -188,7 +188,10 @@ def test_replies_of_a_model_without_a_chat_template_have_a_limit(
     [
         ({"template_text": PLAIN, "reasoning": "on"}, r"reasoning is 'on'.* \(allowed: auto\)"),
         ({"template_text": PLAIN, "reasoning": "off"}, r"reasoning is 'off'.* \(allowed: auto\)"),
-        ({"template_text": QWQ, "reasoning": "off", "variables": {"enable_thinking": True}}, "has 'enable_thinking'"),
+        (
+            {"template_text": QWQ, "reasoning": "off", "variables": {"enable_thinking": True}},
+            "'enable_thinking' of chat_template_kwargs",
+        ),
         ({"variables": {"messages": []}}, "chat_template_kwargs has 'messages'"),
         ({"variables": {"enable_thinking": "off"}}, 'chat_template_kwargs has "off" as enable_thinking'),
         ({"template_text": "{% if %}"}, "line 1"),

@@ -142,9 +142,9 @@ def test_a_picture_is_refused_by_its_type(server: Server) -> None:
 
 
 BODIES: dict[str, tuple[bytes, str]] = {
-    "nothing": (b"", "no JSON"),
-    "cut": (b'{"messages": [', "no JSON"),
-    "a list": (b"[]", "no JSON object"),
+    "nothing": (b"", "not valid JSON"),
+    "cut": (b'{"messages": [', "not valid JSON"),
+    "a list": (b"[]", "not a JSON object"),
     "NaN": (b'{"temperature": NaN}', "NaN"),
     "infinity": (b'{"temperature": -Infinity}', "Infinity"),
     "a key twice": (b'{"n": 1, "n": 2}', "twice"),

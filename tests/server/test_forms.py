@@ -82,10 +82,10 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "json_schema"}}, "response_format", "no schema"),
     ({"grammar": "root ::= x"}, "grammar", "Rule 'x' not found"),
     ({"guided_regex": "("}, "guided_regex", "unclosed"),
-    ({"guided_regex": "a", "grammar": "start: /a/"}, "guided_regex", "both given"),
+    ({"guided_regex": "a", "grammar": "start: /a/"}, "guided_regex", "used together"),
     ({"structured_outputs": {}}, "structured_outputs", "has 0 of"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "rm"}}}, "tool_choice", "'rm'"),
-    ({"tool_choice": "required"}, "tool_choice", "nothing to call"),
+    ({"tool_choice": "required"}, "tool_choice", "no functions are given"),
     ({"tools": TOOLS * 2}, "tools", "same name"),
     ({"tools": TOOLS, "grammar": "start: /a/"}, "grammar", "and tools"),
     (

@@ -30,12 +30,12 @@ def test_options_that_are_named_are_there_and_those_of_how_it_is_reached_are_nam
     from typer.main import get_command
 
     from octavo.cli import app
-    from octavo.cli.serve.command import REACHED
+    from octavo.cli.serve.command import ACCESS
 
     serve = get_command(app).commands["serve"]  # type: ignore[attr-defined]
     options = {option for parameter in serve.params for option in parameter.opts}
     own = re.sub(r"(?m)^.*(?:pip|docker|useradd|apt-get|start-period|python bench).*$", "", TEXT)
     named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", own))
-    reached = {option for p in serve.params if getattr(p, "rich_help_panel", None) == REACHED for option in p.opts}
+    reached = {option for p in serve.params if getattr(p, "rich_help_panel", None) == ACCESS for option in p.opts}
     assert named >= {"--drain-timeout", "--kv-memory", *reached}
     assert named - options == set()

@@ -109,7 +109,7 @@ def test_large_numbers_that_fit(server: Server) -> None:
     {"maxItems": 10**400}, {"const": "\ud800"}, {"properties": {"\ud800": {}}},
 ])
 def test_schemas_of_texts_and_of_the_library(schema: Any) -> None:
-    with pytest.raises(GrammarError, match=r"no JSON: (minimum|minLength|maxItems|enum\.0|const|properties): "):
+    with pytest.raises(GrammarError, match=r"not valid JSON: (minimum|minLength|maxItems|enum\.0|const|properties): "):
         Grammar.json_schema(schema)
 
 

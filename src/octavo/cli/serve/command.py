@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from octavo.server.generation.service import Service
     from octavo.server.options import EngineOptions, ServerOptions
 
-access_option = partial(typer.Option, rich_help_panel="Network and access")
+ACCESS = "Network and access"
+access_option = partial(typer.Option, rich_help_panel=ACCESS)
 limit_option = partial(typer.Option, rich_help_panel="Limits and speed")
 NEEDED = ("starlette", "uvicorn", "pydantic", "msgspec", "llguidance", "prometheus_client")
 MOST_KEYS = 1 << 20

@@ -123,7 +123,7 @@ def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice:
     """
     if not given or choice == "none":
         if choice == "required" or named is not None:
-            raise bad("tool_choice asks for a call, but there are no tools", "tool_choice")
+            raise bad("tool_choice asks for a call, but no functions are given", "tool_choice")
         return None
     for one in given:
         if not NAME.fullmatch(one["name"]):
