@@ -28,10 +28,10 @@ from octavo.bench import machine
 from octavo.calibrate.caches.scales import write_scales
 from octavo.calibrate.statistics_run import StatisticsOptions, StatisticsRun
 from octavo.calibrate.texts import demo_text
+from octavo.evals.eval_model import open_subject
 from octavo.evals.kl_divergence import divergence
 from octavo.evals.retrieval import draw, key_tokens, retrieve, value_tokens
-from octavo.evals.subject import open_subject
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.runtime import Model
 
 CONTEXT, RETRIEVAL_CONTEXT, SAMPLES, RETRIEVAL_SAMPLES = 512, 8192, 16, 4

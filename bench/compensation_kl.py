@@ -31,19 +31,19 @@ import results_file
 from jobs import results
 from octavo.bench import machine
 from octavo.calibrate.fold import shuffle
-from octavo.calibrate.gguf.method import GgufMethod
+from octavo.calibrate.gguf.gguf_method import GgufMethod
 from octavo.evals import collect_imatrix
+from octavo.evals.eval_model import open_subject
 from octavo.evals.scores import Comparison, compare
 from octavo.evals.sensitivity import MeasuredSlopes
 from octavo.evals.stats import mean
-from octavo.evals.subject import open_subject
 from octavo.evals.windows import logits, step_sizes, windows
 from octavo.formats import QTensor, dequantize
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import Target, quantize_file, quantize_to_size
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.job.report import Report
-from octavo.quantizers.job.source import ModelSource
+from octavo.quantizers.job.job_report import Report
+from octavo.quantizers.job.job_source import ModelSource
 from octavo.runtime import resolve
 from texts import calibration, held_out, tokens_of
 

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_info
 
 import results_file
 from octavo.backends.cores import cores
-from octavo.bench.gemm import limits, measure
+from octavo.bench.gemm import gemm_limits, measure
 
 PRODUCTS = ((512, 4096, 4096), (1, 4096, 4096), (1, 4096, 14336))
 SCHEMES = ("int8", "w4a8", "w4a8-g128", "fp8")
@@ -39,7 +39,7 @@ def measured(scheme: str, m: int, n: int, k: int, rounds: int) -> dict[str, Any]
         library_times.append(measure.median_seconds(library, "cpu"))
     seconds, operations = statistics.median(times), 2 * m * n * k
     ratios = [theirs / own for own, theirs in zip(times, library_times, strict=True)]
-    limit = limits.limit(operations, subject.bytes, cores(), scheme)
+    limit = gemm_limits.limit(operations, subject.bytes, cores(), scheme)
     row: dict[str, Any] = {
         "scheme": scheme, "m": m, "n": n, "k": k, "microseconds": seconds * 1e6, "gops": operations / seconds / 1e9,
         "gbps": subject.bytes / seconds / 1e9, **measure.share(limit, seconds), "library": name,

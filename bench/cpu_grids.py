@@ -27,8 +27,8 @@ import results_file
 from octavo.backends.cores import cores
 from octavo.bench import machine
 from octavo.bench.limits import read_limit
+from octavo.bench.op_bench import COLD_BYTES
 from octavo.bench.op_case import QUANTIZED
-from octavo.bench.ops import COLD_BYTES
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.spec import AnyArray
 
@@ -117,20 +117,20 @@ def main() -> None:
     parser.add_argument("--commit", default=machine.commit())
     parser.add_argument("-o", "--output", type=Path, default=results_file.RESULTS)
     options = parser.parse_args()
-    from octavo.jit import host
+    from octavo.jit import host_cpu
     from octavo.jit.prepare import prepare
 
     prepare()
     matrices = [Matrix(name, most) for name in (BASE, *options.formats)]
     result: dict[str, Any] = {
-        **results_file.described(commit=options.commit), "level": host.level(), "n": N, "k": K,
+        **results_file.described(commit=options.commit), "level": host_cpu.level(), "n": N, "k": K,
         "rounds": options.rounds,
         "read_limit": {str(threads): round(read_limit(threads), 2) for threads in options.threads}, "products": [],
     }
     for tokens in options.tokens:
         for threads in options.threads if tokens <= 16 else options.threads[-1:]:
             result["products"] += rows_of(matrices, tokens, threads, options.rounds)
-    results_file.write(f"cpu-grids-{host.level()}", result, options.output)
+    results_file.write(f"cpu-grids-{host_cpu.level()}", result, options.output)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ import results_file
 from octavo.bench import machine
 from octavo.evals import collect_imatrix, demo_text, divergence, perplexity
 from octavo.evals.accuracy import evaluate
+from octavo.evals.eval_model import open_subject
 from octavo.evals.sensitivity import MeasuredSlopes
-from octavo.evals.subject import open_subject
 from octavo.quantizers import Report, quantize_file
 from octavo.quantizers.fit import quantize_to_size
 from octavo.quantizers.fit.target import Target

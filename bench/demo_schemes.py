@@ -17,9 +17,9 @@ import octavo
 import results_file
 from octavo.evals import demo_text, divergence, perplexity
 from octavo.evals.accuracy import evaluate
-from octavo.evals.subject import open_subject
+from octavo.evals.eval_model import open_subject
 from octavo.huggingface import SCHEMES
-from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
+from octavo.quantizers.schemes.checkpoint_folder import quantize_checkpoint
 from octavo.runtime import resolve
 
 CONTEXT = 512

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import octavo
 import results_file
-from octavo.bench.model import Trial, time_test
+from octavo.bench.model_bench import Trial, time_test
 from octavo.bench.peer import PeerSubject
 from octavo.bench.subject import EngineSubject
 

@@ -24,7 +24,7 @@ import torch
 import results_file
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Cache
+from octavo.backends.gpu.launch.device_values import Cache
 from octavo.backends.gpu.ops import BINDERS
 from octavo.bench import gpu, machine
 from octavo.graph.builder import GraphBuilder

@@ -35,7 +35,7 @@ from octavo.bench import gpu, machine, synthetic
 from octavo.calibrate import gptq
 from octavo.calibrate.hessian import factorize
 from octavo.calibrate.methods.gptq import DAMP
-from octavo.calibrate.schemes.method import SchemeMethod
+from octavo.calibrate.schemes.scheme_method import SchemeMethod
 from octavo.formats import QTensor, by_name
 from octavo.formats.group import row_named
 from octavo.io.gguf import LazyTensor, write_gguf

@@ -28,7 +28,7 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.compile.gluon import tiles
 from octavo.backends.gpu.launch.arguments import matrix
 from octavo.backends.gpu.matmul.w8a8 import gemm
-from octavo.backends.gpu.matmul.w8a8.arguments import Epilogue, GemmConfig, GroupScales, ProblemSize
+from octavo.backends.gpu.matmul.w8a8.gemm_arguments import Epilogue, GemmConfig, GroupScales, ProblemSize
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import finish, release, sum_splits, tile_scheduler
 from octavo.backends.gpu.matmul.w8a8.int8_hopper_kernel import fetch, ring_of, scale_pair, sums_layout
 from octavo.backends.gpu.matmul.w8a8.shapes import GemmShape

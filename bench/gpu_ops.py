@@ -27,14 +27,14 @@ import torch
 import results_file
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation, Cache, activation_bytes
+from octavo.backends.gpu.launch.device_values import Activation, Cache, activation_bytes
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.launch import library_product, product
 from octavo.backends.gpu.ops import BINDERS
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.bench import gpu, machine
 from octavo.bench.synthetic import random_matrix
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.group import row_named
 from octavo.graph.builder import CacheType, GraphBuilder
 from octavo.graph.node import Node

@@ -41,7 +41,7 @@ from octavo.runtime.loading import open_model
 from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request
-from octavo.server.engine.protocol import Add, Quit, StepOutputs, ToFront, encode
+from octavo.server.engine.engine_protocol import Add, Quit, StepOutputs, ToFront, encode
 from octavo.server.worker import EngineLoop
 
 STEPS = 64

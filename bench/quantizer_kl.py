@@ -19,7 +19,7 @@ import numpy as np
 
 import results_file
 from octavo.evals import demo_text, divergence
-from octavo.evals.subject import open_subject
+from octavo.evals.eval_model import open_subject
 from octavo.formats import QTensor, dequantize
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import quantize_file

@@ -26,8 +26,8 @@ import results_file
 from octavo.backends import select
 from octavo.calibrate.hessian.damping import Order
 from octavo.calibrate.hessian.factor import factorize
-from octavo.calibrate.methods.gptq.quantize import DAMP
-from octavo.calibrate.methods.gptq.schemes import gptq_row
+from octavo.calibrate.methods.gptq.gptq_quantize import DAMP
+from octavo.calibrate.methods.gptq.gptq_schemes import gptq_row
 from octavo.calibrate.methods.gptq.sweep import sweep
 from octavo.calibrate.runner import Layerwise
 from octavo.calibrate.text_samples import samples_of

@@ -39,11 +39,11 @@ import references
 import results_file
 from jobs import results
 from octavo.calibrate.fold import rotate
-from octavo.calibrate.schemes.method import SchemeMethod
+from octavo.calibrate.schemes.scheme_method import SchemeMethod
 from octavo.formats.spec import AnyArray
 from octavo.huggingface.coded import Coded
 from octavo.huggingface.schemes import CheckpointScheme
-from octavo.huggingface.tensors.names import checkpoint_name, is_linear
+from octavo.huggingface.tensors.tensor_names import checkpoint_name, is_linear
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers import quantize_checkpoint

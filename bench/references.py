@@ -17,12 +17,12 @@ import octavo
 import results_file
 from octavo.calibrate.text_samples import samples_of
 from octavo.evals import divergence
-from octavo.evals.subject import open_subject
+from octavo.evals.eval_model import open_subject
 from octavo.formats import dequantize
 from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
 from octavo.huggingface.config.config_out import config_json
-from octavo.huggingface.tensors.names import as_checkpoint, checkpoint_name, of_expert
+from octavo.huggingface.tensors.tensor_names import as_checkpoint, checkpoint_name, of_expert
 from octavo.huggingface.tokenizer.tokenizer_out import tokenizer_files
 from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
 from octavo.models import ModelSpec, read_model

@@ -37,9 +37,9 @@ import results_file
 from jobs import results
 from octavo.bench import machine
 from octavo.calibrate.fold import ChangedFile, TensorChanges, find_folds, scaled, shuffle
-from octavo.calibrate.schemes.method import SchemeMethod
+from octavo.calibrate.schemes.scheme_method import SchemeMethod
 from octavo.evals import divergence
-from octavo.evals.subject import open_subject
+from octavo.evals.eval_model import open_subject
 from octavo.formats import dequantize
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model

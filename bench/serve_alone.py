@@ -25,7 +25,7 @@ from typing import Any
 import results_file
 from octavo.bench.serving.http import Address
 from octavo.bench.serving.launch import free_port, running
-from octavo.bench.serving.stream import StreamedReply, stream
+from octavo.bench.serving.stream_reader import StreamedReply, stream
 
 PROMPT = list(range(100, 164))
 CONTEXT = 1024

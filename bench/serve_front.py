@@ -24,8 +24,8 @@ from octavo.bench.serving.launch import free_port, running
 from octavo.io.gguf import GGUFFile
 from octavo.io.named import resolve
 from octavo.server.engine.fake import FakeClient
-from octavo.server.options import ServerOptions
 from octavo.server.serve import bind, run, serve
+from octavo.server.serve_options import ServerOptions
 
 TOKENS = list(range(300, 400))
 ROUTES: dict[str, dict[str, Any]] = {

@@ -35,7 +35,7 @@ import results_file
 from hostile_grammars import case
 from octavo.bench.serving.http import Address, ReplyError, exchange, request_bytes
 from octavo.bench.serving.launch import free_port, running
-from octavo.bench.serving.stream import StreamedReply, stream
+from octavo.bench.serving.stream_reader import StreamedReply, stream
 from octavo.runtime.grammar.workers import LONGEST_S, STARTING_S
 from serve_front import processor_time
 from serve_soak import memory

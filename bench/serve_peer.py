@@ -31,7 +31,7 @@ import results_file
 from octavo.backends.cores import cores
 from octavo.bench.serving.http import Address
 from octavo.bench.serving.launch import free_port, running, served
-from octavo.bench.serving.result import ServingOptions, bench_server
+from octavo.bench.serving.serving_result import ServingOptions, bench_server
 
 OURS, PEER = "octavo", "llama-server"
 SETTINGS = {"temperature": 0.0, "ignore_eos": True}

@@ -34,7 +34,7 @@ from typing import Any
 import results_file
 from octavo.bench.serving.http import Address, ReplyError, exchange, request_bytes
 from octavo.bench.serving.launch import free_port, running
-from octavo.bench.serving.stream import StreamedReply, stream
+from octavo.bench.serving.stream_reader import StreamedReply, stream
 
 WATCHED = 40
 """Times that memory is looked at."""

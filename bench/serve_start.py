@@ -19,7 +19,7 @@ from pathlib import Path
 import results_file
 from octavo.bench.serving.http import Address
 from octavo.bench.serving.launch import free_port
-from octavo.bench.serving.stream import StreamedReply, stream
+from octavo.bench.serving.stream_reader import StreamedReply, stream
 
 BODY = {"prompt": [5, 6, 7], "max_tokens": 1, "temperature": 0}
 WAIT_S, LONGEST_S = 0.02, 600.0

@@ -26,7 +26,7 @@ import results_file
 from octavo.backends import select
 from octavo.bench import machine
 from octavo.bench.cases import OpCase
-from octavo.bench.ops import plans_of
+from octavo.bench.op_bench import plans_of
 from octavo.bench.subject import EngineSubject
 from octavo.bench.synthetic import SHAPES, make, random_matrix
 from octavo.formats import Planes, QTensor, dequantize, quantize_reference, unpack
@@ -36,9 +36,9 @@ from octavo.formats.spec import AnyArray
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
 from octavo.huggingface.config.config_out import config_json
-from octavo.huggingface.tensors.names import checkpoint_name, is_linear
+from octavo.huggingface.tensors.tensor_names import checkpoint_name, is_linear
 from octavo.io.gguf import GGUFFile
-from octavo.io.safetensors.writer import TensorHead, write_safetensors
+from octavo.io.safetensors.safetensors_writer import TensorHead, write_safetensors
 from octavo.models import read_model
 from octavo.runtime.engine.engine import Engine, EngineConfig
 

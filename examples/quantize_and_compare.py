@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from octavo import evals
-from octavo.evals.subject import open_subject
+from octavo.evals.eval_model import open_subject
 from octavo.quantizers import quantize_file
 
 source, text = (*sys.argv[1:3], "demo", "demo")[:2]

@@ -38,8 +38,8 @@ def blocks() -> Iterator[object]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with what the blocks name."""
-    from octavo.evals.importance import collect_imatrix
-    from octavo.evals.subject import open_subject
+    from octavo.evals.activation_squares import collect_imatrix
+    from octavo.evals.eval_model import open_subject
     from octavo.quantizers import quantize_file
 
     made = tmp_path_factory.mktemp("reader")

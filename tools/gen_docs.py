@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from octavo.backends.gpu.matmul.mmq.quantize import MMQ_LAYOUTS
-from octavo.cli.names import ANSWERED, OF_OTHERS, OF_SERVE, OPTIONS, Option
+from octavo.cli.foreign_options import ANSWERED, OF_OTHERS, OF_SERVE, OPTIONS, Option
 from octavo.formats import FORMATS, BlockFormat
 from octavo.formats.activation import ACTIVATIONS, ROW
 from octavo.formats.rare import RARE, REMOVED

@@ -19,9 +19,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "pictures"
 COMPILED = ("mmq", "matvec:Q4_K", "mmq_mma:Q4_K", "weight_only:Q4_K")
-"""Kernels as `tests.backends.gpu.ahead_of_time` names them, with the format of their weights."""
+"""Kernels as `tests.backends.gpu.compile.ahead_of_time` names them, with the format of their weights."""
 W4A8 = ("w4a8_g128:16:sm_90", "w4a8_g128:16:sm_80")
-"""Products of 16 tokens, as `tests.backends.gpu.ahead_of_time_gemm` names them."""
+"""Products of 16 tokens, as `tests.backends.gpu.compile.ahead_of_time_gemm` names them."""
 EVEN = ("row", "channel", "sample", "stride", "k")
 """Numbers that Triton finds to be multiples of 16 when the kernel is launched with such rows, and compiles it for."""
 K = 1024
@@ -242,7 +242,7 @@ def _weight(rows: int) -> Any:
 def _tokens(count: int) -> Any:
     import torch
 
-    from octavo.backends.gpu.launch.values import q8_1, q8_1_bytes
+    from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
     from octavo.backends.gpu.matmul.dispatch import padded_tokens
 
     stride = padded_tokens(count)

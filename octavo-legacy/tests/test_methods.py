@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from legacy_cases import CASES
-from tests.backends.gpu import test_table as gpu
+from tests.backends.gpu.weights import test_table as gpu
 from tests.calibrate import test_layerwise as layerwise
 from tests.calibrate.fold import test_same_logits as folds
 from tests.huggingface import test_unread as unread

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from legacy_cases import CASES
-from octavo.huggingface.config.config import classes_of
+from octavo.huggingface.config.config_json import classes_of
 from octavo.models.shared.refusal import LEGACY
 from octavo.models.shared.registry import installed
 from tests.huggingface import test_class_docs as docs

@@ -21,9 +21,9 @@ from octavo.formats.spec import F32
 from octavo.graph.low_rank import EMBEDDING, OUTPUT, LowRank
 from octavo.graph.names import split_layer
 from octavo.huggingface.adapters.adapter import adapter_files
-from octavo.huggingface.file import CheckpointFile
+from octavo.huggingface.checkpoint_file import CheckpointFile
 from octavo.huggingface.folder import Folder, read_folder
-from octavo.huggingface.layouts.table import layout_name
+from octavo.huggingface.layouts.layout_table import layout_name
 from octavo.huggingface.tokenizer.unsaid import unsaid
 from octavo.io.apart import model_files
 from octavo.io.foreign import HEAD, foreign
@@ -35,13 +35,13 @@ from octavo.models import Hyperparams, read_model
 from octavo.models.shared.weights import ORDER, SCALE, scale_name, weight_of
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
-from octavo.quantizers.job.plan import Progress, QuantizeJob, StrPath, plan, require_ready
-from octavo.quantizers.job.report import Report
-from octavo.quantizers.job.source import ModelSource, SourceTensor, model_facts
+from octavo.quantizers.job.job_plan import Progress, QuantizeJob, StrPath, plan, require_ready
+from octavo.quantizers.job.job_report import Report
+from octavo.quantizers.job.job_source import ModelSource, SourceTensor, model_facts
 from octavo.quantizers.job.write import write_model
 from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import find_preset
-from octavo.runtime.lora import Chosen, Lora, chosen, located, with_adapters
+from octavo.runtime.lora_adapters import Chosen, Lora, chosen, located, with_adapters
 from octavo.text.bpe import MERGES
 
 log = logging.getLogger("octavo")

@@ -12,8 +12,7 @@ import torch
 from octavo import ops
 from octavo.backends.gpu.device import torch_device
 from octavo.bench import limits
-from octavo.bench.gemm import limits as gemm_limits
-from octavo.bench.gemm import measure, stored_formats
+from octavo.bench.gemm import gemm_limits, measure, stored_formats
 from octavo.graph.executor import Executor
 from tests.cli.conftest import Run
 from tests.sampling import some

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from octavo.bench.cost import Cost
-from octavo.bench.model import Timing, Trial, make_tests, report, room, summary, time_test
+from octavo.bench.model_bench import Timing, Trial, make_tests, report, room, summary, time_test
 from octavo.bench.result import BenchOptions, bench_model
 from octavo.errors import UsageError
 

@@ -7,8 +7,8 @@ import pytest
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench.cases import OpCase
 from octavo.bench.cost import Cost, OpLoad, cost, experts_read, total
+from octavo.bench.op_bench import time_cases
 from octavo.bench.op_case import executor
-from octavo.bench.ops import time_cases
 
 
 def cost_of(case: OpCase) -> Cost:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from octavo.bench.cost import Cost
-from octavo.bench.model import Timing, Trial, report
+from octavo.bench.model_bench import Timing, Trial, report
 from octavo.bench.render import file_name, to_csv, to_json, to_markdown
 from tests.bench.conftest import ROOT
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from octavo.calibrate import collect_statistics
-from octavo.calibrate.gguf.method import GgufMethod
-from octavo.calibrate.schemes.method import SchemeMethod
+from octavo.calibrate.gguf.gguf_method import GgufMethod
+from octavo.calibrate.schemes.scheme_method import SchemeMethod
 from octavo.quantizers import quantize_checkpoint, quantize_file
 from tests.runtime import tiny
 

@@ -17,7 +17,7 @@ from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers.statistics import ChannelStatistics
-from octavo.quantizers.statistics.file import Statistics
+from octavo.quantizers.statistics.statistics_file import Statistics
 from tests.runtime import tiny
 
 T, HEADS, KV_HEADS, DIM = 11, 4, 2, 8

@@ -13,7 +13,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
 from octavo.models.shared.cache_scales import static_scales
 from octavo.quantizers.statistics import ChannelStatistics
-from octavo.quantizers.statistics.file import Statistics
+from octavo.quantizers.statistics.statistics_file import Statistics
 from tests.runtime import tiny
 
 KEYS = np.random.default_rng(0).standard_normal((40, 2, 16)).astype(np.float32) + np.linspace(

@@ -16,7 +16,7 @@ from octavo.huggingface import CheckpointFile, open_model_file
 from octavo.models import ModelSpec, read_model
 from octavo.models.shared.cache_scales import static_scales
 from octavo.quantizers.statistics import ChannelStatistics
-from octavo.quantizers.statistics.file import Statistics
+from octavo.quantizers.statistics.statistics_file import Statistics
 from tests.huggingface.published import PUBLISHED
 from tests.huggingface.publishing import publish
 from tests.huggingface.test_kv_scales import add_scales

@@ -16,7 +16,7 @@ from octavo.calibrate.runner import Samples
 from octavo.calibrate.schemes.fold_scales import scale_model
 from octavo.formats.spec import F32
 from octavo.huggingface import open_model_file
-from octavo.huggingface.tensors.names import is_linear
+from octavo.huggingface.tensors.tensor_names import is_linear
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from tests.models.table import TOKENS, error, logits, saved

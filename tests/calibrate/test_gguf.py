@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.calibrate.gguf import method as gguf_method
-from octavo.calibrate.gguf.method import GgufMethod
+from octavo.calibrate.gguf import gguf_method
+from octavo.calibrate.gguf.gguf_method import GgufMethod
 from octavo.errors import FileError, UsageError
 from octavo.evals import demo_text, divergence
-from octavo.evals.subject import open_subject
+from octavo.evals.eval_model import open_subject
 from octavo.formats import dequantize
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers import Choices, Report, Target, quantize_file, quantize_to_size
-from octavo.quantizers.job.record import KEY, read_record, record_bytes
+from octavo.quantizers.job.quantization_record import KEY, read_record, record_bytes
 from tests.runtime import tiny
 
 

@@ -11,10 +11,10 @@ from octavo.calibrate.hessian import CrossHessian, Hessian, factorize
 from octavo.calibrate.hessian.factor import solve
 from octavo.calibrate.hessian.hessian import TOKENS, weighed
 from octavo.errors import NonFiniteError, UsageError
-from octavo.quantizers import tiles
+from octavo.quantizers import matrix_tiles
+from octavo.quantizers.matrix_tiles import spans
 from octavo.quantizers.statistics import ChannelStatistics
 from octavo.quantizers.statistics.channels import absmax
-from octavo.quantizers.tiles import spans
 
 
 def vectors(tokens: int, size: int, seed: int = 0) -> np.ndarray:
@@ -26,8 +26,8 @@ def vectors(tokens: int, size: int, seed: int = 0) -> np.ndarray:
 
 @pytest.fixture
 def one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    with tiles.ThreadPoolExecutor(1) as pool:
-        monkeypatch.setattr(tiles, "_threads", lambda: pool)
+    with matrix_tiles.ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(matrix_tiles, "_threads", lambda: pool)
         yield
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from octavo.calibrate.memory import made_in_parts, memory_told
+from octavo.calibrate.row_batches import made_in_parts, memory_told
 from octavo.errors import HostMemoryError
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from octavo.calibrate.gguf.method import GgufMethod
-from octavo.calibrate.schemes.method import SchemeMethod
+from octavo.calibrate.gguf.gguf_method import GgufMethod
+from octavo.calibrate.schemes.scheme_method import SchemeMethod
 from octavo.errors import NonFiniteError, QuantFormatError
 from octavo.quantizers import Choices, quantize_checkpoint, quantize_file
 from tests.runtime import tiny

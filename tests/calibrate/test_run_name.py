@@ -18,9 +18,9 @@ from octavo.errors import UsageError
 from octavo.evals import collect_imatrix
 from octavo.huggingface import open_model_file
 from octavo.quantizers.imatrix import Imatrix
-from octavo.quantizers.statistics.file import Statistics
+from octavo.quantizers.statistics.statistics_file import Statistics
 from octavo.runtime import EngineConfig, open_model
-from octavo.runtime.lora import Lora, chosen, located
+from octavo.runtime.lora_adapters import Lora, chosen, located
 from tests.calibrate.resumable_runs import Start, start
 from tests.calibrate.test_stopped import stop
 from tests.convert.folders import edit, save

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from octavo.calibrate import SchemeMethod
-from octavo.calibrate.gguf.method import GgufMethod
+from octavo.calibrate.gguf.gguf_method import GgufMethod
 from octavo.formats import dequantize, unpack
 from octavo.huggingface import open_model_file
 from octavo.quantizers import quantize_checkpoint, quantize_file

@@ -11,7 +11,7 @@ import pytest
 import safetensors.numpy
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.calibrate.schemes.method import KINDS, SchemeMethod
+from octavo.calibrate.schemes.scheme_method import KINDS, SchemeMethod
 from octavo.errors import UsageError
 from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
@@ -22,7 +22,7 @@ from octavo.huggingface.writers import WRITERS
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers import quantize_checkpoint
-from octavo.quantizers.job.record import FILE
+from octavo.quantizers.job.quantization_record import FILE
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from tests.runtime import tiny
 from tests.sampling import slow

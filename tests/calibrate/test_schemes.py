@@ -12,9 +12,9 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.calibrate import collect_statistics
-from octavo.calibrate.methods.gptq.schemes import gptq_row
-from octavo.calibrate.schemes import method as schemes
-from octavo.calibrate.schemes.method import KINDS, SchemeMethod
+from octavo.calibrate.methods.gptq.gptq_schemes import gptq_row
+from octavo.calibrate.schemes import scheme_method as schemes
+from octavo.calibrate.schemes.scheme_method import KINDS, SchemeMethod
 from octavo.errors import UsageError
 from octavo.evals.report.compared import those_there_are, ways
 from octavo.formats import dequantize

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.errors import FileError, NonFiniteError, OctavoError
 from octavo.quantizers.job import write
-from octavo.quantizers.schemes import checkpoint
+from octavo.quantizers.schemes import checkpoint_folder
 from tests.calibrate.resumable_runs import WAYS, Start, command, start
 from tests.cli.conftest import Run, octavo
 from tests.runtime import tiny
@@ -64,8 +64,8 @@ def test_an_error_of_the_disk_at_the_end(start: Start, tmp_path: Path, monkeypat
     src = tiny.write(tmp_path / "src.gguf")
     with monkeypatch.context() as patched:
         patched.setattr(write, "write_gguf", full)
-        patched.setattr(checkpoint, "write_safetensors", full)
-        patched.setattr("octavo.quantizers.statistics.file.Statistics.merge", full)
+        patched.setattr(checkpoint_folder, "write_safetensors", full)
+        patched.setattr("octavo.quantizers.statistics.statistics_file.Statistics.merge", full)
         with pytest.raises(OctavoError, match="No space left") as ended:
             start(src)
     assert ended.value.__notes__ == [NOTE.format(tmp_path / "out")]
@@ -79,7 +79,7 @@ def test_the_command_says_so(octavo: Run, text: str, tmp_path: Path, monkeypatch
         if name.startswith(("calibration", "part")) and done > total // 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("octavo.cli.progress.Bar.show", show)
+    monkeypatch.setattr("octavo.cli.progress_bar.Bar.show", show)
     tiny.widen(monkeypatch)
     src, out = tiny.write(tmp_path / "src.gguf"), str(tmp_path / "out")
     done = octavo(*command(way, src, text, out))

@@ -38,7 +38,7 @@ Run = Callable[..., Result]
 def octavo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
     """Runs the command in this process, on the reference backend; `stdin` is what is piped into it."""
     monkeypatch.setattr("octavo.jit.clock.NOTICE_S", float("inf"))  # a cold cache changes no output
-    monkeypatch.setattr("octavo.cli.progress.LINE_S", float("inf"))  # nor does a slow machine
+    monkeypatch.setattr("octavo.cli.progress_bar.LINE_S", float("inf"))  # nor does a slow machine
     logger = logging.getLogger("octavo")
     before = logger.handlers[:], logger.level
 

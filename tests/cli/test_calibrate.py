@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from octavo.io.gguf import GGUFFile
-from octavo.quantizers.statistics.file import Statistics
+from octavo.quantizers.statistics.statistics_file import Statistics
 from tests.cli.conftest import Run
 from tests.runtime import tiny
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import octavo
-from octavo.cli.run.chat import GREETING, Chat
+from octavo.cli.run.chat_loop import GREETING, Chat
 from octavo.runtime import Model
 from tests.cli.conftest import on_reference
 from tests.limits import HANG_S

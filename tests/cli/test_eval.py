@@ -112,7 +112,7 @@ def test_types_of_the_cache(octavo: Run, models: tuple[str, str], text: str) -> 
 def test_the_cache_says_how_far_it_is(
     octavo: Run, models: tuple[str, str], text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("octavo.cli.progress.LINE_S", 0.0)  # a line each time
+    monkeypatch.setattr("octavo.cli.progress_bar.LINE_S", 0.0)  # a line each time
     done = octavo("eval", "cache", models[0], text, "--types", "f16,int8", "--json", *SMALL)
     assert json.loads(done.out)["types"].keys() == {"f16", "int8"}
     lines = [line for line in done.err.splitlines() if ", chunk 1 of " in line]
@@ -141,6 +141,6 @@ def test_the_floor_of_the_cache_is_named(
 ) -> None:
     asked = ("eval", "cache", models[0], text, "--types", "f16,int8", *SMALL)
     assert "floor" not in octavo(*asked).out, "activations are floats"
-    monkeypatch.setattr("octavo.cli.evaluate.cache.NOISE", 0.0)
+    monkeypatch.setattr("octavo.cli.evaluate.cache_divergence.NOISE", 0.0)
     lines = octavo(*asked).out.splitlines()
     assert lines[-1].startswith(f"floor {lines[1].split()[1]}, that of f16: ")

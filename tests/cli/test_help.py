@@ -80,7 +80,7 @@ def test_every_command_with_a_model_takes_the_same_options() -> None:
     from typer.main import get_command
 
     from octavo.cli import app
-    from octavo.cli.names import OF_SERVE, OPTIONS
+    from octavo.cli.foreign_options import OF_SERVE, OPTIONS
 
     commands: dict[str, Any] = dict(get_command(app).commands)  # type: ignore[attr-defined]
     commands |= {f"eval {name}": command for name, command in commands["eval"].commands.items()}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from octavo.io.gguf import GGUFFile, write_gguf
-from octavo.io.memory import Room
+from octavo.io.system_memory import Room
 from octavo.runtime import Engine
 from octavo.sizes import size
 from tests.cli.conftest import Run
@@ -50,7 +50,7 @@ def test_memory_of_a_context(octavo: Run, alphabet: str) -> None:
 
 
 def test_what_this_machine_has_no_room_for(octavo: Run, alphabet: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("octavo.runtime.engine.memory.room", lambda: Room(1 << 20))
+    monkeypatch.setattr("octavo.runtime.engine.memory_plan.room", lambda: Room(1 << 20))
     monkeypatch.setattr(Engine, "_loaded", lambda engine: pytest.fail("loads weights"))
     found = json.loads(octavo("inspect", alphabet, "--json", "--device", "cpu").out)["facts"]
     assert not found["runs"]

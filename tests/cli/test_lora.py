@@ -10,8 +10,8 @@ import pytest
 
 import octavo as package
 from octavo.io.gguf import write_gguf
-from octavo.server.engine.model import load_model
-from octavo.server.options import EngineOptions
+from octavo.server.engine.engine_model import load_model
+from octavo.server.serve_options import EngineOptions
 from tests.cli.conftest import Run
 from tests.models.adapters import factors, write_lora_gguf, write_peft
 from tests.runtime.tiny import ALPHABET, N_EMBD, N_FF, N_VOCAB

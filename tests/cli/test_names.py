@@ -10,7 +10,7 @@ import pytest
 from typer.main import get_command
 
 from octavo.cli import app
-from octavo.cli.names import ANSWERED, COMMANDS, OF_OTHERS, OF_SERVE, OPTIONS, VALUES, Option
+from octavo.cli.foreign_options import ANSWERED, COMMANDS, OF_OTHERS, OF_SERVE, OPTIONS, VALUES, Option
 from octavo.cli.option_names import VERBOSE
 from octavo.errors import UsageError
 from tests.cli.conftest import Run

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from octavo.cli import progress
-from octavo.cli.progress import LINE_S, Bar
+from octavo.cli import progress_bar
+from octavo.cli.progress_bar import LINE_S, Bar
 
 
 class Terminal(io.StringIO):
@@ -35,7 +35,7 @@ def test_what_goes_on_is_shown_and_gone_at_the_end(monkeypatch: pytest.MonkeyPat
 @pytest.fixture
 def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     now = 100.0
-    monkeypatch.setattr(progress, "monotonic", lambda: now)
+    monkeypatch.setattr(progress_bar, "monotonic", lambda: now)
 
     def wait(seconds: float) -> None:
         nonlocal now

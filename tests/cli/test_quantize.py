@@ -168,7 +168,7 @@ def test_files_that_are_wrong(octavo: Run, src: str, dst: str, tmp_path: Path) -
 
 def test_a_disk_without_room(octavo: Run, src: str, dst: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=1000))
-    assert "but only 1,000 are free" in octavo("quantize", src, dst, "Q4_K_M").error()
+    assert "only 1,000 are free" in octavo("quantize", src, dst, "Q4_K_M").error()
     assert octavo("quantize", src, dst, "Q4_K_M", "--dry-run").status == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import octavo
 from octavo.huggingface import SCHEMES
-from octavo.quantizers.job.record import FILE
+from octavo.quantizers.job.quantization_record import FILE
 from tests.cli.conftest import Run
 from tests.runtime import tiny
 from tests.sampling import some
@@ -19,7 +19,7 @@ QUESTIONS = ("What is 12 times 7?", "Convert 3 miles to km", "What is 15% of 240
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
+    from octavo.quantizers.schemes.checkpoint_folder import quantize_checkpoint
     from octavo.runtime import resolve
 
     made = tmp_path_factory.mktemp("schemes")

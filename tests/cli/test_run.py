@@ -58,7 +58,7 @@ def test_a_pipe_and_a_file_are_appended_to_a_prompt(octavo: Run, alphabet: str, 
 
 def test_texts_that_are_no_prompts(octavo: Run, alphabet: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "none: can't be opened: No such file" in octavo("run", alphabet, "-f", str(tmp_path / "none")).error()
-    monkeypatch.setattr("octavo.cli.run.prompt.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("octavo.cli.run.prompt_input.MOST_BYTES", 1 << 20)
     os.mkfifo(tmp_path / "pipe")
     for special in (tmp_path / "pipe", "/dev/zero"):
         assert f"{special}: not a regular file" in octavo("run", alphabet, "-f", str(special)).error()

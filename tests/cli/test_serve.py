@@ -12,7 +12,7 @@ from octavo.cli.serve.command import nbytes
 from octavo.errors import UsageError
 from tests.cli.conftest import Run
 from tests.runtime import tiny
-from tests.server.test_tls import CERT, FILES, KEY
+from tests.server.http.test_tls import CERT, FILES, KEY
 
 
 @pytest.mark.parametrize(

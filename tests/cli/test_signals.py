@@ -13,7 +13,7 @@ import pytest
 
 from octavo.__main__ import main as start
 from octavo.cli import signals
-from octavo.cli.progress import Bar
+from octavo.cli.progress_bar import Bar
 from tests.cli.conftest import Run
 from tests.quantizers import small
 
@@ -53,7 +53,7 @@ def test_sigterm_leaves_nothing_behind(
 _QUANTIZE = """
 import signal
 from octavo.cli import main
-from octavo.cli.progress import Bar
+from octavo.cli.progress_bar import Bar
 Bar.show = lambda *progress: signal.raise_signal(signal.SIGHUP)
 main()
 """

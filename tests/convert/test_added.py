@@ -16,12 +16,12 @@ from tokenizers import AddedToken, normalizers, processors
 from octavo.convert import convert_checkpoint
 from octavo.errors import TokenizerError
 from octavo.huggingface.folder import read_folder
-from octavo.huggingface.tokenizer.added import flag_keys
-from octavo.huggingface.tokenizer.specials import special_tokens
-from octavo.huggingface.tokenizer.vocab import open_tokenizer, vocabulary
+from octavo.huggingface.tokenizer.added_tokens import flag_keys
+from octavo.huggingface.tokenizer.special_tokens import special_tokens
+from octavo.huggingface.tokenizer.vocabulary import open_tokenizer, vocabulary
 from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
-from octavo.text.added import FLAGS
+from octavo.text.added_token_edges import FLAGS
 from tests.convert import folders
 from tests.models.checkpoints import Case
 from tests.models.tiny_checkpoints import TABLE

@@ -142,7 +142,7 @@ def test_folders_without_what_it_takes(folder: Callable[[str], Path], tmp_path: 
 
 
 @pytest.mark.parametrize(("text", "says"), [
-    (b"", "not JSON"), (b"[]", "is list"), (b'{"a": 1, "a": 2}', "'a' occurs twice"), (b"\xff{}", "not UTF-8"),
+    (b"", "not valid JSON"), (b"[]", "is list"), (b'{"a": 1, "a": 2}', "'a' occurs twice"), (b"\xff{}", "not UTF-8"),
     (b"[" * 100_000, "JSON"), (b'{"a": ' + b"9" * 9000 + b"}", "9000 digits"),
 ])
 def test_json_that_is_none(folder: Callable[[str], Path], text: bytes, says: str) -> None:

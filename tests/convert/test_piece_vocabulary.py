@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from octavo.errors import TokenizerError
-from octavo.huggingface.tokenizer.specials import special_tokens
+from octavo.huggingface.tokenizer.special_tokens import special_tokens
 from octavo.huggingface.tokenizer.tokenizer_json import TokenizerJson
-from octavo.huggingface.tokenizer.vocab import vocabulary
+from octavo.huggingface.tokenizer.vocabulary import vocabulary
 from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
 from tests.convert import folders

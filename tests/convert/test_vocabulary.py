@@ -15,9 +15,9 @@ from tokenizers import normalizers
 from octavo.errors import TemplateError, TokenizerError
 from octavo.huggingface.tokenizer.pretokenizer import PROBE, cuts, find_pre_tokenizer
 from octavo.huggingface.tokenizer.sentencepiece import read_sentencepiece
-from octavo.huggingface.tokenizer.specials import chat_templates, special_tokens
+from octavo.huggingface.tokenizer.special_tokens import chat_templates, special_tokens
 from octavo.huggingface.tokenizer.tokenizer_json import TokenizerJson
-from octavo.huggingface.tokenizer.vocab import vocabulary
+from octavo.huggingface.tokenizer.vocabulary import vocabulary
 from octavo.io.safetensors import Checkpoint
 from octavo.text import Tokenizer
 from octavo.text.bpe import NFC, word_splitter

@@ -15,7 +15,7 @@ import pytest
 from octavo.data.demo import KIND_NAMES, Question, question, questions
 from octavo.data.demo.convert import RULES, converted
 from octavo.data.demo.kinds import KINDS
-from octavo.data.demo.numbers import show, spell, write
+from octavo.data.demo.number_words import show, spell, write
 from octavo.data.demo.wording import recase, repunctuate
 from octavo.errors import UsageError
 from octavo.evals.accuracy import Tally, evaluate, score

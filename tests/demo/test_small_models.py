@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.evals.subject import open_subject
+from octavo.evals.eval_model import open_subject
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 

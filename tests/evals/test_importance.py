@@ -14,7 +14,7 @@ from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.errors import NonFiniteError, UsageError
 from octavo.evals import collect_imatrix
-from octavo.evals.importance import by_expert
+from octavo.evals.activation_squares import by_expert
 from octavo.graph.protocol import Backend
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 
 from octavo.calibrate import collect_statistics
-from octavo.calibrate.schemes.method import SchemeMethod
+from octavo.calibrate.schemes.scheme_method import SchemeMethod
 from octavo.errors import ModelError
-from octavo.evals.report import Findings, measure, method, method_pictures, render
+from octavo.evals.report import Findings, measure, method_pictures, method_section, render
 from octavo.evals.report.method_pictures import LayerPair
 from octavo.huggingface import open_model_file
 from octavo.quantizers import Report, quantize_checkpoint
-from octavo.quantizers.job.record import FILE, MethodRecord, read_record, record_of, to_values
+from octavo.quantizers.job.quantization_record import FILE, MethodRecord, read_record, record_of, to_values
 from octavo.quantizers.statistics.outliers import channels
 from tests.evals.no_pictures import leave_out_pictures
 from tests.evals.test_report_page import Page
@@ -116,14 +116,14 @@ def test_the_page_has_the_numbers_of_the_record(record: MethodRecord, page: Page
 
 
 def test_a_model_that_no_method_made_has_no_such_section(run: tuple[Path, Report]) -> None:
-    assert method.calibration(measure(run[0] / "src.gguf")) is None
+    assert method_section.calibration(measure(run[0] / "src.gguf")) is None
 
 
 def test_lines_are_of_layers_alone() -> None:
     hostile = "<b>x</b>"
     values = values_of(hostile, "blk.1.attn_q.weight", "blk.0.attn_q.weight", "output.weight")
     found = record_of(values, "a file")
-    lines = method._lines(method.weights_by_kind(found))
+    lines = method_section._lines(method_section.weights_by_kind(found))
     assert lines == {"attn_q": [LayerPair(0, 20, 10), LayerPair(1, 20, 10)]}
     shown = method_pictures.errors_picture({hostile: [LayerPair(0, 2, 1)]})
     assert "made-title" in shown

@@ -18,8 +18,8 @@ from octavo.evals.windows import windows
 from octavo.formats import by_name, dequantize
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
+from octavo.quantizers.job.job_source import gguf_source
 from octavo.quantizers.job.recode import recode
-from octavo.quantizers.job.source import gguf_source
 from octavo.runtime import Engine, EngineConfig, Model, resolve
 from tests.models.checkpoints import CASES, VOCAB, Write, make, tensors
 from tests.sampling import slow

@@ -10,11 +10,11 @@ import pytest
 
 from octavo.cli.options import Where
 from octavo.errors import UsageError
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.rotation import rotate, rotate_back
 from octavo.graph.builder import CacheType
-from octavo.runtime.engine.limits import require_heads
-from octavo.server.options import EngineOptions
+from octavo.runtime.engine.engine_limits import require_heads
+from octavo.server.serve_options import EngineOptions
 
 X = np.random.default_rng(0).standard_normal((5, 3, 64)).astype(np.float32)
 

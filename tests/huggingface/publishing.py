@@ -13,7 +13,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.formats import dequantize
 from octavo.graph.protocol import Backend
 from octavo.huggingface import open_model_file
-from octavo.huggingface.layouts.stored import stored_tensors
+from octavo.huggingface.layouts.module_tensors import stored_tensors
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import Checkpoint
 from octavo.models import read_model

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.huggingface.config.config import own_classes
+from octavo.huggingface.config.config_json import own_classes
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROWS = [

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.huggingface.config import generation, sentence, unread
-from octavo.huggingface.config.generation import sampling_keys
+from octavo.huggingface.config import generation_config, sentence, unread
+from octavo.huggingface.config.generation_config import sampling_keys
 from octavo.huggingface.layouts import (
     auto_round,
     awq,
@@ -25,7 +25,7 @@ from octavo.huggingface.layouts import (
     qqq,
     writer_keys,
 )
-from octavo.huggingface.tokenizer import added, steps
+from octavo.huggingface.tokenizer import added_tokens, steps
 from octavo.io.safetensors import Checkpoint
 from octavo.models.shared import keys
 
@@ -52,12 +52,13 @@ OBJECTS = {"rope_parameters", "rope_scaling", "attn_config", "ffn_config", "bloc
 ROWS: dict[str, set[str]] = {
     "config.json": {
         *unread.CONFIG_HARMLESS, *unread.NEUTRAL, *unread.OF_EXPERTS, *unread.BESIDE, *chain(*unread.BESIDE.values()),
-    } - generation.HARMLESS - generation.NEUTRAL.keys() - {"temperature", "top_k", "top_p", "repetition_penalty"},
+    } - generation_config.HARMLESS - generation_config.NEUTRAL.keys()
+    - {"temperature", "top_k", "top_p", "repetition_penalty"},
     "its objects": {*unread.HARMLESS_INSIDE, *unread.BESIDE_INSIDE, *chain(*unread.BESIDE_INSIDE.values()), *OBJECTS},
     "tokenizer_config.json": {*unread.TOKENIZER_READ, *unread.TOKENIZER_HARMLESS},
-    "generation_config.json": {*generation.READ, *generation.HARMLESS, *generation.NEUTRAL},
+    "generation_config.json": {*generation_config.READ, *generation_config.HARMLESS, *generation_config.NEUTRAL},
     "tokenizer.json": {*steps.TOP},
-    "its added tokens": {*added.KNOWN, "added_tokens_decoder"},
+    "its added tokens": {*added_tokens.KNOWN, "added_tokens_decoder"},
     **{method: {*used, *others} for method, (used, others) in METHODS.items()},
     **{f"`{part}`": {key for key in (*keys.READ, *keys.HARMLESS, *keys.OFF) if key.startswith(part)} | {part}
        for part in ("general.", "tokenizer.")},

@@ -15,9 +15,9 @@ from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.huggingface.adapters import adapter
 from octavo.models import read_model
-from octavo.quantizers.job import record
+from octavo.quantizers.job import quantization_record
 from octavo.runtime import Engine, EngineConfig
-from octavo.runtime.lora import with_adapters
+from octavo.runtime.lora_adapters import with_adapters
 from tests.huggingface.publishing import TOKENS, publish
 from tests.huggingface.test_published_experts import save_gptq
 from tests.models.adapters import ALPHA, RANK, factors, write_lora_gguf, write_peft
@@ -76,8 +76,8 @@ def test_experts_with_orders_of_their_own(tmp_path: Path) -> None:
 )
 def test_weights_that_a_method_changed(tmp_path: Path, said: dict[str, Any], error: str) -> None:
     model = publish(tmp_path / "hf", "gptq-v2")
-    assert adapter.RECORD == record.FILE
-    (tmp_path / "hf" / record.FILE).write_text(json.dumps(said))
+    assert adapter.RECORD == quantization_record.FILE
+    (tmp_path / "hf" / quantization_record.FILE).write_text(json.dumps(said))
     module = "model.layers.0.mlp.up_proj"
     path = write_peft(tmp_path / "peft", {module: factors(*model.get_submodule(module).weight.shape)})
     with open_model_file(tmp_path / "hf") as file, pytest.raises(ModelError) as caught:

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
-from octavo.huggingface.layouts.stored import stored_tensors
+from octavo.huggingface.layouts.module_tensors import stored_tensors
 from octavo.io.safetensors import Checkpoint
 from octavo.models.shared.config import Config
 from tests.convert.folders import write

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from octavo.errors import ModelError
-from octavo.huggingface.config.config import read_hyperparams, read_keys
+from octavo.huggingface.config.config_json import read_hyperparams, read_keys
 from octavo.models.shared.config import Config
 from tests.models.checkpoints import BASE
 

@@ -12,10 +12,10 @@ import octavo
 from octavo.convert import convert_checkpoint
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
-from octavo.huggingface.config.config import own_classes, read_hyperparams, read_keys
-from octavo.huggingface.config.rope import rope_tensors
+from octavo.huggingface.config.config_json import own_classes, read_hyperparams, read_keys
+from octavo.huggingface.config.rope_config import rope_tensors
 from octavo.models.shared.config import Config
-from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
+from octavo.quantizers.schemes.checkpoint_folder import quantize_checkpoint
 from tests.convert.folders import save
 from tests.models.checkpoints import BASE, Case
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.io.gguf import ValueType, limits
+from octavo.io.gguf import ValueType, header_limits
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gguf.md").read_text()
 
@@ -20,15 +20,15 @@ def row(label: str) -> list[int]:
 @pytest.mark.parametrize(
     ("label", "values"),
     [
-        ("metadata pairs", [limits.MAX_KEYS]),
-        ("tensors, in a set together", [limits.MAX_TENSORS]),
-        ("shards", [limits.MAX_SHARDS]),
-        ("bytes of a key", [limits.MAX_KEY_BYTES, limits.MAX_NAME_BYTES]),
-        ("bytes of a value", [limits.MAX_VALUE_BYTES]),
-        ("strings in arrays", [limits.MAX_STRINGS, limits.MAX_INNER_ARRAYS]),
-        ("depth of arrays", [limits.MAX_DEPTH]),
-        ("dimensions, each 1 or more", [1, 1, limits.MAX_DIMS]),
-        ("alignment", [limits.MIN_ALIGNMENT, limits.MAX_ALIGNMENT]),
+        ("metadata pairs", [header_limits.MAX_KEYS]),
+        ("tensors, in a set together", [header_limits.MAX_TENSORS]),
+        ("shards", [header_limits.MAX_SHARDS]),
+        ("bytes of a key", [header_limits.MAX_KEY_BYTES, header_limits.MAX_NAME_BYTES]),
+        ("bytes of a value", [header_limits.MAX_VALUE_BYTES]),
+        ("strings in arrays", [header_limits.MAX_STRINGS, header_limits.MAX_INNER_ARRAYS]),
+        ("depth of arrays", [header_limits.MAX_DEPTH]),
+        ("dimensions, each 1 or more", [1, 1, header_limits.MAX_DIMS]),
+        ("alignment", [header_limits.MIN_ALIGNMENT, header_limits.MAX_ALIGNMENT]),
     ],
 )
 def test_limits(label: str, values: list[int]) -> None:

@@ -17,8 +17,8 @@ from tests.hub_server import Fault, Hub, Repository, digest_of
 from octavo.errors import ChoiceError, HubError
 from octavo.io.hub import HubName, Pulled, parse, pull
 from octavo.io.hub import patience as patience_module
-from octavo.io.hub.cache import PARTIAL, cached, folder_of
 from octavo.io.hub.download import offered
+from octavo.io.hub.download_cache import PARTIAL, cached, folder_of
 from octavo.io.hub.inventory import installed
 from octavo.io.hub.patience import retry_after
 from octavo.io.named import locate_adapter

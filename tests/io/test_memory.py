@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from octavo.io.memory import Room, room
+from octavo.io.system_memory import Room, room
 
 resource = pytest.importorskip("resource")
 GIB = 1 << 30

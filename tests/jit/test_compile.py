@@ -9,7 +9,7 @@ from numba import njit
 from numba.core.compiler import DefaultPassBuilder, Flags
 
 from octavo.jit import compile as jit_compile
-from octavo.jit import pipeline
+from octavo.jit import numba_pipeline
 
 
 def digest(file: Path) -> str:
@@ -42,7 +42,7 @@ def test_another_function_stands_for_its_file(tmp_path: Path) -> None:
 def test_what_is_left_out_is_in_numbas_pipeline() -> None:
     """Under another name it would run again, unnoticed."""
     made = DefaultPassBuilder.define_nopython_pipeline(SimpleNamespace(func_ir=None, flags=Flags()))
-    assert {compiler_pass.name() for compiler_pass, _ in made.passes} > pipeline.UNUSED
+    assert {compiler_pass.name() for compiler_pass, _ in made.passes} > numba_pipeline.UNUSED
 
 
 def test_functions_of_kernels_have_no_code_of_their_own() -> None:
@@ -61,5 +61,5 @@ def test_functions_of_kernels_have_no_code_of_their_own() -> None:
     assert both(20) == 81
     for function in (twice, and_one):
         (compiled,) = function.overloads.values()
-        assert isinstance(compiled.library, pipeline.LinkedLibrary)
+        assert isinstance(compiled.library, numba_pipeline.LinkedLibrary)
         assert compiled.library.get_pointer_to_function(compiled.fndesc.mangled_name) == 0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
 from octavo.jit.program import KernelCall
-from octavo.jit.record import record
 from octavo.jit.simd import f32_pointer, stack
 
 SCALE = record("x y", "k factor:f4 first")

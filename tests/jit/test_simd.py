@@ -12,7 +12,7 @@ import numba
 import numpy as np
 import pytest
 
-from octavo.jit import host, simd
+from octavo.jit import host_cpu, simd
 from tests.jit.compiled import compiled, fenced
 
 HALVES = np.arange(1 << 16, dtype=np.uint16)
@@ -24,8 +24,8 @@ FINITE = np.where(BYTES & 0x7F == 0x7F, 0, BYTES).astype(np.uint8)
 def means(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the CPU's instructions, and as it is done on a CPU without F16C and FMA."""
     if request.param == "by hand":
-        monkeypatch.setattr(host, "features", frozenset)
-        monkeypatch.setattr(host, "level", lambda: "x86-64")
+        monkeypatch.setattr(host_cpu, "features", frozenset)
+        monkeypatch.setattr(host_cpu, "level", lambda: "x86-64")
 
 
 def same_bits(got: np.ndarray, want: np.ndarray) -> None:
@@ -175,7 +175,7 @@ def test_fma_rounds_once_where_the_cpu_can() -> None:
     x = np.full(16, 1 + 2.0**-23, np.float32)
     got = through(simd.fma, x, x, -x * x)
     exact = float(x[0]) ** 2 + float((-x * x)[0])
-    can = "fma" in host.features() or platform.machine() in ("aarch64", "arm64")
+    can = "fma" in host_cpu.features() or platform.machine() in ("aarch64", "arm64")
     np.testing.assert_array_equal(got, np.float32(exact if can else 0.0))
     np.testing.assert_allclose(through(simd.fma, X, Y, Z), X * Y + Z, rtol=1e-5, atol=1e-6)
 

@@ -11,10 +11,10 @@ from llvmlite import ir
 from numba import types
 from numba.core.errors import LoweringError, TypingError
 
-from octavo.jit import host, simd
+from octavo.jit import host_cpu, simd
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
 from octavo.jit.program import KernelCall
-from octavo.jit.record import record
 from octavo.jit.simd import codes as code_ops
 from octavo.jit.simd import dots, emit, memory
 from tests.jit.compiled import compiled, emulated, fenced, pack_codes
@@ -36,8 +36,8 @@ LEVELS = {"host": None, "generic": ("generic", ()), "sdot": ("dotprod", ("dotpro
 def level(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's own instructions; plain code; and Arm's, emulated."""
     if (chosen := LEVELS[request.param]) is not None:
-        monkeypatch.setattr(host, "level", lambda: chosen[0])
-        monkeypatch.setattr(host, "features", lambda: frozenset(chosen[1]))
+        monkeypatch.setattr(host_cpu, "level", lambda: chosen[0])
+        monkeypatch.setattr(host_cpu, "features", lambda: frozenset(chosen[1]))
         for module in (emit, code_ops, dots):
             monkeypatch.setattr(module, "call_llvm", emulated)
 
@@ -69,7 +69,7 @@ def test_look_up() -> None:
     def run(x, y, table):
         simd.store_codes(y, simd.look_up(simd.load_codes(x, 8), table))
 
-    if host.has_byte_shuffle():
+    if host_cpu.has_byte_shuffle():
         run(codes, out, table)
         np.testing.assert_array_equal(out, table[codes])
     else:  # tables are decoded when weights are packed
@@ -119,7 +119,7 @@ def test_dots_of_small_codes(halves: int, offset: int, most: int) -> None:
 @pytest.mark.parametrize("n", [1, slow(3)])
 def test_dots_of_words(n: int) -> None:
     """Codes and activations widened to 16 bits: codes of a block, and those that lie in memory."""
-    if n > dots.FEW and host.level() != "avx2":
+    if n > dots.FEW and host_cpu.level() != "avx2":
         pytest.skip("only AVX2 takes more tokens so")
     codes, words, out = fenced(512), fenced(1024), np.empty((2, n, 16), np.float32)
     d_at, kind = 32 * n, dots.PRELOADED

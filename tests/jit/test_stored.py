@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 
 from octavo.io.locks import try_lock
-from octavo.jit import cache as folders
-from octavo.jit import clock, prepare, stored
+from octavo.jit import clock, prepare, stored_code
+from octavo.jit import kernel_cache as folders
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
-from octavo.jit.driver import run_tasks
 from octavo.jit.program import KernelCall
-from octavo.jit.record import record
 from octavo.jit.simd import f32_pointer
+from octavo.jit.task_driver import run_tasks
 
 OUT = record("out")
 
@@ -51,7 +51,7 @@ def answers() -> bool:
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A cache of this test's own, and nothing warned of yet."""
     run_tasks(0, 0, 0)  # compiled before, so that it is not kept there
-    monkeypatch.setattr(stored, "kernel_folder", lambda: tmp_path / "kernels")
+    monkeypatch.setattr(stored_code, "kernel_folder", lambda: tmp_path / "kernels")
     monkeypatch.setattr(folders, "_said", set())
     (tmp_path / "kernels").mkdir()
     yield tmp_path / "kernels"
@@ -62,7 +62,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @cache
 def good_file() -> tuple[str, bytes]:
     """The name and the bytes of the kernel's file."""
-    (path,) = stored.kernel_folder().glob("*.kernel")  # type: ignore[union-attr]
+    (path,) = stored_code.kernel_folder().glob("*.kernel")  # type: ignore[union-attr]
     return path.name, path.read_bytes()
 
 
@@ -191,7 +191,7 @@ def test_a_process_that_was_stopped_is_not_waited_for_for_ever(entry: Path, monk
     lock = entry.with_suffix(".lock")
     fd = os.open(lock, os.O_CREAT | os.O_RDWR)
     assert try_lock(fd)
-    monkeypatch.setattr(stored, "WAIT_S", 0.0)
+    monkeypatch.setattr(stored_code, "WAIT_S", 0.0)
     assert not answers()
     assert answers()
     os.close(fd)
@@ -255,5 +255,5 @@ def test_a_cache_below_a_file_costs_a_warning(
     monkeypatch.setattr(folders, "_said", set())
     assert folders.kernel_folder.__wrapped__() is None
     assert "can't be kept in" in caplog.text
-    monkeypatch.setattr(stored, "kernel_folder", lambda: None)
+    monkeypatch.setattr(stored_code, "kernel_folder", lambda: None)
     assert not answers()

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.limits import HANG_S
+from tests.sampling import slow
 
 
 def octavo(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -24,7 +25,7 @@ def made(done: subprocess.CompletedProcess[str]) -> list[str]:
     return [line for line in done.stderr.splitlines() if "INFO: compiled " in line]
 
 
-@pytest.mark.parametrize("threads", [pytest.param("1", marks=pytest.mark.slow), "3"])
+@pytest.mark.parametrize("threads", [slow("1"), slow("3")])
 def test_a_start_with_no_kernels(tmp_path: Path, threads: str) -> None:
     done = octavo(tmp_path, "run", "demo", "What is 12 times 7?", "--temp", "0", "-t", threads, "-n", "5")
     assert done.stdout == "12 times 7\n"

@@ -321,7 +321,7 @@ def test_layers_on_two_devices(bert: Path) -> None:
     from octavo.backends.cpu import CpuBackend
     from octavo.backends.reference import ReferenceBackend
     from octavo.models import read_model
-    from octavo.runtime.embedding import Embedder, embedding_engine
+    from octavo.runtime.text_embedding import Embedder, embedding_engine
     from octavo.text import Tokenizer
 
     with open_model_file(bert) as file:

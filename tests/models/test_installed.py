@@ -15,7 +15,7 @@ from octavo.io.gguf import GGUFFile
 from octavo.models import ARCHITECTURES, read_model
 from octavo.models.shared import registry
 from octavo.models.shared.refusal import LEGACY
-from octavo.quantizers.job.source import gguf_source
+from octavo.quantizers.job.job_source import gguf_source
 from tests.convert import folders
 from tests.models.checkpoints import CASES
 from tests.models.test_hostile import refused

@@ -105,7 +105,7 @@ def test_a_context_is_within_a_window_of_unknown_layers(tmp_path: Path, caplog: 
         assert model.engine.n_ctx == 20
         assert f"{path}: a context of 20 tokens, its sliding window" in caplog.text
         assert model.logits(list(range(20))).shape == (20, tiny.N_VOCAB)
-    with pytest.raises(UsageError, match=r"n_ctx is 21, but the model has a sliding window of 20.*allowed: 1 to 20"):
+    with pytest.raises(UsageError, match=r"n_ctx is 21, but the model's sliding window of 20.*allowed: 1 to 20"):
         octavo.load(path, device="reference", n_ctx=21)
     for value in (0, 513):
         path = tiny.write(tmp_path / "m.gguf", keys={"qwen3.attention.sliding_window": value})

@@ -26,7 +26,7 @@ from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.placement import last_layers
-from octavo.runtime.lora import Chosen, with_adapters
+from octavo.runtime.lora_adapters import Chosen, with_adapters
 from tests.models.adapters import (
     ALPHA,
     RANK,

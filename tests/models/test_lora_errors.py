@@ -16,10 +16,10 @@ from octavo import load
 from octavo.errors import FileError, HostMemoryError, ModelError, NonFiniteError, OctavoError, UsageError
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
-from octavo.io.memory import Room
 from octavo.io.safetensors import StoredTensor
+from octavo.io.system_memory import Room
 from octavo.models import read_model
-from octavo.runtime.lora import with_adapters
+from octavo.runtime.lora_adapters import with_adapters
 from tests.models.adapters import Factors, factors, write_lora_gguf, write_peft
 from tests.models.table import saved
 from tests.models.tiny_checkpoints import TABLE
@@ -138,9 +138,9 @@ def test_configurations(base: GGUFFile, tmp_path: Path, config: dict[str, Any], 
 def test_one_that_no_memory_holds(base: GGUFFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is found before anything of it is read."""
     folder = write_peft(tmp_path / "peft", {Q_PROJ: pair(base, Q)})
-    monkeypatch.setattr("octavo.runtime.lora.room", lambda: Room(1000))
+    monkeypatch.setattr("octavo.runtime.lora_adapters.room", lambda: Room(1000))
     monkeypatch.setattr(StoredTensor, "load", lambda self: pytest.fail("is read"))
-    refused(base, folder, HostMemoryError, "0.00 GiB of memory are needed, and 0.00 GiB are free")
+    refused(base, folder, HostMemoryError, "0.00 GiB of memory are needed, but 0.00 GiB are free")
 
 
 def test_modules(base: GGUFFile, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The table of architectures and devices: logits of transformers, from checkpoint folders and from GGUF files.
 
 Each cell takes a prompt at once from the folder and token by token from the file, past every window. Those of GPUs are
-in `tests/backends/gpu/test_table.py`.
+in `tests/backends/gpu/weights/test_table.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
 from octavo.huggingface import open_model_file
-from octavo.huggingface.config.config import own_classes
+from octavo.huggingface.config.config_json import own_classes
 from octavo.io.gguf import GGUFFile
 from octavo.models import ARCHITECTURES
 from tests.models.checkpoints import PICTURES, Case

@@ -13,7 +13,7 @@ WINDOW = 4
 WINDOWED = {"use_sliding_window": True, "sliding_window": WINDOW}
 
 ODD = {"num_attention_heads": 3, "num_key_value_heads": 3, "hidden_size": 144, "intermediate_size": 88}
-"""No K/V heads shared, and sizes that are no powers of two."""
+"""No K/V heads shared, and sizes that are not powers of two."""
 
 OLMO3_ROPE = {
     "full_attention": {"rope_type": "yarn", "rope_theta": 5e5, "factor": 8.0, "original_max_position_embeddings": 32,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.cpu_levels import run_tests
+from tests.backends.cpu.levels import run_tests
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86-64 CPU")

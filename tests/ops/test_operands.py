@@ -19,7 +19,7 @@ from octavo.errors import OctavoError, UsageError
 from octavo.formats import QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.rows import pack_int4
 from octavo.ops import definition
-from octavo.ops.products import MOST_K
+from octavo.ops.op_products import MOST_K
 from octavo.ops.w4a8 import W4A8Weight
 from tests.sampling import slow, some
 

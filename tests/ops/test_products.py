@@ -11,7 +11,7 @@ import torch
 from octavo import ops
 from octavo.errors import BackendError, UsageError
 from octavo.ops import definition
-from octavo.ops.products import MOST_K, MOST_K_ZERO
+from octavo.ops.op_products import MOST_K, MOST_K_ZERO
 
 RNG = np.random.default_rng(7)
 

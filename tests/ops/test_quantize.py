@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import ml_dtypes
@@ -15,6 +16,7 @@ from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import dequantize, quantize_reference
 from octavo.formats.table import FORMATS
 from octavo.ops import definition
+from tests.sampling import slow
 
 X = np.random.default_rng(3).standard_normal((6, 256)).astype(np.float32)
 
@@ -101,8 +103,11 @@ def test_the_layout_of_mmq_is_that_of_the_weights() -> None:
         ops.mmq_layout("TQ1_0")
 
 
-@pytest.mark.parametrize("name", [f.name for f in FORMATS if f.encode is not None])
-@pytest.mark.parametrize("m", [0, 1, 5])
+@pytest.mark.parametrize(
+    ("name", "m"),
+    [case if case[1] == 5 or case[0] == "Q4_K" else slow(case)
+     for case in product([f.name for f in FORMATS if f.encode is not None], (0, 1, 5))],
+)
 def test_weight_only_products(name: str, m: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from octavo.formats import by_name
     from octavo.ops import weight_only

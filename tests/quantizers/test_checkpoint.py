@@ -21,8 +21,8 @@ from octavo.huggingface import SCHEMES, open_model_file
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import read_model
 from octavo.quantizers import quantize_file
-from octavo.quantizers.schemes import checkpoint
-from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
+from octavo.quantizers.schemes import checkpoint_folder
+from octavo.quantizers.schemes.checkpoint_folder import quantize_checkpoint
 from octavo.runtime import resolve
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.text import Tokenizer
@@ -287,13 +287,13 @@ def test_an_empty_folder_is_filled(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("step", ["write_safetensors", "_write_others", "read_folder"])
 def test_what_is_interrupted_leaves_nothing(tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Any = getattr(checkpoint, step)
+    real: Any = getattr(checkpoint_folder, step)
 
     def interrupted(*arguments: Any) -> None:
         real(*arguments)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint, step, interrupted)
+    monkeypatch.setattr(checkpoint_folder, step, interrupted)
     with pytest.raises(KeyboardInterrupt):
         quantize_checkpoint(resolve("demo"), tmp_path / "out", "int8-w8a8")
     assert not list(tmp_path.iterdir())
@@ -301,7 +301,7 @@ def test_what_is_interrupted_leaves_nothing(tmp_path: Path, step: str, monkeypat
 
 def test_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 1000})
-    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr(checkpoint_folder.shutil, "disk_usage", lambda path: usage)
     with pytest.raises(FileError, match="bytes of disk space, but only 1,000 are free"):
         quantize_checkpoint(resolve("demo"), tmp_path / "out", "int8-w8a8")
     assert not list(tmp_path.iterdir())

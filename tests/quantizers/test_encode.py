@@ -46,7 +46,7 @@ def importance_or_not(names):
 TOLERANCE = {"Q2_K": 0.0075, "Q3_K": 0.004, "IQ3_XXS": 0.005, "IQ3_S": 0.004, "IQ2_XXS": 0.0075, "IQ2_XS": 0.0075,
              "IQ2_S": 0.0075, **dict.fromkeys(("IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0"), 0.01)}
 FEW_LEVELS = [name for name in ENCODABLE if by_name(name).codebook or by_name(name).offset == 1]
-"""Formats whose values are points of a grid, or three levels."""
+"""Formats whose values are codebook entries, or three levels."""
 
 
 def decoded(name: str, packed: U8, k: int) -> F32:

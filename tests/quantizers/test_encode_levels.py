@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from octavo.jit import host
-from tests.backends.cpu_levels import ROOT, environment
+from octavo.jit import host_cpu
+from tests.backends.cpu.levels import ROOT, environment
 
 x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86-64 CPU")
 
@@ -35,7 +35,7 @@ def digests(level: str | None, cache: Path, names: list[str]) -> dict[str, str]:
 
 @x86
 @pytest.mark.slow
-@pytest.mark.skipif(host.level() == "x86-64", reason="needs fused multiply-add, as AVX2 machines have")
+@pytest.mark.skipif(host_cpu.level() == "x86-64", reason="needs fused multiply-add, as AVX2 machines have")
 def test_the_same_bytes_with_avx2(tmp_path: Path) -> None:
     names = ["Q4_K", "Q6_K", "IQ4_NL"]
     assert digests("avx2", tmp_path / "avx2", names) == digests(None, tmp_path / "host", names)

@@ -11,9 +11,9 @@ import pytest
 
 from octavo.errors import UsageError
 from octavo.evals import demo_text, divergence
+from octavo.evals.eval_model import open_subject
 from octavo.evals.sensitivity import MeasuredSlopes
 from octavo.evals.stats import Estimate
-from octavo.evals.subject import open_subject
 from octavo.formats import BlockFormat, QTensor
 from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile, write_gguf
@@ -23,8 +23,8 @@ from octavo.quantizers.fit.candidates import offers
 from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.fit.target import Target, parse_size
 from octavo.quantizers.imatrix import Imatrix, SquareSums
+from octavo.quantizers.job.job_source import gguf_source
 from octavo.quantizers.job.recode import Recoded, recode
-from octavo.quantizers.job.source import gguf_source
 from octavo.quantizers.mix.mixing import Choices
 from octavo.runtime import resolve
 from tests.quantizers import small

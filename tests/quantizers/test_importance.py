@@ -10,13 +10,13 @@ import pytest
 from octavo.calibrate.statistics_run import collect_statistics
 from octavo.calibrate.texts import read_text
 from octavo.errors import FileError
-from octavo.evals.importance import collect_imatrix
-from octavo.evals.subject import open_subject
+from octavo.evals.activation_squares import collect_imatrix
+from octavo.evals.eval_model import open_subject
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers import Choices, Target, quantize_file, quantize_to_size
 from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
-from octavo.quantizers.statistics.file import Statistics
+from octavo.quantizers.statistics.statistics_file import Statistics
 from tests.runtime import tiny
 
 

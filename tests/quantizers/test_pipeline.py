@@ -105,7 +105,7 @@ WORK = ("dequantize", "encode", "_errors")
 def test_all_that_is_done_with_a_slab_is_done_by_all_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
-    """Of a quantized source: so many slabs are read, encoded and measured at once, none of them by the thread that
+    """Of a quantized source: this many slabs are read, encoded and measured at once, none of them by the thread that
     writes. A thread that did it alone would wait at the barrier for others."""
     src = tmp_path / "src.gguf"
     weights = {n: x if x.ndim == 1 else quantize_reference(x, by_name("Q8_0"), n) for n, x in tiny.tensors().items()}

@@ -148,7 +148,7 @@ def test_wrong_choices_are_named(given: dict[str, Any], says: str) -> None:
     ("Q4_K_M", "; Q5_0 makes a smaller file"), ("Q6_K", "; Q5_1 makes a smaller file"), ("Q2_K", ""), ("Q4_0", ""),
 ])
 def test_a_preset_that_saves_nothing_says_so(name: str, said: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Rows of 576, as SmolLM2's, are no blocks of 256."""
+    """Rows of 576, as SmolLM2's, are not whole blocks of 256."""
     sizes = {"attn_q": (576, 576), "attn_v": (192, 576), "ffn_up": (1536, 576), "ffn_down": (576, 1536)}
     shapes = {f"blk.{i}.{part}.weight": size for i in range(4) for part, size in sizes.items()}
     choose_types(shapes | {"token_embd.weight": (4096, 576)}, Facts(layers=4), find_preset(name), Choices())

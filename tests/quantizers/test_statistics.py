@@ -12,7 +12,7 @@ from octavo.errors import FileError, NonFiniteError, UsageError
 from octavo.io.safetensors import SafetensorsFile, TensorHead, write_safetensors
 from octavo.quantizers.statistics import ChannelStatistics
 from octavo.quantizers.statistics.channels import FIELDS
-from octavo.quantizers.statistics.file import Statistics
+from octavo.quantizers.statistics.statistics_file import Statistics
 
 X = (np.random.default_rng(0).standard_normal((1300, 2, 40)) * np.arange(1, 41)).astype(np.float32)
 NAME = "blk.0.attn_q.weight"

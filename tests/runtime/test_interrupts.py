@@ -149,7 +149,7 @@ def test_at_any_line(alphabet_path: str, use: str, full: bool) -> None:
         want, again = USES[use](model), lambda: USES[use](model)
         assert again() == want
         lines = lines_of(again)
-        for n in interrupts(lines, 12, full):
+        for n in interrupts(lines, 8, full):
             after_lines(n, again)
             assert again() == want, n
             require_as_before(model)
@@ -179,7 +179,7 @@ def test_at_any_line_of_other_models(others: dict[str, Any], kind: str) -> None:
             return model.generate(PROMPT, **{**ANSWER, "max_tokens": 40}).text
 
         want = use()
-        for n in interrupts(lines_of(use), 8, full=False):
+        for n in interrupts(lines_of(use), 5, full=False):
             after_lines(n, use)
             assert use() == want, n
             require_as_before(model)

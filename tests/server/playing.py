@@ -12,9 +12,9 @@ from typing import Any
 
 from octavo.runtime import Model
 from octavo.server.engine.client import NO_STATS
+from octavo.server.engine.engine_protocol import Add, Cancel, EngineOutput, Prefill, StepOutputs
 from octavo.server.engine.fake import FakeClient
-from octavo.server.engine.protocol import Add, Cancel, EngineOutput, Prefill, StepOutputs
-from octavo.server.options import Limits
+from octavo.server.serve_options import Limits
 from tests.limits import HANG_S
 from tests.server.running import Server, running
 

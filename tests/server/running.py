@@ -16,8 +16,8 @@ from octavo.runtime import Model
 from octavo.server.engine.client import EngineClient
 from octavo.server.engine.in_process import ThreadClient
 from octavo.server.generation.service import Service
-from octavo.server.options import Limits, ServerOptions
 from octavo.server.serve import bind, serve
+from octavo.server.serve_options import Limits, ServerOptions
 from tests.limits import HANG_S
 
 

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from tests.server.calls import TOOLS, client
+from tests.server.routes.test_chat import ASK
 from tests.server.running import Server
-from tests.server.test_chat import ASK
 
 __all__ = ["client"]
 

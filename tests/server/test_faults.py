@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from octavo.bench.serving.http import request_bytes
-from octavo.bench.serving.stream import StreamedReply, stream
+from octavo.bench.serving.stream_reader import StreamedReply, stream
 from tests.limits import HANG_S
 
 pytestmark = pytest.mark.slow

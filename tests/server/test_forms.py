@@ -15,9 +15,9 @@ from octavo.errors import HostMemoryError
 from octavo.server import serve
 from tests.limits import HANG_S
 from tests.server.calls import ENDLESS, TOOLS, client
+from tests.server.constraints.test_numbers import text_and_tokens
+from tests.server.routes.test_chat import ASK, FREE
 from tests.server.running import Server
-from tests.server.test_chat import ASK, FREE
-from tests.server.test_numbers import text_and_tokens
 
 __all__ = ["client"]
 
@@ -82,10 +82,10 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"response_format": {"type": "json_schema"}}, "response_format", "no schema"),
     ({"grammar": "root ::= x"}, "grammar", "Rule 'x' not found"),
     ({"guided_regex": "("}, "guided_regex", "unclosed"),
-    ({"guided_regex": "a", "grammar": "start: /a/"}, "guided_regex", "used together"),
+    ({"guided_regex": "a", "grammar": "start: /a/"}, "guided_regex", "can't be used together"),
     ({"structured_outputs": {}}, "structured_outputs", "has 0 of"),
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "rm"}}}, "tool_choice", "'rm'"),
-    ({"tool_choice": "required"}, "tool_choice", "no functions are given"),
+    ({"tool_choice": "required"}, "tool_choice", "nothing to call"),
     ({"tools": TOOLS * 2}, "tools", "same name"),
     ({"tools": TOOLS, "grammar": "start: /a/"}, "grammar", "and tools"),
     (

@@ -17,8 +17,8 @@ from octavo.runtime import Model
 from octavo.runtime.grammar import host as grammar_host
 from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.runtime.sampling.sampler import SamplingParams
+from octavo.server.engine.engine_protocol import Add, Ready
 from octavo.server.engine.fake import FakeClient
-from octavo.server.engine.protocol import Add, Ready
 from octavo.server.tool_calls.tools import for_template
 from octavo.text import ChatTemplate
 from tests.server.playing import BODY, CHAT, Reader, begun, playing, request

@@ -15,8 +15,8 @@ from octavo.io.named import resolve
 from octavo.quantizers import quantize_file
 from octavo.runtime import Model
 from octavo.runtime.cache.page_pool import page_bytes
+from tests.server.routes.test_llama_server import metrics
 from tests.server.running import Server, running_model
-from tests.server.test_native import metrics
 
 
 def bodies(n: int, seed: int = 0) -> list[dict[str, Any]]:

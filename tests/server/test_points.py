@@ -17,7 +17,8 @@ def test_every_point_has_tests_that_there_are() -> None:
         named = re.findall(r"`(test_\w+)\.(test_\w+)`", tests)
         assert named
         for module, name in named:
-            text = (HERE / f"{module}.py").read_text(encoding="utf-8")
+            (file,) = HERE.rglob(f"{module}.py")
+            text = file.read_text(encoding="utf-8")
             slow = rf"@pytest\.mark\.slow\n(?:@.*\n)*(?:async )?def {name}\(|(?m:^pytestmark = .*slow)"
             marked = re.search(slow, text) is not None
             assert re.search(rf"(?m)^(?:async )?def {name}\(", text), f"{module}.{name}"

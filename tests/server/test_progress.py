@@ -12,7 +12,7 @@ import pytest
 
 import octavo
 from octavo.runtime import Model
-from octavo.server.engine.protocol import EngineOutput, Prefill
+from octavo.server.engine.engine_protocol import EngineOutput, Prefill
 from tests.server.playing import playing, request
 from tests.server.running import Server, events, running_model
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.text import blocks
-from octavo.text.blocks import between_tokens, in_blocks, pairs_of
+from octavo.text import text_blocks
 from octavo.text.bpe import word_splitter
 from octavo.text.pretokenize import PRE_TOKENIZERS, PreTokenizer
+from octavo.text.text_blocks import between_tokens, in_blocks, pairs_of
 from tests.text.test_llama_vocabularies import opened
 from tests.text.test_long_text import TOKENIZERS
 from tests.text.vocabularies import TRICKY, byte_level, train_merges
@@ -55,7 +55,7 @@ def test_ids_are_those_of_the_whole(kind: str, parts: list[str]) -> None:
     whole = tokenizer.encode(text)
     for size in (1, 7):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(blocks, "SIZE", size)
+            patch.setattr(text_blocks, "SIZE", size)
             assert tokenizer.encode(text) == whole
 
 
@@ -64,7 +64,7 @@ def test_ids_are_those_of_the_whole_with_each_row(name: str, monkeypatch: pytest
     """Merges run across the ends of words, so that ids show where words are cut."""
     tokenizer, text = opened(byte_level(train_merges(TRICKY, 60), name)), TRICKY * 3
     whole = tokenizer.encode(text)
-    monkeypatch.setattr(blocks, "SIZE", 10)
+    monkeypatch.setattr(text_blocks, "SIZE", 10)
     assert tokenizer.encode(text) == whole
 
 
@@ -72,15 +72,15 @@ def test_ids_are_those_of_the_whole_with_each_row(name: str, monkeypatch: pytest
 def given_at_once(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Lengths of what is encoded at once."""
     lengths: list[int] = []
-    real = blocks.blocks
+    real = text_blocks.blocks
 
-    def noted(text: str, cut: blocks.Cut) -> Iterator[str]:
+    def noted(text: str, cut: text_blocks.Cut) -> Iterator[str]:
         for block in real(text, cut):
             lengths.append(len(block))
             yield block
 
-    monkeypatch.setattr(blocks, "blocks", noted)
-    monkeypatch.setattr(blocks, "SIZE", 64)
+    monkeypatch.setattr(text_blocks, "blocks", noted)
+    monkeypatch.setattr(text_blocks, "SIZE", 64)
     return lengths
 
 
@@ -103,7 +103,7 @@ def test_what_is_held_does_not_grow_with_the_text(kind: str, given_at_once: list
 
 def test_a_place_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a text that has none too: looking takes no longer a character where there are 16 times as many."""
-    monkeypatch.setattr(blocks, "SIZE", 10)
+    monkeypatch.setattr(text_blocks, "SIZE", 10)
 
     class Counted(set[str]):
         asked = 0

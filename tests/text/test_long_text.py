@@ -17,8 +17,8 @@ from tokenizers import Regex, models, pre_tokenizers
 from tokenizers import Tokenizer as Package
 
 from octavo.errors import TokenizerError
-from octavo.text import engine
-from octavo.text.encoder import COMPOSED
+from octavo.text import tokenizers_package
+from octavo.text.text_encoder import COMPOSED
 from tests.limits import HANG_S
 from tests.text.test_llama_vocabularies import RECORDED, name, opened
 from tests.text.vocabularies import CONTROL, TRICKY, USER_DEFINED, byte_level, spm, train_merges
@@ -44,7 +44,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"])) | st.lists(st.sampled_f
 @pytest.fixture
 def sequential(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "")  # so that what follows is undone
-    engine.be_sequential()
+    tokenizers_package.be_sequential()
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
@@ -56,7 +56,7 @@ def test_ids_are_those_of_short_texts(kind: str, text: str) -> None:
         patch.setenv("TOKENIZERS_PARALLELISM", "true")
         wanted = tokenizer.encode(text)
         patch.setenv("TOKENIZERS_PARALLELISM", "false")
-        patch.setattr(engine, "_LONG", 0)
+        patch.setattr(tokenizers_package, "_LONG", 0)
         assert tokenizer.encode(text) == wanted
 
 
@@ -83,15 +83,15 @@ def backtracking() -> Any:
 @pytest.mark.parametrize("length", [1_000, 10_000])
 def test_a_pattern_that_backtracks_too_far(length: int) -> None:
     with pytest.raises(TokenizerError, match=rf"text of {length} characters has a part too long to cut into words"):
-        engine.run_engine(backtracking(), "a" * length)
+        tokenizers_package.run_engine(backtracking(), "a" * length)
 
 
 FORKED = """
 import os, sys
-from octavo.text import Tokenizer, engine
+from octavo.text import Tokenizer, tokenizers_package
 from tests.text.test_long_text import MERGES, TRICKY, byte_level
 if sys.argv[1] == "front":
-    engine.be_sequential()
+    tokenizers_package.be_sequential()
 tokenizer, text = Tokenizer.from_metadata(byte_level(MERGES, "qwen2")), TRICKY * 100
 ids = tokenizer.encode(text)
 pid = os.fork()

@@ -12,7 +12,7 @@ import jinja2
 import pytest
 
 from octavo.errors import TemplateError, UsageError
-from octavo.text import ChatTemplate, clock
+from octavo.text import ChatTemplate, template_clock
 from tests.text.chat_templates import CASES, GEMMA, MISTRAL, USER
 
 
@@ -115,14 +115,14 @@ LLAMA_3_2 = """{%- if not date_string is defined %}
 
 @pytest.mark.parametrize("source", [LLAMA_3_1, LLAMA_3_2, "Today Date: {{ date_string }}"])
 def test_templates_that_ask_for_the_date_are_told_todays(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "now", lambda: datetime(2031, 3, 7, 23, 59))
+    monkeypatch.setattr(template_clock, "now", lambda: datetime(2031, 3, 7, 23, 59))
     template = ChatTemplate(source)
     assert template.render([]) == "Today Date: 07 Mar 2031"
     assert template.render([], date_string="1 May 1999") == "Today Date: 1 May 1999"
 
 
 def test_a_template_that_refuses_to_go_on_without_a_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clock, "now", lambda: datetime(2031, 3, 7))
+    monkeypatch.setattr(template_clock, "now", lambda: datetime(2031, 3, 7))
     source = "{% if not datetime %}{{ raise_exception('which day is it?') }}{% endif %}{{ datetime }}"
     assert ChatTemplate(source).render([]) == "Mar 07 2031"
 

@@ -134,7 +134,7 @@ SOURCE = [
     "{{ " + "9" * 60_000 + " }}",
     "{{" * 30_000,
     "{% set a = range(60000) %}" + "{% set b = a|select('string') %}" * 1_500 + "{{ nobody.x }}",
-    "{% for i in range(50000) %}{% set x = [" + "0," * 15_000 + "] %}{% endfor %}",
+    "{% for i in range(50000) %}" * 2 + "{% set x = [" + "0," * 15_000 + "] %}" + "{% endfor %}" * 2,
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from octavo.calibrate.schemes.method import KINDS
+from octavo.calibrate.schemes.scheme_method import KINDS
 from octavo.errors import NonFiniteError, UsageError
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.torch import SCHEMES, Fold, QuantLinear, quantize_
@@ -111,8 +111,8 @@ def test_what_methods_refuse() -> None:
         ("w4a8", {"method": "gptq", "calibration": batches, "folds": all_folds()}, "folds with method gptq"),
         ("w4a8", {"folds": all_folds()}, r"folds with method rtn, which scales no channels \(allowed: with awq"),
         ("w4a8", {"method": "qqq", "folds": all_folds()}, "qqq without batches"),
-        ("fp8-block", {"method": "qqq", "calibration": batches, "folds": all_folds()}, "qqq does not apply to fp8-block"),
-        ("fp8-block", {"method": "gptq", "calibration": batches}, r"gptq for fp8-block.*\(allowed: rtn, awq"),
+        ("fp8-block", {"method": "qqq", "calibration": batches, "folds": all_folds()}, "qqq does not apply to fp8"),
+        ("fp8-block", {"method": "gptq", "calibration": batches}, r"does not apply to fp8-block.*\(allowed: rtn, awq"),
     ):
         with pytest.raises(UsageError, match=named):
             quantize_(model, scheme, **options)

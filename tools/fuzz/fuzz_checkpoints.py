@@ -15,7 +15,7 @@ from fuzz_models import FLOAT_PATTERNS, encode, generates
 from json_damage import damage_json
 from tiny_models import Tiny, stored, tiny
 
-from octavo.huggingface.tensors.names import checkpoint_name
+from octavo.huggingface.tensors.tensor_names import checkpoint_name
 from octavo.io.safetensors import TensorHead, write_safetensors
 from octavo.models.shared.registry import ARCHITECTURES
 from octavo.quantizers import quantize_checkpoint

@@ -21,7 +21,7 @@ def select(
     "auto" is the GPU where there is one that kernels run on, with torch and Triton, else the CPU. `threads` is how many
     threads to use (default: as many as this process may use cores); `deterministic` is GpuBackend's, which others are
     in any case, and so is `attention`, which is exact on others. Raises BackendError for a device that this machine
-    does not have, saying what is missing, and UsageError for attention that it has not.
+    does not have, saying what is missing, and UsageError for attention it lacks.
     """
     device = one_name(device)
     if threads is not None:

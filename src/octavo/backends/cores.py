@@ -14,7 +14,7 @@ def cores() -> int:
 
 
 def threads_of(threads: int | None) -> int:
-    """So many threads, or one for each core. Raises UsageError for fewer than 1 and more than 1024."""
+    """`threads`, or one for each core. Raises UsageError for fewer than 1 and more than 1024."""
     if threads is None:
         return cores()
     if not isinstance(threads, Integral) or isinstance(threads, bool) or not 1 <= threads <= 1024:

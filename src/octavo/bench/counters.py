@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from octavo.bench.gemm.subject import How
+from octavo.bench.gemm.gemm_subject import How
 from octavo.errors import BackendError, UsageError
 from octavo.graph.builder import CacheType
 from octavo.graph.node import Attention, Graph, Node

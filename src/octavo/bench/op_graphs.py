@@ -15,7 +15,7 @@ import numpy as np
 
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name, channel_format, quantize_reference
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.group import row_named
 from octavo.formats.rows import SCHEMES
 from octavo.formats.spec import F32, AnyArray

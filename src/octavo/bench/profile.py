@@ -23,7 +23,7 @@ from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed, make_batch
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.engine.placement import GpuLayers, backends_for
-from octavo.runtime.lora import Lora, chosen, located, with_adapters
+from octavo.runtime.lora_adapters import Lora, chosen, located, with_adapters
 
 
 @dataclass(frozen=True)

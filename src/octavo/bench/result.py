@@ -12,7 +12,7 @@ from typing import Any
 from octavo.backends.cores import cores
 from octavo.bench import machine
 from octavo.bench.limits import read_limit_of
-from octavo.bench.model import Progress, Trial, make_tests, peers_for, report, room, time_test
+from octavo.bench.model_bench import Progress, Trial, make_tests, peers_for, report, room, time_test
 from octavo.bench.peer import PeerSubject, worker_command
 from octavo.bench.subject import EngineSubject, Subject, require_context
 from octavo.errors import UsageError
@@ -20,11 +20,11 @@ from octavo.graph.builder import CacheType
 from octavo.graph.node import Attention
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
-from octavo.io.hub.cache import shown_name
+from octavo.io.hub.download_cache import shown_name
 from octavo.models import read_model
 from octavo.runtime.engine.engine import Engine, EngineConfig
 from octavo.runtime.engine.placement import GpuLayers, backends_for
-from octavo.runtime.lora import Chosen, with_adapters
+from octavo.runtime.lora_adapters import Chosen, with_adapters
 
 SCHEMA = 1
 

@@ -12,10 +12,10 @@ from octavo.backends.cores import cores
 from octavo.calibrate.runner import Samples
 from octavo.huggingface import CheckpointFile
 from octavo.huggingface.adapters.adapter import adapter_files
-from octavo.huggingface.layouts.table import BESIDE
+from octavo.huggingface.layouts.layout_table import BESIDE
 from octavo.io.digest import files_digest
 from octavo.io.gguf import GGUFFile
-from octavo.runtime.lora import Chosen
+from octavo.runtime.lora_adapters import Chosen
 
 
 def run_name(file: GGUFFile, samples: Samples, *options: object, lora: Chosen = ()) -> str:

@@ -25,7 +25,7 @@ from octavo.io.apart import MODEL, TEXT, model_files, require_apart, text_files
 from octavo.io.atomic import require_target
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.statistics import ChannelStatistics
-from octavo.quantizers.statistics.file import Statistics
+from octavo.quantizers.statistics.statistics_file import Statistics
 from octavo.runtime import resolve
 
 CONTEXT = 2048
@@ -59,7 +59,7 @@ class StatisticsRun:
     model  the path of a GGUF file or checkpoint folder, or "demo"
     text   a file of UTF-8 text, a JSONL file, or "demo"
 
-    Raises what opening a model and `read_calibration` raise, and UsageError for a context that the model has not.
+    Raises what opening a model and `read_calibration` raise, and UsageError for a context longer than the model's.
     """
 
     def __init__(self, model: str | os.PathLike[str], text: str, options: StatisticsOptions | None = None) -> None:

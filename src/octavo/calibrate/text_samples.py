@@ -51,7 +51,7 @@ def read_calibration(
     path: str | os.PathLike[str], tokenizer: Tokenizer, *, samples: int = 128, context: int = 2048, seed: int = 0,
     parse_special: bool = False,
 ) -> CalibrationText:
-    """At most so many samples of a text of UTF-8, or of a JSONL file if it is called so.
+    """At most `samples` samples of a UTF-8 text, or of a JSONL file if it is called so.
 
     Of a text these are windows of `context` tokens that do not overlap; of a JSONL file the first `context` tokens of
     records, each with a "text", or with "messages" that the model's chat template is for. Which ones, `seed` says; they
@@ -113,7 +113,7 @@ def require_sizes(samples: int, context: int) -> None:
 
 
 def windows(tokens: Sequence[int], samples: int, context: int, seed: int, bos: int | None = None) -> list[list[int]]:
-    """At most so many windows of tokens, in their order; `bos` takes the place of the first token of each.
+    """At most `samples` windows of tokens, in their order; `bos` takes the place of the first token of each.
 
     Raises UsageError for less than a window.
     """
@@ -128,7 +128,7 @@ def windows(tokens: Sequence[int], samples: int, context: int, seed: int, bos: i
 
 
 def drawn(count: int, samples: int, seed: int) -> list[int]:
-    """So many of `count` places at most, each once, in order."""
+    """At most `samples` of `count` places, each once, in order."""
     if samples >= count:
         return list(range(count))
     return sorted(np.random.default_rng(seed).choice(count, samples, replace=False).tolist())

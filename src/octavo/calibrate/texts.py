@@ -33,7 +33,7 @@ def read_text(path: str | os.PathLike[str], tokenizer: Tokenizer, *, parse_speci
     """A UTF-8 file as tokens. Of a line end at its end nothing is kept, as llama.cpp does.
 
     `parse_special`: text such as "<|im_end|>" becomes the control token of that name. Raises FileError for a file that
-    can't be opened, is no regular file, is empty, has more than MAX_BYTES, or is not UTF-8.
+    can't be opened, is not a regular file, is empty, has more than MAX_BYTES, or is not UTF-8.
     """
     text = regular.read_text(path, MAX_BYTES).removesuffix("\n")
     if not text:

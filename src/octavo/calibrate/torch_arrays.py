@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 VALUES = 1 << 27
-"""Values of rows that are worked on together on a device, at most, or those of a row: arrays of so many float32."""
+"""Values of rows that are worked on together on a device, at most, or those of a row: counted in float32."""
 
 
 def is_tensor(x: object) -> TypeIs[Tensor]:

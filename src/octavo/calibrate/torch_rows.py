@@ -57,7 +57,7 @@ class TorchPlanes:
 
 
 def tensor_of(x: AnyArray, device: torch.device | str) -> Tensor:
-    """An array of the host on a device; of a file that is mapped too, which is read only where it is no copy."""
+    """An array of the host on a device; of a file that is mapped too, which is read-only unless copied."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")
         found = torch.from_numpy(x)

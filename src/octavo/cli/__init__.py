@@ -13,7 +13,7 @@ import typer
 
 from octavo.cli import warm
 from octavo.cli.bench import command as bench_command
-from octavo.cli.bench import profile
+from octavo.cli.bench import profile_command
 from octavo.cli.embed import command as embed_command
 from octavo.cli.embed import rank
 from octavo.cli.evaluate import command as evaluate_command
@@ -24,7 +24,7 @@ from octavo.cli.option_groups import grouped
 from octavo.cli.option_names import App, Commands
 from octavo.cli.options import in_plain_words, worded
 from octavo.cli.output import OutputError, drop_output, open_closed_streams, output_told_apart
-from octavo.cli.quantize import calibrate, convert, imatrix
+from octavo.cli.quantize import calibrate, convert_command, imatrix_command
 from octavo.cli.quantize import command as quantize_command
 from octavo.cli.run import command as run_command
 from octavo.cli.serve import command as serve_command
@@ -87,10 +87,10 @@ app.command("list")(pull.list_models)
 app.command("rm")(pull.remove)
 app.command("warm")(grouped(warm.warm))
 app.command("inspect")(inspect_command.inspect)
-app.command("profile")(grouped(profile.profile))
+app.command("profile")(grouped(profile_command.profile))
 app.command("quantize")(grouped(quantize_command.quantize))
-app.command("convert")(grouped(convert.convert))
-app.command("imatrix")(imatrix.imatrix)
+app.command("convert")(grouped(convert_command.convert))
+app.command("imatrix")(imatrix_command.imatrix)
 app.command("calibrate")(grouped(calibrate.calibrate))
 app.command("report")(grouped(report.report))
 app.add_typer(evaluate_command.app, name="eval")

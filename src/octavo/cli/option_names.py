@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from octavo.cli.names import (
+from octavo.cli.foreign_options import (
     ANSWERED,
     COMMANDS,
     MEANT,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from octavo.cli.lora import adapters
+from octavo.cli.lora_command import adapters
 from octavo.cli.option_names import option_of, plain
 from octavo.errors import UsageError
 

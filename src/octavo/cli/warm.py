@@ -74,6 +74,6 @@ def _use(path: str, where: Where, offline: bool) -> None:
 
 
 def _is_for_vectors(model: Model) -> bool:
-    from octavo.runtime.embedding import is_embedding_model
+    from octavo.runtime.text_embedding import is_embedding_model
 
     return is_embedding_model(model.engine.model)

@@ -18,7 +18,7 @@ from octavo.lazy import names_from
 
 if TYPE_CHECKING:
     from octavo.calibrate.texts import Text, demo_text, read_text
-    from octavo.evals.importance import collect_imatrix
+    from octavo.evals.activation_squares import collect_imatrix
     from octavo.evals.kl_divergence import Divergence, divergence
     from octavo.evals.likelihood import Perplexity, perplexity
     from octavo.evals.stats import Estimate
@@ -37,7 +37,7 @@ __all__ = [
 
 __getattr__ = names_from(__name__, {
     "octavo.calibrate.texts": ["Text", "demo_text", "read_text"],
-    "octavo.evals.importance": ["collect_imatrix"],
+    "octavo.evals.activation_squares": ["collect_imatrix"],
     "octavo.evals.kl_divergence": ["Divergence", "divergence"],
     "octavo.evals.likelihood": ["Perplexity", "perplexity"],
     "octavo.evals.stats": ["Estimate"],

@@ -22,7 +22,7 @@ from octavo.text import Tokenizer
 KEY, VALUE = "<key {}>", "<value {}>"
 """The texts of tokens, by number from 0."""
 ASKED_PART = 4
-"""One part in so many of a row is questions and their answers."""
+"""One part in this many of a row is questions and answers."""
 
 I64 = npt.NDArray[np.int64]
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.errors import UsageError
 from octavo.evals.windows import windows
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import Node, is_static
 from octavo.graph.schedule import root

@@ -27,8 +27,8 @@ from octavo.graph.names import split_layer
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
 from octavo.quantizers.imatrix import Imatrix
+from octavo.quantizers.job.job_source import ModelSource
 from octavo.quantizers.job.recode import recode
-from octavo.quantizers.job.source import ModelSource
 from octavo.runtime import Model
 from octavo.text import Tokenizer
 
@@ -86,7 +86,7 @@ def sensitivities(
     context, chunks, scored  as of `perplexity`
     probes            most groups of weights to measure
 
-    Takes one run of the windows for each group. Raises UsageError for a weight that the model has not, or that is of
+    Takes one run of the windows for each group. Raises UsageError for a weight that the model lacks, or that is of
     another type or whose rows are not blocks of 32, and as `windows` does.
     """
     groups = layer_groups(names, probes)

@@ -50,7 +50,7 @@ def windows(
     """The windows of a text, at most `chunks`; what is left over at its end is not used.
 
     `scored` says of each token whether it counts (default: all do). Raises UsageError for a text shorter than a window,
-    a context that the model has not, and where no token counts.
+    a context longer than the model's, and where no token counts.
     """
     most = max(LEAST_CONTEXT, model.engine.n_ctx)
     if context < LEAST_CONTEXT:

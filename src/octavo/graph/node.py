@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from octavo.formats import QTensor
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache_formats import CACHE_FORMATS
 
 Dim = int | str
 """A size: a number, or the name of one that is known only when a step runs (see SYMBOLS)."""

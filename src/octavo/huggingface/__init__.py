@@ -13,13 +13,13 @@ from octavo.lazy import names_from
 
 if TYPE_CHECKING:
     from octavo.formats.rows import SCHEMES, Scheme
-    from octavo.huggingface.file import CheckpointFile
+    from octavo.huggingface.checkpoint_file import CheckpointFile
     from octavo.huggingface.model_file import open_model_file
 
 __all__ = ["SCHEMES", "CheckpointFile", "Scheme", "open_model_file"]
 
 __getattr__ = names_from(__name__, {
     "octavo.formats.rows": ["SCHEMES", "Scheme"],
-    "octavo.huggingface.file": ["CheckpointFile"],
+    "octavo.huggingface.checkpoint_file": ["CheckpointFile"],
     "octavo.huggingface.model_file": ["open_model_file"],
 })

@@ -8,9 +8,9 @@ import numpy as np
 
 from octavo.errors import NonFiniteError, QuantFormatError
 from octavo.formats import Planes, decode
-from octavo.formats.channel import group_scales
 from octavo.formats.codec import require_finite
 from octavo.formats.encoders import as_f16
+from octavo.formats.per_channel import group_scales
 from octavo.formats.rows import FP8_TOP, GROUP, in_range, two_levels
 from octavo.formats.scalars import f32_to_e4m3
 from octavo.formats.spec import F32, U8, BlockFormat

@@ -7,22 +7,22 @@ import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from octavo.huggingface.config.config import find_architecture, in_usual_words, read_hyperparams, read_keys
-from octavo.huggingface.config.generation import sampling_keys
-from octavo.huggingface.config.rope import rope_tensors
+from octavo.huggingface.config.config_json import find_architecture, in_usual_words, read_hyperparams, read_keys
+from octavo.huggingface.config.generation_config import sampling_keys
+from octavo.huggingface.config.rope_config import rope_tensors
 from octavo.huggingface.config.sentence import read_sentence
 from octavo.huggingface.config.unread import log_unread_keys
 from octavo.huggingface.config.wrapper import log_others, text_name, text_part, wrapper_of
-from octavo.huggingface.tensors.orders import Moved
+from octavo.huggingface.tensors.row_orders import Moved
 from octavo.huggingface.tensors.tensors import gguf_tensors, layer_numbers
 from octavo.huggingface.tokenizer import world_vocab
-from octavo.huggingface.tokenizer.added import added_beside, flag_keys
+from octavo.huggingface.tokenizer.added_tokens import added_beside, flag_keys
 from octavo.huggingface.tokenizer.ends import end_keys, listed_ends
-from octavo.huggingface.tokenizer.specials import chat_templates, special_tokens
+from octavo.huggingface.tokenizer.special_tokens import chat_templates, special_tokens
 from octavo.huggingface.tokenizer.tokenizer_json import TokenizerJson
-from octavo.huggingface.tokenizer.vocab import open_tokenizer, vocabulary
+from octavo.huggingface.tokenizer.vocabulary import open_tokenizer, vocabulary
 from octavo.io.gguf import LazyTensor
-from octavo.io.hub.cache import shown_name
+from octavo.io.hub.download_cache import shown_name
 from octavo.io.safetensors import Checkpoint
 from octavo.models.shared.config import Config
 from octavo.models.shared.hparams import Hyperparams

@@ -14,7 +14,7 @@ import numpy as np
 from octavo.errors import UsageError
 from octavo.formats.rows import FP8_TOP, INT8_TOP
 from octavo.formats.spec import F32
-from octavo.huggingface.tensors.names import checkpoint_name
+from octavo.huggingface.tensors.tensor_names import checkpoint_name
 from octavo.models import ModelSpec
 
 TOPS = {"int8": float(INT8_TOP), "fp8": FP8_TOP["e4m3"]}

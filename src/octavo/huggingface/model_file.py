@@ -13,6 +13,6 @@ def open_model_file(path: str | os.PathLike[str]) -> GGUFFile:
     require_there(path)
     if not os.path.isdir(path):
         return GGUFFile.open(path)
-    from octavo.huggingface.file import CheckpointFile
+    from octavo.huggingface.checkpoint_file import CheckpointFile
 
     return CheckpointFile.open(path)

@@ -11,7 +11,7 @@ from octavo.formats.activation import STATIC
 from octavo.formats.float8 import float8_format
 from octavo.formats.group import row_named
 from octavo.formats.rows import GROUP
-from octavo.huggingface.tensors.names import is_linear
+from octavo.huggingface.tensors.tensor_names import is_linear
 
 KEY = "quantization_config"
 

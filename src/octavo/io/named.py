@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from octavo.data import resolve as resolve_path
 from octavo.errors import HubError
-from octavo.io.hub.cache import cached, find
+from octavo.io.hub.download_cache import cached, find
 from octavo.io.hub.name import HubName, parse
 from octavo.io.hub.patience import Show, nobody
 from octavo.io.hub.variants import Chooser, choose, choose_adapter
-from octavo.io.memory import room
+from octavo.io.system_memory import room
 
 if TYPE_CHECKING:
     from octavo.io.hub.download import Pulled

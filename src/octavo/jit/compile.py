@@ -20,11 +20,11 @@ from typing import Any
 from numba import njit, types
 from numba.core.ccallback import CFunc
 
-from octavo.jit.cache import sources
-from octavo.jit.pipeline import InnerCompiler, KernelCompiler
+from octavo.jit.argument_record import Record
+from octavo.jit.kernel_cache import sources
+from octavo.jit.numba_pipeline import InnerCompiler, KernelCompiler
 from octavo.jit.prepare import show_progress
-from octavo.jit.record import Record
-from octavo.jit.stored import FunctionStore
+from octavo.jit.stored_code import FunctionStore
 
 FAST = {"nsz", "arcp", "contract", "reassoc"}
 """Sums may be reordered and fused; NaN and Inf keep their meaning."""

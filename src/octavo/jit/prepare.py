@@ -14,8 +14,8 @@ from typing import Any
 
 from octavo.errors import INSTALL_BASE, BackendError, import_failure
 from octavo.jit import clock
-from octavo.jit.cache import kept
 from octavo.jit.clock import compile_seconds, spent
+from octavo.jit.kernel_cache import kept
 from octavo.progress import Line, tell
 
 log = logging.getLogger("octavo")

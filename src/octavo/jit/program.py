@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from octavo.formats.spec import AnyArray
+from octavo.jit.argument_record import addresses
 from octavo.jit.prepare import turn
-from octavo.jit.record import addresses
 
 if TYPE_CHECKING:
     from octavo.jit.compile import Kernel
@@ -94,7 +94,7 @@ class KernelCall:
 
     def run(self) -> None:
         """Run in this thread alone, and without the interpreter's lock."""
-        from octavo.jit.driver import run_tasks
+        from octavo.jit.task_driver import run_tasks
 
         run_tasks(self.address, self.args.ctypes.data, self.tasks)
 
@@ -105,7 +105,7 @@ class Program:
     def __init__(self, calls: Sequence[KernelCall], threads: int) -> None:
         import numba
 
-        from octavo.jit.driver import run_program
+        from octavo.jit.task_driver import run_program
 
         self._run, self._threads, self.calls = run_program, threads, tuple(calls)
         self._system_threads = min(threads, int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]

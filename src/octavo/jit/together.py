@@ -17,8 +17,8 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from octavo.jit.cache import kept
 from octavo.jit.clock import spent
+from octavo.jit.kernel_cache import kept
 from octavo.jit.prepare import end_progress, expect, made_elsewhere
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from octavo.lazy import names_from
 
 if TYPE_CHECKING:
-    from octavo.ops.products import fp8_gemm, int8_gemm, w4a8_gemm
+    from octavo.ops.op_products import fp8_gemm, int8_gemm, w4a8_gemm
     from octavo.ops.qqq import export_qqq, import_qqq
     from octavo.ops.quantize import mmq_layout, quantize_fp8, quantize_int8, quantize_mmq_q8_1, quantize_q8_1
     from octavo.ops.w4a8 import W4A8Weight, quantize_w4a8
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 __getattr__ = names_from(__name__, {
-    "octavo.ops.products": ["fp8_gemm", "int8_gemm", "w4a8_gemm"],
+    "octavo.ops.op_products": ["fp8_gemm", "int8_gemm", "w4a8_gemm"],
     "octavo.ops.qqq": ["export_qqq", "import_qqq"],
     "octavo.ops.quantize": ["mmq_layout", "quantize_fp8", "quantize_int8", "quantize_mmq_q8_1", "quantize_q8_1"],
     "octavo.ops.w4a8": ["W4A8Weight", "quantize_w4a8"],

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from octavo.quantizers.arrays import SymmetricInt8, ZeroPointUint8, quantize_symmetric, quantize_zero_point
     from octavo.quantizers.encoding.encoder import ENCODABLE, encode
     from octavo.quantizers.fit import Target, quantize_to_size
+    from octavo.quantizers.job.job_report import Report
     from octavo.quantizers.job.quantize import quantize_file
-    from octavo.quantizers.job.report import Report
     from octavo.quantizers.mix.mixing import Choices
     from octavo.quantizers.mix.presets import PRESETS, Preset
-    from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
+    from octavo.quantizers.schemes.checkpoint_folder import quantize_checkpoint
 
 __all__ = [
     "ENCODABLE",
@@ -42,11 +42,11 @@ __all__ = [
 
 __getattr__ = names_from(__name__, {
     "octavo.quantizers.arrays": ["SymmetricInt8", "ZeroPointUint8", "quantize_symmetric", "quantize_zero_point"],
-    "octavo.quantizers.schemes.checkpoint": ["quantize_checkpoint"],
+    "octavo.quantizers.schemes.checkpoint_folder": ["quantize_checkpoint"],
     "octavo.quantizers.encoding.encoder": ["ENCODABLE", "encode"],
     "octavo.quantizers.fit": ["Target", "quantize_to_size"],
     "octavo.quantizers.job.quantize": ["quantize_file"],
-    "octavo.quantizers.job.report": ["Report"],
+    "octavo.quantizers.job.job_report": ["Report"],
     "octavo.quantizers.mix.mixing": ["Choices"],
     "octavo.quantizers.mix.presets": ["PRESETS", "Preset"],
 })

@@ -14,12 +14,12 @@ from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.named import resolve
 from octavo.models import ModelSpec, read_model
-from octavo.runtime.arguments import choice, flag, require_known
-from octavo.runtime.embedding import embedding_engine, is_embedding_model, require_generating
+from octavo.runtime.argument_checks import choice, flag, require_known
 from octavo.runtime.engine.engine import Engine, EngineConfig, Speculate, usual_speculation
 from octavo.runtime.engine.placement import GpuLayers, backends_for
-from octavo.runtime.lora import Chosen, Lora, chosen, located, with_adapters
+from octavo.runtime.lora_adapters import Chosen, Lora, chosen, located, with_adapters
 from octavo.runtime.model import Model
+from octavo.runtime.text_embedding import embedding_engine, is_embedding_model, require_generating
 from octavo.text import Tokenizer
 
 LOAD_OPTIONS = ("device", "n_ctx", "threads", "cache_type", "strict", "gpu_layers", "max_sequences", "kv_memory",

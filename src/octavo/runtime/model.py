@@ -10,23 +10,23 @@ from typing import Self, Unpack
 from octavo.errors import ContextFullError, UsageError
 from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
-from octavo.io.hub.cache import shown_name
-from octavo.runtime.arguments import flag, integer, require_known, wrong
+from octavo.io.hub.download_cache import shown_name
+from octavo.runtime.argument_checks import flag, integer, require_known, wrong
 from octavo.runtime.batch_generate import BatchRow, Stream, fill
 from octavo.runtime.conversation import Conversation
-from octavo.runtime.embedding import Embedder, Pooling, require_generating
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.engine import Engine
 from octavo.runtime.generation import Generation
 from octavo.runtime.grammar.grammar import Grammar, Grammars
-from octavo.runtime.lora import Chosen
+from octavo.runtime.lora_adapters import Chosen
 from octavo.runtime.options import GenerateOptions, SamplingOptions, recommended, settings
 from octavo.runtime.output.reply import Reply
 from octavo.runtime.output.thinking import PROMPT_END, thinking_after
-from octavo.runtime.prompt import Message, Prompt, encode_prompt, token_ids
+from octavo.runtime.prompt_tokens import Message, Prompt, encode_prompt, token_ids
 from octavo.runtime.reranking import Ranker
 from octavo.runtime.sampling.sampler import Sampler, SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Constraint
+from octavo.runtime.text_embedding import Embedder, Pooling, require_generating
 from octavo.sizes import short_count
 from octavo.text import ChatTemplate, Tokenizer
 

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack, cast
 
 from octavo.errors import ModelError, UsageError
 from octavo.io.gguf import GGUFFile
-from octavo.runtime.arguments import integer, require_known, texts
+from octavo.runtime.argument_checks import integer, require_known, texts
 from octavo.runtime.grammar.grammar import Grammar
 from octavo.runtime.sampling.sampler import SamplingParams
 

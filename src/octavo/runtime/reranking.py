@@ -14,7 +14,7 @@ from octavo.formats import dequantize
 from octavo.formats.spec import F32
 from octavo.models import ModelSpec
 from octavo.models.encoder.bert import Bert
-from octavo.runtime.embedding import TYPES, Embedder, Pooling, pooled
+from octavo.runtime.text_embedding import TYPES, Embedder, Pooling, pooled
 
 TEMPLATE = "tokenizer.chat_template.rerank"
 """The key of a text with `{query}` and `{document}`, of models that generate."""

@@ -15,8 +15,8 @@ from starlette.types import ASGIApp
 
 from octavo.errors import OctavoError
 from octavo.server.generation.service import Service
+from octavo.server.http.api_errors import ApiError, answer_of, api_error
 from octavo.server.http.body import Sharing
-from octavo.server.http.errors import ApiError, answer_of, api_error
 from octavo.server.http.guard import AccessGuard
 from octavo.server.http.openapi import describe
 from octavo.server.http.sse import StreamWatch

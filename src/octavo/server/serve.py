@@ -21,11 +21,11 @@ from octavo.server.app import make_app
 from octavo.server.engine.client import EngineClient
 from octavo.server.engine.launch import ENDING
 from octavo.server.generation.service import Service
+from octavo.server.http.api_errors import ending
 from octavo.server.http.connection import SPARE, connection_class
-from octavo.server.http.errors import ending
-from octavo.server.options import ServerOptions
+from octavo.server.serve_options import ServerOptions
 from octavo.text import Tokenizer
-from octavo.text.engine import be_sequential
+from octavo.text.tokenizers_package import be_sequential
 
 log = logging.getLogger("octavo")
 KEEP_ALIVE_S = 75

@@ -26,9 +26,8 @@ from octavo.runtime.model import Model
 from octavo.runtime.sampling.sampler import SamplingParams, make_sampler
 from octavo.runtime.scheduler.request import Request, RequestOutput, State
 from octavo.server.engine.channel import Channel, ChannelError
-from octavo.server.engine.launch import ENDING, STDIN
-from octavo.server.engine.model import load_model
-from octavo.server.engine.protocol import (
+from octavo.server.engine.engine_model import load_model
+from octavo.server.engine.engine_protocol import (
     Add,
     Broken,
     Cancel,
@@ -47,8 +46,9 @@ from octavo.server.engine.protocol import (
     encode,
     to_engine,
 )
+from octavo.server.engine.launch import ENDING, STDIN
 from octavo.server.engine.side_tasks import SideWork
-from octavo.server.options import EngineOptions
+from octavo.server.serve_options import EngineOptions
 
 log = logging.getLogger("octavo")
 SEEDS = 1 << 64

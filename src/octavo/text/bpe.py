@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import cache, cached_property
 from typing import Any
 
-from octavo.text.blocks import at_pattern, between_tokens, in_blocks, pairs_of, uncut
 from octavo.text.bytelevel import BYTE_TO_CHAR
-from octavo.text.encoder import Encoder
-from octavo.text.engine import run_engine
 from octavo.text.fields import Fields
 from octavo.text.pretokenize import PreTokenizer
+from octavo.text.text_blocks import at_pattern, between_tokens, in_blocks, pairs_of, uncut
+from octavo.text.text_encoder import Encoder
+from octavo.text.tokenizers_package import run_engine
 from octavo.text.vocab import SPACE, Vocab, longest_bytes
 
 MERGES = "tokenizer.ggml.merges"

@@ -11,9 +11,9 @@ import math
 import re
 from functools import cache
 
-from octavo.text.blocks import between_tokens, in_blocks, pairs_of
-from octavo.text.encoder import Encoder
 from octavo.text.fields import Fields
+from octavo.text.text_blocks import between_tokens, in_blocks, pairs_of
+from octavo.text.text_encoder import Encoder
 from octavo.text.vocab import SCORES, TOKENS, TokenKind, Vocab, longest_bytes
 
 UNIT = 10_000

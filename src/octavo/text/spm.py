@@ -10,8 +10,8 @@ import re
 from heapq import heapify, heappop, heappush
 
 from octavo.errors import TokenizerError
-from octavo.text.blocks import between_tokens, pairs_of
 from octavo.text.fields import Fields
+from octavo.text.text_blocks import between_tokens, pairs_of
 from octavo.text.vocab import SCORES, SPACE, TOKENS, Vocab
 
 _CACHED_CHARS, _CACHE_SIZE = 64, 50_000

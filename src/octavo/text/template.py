@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from octavo.errors import TemplateError
-from octavo.text.clock import dates
 from octavo.text.fields import Fields
+from octavo.text.template_clock import dates
 
 # ChatML, for models that carry no template: https://github.com/openai/openai-python (chatml.md, 2023).
 DEFAULT_TEMPLATE = (

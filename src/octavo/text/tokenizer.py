@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from octavo.errors import TemplateError, TokenizerError
-from octavo.text.added import MATCHED, added_tokens
+from octavo.text.added_token_edges import MATCHED, added_tokens
 from octavo.text.fields import Fields
 from octavo.text.marks import Guard, Marks
 from octavo.text.partition import Partition
-from octavo.text.schemes import TokenizerScheme, find_scheme
 from octavo.text.specials import find_specials
 from octavo.text.stream import TokenStream
 from octavo.text.template import ChatTemplate, find_template, read_templates
+from octavo.text.tokenizer_kinds import TokenizerScheme, find_scheme
 from octavo.text.vocab import TokenKind, read_vocab
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from functools import cache, partial
 
-from octavo.text.blocks import between_tokens, in_blocks, pairs_of, uncut
 from octavo.text.charsmap import CHARSMAP, Charsmap
-from octavo.text.encoder import Encoder
-from octavo.text.engine import run_engine
 from octavo.text.fields import Fields
+from octavo.text.text_blocks import between_tokens, in_blocks, pairs_of, uncut
+from octavo.text.text_encoder import Encoder
+from octavo.text.tokenizers_package import run_engine
 from octavo.text.vocab import SCORES, SPACE, TokenKind, Vocab
 
 UNKNOWN = "tokenizer.ggml.unknown_token_id"

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from octavo.text.blocks import at_pattern, in_blocks
-from octavo.text.encoder import Encoder
-from octavo.text.engine import run_engine
 from octavo.text.fields import Fields
+from octavo.text.text_blocks import at_pattern, in_blocks
+from octavo.text.text_encoder import Encoder
+from octavo.text.tokenizers_package import run_engine
 from octavo.text.vocab import SPACE, Vocab
 
 UNKNOWN = "tokenizer.ggml.unknown_token_id"

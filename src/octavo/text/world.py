@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 
 from octavo.errors import TokenizerError
-from octavo.text.encoder import Encoder
 from octavo.text.fields import Fields
+from octavo.text.text_encoder import Encoder
 from octavo.text.vocab import TOKENS, TokenKind, Vocab
 
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|([^x])|(.?))", re.DOTALL)

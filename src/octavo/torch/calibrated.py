@@ -14,14 +14,14 @@ from octavo.calibrate.hessian import CrossHessian, Hessian
 from octavo.calibrate.hessian.damping import Matrix
 from octavo.calibrate.hessian.factor import factorize
 from octavo.calibrate.methods.gptq import DAMP
-from octavo.calibrate.methods.gptq.schemes import gptq_coded
+from octavo.calibrate.methods.gptq.gptq_schemes import gptq_coded
 from octavo.calibrate.runner import ProductInput
-from octavo.calibrate.schemes.weights import GPTQ_WAYS, WeightQuantizer
+from octavo.calibrate.schemes.scheme_weights import GPTQ_WAYS, WeightQuantizer
 from octavo.errors import NonFiniteError
 from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded
 from octavo.huggingface.schemes import CheckpointScheme
-from octavo.torch.run import inputs_of, rows_of, sharing, vectors_of
+from octavo.torch.module_runs import inputs_of, rows_of, sharing, vectors_of
 
 _log = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ class Calibrator:
     """Makes weights of layers that are quantized one after the other.
 
     module   the model, in which layers before are quantized already
-    ways     of `octavo.calibrate.schemes.method.KINDS`; of several that is taken which errs least over held-out vectors
+    ways     of `octavo.calibrate.schemes.scheme_method.KINDS`; of several, the one with the least error over held-out
+             vectors is taken
     batches  each a tensor, or a tuple or dict of arguments of the module
     chosen   the layers by name, in the order in which they are called
     calls    how often a batch goes through each

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from octavo.errors import UsageError
 from octavo.torch.linear import require_values
-from octavo.torch.run import hooked, outputs_of
+from octavo.torch.module_runs import hooked, outputs_of
 
 F64 = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -22,8 +22,8 @@ from torch import Tensor
 from octavo import ops
 from octavo.errors import UsageError
 from octavo.ops.definition import BLOCK
-from octavo.ops.products import w4a8_parts
-from octavo.torch import stored
+from octavo.ops.op_products import w4a8_parts
+from octavo.torch import packed_linear
 
 OUT_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 FP8_TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -170,7 +170,7 @@ def stored_gemm(
     bias   [N]
     """
     _require_stored(x, weight, out_dtype)
-    y = stored.product(x.reshape(-1, x.shape[-1]), weight, format)
+    y = packed_linear.product(x.reshape(-1, x.shape[-1]), weight, format)
     y = y if scale is None else y * scale
     y = y if bias is None else y + bias
     return y.to(OUT_TYPES[out_dtype]).reshape(*x.shape[:-1], len(weight))

@@ -16,7 +16,7 @@ from octavo.formats.spec import F32
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.statistics import ChannelStatistics
 from octavo.torch.folds import OpenFold
-from octavo.torch.run import hooked, layers_in_order, outputs_of, rows_of, some_rows
+from octavo.torch.module_runs import hooked, layers_in_order, outputs_of, rows_of, some_rows
 
 _log = logging.getLogger(__name__)
 

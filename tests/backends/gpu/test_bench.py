@@ -11,7 +11,7 @@ from octavo.backends.gpu.device.bandwidth import read_kernel
 from octavo.bench import gpu
 from octavo.bench.cases import OpCase, executor
 from octavo.bench.limits import read_limit_of
-from octavo.bench.ops import time_cases
+from octavo.bench.op_bench import time_cases
 from octavo.bench.synthetic import random_matrix
 from octavo.formats import by_name
 

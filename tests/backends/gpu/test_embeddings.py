@@ -10,7 +10,7 @@ import pytest
 from octavo.backends.gpu import GpuBackend
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
-from octavo.runtime.embedding import Embedder, embedding_engine
+from octavo.runtime.text_embedding import Embedder, embedding_engine
 from octavo.text import Tokenizer
 from tests.models.embedding_checkpoints import KINDS, save
 

@@ -66,7 +66,7 @@ def test_the_factors_and_the_sums_of_a_product(program):
 
 CODE = """
 import json, re, triton
-from tests.backends.gpu.ahead_of_time import TARGETS, case_of
+from tests.backends.gpu.compile.ahead_of_time import TARGETS, case_of
 def text(layout, even):
     case = case_of("mmq", "", "sm_90")
     case = case._replace(even=even, fixed=case.fixed | {"LAYOUT": layout})

@@ -15,7 +15,7 @@ from octavo.models import read_model
 from octavo.runtime import Engine, EngineConfig
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
-from octavo.runtime.lora import with_adapters
+from octavo.runtime.lora_adapters import with_adapters
 from tests.models.adapters import factors, merged_folder, modules_of, write_peft
 from tests.models.table import TOKENS, error, saved
 from tests.models.tiny_checkpoints import TABLE

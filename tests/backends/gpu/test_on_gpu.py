@@ -17,7 +17,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.bench import gpu
 from octavo.bench.cases import CASES, OpCase, compare, run
 from octavo.bench.limits import read_limit_of
-from octavo.bench.ops import time_cases
+from octavo.bench.op_bench import time_cases
 from octavo.bench.profile import profile
 from octavo.errors import BackendError, UsageError
 from octavo.graph.node import Attention

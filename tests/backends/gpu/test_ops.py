@@ -14,7 +14,7 @@ import torch
 from octavo import ops
 from octavo.backends.gpu.device.torch_device import target
 from octavo.bench.gemm import measure
-from octavo.ops import definition, place, products, quantize
+from octavo.ops import definition, op_products, place, quantize
 
 RNG = np.random.default_rng(2)
 BOTH = pytest.mark.parametrize("m", [1, 20])
@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("m", [1, 20])
 
 @pytest.fixture(autouse=True)
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (products, quantize):
+    for module in (op_products, quantize):
         monkeypatch.setattr(module, "on_gpu", lambda *given: any(place.is_torch(x) for x in given))
 
 

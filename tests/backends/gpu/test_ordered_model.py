@@ -14,7 +14,7 @@ import torch
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation
+from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul import launch as matmul
 from octavo.backends.gpu.weights.device_weights import QuantWeight
@@ -24,8 +24,8 @@ from octavo.models import read_model
 from octavo.runtime.cache.page_pool import Sequence as Tokens
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
+from tests.backends.gpu.matmul.test_w4a16 import PLACE
 from tests.backends.gpu.test_model import SMALL
-from tests.backends.gpu.test_w4a16 import PLACE
 from tests.models.checkpoints import CASES, make, metadata, stored
 
 NATURAL = np.argsort([PLACE[i] for i in range(16)]).tolist()

@@ -9,7 +9,7 @@ import pytest
 from octavo.backends.gpu import GpuBackend
 from octavo.huggingface import SCHEMES, open_model_file
 from octavo.models import read_model
-from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
+from octavo.quantizers.schemes.checkpoint_folder import quantize_checkpoint
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig

@@ -19,7 +19,7 @@ from octavo.models import read_model
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed
 from octavo.runtime.engine.engine import Engine, EngineConfig
-from tests.backends.test_cpu_same_numbers import Attention, run
+from tests.backends.cpu.test_same_numbers import Attention, run
 from tests.models.checkpoints import CASES, make, metadata, stored
 from tests.models.table import made_in
 from tests.sampling import slow

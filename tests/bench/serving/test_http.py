@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from octavo.bench.serving.http import Address, Exchange, ReplyError, address, get_json, request_bytes
-from octavo.bench.serving.stream import Events, StreamedReply, stream
+from octavo.bench.serving.stream_reader import Events, StreamedReply, stream
 from octavo.errors import UsageError
 from tests.bench.serving.fake_server import Fake, serving
 

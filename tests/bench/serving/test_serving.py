@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from octavo.bench.serving.http import address
-from octavo.bench.serving.load import at_most, at_rate
-from octavo.bench.serving.render import file_name, to_markdown
-from octavo.bench.serving.result import Progress, ServingOptions, bench_server
-from octavo.bench.serving.stats import distribution, read_limits, summary
-from octavo.bench.serving.stream import StreamedReply
-from octavo.bench.serving.target import ServingTarget, find
+from octavo.bench.serving.latency_stats import distribution, read_limits, summary
+from octavo.bench.serving.request_load import at_most, at_rate
+from octavo.bench.serving.serving_report import file_name, to_markdown
+from octavo.bench.serving.serving_result import Progress, ServingOptions, bench_server
+from octavo.bench.serving.serving_target import ServingTarget, find
+from octavo.bench.serving.stream_reader import StreamedReply
 from octavo.errors import BackendError, UsageError
 from tests.bench.serving.fake_server import Fake, serving, until
 from tests.cli.conftest import Run
@@ -72,7 +72,7 @@ def test_arrivals_at_a_rate_are_those_of_a_poisson_process(monkeypatch: pytest.M
     async def send() -> None:
         pass
 
-    monkeypatch.setattr("octavo.bench.serving.load.asyncio.sleep", sleep)
+    monkeypatch.setattr("octavo.bench.serving.request_load.asyncio.sleep", sleep)
     asyncio.run(at_rate(4.0, 2000, send, random.Random(0)))
     assert len(waits) == 2000
     assert sum(waits) / 2000 == pytest.approx(0.25, rel=0.05)
@@ -158,7 +158,7 @@ def test_long_prompts_among_streams(monkeypatch: pytest.MonkeyPatch) -> None:
         arrived = sum(len(reply.arrivals) for reply in targets[0].replies)
         return arrived < since.setdefault(id(request), arrived) + 24
 
-    monkeypatch.setattr("octavo.bench.serving.result.find", found)
+    monkeypatch.setattr("octavo.bench.serving.serving_result.find", found)
     fake = Fake(first=0.08, gap=0.004, holds=holds)
     run = bench(fake, workload="b", streams=(2,), requests=2, output=3)["runs"][0]
     assert (run["requests"], run["failed"]) == (2, 0)

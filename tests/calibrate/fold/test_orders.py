@@ -9,7 +9,7 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.calibrate.fold import ChannelFold, FoldPart, random_order, reorder, shuffle
-from octavo.calibrate.fold.orders import clusters
+from octavo.calibrate.fold.channel_orders import clusters
 from octavo.errors import UsageError
 from octavo.huggingface import open_model_file
 from tests.models.table import TOKENS, error, logits, saved

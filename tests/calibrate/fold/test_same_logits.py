@@ -49,11 +49,11 @@ QUICK = [("mixtral", "scales"), ("glm4-odd", "orders"), ("deepseek2-v3", "scales
 """Experts and K/V heads that several share; biases, fused matrices and three K/V heads; latent attention; embeddings of
 each layer, and values that are normed; the delta rule."""
 QUICK_ROTATED = ("glm4-odd", "starcoder2")
-"""Heads only, of a size that is no power of two; layer norms, and an output matrix that is the embedding."""
+"""Heads only, of a size that is not a power of two; layer norms, and an output matrix that is the embedding."""
 BEHIND = {"gemma2", "gemma3", "gemma3n", "gemma4", "olmo2", "glm4", "exaone4", "afmoe", "rwkv7", "plamo3"}
 """Architectures with norms behind attention and feed-forward, or behind the embedding."""
 STAYING = {"gemma4-moe", "rwkv7", "rwkv7-odd"}
-"""Those whose residual stream has one order: a norm before the router has weights that are no tensor of the file, or
+"""Those whose residual stream has one order: a norm before the router has weights that are not a tensor of the file, or
 channels are mixed with those of the token before in the order of the file."""
 TAPS = ("conv1d.weight", "shortconv.conv.weight", *(f"conv1d_{n}.weight" for n in "qkv"), ".ssm_a", ".ssm_d",
         "ssm_norm.weight", *(f"attn_{n}_norm.weight" for n in "qk"))
@@ -159,7 +159,8 @@ def test_a_checkpoint_is_turned_as_far_as_it_can_be(
         quantize_checkpoint(folder, tmp_path / str(rotated), "w8a16", method=method, threads=1)
         with open_model_file(tmp_path / str(rotated)) as file:
             made[rotated] = {t: dequantize(file.tensor(t)) for t in file.tensors}, logits_of(file)
-    (said,) = [record.getMessage() for record in caplog.records if record.name == "octavo.calibrate.schemes.method"]
+    logger = "octavo.calibrate.schemes.scheme_method"
+    (said,) = [record.getMessage() for record in caplog.records if record.name == logger]
     assert said.startswith("only heads' values are turned, not the residual stream: ")
     assert error(*(logits for _, logits in made.values())) < 0.05
     (plain, _), (turned, _) = made.values()

@@ -37,7 +37,7 @@ W4 = groups_of_weights(4, 64)
 def pair_of(
     seed: int, outliers: dict[int, float] | None = None, weight: Rounding = W4, tokens: int = 64
 ) -> FoldProducts:
-    """Two products of random numbers; channels of `outliers` are so many times larger, and their columns smaller."""
+    """Two products of random numbers; channels of `outliers` are larger by that factor, and their columns smaller."""
     rng = np.random.default_rng(seed)
     factors = np.ones(K, np.float32)
     factors[list(outliers or {})] = list((outliers or {}).values())

@@ -12,9 +12,9 @@ from threadpoolctl import threadpool_limits
 
 from octavo.calibrate import gptq
 from octavo.calibrate.hessian import factorize
-from octavo.calibrate.methods.gptq.quantize import _corrected
-from octavo.calibrate.methods.gptq.rows import SHRINKS, encoded, stored_values
-from octavo.calibrate.methods.gptq.schemes import gptq_row
+from octavo.calibrate.methods.gptq.gptq_quantize import _corrected
+from octavo.calibrate.methods.gptq.gptq_rows import SHRINKS, encoded, stored_values
+from octavo.calibrate.methods.gptq.gptq_schemes import gptq_row
 from octavo.calibrate.methods.gptq.sweep import sweep
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import (
@@ -35,7 +35,7 @@ from tests.sampling import slow
 
 Array = np.ndarray[Any, Any]
 K = 512
-module = importlib.import_module("octavo.calibrate.methods.gptq.quantize")
+module = importlib.import_module("octavo.calibrate.methods.gptq.gptq_quantize")
 WHOLE_ROWS = [channel_format("INT4", K), channel_format("INT8", K)]
 OTHERS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "MXFP4", "Q2_K", "Q3_K", "Q5_K", "Q6_K", "IQ4_XS", "TQ1_0",
           "TQ2_0", "GROUP4_128_F16", "GROUP4_64_Z_F16", "GROUP3_32_M_BF16", "GROUP8_128_F32",
@@ -328,6 +328,6 @@ def test_ranges_of_groups_are_the_best_of_those_that_are_tried() -> None:
     assert len(np.unique(best)) > 3
     for at_a_time in (1 << 17, 100):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("octavo.calibrate.methods.gptq.rows.AT_A_TIME", at_a_time)
+            patched.setattr("octavo.calibrate.methods.gptq.gptq_rows.AT_A_TIME", at_a_time)
             found = encoded(rows, fmt, weights, 1)
         np.testing.assert_array_equal(decode(found, fmt), want)

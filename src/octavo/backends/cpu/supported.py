@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from octavo.formats.cache import CACHE_FORMATS, CacheFormat
+from octavo.formats.cache_formats import CACHE_FORMATS, CacheFormat
 from octavo.formats.rotation import block_of
 from octavo.graph.node import PAGE_SIZE, Node, bind, is_static
 from octavo.graph.schedule import root

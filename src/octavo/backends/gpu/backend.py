@@ -12,7 +12,7 @@ import numpy as np
 from octavo.backends.gpu.device.torch_device import interpreted, target
 from octavo.errors import DeviceMemoryError
 from octavo.formats import QTensor
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.rotation import block_of
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import PAGE_SIZE, Attention, DType, Graph, Node, Sizes, is_static
@@ -126,11 +126,11 @@ class GpuBackend:
 
     def nbytes(self, shape: tuple[int, ...], dtype: DType) -> int:
         if dtype in TOKEN_KINDS:
-            from octavo.backends.gpu.launch.values import token_bytes
+            from octavo.backends.gpu.launch.device_values import token_bytes
 
             return token_bytes(*shape)
         if dtype == "q8_1":
-            from octavo.backends.gpu.launch.values import activation_bytes
+            from octavo.backends.gpu.launch.device_values import activation_bytes
 
             tokens, k = shape
             return activation_bytes(tokens, k, self.target.arch, codes=self.deterministic)
@@ -145,12 +145,12 @@ class GpuBackend:
     def view(self, memory: torch.Tensor, offset: int, shape: tuple[int, ...], dtype: DType) -> Any:
         raw = memory[offset : offset + self.nbytes(shape, dtype)]
         if dtype in TOKEN_KINDS:
-            from octavo.backends.gpu.launch.values import TokenCodes
+            from octavo.backends.gpu.launch.device_values import TokenCodes
 
             tokens, k = shape
             return TokenCodes(raw, tokens, k, dtype)
         if dtype == "q8_1":
-            from octavo.backends.gpu.launch.values import Activation
+            from octavo.backends.gpu.launch.device_values import Activation
             from octavo.backends.gpu.matmul import dispatch
 
             tokens, k = shape
@@ -163,7 +163,7 @@ class GpuBackend:
         return raw[: math.prod(shape) * self._dtypes[dtype].itemsize].view(self._dtypes[dtype]).view(shape)
 
     def cache(self, shape: tuple[int, ...], dtype: DType, static: F32 | None = None) -> Any:
-        from octavo.backends.gpu.launch.values import GROUPED, Cache
+        from octavo.backends.gpu.launch.device_values import GROUPED, Cache
 
         with self._enough_memory("a layer's KV cache; a smaller context needs less"):
             (rows, heads, dim), torch, device = shape, self._torch, self.target.device

@@ -14,7 +14,7 @@ from octavo.backends.host_memory import HostMemory
 from octavo.backends.reference import ops
 from octavo.errors import BackendError
 from octavo.formats import QTensor, dequantize
-from octavo.formats.cache import CACHE_FORMATS, CacheFormat
+from octavo.formats.cache_formats import CACHE_FORMATS, CacheFormat
 from octavo.formats.spec import F32, U8, AnyArray
 from octavo.graph.node import DType, Graph, Node
 from octavo.graph.protocol import Call

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from octavo.bench.gemm.subject import Calls
+from octavo.bench.gemm.gemm_subject import Calls
 from octavo.formats.spec import F32
 
 LEAST_INT8 = 17

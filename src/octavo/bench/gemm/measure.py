@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.cores import cores
-from octavo.bench.gemm import limits, products, stored_formats
-from octavo.bench.gemm.limits import Limit
-from octavo.bench.gemm.products import PRODUCTS
-from octavo.bench.gemm.subject import Calls, GemmSubject, How
-from octavo.bench.ops import COLD_BYTES, MOST_COPIES
+from octavo.bench.gemm import gemm_limits, stored_formats, timed_products
+from octavo.bench.gemm.gemm_limits import Limit
+from octavo.bench.gemm.gemm_subject import Calls, GemmSubject, How
+from octavo.bench.gemm.timed_products import PRODUCTS
+from octavo.bench.op_bench import COLD_BYTES, MOST_COPIES
 from octavo.bench.others import LoadWatch, misleading
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
@@ -96,7 +96,7 @@ def _timed(subject: GemmSubject, x: F32, w: F32, scheme: str, device: str) -> di
     operations, threads = 2 * m * n * k, cores() if device == "cpu" else 0
 
     def limit() -> Limit | None:
-        return limits.limit(operations, subject.bytes, threads, scheme)
+        return gemm_limits.limit(operations, subject.bytes, threads, scheme)
 
     watch, before = LoadWatch([os.getpid()]), limit()
     seconds = median_seconds(subject.calls(copies_of(m, subject.weight_bytes)), device)
@@ -137,8 +137,8 @@ def subject_of(scheme: str, x: F32, w: F32, device: str, how: How | None = None)
     if fmt:
         stored_formats.require_plain(scheme, how)
         return stored_formats.subject(fmt, x, w, device)
-    products.require(scheme, x.shape[1], how)
-    return products.subject(scheme, x, w, device, how)
+    timed_products.require(scheme, x.shape[1], how)
+    return timed_products.subject(scheme, x, w, device, how)
 
 
 def _whole(scheme: str) -> int:
@@ -163,7 +163,7 @@ def errors(subject: GemmSubject, x: F32, w: F32) -> dict[str, Any]:
     """How far results are from the product of the floats, and from what they should be, and whether that is allowed."""
     rows = np.linspace(0, len(x) - 1, min(len(x), CHECKED_ROWS)).astype(np.intp)
     one, nothing = np.ones((), np.float32), {"bias": None, "activation": None, "residual": None}
-    after = {**nothing, **products.rows_of(subject.after, rows)}
+    after = {**nothing, **timed_products.rows_of(subject.after, rows)}
     floats = definition.epilogue(x[rows] @ w.T, one, one, **after, out_dtype="f32")
     got = subject.run()[rows]
     error, own = _rel_l2(got, floats), _rel_l2(got, subject.exact(rows))

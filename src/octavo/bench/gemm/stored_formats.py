@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.bench.cases import WEIGHTS, Built, executor
-from octavo.bench.gemm.subject import Calls, GemmSubject, How
+from octavo.bench.gemm.gemm_subject import Calls, GemmSubject, How
 from octavo.errors import UsageError
 from octavo.formats import BlockFormat, QTensor, by_name, dequantize, quantize_reference
 from octavo.formats.activation import activation

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Literal
 
-from octavo.bench.serving.load import at_most, at_rate
-from octavo.bench.serving.stats import distribution, summary
-from octavo.bench.serving.stream import StreamedReply
-from octavo.bench.serving.target import ServingTarget
+from octavo.bench.serving.latency_stats import distribution, summary
+from octavo.bench.serving.request_load import at_most, at_rate
+from octavo.bench.serving.serving_target import ServingTarget
+from octavo.bench.serving.stream_reader import StreamedReply
 from octavo.errors import BackendError
 
 LONG_INPUT, STREAM_OUTPUT = 2048, 1024

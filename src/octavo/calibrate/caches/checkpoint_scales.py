@@ -15,8 +15,8 @@ import numpy as np
 
 from octavo.errors import UsageError
 from octavo.formats.spec import F32, AnyArray
+from octavo.huggingface.checkpoint_file import CheckpointFile
 from octavo.huggingface.config.wrapper import wrapper_of
-from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.folder import read_folder
 from octavo.huggingface.kv_out import cache_scales, cache_scheme
 from octavo.huggingface.layouts.kv_scales import is_kv_scale
@@ -25,7 +25,7 @@ from octavo.io.apart import BESIDE
 from octavo.io.atomic import failures_of, new_folder, require_new_folder, require_room
 from octavo.io.safetensors import StoredTensor, write_safetensors
 from octavo.io.safetensors.checkpoint import CONFIG, INDEX
-from octavo.io.safetensors.writer import TensorHead
+from octavo.io.safetensors.safetensors_writer import TensorHead
 from octavo.models import ModelSpec
 from octavo.models.shared.config import Config
 
@@ -37,7 +37,7 @@ StrPath = str | os.PathLike[str]
 
 
 def require_folder(spec: ModelSpec, file: CheckpointFile, path: StrPath) -> None:
-    """Raise UsageError for a checkpoint that has no place for scales, FileError where `path` is no new folder."""
+    """Raise UsageError for a checkpoint that has no place for scales, FileError where `path` exists."""
     config = file.folder.checkpoint.config
     if wrapper_of(Config(config, file.path)) is not None:
         problem = "has more than a text model, and its scales would be that one's"

@@ -23,8 +23,8 @@ import numpy as np
 from octavo.formats.rows import INT8_TOP
 from octavo.formats.spec import F32
 from octavo.graph.alibi import alibi_slopes
+from octavo.quantizers.matrix_tiles import run_tiles, spans
 from octavo.quantizers.statistics.channels import ChannelStatistics
-from octavo.quantizers.tiles import run_tiles, spans
 
 TOKENS = 8192
 """Tokens by which magnitudes are chosen, at most: whole samples, but one at least."""
@@ -87,7 +87,7 @@ def _hidden(queries: slice, end: int, window: int) -> Any:
 def best_share(x: F32, weights: F32, largest: float) -> float:
     """Of SHARES of `largest` the one with the least weighted squared error of x [T, D] as int8 numbers.
 
-    `weights` are [T, D] or [T, 1]. The largest of those that are as good.
+    `weights` are [T, D] or [T, 1]. The largest where several are equally good.
     """
     errors = []
     for share in SHARES[::-1]:

@@ -17,12 +17,12 @@ from octavo.formats.qtensor import QTensor
 from octavo.formats.spec import F32
 from octavo.formats.table import by_name
 from octavo.graph.node import Graph, Node
-from octavo.huggingface.file import CheckpointFile
+from octavo.huggingface.checkpoint_file import CheckpointFile
 from octavo.io.apart import MODEL, model_files, require_apart
 from octavo.io.gguf import GGUFFile, LazyTensor, write_gguf
 from octavo.models import ModelSpec
 from octavo.quantizers.statistics import ChannelStatistics
-from octavo.quantizers.statistics.file import Statistics
+from octavo.quantizers.statistics.statistics_file import Statistics
 
 MAGNITUDES = (".cache_k.max", ".cache_v.max", ".cache_k.clip", ".cache_v.clip")
 """Ends of names; what a file has of them before is left out."""

@@ -14,7 +14,7 @@ from octavo.formats.spec import F32
 F64 = npt.NDArray[np.float64]
 Tensors = Mapping[str, F32]
 NONE = -1
-"""The index of a channel that is no part of the fold."""
+"""The index of a channel outside of the fold."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -182,7 +182,7 @@ class Flow:
         return ChannelPlace(weight.name, "norm", _whole(weight.shape))
 
     def holds(self, place: ChannelPlace) -> bool:
-        """Whether a value is no result of the graph, or a weight is a tensor of the file."""
+        """Whether a value is inside the graph, or a weight is a tensor of the file."""
         return place.key not in self.outputs if isinstance(place.key, int) else place.key in self.tensors
 
     def _size(self, node: Node) -> int:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from octavo.calibrate.fold.file import ChangedFile, TensorChanges
 from octavo.calibrate.fold.find import find_folds
 from octavo.calibrate.fold.fold import F64, ChannelFold, FoldPart, by_channel, from_channels, places_of, scaled
+from octavo.calibrate.fold.folded_file import ChangedFile, TensorChanges
 from octavo.calibrate.fold.region import Ints
 from octavo.errors import ModelError, tensor_label
 from octavo.formats import dequantize
@@ -24,7 +24,7 @@ from octavo.formats.rotation import hadamard
 from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
-from octavo.quantizers.tiles import spans
+from octavo.quantizers.matrix_tiles import spans
 
 VALUES = 1 << 17
 """That are turned at a time: 40 bytes each are there for them."""

@@ -197,7 +197,7 @@ def _unturned(r: Region, n: Node) -> None:
 
 
 def _attention(r: Region, n: Node) -> None:
-    """Scores are products of q and k; sums of v are linear in it. Channels of one head are no other's."""
+    """Scores are products of q and k; sums of v are linear in it. Channels belong to one head."""
     q, k, v = n.inputs[:3]
     heads, dim = _heads(q)
     kv_heads, _ = _heads(k)

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from octavo.calibrate.hessian.damping import Matrix, Order, more_damping
 from octavo.calibrate.torch_arrays import is_tensor
 from octavo.formats.spec import F32
-from octavo.quantizers.tiles import TILE, run_tiles, spans
+from octavo.quantizers.matrix_tiles import TILE, run_tiles, spans
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,12 +15,12 @@ import numpy.typing as npt
 from octavo.calibrate.hessian.damping import LARGEST_DOUBLE, Matrix
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32, AnyArray
-from octavo.quantizers.tiles import TILE, run_tiles, spans
+from octavo.quantizers.matrix_tiles import TILE, run_tiles, spans
 
 TOKENS = 2048
 """Vectors whose products are added up in float32 before they come to the sum."""
 FEW = 4
-"""Tiles fewer than which threads share the tokens too, of so many parts."""
+"""With fewer tiles than this, threads also divide the tokens, into this many parts."""
 
 
 class Hessian:
@@ -53,7 +53,7 @@ class Hessian:
 
     @classmethod
     def of(cls, matrix: Matrix, tokens: int, name: str = "") -> Self:
-        """The Hessian whose mean over so many vectors is `matrix` [K, K], of which the upper half is read."""
+        """The Hessian whose mean over `tokens` vectors is `matrix` [K, K], of which the upper half is read."""
         made = cls(len(matrix), name, matrix.dtype)
         made._sum[...] = np.triu(matrix) * tokens
         made.tokens = tokens

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from octavo.calibrate.hessian.damping import LARGEST_DOUBLE, Order, more_damping
 from octavo.errors import NonFiniteError, UsageError
+from octavo.quantizers.matrix_tiles import spans
 from octavo.quantizers.statistics.channels import ChannelStatistics
-from octavo.quantizers.tiles import spans
 
 TOKENS = 8192
 """Vectors whose products are added up in float32 before they come to the sum."""

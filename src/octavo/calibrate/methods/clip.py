@@ -11,7 +11,7 @@ from octavo.calibrate.methods.rounding import Rounding
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
 from octavo.huggingface.coded import row_parts
-from octavo.quantizers.tiles import run_tiles, spans
+from octavo.quantizers.matrix_tiles import run_tiles, spans
 
 STEPS = 10
 """Limits that are tried, each a twentieth of the largest magnitude below the one before."""
@@ -36,7 +36,7 @@ def clip(weight: F32, inputs: F32, rounding: Rounding, group: int = 128) -> Clip
     """Find for each group of each row the limit with which its rounded values serve `inputs` [T, K] best.
 
     Not meant for q and k, whose errors a softmax makes larger than this measure says (the reference leaves them out).
-    Raises UsageError for rows that are no multiple of the group.
+    Raises UsageError for rows that are not a multiple of the group.
     """
     n, k = weight.shape
     if k % group:

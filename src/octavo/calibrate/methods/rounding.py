@@ -51,7 +51,7 @@ def groups_of_weights(bits: int, group: int, *, zero: bool = True) -> Rounding:
     """Weights [N, K] with a scale for each `group` of a row, and a zero point (AWQ) or codes around zero.
 
     The zero point is a code: the least value of a group of only positive ones is rounded too. Raises UsageError, when
-    it is used, for a K that is no multiple of the group.
+    it is used, for a K that is not a multiple of the group.
     """
 
     def rounded(w: F32) -> F32:

@@ -17,7 +17,7 @@ from octavo.calibrate.methods.rounding import Rounding, as_they_are
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32
 from octavo.huggingface.coded import row_parts
-from octavo.quantizers.tiles import run_tiles
+from octavo.quantizers.matrix_tiles import run_tiles
 
 F64 = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

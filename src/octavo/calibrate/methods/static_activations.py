@@ -25,7 +25,7 @@ DYNAMIC = {static: token for token, static in STATIC.items()}
 FLOOR = 0.1
 """The least weight of a token, as a share of the mean: tokens with hardly any output would be all that counts."""
 LARGEST_GRAM = 8192
-"""Inputs of products up to which a matrix of so many rows and columns is cheaper than the products themselves."""
+"""Inputs of products up to which a matrix of this size is cheaper than the products themselves."""
 TINY = float(np.finfo(np.float32).tiny)
 """The least scale: that of inputs which are all 0."""
 

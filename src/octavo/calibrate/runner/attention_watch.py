@@ -58,7 +58,7 @@ def to_host(values: Any) -> F32:
 
 
 def spread(count: int, most: int) -> frozenset[int]:
-    """At most so many of 0 to `count`, as far from each other as may be."""
+    """At most `most` of 0 to `count`, evenly spread."""
     return frozenset(np.linspace(0, count - 1, min(most, count)).astype(int).tolist())
 
 

@@ -24,10 +24,10 @@ from octavo.calibrate.runner.attention_watch import (
     written,
 )
 from octavo.calibrate.runner.journal import Journal
+from octavo.calibrate.runner.kept_values import IN_MEMORY, StageValues, kept_bytes
 from octavo.calibrate.runner.open_stage import OpenStage, as_weight
 from octavo.calibrate.runner.product_input import ProductInput, inputs_of
 from octavo.calibrate.runner.samples import Samples
-from octavo.calibrate.runner.values import IN_MEMORY, StageValues, kept_bytes
 from octavo.formats import QTensor, dequantize
 from octavo.formats.spec import F32
 from octavo.graph.executor import Executor
@@ -62,7 +62,7 @@ class Layerwise:
     original   run the model as it was too, for `ProductInput.pairs`
     tables     what rows are looked up in instead of the model's own tensors of these names, but in the original
     journal    makes the run one that goes on after a kill, with values in its folder if they are more than IN_MEMORY
-    folder     where so many values are kept in files, if there is no journal; None: in memory
+    folder     where values are kept in files, if there is no journal; None: in memory
     made       what a run that goes on has made before: stages that were done are run again with that
     done       is told of each stage that was run
     caches     what is written to caches is counted for `done`

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from octavo.calibrate.hessian.torch_hessian import rounded_factors
 from octavo.calibrate.runner import ProductInput
-from octavo.calibrate.schemes.weights import Judge, WeightQuantizer, of_expert
+from octavo.calibrate.schemes.scheme_weights import Judge, WeightQuantizer, of_expert
 from octavo.calibrate.torch_rows import TorchPlanes, decoded, encoder_of, finite_values, tensor_of
 from octavo.errors import tensor_label
 from octavo.formats import QTensor

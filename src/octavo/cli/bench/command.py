@@ -9,16 +9,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from octavo.cli.bench.gemm import gemm
+from octavo.cli.bench.gemm_command import gemm
 from octavo.cli.bench.results_file import numbers, write
-from octavo.cli.bench.serve import serve
+from octavo.cli.bench.serve_command import serve
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.lora import adapters
+from octavo.cli.lora_command import adapters
 from octavo.cli.option_groups import grouped
 from octavo.cli.option_names import App, Commands
 from octavo.cli.options import Device, Threads, Where, gpu_layers
 from octavo.cli.plain import to_json
-from octavo.cli.progress import Bar
+from octavo.cli.progress_bar import Bar
 from octavo.errors import UsageError
 from octavo.sizes import size
 
@@ -117,7 +117,7 @@ def ops(
     from octavo.backends.cores import cores
     from octavo.bench.cases import SPEED_CASES, select
     from octavo.bench.limits import read_limit_of
-    from octavo.bench.ops import time_cases
+    from octavo.bench.op_bench import time_cases
 
     wanted = [f.upper() for f in format or ()]
     cases = select(SPEED_CASES, ops=op or (), formats=wanted, tokens=numbers("--tokens", tokens))

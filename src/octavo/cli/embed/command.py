@@ -9,10 +9,10 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.lora import adapters
+from octavo.cli.lora_command import adapters
 from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers, place_option
 from octavo.cli.plain import printable, to_json
-from octavo.cli.run.prompt import piped_lines
+from octavo.cli.run.prompt_input import piped_lines
 from octavo.errors import UsageError
 from octavo.progress import on_terminal
 

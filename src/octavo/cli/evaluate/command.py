@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.columns import print_columns
-from octavo.cli.evaluate import cache as evaluate_cache
+from octavo.cli.evaluate import cache_divergence as evaluate_cache
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.option_groups import grouped
 from octavo.cli.option_names import App, Commands
@@ -49,9 +49,9 @@ def ppl(
     Of the demo text only answers are scored: the demo model was not taught what people ask.
     """
     from octavo.calibrate.texts import named_text
-    from octavo.cli.progress import Bar
+    from octavo.cli.progress_bar import Bar
+    from octavo.evals.eval_model import context_for, open_subject
     from octavo.evals.likelihood import perplexity
-    from octavo.evals.subject import context_for, open_subject
 
     path = local(model, offline)
     context = context_for(context, path)
@@ -91,9 +91,9 @@ def kl(
     Adapters are the model's alone: `--lora` with the same MODEL as `--base` shows what one changes.
     """
     from octavo.calibrate.texts import named_text
-    from octavo.cli.progress import Bar
+    from octavo.cli.progress_bar import Bar
+    from octavo.evals.eval_model import context_for, open_subject
     from octavo.evals.kl_divergence import divergence
-    from octavo.evals.subject import context_for, open_subject
 
     paths = [local(name, offline) for name in (model, base)]
     context = context_for(context, *paths)
@@ -133,7 +133,7 @@ def demo(
 ) -> None:
     """Ask the demo model, or what it was made into, arithmetic that it was not trained on: `octavo eval demo`."""
     import octavo
-    from octavo.cli.progress import Bar
+    from octavo.cli.progress_bar import Bar
     from octavo.evals.accuracy import evaluate
 
     if questions < 1:

@@ -80,9 +80,9 @@ def report(
     `octavo report model-q4.gguf --base model-f16.gguf -o report.html`.
     The demo model, as MODEL or base, brings its questions as the text, and presets to compare, unless told otherwise.
     """
-    from octavo.cli.progress import Bar
+    from octavo.cli.progress_bar import Bar
     from octavo.evals.report.quality import QualityPlan
-    from octavo.evals.report.write import write_report
+    from octavo.evals.report.report_writer import write_report
 
     if "demo" in (model, base) and text is None:
         text, compared.presets = "demo", DEMO_PRESETS if compared.presets is None else compared.presets

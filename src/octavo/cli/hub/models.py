@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from octavo.cli.columns import columns
-from octavo.cli.progress import Bar
+from octavo.cli.progress_bar import Bar
 from octavo.errors import ChoiceError
 from octavo.sizes import size
 

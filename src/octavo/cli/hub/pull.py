@@ -11,7 +11,7 @@ import typer
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import Offline, asking, shown_by, table
 from octavo.cli.plain import printable, to_json
-from octavo.cli.progress import Bar
+from octavo.cli.progress_bar import Bar
 from octavo.errors import UsageError
 from octavo.sizes import size
 

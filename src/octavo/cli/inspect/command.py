@@ -42,8 +42,8 @@ def inspect(
 
     Of a LoRA adapter: its rank, what it is multiplied by, which modules it changes, and of which model.
     """
-    from octavo.cli.inspect import adapter as inspect_adapter
-    from octavo.cli.inspect import scales as inspect_scales
+    from octavo.cli.inspect import lora_file_facts as inspect_adapter
+    from octavo.cli.inspect import scale_facts as inspect_scales
     from octavo.cli.inspect.facts import facts
     from octavo.huggingface import open_model_file
 

@@ -25,7 +25,7 @@ of the tokenizer, for each token."""
 
 def name_of(file: GGUFFile) -> str:
     """The name in the model's metadata, or else the file's."""
-    from octavo.io.hub.cache import shown_name
+    from octavo.io.hub.download_cache import shown_name
 
     return printable(file.metadata.get("general.name") or shown_name(file.path))
 
@@ -38,7 +38,7 @@ def file_type(file: GGUFFile) -> str:
     number = file.metadata.get("general.file_type")
     if isinstance(number, int) and number in LlamaFileType._value2member_map_:
         return LlamaFileType(number).name.removeprefix("MOSTLY_").removeprefix("ALL_")
-    from octavo.quantizers.job.source import FLOATS
+    from octavo.quantizers.job.job_source import FLOATS
 
     taken: Counter[str] = Counter()
     for info in file.tensors.values():
@@ -62,7 +62,7 @@ def facts(
     }
     hparams, problem = _hyperparams(file)
     if hparams is not None:
-        from octavo.runtime.engine.limits import DEFAULT_CONTEXT
+        from octavo.runtime.engine.engine_limits import DEFAULT_CONTEXT
 
         n_ctx = min(hparams.n_ctx_most, DEFAULT_CONTEXT) if n_ctx is None else n_ctx or hparams.n_ctx_most
         found |= {
@@ -84,7 +84,7 @@ def facts(
 
 def _command(file: GGUFFile) -> str:
     from octavo.models import read_model
-    from octavo.runtime.embedding import command_for
+    from octavo.runtime.text_embedding import command_for
 
     return command_for(read_model(file))
 
@@ -93,8 +93,8 @@ def engine(file: GGUFFile, n_ctx: int | None, cache_type: CacheType, device: str
     """The engine that `run` would have, with no weight loaded."""
     from octavo.models import read_model
     from octavo.runtime import Engine, EngineConfig
-    from octavo.runtime.embedding import embedding_engine, is_embedding_model
     from octavo.runtime.engine.placement import backends_for
+    from octavo.runtime.text_embedding import embedding_engine, is_embedding_model
 
     backends, layers = backends_for(device)
     if is_embedding_model(read_model(file)):
@@ -120,7 +120,7 @@ def weight_bytes(file: GGUFFile, n_layer: int) -> int:
 
 def cache_bytes(hparams: Hyperparams, n_ctx: int, cache_type: str) -> int:
     """Bytes of the keys and values of `n_ctx` tokens, of which layers with a window keep those within it."""
-    from octavo.formats.cache import CACHE_FORMATS
+    from octavo.formats.cache_formats import CACHE_FORMATS
     from octavo.graph.node import PAGE_SIZE
     from octavo.runtime.cache.window_pool import most_pages
     from octavo.runtime.engine.engine import EngineConfig
@@ -209,7 +209,7 @@ def lines(found: dict[str, Any]) -> dict[str, str]:
 
 def headline(model: Model) -> str:
     """A loaded model in one line: what it is, where it runs, and with which adapters."""
-    from octavo.io.hub.cache import shown_name
+    from octavo.io.hub.download_cache import shown_name
     from octavo.sizes import short_count
 
     engine = model.engine

@@ -20,7 +20,7 @@ from octavo.sizes import size
 if TYPE_CHECKING:
     from octavo.calibrate.statistics_run import StatisticsRun
     from octavo.quantizers.statistics import ChannelStatistics
-    from octavo.quantizers.statistics.file import Statistics
+    from octavo.quantizers.statistics.statistics_file import Statistics
 
 CACHES = ("cache_k", "cache_v")
 """Ends of caches' names; all their rows, heads, have the same tokens."""
@@ -98,7 +98,7 @@ def calibrate(
 
 
 def _run(calibration: StatisticsRun, output: str, *, resume: bool) -> Statistics:
-    from octavo.cli.progress import Bar
+    from octavo.cli.progress_bar import Bar
 
     with notes_told(), Bar() as bar:
         return calibration.run(

@@ -13,15 +13,15 @@ import typer
 from octavo.cli.hub.models import Offline, local
 from octavo.cli.notes import notes_told
 from octavo.cli.plain import printable, to_json
-from octavo.cli.progress import Bar
-from octavo.cli.quantize.method import MethodOptions
+from octavo.cli.progress_bar import Bar
+from octavo.cli.quantize.method_options import MethodOptions
 from octavo.cli.quantize.scheme import SchemeOptions
 from octavo.errors import OctavoError, UsageError
 
 if TYPE_CHECKING:
     from octavo.quantizers.fit import Fitted
     from octavo.quantizers.fit.target import Target
-    from octavo.quantizers.job.report import Report
+    from octavo.quantizers.job.job_report import Report
     from octavo.quantizers.mix.mixing import Choices
 
 TYPES = "Types"
@@ -153,7 +153,7 @@ def quantize(
     With --method weights are chosen by what a text shows: `--method gptq --calibration notes.txt`.
     """
     if size.listed:
-        from octavo.cli.quantize.presets import show_presets
+        from octavo.cli.quantize.presets_command import show_presets
 
         show_presets(local(src, offline), as_json)
         return
@@ -259,7 +259,7 @@ def show(report: Report, as_json: bool, fitted: Fitted | None = None, started: f
         rows = [{("bytes" if key == "nbytes" else key): v for key, v in asdict(row).items()} for row in report.rows]
         print(to_json(facts | totals | {"tensors": rows}))
         return
-    from octavo.cli.quantize.table import show as show_table
+    from octavo.cli.quantize.quantize_table import show as show_table
 
     show_table(report)
     if fitted is not None:
@@ -273,7 +273,7 @@ def _command(path: str) -> str:
     """The command that a model is for; `run` where nothing here runs it."""
     from octavo.huggingface import open_model_file
     from octavo.models import read_model
-    from octavo.runtime.embedding import command_for
+    from octavo.runtime.text_embedding import command_for
 
     try:
         with open_model_file(path) as file:

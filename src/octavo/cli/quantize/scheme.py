@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.notes import notes_told
-from octavo.cli.progress import Bar
-from octavo.cli.quantize.method import MethodOptions
+from octavo.cli.progress_bar import Bar
+from octavo.cli.quantize.method_options import MethodOptions
 from octavo.errors import UsageError
 
 if TYPE_CHECKING:
-    from octavo.quantizers.job.report import Report
+    from octavo.quantizers.job.job_report import Report
 
 SCHEME = "A scheme instead of a preset"
 
@@ -82,7 +82,7 @@ class SchemeOptions:
 
     def quantize(self, src: str, dst: str, method: MethodOptions, options: dict[str, Any]) -> Report:
         """Write the checkpoint. Raises as `quantize_checkpoint` does."""
-        from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
+        from octavo.quantizers.schemes.checkpoint_folder import quantize_checkpoint
 
         assert self.scheme is not None
         with notes_told(), Bar() as bar:

@@ -11,7 +11,7 @@ import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.options import Context, SamplingFlags, Where, sampling_option
-from octavo.cli.run.prompt import whole_prompt
+from octavo.cli.run.prompt_input import whole_prompt
 from octavo.errors import ContextFullError, UsageError
 from octavo.progress import on_terminal
 
@@ -91,7 +91,7 @@ def run(
     `git diff | octavo run model.gguf "Review this:"` asks about what is piped in.
     """
     from octavo.cli.inspect.facts import headline
-    from octavo.cli.run.answer import Loading, answer_json, answer_text, larger_context, screen_for, write
+    from octavo.cli.run.reply_printer import Loading, answer_json, answer_text, larger_context, screen_for, write
     from octavo.jit.clock import clock, compile_seconds
     from octavo.runtime import load
     from octavo.runtime.loading import open_generating
@@ -112,7 +112,7 @@ def run(
         if reply.chat_template is not None:
             loaded.use_template(reply.chat_template)
         if text is None:
-            from octavo.cli.run.chat import Chat
+            from octavo.cli.run.chat_loop import Chat
             from octavo.cli.run.line import read_line, typed_lines
 
             chat = Chat(loaded, read_line, write, raw=reply.raw, stats=output.stats, screen=screen_for, **options)
@@ -131,7 +131,7 @@ def run(
 
 def _options(reply: ReplyOptions, sampled: SeededSampling) -> GenerateOptions:
     """Those that were given, by the names that `generate` has for them."""
-    from octavo.cli.run.grammar import grammar_option
+    from octavo.cli.run.grammar_options import grammar_option
     from octavo.runtime.options import ENDLESS
 
     given = sampled.params() | {

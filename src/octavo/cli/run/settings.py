@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from octavo.errors import UsageError
 from octavo.runtime import GenerateOptions, SamplingParams
-from octavo.runtime.arguments import KNOWN_AS
+from octavo.runtime.argument_checks import KNOWN_AS
 from octavo.runtime.options import ENDLESS
 
 

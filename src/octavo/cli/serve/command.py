@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.lora import adapters
+from octavo.cli.lora_command import adapters
 from octavo.cli.options import Context, Where, gpu_layers
 from octavo.cli.serve.defaults import Defaults
 from octavo.errors import INSTALL_BASE, OctavoError, UsageError
 
 if TYPE_CHECKING:
-    from octavo.runtime.lora import Chosen
+    from octavo.runtime.lora_adapters import Chosen
     from octavo.server.engine.launch import Launched
     from octavo.server.generation.service import Service
-    from octavo.server.options import EngineOptions, ServerOptions
+    from octavo.server.serve_options import EngineOptions, ServerOptions
 
 ACCESS = "Network and access"
 access_option = partial(typer.Option, rich_help_panel=ACCESS)
@@ -138,7 +138,7 @@ def serve(
 
 
 def _engine_options(path: str, ctx: int | None, where: Where, limits: ServerLimits, lora: Chosen) -> EngineOptions:
-    from octavo.server.options import EngineOptions
+    from octavo.server.serve_options import EngineOptions
 
     return EngineOptions(
         path=path, device=where.device, n_ctx=ctx, threads=where.threads, cache_type=where.kv,
@@ -163,10 +163,10 @@ def nbytes(text: str) -> int:
 
 
 def _server_options(path: str, access: Access, defaults: Defaults, limits: ServerLimits, lora: Chosen) -> ServerOptions:
-    from octavo.io.hub.cache import shown_name
+    from octavo.io.hub.download_cache import shown_name
     from octavo.server.http.tls import certificate
-    from octavo.server.options import Limits, ServerOptions
     from octavo.server.serve import room_for
+    from octavo.server.serve_options import Limits, ServerOptions
 
     if defaults.template_file is not None and access.chat_template is not None:
         raise UsageError("--chat-template-file and --chat-template can't be used together")
@@ -231,8 +231,8 @@ def _run(launched: Launched, engine: EngineOptions, options: ServerOptions, step
 
     from octavo.huggingface import open_model_file
     from octavo.models import read_model
-    from octavo.runtime.embedding import is_embedding_model
     from octavo.runtime.options import OF_BASE_MODELS, usual_limit
+    from octavo.runtime.text_embedding import is_embedding_model
     from octavo.server.engine.process import ProcessClient
     from octavo.server.serve import bind, run, serve
 

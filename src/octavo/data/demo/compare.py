@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import cast
 
-from octavo.data.demo.numbers import Number, decimal, digits, show, write
+from octavo.data.demo.number_words import Number, decimal, digits, show, write
 from octavo.data.demo.question import Operands
 from octavo.data.demo.wording import dress
 

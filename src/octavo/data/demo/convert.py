@@ -7,7 +7,7 @@ from decimal import ROUND_HALF_UP, Decimal
 from random import Random
 from typing import NamedTuple, cast
 
-from octavo.data.demo.numbers import digits, show, write
+from octavo.data.demo.number_words import digits, show, write
 from octavo.data.demo.question import Operands
 from octavo.data.demo.units import FORMS, NAMES, singular
 from octavo.data.demo.wording import dress

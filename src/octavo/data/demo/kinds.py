@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from octavo.data.demo import compare, convert, draw, percent, refuse, talk
-from octavo.data.demo.arithmetic import word_operation
+from octavo.data.demo.operations import word_operation
 from octavo.data.demo.question import Question, QuestionKind, Split
 from octavo.errors import UsageError
 
@@ -23,7 +23,7 @@ KINDS = (
     QuestionKind("decimal quotients",      2, draw.draw_decimal_quotient, word_operation,          draw.is_small),
     QuestionKind("division by zero",       4, draw.draw_division_by_zero, word_operation,          draw.is_small),
     QuestionKind("comparisons",           10, compare.draw_comparison,    compare.word_comparison, compare.is_obvious),
-    QuestionKind("conversions",            7, convert.draw_conversion,    convert.word_conversion, convert.is_known),
+    QuestionKind("conversions",            7, convert.draw_conversion, convert.word_conversion, convert.is_known),
     QuestionKind("percentages",            4, percent.draw_percentage,    percent.word_percent,    percent.is_round),
     QuestionKind("shares in percent",      1, percent.draw_share,         percent.word_percent,    percent.is_round),
     QuestionKind("small talk",             2, talk.draw_talk,             talk.word_talk,          talk.is_plain),

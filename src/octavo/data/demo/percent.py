@@ -6,7 +6,7 @@ from decimal import Decimal
 from random import Random
 from typing import cast
 
-from octavo.data.demo.numbers import Number, digits, show
+from octavo.data.demo.number_words import Number, digits, show
 from octavo.data.demo.question import Operands
 from octavo.data.demo.wording import BARE, FRAMES, dress
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 from typing import cast
 
-from octavo.data.demo.numbers import digits
+from octavo.data.demo.number_words import digits
 from octavo.data.demo.question import Operands
 from octavo.data.demo.wording import BARE, FRAMES, dress, recase, repunctuate
 

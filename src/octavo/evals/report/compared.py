@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from octavo.calibrate.gguf.method import KINDS, GgufMethod, require_levels
-from octavo.calibrate.schemes.method import KINDS as SCHEME_KINDS
-from octavo.calibrate.schemes.method import SchemeMethod
+from octavo.calibrate.gguf.gguf_method import KINDS, GgufMethod, require_levels
+from octavo.calibrate.schemes.scheme_method import KINDS as SCHEME_KINDS
+from octavo.calibrate.schemes.scheme_method import SchemeMethod
 from octavo.errors import UsageError
 from octavo.huggingface.schemes import checkpoint_scheme
 from octavo.io.gguf import GGUFFile
-from octavo.quantizers.job.plan import plan
+from octavo.quantizers.job.job_plan import plan
+from octavo.quantizers.job.job_source import gguf_source
 from octavo.quantizers.job.quantize import quantize_file
-from octavo.quantizers.job.source import gguf_source
 from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import find_preset
-from octavo.quantizers.schemes.checkpoint import quantize_checkpoint
+from octavo.quantizers.schemes.checkpoint_folder import quantize_checkpoint
 
 NEAREST = "rtn"
 """What a scheme has without a method."""
@@ -49,7 +49,7 @@ class Way:
         return self.name if self.method is None else f"{self.name} by {self.method}"
 
     def require(self, base: str) -> None:
-        """Raise, before anything is run, what `write` raises for a preset, a scheme or a method that `base` has not."""
+        """Raise, before anything is run, what `write` raises for a preset, a scheme or a method that `base` lacks."""
         if self.method is None:
             with tempfile.TemporaryDirectory(prefix="octavo-") as folder:
                 path = os.path.join(folder, "made")

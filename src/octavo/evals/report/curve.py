@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from octavo.evals.report.names import label
 from octavo.evals.report.quality import Point, Quality
 from octavo.evals.report.svg import ACCENT, INK, MUTED, SECOND, figure, plain_ticks, to_svg
+from octavo.evals.report.tensor_labels import label
 
 Box = tuple[float, float, float, float]
 

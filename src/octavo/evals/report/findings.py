@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from octavo.evals.report.names import TensorName, in_flow, place
+from octavo.evals.report.tensor_labels import TensorName, in_flow, place
 from octavo.quantizers.fit.prior import guessed_slopes
-from octavo.quantizers.job.record import MethodRecord
+from octavo.quantizers.job.quantization_record import MethodRecord
 
 I64 = npt.NDArray[np.int64]
 

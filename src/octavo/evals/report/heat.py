@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from octavo.evals.report.findings import ModelFindings, TensorFindings
-from octavo.evals.report.names import in_flow, label
 from octavo.evals.report.svg import ACCENT, INK, MUTED, WIDTH, figure, to_svg
+from octavo.evals.report.tensor_labels import in_flow, label
 
 MOST_ROWS, MOST_KINDS = 96, 10
 FAINT, STRONG = 0.06, 0.8

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from octavo.evals.report.names import label
 from octavo.evals.report.pictures import round_values
 from octavo.evals.report.svg import ACCENT, MUTED, SECOND, panels, plain_ticks, to_svg
+from octavo.evals.report.tensor_labels import label
 
 MOST_PANELS = 12
 FAR = 8

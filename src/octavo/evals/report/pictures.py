@@ -7,8 +7,8 @@ import math
 import numpy as np
 
 from octavo.evals.report.findings import EDGES, I64, CodeSteps
-from octavo.evals.report.names import label
 from octavo.evals.report.svg import ACCENT, MUTED, panels, plain_ticks, to_svg
+from octavo.evals.report.tensor_labels import label
 
 
 def weights_picture(counts: dict[str, I64]) -> str:

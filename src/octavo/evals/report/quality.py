@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 
 from octavo.calibrate.texts import Text, named_text
 from octavo.errors import UsageError
+from octavo.evals.eval_model import context_for, open_subject
 from octavo.evals.kl_divergence import divergence
 from octavo.evals.likelihood import Perplexity, perplexity
 from octavo.evals.report.compared import Way, those_there_are, ways
 from octavo.evals.stats import Estimate
-from octavo.evals.subject import context_for, open_subject
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile
 from octavo.io.regular import open_regular
-from octavo.quantizers.job.source import FLOATS
+from octavo.quantizers.job.job_source import FLOATS
 from octavo.runtime import Model
 
 CHUNKS = 20
@@ -100,7 +100,7 @@ def measure_quality(model: str, base: str | None, plan: QualityPlan) -> Quality:
     """Run `plan.text` through the model, its base, and the base quantized in each way, one after another.
 
     They are written to a temporary folder (TMPDIR), one at a time. Without a base a model of floats is its own. Methods
-    that a preset or a scheme has not are left out of it, and said.
+    that a preset or a scheme lacks are left out of it, and said.
     Raises UsageError for presets of a quantized model without a base, and what `divergence`, `quantize_file` and
     `quantize_checkpoint` raise.
     """

@@ -72,6 +72,9 @@ class Pointwise:
         fits = len(others) == len(self.inputs) - 1 and all(self._fits(x.shape, other.shape) for other in others)
         rule = "inputs have one shape, or are spread over it" if self.spreads else "inputs have one shape"
         require(fits, self.name, rule, x, *others)
+        named = zip(self.inputs, (x, *others), strict=True)
+        integers = all((node.dtype == "i32") == (name in self.integers) for name, node in named)
+        require(integers, self.name, f"integers are {', '.join(self.integers) or 'none'}", x, *others)
         given = ", ".join(f"{name} {value:g}" for name, value in numbers.items()) or "no numbers"
         allowed = numbers.keys() == self.numbers.keys() and self.allowed(**numbers)
         require(allowed, self.name, f"{given} not allowed", x)

@@ -6,13 +6,13 @@ import os
 from dataclasses import replace
 
 from octavo.errors import FileError, ModelError
+from octavo.huggingface.adapters.lora_file import read_adapter
 from octavo.huggingface.folder import RECORD
 from octavo.io.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
 from octavo.models import ModelSpec
 from octavo.models.shared.lora import Adapter
-from octavo.models.shared.lora_file import read_adapter
 from octavo.models.shared.reader import brief
 
 
@@ -47,7 +47,7 @@ def _for_folder(adapter: Adapter, model: ModelSpec) -> Adapter:
 
     Raises ModelError where `octavo quantize` changed these weights in a way that an adapter does not know of.
     """
-    from octavo.huggingface.file import CheckpointFile
+    from octavo.huggingface.checkpoint_file import CheckpointFile
 
     file = model.file
     if not isinstance(file, CheckpointFile):

@@ -15,9 +15,9 @@ from octavo.graph.low_rank import EMBEDDING, OUTPUT
 from octavo.graph.names import split_layer
 from octavo.huggingface.adapters.peft import WRAPPED, PeftFolder
 from octavo.huggingface.adapters.peft_parameters import Stacked, parameters_by_name
-from octavo.huggingface.config.config import find_class
+from octavo.huggingface.checkpoint_file import CheckpointFile
+from octavo.huggingface.config.config_json import find_class
 from octavo.huggingface.config.wrapper import text_name
-from octavo.huggingface.file import CheckpointFile
 from octavo.huggingface.tensors.experts import picked, stacked
 from octavo.huggingface.tensors.found import FoundTensors, find
 from octavo.huggingface.tensors.heads import KEYS, is_of_heads

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import ModelError
-from octavo.huggingface.config.generation import SAMPLING
+from octavo.huggingface.config.generation_config import SAMPLING
 from octavo.huggingface.tokenizer.ends import EOM, EOS, EOT, KEY
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.errors import FileError
-from octavo.huggingface.layouts.stored import stored_tensors
+from octavo.huggingface.layouts.module_tensors import stored_tensors
 from octavo.io.gguf import GGUFFile, LazyTensor
 from octavo.io.regular import read_bytes
 from octavo.io.safetensors import Checkpoint

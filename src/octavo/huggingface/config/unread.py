@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from octavo.errors import shown
-from octavo.huggingface.config import generation
-from octavo.huggingface.tokenizer.added import CONFIG as TOKENIZER
-from octavo.huggingface.tokenizer.added import MAP, MORE, ROLES
+from octavo.huggingface.config import generation_config
+from octavo.huggingface.tokenizer.added_tokens import CONFIG as TOKENIZER
+from octavo.huggingface.tokenizer.added_tokens import MAP, MORE, ROLES
 from octavo.io.safetensors import Checkpoint
 from octavo.models.shared.config import Config, Unread, unread_inside
 from octavo.models.shared.keys import is_in, log_unread
@@ -47,11 +47,11 @@ CONFIG_HARMLESS = (
     # Tokens, which the tokenizer's files and `eos_token_id` say, and parts of other kinds.
     "*_token_id", "*_token_ids", "*_token_index", "im_*_id", "vision_*", "audio_*", "image_*", "video_*", "mm_*",
     "projector_*", "multimodal_projector_*", "spatial_merge_size", "text_config",
-    *generation.HARMLESS, "do_sample",
+    *generation_config.HARMLESS, "do_sample",
 )
 """Keys of config.json that say nothing of which numbers come; * stands for anything."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    **generation.NEUTRAL, "temperature": (1,), "top_k": (50,), "top_p": (1,), "repetition_penalty": (1,),
+    **generation_config.NEUTRAL, "temperature": (1,), "top_k": (50,), "top_p": (1,), "repetition_penalty": (1,),
     "partial_rotary_factor": (1,), "decoder_sparse_step": (1,), "topk_method": ("noaux_tc",),
 }
 """Keys that change nothing with these values, which older files have in config.json."""

@@ -16,7 +16,7 @@ from octavo.huggingface.layouts.awq import Awq
 from octavo.huggingface.layouts.gptq import Gptq
 from octavo.huggingface.layouts.match import Pattern
 from octavo.huggingface.layouts.module import Module, QuantizedLayout
-from octavo.huggingface.layouts.settings import QuantSettings
+from octavo.huggingface.layouts.quant_settings import QuantSettings
 from octavo.huggingface.layouts.writer_keys import AUTO_ROUND
 from octavo.io.gguf import LazyTensor
 

@@ -22,7 +22,7 @@ from octavo.formats import Planes
 from octavo.huggingface.layouts import float4, float8
 from octavo.huggingface.layouts.bits import nibbles
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
-from octavo.huggingface.layouts.settings import QuantSettings, brief
+from octavo.huggingface.layouts.quant_settings import QuantSettings, brief
 from octavo.io.gguf import LazyTensor
 
 CODES, SCALE, SQUARE_SCALE, GLOBAL = "weight_packed", "weight_scale", "weight_scale_inv", "weight_global_scale"

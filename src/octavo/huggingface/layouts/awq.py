@@ -15,7 +15,7 @@ from octavo.formats.spec import U8, AnyArray
 from octavo.huggingface.layouts import writer_keys
 from octavo.huggingface.layouts.bits import codes_of
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
-from octavo.huggingface.layouts.settings import QuantSettings
+from octavo.huggingface.layouts.quant_settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 

@@ -17,7 +17,7 @@ from octavo.errors import shown
 from octavo.formats import Planes, by_name
 from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
-from octavo.huggingface.layouts.settings import QuantSettings, brief
+from octavo.huggingface.layouts.quant_settings import QuantSettings, brief
 from octavo.io.gguf import LazyTensor
 
 USED = ("quant_method", "linear_class", "quantization_mode", "modules_to_not_convert", "use_rms_norm")

@@ -14,7 +14,7 @@ from octavo.huggingface.layouts import compressed_weights as weights
 from octavo.huggingface.layouts.compressed_weights import Arguments, Tokens
 from octavo.huggingface.layouts.match import Pattern
 from octavo.huggingface.layouts.module import Module
-from octavo.huggingface.layouts.settings import QuantSettings, brief
+from octavo.huggingface.layouts.quant_settings import QuantSettings, brief
 from octavo.io.gguf import LazyTensor
 
 KEY = "quantization_config"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from octavo.huggingface.layouts import float8
 from octavo.huggingface.layouts.module import HALVES, Module
-from octavo.huggingface.layouts.settings import QuantSettings
+from octavo.huggingface.layouts.quant_settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 
 USED = (

@@ -27,7 +27,7 @@ from octavo.huggingface.layouts import writer_keys
 from octavo.huggingface.layouts.bits import codes_of, planar_codes_of
 from octavo.huggingface.layouts.match import Pattern
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part
-from octavo.huggingface.layouts.settings import QuantSettings, brief
+from octavo.huggingface.layouts.quant_settings import QuantSettings, brief
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 

@@ -12,7 +12,7 @@ from octavo.errors import ModelError, shown
 from octavo.formats.rows import FP8_TOP, INT8_TOP
 from octavo.formats.spec import F32
 from octavo.io.safetensors import StoredTensor
-from octavo.io.safetensors.file import FLOATS
+from octavo.io.safetensors.safetensors_file import FLOATS
 
 ENDS = ("k_scale", "v_scale", "q_scale", "kv_scale")
 OUTPUT = ("k_proj.output_scale", "v_proj.output_scale")

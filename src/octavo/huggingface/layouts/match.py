@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from octavo.errors import ModelError
 from octavo.expressions import compiled
-from octavo.huggingface.layouts.settings import QuantSettings, brief
+from octavo.huggingface.layouts.quant_settings import QuantSettings, brief
 
 MOST_CHARACTERS, MOST_REPEATS, MOST_NAME = 1024, 4, 256
 _REPEATED_GROUP = re.compile(r"\)[*+{]")

@@ -17,7 +17,7 @@ from octavo.formats.float8 import float8_format
 from octavo.formats.scalars import e8m0_half_to_f32, ue4m3_half_to_f32
 from octavo.huggingface.layouts.bits import codes_of
 from octavo.huggingface.layouts.module import HALVES, Kind, Module, Part, as_experts
-from octavo.huggingface.layouts.settings import QuantSettings
+from octavo.huggingface.layouts.quant_settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
 

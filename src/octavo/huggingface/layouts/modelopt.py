@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 
 from octavo.huggingface.layouts import float4, float8
 from octavo.huggingface.layouts.module import HALVES, Module
-from octavo.huggingface.layouts.settings import QuantSettings
+from octavo.huggingface.layouts.quant_settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 
 log = logging.getLogger("octavo")

@@ -15,7 +15,7 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface.layouts.shares import count_of
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
-from octavo.io.safetensors.file import FLOATS
+from octavo.io.safetensors.safetensors_file import FLOATS
 
 CHUNK_VALUES = 1 << 22
 Part = Callable[[slice], Planes]

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from octavo.huggingface.layouts.float4 import mxfp4
 from octavo.huggingface.layouts.module import Module, as_experts
-from octavo.huggingface.layouts.settings import QuantSettings
+from octavo.huggingface.layouts.quant_settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 
 USED, OF_THE_WRITER = ("quant_method", "modules_to_not_convert"), ("dequantize",)

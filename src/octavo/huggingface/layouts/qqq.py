@@ -14,7 +14,7 @@ from octavo.formats import Planes, channel_format
 from octavo.formats.qqq import qqq_codes
 from octavo.formats.rows import GROUP
 from octavo.huggingface.layouts.module import Module, Part
-from octavo.huggingface.layouts.settings import QuantSettings
+from octavo.huggingface.layouts.quant_settings import QuantSettings
 from octavo.io.gguf import LazyTensor
 
 USED = (

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.huggingface.tokenizer.added import AddedToken
+from octavo.huggingface.tokenizer.added_tokens import AddedToken
 from octavo.huggingface.tokenizer.tokenizer_json import TokenizerJson
 from octavo.text.wordpiece import INSIDE, LONGEST_WORD, from_bert
 

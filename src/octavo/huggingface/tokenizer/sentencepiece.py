@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from octavo.errors import TokenizerError
-from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
+from octavo.io.gguf.header_limits import MAX_STRINGS as MAX_TOKENS
 from octavo.io.regular import read_bytes
 
 FILE = "tokenizer.model"

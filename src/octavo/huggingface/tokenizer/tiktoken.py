@@ -13,7 +13,7 @@ import re
 from itertools import pairwise
 
 from octavo.errors import TokenizerError, shown
-from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
+from octavo.io.gguf.header_limits import MAX_STRINGS as MAX_TOKENS
 from octavo.io.regular import read_bytes
 from octavo.text.bytelevel import BYTE_TO_CHAR
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from octavo.errors import TokenizerError, shown
 from octavo.huggingface.tokenizer.sentencepiece import Piece
-from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
+from octavo.io.gguf.header_limits import MAX_STRINGS as MAX_TOKENS
 from octavo.io.regular import read_bytes
 
 FILE = "tokenizer.jsonl"

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from octavo.errors import TokenizerError
-from octavo.huggingface.tokenizer.vocab import CONTROL, UNKNOWN, USER_DEFINED
+from octavo.huggingface.tokenizer.vocabulary import CONTROL, UNKNOWN, USER_DEFINED
 from octavo.io.gguf import GGUFFile
 from octavo.text import Tokenizer
-from octavo.text.added import token_flags
+from octavo.text.added_token_edges import token_flags
 from octavo.text.bpe import NFC, word_splitter
 from octavo.text.fields import Fields
 from octavo.text.pretokenize import PRE_TOKENIZERS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from octavo.text.added import flags_by_name, token_flags
+from octavo.text.added_token_edges import flags_by_name, token_flags
 from octavo.text.fields import Fields
 from octavo.text.specials import ENDS, find_specials
 from octavo.text.tokenizer import AROUND, LOWER, MOST

@@ -11,7 +11,7 @@ import re
 from typing import Any
 
 from octavo.errors import TokenizerError, shown
-from octavo.io.gguf.limits import MAX_STRINGS as MAX_TOKENS
+from octavo.io.gguf.header_limits import MAX_STRINGS as MAX_TOKENS
 from octavo.io.regular import read_text
 
 FILE = "rwkv_vocab_v20230424.txt"

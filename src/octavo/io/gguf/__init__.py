@@ -2,7 +2,7 @@
 
 from octavo.io.gguf.file import GGUFFile
 from octavo.io.gguf.metadata import Metadata
-from octavo.io.gguf.plain import PlainMetadata
+from octavo.io.gguf.plain_metadata import PlainMetadata
 from octavo.io.gguf.scan import scan_non_finite
 from octavo.io.gguf.tensors import TensorInfo
 from octavo.io.gguf.values import TypedValue, ValueType

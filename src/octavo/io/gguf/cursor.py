@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 from octavo.errors import GGUFError
-from octavo.io.gguf.limits import MAX_INNER_ARRAYS, MAX_STRINGS
+from octavo.io.gguf.header_limits import MAX_INNER_ARRAYS, MAX_STRINGS
 from octavo.io.gguf.source import Source
 
 _WINDOW = 1 << 20

@@ -11,9 +11,9 @@ from octavo.formats.qtensor import QTensor
 from octavo.formats.rare import load
 from octavo.formats.spec import F32
 from octavo.formats.table import by_gguf_id
+from octavo.io.gguf.mapped_tensor import FileQTensor
 from octavo.io.gguf.part import Part
 from octavo.io.gguf.shards import read_parts
-from octavo.io.gguf.stored import FileQTensor
 from octavo.io.gguf.tensors import TensorInfo
 
 

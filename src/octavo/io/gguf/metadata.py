@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from octavo.errors import GGUFError, shown
 from octavo.io.gguf.cursor import Cursor
-from octavo.io.gguf.limits import MAX_KEY_BYTES
+from octavo.io.gguf.header_limits import MAX_KEY_BYTES
 from octavo.io.gguf.source import Source
 from octavo.io.gguf.values import (
     FLOATS,

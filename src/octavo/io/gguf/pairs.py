@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from octavo.errors import GGUFError, shown
-from octavo.io.gguf.limits import MAX_KEY_BYTES
+from octavo.io.gguf.header_limits import MAX_KEY_BYTES
 from octavo.io.gguf.values import DTYPES, FLOATS, INTEGERS, TypedValue, ValueType
 
 _BY_DTYPE = {dtype: kind for kind, dtype in DTYPES.items()}

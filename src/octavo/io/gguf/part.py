@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from octavo.errors import GGUFError
 from octavo.io.foreign import HEAD, foreign
 from octavo.io.gguf.cursor import Cursor
-from octavo.io.gguf.limits import (
+from octavo.io.gguf.header_limits import (
     ALIGNMENT_RULE,
     DEFAULT_ALIGNMENT,
     MAX_KEYS,

@@ -10,7 +10,7 @@ import os
 import re
 
 from octavo.errors import GGUFError, shown
-from octavo.io.gguf.limits import MAX_SHARDS, MAX_TENSORS
+from octavo.io.gguf.header_limits import MAX_SHARDS, MAX_TENSORS
 from octavo.io.gguf.part import Part, read_part
 
 ARCHITECTURE = "general.architecture"

@@ -11,7 +11,7 @@ from octavo.errors import GGUFError, shown
 from octavo.formats import rare
 from octavo.io.foreign import AGAIN
 from octavo.io.gguf.cursor import Cursor
-from octavo.io.gguf.limits import MAX_DIMS, MAX_NAME_BYTES, MAX_TENSOR_BYTES
+from octavo.io.gguf.header_limits import MAX_DIMS, MAX_NAME_BYTES, MAX_TENSOR_BYTES
 from octavo.io.gguf.source import Source
 
 INFO_BYTES_LEAST = 8 + 1 + 4 + 8 + 4 + 8

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from octavo.io.gguf.cursor import Cursor
-from octavo.io.gguf.limits import MAX_DEPTH, MAX_VALUE_BYTES
+from octavo.io.gguf.header_limits import MAX_DEPTH, MAX_VALUE_BYTES
 
 
 class ValueType(IntEnum):

@@ -15,7 +15,7 @@ from octavo.formats.qtensor import QTensor
 from octavo.formats.spec import AnyArray, BlockFormat
 from octavo.formats.table import by_name
 from octavo.io.atomic import reason, replace_file
-from octavo.io.gguf.limits import ALIGNMENT_RULE, MAX_DIMS, alignment_is_valid
+from octavo.io.gguf.header_limits import ALIGNMENT_RULE, MAX_DIMS, alignment_is_valid
 from octavo.io.gguf.pairs import typed_pair
 from octavo.io.gguf.values import TypedValue, ValueType
 

@@ -8,8 +8,8 @@ environment variables (HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_OFFLINE).
 
 from __future__ import annotations
 
-from octavo.io.hub.cache import cached
 from octavo.io.hub.download import Pulled, pull
+from octavo.io.hub.download_cache import cached
 from octavo.io.hub.inventory import Installed, installed, remove
 from octavo.io.hub.name import HubName, parse
 from octavo.io.hub.variants import Variant

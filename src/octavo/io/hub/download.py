@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 from octavo.errors import FileError, HubError
 from octavo.io.foreign import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from octavo.io.hub import cache
-from octavo.io.hub.client import LIBRARY, client
+from octavo.io.hub import download_cache
 from octavo.io.hub.fetch import fetch
+from octavo.io.hub.hub_client import LIBRARY, client
 from octavo.io.hub.listing import Listing, list_repository
 from octavo.io.hub.name import HubName
 from octavo.io.hub.patience import Patience, Show, nobody
@@ -63,8 +63,8 @@ def pull(
     It goes on with what an interrupted download left. Raises HubError: no such name, no right to it, not reached, no
     room on the disk, wrong bytes; and FileError where the cache can't be written.
     """
-    if offline or cache.is_offline():
-        here = cache.find(name, free, chooser)
+    if offline or download_cache.is_offline():
+        here = download_cache.find(name, free, chooser)
         return Pulled(name, here.commit, here.variant, here.path, 0, 0.0)
     api, patience, start = client(), Patience(show), time.monotonic()
     show(f"asking for {name}", 0, None)
@@ -74,7 +74,7 @@ def pull(
         raise HubError(f"{name.repo} is an adapter without {ADAPTER_WEIGHTS} (pickles are not downloaded)")
     chosen = chooser(name, found, free)
     same = listing.repo.casefold() == name.repo.casefold()  # not of a repository that was renamed
-    folder = cache.folder_of(listing.repo if same else name.repo)
+    folder = download_cache.folder_of(listing.repo if same else name.repo)
     try:
         missing = _missing(folder, listing, chosen)
         _require_room(folder, missing)
@@ -89,23 +89,23 @@ def pull(
 
 def offered(name: HubName, show: Show = nobody, *, offline: bool = False) -> list[Variant]:
     """The models that the hub has in the repository of `name`; offline those in the cache. Raises HubError."""
-    if offline or cache.is_offline():
-        found = cache.here(name)
+    if offline or download_cache.is_offline():
+        found = download_cache.here(name)
         if not found:
-            raise HubError(cache.absent(name, found))
+            raise HubError(download_cache.absent(name, found))
         return found
     return variants(list_repository(client(), name, Patience(show)).entries)
 
 
 def _missing(folder: str, listing: Listing, chosen: Variant) -> list[RepoFile]:
-    return [entry for entry in chosen.files if not cache.is_there(folder, listing.commit, entry)]
+    return [entry for entry in chosen.files if not download_cache.is_there(folder, listing.commit, entry)]
 
 
 def _require_room(folder: str, missing: Sequence[RepoFile]) -> None:
     """Raise HubError unless the disk has room for what is not there yet."""
     needed = 0
     for entry in missing:
-        partial = cache.blob_of(folder, entry) + cache.PARTIAL
+        partial = download_cache.blob_of(folder, entry) + download_cache.PARTIAL
         needed += entry.size - (os.path.getsize(partial) if os.path.exists(partial) else 0)
     place = folder
     while not os.path.isdir(place):
@@ -122,16 +122,17 @@ def _fetch_all(
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
 
     revision, headers = name.revision or "main", build_hf_headers(**LIBRARY)
-    cache.add(folder, listing.commit, revision)
+    download_cache.add(folder, listing.commit, revision)
     progress, downloaded = Progress(chosen.nbytes, show), 0
     patience.show = progress.show
     is_refused = partial(refused, api, name, patience=patience)
     for entry in chosen.files:
-        if not cache.is_there(folder, listing.commit, entry):
+        if not download_cache.is_there(folder, listing.commit, entry):
             url = f"{api.endpoint}/{listing.repo}/resolve/{listing.commit}/{quote(entry.name)}"
-            blob = cache.blob_of(folder, entry)
-            downloaded += fetch(url, headers, entry, blob, blob + cache.PARTIAL, is_refused, patience, progress.show)
-        cache.add(folder, listing.commit, revision, entry)
+            blob = download_cache.blob_of(folder, entry)
+            begun = blob + download_cache.PARTIAL
+            downloaded += fetch(url, headers, entry, blob, begun, is_refused, patience, progress.show)
+        download_cache.add(folder, listing.commit, revision, entry)
         progress.next(entry)
     return downloaded
 

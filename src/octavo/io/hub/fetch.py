@@ -16,7 +16,7 @@ from io import FileIO
 from typing import Any
 
 from octavo.errors import HubError
-from octavo.io.hub.client import http_library
+from octavo.io.hub.hub_client import http_library
 from octavo.io.hub.patience import Patience, Show
 from octavo.io.hub.variants import RepoFile
 from octavo.io.locks import locked_if_any

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from octavo.errors import HubError
-from octavo.io.hub.cache import PARTIAL, absent, folder_of, whole
+from octavo.io.hub.download_cache import PARTIAL, absent, folder_of, whole
 from octavo.io.hub.name import HubName
 from octavo.io.hub.variants import Variant, choose, meant
 from octavo.sizes import size

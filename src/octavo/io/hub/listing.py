@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from octavo.errors import HubError, shown
-from octavo.io.hub.client import host, http_library
+from octavo.io.hub.hub_client import host, http_library
 from octavo.io.hub.name import HubName
 from octavo.io.hub.patience import Patience
 from octavo.io.hub.refusal import refused

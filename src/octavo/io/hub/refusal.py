@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from octavo.errors import HubError
-from octavo.io.hub.client import host, http_library
+from octavo.io.hub.hub_client import host, http_library
 from octavo.io.hub.name import HubName
 from octavo.io.hub.patience import TRANSIENT, Patience, retry_after
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from octavo.errors import FileError, shown
 from octavo.io.foreign import ADAPTER_CONFIG, adapter
-from octavo.io.safetensors.file import SafetensorsFile, StoredTensor
 from octavo.io.safetensors.json_file import read_json
+from octavo.io.safetensors.safetensors_file import SafetensorsFile, StoredTensor
 
 INDEX, SINGLE, CONFIG = "model.safetensors.index.json", "model.safetensors", "config.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")

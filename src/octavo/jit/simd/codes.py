@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.simd.emit import (
     I8,
     V_I16,
@@ -147,7 +147,7 @@ def look_up(ty, codes, address):
 
 def shuffle(b, table, codes):
     """Bytes of a table of 16, by 64 codes below 16."""
-    level = host.level()
+    level = host_cpu.level()
     if level == "avx512vnni":
         return call_llvm(b, "llvm.x86.avx512.pshuf.b.512", V_U8, join_lanes(b, [table] * 4), codes)
     if level in ("avxvnni", "avx2"):

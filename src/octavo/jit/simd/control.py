@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.simd.emit import I32, I64, VOID, call_llvm, pointer_at
 
 
@@ -55,7 +55,7 @@ def pause(ty):
     """Tell the CPU that this is a waiting loop."""
 
     def gen(c, b, s, a):
-        if host.level() in ("avx512vnni", "avxvnni", "avx2", "x86-64"):
+        if host_cpu.level() in ("avx512vnni", "avxvnni", "avx2", "x86-64"):
             call_llvm(b, "llvm.x86.sse2.pause", VOID)
         return c.get_dummy_value()
 

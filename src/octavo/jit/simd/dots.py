@@ -9,7 +9,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.simd.emit import (
     F32,
     I32,
@@ -45,7 +45,7 @@ def fma_dots(ty, acc, codes, scale, bias, x, at, kind, offset, most):
     with s 4n bytes after d; PRELOADED, with dots that begin at offset / 128 of the int32 12n bytes after d; or PLAIN.
     `offset`, a power of two, and `most`, the largest code, are constants.
     """
-    mode, shift, run = literal(kind), 8 - literal(offset).bit_length(), host.products_of_16_bits(literal(most))
+    mode, shift, run = literal(kind), 8 - literal(offset).bit_length(), host_cpu.products_of_16_bits(literal(most))
 
     def gen(c, b, s, a):
         acc, codes, scale, bias, x, at = a[:6]
@@ -68,7 +68,7 @@ def fma_dots_2(ty, acc, codes, scale0, scale1, bias0, bias1, x, at, kind, offset
     bias0 is that of the first less that of the last; the sum of the first 16 values lies 8n bytes after d, and the
     int32 at which the dots begin 16n and 20n.
     """
-    mode, shift, run = literal(kind), 8 - literal(offset).bit_length(), host.products_of_16_bits(literal(most))
+    mode, shift, run = literal(kind), 8 - literal(offset).bit_length(), host_cpu.products_of_16_bits(literal(most))
 
     def gen(c, b, s, a):
         acc, codes, scale0, scale1, bias0, bias1, x, at = a[:8]
@@ -125,7 +125,7 @@ def dot_begins(b, d_at, n, k, shift):
 def _dots(b, begins, vectors, x, offset, run):
     """For each token its begin and the dot of codes and the bytes at x + 32 t + offset: token by token, or all at once.
 
-    run  as `host.products_of_16_bits` says
+    run  as `host_cpu.products_of_16_bits` says
     """
     if not run:
         for t, begin in enumerate(begins):
@@ -174,7 +174,7 @@ def dot4(b, acc, u8, s8):
     vpdpbusd with VNNI; else 16-bit products of even and odd bytes (pmaddwd), which can't overflow: 255 * 128 * 2 fits
     32 bits. usdot on Arm with i8mm, and with dotprod only sdot on codes moved to signed, and the move undone.
     """
-    level = host.level()
+    level = host_cpu.level()
     if level == "avx512vnni":
         return call_llvm(b, "llvm.x86.avx512.vpdpbusd.512", V_I32, acc, b.bitcast(u8, V_I32), b.bitcast(s8, V_I32))
     if level == "avxvnni":
@@ -194,9 +194,9 @@ def _shift16(b, s8):
 
 def pair_products(b, x, y):
     """<32 x i16> twice -> <16 x i32>: x[2i] y[2i] + x[2i+1] y[2i+1]."""
-    if host.level() == "avx2":
+    if host_cpu.level() == "avx2":
         return by_parts(b, "llvm.x86.avx2.pmadd.wd", V_I32, 8, x, y)
-    if host.level() == "x86-64":
+    if host_cpu.level() == "x86-64":
         return by_parts(b, "llvm.x86.sse2.pmadd.wd", V_I32, 4, x, y)
     wide = ir.VectorType(I32, 32)
     products = b.mul(b.sext(x, wide), b.sext(y, wide))
@@ -214,7 +214,7 @@ def _by_parts_i32(b, name, lanes, acc, u8, s8):
 
 
 def _dot4_arm(b, acc, u8, s8):
-    mixed = "i8mm" in host.features()
+    mixed = "i8mm" in host_cpu.features()
     name = "usdot" if mixed else "sdot"
     parts = []
     for i in range(0, 16, 4):

@@ -11,7 +11,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.simd.codes import shift, shuffle
 from octavo.jit.simd.dots import dot4
 from octavo.jit.simd.emit import (
@@ -147,7 +147,7 @@ def _bytes_of_row(b, kind, packed, scale_at):
         return [b.xor(v, fill(V_U8, 8)) for v in (low, high)]
     scale = load_at(b, scale_at, F16)
     scale = b.extract_element(widen_f16(b, repeat(b, scale)), ir.Constant(I32, 0))
-    if host.has_byte_shuffle():
+    if host_cpu.has_byte_shuffle():
         table = _rounded(b, ir.Constant(ir.VectorType(F32, 16), [*range(8), *range(-8, 0)]), scale)
         return [shuffle(b, table, v) for v in (low, high)]
     wide = ir.VectorType(F32, 64)

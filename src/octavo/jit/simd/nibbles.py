@@ -7,7 +7,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.simd.codes import shift
 from octavo.jit.simd.dots import FEW, dot4, in_order, pair_products
 from octavo.jit.simd.emit import (
@@ -52,7 +52,7 @@ def add_nibble_dots(ty, sums, codes, width, x, stride):
     Four rows of codes, 256 bytes apart, have four bytes a column: row j codes 4 j to 4 j + 3 in the low four bits, and
     those 16 later in the high ones. `width` vectors of 16 columns are taken.
     """
-    columns, run = literal(width), host.products_of_16_bits(MAX_CODE)
+    columns, run = literal(width), host_cpu.products_of_16_bits(MAX_CODE)
 
     def gen(c, b, s, a):
         n, mask = s.args[0].n, fill(V_U8, MAX_CODE)

@@ -12,7 +12,7 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.simd.dots import pair_products
 from octavo.jit.simd.emit import (
     AS_WRITTEN,
@@ -66,7 +66,7 @@ def add_pairs(ty, sums, row, width, x, stride):
 
 def add_products(b, total, x, y):
     """total + x[2i] y[2i] + x[2i + 1] y[2i + 1], of 16-bit numbers; emitted, not called."""
-    level = host.level()
+    level = host_cpu.level()
     if level == "avx512vnni":
         words = (b.bitcast(v, V_I32) for v in (x, y))
         return call_llvm(b, "llvm.x86.avx512.vpdpwssd.512", V_I32, total, *words)

@@ -113,7 +113,7 @@ def feed_forward(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -
 
 
 def _gated(g: GraphBuilder, limit: float) -> Callable[[Node, Node], Node]:
-    """SwiGLU; with a limit silu(gate) is no larger than that, and the other factor's magnitude neither."""
+    """SwiGLU; with a limit, silu(gate) and the other factor's magnitude are clamped to it."""
     if not limit:
         return g.swiglu
     return lambda gate, up: g.mul(

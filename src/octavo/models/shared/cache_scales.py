@@ -17,7 +17,7 @@ import numpy as np
 
 from octavo.errors import ModelError
 from octavo.formats import dequantize
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.spec import F32
 from octavo.graph.builder import CacheType
 from octavo.io.gguf import GGUFFile

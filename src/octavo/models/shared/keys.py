@@ -12,9 +12,11 @@ import re
 from collections.abc import Callable
 from fnmatch import translate
 from functools import cache, lru_cache
+from importlib import import_module
 
 from octavo.errors import ModelError, shown
 from octavo.io.gguf.metadata import Metadata
+from octavo.models.families import own_modules
 
 _log = logging.getLogger("octavo")
 MOST_NAMED = 16
@@ -156,9 +158,7 @@ def check_keys(metadata: Metadata, path: str, arch: str, own: frozenset[str]) ->
 @cache
 def _fields_of_others() -> frozenset[str]:
     """The fields that any of Octavo's own architectures reads."""
-    from octavo.models.shared.registry import ARCHITECTURES
-
-    return frozenset(field for architecture in ARCHITECTURES.values() for field in architecture.fields)
+    return frozenset(field for module in own_modules().values() for field in import_module(module).ARCH.fields)
 
 
 @cache

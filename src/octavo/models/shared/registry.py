@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 
 from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile
-from octavo.models import dense, encoder, hybrid, moe, recurrent
+from octavo.models.families import own_modules
 from octavo.models.shared.architecture import Architecture, ModelSpec
 from octavo.models.shared.cache_scales import cache_tensors
 from octavo.models.shared.refusal import require_model, unknown
@@ -26,25 +25,18 @@ class Architectures(Mapping[str, Architecture]):
     One that is asked for is imported alone; all are where their names are listed.
     """
 
-    @cached_property
-    def _modules(self) -> Mapping[str, str]:
-        """Modules by their names in their families."""
-        families = (dense, moe, hybrid, recurrent, encoder)
-        found = (m.name for f in families for m in pkgutil.iter_modules(f.__path__, f"{f.__name__}."))
-        return {name.rpartition(".")[2]: name for name in found}
-
     def __getitem__(self, name: str) -> Architecture:
-        module = self._modules.get(name.replace("-", "_"))
+        module = own_modules().get(name.replace("-", "_"))
         found = None if module is None else _imported(module)
         if found is None or found.name != name:
             raise KeyError(name)
         return found
 
     def __iter__(self) -> Iterator[str]:
-        return (_imported(module).name for module in self._modules.values())
+        return (_imported(module).name for module in own_modules().values())
 
     def __len__(self) -> int:
-        return len(self._modules)
+        return len(own_modules())
 
 
 def _imported(module: str) -> Architecture:

@@ -48,12 +48,12 @@ def encode(
     count = threads_of(threads)
     if not rows.size:
         return np.zeros((len(rows), fmt.row_bytes(rows.shape[1])), np.uint8)
-    from octavo.quantizers.encoding import run
+    from octavo.quantizers.encoding import encoder_threads
 
-    largest = run.largest(rows, count)
+    largest = encoder_threads.largest(rows, count)
     if not np.isfinite(largest):
         _raise_non_finite(rows)
-    packed = run.encode_rows(rows, fmt, weights, count)
+    packed = encoder_threads.encode_rows(rows, fmt, weights, count)
     _require_range(packed, fmt, largest)
     return packed
 

@@ -11,10 +11,10 @@ from octavo.errors import UsageError, shown
 from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.formats.spec import F32
 from octavo.quantizers.encoding.encoder import ENCODABLE
-from octavo.quantizers.fit.budget import Candidate
+from octavo.quantizers.fit.size_budget import Candidate
 from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.job_source import ModelSource, SourceTensor
 from octavo.quantizers.job.recode import recode
-from octavo.quantizers.job.source import ModelSource, SourceTensor
 from octavo.quantizers.mix.mixing import Choices, fallback, is_kept, require_matches, target_format
 
 TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
@@ -34,7 +34,7 @@ def offers(source: ModelSource, choices: Choices, imatrix: Imatrix | None = None
     """The types, smallest first, of each tensor of `source` that `choices` let change; one where they set it.
 
     A tensor may also stay as it is stored, and gets no type that takes more. Where `imatrix` has its importances, GRIDS
-    of at least `least_bits` are offered too. Raises UsageError for a choice that is no type or that a row does not fit.
+    of at least `least_bits` are offered too. Raises UsageError for a choice that is not a type or doesn't fit a row.
     """
     require_matches(choices, [tensor.name for tensor in source.tensors])
     tied = "output.weight" not in {tensor.name for tensor in source.tensors}

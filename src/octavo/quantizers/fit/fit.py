@@ -11,15 +11,15 @@ from octavo.formats import BlockFormat, by_name
 from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
 from octavo.io.named import resolve
-from octavo.quantizers.fit.budget import solve_knapsack
 from octavo.quantizers.fit.candidates import Offers, candidates, offers, type_bytes
 from octavo.quantizers.fit.prior import guessed_slopes
+from octavo.quantizers.fit.size_budget import solve_knapsack
 from octavo.quantizers.fit.target import Target
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
-from octavo.quantizers.job.plan import FileMethod, Progress, QuantizeJob, StrPath, require_ready, require_sources
-from octavo.quantizers.job.report import Report
-from octavo.quantizers.job.source import ModelSource, gguf_source
+from octavo.quantizers.job.job_plan import FileMethod, Progress, QuantizeJob, StrPath, require_ready, require_sources
+from octavo.quantizers.job.job_report import Report
+from octavo.quantizers.job.job_source import ModelSource, gguf_source
 from octavo.quantizers.job.write import header_bytes, write_model
 from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import PRESETS
@@ -161,7 +161,7 @@ def least_bytes(source: ModelSource, offered: Offers) -> int:
 def file_type(source: ModelSource, fit: Fit) -> int | None:
     """`general.file_type`: that of the preset of the type that most matrices have.
 
-    There is no number for a mix that is no preset's, and this is how llama.cpp guesses one for a file that has none. Of
+    There is no number for a mix that no preset has, and this is how llama.cpp guesses one for a file that has none. Of
     presets that share a type the plain or the medium one counts.
     """
     kinds = Counter(fit.types[t.name].name if t.name in fit.types else t.type_name for t in source.tensors)

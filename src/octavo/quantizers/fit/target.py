@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from octavo.errors import UsageError
-from octavo.quantizers.job.source import ModelSource
+from octavo.quantizers.job.job_source import ModelSource
 
 MOST_BITS = 32
 UNITS = {"": 1, "b": 1, **{p + "b": 1000**i for i, p in enumerate("kmgt", 1)},

@@ -10,7 +10,7 @@ from octavo.errors import FileError
 from octavo.graph.names import split_layer
 from octavo.io.regular import open_regular
 from octavo.quantizers.imatrix.imatrix import Imatrix
-from octavo.quantizers.statistics.file import Statistics
+from octavo.quantizers.statistics.statistics_file import Statistics
 
 _SIZE = 8
 """Bytes of a safetensors file before its header, a JSON object; no importance matrix has a brace there."""

@@ -24,7 +24,7 @@ class InlineExecutor(Executor):
 
 
 def workers(threads: int) -> Executor:
-    """An executor of so many threads; of one, which has no others beside it."""
+    """An executor with `threads` threads; with one, it works in the calling thread."""
     return InlineExecutor() if threads == 1 else ThreadPoolExecutor(threads, "octavo-quantize")
 
 

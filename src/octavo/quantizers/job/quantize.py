@@ -7,9 +7,9 @@ from octavo.io.missing import require_there
 from octavo.io.named import resolve
 from octavo.quantizers.imatrix.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
-from octavo.quantizers.job.plan import FileMethod, Progress, StrPath, plan, require_ready
-from octavo.quantizers.job.report import Report
-from octavo.quantizers.job.source import gguf_source
+from octavo.quantizers.job.job_plan import FileMethod, Progress, StrPath, plan, require_ready
+from octavo.quantizers.job.job_report import Report
+from octavo.quantizers.job.job_source import gguf_source
 from octavo.quantizers.job.write import write_model
 from octavo.quantizers.mix.mixing import Choices
 from octavo.quantizers.mix.presets import find_preset
@@ -33,7 +33,7 @@ def quantize_file(
     preset            as in "Q4_K_M", see `PRESETS`
     imatrix           importance weights, or the path of their file, or of a calibration's statistics
     choices           what else decides on types
-    method            chooses codes otherwise than the encoders, as `octavo.calibrate.gguf.method.GgufMethod` does
+    method            chooses codes otherwise than the encoders, as `octavo.calibrate.gguf.gguf_method.GgufMethod` does
     allow_requantize  quantized tensors may be quantized again, at a loss
     dry_run           nothing is written; the report has types and sizes
 

@@ -93,7 +93,7 @@ def slabs_of(
 
 
 def room(threads: int) -> int:
-    """How many values `workers` of so many threads are given ahead."""
+    """How many values `workers` threads are given ahead."""
     return 0 if threads == 1 else EACH * threads * SLAB
 
 

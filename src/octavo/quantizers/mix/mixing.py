@@ -120,8 +120,7 @@ def choose_types(
 
     shapes  of all tensors of the model, in NumPy order
 
-    Raises UsageError for a choice that is no type or regular expression, that matches no tensor, or that a row does not
-    fit.
+    Raises UsageError for a choice that is not a type or regular expression, matches no tensor, or doesn't fit a row.
     """
     require_matches(choices, shapes)
     mixer = _Mixer(shapes, facts, preset, choices, has_imatrix)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 from octavo.errors import UsageError
 from octavo.expressions import compiled
-from octavo.huggingface.tensors.names import EXPERTS, checkpoint_name, is_linear
+from octavo.huggingface.tensors.tensor_names import EXPERTS, checkpoint_name, is_linear
 from octavo.models import ModelSpec
 
 _log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def ignored_layers(model: ModelSpec, patterns: Sequence[str]) -> frozenset[str]:
     """The weights of linear layers in whose name a pattern is found: GGUF's (blk.0.ffn_down.weight), or a checkpoint's
     (model.layers.0.mlp.down_proj.weight; of experts with * in the place of a number).
 
-    A warning tells of those that vLLM joins with others. Raises UsageError for a pattern that is no regular expression
+    A warning names layers that vLLM joins with others. Raises UsageError for a pattern that is not a regular expression
     or that no layer has, and where nothing is left to be quantized.
     """
     names = {

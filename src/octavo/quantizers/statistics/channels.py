@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32, AnyArray
-from octavo.quantizers.tiles import run_tiles, spans
+from octavo.quantizers.matrix_tiles import run_tiles, spans
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 from octavo.lazy import names_from
 
 if TYPE_CHECKING:
-    from octavo.runtime.engine.config import EngineConfig
     from octavo.runtime.engine.core import EngineCore
     from octavo.runtime.engine.engine import Engine
+    from octavo.runtime.engine.engine_config import EngineConfig
 
 __all__ = ["Engine", "EngineConfig", "EngineCore"]
 
 __getattr__ = names_from(__name__, {
-    "octavo.runtime.engine.config": ["EngineConfig"],
+    "octavo.runtime.engine.engine_config": ["EngineConfig"],
     "octavo.runtime.engine.core": ["EngineCore"],
     "octavo.runtime.engine.engine": ["Engine"],
 })

@@ -26,7 +26,7 @@ from octavo.graph.plan import Fed, Plan, StepHandle, Watch
 from octavo.graph.protocol import AsyncBackend, Backend
 from octavo.graph.schedule import Place, Schedule
 from octavo.models import ModelSpec
-from octavo.runtime.arguments import integer
+from octavo.runtime.argument_checks import integer
 from octavo.runtime.cache.page_pool import PagePool, Sequence
 from octavo.runtime.cache.prefix_tree import PrefixTree
 from octavo.runtime.cache.state_pool import StatePool, slots_for
@@ -42,9 +42,9 @@ from octavo.runtime.engine.captured_sizes import (
     pad_to_bucket,
     size_of,
 )
-from octavo.runtime.engine.config import EngineConfig, Speculate, usual_speculation
-from octavo.runtime.engine.limits import cache_pages, context_of, require_context, require_heads, step_limits
-from octavo.runtime.engine.memory import require_memory
+from octavo.runtime.engine.engine_config import EngineConfig, Speculate, usual_speculation
+from octavo.runtime.engine.engine_limits import cache_pages, context_of, require_context, require_heads, step_limits
+from octavo.runtime.engine.memory_plan import require_memory
 from octavo.runtime.engine.placement import Placement
 from octavo.runtime.engine.thread import EngineThread, Pieces
 from octavo.runtime.sampling.draw import DeviceDraws

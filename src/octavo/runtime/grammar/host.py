@@ -17,7 +17,7 @@ from weakref import WeakSet, finalize
 from octavo.errors import HostMemoryError, UsageError
 from octavo.jit.clock import clock
 from octavo.runtime.grammar.deadlines import wait_for
-from octavo.runtime.grammar.process import FORKED
+from octavo.runtime.grammar.grammar_process import FORKED
 from octavo.text import Tokenizer
 
 ENDS_KEPT, ENDS_S = 1024, 0.5
@@ -155,7 +155,7 @@ def _started(vocabulary: IO[bytes], nice: int) -> tuple[subprocess.Popen[bytes],
             given = theirs.fileno(), vocabulary.fileno()
             quiet = {"TOKENIZERS_PARALLELISM": "false", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
             process = subprocess.Popen(
-                [sys.executable, "-m", "octavo.runtime.grammar.process", *map(str, (*given, nice))],
+                [sys.executable, "-m", "octavo.runtime.grammar.grammar_process", *map(str, (*given, nice))],
                 pass_fds=given, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 process_group=0, env={**os.environ, **quiet},
             )

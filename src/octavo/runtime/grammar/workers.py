@@ -22,8 +22,8 @@ from weakref import WeakSet, finalize
 from octavo.errors import GrammarError, OctavoError
 from octavo.jit.clock import clock
 from octavo.runtime.grammar.deadlines import wait_for
+from octavo.runtime.grammar.grammar_process import COMPILE_S, FRAME, MEMORY, NO_FORK, TOKEN_S, framed
 from octavo.runtime.grammar.host import CHUNK, Host, no_process
-from octavo.runtime.grammar.process import COMPILE_S, FRAME, MEMORY, NO_FORK, TOKEN_S, framed
 
 LONGEST_S, STARTING_S = 30.0, 60.0
 """Seconds that an answer may take whatever else the processors do, and the first one of a worker."""

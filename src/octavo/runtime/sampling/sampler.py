@@ -16,7 +16,7 @@ import numpy as np
 
 from octavo.errors import GrammarError
 from octavo.formats.spec import F32
-from octavo.runtime.arguments import flag, integer, number, wrong
+from octavo.runtime.argument_checks import flag, integer, number, wrong
 from octavo.runtime.sampling.draw import DrawParams, draw, uniform
 from octavo.runtime.sampling.processors import (
     NEVER,

@@ -9,8 +9,8 @@ from octavo.errors import GrammarError
 from octavo.runtime.grammar.grammar import Grammar
 from octavo.runtime.output.thinking import Thinking
 from octavo.server.generation.service import Service
+from octavo.server.http.api_errors import ApiError, bad
 from octavo.server.http.background import LONG
-from octavo.server.http.errors import ApiError, bad
 from octavo.server.routes.llama_server_schema import NativeRequest
 from octavo.server.routes.schema import Constrained, ResponseFormat, StructuredOutputs
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from octavo.errors import GrammarError
 from octavo.runtime.grammar.closed_schema import closed
-from octavo.runtime.grammar.process import JSON
+from octavo.runtime.grammar.grammar_process import JSON
 from octavo.server.constraints.lark import escaped, pattern, quoted
 from octavo.server.constraints.plain_values import WORDS, Schema, listed, plain
 from octavo.server.tool_calls.marked_reader import is_bare

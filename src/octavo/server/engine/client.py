@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from octavo.errors import OctavoError, UsageError
 from octavo.runtime.engine.stats import Stats
-from octavo.server.engine.protocol import (
+from octavo.server.engine.engine_protocol import (
     Add,
     Broken,
     Cancel,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from octavo.runtime.engine.stats import Stats
 from octavo.runtime.output.reply import LogProbs
 from octavo.server.engine.client import NO_STATS, EngineClient, EngineStream
-from octavo.server.engine.protocol import (
+from octavo.server.engine.engine_protocol import (
     Add,
     Cancel,
     Embed,

@@ -9,7 +9,7 @@ from threading import Thread
 
 from octavo.runtime.model import Model
 from octavo.server.engine.client import EngineClient
-from octavo.server.engine.protocol import Broken, Quit, ToEngine, ToFront
+from octavo.server.engine.engine_protocol import Broken, Quit, ToEngine, ToFront
 from octavo.server.worker import EngineLoop
 
 log = logging.getLogger("octavo")

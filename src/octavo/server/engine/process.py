@@ -14,9 +14,9 @@ import msgspec
 
 from octavo.server.engine.channel import LENGTH, ChannelError, frame, length_of
 from octavo.server.engine.client import EngineClient, EngineFailedError, EngineStream
+from octavo.server.engine.engine_protocol import Add, Broken, Ping, Pong, StepOutputs, ToEngine, encode, to_front
 from octavo.server.engine.launch import GONE_S, Launched, launch
-from octavo.server.engine.protocol import Add, Broken, Ping, Pong, StepOutputs, ToEngine, encode, to_front
-from octavo.server.options import EngineOptions
+from octavo.server.serve_options import EngineOptions
 
 log = logging.getLogger("octavo")
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0

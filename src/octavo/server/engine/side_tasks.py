@@ -12,7 +12,7 @@ from octavo.jit.clock import clock
 from octavo.runtime.engine.core import EngineCore
 from octavo.runtime.engine.thread import Pieces
 from octavo.runtime.model import Model
-from octavo.server.engine.protocol import Embed, Failed, Score, Scored, ToFront, Vectors
+from octavo.server.engine.engine_protocol import Embed, Failed, Score, Scored, ToFront, Vectors
 from octavo.server.engine.scoring import scores
 
 log = logging.getLogger("octavo")

@@ -7,11 +7,11 @@ from time import monotonic
 from typing import Any, Self
 
 from octavo.runtime.output.reply import LogProbs
-from octavo.server.engine.protocol import Add, EngineOutput, Prefill
+from octavo.server.engine.engine_protocol import Add, EngineOutput, Prefill
 from octavo.server.generation.output_parser import Delta, OutputParser
 from octavo.server.generation.request import GenerationRequest
 from octavo.server.generation.service import Service
-from octavo.server.http.errors import bad, of_kind
+from octavo.server.http.api_errors import bad, of_kind
 
 ENDS = {"stop": "stop", "length": "length", "context": "length", "interrupted": "stop"}
 """Finish reasons as clients know them."""

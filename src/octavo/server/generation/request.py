@@ -10,7 +10,7 @@ from octavo.runtime.output.thinking import Thinking
 from octavo.runtime.sampling.sampler import SamplingParams
 from octavo.server.generation.output_parser import OutputParser
 from octavo.server.generation.service import Service, random_seed
-from octavo.server.http.errors import bad
+from octavo.server.http.api_errors import bad
 from octavo.server.routes.schema import Sampling
 from octavo.server.tool_calls.tools import ToolUse
 

@@ -17,15 +17,15 @@ from octavo import __version__
 from octavo.errors import HostMemoryError
 from octavo.io.gguf import GGUFFile
 from octavo.runtime.grammar.grammar import Grammars
-from octavo.runtime.grammar.process import SLOW_NICE
+from octavo.runtime.grammar.grammar_process import SLOW_NICE
 from octavo.runtime.options import recommended, usual_limit
 from octavo.server.engine.client import EngineClient
-from octavo.server.engine.protocol import Info
+from octavo.server.engine.engine_protocol import Info
+from octavo.server.http.api_errors import ApiError, PromptTooLongError, bad, ending, unavailable
 from octavo.server.http.body import Bodies
-from octavo.server.http.errors import ApiError, PromptTooLongError, bad, ending, unavailable
-from octavo.server.options import Limits, ServerOptions
 from octavo.server.routes.metrics import Metrics
 from octavo.server.routes.template_variables import usual_variables
+from octavo.server.serve_options import Limits, ServerOptions
 from octavo.text import ChatTemplate, Tokenizer
 from octavo.text.template import TOOL_USE
 

@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from octavo.garbage import no_collection
 from octavo.runtime.grammar.json_schema import not_plain, shown_fault, whole_number
-from octavo.server.http.errors import ApiError, bad, unavailable
-from octavo.server.options import Limits
+from octavo.server.http.api_errors import ApiError, bad, unavailable
+from octavo.server.serve_options import Limits
 
 SLOWEST = 1024
 """Bytes a second with which a body may take longer than its time."""

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 from uvicorn.protocols.http.flow_control import FlowControl
 
 from octavo.server.generation.ids import id_headers, request_id
-from octavo.server.http.errors import ApiError, answer_of, unavailable
+from octavo.server.http.api_errors import ApiError, answer_of, unavailable
 from octavo.server.http.guard import HEALTH_PATHS
 from octavo.server.http.sse import to_json
 from octavo.server.http.trace import Trace, id_of
-from octavo.server.options import Limits
 from octavo.server.routes.answer import json_response
+from octavo.server.serve_options import Limits
 
 if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send

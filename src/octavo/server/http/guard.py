@@ -10,9 +10,9 @@ import socket
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from octavo.server.http.errors import ApiError, answer_of
+from octavo.server.http.api_errors import ApiError, answer_of
 from octavo.server.http.sse import to_json
-from octavo.server.options import ServerOptions
+from octavo.server.serve_options import ServerOptions
 
 HEALTH_PATHS = ("/health", "/v1/health")
 OPEN_PATHS = (*HEALTH_PATHS, "/")

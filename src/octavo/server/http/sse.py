@@ -14,8 +14,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from octavo.server.generation.handle import CompletionOutput, RequestHandle
-from octavo.server.http.errors import ApiError, api_error
-from octavo.server.options import Limits
+from octavo.server.http.api_errors import ApiError, api_error
+from octavo.server.serve_options import Limits
 
 log = logging.getLogger("octavo")
 to_json = msgspec.json.Encoder().encode

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from octavo.server.generation.handle import RequestHandle
 from octavo.server.generation.ids import REQUEST_ID, id_headers, request_id
-from octavo.server.options import ServerOptions
+from octavo.server.serve_options import ServerOptions
 
 log = logging.getLogger("octavo.requests")
 PLAIN = re.compile(r"[!#-~]+")

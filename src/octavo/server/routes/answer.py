@@ -12,8 +12,8 @@ from starlette.responses import Response
 
 from octavo.server.generation.handle import RequestHandle
 from octavo.server.generation.service import Service
+from octavo.server.http.api_errors import ApiError
 from octavo.server.http.body import read_as
-from octavo.server.http.errors import ApiError
 from octavo.server.http.sse import EventStream, Renderer, StreamWatch, given_up_when_left, to_json, until_left
 
 T = TypeVar("T", bound=BaseModel)

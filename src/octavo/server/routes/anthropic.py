@@ -9,11 +9,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.server.generation.blocks import Blocks, Change, ReplyBlock
+from octavo.server.generation.content_blocks import Blocks, Change, ReplyBlock
 from octavo.server.generation.handle import CompletionOutput, RequestHandle
 from octavo.server.generation.ids import new_id
+from octavo.server.http.api_errors import ApiError, anthropic_error, bad
 from octavo.server.http.background import in_thread_if_long
-from octavo.server.http.errors import ApiError, anthropic_error, bad
 from octavo.server.http.sse import named_event, to_json
 from octavo.server.routes import chat
 from octavo.server.routes.answer import answered, body_of, json_response, key_of, service_of

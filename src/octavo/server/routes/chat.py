@@ -26,8 +26,8 @@ from octavo.server.generation.request import (
     stops_of,
 )
 from octavo.server.generation.service import Service
+from octavo.server.http.api_errors import ApiError, bad
 from octavo.server.http.background import LONG, in_thread_if_long
-from octavo.server.http.errors import ApiError, bad
 from octavo.server.http.sse import to_json
 from octavo.server.routes.chunks import ChunkedReply
 from octavo.server.routes.llama_server_schema import TemplateRequest

@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from octavo.server.engine.protocol import Prefill
+from octavo.server.engine.engine_protocol import Prefill
 from octavo.server.generation.handle import ChoiceState, RequestHandle
 from octavo.server.generation.ids import new_id
 from octavo.server.generation.service import Service
-from octavo.server.http.errors import ApiError
+from octavo.server.http.api_errors import ApiError
 from octavo.server.http.sse import DONE, event, to_json
 from octavo.server.routes.schema import ChatRequest, CompletionRequest
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from octavo.runtime.output.reply import LogProbs
 from octavo.server.constraints.response_format import effort_of, held, usable_grammar
-from octavo.server.engine.protocol import Prefill
+from octavo.server.engine.engine_protocol import Prefill
 from octavo.server.generation.handle import CompletionOutput, RequestHandle
 from octavo.server.generation.logprobs import Offsets, text_logprobs
 from octavo.server.generation.request import (
@@ -21,8 +21,8 @@ from octavo.server.generation.request import (
     stops_of,
 )
 from octavo.server.generation.service import Service
+from octavo.server.http.api_errors import bad
 from octavo.server.http.background import in_thread_if_long, size_of
-from octavo.server.http.errors import bad
 from octavo.server.http.sse import to_json
 from octavo.server.routes.chunks import ChunkedReply
 from octavo.server.routes.llama_server_schema import NativeRequest

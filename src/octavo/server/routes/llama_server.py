@@ -11,10 +11,10 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.io.hub.cache import shown_name
+from octavo.io.hub.download_cache import shown_name
 from octavo.runtime.output.reply import LogProbs
 from octavo.server.constraints.response_format import effort_of, held, usable_grammar
-from octavo.server.engine.protocol import Prefill
+from octavo.server.engine.engine_protocol import Prefill
 from octavo.server.generation.handle import ChoiceState, CompletionOutput, RequestHandle
 from octavo.server.generation.logprobs import finite
 from octavo.server.generation.request import (
@@ -26,8 +26,8 @@ from octavo.server.generation.request import (
     stops_of,
 )
 from octavo.server.generation.service import Service
+from octavo.server.http.api_errors import ApiError, bad
 from octavo.server.http.background import in_thread_if_long
-from octavo.server.http.errors import ApiError, bad
 from octavo.server.http.sse import event, to_json
 from octavo.server.routes.answer import answered, body_of, json_response, key_of, service_of
 from octavo.server.routes.chat import encode_chat_text, size_of_messages

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.server.http.errors import ApiError, is_anthropics
+from octavo.server.http.api_errors import ApiError, is_anthropics
 from octavo.server.http.page import page
 from octavo.server.routes.answer import json_response, service_of
 

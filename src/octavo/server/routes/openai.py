@@ -16,8 +16,8 @@ from octavo.formats.spec import F32
 from octavo.runtime.output.reply import LogProbs
 from octavo.server.generation.handle import RequestHandle, require_values
 from octavo.server.generation.service import Service
+from octavo.server.http.api_errors import bad
 from octavo.server.http.background import in_thread_if_long, size_of
-from octavo.server.http.errors import bad
 from octavo.server.http.sse import to_json
 from octavo.server.routes import chat, completions
 from octavo.server.routes.answer import answered, body_of, json_response, key_of, service_of, unless_left

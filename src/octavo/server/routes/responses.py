@@ -11,12 +11,12 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from octavo.server.engine.protocol import Prefill
-from octavo.server.generation.blocks import Blocks, Change, ReplyBlock
+from octavo.server.engine.engine_protocol import Prefill
+from octavo.server.generation.content_blocks import Blocks, Change, ReplyBlock
 from octavo.server.generation.handle import CompletionOutput, RequestHandle
 from octavo.server.generation.ids import new_id
 from octavo.server.generation.logprobs import chat_logprobs
-from octavo.server.http.errors import ApiError
+from octavo.server.http.api_errors import ApiError
 from octavo.server.http.sse import named_event, to_json
 from octavo.server.routes import chat
 from octavo.server.routes.answer import answered, body_of, key_of, service_of

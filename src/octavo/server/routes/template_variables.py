@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from octavo.errors import UsageError
-from octavo.runtime.prompt import THINK
+from octavo.runtime.prompt_tokens import THINK
 from octavo.text import ChatTemplate
 
 SET_HERE = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token")

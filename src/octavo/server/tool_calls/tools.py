@@ -16,7 +16,7 @@ from octavo.runtime.grammar.grammar import Grammar, Grammars
 from octavo.server.constraints.tool_choice import arguments_grammar, text_or_calls, tools_grammar
 from octavo.server.constraints.tool_parameters import ANYTHING, NOTHING, Tool
 from octavo.server.generation.ids import LETTERS, new_id
-from octavo.server.http.errors import bad
+from octavo.server.http.api_errors import bad
 from octavo.server.tool_calls.formats import GENERIC, ToolFormat, format_of, tells_tools
 from octavo.server.tool_calls.parser import ToolParser
 from octavo.server.tool_calls.readers import MistralReader
@@ -123,7 +123,7 @@ def tool_use(template: ChatTemplate, given: Sequence[Mapping[str, Any]], choice:
     """
     if not given or choice == "none":
         if choice == "required" or named is not None:
-            raise bad("tool_choice asks for a call, but no functions are given", "tool_choice")
+            raise bad("tool_choice requires a call, but the request has nothing to call", "tool_choice")
         return None
     for one in given:
         if not NAME.fullmatch(one["name"]):

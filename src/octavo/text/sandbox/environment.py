@@ -14,7 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Cycler, Joiner, Namespace
 
 from octavo.errors import TemplateError
-from octavo.text import clock
+from octavo.text import template_clock
 from octavo.text.sandbox.budget import current, refuse
 from octavo.text.sandbox.filters import make_filters, make_tests
 from octavo.text.sandbox.methods import call_method
@@ -169,4 +169,4 @@ def _raise_exception(message: str) -> NoReturn:
 def _strftime_now(form: str) -> str:
     if len(form) > 100:
         raise refuse("a date format of more than 100 characters")
-    return clock.now().strftime(form)
+    return template_clock.now().strftime(form)

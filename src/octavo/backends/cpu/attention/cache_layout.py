@@ -2,7 +2,7 @@
 """How keys and values lie in the KV cache, of every type, and what the loops over all types have in common.
 
 A head's keys of a page lie so that 64 positions are side by side, and no sum crosses lanes; its values in columns of
-32 (16 where D is no multiple of 32). q8_0 has a scale for 32 of D, and 64 scales, one a position, before their codes.
+32 (16 where D is not a multiple of 32). q8_0 has a scale for 32 of D, and 64 scales, one a position, before the codes.
 int8 and fp8 have one for a head's key or value at a position, 64 before all codes; where scales are static, none.
 
     f16, f32   keys [pages, Hkv, D, 64], values [pages, Hkv, D / 32, 64, 32]
@@ -23,7 +23,7 @@ from numba import float32
 
 from octavo.formats.spec import F32
 from octavo.graph.node import PAGE_SIZE
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.compile import exact
 from octavo.jit.simd import (
     f32_pointer,
@@ -38,7 +38,7 @@ from octavo.jit.simd import (
 assert PAGE_SIZE == 64  # a page's scores are four vectors of 16
 
 Kind = Literal["f16", "f32", "q8_0", "int8", "int8_static", "fp8", "fp8_static", "int4"]
-SUMS = 16 if "avx512f" in host.features() else 4
+SUMS = 16 if "avx512f" in host_cpu.features() else 4
 """Vectors of sums that a loop keeps: as many as leave registers for the rest. With AVX2 each is two of 16 registers."""
 
 WIDTH = {"f16": 2, "f32": 4, "q8_0": 1, "int8": 1, "int8_static": 1, "fp8": 1, "fp8_static": 1}

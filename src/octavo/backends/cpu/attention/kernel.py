@@ -27,8 +27,8 @@ from octavo.backends.cpu.attention.cache_layout import Kind, head_bytes
 from octavo.backends.cpu.attention.rotation import rotate_back
 from octavo.backends.cpu.pointwise.math import soft_cap
 from octavo.graph.node import PAGE_SIZE
+from octavo.jit.argument_record import record
 from octavo.jit.compile import exact, inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     exp,
     f32_pointer,

@@ -31,8 +31,8 @@ from octavo.backends.cpu.attention.rotation import rotate, rotate_part_back
 from octavo.backends.cpu.pointwise.math import soft_cap
 from octavo.formats.rotation import block_of
 from octavo.graph.node import PAGE_SIZE
+from octavo.jit.argument_record import record
 from octavo.jit.compile import exact, inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     add,
     div,

@@ -11,8 +11,8 @@ from numba import float32
 from octavo.backends.cpu.attention.cache_kernel import is_static, set_key_function, set_value_function
 from octavo.backends.cpu.attention.cache_layout import Kind
 from octavo.backends.cpu.pointwise.math import rms_factor
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     f32_pointer,
     fma,

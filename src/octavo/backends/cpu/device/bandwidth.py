@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
-from octavo.jit.record import record
 from octavo.jit.simd import add, f32_pointer, load_f32x16, splat, sum_lanes
 
 READ = record("data sums part_bytes")

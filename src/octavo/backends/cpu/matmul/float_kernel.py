@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from octavo.backends.cpu.matmul.rows_kernel import GET_ROWS
 from octavo.backends.cpu.matmul.tasks import PRODUCT, product
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
     add_blocks,
@@ -64,7 +64,7 @@ def float_mul_mat_kernel(kind: Kind, n: int, group: int = 0) -> Any:
             even = fma_splat_strided(even, load(w + 16 * width * (k - 1)), x + 4 * (k - 1), stride)
         return add_blocks(even, odd)
 
-    in_turn = host.level() == "avx2" and n >= IN_TURN
+    in_turn = host_cpu.level() == "avx2" and n >= IN_TURN
     accumulate = inner(accumulate_in_turn if in_turn else accumulate, kind, n)
 
     def sums_of_groups(a, task, x):

@@ -14,7 +14,7 @@ from octavo.backends.cpu.matmul.staged_kernel import PIECE, staged_product
 from octavo.backends.cpu.matmul.tasks import FEW_TOKENS, PRODUCT, bytes_ahead, product
 from octavo.backends.cpu.weights.decode import codes_in_dots, keeps_codes_high, unpack_codes
 from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, TiledLayout
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import (
     advance,
@@ -72,7 +72,7 @@ def mul_mat_kernel(layout: TiledLayout, n: int) -> Any:
 
 def stages(n: int, tiles: int) -> bool:
     """Whether products with that many tiles of n tokens are those of `staged_mul_mat_kernel`, as AVX2's are."""
-    return host.level() == "avx2" and n == TILES[0] and tiles >= STAGED_MIN_TILES
+    return host_cpu.level() == "avx2" and n == TILES[0] and tiles >= STAGED_MIN_TILES
 
 
 @kernels(PRODUCT)
@@ -224,7 +224,7 @@ def staged_bytes(layout: TiledLayout) -> int:
 
 def in_words(layout: TiledLayout) -> bool:
     """Whether many tokens' codes are multiplied as numbers of 16 bits."""
-    return WORDS and layout.groups == 1 and not host.products_of_16_bits(codes_in_dots(layout)[1])
+    return WORDS and layout.groups == 1 and not host_cpu.products_of_16_bits(codes_in_dots(layout)[1])
 
 
 def takes_words(layout: TiledLayout, n: int) -> bool:

@@ -21,9 +21,9 @@ from typing import Any
 
 from octavo.backends.cpu.pointwise.expression_kernel import of, of_lanes
 from octavo.backends.cpu.pointwise.math import rms_factor
-from octavo.jit import host
+from octavo.jit import host_cpu
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     f32_pointer,
     i32_pointer,
@@ -39,7 +39,7 @@ from octavo.jit.simd import (
 Source = str
 """What values are made of: "values", "rms_norm", or a version of a pointwise op (`Pointwise.version`)."""
 
-WORDS = host.level() == "avx2"
+WORDS = host_cpu.level() == "avx2"
 """Whether there are blocks with codes of 16 bits, too."""
 
 BLOCK_BYTES, WORD_BLOCK_BYTES = 32 + 6 * 4, 6 * 4 + 64
@@ -48,7 +48,7 @@ BLOCK_BYTES, WORD_BLOCK_BYTES = 32 + 6 * 4, 6 * 4 + 64
 TOKEN_BYTES = BLOCK_BYTES + (WORD_BLOCK_BYTES if WORDS else 0)
 """Bytes of 32 values of a token."""
 
-TILES = (16, 8, 4, 2, 1) if host.level() == "avx512vnni" else (4, 2, 1)
+TILES = (16, 8, 4, 2, 1) if host_cpu.level() == "avx512vnni" else (4, 2, 1)
 """Tokens of a tile: as many as the registers hold sums for, then halves of that for the rest."""
 
 

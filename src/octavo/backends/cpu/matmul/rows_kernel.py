@@ -7,8 +7,8 @@ from typing import Any
 
 from octavo.backends.cpu.matmul.kernel import LOADS, small_scales
 from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, TiledLayout
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     f32_pointer,
     i32_pointer,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.weights.layout import ROWS
-from octavo.jit import host
+from octavo.jit import host_cpu
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner
-from octavo.jit.record import record
 from octavo.jit.simd import add_blocks, call, load_block_masked, store_block_masked
 
 PRODUCT = record(
@@ -41,7 +41,7 @@ FEW_TOKENS = 2
 
 def bytes_ahead() -> int:
     """How far ahead of the block in work weights are fetched: the hardware's own fetching ends with a page."""
-    return 4352 if host.level() == "avx512vnni" else 2176
+    return 4352 if host_cpu.level() == "avx512vnni" else 2176
 
 
 def product(n: int, sums: Any) -> Any:

@@ -11,8 +11,8 @@ from typing import Any
 from octavo.backends.cpu.pointwise import math as lanes
 from octavo.backends.cpu.pointwise import scalars
 from octavo.graph.pointwise import POINTWISE, Pointwise
+from octavo.jit.argument_record import Record, record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import Record, record
 from octavo.jit.simd import f32_pointer, i32_pointer, load_f32x16, splat, store_f32x16
 
 KERNEL = """

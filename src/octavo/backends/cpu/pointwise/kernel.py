@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from octavo.backends.cpu.pointwise.math import largest, rms_factor
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
-from octavo.jit.record import record
 from octavo.jit.simd import f32_pointer, i32_pointer, load_f32x16, mul, splat, store_f32x16
 
 ROW = "y y_stride x x_stride"

@@ -10,8 +10,8 @@ import math
 from typing import Any
 
 from octavo.backends.cpu.pointwise.kernel import ROW
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
-from octavo.jit.record import record
 from octavo.jit.simd import add, f32_pointer, i32_pointer, load_f32x16, stack, store_f32x16
 
 ADD_ROWS = record(ROW, "rows ids k")

@@ -14,8 +14,8 @@ from numba import float32
 
 from octavo.backends.cpu.pointwise.math import silu as silu_of
 from octavo.backends.cpu.pointwise.math import soft_plus as soft_plus_of
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     add,
     add_blocks,

@@ -15,8 +15,8 @@ from numba import float32
 
 from octavo.backends.cpu.pointwise.math import gated
 from octavo.backends.cpu.recurrent.kernel import ROWS, WHERE, begin_of, end_of, state_moves, state_times
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     add,
     add_blocks,

@@ -11,8 +11,8 @@ from typing import Any
 
 from octavo.backends.cpu.pointwise.kernel import ROWS_OF_K
 from octavo.backends.cpu.pointwise.math import largest
+from octavo.jit.argument_record import record
 from octavo.jit.compile import exact, inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     add,
     exp,

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.weights.layout import TiledLayout
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.compile import inner
 from octavo.jit.simd import load_codes, load_high_codes, look_up, raise_codes
 
@@ -34,7 +34,7 @@ def codes_in_dots(layout: TiledLayout) -> tuple[int, int]:
     """
     offset = 1 << (layout.offset - 1).bit_length() if layout.offset else 0
     most = (max(layout.table) if layout.table else (1 << layout.bits) - 1 - layout.offset) + offset
-    if host.products_of_16_bits(most):
+    if host_cpu.products_of_16_bits(most):
         return offset, most
     return 128 if offset else 0, 255
 

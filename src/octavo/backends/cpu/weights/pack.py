@@ -22,7 +22,7 @@ from octavo.formats import QTensor, dequantize, unpack
 from octavo.formats.codec import chunks
 from octavo.formats.scalars import E4M3_NUMBER
 from octavo.formats.spec import F32, U8, AnyArray, BlockFormat, Planes
-from octavo.jit import host
+from octavo.jit import host_cpu
 from octavo.jit.program import KernelCall, address
 
 log = logging.getLogger("octavo")
@@ -198,7 +198,7 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> TiledLayout:
         raise QuantFormatError(f"{fmt.name}: no CPU layout for groups of {fmt.group} in {fmt.super}")
     if fmt.bits not in BITS:
         raise QuantFormatError(f"{fmt.name}: no CPU layout for codes of {fmt.bits} bits")
-    keeps_table = fmt.table is not None and len(fmt.table) <= TABLE and host.has_byte_shuffle()
+    keeps_table = fmt.table is not None and len(fmt.table) <= TABLE and host_cpu.has_byte_shuffle()
     return TiledLayout(
         bits=8 if fmt.table and not keeps_table else fmt.bits,
         group=fmt.group,
@@ -216,7 +216,7 @@ def _with_scales(fmt: BlockFormat, scale: ScaleKind) -> TiledLayout:
 def _table_offset(table: tuple[int, ...]) -> int:
     """What is added to the values of a table: 128, or as little as they need where small codes are of use."""
     least = 1 << (-min(table) - 1).bit_length()
-    return least if host.products_of_16_bits(max(table) + least) else 128
+    return least if host_cpu.products_of_16_bits(max(table) + least) else 128
 
 
 def _smallest_kind(tensor: QTensor) -> ScaleKind:

@@ -8,8 +8,8 @@ from typing import Any
 from octavo.backends.cpu.weights.layout import ROWS, SCALE_BYTES, STEP, MinimumKind, TiledLayout
 from octavo.backends.cpu.weights.probe import PIECE
 from octavo.backends.cpu.weights.scale_map import SMALL
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import load_u32, store_u32, u8_pointer, u32_pointer
 
 SMALL_BYTES = SMALL.itemsize

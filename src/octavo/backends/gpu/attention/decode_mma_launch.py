@@ -9,12 +9,17 @@ from typing import Any
 import torch
 from triton import next_power_of_2
 
-from octavo.backends.gpu.attention.arguments import CountedAttention, PagedCache, pages_seen, partial_attention
+from octavo.backends.gpu.attention.attention_arguments import (
+    CountedAttention,
+    PagedCache,
+    pages_seen,
+    partial_attention,
+)
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.arguments import Constant, Matrix
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation
+from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import dispatch
 from octavo.graph.node import PAGE_SIZE
 

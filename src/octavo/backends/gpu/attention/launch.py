@@ -13,9 +13,8 @@ from typing import Any
 import torch
 import triton
 
-from octavo.backends.gpu.attention import decode_mma_launch, prefill_hopper_launch
-from octavo.backends.gpu.attention import tiles as attention_tiles
-from octavo.backends.gpu.attention.arguments import (
+from octavo.backends.gpu.attention import attention_tiles, decode_mma_launch, prefill_hopper_launch
+from octavo.backends.gpu.attention.attention_arguments import (
     AttentionShape,
     PagedCache,
     PartialAttention,
@@ -29,9 +28,9 @@ from octavo.backends.gpu.attention.rotation import rotate_heads_kernel
 from octavo.backends.gpu.launch.arguments import Matrix
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation, Cache
+from octavo.backends.gpu.launch.device_values import Activation, Cache
 from octavo.backends.gpu.matmul import dispatch
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.rotation import block_of
 
 LOG2E = 1.4426950408889634

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import torch
 
-from octavo.backends.gpu.attention.arguments import PagedCache
+from octavo.backends.gpu.attention.attention_arguments import PagedCache
 from octavo.backends.gpu.attention.cache_codec_kernel import encode_kernel, unpack_kernel
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.device.torch_device import GpuTarget, multiprocessors
 from octavo.backends.gpu.launch.arguments import Constant, Matrix, Pointer
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import parts
+from octavo.backends.gpu.launch.device_values import parts
 from octavo.errors import BackendError, UsageError
 from octavo.graph.node import PAGE_SIZE, Attention, Node, Sizes, bind
 

@@ -13,7 +13,7 @@ from octavo.backends.gpu.attention.rope_kernel import rope_kernel, rope_set_rows
 from octavo.backends.gpu.launch.arguments import Constant, Matrix, Pointer
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Cache
+from octavo.backends.gpu.launch.device_values import Cache
 
 SOME_TOKENS, ENOUGH_HEADS = 64, 1 << 14
 """Tokens from which on a program turns four heads, and heads of all tokens from which on it turns eight."""

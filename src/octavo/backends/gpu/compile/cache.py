@@ -31,7 +31,7 @@ from triton.runtime.driver import driver
 from triton.runtime.jit import get_cache_invalidating_env_vars
 
 from octavo.backends.gpu.compile.pool import apart
-from octavo.jit.cache import NOT_KEPT, kernel_folder, warn_once
+from octavo.jit.kernel_cache import NOT_KEPT, kernel_folder, warn_once
 
 SUMS = "sha256"
 """The file of an entry that names its other files, a line each, with their SHA-256."""

@@ -10,7 +10,7 @@ from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.weights.layout import layout_of, padded, scale_stride
 from octavo.formats import QTensor
-from octavo.formats.cache import CACHE_FORMATS
+from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.graph.node import Attention, Node, Sizes, bind, kept_bytes
 
 RESERVE = 512 << 20

@@ -9,7 +9,7 @@ from typing import cast
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.call import Captured
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation
+from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 from octavo.backends.gpu.matmul.launch import library_multiplies

@@ -9,7 +9,7 @@ from typing import Literal
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.arguments import Constant
 from octavo.backends.gpu.matmul import tile_tables
-from octavo.backends.gpu.matmul.w4a16.shapes import (
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
     SHARED_BYTES,
     STEP_BYTES,
     HopperShape,

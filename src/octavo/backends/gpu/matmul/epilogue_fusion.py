@@ -15,7 +15,7 @@ import torch
 
 from octavo.backends.gpu.launch.arguments import FusedEpilogue, Q8Token
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation, parts
+from octavo.backends.gpu.launch.device_values import Activation, parts
 from octavo.backends.gpu.matmul.matvec_persistent.launch import (
     UNIT,
     PersistentShape,

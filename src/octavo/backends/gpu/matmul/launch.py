@@ -11,7 +11,7 @@ import torch
 
 from octavo.backends.gpu.launch.arguments import ExpertIds, Matrix, Q8Activation, Source, matrix
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation
+from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel

@@ -12,7 +12,7 @@ from octavo.backends.gpu.attention.launch import attend, quantizes
 from octavo.backends.gpu.attention.rope_launch import Norms, RotaryAngles, apply_rope, rope_and_set_rows, set_rows
 from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation
+from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.ops.quantize import quantized
 from octavo.backends.gpu.ops.registry import binds
 from octavo.backends.gpu.pointwise import kernel as pointwise

@@ -9,8 +9,8 @@ import torch
 
 from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context, Weight
+from octavo.backends.gpu.launch.device_values import q8_1, q8_1_bytes
 from octavo.backends.gpu.launch.sizes import block_of
-from octavo.backends.gpu.launch.values import q8_1, q8_1_bytes
 from octavo.backends.gpu.matmul import activations
 from octavo.backends.gpu.matmul.experts import launch as experts
 from octavo.backends.gpu.matmul.launch import product, product_by_id, product_pair, rows_of

@@ -9,8 +9,8 @@ from triton import next_power_of_2
 
 from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.device_values import Activation, TokenCodes
 from octavo.backends.gpu.launch.sizes import block_of, warps_of
-from octavo.backends.gpu.launch.values import Activation, TokenCodes
 from octavo.backends.gpu.matmul import activations
 from octavo.backends.gpu.matmul.w8a8.row_scaled import quantize_tokens
 from octavo.backends.gpu.ops.registry import binds

@@ -16,8 +16,8 @@ from octavo.backends.gpu.recurrent import gated_delta_chunks_kernel as gated_del
 from octavo.backends.gpu.recurrent import kernel as recurrent
 from octavo.backends.gpu.recurrent import mamba2_chunks_kernel as mamba2
 from octavo.backends.gpu.recurrent import rwkv7_kernel as rwkv7
-from octavo.backends.gpu.recurrent import tiles
-from octavo.backends.gpu.recurrent.arguments import (
+from octavo.backends.gpu.recurrent import scan_tiles
+from octavo.backends.gpu.recurrent.scan_arguments import (
     ChannelShape,
     ChunkScores,
     ConvShape,
@@ -58,7 +58,7 @@ def _gated_delta_rule(c: Context, node: Node, inputs: Sequence[Any], out: Any) -
     *of_keys, values, raw_beta, raw_g = (Matrix(x, x.stride(0)) for x in (q, k, v, beta, alpha))
     gates = (raw_g, raw_beta, ssm_a, dt_bias)
     whole = c.deterministic or shape.by_row
-    tile = None if whole else tiles.delta_tile(len(q) - lies.decodes, keys, c.target.arch)
+    tile = None if whole else scan_tiles.delta_tile(len(q) - lies.decodes, keys, c.target.arch)
     return [
         *_by_token(c, recurrent.gated_delta_rule_kernel, (*of_keys, values, *gates, state), lies, out, shape, tile),
         *_by_chunk(c, (gated_delta.solve_delta_kernel, (*of_keys, *gates)),
@@ -70,11 +70,11 @@ def _gated_delta_rule(c: Context, node: Node, inputs: Sequence[Any], out: Any) -
 def _selective_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> list[Call]:
     x, *of_keys, dt, ssm_a, dt_bias, ssm_d, state, positions, starts, slots = inputs
     (_, heads, keys, size), lies = state.shape, sequences(positions, starts, slots)
-    columns = min(tiles.columns(keys, c.target.arch), next_power_of_2(size))
+    columns = min(scan_tiles.columns(keys, c.target.arch), next_power_of_2(size))
     shape = ScanShape(heads, of_keys[0].shape[1], keys, size, columns)
     values, *of_keys, raw = (Matrix(y, y.stride(0)) for y in (x, *of_keys, dt))
     steps = (*of_keys, raw, ssm_a, dt_bias)
-    tile = None if c.deterministic else tiles.scan_tile(len(x) - lies.decodes, keys, c.target.arch)
+    tile = None if c.deterministic else scan_tiles.scan_tile(len(x) - lies.decodes, keys, c.target.arch)
     return [
         *_by_token(c, recurrent.selective_scan_kernel, (values, *steps, ssm_d, state), lies, out, shape, tile),
         *_by_chunk(c, (mamba2.score_scan_kernel, steps),
@@ -84,7 +84,7 @@ def _selective_scan(c: Context, node: Node, inputs: Sequence[Any], out: Any) -> 
 
 def _by_token(
     c: Context, kernel: Any, given: tuple[Any, ...], lies: Sequences, out: Any, shape: ScanShape,
-    tile: tiles.ChunkTile | None,
+    tile: scan_tiles.ChunkTile | None,
 ) -> list[Call]:
     """The launch for sequences that go token by token: those of one token, and without a tile all."""
     count = len(lies.slots) if tile is None else lies.decodes
@@ -95,7 +95,7 @@ def _by_token(
 
 def _by_chunk(
     c: Context, scores: tuple[Any, tuple[Any, ...]], scan: tuple[Any, tuple[Any, ...]], lies: Sequences, out: Any,
-    shape: ScanShape, tile: tiles.ChunkTile | None, *, ut: bool,
+    shape: ScanShape, tile: scan_tiles.ChunkTile | None, *, ut: bool,
 ) -> list[Call]:
     """The launches for prompts, each a kernel and its first arguments: all chunks at once, then one after the other."""
     if tile is None:

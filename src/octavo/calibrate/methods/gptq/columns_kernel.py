@@ -14,8 +14,8 @@ from typing import Any
 
 from octavo.calibrate.methods.gptq.grid import Grid, spread_scales, sum_rows
 from octavo.calibrate.methods.gptq.refine_kernel import refine_of
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     add_exact,
     f32_pointer,

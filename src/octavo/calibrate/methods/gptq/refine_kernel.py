@@ -25,8 +25,8 @@ from octavo.jit.simd import (
     sub_exact,
 )
 from octavo.jit.simd.emit import V_F32, V_I32, f32x16, fill
-from octavo.quantizers.encoding.kernels.lanes import as_half, clamp_round, where_less
 from octavo.quantizers.encoding.kernels.levels import to_level
+from octavo.quantizers.encoding.kernels.search_lanes import as_half, clamp_round, where_less
 from octavo.quantizers.encoding.kernels.tile import ratio
 
 

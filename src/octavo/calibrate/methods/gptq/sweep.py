@@ -34,7 +34,7 @@ def sweep(
     """
     prepare()
     from octavo.calibrate.methods.gptq.columns_kernel import gptq_kernel
-    from octavo.calibrate.methods.gptq.tiles import from_tiles, grid_of, planes_of, tiles_of, to_tiles
+    from octavo.calibrate.methods.gptq.gptq_tiles import from_tiles, grid_of, planes_of, tiles_of, to_tiles
     from octavo.jit.program import KernelCall, Program
 
     grid, tiles, w = grid_of(fmt), tiles_of(start, fmt), to_tiles(target)

@@ -11,16 +11,16 @@ from torch import Tensor
 from octavo.backends.gpu.calibration.clip_search import clip_search
 from octavo.calibrate.hessian.damping import Order
 from octavo.calibrate.hessian.torch_hessian import TorchFactor
-from octavo.calibrate.memory import made_in_parts
-from octavo.calibrate.methods.gptq.rows import LEAST_GAIN, SHRINKS, GptqRows, encoded
+from octavo.calibrate.methods.gptq.gptq_rows import LEAST_GAIN, SHRINKS, GptqRows, encoded
 from octavo.calibrate.methods.gptq.torch_sweep import sweep
+from octavo.calibrate.row_batches import made_in_parts
 from octavo.calibrate.torch_arrays import VALUES, is_tensor
 from octavo.calibrate.torch_rows import GroupEncoder, TorchPlanes, decoded, encoder_of, tensor_of
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import BlockFormat
 from octavo.formats.spec import F32
 from octavo.quantizers.encoding.encoder import rows_of
-from octavo.quantizers.tiles import spans
+from octavo.quantizers.matrix_tiles import spans
 
 
 def gptq(

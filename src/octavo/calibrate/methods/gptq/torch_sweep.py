@@ -14,12 +14,12 @@ from torch import Tensor
 
 from octavo.backends.gpu.calibration.gptq_columns import BLOCK, ColumnGrid, LevelTable, NumberType, fit, take_columns
 from octavo.calibrate.hessian.torch_hessian import TorchFactor
-from octavo.calibrate.memory import made_in_parts
-from octavo.calibrate.methods.gptq.tiles import grid_of
+from octavo.calibrate.methods.gptq.gptq_tiles import grid_of
+from octavo.calibrate.row_batches import made_in_parts
 from octavo.calibrate.torch_arrays import VALUES
 from octavo.calibrate.torch_rows import TorchPlanes
 from octavo.formats import BlockFormat
-from octavo.quantizers.tiles import spans
+from octavo.quantizers.matrix_tiles import spans
 
 CHUNK = 1024
 """Columns that a sum of a library's product runs over at most."""

@@ -14,8 +14,8 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
-from octavo.jit.record import record
 from octavo.jit.simd import f32_pointer, stack, store_f16
 from octavo.jit.simd.emit import (
     AS_WRITTEN,
@@ -32,8 +32,8 @@ from octavo.jit.simd.emit import (
     slice_lanes,
     store_at,
 )
-from octavo.quantizers.encoding.kernels.lanes import clamp
 from octavo.quantizers.encoding.kernels.moves import copy_bytes, emit_block
+from octavo.quantizers.encoding.kernels.search_lanes import clamp
 from octavo.quantizers.encoding.packing import BlockLayout
 
 Rule = Literal["peak", "range", "largest"]

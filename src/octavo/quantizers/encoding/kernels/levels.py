@@ -9,7 +9,7 @@ from itertools import pairwise
 from numba.extending import intrinsic
 
 from octavo.jit.simd.emit import AS_WRITTEN, V_F32, V_I32, f32x16, fill
-from octavo.quantizers.encoding.kernels.lanes import clamp, round_even
+from octavo.quantizers.encoding.kernels.search_lanes import clamp, round_even
 
 
 @cache

@@ -9,11 +9,11 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
-from octavo.jit.record import record
 from octavo.jit.simd import f32_pointer, largest_magnitude, load_f32x16, splat, store_f16x16
 from octavo.jit.simd.emit import I16, V_I32, f32x16, fill, store_at
-from octavo.quantizers.encoding.kernels.lanes import larger_magnitude
+from octavo.quantizers.encoding.kernels.search_lanes import larger_magnitude
 
 Number = Literal["f16", "bf16"]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     add_exact,
     f32_pointer,
@@ -26,7 +26,7 @@ from octavo.jit.simd import (
     u8_pointer,
     u32_pointer,
 )
-from octavo.quantizers.encoding.kernels.lanes import min_within, minimum, where_less
+from octavo.quantizers.encoding.kernels.search_lanes import min_within, minimum, where_less
 from octavo.quantizers.encoding.kernels.tile import half
 
 SUPER = 256
@@ -220,7 +220,7 @@ def _choose(search: PointSearch) -> Any:
 def _wish(search: PointSearch) -> Any:
     """A function (sums of a group, its largest value, index, marks, room) -> the scale that it would have.
 
-    It is the one that leaves least, of those that are tried, fitted to its points, which are stored as in `_choose`.
+    It is the best one tried, fitted to its points, which are stored as in `_choose`.
     """
     errors, choose, steps, most = _errors(search), _choose(search), search.steps, search.most
     ratio = (search.most / search.least) ** (1 / max(1, search.steps - 1))
@@ -257,7 +257,7 @@ as_stored, level = inner(_as_stored), inner(_level)
 
 
 def _super_scale(search: PointSearch) -> Any:
-    """A function (sums, wishes, up, room) -> the scale of a super-block, of those that are tried."""
+    """A function (sums, wishes, up, room) -> the best scale tried for a super-block."""
     errors, groups, top = _errors(search), SUPER // search.group, search.top
     group_bytes, trials, count, most_d = search.group_bytes, TRIALS, len(TRIALS), 65504.0
 

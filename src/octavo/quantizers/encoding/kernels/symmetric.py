@@ -13,7 +13,9 @@ from typing import Any
 
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import add_exact, fma, load_f32x16, maximum, mul_exact, splat, sub_exact
-from octavo.quantizers.encoding.kernels.lanes import (
+from octavo.quantizers.encoding.kernels.levels import to_level
+from octavo.quantizers.encoding.kernels.recipe import Recipe
+from octavo.quantizers.encoding.kernels.search_lanes import (
     clamp_round,
     exponent,
     magnitude,
@@ -24,8 +26,6 @@ from octavo.quantizers.encoding.kernels.lanes import (
     two_to,
     where_less,
 )
-from octavo.quantizers.encoding.kernels.levels import to_level
-from octavo.quantizers.encoding.kernels.recipe import Recipe
 from octavo.quantizers.encoding.kernels.tile import BEYOND, SEARCH, encode_tiles, half, ratio
 
 

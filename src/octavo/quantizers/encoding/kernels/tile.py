@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner
-from octavo.jit.record import record
 from octavo.jit.simd import (
     add_exact,
     div_exact,
@@ -27,7 +27,16 @@ from octavo.jit.simd import (
     store_f16,
     store_f32x16,
 )
-from octavo.quantizers.encoding.kernels.lanes import (
+from octavo.quantizers.encoding.kernels.levels import to_code
+from octavo.quantizers.encoding.kernels.moves import (
+    copy_bytes,
+    emit_block,
+    load_transposed,
+    store_bytes,
+    store_codes_transposed,
+)
+from octavo.quantizers.encoding.kernels.recipe import LEAST_IMPORTANCE, Recipe
+from octavo.quantizers.encoding.kernels.search_lanes import (
     as_half,
     magnitude,
     max_within,
@@ -38,15 +47,6 @@ from octavo.quantizers.encoding.kernels.lanes import (
     sum_within,
     where_less,
 )
-from octavo.quantizers.encoding.kernels.levels import to_code
-from octavo.quantizers.encoding.kernels.moves import (
-    copy_bytes,
-    emit_block,
-    load_transposed,
-    store_bytes,
-    store_codes_transposed,
-)
-from octavo.quantizers.encoding.kernels.recipe import LEAST_IMPORTANCE, Recipe
 
 SEARCH = record("x importance columns", "out", "supers tiles")
 """What the kernels that search take.

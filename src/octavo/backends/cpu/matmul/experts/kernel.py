@@ -11,8 +11,8 @@ from typing import Any
 
 from octavo.backends.cpu.matmul import quantize_kernel as quantize
 from octavo.backends.cpu.matmul.tasks import PRODUCT
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
-from octavo.jit.record import record
 from octavo.jit.simd import call, i32_pointer, i64_pointer, stack
 
 MUL_MAT_ID = record("kernel product", "ids sharing", "expert_bytes tiles")

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.matmul.w8a8.int8_kernel import WIDE, tile_sums
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
-from octavo.jit.record import record
 from octavo.jit.simd import i64_pointer, stack
 
 CHUNKS, REPEATS = 4, 256

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.pointwise.math import gated, silu
+from octavo.jit.argument_record import record
 from octavo.jit.compile import exact, inner
-from octavo.jit.record import record
 from octavo.jit.simd import add, f32_pointer, fma, i32_pointer, load_f32x16, maximum, mul, splat
 from octavo.jit.simd.integers import sums_to_f32
 from octavo.jit.simd.lanes import BF16_KIND, F16_KIND, F32_KIND, load_lanes, store_lanes

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     add_blocks,
     f32_pointer,

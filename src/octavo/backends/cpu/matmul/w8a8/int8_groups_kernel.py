@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from octavo.jit.argument_record import record
 from octavo.jit.compile import kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     f32_pointer,
     fma_blocks,

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 from octavo.backends.cpu.matmul.w8a8.epilogue import EPILOGUE, epilogue
-from octavo.jit import host
+from octavo.jit import host_cpu
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import i32_pointer, prefetch, stack, store_block
 from octavo.jit.simd.integers import (
     INT8,
@@ -27,7 +27,7 @@ from octavo.jit.simd.integers import (
     zero_sums,
 )
 
-WIDE, NARROW = (16, 4) if host.level() == "avx512vnni" else (4, 4)
+WIDE, NARROW = (16, 4) if host_cpu.level() == "avx512vnni" else (4, 4)
 """Tokens of a tile: as many as the registers hold sums for; and of the tiles for the rest."""
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from octavo.backends.cpu.matmul.quantize_kernel import Source, expression_of
 from octavo.backends.cpu.matmul.w8a8.int8_kernel import NARROW, WIDE
 from octavo.backends.cpu.pointwise.math import rms_factor
+from octavo.jit.argument_record import record
 from octavo.jit.compile import inner, kernels
-from octavo.jit.record import record
 from octavo.jit.simd import (
     add_exact,
     div,

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from octavo.backends.gpu.attention.tiles import exact_products
+from octavo.backends.gpu.attention.attention_tiles import exact_products
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.arguments import Constant, Matrix, Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.experts import kernel as experts
 from octavo.backends.gpu.matmul.w4a16.launch import f16_scales, tile_shapes
-from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import HopperShape
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
 

@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from octavo.backends.gpu.matmul.matvec.int8_dot import MAGIC, MAGIC_FLOAT, dot4
-from octavo.backends.gpu.matmul.matvec_persistent.loads import bits_at, four_words
+from octavo.backends.gpu.matmul.matvec_persistent.tile_loads import bits_at, four_words
 from octavo.backends.gpu.matmul.mmq.mma_decode import byte_float
 from octavo.backends.gpu.matmul.mmq.mma_ptx import here
 from octavo.backends.gpu.matmul.w8a8.quantize_kernel import ROUND

@@ -12,9 +12,15 @@ from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.device.torch_device import multiprocessors
 from octavo.backends.gpu.launch.arguments import SplitK, matrix
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import Activation, parts
-from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape, MultiCtaPair, MultiCtaShape, StreamKShape, W4A16Shape
-from octavo.backends.gpu.matmul.w8a8.arguments import MultiCtaPart, ProblemSize
+from octavo.backends.gpu.launch.device_values import Activation, parts
+from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import (
+    HopperShape,
+    MultiCtaPair,
+    MultiCtaShape,
+    StreamKShape,
+    W4A16Shape,
+)
+from octavo.backends.gpu.matmul.w8a8.gemm_arguments import MultiCtaPart, ProblemSize
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import TILE, PlaneLayout, scale_stride
 from octavo.graph.protocol import Call

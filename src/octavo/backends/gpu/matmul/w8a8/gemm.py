@@ -19,7 +19,8 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.device import torch_device
 from octavo.backends.gpu.launch.arguments import SplitK, for_triton
-from octavo.backends.gpu.matmul.w8a8.arguments import (
+from octavo.backends.gpu.matmul.w8a8.fp8_kernel import fp8_gemm_kernel
+from octavo.backends.gpu.matmul.w8a8.gemm_arguments import (
     OUT_TYPES,
     After,
     BlockScales,
@@ -39,7 +40,6 @@ from octavo.backends.gpu.matmul.w8a8.arguments import (
     step,
     words,
 )
-from octavo.backends.gpu.matmul.w8a8.fp8_kernel import fp8_gemm_kernel
 from octavo.backends.gpu.matmul.w8a8.int8_kernel import int8_gemm_kernel, int8_groups_kernel, row_sums_kernel
 from octavo.backends.gpu.matmul.w8a8.quantize import BLOCK, FP8_NAMES, FP8_TYPES, quantize_fp8, quantize_int8
 from octavo.backends.gpu.matmul.w8a8.shapes import GemmShape, Scheme, shape_of

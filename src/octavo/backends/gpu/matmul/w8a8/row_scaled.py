@@ -10,7 +10,7 @@ import torch
 from octavo.backends import row_products
 from octavo.backends.gpu.launch.arguments import Matrix, Source
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.launch.values import TokenCodes
+from octavo.backends.gpu.launch.device_values import TokenCodes
 from octavo.backends.gpu.matmul.activations_per_token import token_codes_kernel
 from octavo.backends.gpu.matmul.w8a8 import gemm
 from octavo.backends.gpu.weights.row_scaled import RowWeight

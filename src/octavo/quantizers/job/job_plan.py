@@ -1,0 +1,133 @@
+"""What to make of a model: the type of each tensor that changes, and whether that can be done."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from octavo.errors import FileError, UsageError, shown
+from octavo.formats import BlockFormat
+from octavo.io.apart import IMATRIX, MODEL, TEXT, require_apart, text_files
+from octavo.io.atomic import require_target
+from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.job.gguf_method import GgufResult, GgufWeight
+from octavo.quantizers.job.job_source import ModelSource, SourceTensor
+from octavo.quantizers.job.method_run import MethodRun
+from octavo.quantizers.mix.mixing import Choices, choose_types
+from octavo.quantizers.mix.presets import NEEDS_IMATRIX, WEIGHTED, Preset
+
+_log = logging.getLogger(__name__)
+
+StrPath = str | os.PathLike[str]
+Progress = Callable[[str, int, int], None]
+"""Told a tensor's name, the values done so far, and those of all tensors."""
+
+_OFTEN_MISSING = ("token_embd.weight", "output.weight")  # from importance matrices
+
+
+@runtime_checkable
+class ReadsText(Protocol):
+    """What goes by a text: a file, or "demo"."""
+
+    @property
+    def text(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class QuantizeJob:
+    """What to make of a source: the type of each tensor that changes, what the file says of it, and what is made.
+
+    about  the run of the method that made it, if one did
+    """
+
+    source: ModelSource
+    name: str
+    types: Mapping[str, BlockFormat]
+    file_type: int | None
+    imatrix: Imatrix | None = None
+    made: Mapping[str, GgufWeight] = field(default_factory=dict)
+    about: MethodRun | None = None
+
+    @property
+    def tensors(self) -> list[SourceTensor]:
+        """Those that are written: all of the source but the scales of weights that take them in."""
+        taken_in = {name for t in self.source.tensors if t.name in self.types for name in t.beside}
+        return [tensor for tensor in self.source.tensors if tensor.name not in taken_in]
+
+    def target(self, tensor: SourceTensor) -> str:
+        """The type that a tensor gets."""
+        fmt = self.types.get(tensor.name)
+        return fmt.name if fmt else tensor.type_name
+
+
+class FileMethod(Protocol):
+    """What makes tensors of a job that is about to be done, by name; an encoder makes those that it leaves out."""
+
+    def __call__(self, job: QuantizeJob, /) -> GgufResult: ...
+
+    def require(self, job: QuantizeJob, /) -> None:
+        """Raise UsageError for a job that there is nothing for."""
+
+
+def plan(source: ModelSource, preset: Preset, choices: Choices, imatrix: Imatrix | None = None) -> QuantizeJob:
+    """The types that `preset` and `choices` give to the tensors of `source`. Raises UsageError."""
+    shapes = {tensor.name: tensor.shape for tensor in source.tensors}
+    types = choose_types(shapes, source.facts, preset, choices, has_imatrix=imatrix is not None)
+    stored = {tensor.name: tensor.type_name for tensor in source.tensors}
+    types = {name: fmt for name, fmt in types.items() if fmt.name != stored[name]}
+    return QuantizeJob(source, preset.name, types, preset.file_type, imatrix)
+
+
+def require_ready(dst: StrPath, model: Iterable[str], imatrix: Imatrix | None, *readers: object) -> None:
+    """Raises UsageError where `dst` is one of the files that are read, FileError where it can't be a file.
+
+    readers  what may read a text
+    """
+    require_target(dst)
+    weights = [imatrix.path] if imatrix is not None and imatrix.path else []
+    texts = text_files(*(reader.text for reader in readers if isinstance(reader, ReadsText)))
+    require_apart(dst, {MODEL: model, IMATRIX: weights, TEXT: texts})
+
+
+def require_sources(job: QuantizeJob, allow_requantize: bool) -> None:
+    """Raises UsageError for a tensor that can't be, or should not be, quantized from what it is."""
+    for tensor in job.tensors:
+        if tensor.name not in job.types or tensor.is_float:
+            continue
+        label = f"{job.source.path}: tensor {shown(tensor.name)} is {tensor.type_name}"
+        if tensor.type_name.startswith("I") and tensor.type_name[1:].isdigit():
+            raise UsageError(f"{label}, integers (allowed: floats, or a quantized type)")
+        if not allow_requantize and not job.types[tensor.name].is_float:
+            raise UsageError(
+                f"{label}, and quantizing it again loses more; --allow-requantize (allow_requantize=True) does it"
+            )
+
+
+def require_imatrix(job: QuantizeJob) -> None:
+    """Raises FileError for an importance matrix of another model, and warns of tensors that it lacks."""
+    if job.imatrix is None or not job.imatrix.entries:
+        return
+    missing = [t.name for t in job.tensors if t.name in job.types and not _has_importance(job, t)]
+    if job.types and len(missing) == len(job.types):
+        problem = f"has importances of {len(job.imatrix.entries)} weights, none of which {job.source.path} has"
+        raise FileError(problem, file=job.imatrix.path, allowed="those of the model that is quantized")
+    missing = [name for name in missing if name not in _OFTEN_MISSING]
+    if missing:
+        _log.warning("no importances for %d of %d tensors: %s, ...", len(missing), len(job.types), missing[0])
+
+
+def _has_importance(job: QuantizeJob, tensor: SourceTensor) -> bool:
+    return job.imatrix is not None and job.imatrix.importance(tensor.name, tensor.shape) is not None
+
+
+def require_weighted(job: QuantizeJob) -> None:
+    """Raises UsageError where a tensor needs importance weights that are not there."""
+    kind = NEEDS_IMATRIX.get(job.name)
+    for name, fmt in job.types.items():
+        needed = (fmt.name == kind or fmt.name in WEIGHTED) and name not in _OFTEN_MISSING
+        if needed and (job.imatrix is None or job.imatrix.importance(name) is None):
+            problem = f"{job.name} makes tensor {shown(name)} {fmt.name}, which is of no use without importance weights"
+            raise UsageError(f"{problem}; give an imatrix that has it")

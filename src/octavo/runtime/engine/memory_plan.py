@@ -1,0 +1,79 @@
+"""Whether the system's memory holds a model, counted before any of its weights are read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from octavo.errors import HostMemoryError
+from octavo.formats.cache_formats import CACHE_FORMATS
+from octavo.graph.node import PAGE_SIZE, Sizes
+from octavo.graph.protocol import Backend, HostBackend
+from octavo.graph.schedule import Schedule
+from octavo.io.system_memory import room
+from octavo.runtime.engine.engine_config import EngineConfig
+
+log = logging.getLogger("octavo")
+
+GIB = 1 << 30
+LEAST_CONTEXT = 256
+"""Tokens of the smallest context that is worth an advice."""
+SMALL_CACHE = 64 << 20
+"""Bytes of the smallest cache that is worth an advice."""
+Q8_0_SHARE = 34 / 64
+"""The bytes of a q8_0 cache over those of an f16 cache."""
+
+
+def require_memory(
+    schedule: Schedule, backends: Sequence[Backend], limits: Sizes, n_ctx: int, config: EngineConfig
+) -> None:
+    """Raise HostMemoryError, saying what would fit, unless weights, full caches and values fit the system's memory.
+
+    A model that needs swap is let through with a warning. Where the system does not tell what is free, all fits.
+    """
+    found = room()
+    if found is None:
+        return
+    weights = caches = values = 0
+    for i, backend in enumerate(backends):
+        nodes = [n for n in schedule.graph.nodes if not n.is_leaf and schedule.backends[id(n)] == i]
+        if nodes and isinstance(backend, HostBackend):
+            weights += backend.weight_bytes(nodes)
+            caches += backend.cache_bytes(nodes, limits)
+            values += schedule.memory[i]
+    needed = weights + caches + values
+    if needed <= found.free:
+        return
+    says = (
+        f"{needed / GIB:.2f} GiB of memory are needed (weights {weights / GIB:.2f}, {n_ctx} tokens of context "
+        f"{caches / GIB:.2f}, work {values / GIB:.2f}), but {found.free / GIB:.2f} GiB are free"
+    )
+    if needed <= found.free + found.swap:
+        log.warning("%s: the system will swap, which is slow", says)
+        return
+    raise HostMemoryError(f"{says}: {_advice(found.free - values, weights, caches, n_ctx, config)}")
+
+
+def _smaller_caches(left: int, caches: int, n_ctx: int, config: EngineConfig) -> Iterator[str]:
+    """Caches that fit `left` bytes, which `caches` of these are too many for."""
+    if config.kv_memory is not None:
+        if left >= SMALL_CACHE:
+            yield f"a cache (kv_memory) of {left * 100 // GIB / 100:.2f} GiB"
+        return
+    if (context := left * n_ctx // caches // PAGE_SIZE * PAGE_SIZE) >= min(LEAST_CONTEXT, n_ctx):
+        yield f"a context of {context} tokens"
+    if sequences := max(0, left) * config.max_sequences // caches:
+        yield f"a cache for {sequences} of {config.max_sequences} sequences"
+    if CACHE_FORMATS[config.cache_type].group is None and caches * Q8_0_SHARE <= left:
+        yield "a cache in q8_0"
+
+
+def _advice(free: int, weights: int, caches: int, n_ctx: int, config: EngineConfig) -> str:
+    """What would fit beside the values: a smaller cache, or a smaller model."""
+    fitting = list(_smaller_caches(free - weights, caches, n_ctx, config)) if caches else []
+    if fitting:
+        return f"{' or '.join(fitting)} would fit"
+    most = (free - caches * min(LEAST_CONTEXT, n_ctx) / n_ctx) / GIB
+    if most <= 0:
+        return "close other programs, or use a machine with more memory"
+    return f"weights of less than {most:.2f} GiB would fit, such as those of the same model quantized to fewer bits"

@@ -1,0 +1,58 @@
+"""The model of a server's engine: loaded as the options say, with a cache of a share of the free memory."""
+
+from __future__ import annotations
+
+from octavo.graph.protocol import Backend, BoundedBackend
+from octavo.huggingface import open_model_file
+from octavo.io.named import resolve
+from octavo.io.system_memory import room
+from octavo.models import ModelSpec, read_model
+from octavo.progress import on_terminal
+from octavo.runtime.cache.page_pool import page_bytes
+from octavo.runtime.cache.window_pool import pages_for
+from octavo.runtime.engine.engine_config import EngineConfig, usual_speculation
+from octavo.runtime.engine.engine_limits import context_of
+from octavo.runtime.engine.placement import backends_for
+from octavo.runtime.loading import model_of
+from octavo.runtime.model import Model
+from octavo.runtime.text_embedding import is_embedding_model
+from octavo.server.serve_options import EngineOptions
+
+
+def load_model(options: EngineOptions) -> Model:
+    """The model that options name. Raises OctavoError."""
+    wanted = options.gpu_layers
+    backends, layers = backends_for(
+        options.device, options.threads, wanted,  # type: ignore[arg-type]
+        deterministic=options.deterministic, attention=options.attention,
+    )
+    file = open_model_file(resolve(options.path))
+    spec = read_model(file)
+    kv_memory = options.kv_memory
+    if kv_memory is None and not is_embedding_model(spec):
+        kv_memory = usual_kv_memory(options, spec, backends[0])
+    config = EngineConfig(
+        n_ctx=options.n_ctx, cache_type=options.cache_type, gpu_layers=layers, kv_memory=kv_memory,
+        max_sequences=options.max_sequences, speculate=options.speculate or usual_speculation(backends[0]),
+    )
+    with on_terminal():
+        return model_of(file, backends, config, options.lora)
+
+
+def usual_kv_memory(options: EngineOptions, spec: ModelSpec, backend: Backend) -> int | None:
+    """Bytes of the cache: for all contexts whole, or a share of the memory that is free; None: not known."""
+    graph = spec.graph(cache_type=options.cache_type)
+    of_page = page_bytes(graph)
+    whole = of_page * pages_for(context_of(spec, options.n_ctx)) * options.max_sequences
+    share = _share(spec, backend)
+    return None if share is None else max(min(whole, share), of_page) or None
+
+
+def _share(spec: ModelSpec, backend: Backend) -> int | None:
+    """Half of what weights leave of a GPU's memory, or a quarter of the system's; None where that is not known."""
+    if isinstance(backend, BoundedBackend):
+        free = backend.free()
+        left = free - sum(info.nbytes for info in spec.file.tensors.values())
+        return max(left // 2, free // 8)
+    machine = room()
+    return None if machine is None else machine.free // 4

@@ -1,0 +1,95 @@
+"""Products with weights, and what makes and sorts activations for them."""
+
+from __future__ import annotations
+
+from octavo.backends.gpu.launch.arguments import ExpertIds, FusedEpilogue, Matrix, Q8Activation, Q8Token
+from octavo.backends.gpu.matmul import activations, activations_per_token
+from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
+from octavo.backends.gpu.matmul.dispatch import DotShape, MatvecShape, MmaShape
+from octavo.backends.gpu.matmul.experts import kernel as experts
+from octavo.backends.gpu.matmul.experts.launch import ExpertsShape
+from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
+from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
+from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
+from octavo.backends.gpu.matmul.matvec_persistent.launch import PersistentShape
+from octavo.backends.gpu.matmul.mmq import quantize_kernel
+from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
+from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
+from octavo.backends.gpu.matmul.mmq.quantize import MmqBlocks, SampledRows
+from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
+from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
+from octavo.backends.gpu.pointwise.expressions import expression_of
+from tests.backends.gpu.compile.ahead_of_time_types import Q8, ROWS, SOURCE, Kernels
+
+SWIGLU = expression_of("swiglu")
+BYTES_X = Q8Activation("*i8", *("*fp32",) * 3, "i32")
+WORDS_X = BYTES_X._replace(codes="*i32")
+PERSISTENT_X = Q8Token(*WORDS_X, None, "fp32")
+FINE_X = Q8Token("*i32", "*fp32", None, "*fp32", "i32", None, "fp32")
+NORMED_X = FINE_X._replace(squares="*fp32")
+NORM_EPILOGUE = FusedEpilogue("*i8", *("*fp32",) * 4)
+SWIGLU_EPILOGUE = NORM_EPILOGUE._replace(squares=None, weight=None)
+CODES = Matrix("*i8", "i32")
+PERSISTENT = {"x": PERSISTENT_X, "terms": (ROWS,), "epilogue": None}
+
+PRODUCTS: Kernels = {
+    "matvec": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(2, 32, 1, 1, early=True)}, 1,
+               {"x": WORDS_X, "experts": None, "terms": (ROWS,)}),
+    "matvec_pair": (matvec_pair_kernel,
+                    {"TOKENS": 1, "shape": MatvecShape(4, 32, 1, 1), "other_shape": MatvecShape(2, 32, 1, 1)}, 1,
+                    {"x": WORDS_X, "other_y": ROWS}),
+    "matvec_persistent": (matvec_persistent_kernel, {"shape": PersistentShape(1)}, 1, PERSISTENT),
+    "matvec_persistent_wide": (matvec_persistent_kernel, {"shape": PersistentShape(1)}, 1, {**PERSISTENT, "terms": ()}),
+    "matvec_persistent_deep": (matvec_persistent_kernel, {"shape": PersistentShape(2)}, 2, PERSISTENT),
+    "matvec_persistent_deepest": (matvec_persistent_kernel, {"shape": PersistentShape(4)}, 4, PERSISTENT),
+    "matvec_persistent_planes": (matvec_persistent_kernel, {"shape": PersistentShape(8)}, 8, PERSISTENT),
+    "matvec_persistent_norm": (matvec_persistent_kernel, {"shape": PersistentShape(4, 2, 2, "rms_norm", True)}, 8,
+                               {**PERSISTENT, "x": FINE_X, "epilogue": NORM_EPILOGUE}),
+    "matvec_persistent_swiglu": (matvec_persistent_kernel, {"shape": PersistentShape(1, 8, 2, "swiglu", True)}, 8,
+                                 {"x": NORMED_X, "terms": (), "y": None, "epilogue": SWIGLU_EPILOGUE}),
+    "matvec_id": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(8, 32, 1, 1)}, 1,
+                  {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
+    "matvec_id_wide": (matvec_kernel, {"TOKENS": 1, "shape": MatvecShape(16, 32, 2, 2)}, 2,
+                       {"x": WORDS_X, "experts": ExpertIds("*i32", "i32"), "terms": ()}),
+    "mmq_dot": (mmq_dot_kernel, {"STRIDE": 8, "shape": DotShape(8, 32, 2, 2, 2)}, 2, {"terms": (ROWS, ROWS)}),
+    "mmq_mma": (mmq_mma_kernel, {"STRIDE": 8, "shape": MmaShape(2, 1, 2, 1, 1, False)}, 2, {"terms": (ROWS,)}),
+    "mmq_mma_32": (mmq_mma_kernel, {"STRIDE": 32, "shape": MmaShape(1, 4, 2, 2, 0, True)}, 2, {"terms": ()}),
+    "weight_only": (weight_only_kernel, {"TOKENS": 2, "shape": MatvecShape(2, 32, 1, 1)}, 1,
+                    {"x": Matrix("*i32", "i32")}),
+    "dequantize": (dequantize_kernel, {"BLOCK_N": 4, "CHUNKS": 32}, 4,
+                   {"rows": None, "out": Matrix("*fp16", "i32"), "k": "i32"}),
+    "get_rows": (dequantize_kernel, {"BLOCK_N": 1, "CHUNKS": 32}, 1, {"out": ROWS, "k": "i32"}),
+    "quantize": (activations.quantize_kernel, {"KIND": "rms_norm", "B": 4096}, 8,
+                 {"source": SOURCE, "out": Q8, "ordered": None, "k": "i32"}),
+    "quantize_ordered": (activations.quantize_kernel, {"KIND": "rms_norm", "B": 4096}, 8,
+                         {"source": SOURCE, "out": Q8, "ordered": "*fp16", "k": "i32"}),
+    "ordered": (activations.quantize_kernel, {"KIND": SWIGLU, "B": 256}, 1,
+                {"source": SOURCE, "out": None, "ordered": "*fp16", "k": "i32"}),
+    "float": (activations.float_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
+              {"source": SOURCE, "out": Matrix("*fp16", "i32"), "ordered": "*fp16", "k": "i32"}),
+    "token_int8": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
+                   {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None}),
+    "token_fp8": (activations_per_token.token_codes_kernel, {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384}, 16,
+                  {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": None}),
+    "token_int8_static": (activations_per_token.token_codes_kernel, {"KIND": "rms_norm", "CODE": "int8", "B": 4096}, 16,
+                          {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32"}),
+    "token_fp8_static": (activations_per_token.token_codes_kernel, {"KIND": SWIGLU, "CODE": "e4m3", "B": 16384}, 16,
+                         {"source": SOURCE, "codes": CODES, "k": "i32", "top": "fp32", "given": "fp32"}),
+    "mmq": (quantize_kernel.quantize_mmq_kernel, {"LAYOUT": "DS4"}, 1,
+            {"x": SampledRows("*fp32", "i32", "i32", "i32"), "out": MmqBlocks("*i8", "*fp32", "*fp16"), "rows": "i32",
+             "k": "i32"}),
+    "sort": (experts.sort_kernel, {"BLOCK_M": 0, "B": 1024}, 4, {"tiles": None}),
+    "sort_tiles": (experts.sort_kernel, {"BLOCK_M": 64, "B": 4096}, 16, {"tiles": "*i32"}),
+    "gather_pairs": (experts.gather_kernel, {"KIND": SWIGLU, "B": 1024}, 4,
+                     {"source": SOURCE, "out": "*fp16", "k": "i32"}),
+    "experts_few": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
+    "experts": (experts.experts_kernel, {"EXPERTS": 128}, 4, {"x": "*fp16", "experts": "i32"}),
+    "experts_wide": (experts.experts_kernel, {"EXPERTS": 128}, 8, {"x": "*fp16", "experts": "i32"}),
+    "float_experts": (experts.float_experts_kernel,
+                      {"EXPERTS": 128, "shape": ExpertsShape(64, 128, 8), "PRECISION": None}, 8,
+                      {"w": "*bf16", "x": Matrix("*bf16", "i32"), "y": ROWS, "experts": "i32"}),
+    "float_matvec": (float_matvec_kernel, {"BLOCK_N": 8, "BLOCK_K": 512}, 8,
+                     {"w": "*fp16", "x": ROWS, "experts": None, "terms": (), "y": ROWS, "k": "i32"}),
+    "f16_scales": (w4a16_hopper.scales_kernel, {"BLOCK_N": 64, "PAIRS": 16}, 4, {"out": "*i32"}),
+    "reorder": (w4a16_hopper.reorder_kernel, {"B": 2048}, 4, {"out": "*fp16"}),
+}
