@@ -42,6 +42,16 @@ def snippets() -> list[object]:
     return found
 
 
+PACKAGES = sorted((ROOT / "src/octavo").rglob("__init__.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.parent.name)
+def test_where_a_package_says_to_begin_is_there(package: Path) -> None:
+    said = re.search(r"Begin with\s+`([\w/]+)", ast.get_docstring(ast.parse(package.read_text("utf-8"))) or "")
+    if said:
+        assert (package.parent / f"{said[1]}.py").exists() or (package.parent / said[1]).is_dir(), said[1]
+
+
 @pytest.mark.parametrize(("page", "line", "code"), snippets())
 def test_snippet(page: str, line: int, code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if ">>>" in code:

@@ -36,8 +36,8 @@ def test_what_a_method_did(capsys: pytest.CaptureFixture[str]) -> None:
         f"{begin}scale 0.5, 3 of 4,096 values cut off, {end}",
         f"{begin}a scale for each token, {end}",
         f"{begin}scale 0.5, 3 of 4,096 values cut off, fp8, {end}",
-        "^ of what products give over the calibration text, after the encoder's alone",
-        "relative error of 1 tensor 2.000%, the root mean square over their values",
+        "^ relative error of the layer's outputs over the calibration text: rounded -> by the method",
+        "relative error of 1 tensor: 2.000% (root mean square over their values)",
         "b is int8-w8a8: 10.2 kB of tensors, from 16.4 kB; 20.00 bits per weight",
     ]
 
@@ -51,7 +51,7 @@ def test_blocks_that_were_treated_alike_share_a_row(capsys: pytest.CaptureFixtur
     assert shown[0] == ["blk.0-1,3,5.attn_q.weight", "8.2", "kB", "2.000%", "to", "10.000%"]
     assert [cells[0] for cells in shown[1:]] == ["blk.2.attn_q.weight", "blk.5.attn_k.weight"]
     total = ((9 + 16 + 4 + 100 + 4) * 64 + 4 * 8) / (5 * 64 + 8)
-    assert found[4].startswith(f"relative error of 6 tensors {total**0.5:.3f}%, ")
+    assert found[4].startswith(f"relative error of 6 tensors: {total**0.5:.3f}% ")
 
 
 def test_weighted_errors_are_marked(capsys: pytest.CaptureFixture[str]) -> None:

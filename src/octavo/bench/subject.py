@@ -39,7 +39,7 @@ def require_context(model: ModelSpec, wanted: int) -> None:
     most = model.hparams.n_ctx_most
     if wanted > most:
         raise UsageError(
-            f"depth and tokens come to {wanted}, but the model was made for {most} (allowed: up to {most})"
+            f"depth and tokens take a context of {wanted}, longer than the model's (allowed: up to {most})"
         )
 
 

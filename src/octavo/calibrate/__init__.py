@@ -1,12 +1,12 @@
 """Weights chosen by what a text shows: GPTQ, Qronos, AWQ, SmoothQuant, QQQ, RPTQ, rotations, and statistics.
 
 Comes in: a model, a text. Goes out: weights in a format or a scheme, which `octavo.quantizers` writes, or a file of
-statistics. Begin with `gguf/method.py` and `schemes/method.py`, and with `runner/`, which runs a model stage by stage;
-`methods/` and `hessian/` are the mathematics, `fold/` says which channels can take a scale.
+statistics. Begin with `gguf/gguf_method.py` and `schemes/scheme_method.py`, and with `runner/`, which runs a model
+stage by stage; `methods/` and `hessian/` are the mathematics, `fold/` says which channels can take a scale.
 
-    method = octavo.calibrate.GgufMethod("wiki.txt", "gptq")
-    octavo.quantizers.quantize_file("f16.gguf", "q4.gguf", "Q4_K_M", method=method)
-    codes = octavo.calibrate.gptq(values, hessian, "Q4_K").packed      # errors that make up for each other
+method = octavo.calibrate.GgufMethod("wiki.txt", "gptq") octavo.quantizers.quantize_file("f16.gguf", "q4.gguf",
+"Q4_K_M", method=method) codes = octavo.calibrate.gptq(values, hessian, "Q4_K").packed # errors that make up for each
+other
 
 Public names come from their modules when first used.
 """

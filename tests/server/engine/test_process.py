@@ -450,7 +450,7 @@ def test_an_end_that_does_not_wait(second: bool) -> None:
         else:
             assert (status, headers["retry-after"]) == (529 if path == "/v1/messages" else 503, "30")
             assert json.loads(body)["error"]["message"] == "The server is shutting down"
-    assert re.fullmatch(rf"octavo: WARNING: \d+ replies are cut off\n{ENDED}", command.said)
+    assert re.fullmatch(rf"octavo: WARNING: cutting off \d+ replies\n{ENDED}", command.said)
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """Running a model stage by stage over samples of tokens: what products are given, and weights replaced on the way.
 
 Comes in: a model, backends and samples. Goes out: stages, each with the inputs of its products before it is run. Begin
-with `layerwise.py`; `product_input.py` is what a product is given, `values.py` keeps values from stage to stage, and
-`journal.py` says which stages are done.
+with `layerwise.py`; `product_input.py` is what a product is given, `kept_values.py` keeps values from stage to stage,
+and `journal.py` says which stages are done.
 """
 
 from octavo.calibrate.runner.journal import Journal

@@ -60,7 +60,8 @@ class MethodOptions:
             return None
         if self.method is None or self.calibration is None:
             given = f"--method {self.method}" if self.method else f"--calibration {self.calibration}"
-            raise UsageError(f"{given} alone (allowed: --method gptq or qronos together with --calibration TEXT)")
+            needs = "--calibration TEXT" if self.method else "--method gptq or qronos"
+            raise UsageError(f"{given} needs {needs}")
         from octavo.calibrate.gguf.gguf_method import KINDS, SAMPLES, GgufMethod
 
         kind = next((kind for kind in KINDS if kind == self.method), None)
@@ -83,7 +84,7 @@ class MethodOptions:
             given = "no --method is given" if self.method is None else f"--method is {self.method!r}"
             raise UsageError(f"{given} (allowed: {', '.join(KINDS)})")
         if self.calibration is None:
-            raise UsageError(f"--method {kind} alone (allowed: together with --calibration TEXT)")
+            raise UsageError(f"--method {kind} needs --calibration TEXT")
         return SchemeMethod(
             self.calibration, kind, samples=self.samples or SAMPLES, context=self.context, resume=self.resume,
             device=self.device, threads=threads, progress=bar.show, **options,
@@ -99,4 +100,4 @@ class MethodOptions:
         }
         given = next((name for name, value in options.items() if value), None)
         if given is not None:
-            raise UsageError(f"{given} alone (allowed: together with --method and --calibration)")
+            raise UsageError(f"{given} needs --method and --calibration")

@@ -35,13 +35,13 @@ def show(report: Report) -> None:
     if any(row.weighted and row.before is None for row in report.rows):
         print("* weighted by importance")
     if any(row.before is not None for row in report.rows):
-        print("^ of what products give over the calibration text, after the encoder's alone")
+        print("^ relative error of the layer's outputs over the calibration text: rounded -> by the method")
     quantized = [row for row in report.rows if row.error is not None]
     if len({row.weighted for row in quantized}) == 1:
         total = sum(prod(row.shape) * row.error**2 for row in quantized if row.error is not None)
         total = (total / sum(prod(row.shape) for row in quantized)) ** 0.5
         tensors = "1 tensor" if len(quantized) == 1 else f"{len(quantized)} tensors"
-        print(f"relative error of {tensors} {total:.3%}, the root mean square over their values")
+        print(f"relative error of {tensors}: {total:.3%} (root mean square over their values)")
     what = "would be" if report.dry_run else "is"
     kind, layout = (report.preset, "") if report.layout is None else (_types(report), f" of {report.layout}")
     print(

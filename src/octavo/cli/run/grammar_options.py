@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from octavo.errors import UsageError
@@ -22,7 +23,10 @@ def grammar_option(json_schema: str | None, grammar: str | None) -> Grammar | No
     if json_schema is not None:
         return Grammar.json_schema(_text(json_schema, json_schema.lstrip().startswith(("{", "true", "false"))))
     if grammar is not None:
-        text = _text(grammar, "::=" in grammar or "start:" in grammar)
+        inline = "::=" in grammar or "start:" in grammar
+        if not inline and not os.path.exists(grammar):
+            raise UsageError(f"--grammar {grammar!r} is neither a file nor a grammar: GBNF has ::=, Lark start:")
+        text = _text(grammar, inline)
         return Grammar.gbnf(text) if "::=" in text else Grammar.lark(text)
     return None
 

@@ -86,6 +86,7 @@ def answer_text(model: Model, prompt: str, raw: bool, options: GenerateOptions, 
     """Print a reply as it comes, and with `stats` its speeds on stderr."""
     tokens = encoded(model, prompt, options, raw=raw)
     generation, screen = begun(model, tokens, options, raw=raw), screen_for(model, tokens)
+    full: ContextFullError | None = None
     try:
         for piece in pieces(generation):
             screen.show(piece)
@@ -94,11 +95,13 @@ def answer_text(model: Model, prompt: str, raw: bool, options: GenerateOptions, 
     except ContextFullError as error:
         if not generation.tokens:
             raise
-        log.warning("%s; %s", error, larger_context(model))
+        full = error
     finally:
         screen.end()
         if generation.text_so_far and not generation.text_so_far.endswith("\n"):
             write("\n")
+        if full is not None:
+            log.warning("%s; %s", full, larger_context(model))
         if stats:
             print(speeds(generation, loading), file=sys.stderr)
 

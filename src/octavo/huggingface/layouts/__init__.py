@@ -1,4 +1,4 @@
 """How other tools lay out quantized checkpoints: a file for each layout, from tensors and configuration to stored rows.
 
-`table` picks the layout by what the configuration says; the rest of the package sees tensors by name.
+`layout_table` picks the layout by what the configuration says; the rest of the package sees tensors by name.
 """

@@ -1,7 +1,7 @@
 """Grammars: what a reply may be, and which tokens may come next.
 
 In: JSON schemas, regular expressions, GBNF and Lark. Out: masks of tokens. Begin with `grammar`; compiling and masks
-are made in processes that can be ended (`host` forks `workers`, whose program is `process`).
+are made in processes that can be ended (`host` forks `workers`, whose program is `grammar_process`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """From logits to the next token.
 
 In: logits, or the largest of them where a device has found these. Out: tokens and their probabilities. Begin with
-`sampler`; `processors` are penalties and biases, `select` chooses for all replies of a step.
+`step_sampler`, which chooses for all replies of a step; `sampler` has the filters of one, `processors` penalties and
+biases.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """GPTQ: codes of a row whose errors cancel where inputs of a product go together; Qronos corrects the weights first.
 
 Comes in: weights [N, K], a Hessian [K, K], a format. Goes out: codes and scales, with errors before and after. Begin
-with `quantize.py`; `sweep.py` and `columns_kernel.py` go through columns on the CPU, `torch_gptq.py` and
-`torch_sweep.py` on a device; `schemes.py` does so for schemes of checkpoints.
+with `gptq_quantize.py`; `sweep.py` and `columns_kernel.py` go through columns on the CPU, `torch_gptq.py` and
+`torch_sweep.py` on a device; `gptq_schemes.py` does so for schemes of checkpoints.
 """
 
 from octavo.calibrate.methods.gptq.gptq_quantize import DAMP, gptq
