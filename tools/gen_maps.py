@@ -32,7 +32,7 @@ def compiled_texts(names: Sequence[str]) -> dict[str, str]:
     """Kernels in Triton's GPU dialect. A process of its own, for one either compiles kernels or interprets them."""
     code = (
         "import json, sys, triton\n"
-        "from tests.backends.gpu import ahead_of_time, ahead_of_time_gemm\n"
+        "from tests.backends.gpu.compile import ahead_of_time, ahead_of_time_gemm\n"
         "def text(name):\n"
         "    kernel, kind, target = (name + '::').split(':')[:3]\n"
         "    if kernel.startswith('w4a8'):\n"
