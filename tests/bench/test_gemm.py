@@ -136,7 +136,7 @@ def beside(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     found = {"others": 0.0, "before": 1e-6, "after": 1e-6}
     looks = iter(["before", "after"] * 9)
     monkeypatch.setattr(measure.LoadWatch, "others", lambda self: found["others"])
-    monkeypatch.setattr(measure.limits, "limit", lambda *_: gemm_limits.Limit("9 GOPS", found[next(looks)]))
+    monkeypatch.setattr(gemm_limits, "limit", lambda *_: gemm_limits.Limit("9 GOPS", found[next(looks)]))
     return found
 
 

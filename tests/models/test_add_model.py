@@ -13,7 +13,7 @@ from octavo.backends.reference import ReferenceBackend
 from octavo.errors import ModelError
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.models import dense, read_model
-from octavo.models.shared import registry
+from octavo.models.families import own_modules
 from octavo.runtime.engine.engine import Engine, EngineConfig
 
 TOY = '''"""Toy: norms before and behind, q and k normed, gated attention without rope, GeGLU, capped logits."""
@@ -53,12 +53,13 @@ def path(tmp_path: Path, weights: dict[str, np.ndarray], monkeypatch: pytest.Mon
     assert len(TOY.splitlines()) <= 45
     (tmp_path / "toy_model.py").write_text(TOY)
     monkeypatch.setattr(dense, "__path__", [*dense.__path__, str(tmp_path)])
-    monkeypatch.setattr(registry, "ARCHITECTURES", registry.Architectures())
+    own_modules.cache_clear()
     keys = {"block_count": 1, "context_length": 16, "embedding_length": D, "feed_forward_length": F,
             "attention.head_count": H, "attention.layer_norm_rms_epsilon": 1e-5, "final_logit_softcapping": CAP}
     write_gguf(tmp_path / "toy.gguf", "toy-model", {f"toy-model.{k}": v for k, v in keys.items()}, weights)
     yield tmp_path / "toy.gguf"
     sys.modules.pop("octavo.models.dense.toy_model", None)
+    own_modules.cache_clear()
 
 
 def norm(x: np.ndarray, w: np.ndarray) -> np.ndarray:
@@ -94,6 +95,6 @@ def test_model_runs(path: Path, weights: dict[str, np.ndarray]) -> None:
 
 def test_unlisted_model_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "__path__", dense.__path__[:1])
-    monkeypatch.setattr(registry, "ARCHITECTURES", registry.Architectures())
+    own_modules.cache_clear()
     with GGUFFile.open(path) as file, pytest.raises(ModelError, match="can't run architecture 'toy-model' yet"):
         read_model(file)
