@@ -155,7 +155,7 @@ def test_with_a_peer(model: str, fixed_limit: None, fake_peer: None) -> None:
     ("options", "error", "message"),
     [
         (BenchOptions(rounds=0, device="reference"), UsageError, r"-r is 0 \(allowed: 1 or more\)"),
-        (BenchOptions(generate=8, depths=(505,), device="reference"), UsageError, "come to 513, but the model"),
+        (BenchOptions(generate=8, depths=(505,), device="reference"), UsageError, "take a context of 513"),
         (BenchOptions(threads=0, device="reference"), UsageError, "threads is 0"),
     ],
 )

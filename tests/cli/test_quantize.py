@@ -225,10 +225,10 @@ def test_sizes_that_are_wrong(octavo: Run, src: str, dst: str, arguments: list[s
 @pytest.mark.parametrize(
     ("given", "wrong"),
     [
-        (["--method", "gptq"], "--method gptq alone"),
-        (["--calibration", "demo"], "--calibration demo alone"),
+        (["--method", "gptq"], "--method gptq needs --calibration"),
+        (["--calibration", "demo"], "--calibration demo needs --method"),
         (["--method", "awq", "--calibration", "demo"], "--method is 'awq'"),
-        (["--samples", "8"], "--samples alone"),
+        (["--samples", "8"], "--samples needs --method"),
     ],
 )
 def test_a_method_wants_a_text(octavo: Run, src: str, dst: str, given: list[str], wrong: str) -> None:

@@ -112,7 +112,7 @@ def test_the_seed_says_which_windows_are_run(octavo: Run, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (["--scheme", "w4a8", "--method", "gptq"], "--method gptq alone"),
+        (["--scheme", "w4a8", "--method", "gptq"], "--method gptq needs --calibration"),
         (["--scheme", "w4a8", "--calibration", "demo"], "no --method is given (allowed: rtn, gptq"),
         (["--scheme", "w4a8", "--method", "quip", "--calibration", "demo"], "'quip' (allowed: rtn, gptq"),
         (["--scheme", "w4a8", "--rotate"], "no --method is given"),
@@ -122,9 +122,9 @@ def test_the_seed_says_which_windows_are_run(octavo: Run, tmp_path: Path, monkey
         (["--seed", "1", "Q4_0"], "--seed without --scheme"),
         (["--seed", "1", "--scheme", "fp8"], "no --method is given"),
         (["--ignore", "down_", "--ignore", "norm", "--scheme", "fp8"], "--ignore is 'norm', which matches no linear"),
-        (["--resume", "Q4_0"], "--resume alone"),
-        (["--device", "gpu", "Q4_0"], "--device gpu alone"),
-        (["--ctx-size", "64", "--scheme", "fp8"], "--ctx-size alone"),
+        (["--resume", "Q4_0"], "--resume needs --method"),
+        (["--device", "gpu", "Q4_0"], "--device gpu needs --method"),
+        (["--ctx-size", "64", "--scheme", "fp8"], "--ctx-size needs --method"),
         (["--kv", "fp8", "--scheme", "w4a8"], "no --method is given"),
         (["--scheme", "w4a8", "--layout", "gptq"], "layout gptq does not hold w4a8"),
     ],
