@@ -319,7 +319,8 @@ def _consumer(q, args, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexp
 @gluon.jit
 def _store(acc, factor, out, tile, token, shape: gl.constexpr):
     """out = sums times a factor each, for 64 queries from `token` on."""
-    place, mask = query_places(out, tile, token, shape, acc.type.layout)
+    layout: gl.constexpr = acc.type.layout
+    place, mask = query_places(out, tile, token, shape, layout)
     gl.store(place, acc * _along(factor, acc), mask=mask)  # [64, dim]
 
 

@@ -333,7 +333,8 @@ def _consumer(q, args, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexp
 def _store(acc, total, out, tile, token, shape: gl.constexpr):
     """out = sums over totals, for 64 queries from `token` on."""
     total = gl.convert_layout(total, gl.SliceLayout(1, acc.type.layout))
-    place, mask = query_places(out, tile, token, shape, acc.type.layout)
+    layout: gl.constexpr = acc.type.layout
+    place, mask = query_places(out, tile, token, shape, layout)
     gl.store(place, acc / total[:, None], mask=mask)  # [64, dim]
 
 
