@@ -60,7 +60,7 @@ def test_level_is_that_of_the_code_with_a_name_alone(name: str, cache: Path) -> 
 @pytest.mark.parametrize("level", ["avx2", "x86-64"])
 def test_simd_and_packing_on_lower_levels(level: str, tmp_path: Path) -> None:
     """These tests again, as this machine would pass them were it older; without those that emulate yet others."""
-    files = ("../jit/test_simd.py", "../jit/test_simd_blocks.py", "test_cpu_pack.py")
+    files = ("../jit/test_simd.py", "../jit/test_simd_blocks.py", "cpu/test_pack.py")
     done = run_tests(level, tmp_path, *files, leaving_out="sdot or generic or (packed_rows and not 17)")
     assert "passed" in done
     assert "skipped" not in done
@@ -84,7 +84,7 @@ def selected() -> list[OpCase]:
             if kind and case.tokens in steps and max(case.past, default=0) < 400:
                 chosen[case.op, case.name] = case
         elif case.op == "get_rows" or (case.op == "quantized_attention" and heads != (4, 64)):
-            continue  # the former by test_cpu_pack
+            continue  # the former by test_pack
         elif case.tokens == tokens and (len(case.formats) != 1 or case.formats[0] in layouts):
             variant = (str(case.shape.get(key)) for key in ("interleaved", "norms"))
             chosen.setdefault((case.op, *case.formats, *variant), case)
@@ -95,7 +95,7 @@ def selected() -> list[OpCase]:
 @pytest.mark.parametrize(("level", "every"), [slow(("avx2", 1)), slow(("x86-64", 1))])
 def test_ops_on_lower_levels(level: str, every: int, tmp_path: Path) -> None:
     cases = selected()[::every]
-    done = run_tests(level, tmp_path, *(f"test_op_cases.py::test_op_case[{c.name}]" for c in cases), slow_too=True)
+    done = run_tests(level, tmp_path, *(f"cpu/test_op_cases.py::test_op_case[{c.name}]" for c in cases), slow_too=True)
     assert done.startswith(f"{len(cases)} passed")
 
 
@@ -103,7 +103,7 @@ def test_ops_on_lower_levels(level: str, every: int, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["avx2", "x86-64"])
 def test_all_ops_on_lower_levels(level: str, tmp_path: Path) -> None:
-    assert "passed" in run_tests(level, tmp_path, "test_op_cases.py")
+    assert "passed" in run_tests(level, tmp_path, "cpu/test_op_cases.py")
 
 
 ARM = {
