@@ -24,13 +24,12 @@ def made_in_parts(parts: Iterable[slice], make: Callable[[slice], T]) -> list[T]
             made.append(make(part))
             continue
         except (MemoryError, RuntimeError) as error:
-            on_device = _is_of_device(error)
-            if not (on_device or isinstance(error, MemoryError)):
+            told = _told(error, "a row of weights")
+            if told is None:
                 raise
             if part.stop - part.start < 2:
-                kind, where = (DeviceMemoryError, "device") if on_device else (HostMemoryError, "system")
-                raise kind(f"the memory of the {where} does not hold what a row of weights takes: {error}") from None
-        if on_device:
+                raise told from None
+        if isinstance(told, DeviceMemoryError):
             sys.modules["torch"].cuda.empty_cache()
         middle = (part.start + part.stop) // 2
         left += [slice(middle, part.stop), slice(part.start, middle)]
@@ -42,16 +41,18 @@ def memory_told(what: str) -> Iterator[None]:
     """Raise HostMemoryError, or DeviceMemoryError, where memory runs out in the block; `what` takes it."""
     try:
         yield
-    except MemoryError as error:
-        raise HostMemoryError(f"the memory of the system does not hold what {what} takes: {error}") from None
-    except RuntimeError as error:
-        if not _is_of_device(error):
+    except (MemoryError, RuntimeError) as error:
+        told = _told(error, what, "; --device cpu runs it on the host")
+        if told is None:
             raise
-        problem = f"the memory of the device does not hold what {what} takes; --device cpu runs it on the host"
-        raise DeviceMemoryError(f"{problem}: {error}") from None
+        raise told from None
 
 
-def _is_of_device(error: BaseException) -> bool:
-    """Whether a device of torch's has run out of memory."""
+def _told(error: Exception, what: str, way_out: str = "") -> HostMemoryError | DeviceMemoryError | None:
+    """What to raise where memory has run out, of a device with a way out of that; None for another error."""
+    if isinstance(error, MemoryError):
+        return HostMemoryError(f"the memory of the system does not hold what {what} takes: {error}")
     torch = sys.modules.get("torch")
-    return torch is not None and isinstance(error, torch.OutOfMemoryError)
+    if torch is None or not isinstance(error, torch.OutOfMemoryError):
+        return None
+    return DeviceMemoryError(f"the memory of the device does not hold what {what} takes{way_out}: {error}")

@@ -80,13 +80,11 @@ class GgufMethod:
             about = MethodRun.of(self.kind, self.text, samples.tokens)
             backends = select(self.device, self.threads)
             if self.work is None:
-                with memory_told("the method"):
-                    return GgufResult(self._make_all(job, spec, samples, backends, None), about)
+                return GgufResult(self._make_all(job, spec, samples, backends, None), about)
             name = gguf_run_name(spec, samples, job, self.kind, *(b.name for b in backends))
             journal = Journal(self.work, name, resume=self.resume)
             try:
-                with memory_told("the method"):
-                    made = self._make_all(job, spec, samples, backends, journal)
+                made = self._make_all(job, spec, samples, backends, journal)
             except BaseException as error:
                 journal.stop(error)
                 raise
@@ -98,6 +96,7 @@ class GgufMethod:
             raise UsageError(f"method {self.kind!r} (allowed: {', '.join(KINDS)})")
         require_levels(job)
 
+    @memory_told("the method")
     def _make_all(
         self, job: QuantizeJob, spec: ModelSpec, samples: Samples, backends: Sequence[Backend], journal: Journal | None
     ) -> dict[str, GgufWeight]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from octavo.backends.gpu.weights.loads import four, load_or_zero, two
+from octavo.backends.gpu.weights.loads import four, load_or_zero
 
 
 @triton.constexpr_function
@@ -18,20 +18,6 @@ def _ptx(load, count, offset):
     out = ", ".join(f"${i}" for i in range(count))
     wanted = f"{{ .reg .pred p; setp.ne.b32 p, ${count + 1}, 0; @p ld.global.{load} "
     return wanted + (f"{{{out}}}" if count > 1 else out) + f", [${count}+{offset}]; }}", "=r," * count + "l,r"
-
-
-@triton.jit
-def two_words(pointer, OFFSET: tl.constexpr, wanted, ASM: tl.constexpr):
-    """As `four_words`, two."""
-    if ASM == "ptx":
-        CODE: tl.constexpr = _ptx("v2.b32", 2, 4 * OFFSET)
-        out = tl.inline_asm_elementwise(
-            CODE[0], CODE[1], [pointer.to(tl.int64), wanted.to(tl.int32)], dtype=(tl.int32, tl.int32), is_pure=False,
-            pack=1,
-        )
-    else:
-        out = two(pointer + OFFSET, 0, wanted)
-    return out
 
 
 @triton.jit
