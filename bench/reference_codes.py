@@ -24,8 +24,7 @@ import torch
 import references
 import results_file
 from octavo.backends import select
-from octavo.calibrate.hessian.damping import Order
-from octavo.calibrate.hessian.factor import factorize
+from octavo.calibrate.hessian import Order, factorize
 from octavo.calibrate.methods.gptq.gptq_quantize import DAMP
 from octavo.calibrate.methods.gptq.gptq_schemes import gptq_row
 from octavo.calibrate.methods.gptq.sweep import sweep

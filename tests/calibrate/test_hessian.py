@@ -7,14 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from octavo.calibrate.hessian import CrossHessian, Hessian, factorize
-from octavo.calibrate.hessian.factor import solve
-from octavo.calibrate.hessian.hessian import TOKENS, weighed
+from octavo.calibrate.hessian import TOKENS, CrossHessian, Hessian, absmax, factorize, solve, weighed
 from octavo.errors import NonFiniteError, UsageError
 from octavo.quantizers import matrix_tiles
 from octavo.quantizers.matrix_tiles import spans
 from octavo.quantizers.statistics import ChannelStatistics
-from octavo.quantizers.statistics.channels import absmax
 
 
 def vectors(tokens: int, size: int, seed: int = 0) -> np.ndarray:
@@ -45,13 +42,6 @@ def test_the_mean_of_products(tokens: int, size: int) -> None:
     np.testing.assert_array_equal(hessian.diagonal(), got.diagonal())
 
 
-def test_a_restored_hessian_is_the_same() -> None:
-    whole = Hessian(40)
-    whole.add(vectors(600, 40))
-    restored = Hessian.of(whole.matrix(), whole.tokens)
-    np.testing.assert_allclose(restored.matrix(), whole.matrix(), rtol=1e-14)
-
-
 @pytest.mark.parametrize("size", [1, 64, 300])
 def test_the_factor_is_of_the_damped_hessian(size: int) -> None:
     hessian = Hessian(size)
@@ -70,7 +60,7 @@ def test_the_factor_is_of_the_damped_hessian(size: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 256, 511, 700])
 def test_a_factor_in_the_memory_of_a_hessian_that_nobody_needs(size: int) -> None:
-    hessian = Hessian(size, dtype=np.float32)
+    hessian = Hessian(size, double=False)
     hessian.add(vectors(2 * size, size))
     want, matrix = factorize(hessian.matrix(), "act", 0.01), hessian.matrix()
     found = factorize(matrix, "act", 0.01, keep=False)
@@ -191,5 +181,3 @@ def test_what_is_refused() -> None:
         Hessian(6, "w").add(vectors(4, 5))
     with pytest.raises(UsageError, match="0 inputs"):
         Hessian(0)
-    with pytest.raises(UsageError, match="float16"):
-        Hessian(6, dtype=np.float16)

@@ -2,7 +2,8 @@
 
 Comes in: a model, a text. Goes out: weights in a format or a scheme, which `octavo.quantizers` writes, or a file of
 statistics. Begin with `gguf/gguf_method.py` and `schemes/scheme_method.py`, and with `runner/`, which runs a model
-stage by stage; `methods/` and `hessian/` are the mathematics, `fold/` says which channels can take a scale.
+stage by stage; `methods/` and `hessian.py` are the mathematics, `fold/` says which channels can take a scale. All of it
+takes NumPy's arrays, or tensors of torch where a device has them: `arrays.py`.
 
 method = octavo.calibrate.GgufMethod("wiki.txt", "gptq") octavo.quantizers.quantize_file("f16.gguf", "q4.gguf",
 "Q4_K_M", method=method) codes = octavo.calibrate.gptq(values, hessian, "Q4_K").packed # errors that make up for each

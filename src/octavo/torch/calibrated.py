@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from octavo.calibrate.hessian import CrossHessian, Hessian
-from octavo.calibrate.hessian.damping import Matrix
-from octavo.calibrate.hessian.factor import factorize
+from octavo.calibrate.hessian import CrossHessian, Hessian, Matrix, factorize
 from octavo.calibrate.methods.gptq import DAMP
 from octavo.calibrate.methods.gptq.gptq_schemes import gptq_coded
 from octavo.calibrate.runner import ProductInput
@@ -111,7 +109,8 @@ class Calibrator:
         for batch in self._batches:
             for x in inputs_of(self._module, layer, calls, batch):
                 sums.add(rows_of(x))
-        return sums.matrix()
+        matrix: Matrix = sums.matrix()
+        return matrix
 
     def _cross(self, layer: nn.Linear, name: str, calls: int) -> CrossHessian:
         assert self._original is not None

@@ -11,9 +11,8 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from octavo.calibrate import gptq
-from octavo.calibrate.hessian import factorize
-from octavo.calibrate.methods.gptq.gptq_quantize import _corrected
-from octavo.calibrate.methods.gptq.gptq_rows import SHRINKS, encoded, stored_values
+from octavo.calibrate.hessian import corrected, factorize
+from octavo.calibrate.methods.gptq.gptq_quantize import SHRINKS, encoded, stored_values
 from octavo.calibrate.methods.gptq.gptq_schemes import gptq_row
 from octavo.calibrate.methods.gptq.sweep import sweep
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
@@ -224,7 +223,7 @@ def test_weights_that_are_aimed_at_do_not_depend_on_threads_of_the_library() -> 
     cross, found = h + np.random.default_rng(1).standard_normal(h.shape) / 100, []
     for threads in (1, 2, 3):
         with threadpool_limits(threads, user_api="blas"):
-            found.append(_corrected(w, h, cross, 0.01))
+            found.append(corrected(w, h, cross, 0.01))
     np.testing.assert_array_equal(found[0], found[1])
     np.testing.assert_array_equal(found[0], found[2])
     eye = 0.01 * np.eye(K)
@@ -328,6 +327,6 @@ def test_ranges_of_groups_are_the_best_of_those_that_are_tried() -> None:
     assert len(np.unique(best)) > 3
     for at_a_time in (1 << 17, 100):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("octavo.calibrate.methods.gptq.gptq_rows.AT_A_TIME", at_a_time)
+            patched.setattr("octavo.calibrate.methods.gptq.gptq_quantize.AT_A_TIME", at_a_time)
             found = encoded(rows, fmt, weights, 1)
         np.testing.assert_array_equal(decode(found, fmt), want)

@@ -13,9 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from octavo.calibrate.hessian.damping import Matrix
-from octavo.calibrate.hessian.factor import factorize
-from octavo.calibrate.hessian.hessian import Hessian, weighed
+from octavo.calibrate.hessian import Hessian, Matrix, factorize, weighed
 from octavo.calibrate.methods.gptq import DAMP, gptq
 from octavo.errors import about_tensor, tensor_label
 from octavo.formats import BlockFormat, QTensor, dequantize
@@ -67,7 +65,7 @@ def _metric(name: str, k: int, stages: Sequence[Stage]) -> Matrix | None:
         passed = _passed(product.inputs[1], name)
         if passed is not None and len(passed) == product.inputs[0].tensor.shape[-1] == k:
             weight = _finite(product.inputs[0]).reshape(-1, k) * passed
-            rows = Hessian(k, product.inputs[0].name, np.float64)
+            rows = Hessian(k, product.inputs[0].name, double=True)
             rows.add(weight)
             total += rows.matrix() / (rows.diagonal().sum() or 1.0)
     mean = total.trace() / k

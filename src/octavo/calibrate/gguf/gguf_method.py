@@ -17,7 +17,7 @@ from octavo.backends import select
 from octavo.calibrate.gguf.embedding_gptq import embedding_rows
 from octavo.calibrate.gguf.gguf_resume import gguf_run_name, load_weights, save_weights
 from octavo.calibrate.gguf.gguf_weights import TIED, importance_of, is_embedding, stage_weights, takes_gptq
-from octavo.calibrate.methods.gptq.gptq_tiles import grid_of
+from octavo.calibrate.methods.gptq.sweep import grid_of
 from octavo.calibrate.row_batches import memory_told
 from octavo.calibrate.runner import Journal, Layerwise, Samples
 from octavo.calibrate.text_samples import has_records, read_calibration

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from octavo.calibrate.hessian.factor import factorize
-from octavo.calibrate.hessian.hessian import weighed
+from octavo.calibrate.arrays import each_plane, on_device, on_host
+from octavo.calibrate.hessian import CrossHessian, factorize, weighed
 from octavo.calibrate.methods.gptq import DAMP, gptq
-from octavo.calibrate.methods.gptq.gptq_tiles import grid_of
+from octavo.calibrate.methods.gptq.gptq_quantize import values_of_planes
+from octavo.calibrate.methods.gptq.sweep import grid_of
 from octavo.calibrate.runner import OpenStage, ProductInput
-from octavo.calibrate.torch_arrays import is_tensor, on_host
 from octavo.errors import about_tensor
 from octavo.formats import QTensor, dequantize, unpack
 from octavo.formats.spec import F32, U8
@@ -59,7 +59,9 @@ def _of_input(
     threads: int | None,
 ) -> Iterator[tuple[str, _GgufPart]]:
     """Of an input, or an expert's, each weight that reads it."""
-    tokens, matrix, cross = _sums(given, expert, both=corrects)
+    sums = given.cross(expert) if corrects else given.hessian(expert)
+    tokens, matrix = sums.tokens, (sums.hessian if isinstance(sums, CrossHessian) else sums).matrix()
+    cross = sums.cross() if isinstance(sums, CrossHessian) else None
     factor = factorize(matrix, "act", DAMP) if expert is None or tokens >= given.size else None
     starved = None
     if factor is None and expert is not None:
@@ -89,20 +91,8 @@ class _GgufPart:
     starved: UndersampledExpert | None = None
 
 
-def _sums(given: ProductInput, expert: int | None, *, both: bool) -> tuple[int, Any, Any]:
-    """Tokens of an input, or of an expert's, the Hessian, and with `both` products with what the original model gives:
-    arrays, or tensors where sums are made on a device."""
-    if both:
-        cross = given.cross(expert)
-        return cross.tokens, cross.hessian.matrix(), cross.cross()
-    found = given.sums(expert)
-    return found.tokens, found.matrix(), None
-
-
 def _output_power(weight: Any, hessian: Any) -> float:
     """The mean square of what a product of weights [N, K] gives, added up over N."""
-    if is_tensor(weight):
-        return float(((weight @ hessian.float()) * weight).sum())
     return float(weighed(weight, hessian).sum())
 
 
@@ -110,12 +100,11 @@ def _placed(stored: QTensor, device: str | None) -> Any:
     """The values of a weight where weights are made."""
     if device is None or stored.format.pack is None:
         return dequantize(stored)
-    from octavo.calibrate.torch_rows import TorchPlanes, decoded
-
     flat = QTensor(
         stored.format, (prod(stored.shape[:-1]), stored.shape[-1]), stored.data.reshape(-1, stored.data.shape[-1])
     )
-    return decoded(TorchPlanes.of(unpack(flat), device), stored.format).view(stored.shape)
+    planes = each_plane(lambda x: on_device(x, device), unpack(flat))
+    return values_of_planes(planes, stored.format).reshape(stored.shape)
 
 
 def takes_gptq(job: QuantizeJob, name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.calibrate.torch_arrays import is_tensor, on_host
+from octavo.calibrate.arrays import on_host
 from octavo.formats.spec import F32
 from octavo.graph.node import Node, bind
 from octavo.graph.protocol import Backend, TensorBackend
@@ -29,16 +29,6 @@ class AttentionWatch:
     tokens: int
 
 
-def count_written(caches: ChannelStatistics, values: Any) -> None:
-    """Count what was written to a cache, where it lies."""
-    if not is_tensor(values):
-        caches.add(np.asarray(values, np.float32))
-        return
-    from octavo.calibrate.hessian.torch_hessian import count
-
-    count(values, caches)
-
-
 def written(stage: Stage, given: Mapping[str, Any], made: Sequence[tuple[Backend, Any]]) -> Iterator[tuple[str, Any]]:
     """What a stage writes to caches, by their names: of what it is given, and of what it has made."""
     numbers = stage.taken
@@ -49,12 +39,12 @@ def written(stage: Stage, given: Mapping[str, Any], made: Sequence[tuple[Backend
             yield name, value if isinstance(backend, TensorBackend) else backend.read(value)
         else:
             values = given[input_name(numbers[id(node)])]
-            yield name, getattr(values, "tensor", values)
+            yield name, values
 
 
 def to_host(values: Any) -> F32:
     """Values as a float32 array in memory."""
-    return np.asarray(on_host(getattr(values, "tensor", values)), np.float32)
+    return np.asarray(on_host(values), np.float32)
 
 
 def spread(count: int, most: int) -> frozenset[int]:

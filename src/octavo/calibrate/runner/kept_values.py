@@ -7,17 +7,15 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from octavo.calibrate import arrays
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Sizes, bind
 from octavo.graph.stages import Stage
 from octavo.io.atomic import failures_of
-
-if TYPE_CHECKING:
-    from octavo.calibrate.runner.device_array import DeviceArray
 
 DTYPES: Mapping[str, type[Any]] = {"f32": np.float32, "i32": np.int32}
 IN_MEMORY = 1 << 28
@@ -34,22 +32,17 @@ class StageValues:
 
     def __init__(self, folder: str | None = None, device: str | None = None) -> None:
         self.folder, self._device = folder, device
-        self._arrays: dict[tuple[str, int], AnyArray | DeviceArray] = {}
+        self._arrays: dict[tuple[str, int], Any] = {}
         self._spare: dict[tuple[str, int], AnyArray] = {}  # by stream and bytes: the system need not clear it anew
 
     def __getitem__(self, key: tuple[str, int]) -> Any:
         return self._arrays[key]
 
-    def new(self, key: tuple[str, int], shape: tuple[int, ...], dtype: str) -> AnyArray | DeviceArray:
+    def new(self, key: tuple[str, int], shape: tuple[int, ...], dtype: str) -> Any:
         """An array to fill, in place of one that is there. Raises FileError where the disk has no room for it."""
         if self._device is not None and dtype == "f32":
-            import torch
-
-            from octavo.calibrate.runner.device_array import DeviceArray
-
-            placed = DeviceArray(torch.empty(shape, dtype=torch.float32, device=self._device))
-            self._arrays[key] = placed
-            return placed
+            self._arrays[key] = arrays.zeros(shape, False, self._device)
+            return self._arrays[key]
         path = self._path(key)
         array = self._empty(key[0], shape, dtype) if path is None else _file(path, shape, dtype)
         self._arrays[key] = array

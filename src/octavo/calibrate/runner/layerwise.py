@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from octavo.calibrate.arrays import is_tensor, put, rounded_factors
+from octavo.calibrate.hessian import count
 from octavo.calibrate.runner.attention_watch import (
     AttentionWatch,
-    count_written,
     spread,
     statistics_of,
     to_host,
@@ -147,7 +147,7 @@ class Layerwise:
         tables = self.tables if stream == CHANGED else {}
         taken: dict[str, Any] = {input_name(n): self._values[stream, n] for n in stage.takes}
         waits = any(isinstance(backend, AsyncBackend) for backend in self.backends)
-        here = [name for name, values in taken.items() if hasattr(values, "tensor") or not waits]
+        here = [name for name, values in taken.items() if is_tensor(values) or not waits]
         shows = stream == CHANGED and self._attention is not None and bool(stage.attentions)
         schedule = self.scheduled(stage, replaced, tables, asked=shows)
         executor = Executor(schedule, self.backends, self.samples.limits, fed=here)
@@ -158,15 +158,15 @@ class Layerwise:
         for i, sample in enumerate(self.samples):
             given = {name: values[sample.part] for name, values in taken.items()}
             inputs = {**sample.inputs, **{name: values for name, values in given.items() if name not in here}}
-            with self._rounded():
-                fed = {name: getattr(given[name], "tensor", given[name]) for name in here}
-                made = executor.values(inputs, sample.sizes, fed)
+            with rounded_factors(self.device is not None):
+                made = executor.values(inputs, sample.sizes, {name: given[name] for name in here})
             for kept, (backend, value) in zip(results, made, strict=False):
-                stays = hasattr(kept, "tensor") and isinstance(backend, TensorBackend)
-                kept[sample.part] = value if stays or isinstance(value, np.ndarray) else backend.read(value)
+                stays = is_tensor(kept) and isinstance(backend, TensorBackend)
+                read = value if stays or isinstance(value, np.ndarray) else backend.read(value)
+                put(kept, sample.part, read)
             if stream == CHANGED and caches:
                 for name, values in written(stage, given, made[len(results) :]):
-                    count_written(caches[name], values)
+                    count(caches[name], values)
             if shows and i in self._shown:
                 self._show(stage, given, made[len(results) :])
             self._tell_progress(stage, stream, i)
@@ -193,14 +193,6 @@ class Layerwise:
             else:
                 q = given[input_name(numbers[id(node.inputs[0])])]
             self._attention.tell(node, to_host(q), found[node.inputs[1].name], found[node.inputs[2].name])
-
-    def _rounded(self) -> AbstractContextManager[None]:
-        """Products take factors to 11 bits where they run on a device."""
-        if self.device is None:
-            return nullcontext()
-        from octavo.calibrate.hessian.torch_hessian import rounded_factors
-
-        return rounded_factors()
 
     def scheduled(
         self, stage: Stage, replaced: Mapping[str, QTensor] | None = None,

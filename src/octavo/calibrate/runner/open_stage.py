@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from octavo.calibrate.arrays import is_tensor
 from octavo.calibrate.runner.product_input import ProductInput
-from octavo.calibrate.torch_arrays import is_tensor
 from octavo.errors import UsageError, tensor_label
 from octavo.formats import PlacedQTensor, QTensor, by_name, dequantize
 from octavo.formats.codec import require_finite

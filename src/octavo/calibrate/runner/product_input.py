@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
-from octavo.calibrate.hessian import CrossHessian, Hessian
+from octavo.calibrate import arrays
+from octavo.calibrate.arrays import is_tensor, on_host, taken
+from octavo.calibrate.hessian import CrossHessian, Hessian, absmax, count
 from octavo.errors import UsageError
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.node import Node
 from octavo.graph.stages import Stage
 from octavo.quantizers.statistics import ChannelStatistics
-from octavo.quantizers.statistics.channels import absmax
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from octavo.calibrate.hessian.torch_hessian import TorchCross, TorchHessian
-    from octavo.calibrate.runner.device_array import DeviceArray
 
 TOKENS = 4096
 """Most tokens whose vectors are looked at together."""
@@ -42,9 +37,9 @@ class ProductInput:
     names: tuple[str, ...]
     size: int
     experts: int
-    vectors: AnyArray | DeviceArray
+    vectors: Any
     ids: AnyArray | None
-    original: tuple[AnyArray | DeviceArray, AnyArray | None] | None = None
+    original: tuple[Any, AnyArray | None] | None = None
     device: str | None = None
 
     def tokens(self, expert: int | None = None) -> int:
@@ -59,61 +54,31 @@ class ProductInput:
             return [len(self.vectors)]
         return [int(n) for n in np.bincount(self.ids.reshape(-1), minlength=self.experts)]
 
-    def batches(self, expert: int | None = None) -> Iterator[F32]:
-        """The vectors, or those of an expert, float32 [T, K], some at a time; none is empty."""
-        return (np.asarray(x, np.float32) for x in self._chosen(expert))
+    def batches(self, expert: int | None = None) -> Iterator[Any]:
+        """The vectors, or those of an expert, float32 [T, K] where sums are made, some at a time; none is empty."""
+        return map(self._in_place, self._chosen(expert))
 
-    def tensors(self, expert: int | None = None) -> Iterator[Tensor]:
-        """The same on the device."""
-        return map(self._on_device, self._chosen(expert))
-
-    def pairs(self, expert: int | None = None) -> Iterator[tuple[F32, F32]]:
+    def pairs(self, expert: int | None = None) -> Iterator[tuple[Any, Any]]:
         """The vectors as they are, and as the original model has them, [T, K] each, of the same tokens.
 
         Of an expert whose vectors are its own these are the tokens that both models send to it. Raises UsageError where
         the original is not run.
         """
-        return ((np.asarray(now, np.float32), np.asarray(then, np.float32)) for now, then in self._paired(expert))
-
-    def tensor_pairs(self, expert: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """The same on the device."""
-        return ((self._on_device(now), self._on_device(then)) for now, then in self._paired(expert))
-
-    def sums(self, expert: int | None = None) -> Hessian | TorchHessian:
-        """The Hessian of the vectors, added up now, where sums are made. Raises NonFiniteError naming a weight."""
-        if self.device is None:
-            hessian = Hessian(self.size, self.label(expert))
-            for x in self.batches(expert):
-                hessian.add(x)
-            return hessian
-        from octavo.calibrate.hessian.torch_hessian import TorchHessian
-
-        on_device = TorchHessian(self.size, self.device, self.label(expert))
-        for vectors in self.tensors(expert):
-            on_device.add(vectors)
-        return on_device
+        return ((self._in_place(now), self._in_place(then)) for now, then in self._paired(expert))
 
     def hessian(self, expert: int | None = None) -> Hessian:
-        """The same on the host."""
-        found = self.sums(expert)
-        if isinstance(found, Hessian):
-            return found
-        return Hessian.of(found.matrix().cpu().numpy(), found.tokens, found.name)
+        """The Hessian of the vectors, added up now, where sums are made. Raises NonFiniteError naming a weight."""
+        sums = Hessian(self.size, self.label(expert), device=self.device)
+        for x in self.batches(expert):
+            sums.add(x)
+        return sums
 
-    def cross(self, expert: int | None = None) -> CrossHessian | TorchCross:
-        """Hessian and products with the original model's vectors, where sums are made. Raises as `pairs` and `sums`
-        do."""
-        if self.device is None:
-            cross = CrossHessian(self.size, self.label(expert))
-            for now, then in self.pairs(expert):
-                cross.add(now, then)
-            return cross
-        from octavo.calibrate.hessian.torch_hessian import TorchCross
-
-        on_device = TorchCross(self.size, self.device, self.label(expert))
-        for here, there in self.tensor_pairs(expert):
-            on_device.add(here, there)
-        return on_device
+    def cross(self, expert: int | None = None) -> CrossHessian:
+        """Hessian and products with the original model's vectors. Raises as `pairs` and `hessian` do."""
+        sums = CrossHessian(self.size, self.label(expert), self.device)
+        for now, then in self.pairs(expert):
+            sums.add(now, then)
+        return sums
 
     def summed(self, expert: int | None = None) -> int:
         """Vectors that Hessians are of: where the original is run, those that both models have."""
@@ -125,24 +90,18 @@ class ProductInput:
         """Statistics of each channel, a row for each expert. Raises NonFiniteError naming a weight."""
         found = ChannelStatistics(max(self.experts, 1), self.size, self.names[0])
         for expert in range(self.experts) or (None,):
-            if self.device is None:
-                for x in self.batches(expert):
-                    found.add(x, expert or 0)
-            else:
-                from octavo.calibrate.hessian.torch_hessian import count
-
-                for vectors in self.tensors(expert):
-                    count(vectors, found, expert or 0)
+            for x in self.batches(expert):
+                count(found, x, expert or 0)
         return found
 
-    def _chosen(self, expert: int | None) -> Iterator[AnyArray | DeviceArray]:
+    def _chosen(self, expert: int | None) -> Iterator[Any]:
         """The vectors, or those of an expert, where they lie."""
         for part in _parts(len(self.vectors)):
             found = _of_expert(self.vectors[part], None if self.ids is None else self.ids[part], self._checked(expert))
             if len(found):
                 yield found
 
-    def _paired(self, expert: int | None) -> Iterator[tuple[AnyArray | DeviceArray, AnyArray | DeviceArray]]:
+    def _paired(self, expert: int | None) -> Iterator[tuple[Any, Any]]:
         """What `pairs` gives, where it lies."""
         if self.original is None:
             raise UsageError("the original model is not run beside this one (allowed: layerwise with original=True)")
@@ -159,27 +118,19 @@ class ProductInput:
     def absmax(self) -> AnyArray:
         """The largest magnitude of each channel, [experts or 1, K]. Raises NonFiniteError naming a weight."""
         experts: list[int | None] = [*range(self.experts)] or [None]
-        if self.device is None:
-            return np.stack([absmax(self.batches(e), self.size, self.label(e)) for e in experts])
-        from octavo.calibrate.hessian import torch_hessian
-
-        found = (torch_hessian.absmax(self.tensors(e), self.size, self.label(e)) for e in experts)
-        return np.stack([each.cpu().numpy() for each in found])
+        return np.stack([absmax(self.batches(e), self.size, self.label(e)) for e in experts])
 
     def some(self, most: int, expert: int | None = None) -> F32:
         """As many vectors at most, or of an expert's, evenly spread: float32 [T, K]."""
-        x = self.vectors if expert is None else np.concatenate(list(self.batches(expert)))
-        return np.asarray(x[np.linspace(0, len(x) - 1, min(most, len(x))).astype(np.int64)], np.float32)
+        x = self.vectors if expert is None else arrays.of(self.vectors).concatenate([*self._chosen(expert)])
+        at = np.linspace(0, len(x) - 1, min(most, len(x))).astype(np.int64)
+        return np.asarray(on_host(taken(x, at)), np.float32)
 
-    def _on_device(self, vectors: AnyArray | DeviceArray) -> Tensor:
-        """float32 [T, K] on the device."""
-        import torch
-
-        from octavo.calibrate.runner.device_array import DeviceArray
-
-        if isinstance(vectors, DeviceArray):
-            return vectors.tensor
-        return torch.from_numpy(np.array(vectors, np.float32)).to(self.device)
+    def _in_place(self, vectors: Any) -> Any:
+        """float32 [T, K] where sums are made."""
+        if is_tensor(vectors):
+            return vectors
+        return arrays.on_device(np.asarray(vectors, np.float32), self.device)
 
     def part(self, tokens: slice) -> ProductInput:
         """The input of some of the tokens."""
@@ -228,13 +179,13 @@ def _parts(tokens: int) -> list[slice]:
     return [slice(start, start + TOKENS) for start in range(0, tokens, TOKENS)]
 
 
-def _of_expert(vectors: AnyArray | DeviceArray, ids: AnyArray | None, expert: int) -> AnyArray | DeviceArray:
+def _of_expert(vectors: Any, ids: AnyArray | None, expert: int) -> Any:
     """Of vectors [T, K] or [T, k, K] those of an expert, by ids [T, k]; all where there are none. A token that is sent
     to the expert twice counts twice."""
     if ids is None:
         return vectors
     chosen = ids == expert
-    return vectors[chosen] if vectors.ndim == 3 else vectors[np.nonzero(chosen)[0]]
+    return taken(vectors, chosen if vectors.ndim == 3 else np.nonzero(chosen)[0])
 
 
 def _shared(now: AnyArray, then: AnyArray, expert: int) -> tuple[AnyArray, AnyArray]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from octavo.calibrate.methods import best_of, unless
 from octavo.calibrate.methods.scale_search import Search
@@ -16,12 +13,11 @@ from octavo.calibrate.methods.static_activations import DYNAMIC
 from octavo.calibrate.runner import Journal, Layerwise, OpenStage, ProductInput, Samples
 from octavo.calibrate.schemes.fold_scales import scale_model, with_scales
 from octavo.calibrate.schemes.scheme_resume import StageResults, load_scales, load_stages, save_scales, save_stage
-from octavo.calibrate.schemes.scheme_weights import WeightQuantizer, scheme_weights
+from octavo.calibrate.schemes.scheme_weights import placed_values, scheme_weights
 from octavo.calibrate.schemes.static_inputs import static_input
 from octavo.formats.spec import F32
 from octavo.graph.protocol import Backend
 from octavo.graph.stages import Stage
-from octavo.huggingface.coded import values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
@@ -29,9 +25,6 @@ from octavo.models.shared.weights import scale_of
 from octavo.quantizers.job.scheme_method import FoldScales, SchemeWeight, StaticInput
 from octavo.quantizers.statistics import ChannelStatistics
 from octavo.quantizers.statistics.outliers import channels
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 Progress = Callable[[str, int, int], None]
 WORTH_MIXED = 0.8
@@ -103,8 +96,9 @@ class SchemeRun:
                     scheme = self._named(mine.inputs[-1].scheme)
                 names = [name for name in linear if scale_of(file, name) is None]
                 met = channels(given.absmax()) if names else None
-                for name, weight in scheme_weights(stage, given, names, scheme, self.ways, self.threads, _maker(stage)):
-                    stage.replace(name, _values(scheme, weight, stage.tensor(name).shape, stage.device))
+                for name, weight in scheme_weights(stage, given, names, scheme, self.ways, self.threads):
+                    values = placed_values(scheme, weight.coded, stage.device)
+                    stage.replace(name, values.reshape(stage.tensor(name).shape))
                     mine.made[name] = replace(weight, channels=met)
         return made
 
@@ -121,7 +115,10 @@ class SchemeRun:
 
         def values(name: str) -> F32 | None:
             found, scheme = made.get(name), schemes.get(name, self.scheme)
-            return None if found is None else _host_values(scheme, found, self.file.tensors[name].shape)
+            if found is None:
+                return None
+            made_again: F32 = placed_values(scheme, found.coded, None)
+            return made_again.reshape(self.file.tensors[name].shape)
 
         return values
 
@@ -148,33 +145,3 @@ class SchemeRun:
     def _tell(self, done: int, total: int) -> None:
         assert self.progress is not None
         self.progress("calibration", done, total)
-
-
-def _maker(stage: OpenStage) -> Callable[..., WeightQuantizer]:
-    """What makes weights, where they are made."""
-    if stage.device is None:
-        return WeightQuantizer
-    from octavo.calibrate.schemes.torch_weights import TorchWeightQuantizer
-
-    return TorchWeightQuantizer
-
-
-def _values(
-    scheme: CheckpointScheme, weight: SchemeWeight, shape: tuple[int, ...], device: str | None
-) -> F32 | Tensor:
-    """A weight [N, K], or [experts, N, K], as the model is computed with, where weights are made."""
-    if device is None:
-        return _host_values(scheme, weight, shape)
-    from octavo.calibrate.schemes.torch_weights import placed_values
-
-    return placed_values(scheme, weight.coded, device).view(shape)
-
-
-def _host_values(scheme: CheckpointScheme, weight: SchemeWeight, shape: tuple[int, ...]) -> F32:
-    """The same in the host's memory."""
-    if len(shape) == 2:
-        return values_of(scheme, weight.coded[0])
-    out = np.empty(shape, np.float32)
-    for i, coded in enumerate(weight.coded):
-        out[i] = values_of(scheme, coded)
-    return out

@@ -7,32 +7,28 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from octavo.calibrate.hessian import CrossHessian
-from octavo.calibrate.hessian.damping import Matrix
-from octavo.calibrate.hessian.factor import Factor, factorize
-from octavo.calibrate.hessian.hessian import weighed
+from octavo.calibrate import arrays
+from octavo.calibrate.arrays import each_plane, is_tensor, on_host, rounded_factors
+from octavo.calibrate.hessian import CrossHessian, Factor, factorize, weighed
 from octavo.calibrate.methods import clip
 from octavo.calibrate.methods.gptq import DAMP
+from octavo.calibrate.methods.gptq.gptq_quantize import values_of_planes
 from octavo.calibrate.methods.gptq.gptq_schemes import gptq_coded, gptq_row
 from octavo.calibrate.runner import OpenStage, ProductInput
 from octavo.calibrate.schemes.fold_scales import FEWEST
-from octavo.calibrate.torch_arrays import is_tensor, on_host
-from octavo.errors import about_tensor
+from octavo.errors import about_tensor, tensor_label
 from octavo.formats import QTensor, dequantize
 from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import Coded, factor_of, largest, nearest, row_parts, values_of
+from octavo.huggingface.coded import Coded, factor_of, largest, nearest, planes_of, row_parts, values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.job.scheme_method import SchemeWeight
 from octavo.quantizers.job.undersampled import UndersampledExpert
 from octavo.quantizers.matrix_tiles import TILE, run_tiles, spans
-
-if TYPE_CHECKING:
-    from octavo.calibrate.hessian.torch_hessian import TorchCross, TorchFactor
 
 GPTQ_WAYS = ("gptq", "qronos")
 """Ways in which errors of a row make up for each other."""
@@ -54,16 +50,14 @@ def before_softmax(name: str) -> bool:
 
 def scheme_weights(
     stage: OpenStage, given: ProductInput, names: Sequence[str], scheme: CheckpointScheme, ways: Sequence[str],
-    threads: int | None, maker: Callable[..., WeightQuantizer] | None = None,
+    threads: int | None,
 ) -> Iterator[tuple[str, SchemeWeight]]:
     """Each of the weights of an input in the scheme, by that of `ways` which errs least; of experts each by itself.
-
-    maker  makes a `WeightQuantizer`, if not the one for arrays
-    """
+"""
     tensors = {name: stage.tensor(name).stored() if given.experts else stage.tensor(name) for name in names}
     of_experts, starved = list[dict[str, QuantizedPart]](), list[UndersampledExpert]()
     for expert in (range(given.experts) or (None,)) if names else ():
-        made_by = (maker or WeightQuantizer)(scheme, given, expert, ways, threads)
+        made_by = WeightQuantizer(scheme, given, expert, ways, threads)
         of_experts.append(made_by.all_made(tensors))
         starved += made_by.starved
         del made_by  # and its Hessian
@@ -132,25 +126,33 @@ class WeightQuantizer:
 
     def _weight(self, name: str, tensor: QTensor) -> Any:
         """A weight's values, or this expert's, [N, K], where weights are made."""
-        return dequantize(of_expert(tensor, self._expert))
+        stored, device = of_expert(tensor, self._expert), self._given.device
+        if device is None:
+            return dequantize(stored)
+        from octavo.calibrate.torch_rows import finite_values
+
+        return finite_values(stored, device, tensor_label(name, self._expert))
+
+    def _nearest_values(self, weight: Any) -> Any:
+        """What a weight is worth when it is rounded to nearest, where it lies."""
+        fmt = self._scheme.format(weight.shape[1])
+        if is_tensor(weight):
+            from octavo.calibrate.torch_rows import decoded, encoder_of
+
+            if (encoder := encoder_of(fmt)) is not None:
+                return decoded(encoder(weight), fmt)
+        return self._values(nearest(self._scheme, on_host(weight)))
 
     def _values(self, coded: Coded) -> Any:
         """What codes are worth, where weights are made."""
-        return values_of(self._scheme, coded)
-
-    def _nearest_values(self, weight: Any) -> Any:
-        """What a weight is worth when it is rounded to nearest."""
-        return values_of(self._scheme, nearest(self._scheme, weight))
+        return placed_values(self._scheme, [coded], self._given.device)
 
     def _judge(self, weight: Any) -> Judge:
-        """What tells errors."""
-        return self._judge_by(_Sums, _Outputs, weight)
-
-    def _judge_by(self, sums: Callable[..., Judge], outputs: Callable[..., Judge], weight: Any) -> Judge:
-        """A Hessian's sums, where it is of the tokens that judge and no larger than they are, or outputs."""
+        """What tells errors: a Hessian's sums, where it is of the tokens that judge and no larger than they are, or
+        outputs."""
         if self._judged is self._given and self._given.original is None and self._tokens >= self._given.size:
-            return sums(*self._damped, self._tokens, weight)
-        return outputs(self._judged, self._expert, weight)
+            return _Sums(*self._damped, self._tokens, weight)
+        return _Outputs(self._judged, self._expert, weight)
 
     def _has_enough(self, way: str) -> bool:
         """Whether an expert met the tokens that a way takes: of Hessians as many as there are inputs."""
@@ -170,20 +172,19 @@ class WeightQuantizer:
         """The Hessian in float32, and what was added to its diagonal: that of the factor, where there is one."""
         if self._factor is not None:
             return self._factor[0].hessian, self._factor[0].added
-        matrix = self._given.sums(self._expert).matrix()
-        return matrix.float() if is_tensor(matrix) else matrix.astype(np.float32, copy=False), 0.0
+        return arrays.single(self._given.hessian(self._expert).matrix()), 0.0
 
     @cached_property
-    def _factor(self) -> tuple[Factor | TorchFactor, F32] | None:
+    def _factor(self) -> tuple[Factor, F32] | None:
         """Of the Hessian, which it takes the place of, and its diagonal; None where no way needs them."""
         if not set(GPTQ_WAYS) & set(self._ways) or gptq_row(self._scheme, self._given.size) is None:
             return None
-        hessian: Any = (self._given.sums(self._expert) if self._cross is None else self._cross.hessian).matrix()
+        hessian = (self._given.hessian(self._expert) if self._cross is None else self._cross.hessian).matrix()
         diagonal = on_host(hessian.diagonal()).astype(np.float32)
         return factorize(hessian, "act", DAMP, keep=False), diagonal
 
     @cached_property
-    def _cross(self) -> CrossHessian | TorchCross | None:
+    def _cross(self) -> CrossHessian | None:
         """Products with what the original model gives, where that is run."""
         return None if self._given.original is None else self._given.cross(self._expert)
 
@@ -216,40 +217,51 @@ class WeightQuantizer:
         return nearest(self._scheme, clip(weight, some, rounded, whole).weight)
 
 
-class Judge(Protocol):
-    """Tells what a product errs over some tokens. `power` is the sum of |y|^2 of its outputs y."""
+def placed_values(scheme: CheckpointScheme, coded: Sequence[Coded], device: str | None) -> Any:
+    """What `values_of` gives for weights [N, K] where weights are made, one after the other."""
+    first = _placed(scheme, coded[0], device)
+    if len(coded) == 1:
+        return first
+    out = arrays.zeros((len(coded), *first.shape), False, device)
+    for i in range(len(coded)):
+        out[i] = first if not i else _placed(scheme, coded[i], device)
+    return out.reshape(-1, first.shape[1])
 
-    power: float
 
-    def wrong(self, values: Any) -> float:
-        """The sum of |y' - y|^2 of outputs y' with `values` for the weight."""
+def _placed(scheme: CheckpointScheme, coded: Coded, device: str | None) -> Any:
+    planes, fmt = planes_of(scheme, coded) if device is not None else (None, None)
+    if planes is None or fmt is None or fmt.folds or fmt.number is not None or coded.factor != 1:
+        return arrays.on_device(values_of(scheme, coded), device)
+    return values_of_planes(each_plane(lambda x: arrays.on_device(x, device), planes), fmt)
 
 
 class _Outputs:
     """What a product gives over some tokens: of the original model where that is run, else of the original weight."""
 
-    def __init__(self, given: ProductInput, expert: int | None, weight: F32) -> None:
+    def __init__(self, given: ProductInput, expert: int | None, weight: Any) -> None:
         self._weight = weight
         alone = given.original is None
         self._pairs = [(x, x) for x in given.batches(expert)] if alone else list(given.pairs(expert))
         self.power = self._sum(lambda _, then, rows: then @ weight[rows].T)
         """The sum of |y|^2."""
 
-    def wrong(self, values: F32) -> float:
+    def wrong(self, values: Any) -> float:
         """The sum of |y' - y|^2 of outputs y' with `values` for the weight."""
         return self._sum(lambda now, then, rows: now @ values[rows].T - then @ self._weight[rows].T)
 
-    def _sum(self, outputs: Callable[[F32, F32, slice], F32]) -> float:
+    def _sum(self, outputs: Callable[[Any, Any, slice], Any]) -> float:
         """The sum of squares of what pairs of vectors come to with some rows of the weight, tile by tile."""
-        found = np.zeros(-(-len(self._weight) // TILE))
+        tiles = spans(len(self._weight), len(self._weight) if is_tensor(self._weight) else TILE)
+        found = np.zeros(len(tiles))
 
         def add(i: int, rows: slice) -> None:
             found[i] = sum(_squares(outputs(now, then, rows)) for now, then in self._parts())
 
-        run_tiles(partial(add, i, rows) for i, rows in enumerate(spans(len(self._weight))))
+        with rounded_factors(is_tensor(self._weight)):
+            run_tiles(partial(add, i, rows) for i, rows in enumerate(tiles))
         return float(found.sum())
 
-    def _parts(self) -> Iterator[tuple[F32, F32]]:
+    def _parts(self) -> Iterator[tuple[Any, Any]]:
         """The pairs, few tokens at a time."""
         return ((now[part], then[part]) for now, then in self._pairs for part in spans(len(now), JUDGED))
 
@@ -260,19 +272,23 @@ class _Sums:
     added  what the Hessian has on its diagonal beside that
     """
 
-    def __init__(self, hessian: Matrix, added: float, tokens: int, weight: F32) -> None:
+    def __init__(self, hessian: Any, added: float, tokens: int, weight: Any) -> None:
         self._hessian, self._added, self._tokens, self._weight = hessian, added, tokens, weight
         self.power = self._squares_of(lambda rows: weight[rows])
 
-    def wrong(self, values: F32) -> float:
+    def wrong(self, values: Any) -> float:
         return self._squares_of(lambda rows: values[rows] - self._weight[rows])
 
-    def _squares_of(self, errors: Callable[[slice], F32]) -> float:
+    def _squares_of(self, errors: Callable[[slice], Any]) -> float:
         return self._tokens * sum(self._of_rows(errors(rows)) for rows in row_parts(*self._weight.shape))
 
-    def _of_rows(self, rows: F32) -> float:
+    def _of_rows(self, rows: Any) -> float:
         own = self._added * _squares(rows) if self._added else 0.0
         return float(weighed(rows, self._hessian).sum()) - own
+
+
+Judge = _Outputs | _Sums
+"""Tells what a product errs over some tokens. `power` is the sum of |y|^2 of its outputs y."""
 
 
 def held_out(given: ProductInput) -> tuple[ProductInput, ProductInput]:
@@ -282,5 +298,5 @@ def held_out(given: ProductInput) -> tuple[ProductInput, ProductInput]:
     return given.part(slice(at)), given.part(slice(at, None))
 
 
-def _squares(x: F32) -> float:
-    return float(np.square(x, dtype=np.float64).sum())
+def _squares(x: Any) -> float:
+    return float(x.square().sum(1).double().sum() if is_tensor(x) else np.square(x, dtype=np.float64).sum())

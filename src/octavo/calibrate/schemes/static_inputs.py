@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -44,13 +45,13 @@ def _choose_scale(
 ) -> StaticInput:
     """The scale that serves some of the inputs, x [T, K], best."""
     kind = scheme.activation
-    largest = max(float(np.abs(batch).max()) for batch in given.batches())
+    largest = float(given.absmax().max())
     found = static_scale(x, weights, largest, kind)
-    beyond = np.float32(found.scale * (TOPS[kind] + 0.5 if kind.startswith("int8") else TOPS[kind]))
-    over = sum(int((np.abs(batch) > beyond).sum()) for batch in given.batches())
+    beyond = float(np.float32(found.scale * (TOPS[kind] + 0.5 if kind.startswith("int8") else TOPS[kind])))
+    over = sum(int((abs(batch) > beyond).sum()) for batch in given.batches())
     return StaticInput(
-        tuple(names), found.scale, largest, over, given.vectors.size, found.before, found.after, found.dynamic, True,
-        scheme.name,
+        tuple(names), found.scale, largest, over, math.prod(given.vectors.shape), found.before, found.after,
+        found.dynamic, True, scheme.name,
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import partial
 from typing import Any, Self
 
@@ -122,23 +121,6 @@ class ChannelStatistics:
 
     def _seen(self, values: F32) -> F32:
         return np.where((self.tokens > 0)[:, None], values, np.float32(0))
-
-
-def absmax(batches: Iterable[F32], size: int, name: str) -> F32:
-    """The largest magnitude of each channel of vectors [T, K], float32 [K]. Raises NonFiniteError for NaN and Inf."""
-    most = np.zeros(size, np.float32)
-    for x in batches:
-        parts = spans(len(x), TOKENS)
-        found = np.empty((len(parts), size), np.float32)
-        run_tiles(partial(_largest, x[part], row) for part, row in zip(parts, found, strict=True))
-        np.maximum(most, found.max(axis=0), out=most)
-    if not np.isfinite(most).all():
-        raise NonFiniteError(f"the model computed NaN or Inf in what {name} is given")
-    return most
-
-
-def _largest(x: F32, out: F32) -> None:
-    np.maximum(x.max(axis=0), -x.min(axis=0), out=out)
 
 
 def _count(x: AnyArray, places: list[npt.NDArray[Any]], columns: slice) -> None:

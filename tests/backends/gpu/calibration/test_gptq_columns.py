@@ -11,10 +11,11 @@ import torch
 from octavo.backends.gpu.calibration.gptq_columns import BLOCK, ColumnGrid, LevelTable, take_columns
 from octavo.backends.gpu.device import torch_device
 from octavo.calibrate import gptq
+from octavo.calibrate.arrays import each_plane, on_host
 from octavo.calibrate.hessian import factorize
-from octavo.calibrate.hessian.torch_hessian import Products
 from octavo.calibrate.methods.gptq.gptq_schemes import e4m3_row
-from octavo.calibrate.torch_rows import TorchPlanes, decoded, encoder_of
+from octavo.calibrate.methods.gptq.torch_sweep import Products
+from octavo.calibrate.torch_rows import decoded, encoder_of
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import BlockFormat, QTensor, channel_format, decode, quantize_reference, unpack
 from octavo.formats.group import row_named
@@ -115,9 +116,9 @@ def test_plain_encoders_give_the_same_planes(name: str) -> None:
     encoder, want = encoder_of(fmt), unpack(quantize_reference(w, fmt))
     assert encoder is not None
     found = encoder(placed(w))
-    for end, values in vars(found.host()).items():
+    for end, values in vars(each_plane(on_host, found)).items():
         np.testing.assert_array_equal(values, getattr(want, end))
-    np.testing.assert_array_equal(decoded(TorchPlanes.of(want, WHERE), fmt).cpu().numpy(), decode(want, fmt))
+    np.testing.assert_array_equal(decoded(each_plane(placed, want), fmt).cpu().numpy(), decode(want, fmt))
 
 
 def test_other_inputs_than_the_original_ones() -> None:
@@ -133,7 +134,7 @@ def test_factors_are_those_of_the_cpu() -> None:
     h = correlated()
     h[7] = h[:, 7] = 0
     for order in ("act", "natural"):
-        cpu, found = factorize(h, order, 0.01), factorize(placed(h), order, 0.01)  # type: ignore[call-overload]
+        cpu, found = factorize(h, order, 0.01), factorize(placed(h), order, 0.01)
         np.testing.assert_array_equal(found.order.cpu().numpy(), cpu.order)
         assert (found.damping, found.added) == pytest.approx((cpu.damping, cpu.added))
         for name in ("m", "weights", "hessian"):

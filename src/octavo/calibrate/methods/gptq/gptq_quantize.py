@@ -9,34 +9,26 @@ coordinate descent (as QuantEase does with codes, arXiv 2309.01885).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.backends.cores import threads_of
-from octavo.calibrate.hessian.damping import Order
-from octavo.calibrate.hessian.factor import Factor, factorize, solve
-from octavo.calibrate.hessian.hessian import weighed
-from octavo.calibrate.methods.gptq.gptq_rows import LEAST_GAIN, ROWS, GptqRows, encoded
-from octavo.calibrate.methods.gptq.sweep import sweep
+from octavo.calibrate import arrays
+from octavo.calibrate.arrays import VALUES, each_plane, is_tensor, on_host
+from octavo.calibrate.hessian import Factor, Order, corrected, factorize, weighed
+from octavo.calibrate.methods.gptq.sweep import ROWS, grid_of, sweep
 from octavo.calibrate.row_batches import made_in_parts
-from octavo.calibrate.torch_arrays import is_tensor
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
-from octavo.formats import BlockFormat, Planes, decode
+from octavo.formats import BlockFormat, Planes, QTensor, decode, dequantize, pack, quantize_reference, unpack
+from octavo.formats.encoders import as_f16
 from octavo.formats.group import row_named
-from octavo.formats.spec import F32, AnyArray
-from octavo.quantizers.encoding.encoder import rows_of
-from octavo.quantizers.matrix_tiles import TILE, run_tiles, spans
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from octavo.calibrate.hessian.torch_hessian import TorchFactor
-
-Matrix = npt.NDArray[np.floating[Any]]
+from octavo.formats.spec import F32, U8
+from octavo.quantizers.encoding.encoder import ENCODABLE, encode, rows_of
+from octavo.quantizers.matrix_tiles import spans
 
 ROUNDS = 3
 """Times that scales and codes are gone through again."""
@@ -44,19 +36,48 @@ DAMP = 0.01
 """The share of the mean diagonal that is added to the diagonal."""
 SLAB, TILES = 1 << 20, 4
 """Values of rows that are made at a time, at least, and tiles of rows for each thread."""
+LEAST_GAIN = 1e-5
+"""The least share of its error that GPTQ must take off a row to be kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class GptqRows:
+    """Rows in a format, and what they lose.
+
+    planes   of the rows [N, K]
+    before   float32 [N]: e^T H e of each row as the encoder alone leaves it
+    after    float32 [N]: of what is in `planes`; nowhere above `before`
+    bound    what nearest levels can't exceed with these scales while no value is beyond the last level, damping
+             included (Babai's bound of the lattice of H): the sum over all rows, before anything is refitted
+    kept     rows that GPTQ made better; the others are the encoder's
+    damping  that was added to the diagonal, over its mean
+    """
+
+    planes: Planes
+    format: BlockFormat
+    before: F32
+    after: F32
+    bound: float
+    kept: int
+    damping: float
+
+    @cached_property
+    def packed(self) -> U8:
+        """uint8 [N, bytes of a row]."""
+        return pack(self.planes, self.format)
 
 
 def gptq(
-    weight: npt.ArrayLike | Tensor,
-    hessian: npt.ArrayLike | Tensor,
+    weight: Any,
+    hessian: Any,
     row: str | BlockFormat,
     *,
     importance: npt.ArrayLike | None = None,
-    cross: npt.ArrayLike | Tensor | None = None,
+    cross: Any = None,
     order: Order = "act",
     damp: float = DAMP,
     rounds: int = ROUNDS,
-    factor: Factor | TorchFactor | None = None,
+    factor: Factor | None = None,
     threads: int | None = None,
 ) -> GptqRows:
     """Rows [N, K] in the format `row`, errors making up for each other under `hessian` [K, K].
@@ -71,16 +92,14 @@ def gptq(
     rounds      times that scales and codes are gone through again after GPTQ's sweep; 0: GPTQ alone
     factor      what `factorize` makes of `hessian`, `order` and `damp`, for weights that share them
 
-    Where `hessian` is a tensor of torch the work is done on its device, by kernels in Triton; `cross` and `factor` (a
-    `TorchFactor`) are then there as well, and `weight` may be. The codes are the same but for values that lie halfway
+    Where `hessian` is a tensor of torch the work is done on its device, by kernels in Triton; `cross` and `factor` are
+    then there as well, and `weight` may be. The codes are the same but for values that lie halfway
     between two levels, which sums in another order tip, and what follows in their rows.
 
     Columns whose diagonal is 0 met no activation, and cost nothing. Bytes do not depend on `threads`. Raises
     QuantFormatError for a format whose codes are not each a value's own level (IQ1 to IQ3, floats), UsageError
     for shapes and numbers that do not fit, NonFiniteError for NaN or Inf.
     """
-    from octavo.calibrate.methods.gptq.gptq_tiles import grid_of
-
     fmt = row_named(row) if isinstance(row, str) else row
     if grid_of(fmt) is None:
         raise QuantFormatError(
@@ -90,24 +109,21 @@ def gptq(
         raise UsageError(
             f"order {order!r}, rounds {rounds}, damp {damp} (allowed: act or natural, 0 or more, 0 or more)"
         )
-    if is_tensor(hessian):
-        from octavo.calibrate.methods.gptq import torch_gptq
-
-        return torch_gptq.gptq(weight, hessian, fmt, importance, cross, order, damp, rounds, factor, threads)
-    rows, h = _finite(rows_of(weight, fmt), "weight"), _square(hessian, "hessian", np.shape(weight)[-1])
+    rows = weight if is_tensor(weight) else arrays.like(rows_of(weight, fmt), hessian)
+    n, k = _finite(rows, "weight").shape
+    h = _square(hessian, "hessian", k)
     factor = factorize(h, order, damp) if factor is None else factor
-    assert isinstance(factor, Factor)
-    target = rows if cross is None else _corrected(rows, h, _square(cross, "cross", len(h)), factor.added)
-    weights = np.asarray(h.diagonal() if importance is None else importance, np.float32)
+    target = rows if cross is None else corrected(rows, h, _square(cross, "cross", k), factor.added)
+    weights = np.asarray(on_host(h.diagonal()) if importance is None else importance, np.float32)
     made = _RowQuantizer(fmt, factor, weights, None if target is rows else h, rounds, threads)
-    parts = row_parts(len(rows), len(h), threads)
-    return _joined(made_in_parts(parts, lambda part: made.rows(rows[part], target[part])))
+    parts = spans(n, max(1, VALUES // k)) if is_tensor(rows) else row_parts(n, k, threads)
+    found = made_in_parts(parts or [slice(0, 0)], lambda part: made.rows(rows[part], target[part]))
+    return found[0] if len(found) == 1 else _joined(found)
 
 
 def row_parts(n: int, k: int, threads: int | None) -> list[slice]:
-    """Rows [N, K] that are made at a time: a dozen arrays of their size are there beside them."""
-    tiles = max(TILES * threads_of(threads), SLAB // (ROWS * max(k, 1)))
-    return spans(n, ROWS * tiles) or [slice(0, 0)]
+    """Rows [N, K] that are made at a time on the CPU: a dozen arrays of their size are there beside them."""
+    return spans(n, ROWS * max(TILES * threads_of(threads), SLAB // (ROWS * max(k, 1))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,81 +136,129 @@ class _RowQuantizer:
     fmt: BlockFormat
     factor: Factor
     importance: F32
-    hessian: Matrix | None
+    hessian: Any
     rounds: int
     threads: int | None
 
-    def rows(self, rows: F32, target: F32) -> GptqRows:
+    def rows(self, rows: Any, target: Any) -> GptqRows:
         """Rows [N, K] of the weight, to come near to `target`."""
         fmt, damping = self.fmt, self.factor.damping
         plain = encoded(rows, fmt, self.importance, self.threads)
+        if not len(rows):
+            none = np.zeros(0, np.float32)
+            return GptqRows(each_plane(on_host, plain), fmt, none, none, 0.0, 0, damping)
         start = plain if self.hessian is None else encoded(target, fmt, self.importance, self.threads)
-        if not rows.size:
-            none = np.zeros(len(rows), np.float32)
-            return GptqRows(plain, fmt, none, none, 0.0, 0, damping)
         found = sweep(target, start, fmt, self.factor, self.rounds, threads_of(self.threads))
-        before = found.before if self.hessian is None else _errors(target, plain, fmt, self.hessian)
-        better = found.after < before * np.float32(1 - LEAST_GAIN)
-        after, planes = np.where(better, found.after, before), _chosen(better, found.planes, plain)
-        return GptqRows(planes, fmt, before, after, found.bound, int(better.sum()), damping)
+        before, xp = found.before, arrays.of(rows)
+        if self.hessian is not None:  # e^T H e of what the encoder made, against the weights that are aimed at
+            before = arrays.single(weighed(target - values_of_planes(plain, fmt), self.hessian))
+        better = found.after < before * (1 - LEAST_GAIN)
+        planes = each_plane(lambda yes, no: xp.where(better[:, None], yes, no), found.planes, plain)
+        after = on_host(xp.where(better, found.after, before))
+        return GptqRows(
+            each_plane(on_host, planes), fmt, on_host(before), after, found.bound, int(better.sum()), damping
+        )
 
 
 def _joined(parts: list[GptqRows]) -> GptqRows:
     """Rows one after the other."""
-    if len(parts) == 1:
-        return parts[0]
-    first = parts[0]
-    names = [name for name, x in vars(first.planes).items() if x is not None]
-    planes = Planes(**{name: np.concatenate([getattr(part.planes, name) for part in parts]) for name in names})
+    planes = each_plane(lambda *each: np.concatenate(each), *(part.planes for part in parts))
     before, after = (np.concatenate([getattr(part, name) for part in parts]) for name in ("before", "after"))
     bound, kept = sum(part.bound for part in parts), sum(part.kept for part in parts)
-    return GptqRows(planes, first.format, before, after, bound, kept, first.damping)
+    return GptqRows(planes, parts[0].format, before, after, bound, kept, parts[0].damping)
 
 
-def _chosen(rows: npt.NDArray[np.bool_], yes: Planes, no: Planes) -> Planes:
-    """The planes `yes` in the rows that are true, `no` elsewhere."""
-    parts = {name: (x, getattr(no, name)) for name, x in vars(yes).items() if x is not None}
-    return Planes(**{name: np.where(rows[:, None], *both) for name, both in parts.items()})
-
-
-def _square(matrix: npt.ArrayLike, name: str, k: int) -> Matrix:
-    values = np.asarray(matrix)
-    values = values if values.dtype == np.float32 else np.asarray(values, np.float64)
+def _square(matrix: Any, name: str, k: int) -> Any:
+    values = matrix if is_tensor(matrix) else np.asarray(matrix)
+    if not is_tensor(values) and values.dtype != np.float32:
+        values = np.asarray(values, np.float64)
     if values.shape != (k, k):
-        raise UsageError(f"{name} of shape {values.shape} for rows of {k} values (allowed: ({k}, {k}))")
-    _finite(values, name)
-    if name == "hessian" and (values.diagonal() < 0).any():
-        at = int((values.diagonal() < 0).argmax())
-        raise UsageError(f"hessian is {values[at, at]:g} at column {at} of its diagonal (allowed: 0 or more)")
+        raise UsageError(f"{name} of shape {tuple(values.shape)} for rows of {k} values (allowed: ({k}, {k}))")
+    diagonal = on_host(_finite(values, name).diagonal())
+    if name == "hessian" and (diagonal < 0).any():
+        at = int((diagonal < 0).argmax())
+        raise UsageError(f"hessian is {diagonal[at]:g} at column {at} of its diagonal (allowed: 0 or more)")
     return values
 
 
-def _finite(values: AnyArray, name: str) -> AnyArray:
-    if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
-        row, column = (int(i) for i in np.unravel_index(np.isfinite(values).argmin(), values.shape))
-        raise NonFiniteError(f"{name}: {values[row, column]} at row {row}, column {column}")
+def _finite(values: Any, name: str) -> Any:
+    isfinite = arrays.of(values).isfinite
+    if 0 not in values.shape and not (bool(isfinite(values.min())) and bool(isfinite(values.max()))):
+        host = on_host(values)
+        row, column = (int(i) for i in np.unravel_index(np.isfinite(host).argmin(), host.shape))
+        raise NonFiniteError(f"{name}: {host[row, column]} at row {row}, column {column}")
     return values
 
 
-def _corrected(rows: F32, hessian: Matrix, cross: Matrix, damping: float) -> F32:
-    """The weights that give from quantized inputs, as nearly as can be, what `rows` give from the original ones.
+def encoded(rows: Any, fmt: BlockFormat, weights: F32, threads: int | None) -> Planes:
+    """What the format's own encoder makes of rows, errors weighted, where they lie."""
+    if fmt.name not in ENCODABLE and fmt.gguf is None and is_tensor(rows):
+        from octavo.calibrate import torch_rows
 
-    W* = W E[x x~^T] H^-1; the damping holds them to W where there is little to go by.
+        if torch_rows.encoder_of(fmt) is not None:
+            return torch_rows.searched(rows, fmt, arrays.like(np.ascontiguousarray(weights), rows), SHRINKS.tolist())
+    host = on_host(rows)
+    if fmt.name in ENCODABLE:
+        found = unpack(QTensor(fmt, host.shape, encode(host, fmt, importance=weights, threads=threads)))
+    else:
+        found = _searched(host, fmt, weights)
+    return each_plane(lambda x: arrays.like(x, rows), found)
+
+
+def values_of_planes(planes: Planes, fmt: BlockFormat) -> Any:
+    """float32 values [N, K] of planes, where they lie."""
+    if not is_tensor(planes.q):
+        return decode(planes, fmt)
+    from octavo.calibrate.torch_rows import decoded
+
+    return decoded(planes, fmt)
+
+
+SHRINKS = np.linspace(1.0, 0.55, 16, dtype=np.float32)
+"""Parts of a group's range that its levels may span."""
+AT_A_TIME = 1 << 17
+"""Values of rows for which they are tried together: temporaries stay in caches."""
+
+
+def _searched(rows: F32, fmt: BlockFormat, weights: F32) -> Planes:
+    """Rows by the format's plain encoder, each group clipped to the part of its range that leaves the least error."""
+    clipped, step = np.empty_like(rows), max(1, AT_A_TIME // max(rows.shape[1], 1))
+    for part in spans(len(rows), step):
+        _clip(rows[part], fmt, weights, clipped[part])
+    return unpack(quantize_reference(clipped, fmt))
+
+
+def _clip(rows: F32, fmt: BlockFormat, weights: F32, clipped: F32) -> None:
+    """Fill `clipped` with rows [N, K], each group within the part of its range that leaves the least error."""
+    groups = rows.reshape(len(rows), rows.shape[1] // fmt.group, fmt.group)
+    low, high = groups.min(axis=2, keepdims=True, initial=0), groups.max(axis=2, keepdims=True, initial=0)
+    weighing = weights.reshape(1, -1, fmt.group)
+    best, chosen = np.full(groups.shape[:2], np.inf, np.float32), np.ones(groups.shape[:2], np.float32)
+    within = clipped.reshape(groups.shape)
+
+    def clip(shrink: F32 | np.float32) -> None:  # np.clip takes three times as long with bounds that are arrays
+        np.minimum(np.maximum(groups, low * shrink, out=within), high * shrink, out=within)
+
+    for shrink in SHRINKS:
+        clip(shrink)
+        error = stored_values(clipped, fmt).reshape(groups.shape)
+        error -= groups
+        np.square(error, out=error)
+        error *= weighing
+        found = error.sum(axis=2)
+        chosen[found < best] = shrink
+        best = np.minimum(found, best)
+    clip(chosen[..., None])
+
+
+def stored_values(values: F32, fmt: BlockFormat) -> F32:
+    """What values [..., K] become in a format by its plain encoder: `quantize_reference` and `dequantize` in one.
+
+    They are packed only where codes and scales in between are not those that are stored.
     """
-    damped, right = np.array(hessian, np.float64), np.array(cross, np.float64)
-    for matrix in (damped, right):
-        np.einsum("ii->i", matrix)[...] += damping
-    aims = np.empty((len(right), len(rows)))
-    run_tiles(partial(_multiply, right, rows[part], aims[:, part]) for part in spans(len(rows), TILE))
-    del right
-    solve(damped, aims)
-    return np.asarray(aims.T, np.float32)
-
-
-def _multiply(right: Matrix, rows: F32, out: Matrix) -> None:
-    out[...] = right @ rows.T
-
-
-def _errors(target: F32, plain: Planes, fmt: BlockFormat, hessian: Matrix) -> F32:
-    """e^T H e of each row of what the encoder made, against the weights that are aimed at."""
-    return weighed(target - decode(plain, fmt), hessian).astype(np.float32)
+    kind = fmt.fields[0].kind
+    if fmt.encode is None or fmt.has_min or fmt.super != fmt.group or kind not in ("f16", "f32", "ue4m3"):
+        return dequantize(quantize_reference(values, fmt))
+    with np.errstate(all="ignore"):
+        planes = fmt.encode(fmt, values)
+        return decode(planes if kind != "f16" or planes.d is None else replace(planes, d=as_f16(planes.d)), fmt)

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from octavo.calibrate.hessian.factor import Factor
+from octavo.calibrate.arrays import is_tensor, on_host
+from octavo.calibrate.hessian import Factor
 from octavo.calibrate.methods.gptq.gptq_quantize import gptq
-from octavo.calibrate.methods.gptq.gptq_tiles import grid_of
-from octavo.calibrate.torch_arrays import is_tensor, on_host
+from octavo.calibrate.methods.gptq.sweep import grid_of
 from octavo.formats import Planes
 from octavo.formats.group import row_named
 from octavo.formats.scalars import e4m3_to_f32
 from octavo.formats.spec import F32, U8, BlockFormat
 from octavo.huggingface.coded import Coded, factor_of, largest
 from octavo.huggingface.schemes import CheckpointScheme
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from octavo.calibrate.hessian.torch_hessian import TorchFactor
 
 PLAIN_GROUPS = "GROUP4_128_F32"
 """How a file stores rows with two levels of scales: both levels follow from its groups."""
@@ -72,9 +66,8 @@ def gptq_row(scheme: CheckpointScheme, k: int) -> BlockFormat | None:
 
 
 def gptq_coded(
-    scheme: CheckpointScheme, values: F32 | Tensor, hessian: npt.ArrayLike | Tensor, *, importance: F32 | None = None,
-    cross: npt.ArrayLike | Tensor | None = None, factor: Factor | TorchFactor | None = None,
-    threads: int | None = None,
+    scheme: CheckpointScheme, values: Any, hessian: Any, *, importance: F32 | None = None, cross: Any = None,
+    factor: Factor | None = None, threads: int | None = None,
 ) -> Coded:
     """Values [N, K] in a scheme that `gptq_row` has a format for. Arguments and errors as of `gptq`."""
     fmt = gptq_row(scheme, values.shape[1])

@@ -1,18 +1,29 @@
-"""Rows through GPTQ's kernel on the CPU."""
+"""Rows on a grid: what their values may be, and how scales and codes are gone through so that errors make up.
+
+The kernels do it: on the CPU `columns_kernel` and `refine_kernel`, on a device what `torch_sweep` launches.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
-from octavo.calibrate.hessian.factor import Factor
+from octavo.calibrate import arrays
+from octavo.calibrate.hessian import Factor
+from octavo.calibrate.methods.gptq.grid import Grid, Scale
 from octavo.formats import BlockFormat, Planes
-from octavo.formats.spec import F32
+from octavo.formats.spec import F32, AnyArray
 from octavo.jit.prepare import end_progress, prepare
 
 BLOCK = 128
 """Columns that a sum over all before them is made for at once."""
+ROWS = 16
+"""Rows of a tile, on the CPU."""
+_SCALES: dict[str, Scale] = {"f16": "f16", "bf16": "bf16", "f32": "f32", "e8m0": "fixed", "ue4m3": "fixed"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,24 +31,109 @@ class Swept:
     """What was found; see `GptqRows` for the errors [N]."""
 
     planes: Planes
-    before: F32
-    after: F32
+    before: Any
+    after: Any
     bound: float
 
 
-def sweep(
-    target: F32, start: Planes, fmt: BlockFormat, factor: Factor, rounds: int, threads: int, columns: int = BLOCK
-) -> Swept:
-    """Codes, scales and minima of `target` [N, K], from those of the planes `start` on.
+def grid_of(fmt: BlockFormat) -> Grid | None:
+    """What values a format's rows may have; None for one whose codes are not each a value's own level."""
+    scale = next((_SCALES.get(field.kind) for field in fmt.fields if field.name in ("d", "e")), None)
+    plain = fmt.number is None and fmt.codebook is None and not fmt.folds and not fmt.odd_scales
+    if not plain or scale is None or (fmt.step != 1.0 and fmt.table is None):
+        return None
+    codes = 3 if fmt.base3 else 1 << fmt.bits
+    low, high = (min(fmt.table), max(fmt.table)) if fmt.table else (-fmt.offset, codes - 1 - fmt.offset)
+    top = 1 << max(0, fmt.scale_bits - 1)
+    signed = (-top, top - 1, 0)
+    unsigned = (0, 2 * top - 1, 2 * top - 1)
+    integers = None if not fmt.scale_bits else unsigned if fmt.has_min else signed
+    group = 0 if fmt.per_row else fmt.group  # rows of any length by one kernel
+    return Grid(low, high, fmt.table, group, fmt.super // fmt.group, integers, fmt.has_min, scale)
 
-    columns  that are taken as a block, at most BLOCK, in fours
+
+def to_tiles(rows: AnyArray) -> F32:
+    """[N, columns] -> float32 [tiles, columns, 16]; the last tile's missing rows are 0."""
+    n, columns = rows.shape
+    padded = np.zeros((-(-n // ROWS) * ROWS, columns), np.float32)
+    padded[:n] = rows
+    return np.ascontiguousarray(padded.reshape(-1, ROWS, columns).transpose(0, 2, 1))
+
+
+def from_tiles(tiles: F32, n: int) -> F32:
+    """[tiles, columns, 16] -> float32 [n, columns], the inverse of `to_tiles`."""
+    return np.ascontiguousarray(tiles.transpose(0, 2, 1).reshape(-1, tiles.shape[1])[:n])
+
+
+@dataclass
+class GridValues:
+    """Numbers of rows on a grid, d sc (level - zero) - dmin m: float32, each as a kernel has it.
+
+    On the CPU that is [tiles, K or K / G or K / S, 16], on a device [K or K / G or K / S, N].
     """
+
+    levels: Any
+    d: Any
+    sc: Any
+    dmin: Any
+    m: Any
+    zero: Any
+
+    @classmethod
+    def of(cls, planes: Planes, fmt: BlockFormat, lay: Callable[[Any], Any]) -> GridValues:
+        """The numbers of planes; `lay` gives [N, columns] as a kernel has it."""
+        none = arrays.single(planes.q[:, :: fmt.group]) * 0
+        table = None if fmt.table is None else np.array(fmt.table, np.float32)
+        levels = arrays.single(planes.q) - fmt.offset if table is None else arrays.gather(table, planes.q)
+        d, sc, dmin, m = planes.d, planes.sc, planes.dmin, planes.m
+        assert d is not None
+        found = (levels, d * fmt.step, none + 1 if sc is None else sc, d * 0 if dmin is None else dmin,
+                 none + 1 if m is None or fmt.has_zero else m, m if m is not None and fmt.has_zero else none)
+        return cls(*map(lay, found))
+
+    def planes(self, fmt: BlockFormat, like: Planes, back: Callable[[Any], Any]) -> Planes:
+        """The planes that they come to, with types as `like` has them; `back` is the inverse of `lay`."""
+        q = back(self.levels)
+        if fmt.table:
+            low = min(fmt.table)
+            code = np.zeros(max(fmt.table) - low + 1, np.uint8)
+            for i, level in reversed(list(enumerate(fmt.table))):  # the first of two equals
+                code[level - low] = i
+            q = arrays.gather(code, q - low)
+        else:
+            q = q + fmt.offset
+        sc = None if like.sc is None else arrays.cast(back(self.sc), like.sc)
+        dmin = None if like.dmin is None else back(self.dmin)
+        m = like.m if fmt.has_zero or like.m is None else arrays.cast(back(self.m), like.m)
+        return Planes(arrays.cast(q, like.q), d=back(self.d) / fmt.step, sc=sc, dmin=dmin, m=m)
+
+
+def bound(planes: Planes, fmt: BlockFormat, factor: Factor) -> float:
+    """The sum over rows and columns of D (half the widest gap between levels)^2."""
+    assert planes.d is not None
+    steps = arrays.repeat(planes.d, fmt.super // fmt.group)
+    steps = steps if planes.sc is None else steps * arrays.single(planes.sc)
+    gap = max(b - a for a, b in pairwise(sorted(fmt.table))) * fmt.step if fmt.table else 1.0
+    half = ((arrays.double(steps) * gap / 2) ** 2).sum(0)  # [K / G]
+    return float(half[factor.order // fmt.group] @ factor.weights)
+
+
+def sweep(
+    target: Any, start: Planes, fmt: BlockFormat, factor: Factor, rounds: int, threads: int, columns: int = BLOCK
+) -> Swept:
+    """Codes, scales and minima of `target` [N, K], from those of the planes `start` on, where they lie.
+
+    columns  that are taken as a block on the CPU, at most BLOCK, in fours
+    """
+    if arrays.is_tensor(target):
+        from octavo.calibrate.methods.gptq.torch_sweep import sweep_on_device
+
+        return sweep_on_device(target, start, fmt, factor, rounds)
     prepare()
     from octavo.calibrate.methods.gptq.columns_kernel import gptq_kernel
-    from octavo.calibrate.methods.gptq.gptq_tiles import from_tiles, grid_of, planes_of, tiles_of, to_tiles
     from octavo.jit.program import KernelCall, Program
 
-    grid, tiles, w = grid_of(fmt), tiles_of(start, fmt), to_tiles(target)
+    grid, tiles, w = grid_of(fmt), GridValues.of(start, fmt, to_tiles), to_tiles(target)
     assert grid is not None
     count, k, _ = w.shape
     memory = {name: np.empty_like(tiles.sc) for name in ("step", "shift")}
@@ -47,17 +143,9 @@ def sweep(
         gptq_kernel(grid), count, w=w, **vars(tiles), **memory, hessian=factor.hessian, factor=factor.m,
         order=factor.order, damping=factor.added, k=k, columns=columns, rounds=rounds, before=before, after=after,
     )
-    bound = _bound(start, fmt, factor)
     Program([call], threads)()
     end_progress()
-    errors = (from_tiles(found, len(target))[:, 0] for found in (before, after))
-    return Swept(planes_of(tiles, fmt, start), next(errors), next(errors), bound)
-
-
-def _bound(planes: Planes, fmt: BlockFormat, factor: Factor) -> float:
-    """The sum over rows and columns of D (half the widest gap between levels)^2."""
-    assert planes.d is not None
-    steps = np.repeat(planes.d, fmt.super // fmt.group, axis=-1) * (1 if planes.sc is None else planes.sc)
-    gap = float(np.diff(np.sort(fmt.table)).max()) * fmt.step if fmt.table else 1.0
-    half = np.square(steps.astype(np.float64) * gap / 2).sum(axis=0)  # [K / G]
-    return float(half[factor.order // fmt.group] @ factor.weights)
+    n = len(target)
+    errors = (from_tiles(found, n)[:, 0] for found in (before, after))
+    planes = tiles.planes(fmt, start, lambda x: from_tiles(x, n))
+    return Swept(planes, next(errors), next(errors), bound(start, fmt, factor))

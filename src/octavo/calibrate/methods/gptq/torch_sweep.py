@@ -1,141 +1,121 @@
 """Rows on a device, as tensors of torch, through columns, scales and codes: `sweep` for a GPU.
 
 Columns go through a kernel in Triton in blocks, with what that adds up within the block; what a block means for the
-columns behind it is a product of matrices. All arrays are [K, N] here, a column's rows side by side.
+columns behind it is a product of matrices. All tensors are [K, N] here, a column's rows side by side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from octavo.backends.gpu.calibration.gptq_columns import BLOCK, ColumnGrid, LevelTable, NumberType, fit, take_columns
-from octavo.calibrate.hessian.torch_hessian import TorchFactor
-from octavo.calibrate.methods.gptq.gptq_tiles import grid_of
-from octavo.calibrate.row_batches import made_in_parts
-from octavo.calibrate.torch_arrays import VALUES
-from octavo.calibrate.torch_rows import TorchPlanes
-from octavo.formats import BlockFormat
+from octavo.calibrate.arrays import rounded_factors
+from octavo.calibrate.hessian import Factor
+from octavo.calibrate.methods.gptq.sweep import GridValues, Swept, bound, grid_of
+from octavo.formats import BlockFormat, Planes
 from octavo.quantizers.matrix_tiles import spans
 
 CHUNK = 1024
 """Columns that a sum of a library's product runs over at most."""
 
 
-@dataclass(frozen=True, eq=False)
-class TorchSwept:
-    """What was found; see `GptqRows` for the errors [N]."""
+class Products:
+    """A float32 matrix A [M, J] in whose products with others sums run over some columns of it at a time.
 
-    planes: TorchPlanes
-    before: Tensor
-    after: Tensor
-    bound: float
+    split  for tensor cores: each number is a sum of two of 11 bits, whose products are exact. A is kept as (upper,
+           upper, lower) for each `block` columns, what it is multiplied with becomes (upper, lower, upper), and the
+           product of both lower parts is left out: a part in 2^22
+    """
+
+    def __init__(self, a: Tensor, block: int, *, split: bool) -> None:
+        self._block, self._times = block, 3 if split else 1
+        self._a = a
+        if split:
+            high, low = _halves(a)
+            self._a = torch.cat([p[:, c] for c in spans(a.shape[1], block) for p in (high, high, low)], 1)
+
+    def factor(self, b: Tensor) -> Tensor:
+        """B [j, N] as `add` takes it, of whole blocks or the last ones."""
+        if self._times == 1:
+            return b
+        high, low = _halves(b)
+        return torch.cat([part[rows] for rows in spans(len(b), self._block) for part in (high, low, high)])
+
+    def add(self, total: Tensor, rows: slice, columns: slice, factor: Tensor) -> None:
+        """Add A[rows, columns] B to total [rows, N], by B's factor."""
+        part = self._a[rows, self._times * columns.start : self._times * columns.stop]
+        with rounded_factors(self._times > 1):
+            total.addmm_(part, factor)
 
 
-def sweep(target: Tensor, start: TorchPlanes, fmt: BlockFormat, factor: TorchFactor, rounds: int) -> TorchSwept:
+def _halves(x: Tensor) -> tuple[Tensor, Tensor]:
+    """The upper 11 bits of float32 numbers, and what is left."""
+    high = (x.contiguous().view(torch.int32) & -(1 << 13)).view(torch.float32)
+    return high, x - high
+
+
+def sweep_on_device(target: Tensor, start: Planes, fmt: BlockFormat, factor: Factor, rounds: int) -> Swept:
     """Codes, scales and minima of `target` [N, K], from those of the planes `start` on."""
-    n, k = target.shape
-    parts = spans(n, max(1, VALUES // k))
-    found = made_in_parts(parts, lambda rows: _part(target[rows], start.rows(rows), fmt, factor, rounds))
-    before, after = (torch.cat([getattr(part, name) for part in found]) for name in ("before", "after"))
-    planes = TorchPlanes.joined([part.planes for part in found])
-    return TorchSwept(planes, before, after, sum(part.bound for part in found))
-
-
-def _part(target: Tensor, start: TorchPlanes, fmt: BlockFormat, factor: TorchFactor, rounds: int) -> TorchSwept:
     rows = _Rows(target.T.contiguous(), start, fmt, factor)
-    bound = rows.bound()
     before = rows.measure()
     rows.sweep()
     after = rows.measure()
     for _ in range(rounds):
         rows.refine()
         after = rows.measure()
-    return TorchSwept(rows.planes(start), before, after, bound)
+    planes = rows.values.planes(fmt, start, lambda x: x.T.contiguous())
+    return Swept(planes, before, after, bound(start, fmt, factor))
 
 
 class _Rows:
-    """Rows at work: their weights, and the levels, scales and minima that they have so far, float32.
+    """Rows at work: their weights, and the values that they have so far, see `GridValues`.
 
-    w, levels  [K, N]
-    d, dmin    [K / S, N]
-    sc, m, zero  [K / G, N]
-    slope      [K, N]: H e, of errors as they were measured and changed since
+    w      [K, N]
+    slope  [K, N]: H e, of errors as they were measured and changed since
     """
 
-    def __init__(self, w: Tensor, start: TorchPlanes, fmt: BlockFormat, factor: TorchFactor) -> None:
+    def __init__(self, w: Tensor, start: Planes, fmt: BlockFormat, factor: Factor) -> None:
         grid = grid_of(fmt)
         assert grid is not None
-        self.w, self.fmt, self.factor, self.grid = w, fmt, factor, grid
+        self.w, self.factor, self.grid, self.values = w, factor, grid, GridValues.of(start, fmt, _turned)
         self.k, self.n = w.shape
         self.size = grid.group or self.k
-        self.levels = self._levels(start.q)
-        self.d = _turned(start.d).mul_(fmt.step)
-        none = w.new_zeros((self.k // self.size, self.n))
-        self.sc = none + 1 if start.sc is None else _turned(start.sc)
-        self.dmin = torch.zeros_like(self.d) if start.dmin is None else _turned(start.dmin)
-        m = None if start.m is None else _turned(start.m)
-        self.zero = none if m is None or not fmt.has_zero else m
-        self.m = none + 1 if m is None or fmt.has_zero else m
         self.slope = w.new_empty(0)
-        self._m, self._h = factor.products(BLOCK)
+        if not factor.prepared:
+            split = w.is_cuda and torch.version.cuda is not None
+            factor.prepared.extend(Products(a, BLOCK, split=split) for a in (factor.m, factor.hessian))
+        self._m, self._h = factor.prepared
         self._order = factor.order.to(torch.int32)
         self._natural = torch.arange(self.k, dtype=torch.int32, device=w.device)
         self._own = factor.hessian.diagonal().contiguous()
         self._choices = LevelTable.of(grid.low, grid.high, grid.table, w.device)
 
-    def _levels(self, q: Tensor) -> Tensor:
-        if self.fmt.table:
-            return torch.tensor(self.fmt.table, dtype=torch.float32, device=q.device)[q.T.int()].contiguous()
-        return _turned(q).sub_(self.fmt.offset)
-
-    def planes(self, like: TorchPlanes) -> TorchPlanes:
-        """What was found, with types as `like` has them."""
-        q = self.levels + self.fmt.offset
-        if self.fmt.table:
-            low = min(self.fmt.table)
-            code = torch.zeros(max(self.fmt.table) - low + 1, dtype=torch.uint8, device=q.device)
-            for i, level in reversed(list(enumerate(self.fmt.table))):  # the first of two equals
-                code[level - low] = i
-            q = code[(self.levels - low).int()]
-        q = q.to(torch.uint8)
-        sc = None if like.sc is None else self.sc.to(like.sc.dtype)
-        dmin = None if like.dmin is None else self.dmin
-        m = None if self.fmt.has_zero or like.m is None else self.m.to(like.m.dtype)
-        found = (None if x is None else x.T.contiguous() for x in (q, self.d / self.fmt.step, sc, dmin, m))
-        planes = TorchPlanes(*found)  # type: ignore[arg-type]
-        return replace(planes, m=like.m) if self.fmt.has_zero else planes
-
     def _worth(self) -> tuple[Tensor, Tensor]:
         """What a level of each group is worth, step * level - shift: [K / G, N] each."""
         supers = self.grid.supers
-        step = self.d.repeat_interleave(supers, 0) * self.sc
-        return step, step * self.zero + self.dmin.repeat_interleave(supers, 0) * self.m
-
-    def bound(self) -> float:
-        """The sum over rows and columns of D (half the widest gap between levels)^2."""
-        table = self.fmt.table
-        gap = 1.0 if not table else max(b - a for a, b in zip(sorted(table), sorted(table)[1:], strict=False))
-        half = (self._worth()[0].double() * (gap / 2)).square().sum(1)  # [K / G]
-        return float(half[self.factor.order // self.size] @ self.factor.weights)
+        v = self.values
+        step = v.d.repeat_interleave(supers, 0) * v.sc
+        return step, step * v.zero + v.dmin.repeat_interleave(supers, 0) * v.m
 
     def measure(self) -> Tensor:
         """e^T H e of each row, damping left out; the slope is found on the way."""
         step, shift = self._worth()
-        values = self.levels.view(-1, self.size, self.n) * step[:, None] - shift[:, None]
+        values = self.values.levels.view(-1, self.size, self.n) * step[:, None] - shift[:, None]
         e = self.w - values.view_as(self.w)
         self.slope = torch.zeros_like(e)
         for part in spans(self.k, CHUNK):
             self._h.add(self.slope, slice(None), part, self._h.factor(e[part]))
-        return (e * (self.slope - self.factor.added * e)).sum(0)
+        found: Tensor = (e * (self.slope - self.factor.added * e)).sum(0)
+        return found
 
     def _columns(self, order: Tensor) -> ColumnGrid:
         step, shift = self._worth()
         inverse = _ratio(torch.ones_like(step), step)
-        return ColumnGrid(self.levels, self.w, step, inverse, shift, self._own, order, self._choices.table, self.size)
+        levels, table = self.values.levels, self._choices.table
+        return ColumnGrid(levels, self.w, step, inverse, shift, self._own, order, table, self.size)
 
     def sweep(self) -> None:
         """Each column in turn its nearest level, with what columns before it leave to be made up for."""
@@ -178,25 +158,25 @@ class _Rows:
     def _floating(self, block: slice) -> Iterator[Step]:
         """Directions of d, and of dmin where there are minima, of each super-block."""
         supers, count = self.grid.supers, self.size * self.grid.supers
-        stored = NumberType(self.grid.scale)
+        stored, v = NumberType(self.grid.scale), self.values
         for s in range(block.start // count, block.stop // count):
             columns, groups = slice(s * count, (s + 1) * count), slice(s * supers, (s + 1) * supers)
-            levels = self.levels[columns].view(supers, self.size, self.n)
-            along = (levels - self.zero[groups, None]) * self.sc[groups, None]
-            yield columns, along.view(count, self.n), self.d[s], stored
+            levels = v.levels[columns].view(supers, self.size, self.n)
+            along = (levels - v.zero[groups, None]) * v.sc[groups, None]
+            yield columns, along.view(count, self.n), v.d[s], stored
             if self.grid.has_min:
-                yield columns, (-self.m[groups]).repeat_interleave(self.size, 0), self.dmin[s], stored
+                yield columns, (-v.m[groups]).repeat_interleave(self.size, 0), v.dmin[s], stored
 
     def _integers(self, block: slice) -> Iterator[Step]:
         """Directions of sc, and of m where there are minima, of each group."""
         assert self.grid.integers is not None
-        low, high, top = map(float, self.grid.integers)
+        v, (low, high, top) = self.values, map(float, self.grid.integers)
         for g in range(block.start // self.size, block.stop // self.size):
             columns, above = slice(g * self.size, (g + 1) * self.size), g // self.grid.supers
-            yield columns, self.levels[columns] * self.d[above], self.sc[g], NumberType("integer", low, high)
+            yield columns, v.levels[columns] * v.d[above], v.sc[g], NumberType("integer", low, high)
             if self.grid.has_min:
-                along = (-self.dmin[above]).expand(self.size, self.n).contiguous()
-                yield columns, along, self.m[g], NumberType("integer", 0.0, top)
+                along = (-v.dmin[above]).expand(self.size, self.n).contiguous()
+                yield columns, along, v.m[g], NumberType("integer", 0.0, top)
 
 
 Step = tuple[slice, Tensor, Tensor, NumberType]
