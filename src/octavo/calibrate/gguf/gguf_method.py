@@ -9,17 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import blake2b
 from typing import Literal
 
 import numpy as np
 
 from octavo.backends import select
 from octavo.calibrate.gguf.embedding_gptq import embedding_rows
-from octavo.calibrate.gguf.gguf_resume import gguf_run_name, load_weights, save_weights
 from octavo.calibrate.gguf.gguf_weights import TIED, importance_of, is_embedding, stage_weights, takes_gptq
 from octavo.calibrate.methods.gptq.sweep import grid_of
 from octavo.calibrate.row_batches import memory_told
+from octavo.calibrate.run_name import run_name
 from octavo.calibrate.runner import Journal, Layerwise, Samples
+from octavo.calibrate.runner.stage_files import stage_files, stage_path, write_file
 from octavo.calibrate.text_samples import has_records, read_calibration
 from octavo.calibrate.texts import named_text
 from octavo.errors import UsageError, shown
@@ -81,7 +83,7 @@ class GgufMethod:
             backends = select(self.device, self.threads)
             if self.work is None:
                 return GgufResult(self._make_all(job, spec, samples, backends, None), about)
-            name = gguf_run_name(spec, samples, job, self.kind, *(b.name for b in backends))
+            name = _run_name(spec, samples, job, self.kind, *(b.name for b in backends))
             journal = Journal(self.work, name, resume=self.resume)
             try:
                 made = self._make_all(job, spec, samples, backends, journal)
@@ -101,7 +103,9 @@ class GgufMethod:
         self, job: QuantizeJob, spec: ModelSpec, samples: Samples, backends: Sequence[Backend], journal: Journal | None
     ) -> dict[str, GgufWeight]:
         """All tensors, those that are kept and those of the stages that are left."""
-        made = {} if journal is None else load_weights(journal.folder, journal.stage)
+        made = dict[str, GgufWeight]()
+        for kept in () if journal is None else stage_files(journal.folder, journal.stage, dict[str, GgufWeight]):
+            made |= kept
         made |= self._table(job, spec, samples, journal, made)
         left = {name for name in job.types if takes_gptq(job, name)} - made.keys()
         if not left:
@@ -115,8 +119,7 @@ class GgufMethod:
             found = dict(stage_weights(job, stage, corrects=self.kind == "qronos", threads=self.threads))
             made |= found
             left -= found.keys()
-            if journal is not None:
-                save_weights(journal.folder, stage.number, found)
+            _keep(journal, stage.number, found)
             if not left:
                 break  # what comes after only leads to weights that are left to the encoder
         return made
@@ -133,7 +136,7 @@ class GgufMethod:
         found = embedding_rows(spec.file.tensor(TIED), job.types[TIED], parts, weights, self.threads)
         rows = {} if found is None else {TIED: found}
         if journal is not None and not journal.stage:
-            save_weights(journal.folder, 0, rows)
+            _keep(journal, 0, rows)
         return rows
 
     def _tell(self, done: int, total: int) -> None:
@@ -161,6 +164,23 @@ class GgufMethod:
         chosen = np.unique(np.linspace(0, count - 1, min(count, self.samples)).astype(int))
         bos = [tokenizer.bos_id] if tokenizer.add_bos and tokenizer.bos_id is not None else []
         return Samples([bos + tokens[i * context + len(bos) : (i + 1) * context] for i in chosen.tolist()])
+
+
+def _keep(journal: Journal | None, stage: int, made: Mapping[str, GgufWeight]) -> None:
+    """Keep the tensors of a stage that is about to be run."""
+    if made and journal is not None:
+        write_file(stage_path(journal.folder, stage), made)
+
+
+def _run_name(spec: ModelSpec, samples: Samples, job: QuantizeJob, *options: object) -> str:
+    """Names a run: the model, types and importances that are wished for, samples, options."""
+    digest = blake2b(digest_size=16)
+    for name, fmt in sorted(job.types.items()):
+        digest.update(f"{name} {fmt.name}\n".encode())
+        importance = None if job.imatrix is None else job.imatrix.importance(name)
+        if importance is not None:
+            digest.update(np.ascontiguousarray(importance).tobytes())
+    return run_name(spec.file, samples, digest.hexdigest(), *options)
 
 
 def _values(job: QuantizeJob, spec: ModelSpec, made: Mapping[str, GgufWeight], name: str) -> F32 | None:

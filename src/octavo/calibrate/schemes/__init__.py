@@ -2,6 +2,5 @@
 
 Comes in: a model's file, a scheme and a text. Goes out: a `SchemeResult`, which `octavo.quantizers.schemes` writes.
 Begin with `scheme_method.py` (which steps a method has) and `scheme_run.py` (a run of them); `fold_scales.py` chooses
-scales, `scheme_weights.py` makes weights, `static_inputs.py` finds static scales, and `scheme_resume.py` keeps what is
-done.
+scales, `scheme_weights.py` makes weights, and `static_inputs.py` finds static scales.
 """

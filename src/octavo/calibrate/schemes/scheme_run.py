@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from octavo.calibrate.methods import best_of, unless
 from octavo.calibrate.methods.scale_search import Search
 from octavo.calibrate.methods.scheme_search import ROUNDINGS, roundings, search_of
 from octavo.calibrate.methods.static_activations import DYNAMIC
 from octavo.calibrate.runner import Journal, Layerwise, OpenStage, ProductInput, Samples
+from octavo.calibrate.runner.stage_files import read_file, stage_files, stage_path, write_file
 from octavo.calibrate.schemes.fold_scales import scale_model, with_scales
-from octavo.calibrate.schemes.scheme_resume import StageResults, load_scales, load_stages, save_scales, save_stage
 from octavo.calibrate.schemes.scheme_weights import placed_values, scheme_weights
 from octavo.calibrate.schemes.static_inputs import static_input
 from octavo.formats.spec import F32
@@ -27,9 +28,41 @@ from octavo.quantizers.statistics import ChannelStatistics
 from octavo.quantizers.statistics.outliers import channels
 
 Progress = Callable[[str, int, int], None]
+SCALES = "scales.safetensors"
+"""The file of a run's folder with what was chosen for channels."""
 WORTH_MIXED = 0.8
 """Scales of channels are taken only if they leave at most this share of the error, where an input can keep a scale for
 each token instead: weights lose by them."""
+
+
+@dataclass(frozen=True, eq=False)
+class StageResults:
+    """What stages have come to.
+
+    made    weights by name
+    inputs  static scales of what they are multiplied with
+    caches  the largest magnitudes of the caches that stages wrote to
+    """
+
+    made: dict[str, SchemeWeight] = field(default_factory=dict)
+    inputs: list[StaticInput] = field(default_factory=list)
+    caches: dict[str, F32] = field(default_factory=dict)
+
+    def take(self, other: StageResults) -> None:
+        """Move what another has here."""
+        self.made.update(other.made)
+        self.inputs.extend(other.inputs)
+        self.caches.update(other.caches)
+        for part in (other.made, other.inputs, other.caches):
+            part.clear()
+
+
+@dataclass(frozen=True, eq=False)
+class KeptScales:
+    """Scales of channels, by the names of their folds, and what is told of them."""
+
+    scales: dict[str, F32]
+    chosen: tuple[FoldScales, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +92,10 @@ class SchemeRun:
         """The file with scales of channels, and what was chosen; that of an earlier run, as far as it went."""
         if self.scales is None:
             return self.file, ()
-        found = load_scales(journal.folder) if journal.holds else None
-        if found is not None:
-            return with_scales(self.file, found[0]), found[1]
+        path = os.path.join(journal.folder, SCALES)
+        if journal.holds and os.path.exists(path):
+            kept = read_file(path, KeptScales)
+            return with_scales(self.file, kept.scales), kept.chosen
         dynamic = ROUNDINGS[DYNAMIC[self.scheme.activation]] if self.scheme.static else None
         made = scale_model(
             self.file, self.backends, self.samples, self._searching(self.scales), *roundings(self.scheme), dynamic,
@@ -69,19 +103,24 @@ class SchemeRun:
             kept=self.scheme.left,
         )
         choices = tuple(replace(choice, how=choice.how or self.scales) for choice in made.choices)
-        save_scales(journal.folder, made.scales, choices)
+        write_file(path, KeptScales(dict(made.scales), choices))
         journal.advance(journal.stage)
         return made.file, choices
 
     def weights(self, file: GGUFFile, journal: Journal) -> StageResults:
         """Weights of linear layers in the scheme, and what was measured on the way."""
-        made, mine = load_stages(journal.folder, journal.stage), StageResults()
+        made, mine = StageResults(), StageResults()
+        for kept in stage_files(journal.folder, journal.stage, StageResults):
+            made.take(kept)
 
         def done(stage: Stage, written: Mapping[str, ChannelStatistics]) -> None:
             if self.kv:
                 mine.caches.update((name, found.absmax.max(axis=1)) for name, found in written.items())
-            save_stage(journal.folder, stage.number, mine)
-            made.take(mine)
+            if mine.made or mine.inputs or mine.caches:
+                path = stage_path(journal.folder, stage.number)
+                write_file(path, mine)
+                mine.made.update(read_file(path, StageResults).made)  # codes are no longer in memory
+                made.take(mine)
 
         run = Layerwise(
             read_model(file), self.backends, self.samples, original=self._original, journal=journal,

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
+from types import UnionType
+from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from octavo.errors import ModelError
 from octavo.huggingface import CheckpointFile
@@ -20,6 +21,8 @@ from octavo.quantizers.job.method_run import MethodRun
 from octavo.quantizers.job.scheme_method import FoldScales
 from octavo.quantizers.job.undersampled import UndersampledExpert
 from octavo.quantizers.statistics.outliers import OutlierChannels
+
+T = TypeVar("T")
 
 KEY, FILE = "octavo.calibration", RECORD
 VERSION = 1
@@ -45,8 +48,8 @@ class WeightRecord:
     how: str
     before: float
     error: float
-    tried: Mapping[str, float]
-    channels: OutlierChannels | None
+    tried: Mapping[str, float] = field(default_factory=dict)
+    channels: OutlierChannels | None = None
 
 
 @dataclass(frozen=True)
@@ -61,23 +64,27 @@ class MethodRecord:
 
 
 def to_values(record: MethodRecord) -> dict[str, Any]:
-    """A record as JSON has it."""
-    return {
-        "version": VERSION,
-        "target": record.target,
-        **vars(record.about),
+    """A record as JSON has it: what is not known of a weight or of scales is left out."""
+    starved = {"starved": [asdict(found) for found in record.starved]} if record.starved else {}
+    found: dict[str, Any] = json.loads(json.dumps({
+        "version": VERSION, "target": record.target, **vars(record.about),
         "weights": [
-            {"name": w.name, "how": w.how, "before": rounded(w.before), "error": rounded(w.error)}
-            | ({"tried": {way: rounded(x) for way, x in w.tried.items()}} if len(w.tried) > 1 else {})
-            | channel_values(w.channels)
+            {k: v for k, v in _rounded(asdict(w)).items() if v is not None and (k != "tried" or len(v) > 1)}
             for w in record.weights
         ],
         "scales": [
-            values | {key: rounded(values[key]) for key in ("before", "after", "least", "largest")}
-            for values in map(scaled_values, record.scales)
+            {k: v for k, v in _rounded(asdict(row)).items() if v is not None or k == "setting"}
+            for row in record.scales
         ],
-        **starved_values(record.starved),
-    }
+        **starved,
+    }))
+    return found
+
+
+def _rounded(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with as many digits of its errors and scales as are kept of them."""
+    found = row | {key: rounded(row[key]) for key in ("before", "after", "error", "least", "largest") if key in row}
+    return found | ({"tried": {way: rounded(x) for way, x in row["tried"].items()}} if "tried" in row else {})
 
 
 def to_json(record: MethodRecord) -> str:
@@ -90,27 +97,6 @@ def record_bytes(shapes: Mapping[str, Sequence[int]]) -> int:
     experts = {name: shape[0] if len(shape) == 3 else 0 for name, shape in shapes.items()}
     each = (WEIGHT_BYTES + EXPERT_BYTES * n + len(json.dumps(name)) * (1 + n) for name, n in experts.items())
     return ABOUT_BYTES + sum(each)
-
-
-def scaled_values(row: FoldScales) -> dict[str, Any]:
-    """What is told of a fold's scales, as JSON has it."""
-    return {
-        "fold": row.fold, "how": row.how, "setting": row.setting, "before": row.before, "after": row.after,
-        "least": row.least, "largest": row.largest, "readers": list(row.readers),
-        **channel_values(row.channels),
-    }
-
-
-def starved_values(starved: Sequence[UndersampledExpert]) -> dict[str, Any]:
-    """Experts of few tokens as a field of JSON; none where there are none."""
-    return {"starved": [asdict(found) for found in starved]} if starved else {}
-
-
-def channel_values(found: OutlierChannels | None) -> dict[str, Any]:
-    """The channels of an input as a field of JSON; none where they are not known."""
-    if found is None:
-        return {}
-    return {"channels": {"size": found.size, "median": found.median, "largest": list(map(list, found.largest))}}
 
 
 def rounded(x: float) -> float:
@@ -139,106 +125,88 @@ def read_record(file: GGUFFile) -> MethodRecord | None:
 
 def record_of(values: object, file: str) -> MethodRecord:
     """A record of what JSON has. Raises ModelError as `read_record` does."""
-    at = JsonFields(values, file, "")
-    if (version := at.whole("version")) != VERSION:
-        raise at.error("version", f"is {version}", str(VERSION))
-    kv = at.values.get("kv")
-    about = MethodRun(
-        at.text("method"), at.text("text"), at.whole("samples"), at.whole("tokens"), at.text("sha256"),
-        at.values.get("rotate") is True, None if kv is None else at.text("kv"),
-    )
-    return MethodRecord(
-        about, at.text("target"), tuple(map(_weight, at.parts("weights"))), tuple(map(scaled_of, at.parts("scales"))),
-        starved_of(at),
-    )
+    reader = JsonReader(file)
+    if not isinstance(values, dict):
+        reader.fail("", "is not a JSON object", "an object")
+    if (version := reader.read(int, values.get("version"), "version")) != VERSION:
+        reader.fail("version", f"is {version}", str(VERSION))
+    reader.read(MethodRun, values)
+    return reader.read(MethodRecord, {**values, "about": values})
 
 
-def scaled_of(at: JsonFields) -> FoldScales:
-    """What is told of a fold's scales."""
-    setting = None if at.values.get("setting") is None else at.real("setting")
-    return FoldScales(
-        at.text("fold"), at.text("how"), setting, at.real("before"), at.real("after"), at.real("least"),
-        at.real("largest"), tuple(at.texts("readers")), channels_of(at),
-    )
+class LaterValues(Sequence[Any]):
+    """Values that are read whenever one is asked for."""
+
+    def __init__(self, values: list[Any], read: Callable[[Any], Any]) -> None:
+        self._values, self._read = values, read
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, i: Any) -> Any:
+        return self._read(self._values[i])
 
 
-def _weight(at: JsonFields) -> WeightRecord:
-    tried = at.part("tried") if "tried" in at.values else None
-    return WeightRecord(
-        at.text("name"), at.text("how"), at.real("before"), at.real("error"),
-        {} if tried is None else {way: tried.real(way) for way in tried.values}, channels_of(at),
-    )
+@dataclass(frozen=True)
+class JsonReader:
+    """Reads values of JSON as types have them; each error names the file, the field and what is allowed.
 
+    array  gives the array that a value stands for, if there are some; values of a `Sequence` are then read later
+    """
 
-def channels_of(at: JsonFields) -> OutlierChannels | None:
-    """The channels of an input that a part of JSON has; None where it has none."""
-    if "channels" not in at.values:
-        return None
-    part = at.part("channels")
-    return OutlierChannels(part.whole("size"), part.real("median"), tuple(part.pairs("largest")))
+    file: str
+    array: Callable[[Any], Any] | None = None
 
+    def fail(self, place: str, problem: str, allowed: str) -> NoReturn:
+        raise ModelError(problem, file=self.file, field=f"{KEY}: {place}", allowed=allowed)
 
-def starved_of(at: JsonFields) -> tuple[UndersampledExpert, ...]:
-    """The experts of few tokens that a part of JSON has."""
-    parts = at.parts("starved") if "starved" in at.values else ()
-    return tuple(
-        UndersampledExpert(p.text("input"), p.whole("expert"), p.whole("tokens"), p.text("how")) for p in parts
-    )
-
-
-class JsonFields:
-    """A JSON object; each error names the file, the field and what is allowed."""
-
-    def __init__(self, values: object, file: str, place: str) -> None:
-        self.file, self.place = file, place
-        if not isinstance(values, dict):
-            raise self.error("", "is not a JSON object", "an object")
-        self.values: dict[str, Any] = values
-
-    def error(self, key: str, problem: str, allowed: str) -> ModelError:
-        return ModelError(problem, file=self.file, field=f"{KEY}: {self.place}{key}", allowed=allowed)
-
-    def text(self, key: str) -> str:
-        value = self.values.get(key)
-        if not isinstance(value, str):
-            raise self.error(key, "is missing or is not text", "text")
-        return value
-
-    def whole(self, key: str) -> int:
-        value = self.values.get(key)
-        if type(value) is not int or value < 0:
-            raise self.error(key, "is missing or is not a whole number", "0 or more")
-        return value
-
-    def real(self, key: str) -> float:
-        value = self.values.get(key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-            raise self.error(key, "is missing or is not a number", "a finite number, 0 or more")
-        return float(value)
-
-    def part(self, key: str) -> JsonFields:
-        return JsonFields(self.values.get(key), self.file, f"{self.place}{key}.")
-
-    def parts(self, key: str) -> Iterable[JsonFields]:
-        return [JsonFields(value, self.file, f"{self.place}{key}.{i}.") for i, value in enumerate(self._list(key))]
-
-    def texts(self, key: str) -> list[str]:
-        found = self._list(key)
-        if not all(isinstance(value, str) for value in found):
-            raise self.error(key, "has values that are not text", "texts")
+    def read(self, kind: type[T], value: Any, place: str = "") -> T:
+        """A value of a type: a dataclass, a tuple, a mapping, a number of 0 or more, text, or an array."""
+        found: T = self._read(kind, value, place)
         return found
 
-    def pairs(self, key: str) -> list[tuple[int, float]]:
-        """Channels, each with a number."""
-        found = self._list(key)
-        for i, pair in enumerate(found):
-            values = dict(zip(("channel", "value"), pair, strict=False)) if isinstance(pair, list) else pair
-            at = JsonFields(values, self.file, f"{self.place}{key}.{i}.")
-            found[i] = at.whole("channel"), at.real("value")
-        return found
+    def _read(self, kind: Any, value: Any, place: str) -> Any:
+        if is_dataclass(kind) or hasattr(kind, "_fields"):
+            return self._record(kind, value, place)
+        origin, args = get_origin(kind), get_args(kind)
+        if origin is UnionType:
+            return None if value is None else self._read(args[0], value, place)
+        if origin in (tuple, list, Sequence):
+            if not isinstance(value, list):
+                self.fail(place, "is missing or is not a list", "a list")
+            if origin is Sequence and self.array is not None:
+                return LaterValues(value, lambda each: self._read(args[0], each, place))
+            return (list if origin is list else tuple)(
+                self._read(args[0], each, f"{place}.{i}") for i, each in enumerate(value)
+            )
+        if origin in (dict, Mapping):
+            if not isinstance(value, dict):
+                self.fail(f"{place}.", "is not a JSON object", "an object")
+            return {key: self._read(args[1], each, f"{place}.{key}") for key, each in value.items()}
+        if origin is not None and self.array is not None:
+            return self.array(value)
+        return self._plain(kind, value, place)
 
-    def _list(self, key: str) -> list[Any]:
-        value = self.values.get(key)
-        if not isinstance(value, list):
-            raise self.error(key, "is missing or is not a list", "a list")
-        return list(value)
+    def _record(self, kind: Any, value: Any, place: str) -> Any:
+        """A dataclass of an object, or a NamedTuple of a list; what has a default may be missing."""
+        hints, inside = get_type_hints(kind), f"{place}." if place else ""
+        if hasattr(kind, "_fields") and isinstance(value, list):
+            value = dict(zip(kind._fields, value, strict=False))
+        if not isinstance(value, dict):
+            self.fail(inside, "is not a JSON object", "an object")
+        free = {} if hasattr(kind, "_fields") else {
+            f.name for f in fields(kind) if f.default is not MISSING or f.default_factory is not MISSING
+        }
+        named = [name for name in hints if name in value or name not in free]
+        return kind(**{name: self._read(hints[name], value.get(name), inside + name) for name in named})
+
+    def _plain(self, kind: Any, value: Any, place: str) -> Any:
+        if kind is float:
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not (math.isfinite(value) and value >= 0):
+                self.fail(place, "is missing or is not a number", "a finite number, 0 or more")
+            return float(value)
+        if type(value) is not kind or (kind is int and value < 0):
+            words = {int: ("a whole number", "0 or more"), str: ("text", "text"), bool: ("true or false",) * 2}[kind]
+            self.fail(place, f"is missing or is not {words[0]}", words[1])
+        return value

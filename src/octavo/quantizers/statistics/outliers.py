@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,13 @@ import numpy.typing as npt
 MOST = 4
 """Channels that are told of an input."""
 DIGITS = 5
+
+
+class ChannelPeak(NamedTuple):
+    """A channel, and its largest magnitude."""
+
+    channel: int
+    value: float
 
 
 @dataclass(frozen=True)
@@ -23,7 +31,7 @@ class OutlierChannels:
 
     size: int
     median: float
-    largest: tuple[tuple[int, float], ...]
+    largest: tuple[ChannelPeak, ...]
 
     @property
     def peak(self) -> float:
@@ -37,7 +45,7 @@ def channels(absmax: npt.ArrayLike) -> OutlierChannels:
     values = np.asarray(absmax, np.float64)
     values = values.reshape(-1, values.shape[-1]).max(axis=0)
     first = np.argsort(-values, kind="stable")[:MOST]
-    largest = tuple((int(at), _rounded(values[at])) for at in first)
+    largest = tuple(ChannelPeak(int(at), _rounded(values[at])) for at in first)
     return OutlierChannels(len(values), _rounded(np.median(values)), largest)
 
 
