@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from octavo.calibrate.hessian import CrossHessian, Hessian, Matrix, factorize
-from octavo.calibrate.methods.gptq import DAMP
-from octavo.calibrate.methods.gptq.gptq_schemes import gptq_coded
 from octavo.calibrate.runner import ProductInput
 from octavo.calibrate.schemes.scheme_weights import GPTQ_WAYS, WeightQuantizer
 from octavo.errors import NonFiniteError
@@ -25,6 +23,27 @@ _log = logging.getLogger(__name__)
 
 CLIPPED = 4096
 """Vectors that limits of groups are found and judged with, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedInput(ProductInput):
+    """What a layer is given, run for whenever it is asked for: no vectors are kept.
+
+    runs   the module and its layer, and those of the original model, where that is run too
+    calls  how often a batch goes through the layer
+    """
+
+    runs: Sequence[tuple[nn.Module, nn.Linear]] = ()
+    calls: int = 0
+    of: Sequence[Any] = ()
+
+    def batches(self, expert: int | None = None) -> Iterator[F32]:
+        return (each[0] for each in self.pairs())
+
+    def pairs(self, expert: int | None = None) -> Iterator[Any]:
+        for batch in self.of:
+            given = (map(rows_of, inputs_of(*run, self.calls, batch)) for run in self.runs)
+            yield from zip(*given, strict=True)
 
 
 class Calibrator:
@@ -72,17 +91,21 @@ class Calibrator:
         """The weights of layers that are given the same."""
         values = {name: _values(layer) for name, layer in layers.items()}
         name, layer = next(iter(layers.items()))
+        labels = {each: f"{each}.weight" if each else "weight" for each in layers}
+        names = (*labels.values(),)
+        runs = [(self._module, layer), *([] if self._original is None else [(self._original, self._twin(name))])]
         if len(self._ways) == 1 and self._ways[0] in GPTQ_WAYS:
-            return self._by_gptq(layer, name, calls, values)
+            nothing = np.empty((0, layer.in_features), np.float32)
+            original = None if self._original is None else (nothing, None)
+            streamed = StreamedInput((name,), layer.in_features, 0, nothing, None, original, None, runs, calls,
+                                     self._batches)
+            maker = WeightQuantizer(self._scheme, streamed, None, self._ways, None)
+            return {each: maker.by(self._ways[0], label, values.pop(each)) for each, label in labels.items()}
         most = CLIPPED if self._ways == ("clip",) else None
-        given = vectors_of(self._module, layer, calls, self._batches, most)
+        given, *others = (vectors_of(*run, calls, self._batches, most) for run in runs)
         if not np.isfinite(given).all():
             raise NonFiniteError(f"the model computed NaN or Inf in what {name or 'the layer'} is given")
-        original = None
-        if self._original is not None:
-            original = vectors_of(self._original, self._twin(name), calls, self._batches, most), None
-        labels = {each: f"{each}.weight" if each else "weight" for each in layers}
-        product = ProductInput((*labels.values(),), layer.in_features, 0, given, None, original)
+        product = ProductInput(names, layer.in_features, 0, given, None, (others[0], None) if others else None)
         maker, found = WeightQuantizer(self._scheme, product, None, self._ways, None), dict[str, Coded]()
         for each, label in labels.items():
             made = maker.made(label, values.pop(each))
@@ -90,37 +113,6 @@ class Calibrator:
             _log.info("%s: %s, error %.4g, nearest %.4g", label, made.how, *errors)
             found[each] = made.coded
         return found
-
-    def _by_gptq(self, layer: nn.Linear, name: str, calls: int, values: dict[str, F32]) -> dict[str, Coded]:
-        """The weights by sums over what their layers are given."""
-        if self._original is None:
-            hessian, cross = self._hessian(layer, name, calls), None
-        else:
-            sums = self._cross(layer, name, calls)
-            hessian, cross = sums.hessian.matrix(), sums.cross()
-        factor = factorize(hessian, "act", DAMP)
-        return {
-            each: gptq_coded(self._scheme, weight, hessian, cross=cross, factor=factor)
-            for each, weight in values.items()
-        }
-
-    def _hessian(self, layer: nn.Linear, name: str, calls: int) -> Matrix:
-        sums = Hessian(layer.in_features, name)
-        for batch in self._batches:
-            for x in inputs_of(self._module, layer, calls, batch):
-                sums.add(rows_of(x))
-        matrix: Matrix = sums.matrix()
-        return matrix
-
-    def _cross(self, layer: nn.Linear, name: str, calls: int) -> CrossHessian:
-        assert self._original is not None
-        sums = CrossHessian(layer.in_features, name)
-        for batch in self._batches:
-            now = inputs_of(self._module, layer, calls, batch)
-            then = inputs_of(self._original, self._twin(name), calls, batch)
-            for x, y in zip(now, then, strict=True):
-                sums.add(rows_of(x), rows_of(y))
-        return sums
 
     def _twin(self, name: str) -> nn.Linear:
         """The layer of the original model."""

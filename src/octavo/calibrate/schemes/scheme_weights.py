@@ -117,7 +117,7 @@ class WeightQuantizer:
     def made(self, name: str, weight: Any) -> QuantizedPart:
         """The weight [N, K] by the way that errs least. Raises NonFiniteError and QuantFormatError naming it."""
         with about_tensor(name, self._expert):
-            tried = {way: self._make(way, name, weight) for way in self._ways}
+            tried = {way: self.by(way, name, weight) for way in self._ways}
             judge = self._judge(weight)
             wrong = {way: judge.wrong(self._values(coded)) for way, coded in tried.items()}
             before = wrong["nearest"] if "nearest" in wrong else judge.wrong(self._nearest_values(weight))
@@ -188,7 +188,7 @@ class WeightQuantizer:
         """Products with what the original model gives, where that is run."""
         return None if self._given.original is None else self._given.cross(self._expert)
 
-    def _make(self, way: str, name: str, weight: Any) -> Coded:
+    def by(self, way: str, name: str, weight: Any) -> Coded:
         """The weight [N, K] by a way of KINDS."""
         if way == "clip":
             return self._clipped(name, on_host(weight))
