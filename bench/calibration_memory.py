@@ -34,14 +34,14 @@ PAUSE = 0.003
 ONLY = """
 import sys
 from octavo.cli import main
-from octavo.calibrate.schemes import scheme_run
+from octavo.calibrate.schemes import scheme_method
 
-only, made = sys.argv.pop(1), scheme_run.scheme_weights
+only, made = sys.argv.pop(1), scheme_method.scheme_weights
 
 def some(stage, given, names, scheme, ways, *rest):
     return made(stage, given, names, scheme, ways if any(only in n for n in names) else ("nearest",), *rest)
 
-scheme_run.scheme_weights = some
+scheme_method.scheme_weights = some
 main()
 """
 """The octavo command, with weights whose names do not have the first argument in them rounded to nearest."""

@@ -26,7 +26,7 @@ from octavo.evals.eval_model import open_subject
 from octavo.evals.sensitivity import MeasuredSlopes
 from octavo.quantizers import Report, quantize_file
 from octavo.quantizers.fit import quantize_to_size
-from octavo.quantizers.fit.target import Target
+from octavo.quantizers.fit.fit import Target
 from octavo.quantizers.imatrix import Imatrix
 from octavo.runtime import resolve
 

@@ -29,7 +29,7 @@ from octavo.calibrate.methods.gptq.gptq_quantize import DAMP
 from octavo.calibrate.methods.gptq.gptq_schemes import gptq_row
 from octavo.calibrate.methods.gptq.sweep import sweep
 from octavo.calibrate.runner import Layerwise
-from octavo.calibrate.text_samples import samples_of
+from octavo.calibrate.schemes.scheme_method import samples_of
 from octavo.formats import Planes
 from octavo.formats.group import row_named
 from octavo.huggingface.schemes import checkpoint_scheme

@@ -15,7 +15,7 @@ from torch import Tensor
 
 import octavo
 import results_file
-from octavo.calibrate.text_samples import samples_of
+from octavo.calibrate.schemes.scheme_method import samples_of
 from octavo.evals import divergence
 from octavo.evals.eval_model import open_subject
 from octavo.formats import dequantize

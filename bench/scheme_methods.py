@@ -36,7 +36,8 @@ import numpy as np
 import results_file
 from jobs import results
 from octavo.bench import machine
-from octavo.calibrate.fold import ChangedFile, TensorChanges, find_folds, scaled, shuffle
+from octavo.calibrate.fold import find_folds, shuffle
+from octavo.calibrate.fold.fold import ChangedFile, TensorChanges, scaled
 from octavo.calibrate.schemes.scheme_method import SchemeMethod
 from octavo.evals import divergence
 from octavo.evals.eval_model import open_subject

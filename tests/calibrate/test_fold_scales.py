@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.calibrate.fold import ChangedFile, FoldPart, TensorChanges, find_folds, scaled
-from octavo.calibrate.methods import METHODS, Rounding, groups_of_weights, rows_of_weights, smoothquant, tokens_int8
+from octavo.calibrate.fold import find_folds
+from octavo.calibrate.fold.fold import ChangedFile, FoldPart, TensorChanges, scaled
+from octavo.calibrate.methods.channel_scales import (
+    METHODS,
+    Rounding,
+    groups_of_weights,
+    rows_of_weights,
+    smoothquant,
+    tokens_int8,
+)
 from octavo.calibrate.runner import Samples
 from octavo.calibrate.schemes.fold_scales import scale_model
 from octavo.formats.spec import F32

@@ -59,9 +59,9 @@ def test_a_search_that_is_done_is_not_begun_again(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("octavo.calibrate.schemes.scheme_run.SchemeRun.weights", stopped)
+        patched.setattr("octavo.calibrate.schemes.scheme_method.SchemeRun.weights", stopped)
         with pytest.raises(KeyboardInterrupt):
             quantize(source, tmp_path / "made", "w8a16", text, "smoothquant")
-    searched = "octavo.calibrate.schemes.scheme_run.scale_model"
+    searched = "octavo.calibrate.schemes.scheme_method.scale_model"
     monkeypatch.setattr(searched, lambda *_, **__: pytest.fail("is searched for again"))
     assert quantize(source, tmp_path / "made", "w8a16", text, "smoothquant", resume=True).scaled

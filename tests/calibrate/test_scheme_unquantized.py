@@ -16,7 +16,7 @@ from octavo.formats import dequantize
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
 from octavo.quantizers import Report, quantize_checkpoint
-from octavo.quantizers.schemes.unquantized import ignored_layers
+from octavo.quantizers.schemes.checkpoint_folder import ignored_layers
 from tests.calibrate.test_scheme_experts import logits
 from tests.runtime import tiny
 from tests.sampling import slow

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from octavo.calibrate.text_samples import drawn, read_calibration, windows
+from octavo.calibrate.texts import drawn, read_calibration, windows
 from octavo.errors import FileError, TokenizerError, UsageError
 from octavo.text import Tokenizer
 from tests.runtime import tiny

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from octavo.calibrate.runner import Journal
-from octavo.calibrate.runner.kept_values import StageValues
+from octavo.calibrate.runner.layerwise import StageValues
 from octavo.errors import FileError, OctavoError
 from tests.calibrate.resumable_runs import Start, start
 from tests.runtime import tiny

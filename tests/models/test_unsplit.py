@@ -13,7 +13,7 @@ import pytest
 from octavo.backends.reference import ReferenceBackend
 from octavo.calibrate.fold import find_folds
 from octavo.calibrate.fold.find import Kind
-from octavo.calibrate.fold.folded_file import ChangedFile, TensorChanges
+from octavo.calibrate.fold.fold import ChangedFile, TensorChanges
 from octavo.errors import ModelError
 from octavo.formats import by_name, dequantize, quantize_reference
 from octavo.huggingface import open_model_file

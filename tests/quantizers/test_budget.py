@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from octavo.errors import UsageError
-from octavo.quantizers.fit import size_budget
-from octavo.quantizers.fit.size_budget import Candidate, solve_knapsack
+from octavo.quantizers.fit import fit
+from octavo.quantizers.fit.fit import Candidate, solve_knapsack
 
 TYPES = {"Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210, "Q8_0": 272}
 
@@ -62,7 +62,7 @@ def relaxed(candidates: dict[str, list[Candidate]], nbytes: int) -> float:
 
 @pytest.mark.parametrize(("states", "slack"), [(8192, 0.005), (1024, 0.05)])
 def test_a_large_model_is_next_to_the_bound(monkeypatch: pytest.MonkeyPatch, states: int, slack: float) -> None:
-    monkeypatch.setattr(size_budget, "MOST_STATES", states)
+    monkeypatch.setattr(fit, "MOST_STATES", states)
     candidates = model(np.random.default_rng(3), 250)
     size = sum(options[2].nbytes for options in candidates.values()) + 137
     nbytes, loss = totals(solve_knapsack(candidates, size))
@@ -71,7 +71,7 @@ def test_a_large_model_is_next_to_the_bound(monkeypatch: pytest.MonkeyPatch, sta
 
 
 def test_thinning_still_fits_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(size_budget, "MOST_STATES", 16)
+    monkeypatch.setattr(fit, "MOST_STATES", 16)
     candidates = model(np.random.default_rng(4), 6)
     for size in range(30_000, 42_000, 1500):
         least = sum(min(c.nbytes for c in options) for options in candidates.values())

@@ -18,10 +18,9 @@ from octavo.formats import BlockFormat, QTensor
 from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile, write_gguf
 from octavo.quantizers import quantize_file
-from octavo.quantizers.fit import GUESSED, MEASURED, Fitted, candidates, fit_types, quantize_to_size
-from octavo.quantizers.fit.candidates import offers
+from octavo.quantizers.fit import GUESSED, MEASURED, Fitted, fit, fit_types, quantize_to_size
+from octavo.quantizers.fit.fit import Target, offers, parse_size
 from octavo.quantizers.fit.prior import guessed_slopes
-from octavo.quantizers.fit.target import Target, parse_size
 from octavo.quantizers.imatrix import Imatrix, SquareSums
 from octavo.quantizers.job.job_source import gguf_source
 from octavo.quantizers.job.recode import Recoded, recode
@@ -49,7 +48,7 @@ def errors_are_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
             FOUND[key] = recode(tensor, fmt, importance=importance, threads=threads)
         return FOUND[key]
 
-    monkeypatch.setattr(candidates, "recode", remembered)
+    monkeypatch.setattr(fit, "recode", remembered)
 
 
 @pytest.mark.parametrize("bits", [slow(bits) for bits in (3.3, 4.5, 6.0, 12.0)])

@@ -18,7 +18,7 @@ from octavo.formats import QTensor, by_name, quantize_reference
 from octavo.io.gguf import GGUFFile
 from octavo.quantizers import quantize_file
 from octavo.quantizers.job import recode
-from octavo.quantizers.job.pipeline import InlineExecutor, Pipeline, workers
+from octavo.quantizers.job.recode import InlineExecutor, Pipeline, workers
 from tests.limits import HANG_S
 from tests.runtime import tiny
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from octavo.formats import by_name
-from octavo.quantizers.encoding.codebook_encoding import is_searched_in_points
+from octavo.quantizers.encoding.encoder_threads import is_searched_in_points
 from octavo.quantizers.mix.presets import PRESETS, WEIGHTED
 from tests.quantizers.test_encode import samples, squared_error
 from tests.sampling import slow

@@ -80,7 +80,7 @@ def test_sums_with_the_original_model_are_those_of_qronos_alone(monkeypatch: pyt
     def refuse(*_: object) -> None:
         raise AssertionError("vectors of the original model were counted")
 
-    monkeypatch.setattr("octavo.calibrate.runner.product_input.CrossHessian", refuse)
+    monkeypatch.setattr("octavo.calibrate.runner.open_stage.CrossHessian", refuse)
     assert lost(made("w4a16-g128", "gptq")) < lost(made("w4a16-g128", "rtn"))
     with pytest.raises(AssertionError, match="were counted"):
         made("w4a16-g128", "qronos")

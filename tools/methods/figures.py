@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from octavo.calibrate.fold.rotation import RandomRotation
-from octavo.calibrate.methods import (
+from octavo.calibrate.methods.channel_scales import (
     FoldProducts,
     awq,
     groups_of_weights,

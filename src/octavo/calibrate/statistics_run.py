@@ -12,9 +12,8 @@ from octavo.backends import select
 from octavo.calibrate.caches.clips import TOKENS, CacheClips
 from octavo.calibrate.run_name import model_digest, run_name
 from octavo.calibrate.runner import Journal, Layerwise, OpenStage, ProductInput, Samples
-from octavo.calibrate.runner.attention_watch import AttentionWatch
-from octavo.calibrate.runner.layerwise import Progress
-from octavo.calibrate.text_samples import text_samples
+from octavo.calibrate.runner.layerwise import AttentionWatch, Progress
+from octavo.calibrate.texts import text_samples
 from octavo.errors import ModelError, UsageError
 from octavo.formats import dequantize
 from octavo.formats.spec import F32

@@ -1,17 +1,25 @@
-"""Texts to evaluate on: a file, or questions and answers of the demo model."""
+"""Texts to evaluate on and to calibrate with: a file, questions and answers of the demo model, windows and records.
+
+Samples are windows of tokens, or records of a JSONL file, drawn by a seed.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.data.demo import Question, Split
 from octavo.data.demo import questions as draw
-from octavo.errors import FileError
+from octavo.errors import FileError, UsageError
 from octavo.io import regular
+from octavo.io.gguf import GGUFFile
 from octavo.text import Tokenizer
 
 Mask = npt.NDArray[np.bool_]
@@ -72,3 +80,131 @@ def _turns(questions: list[Question]) -> list[tuple[str, bool]]:
             ("\n", False),
         )
     ]
+
+
+MAX_SAMPLES_BYTES = 1 << 28
+LEAST_CONTEXT = 2
+"""Tokens of a sample at least: of one alone nothing can be attended to."""
+
+
+TOKENS_OF_A_QUESTION = 32
+"""Fewer tokens than any question of the demo model's has, with its answer."""
+
+
+@dataclass(frozen=True, eq=False)
+class CalibrationText:
+    """Samples of a text.
+
+    name     of the file
+    digest   SHA-256 of the text, by which it is told apart from one that a model is measured with
+    samples  tokens of each
+    """
+
+    name: str
+    digest: str
+    samples: list[list[int]]
+
+
+def has_records(path: str | os.PathLike[str]) -> bool:
+    """Whether a text is called as files of records are, JSONL."""
+    return os.path.basename(path).lower().endswith(".jsonl")
+
+
+def read_calibration(
+    path: str | os.PathLike[str], tokenizer: Tokenizer, *, samples: int = 128, context: int = 2048, seed: int = 0,
+    parse_special: bool = False,
+) -> CalibrationText:
+    """At most `samples` samples of a UTF-8 text, or of a JSONL file if it is called so.
+
+    Of a text these are windows of `context` tokens that do not overlap; of a JSONL file the first `context` tokens of
+    records, each with a "text", or with "messages" that the model's chat template is for. Which ones, `seed` says; they
+    keep their order. The first token of a window is BOS where the model wants one.
+
+    Raises FileError for a file that can't be read, naming the line of a record that is wrong, and UsageError for a text
+    of less than a window.
+    """
+    require_sizes(samples, context)
+    raw = regular.read_text(path, MAX_SAMPLES_BYTES)
+    name, digest = os.path.basename(path), sha256(raw.encode()).hexdigest()
+    if has_records(path):
+        lines = [(i, line) for i, line in enumerate(raw.split("\n"), 1) if line.strip()]
+        if not lines:
+            raise FileError("has no records", file=path, offset=0)
+        chosen = [lines[i] for i in drawn(len(lines), samples, seed)]
+        found = [_record(path, i, line, tokenizer, parse_special)[:context] for i, line in chosen]
+    else:
+        tokens = tokenizer.encode(raw.removesuffix("\n"), parse_special=parse_special)
+        found = windows(tokens, samples, context, seed, tokenizer.bos_id if tokenizer.add_bos else None)
+    return CalibrationText(name, digest, found)
+
+
+def text_samples(name: str, file: GGUFFile, samples: int, context: int, seed: int) -> CalibrationText:
+    """The samples of a text, or of the demo model's training questions."""
+    tokenizer = Tokenizer.from_gguf(file)
+    if name != "demo":
+        return read_calibration(name, tokenizer, samples=samples, context=context, seed=seed)
+    require_sizes(samples, context)
+    text = demo_text(tokenizer, "train", samples * context // TOKENS_OF_A_QUESTION + 1, seed)
+    digest = sha256(np.asarray(text.tokens, "<i4").tobytes()).hexdigest()
+    return CalibrationText(text.name, digest, windows(text.tokens, samples, context, seed))
+
+
+def require_sizes(samples: int, context: int) -> None:
+    """Raise UsageError for fewer than one sample, or samples of fewer than LEAST_CONTEXT tokens."""
+    if samples < 1:
+        raise UsageError(f"samples is {samples} (allowed: 1 or more)", argument="samples")
+    if context < LEAST_CONTEXT:
+        raise UsageError(f"n_ctx is {context} (allowed: {LEAST_CONTEXT} or more)", argument="n_ctx")
+
+
+def windows(tokens: Sequence[int], samples: int, context: int, seed: int, bos: int | None = None) -> list[list[int]]:
+    """At most `samples` windows of tokens, in their order; `bos` takes the place of the first token of each.
+
+    Raises UsageError for less than a window.
+    """
+    if len(tokens) < context:
+        problem = f"the text has {len(tokens)} tokens, less than one sample of {context}"
+        raise UsageError(f"{problem} (allowed: a longer text, or a smaller --ctx-size)")
+    found = []
+    for i in drawn(len(tokens) // context, samples, seed):
+        window = list(tokens[i * context : (i + 1) * context])
+        found.append(window if bos is None else [bos, *window[1:]])
+    return found
+
+
+def drawn(count: int, samples: int, seed: int) -> list[int]:
+    """At most `samples` of `count` places, each once, in order."""
+    if samples >= count:
+        return list(range(count))
+    return sorted(np.random.default_rng(seed).choice(count, samples, replace=False).tolist())
+
+
+def _record(path: str | os.PathLike[str], line: int, text: str, tokenizer: Tokenizer, parse_special: bool) -> list[int]:
+    """The tokens of a line of a JSONL file."""
+
+    def fault(problem: str, allowed: str) -> FileError:
+        return FileError(problem, file=path, field=f"line {line}", allowed=allowed)
+
+    try:
+        record: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        raise fault("is not valid JSON", "an object on each line") from None
+    if not isinstance(record, dict):
+        raise fault(f"is a {type(record).__name__}", "an object")
+    if isinstance(record.get("text"), str):
+        tokens = tokenizer.encode(record["text"], parse_special=parse_special)
+    elif _are_messages(record.get("messages")):
+        tokens = tokenizer.encode_chat(tokenizer.chat_template(), record["messages"], add_generation_prompt=False)
+    else:
+        raise fault("has no text", '"text", or "messages" with a role and a content each')
+    if len(tokens) < LEAST_CONTEXT:
+        raise fault(f"has {len(tokens)} tokens", f"{LEAST_CONTEXT} or more")
+    return tokens
+
+
+def _are_messages(found: Any) -> bool:
+    return (
+        isinstance(found, list)
+        and bool(found)
+        and all(isinstance(m, dict) and all(isinstance(m.get(k), str) for k in ("role", "content")) for m in found)
+    )

@@ -14,7 +14,7 @@ from torch import nn
 from octavo.backends.gpu.device.torch_device import target
 from octavo.ops import op_products, place, quantize
 from octavo.torch import SCHEMES, QuantLinear, int8_gemm, packed_linear, quantize_, quantize_int8
-from octavo.torch.schemes import product_of
+from octavo.torch.linear import product_of
 from tests.sampling import some
 
 WHERE = target().device

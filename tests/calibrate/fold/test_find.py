@@ -7,8 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from octavo.calibrate.fold import ChannelFold, Kind, apply, find_folds, reorder
+from octavo.calibrate.fold import find_folds
 from octavo.calibrate.fold import rules as rules_of_ops
+from octavo.calibrate.fold.find import Kind
+from octavo.calibrate.fold.fold import ChannelFold, apply, reorder
 from octavo.calibrate.fold.rotation import RandomRotation
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file

@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 import pytest
 
-from octavo.calibrate.fold import FoldPart, rotate, scaled
+from octavo.calibrate.fold import rotate
+from octavo.calibrate.fold.fold import FoldPart, scaled
 from octavo.formats import dequantize
 from octavo.io.gguf import GGUFFile
 from tests.runtime import tiny

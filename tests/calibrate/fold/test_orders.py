@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.calibrate.fold import ChannelFold, FoldPart, random_order, reorder, shuffle
-from octavo.calibrate.fold.channel_orders import clusters
+from octavo.calibrate.fold import shuffle
+from octavo.calibrate.fold.channel_orders import random_order
+from octavo.calibrate.fold.fold import ChannelFold, FoldPart, reorder
+from octavo.calibrate.methods.channel_scales import clusters
 from octavo.errors import UsageError
 from octavo.huggingface import open_model_file
 from tests.models.table import TOKENS, error, logits, saved

@@ -7,25 +7,25 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from octavo.calibrate.methods import (
+from octavo.calibrate.methods.channel_scales import (
     METHODS,
     FoldProducts,
+    Rounding,
     as_they_are,
     awq,
     best_of,
-    clip,
     groups_of_weights,
     qqq,
     rows_of_weights,
     rptq,
     smoothquant,
-    static_activations,
-    static_scale,
     tensor_int8,
     tokens_int8,
     unless,
 )
-from octavo.calibrate.methods.rounding import Rounding
+from octavo.calibrate.methods.clip import clip
+from octavo.calibrate.schemes import static_inputs
+from octavo.calibrate.schemes.static_inputs import static_scale
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32
 from octavo.huggingface import coded
@@ -241,7 +241,7 @@ def test_power_of_products_by_matrices_of_any_size(monkeypatch: pytest.MonkeyPat
     rng = np.random.default_rng(0)
     inputs, weight = (rng.normal(size=(n, K)).astype(np.float32) for n in (50, 40))
     few = static_scale(inputs, [weight, weight], 5.0, "int8_static")
-    monkeypatch.setattr(static_activations, "LARGEST_GRAM", 64)
+    monkeypatch.setattr(static_inputs, "LARGEST_GRAM", 64)
     many = static_scale(inputs, [weight, weight], 5.0, "int8_static")
     assert (many.scale, many.share) == (few.scale, few.share)
     assert (many.before, many.after) == pytest.approx((few.before, few.after), rel=1e-4)

@@ -8,15 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.calibrate.fold.find import find_folds
-from octavo.calibrate.fold.fold import F64, ChannelFold, FoldPart, reordered
-from octavo.calibrate.fold.folded_file import ChangedFile, TensorChanges
+from octavo.calibrate.fold.fold import ChangedFile, ChannelFold, FoldPart, TensorChanges, reordered
 from octavo.calibrate.fold.region import Ints
-from octavo.errors import UsageError
 from octavo.io.gguf import GGUFFile
 from octavo.models import read_model
-
-ROUNDS = 300
-"""The most rounds of k-means."""
 
 
 def shuffle(file: GGUFFile, seed: int) -> ChangedFile:
@@ -41,43 +36,3 @@ def random_order(fold: ChannelFold, rng: np.random.Generator) -> Ints:
         mine = np.flatnonzero(fold.blocks == block)
         order[mine] = rng.permutation(mine)
     return order
-
-
-def clusters(points: F64, count: int, *, seed: int = 0, starts: int = 10) -> Ints:
-    """The cluster of each of `points` [n, d], 0 to count - 1, by k-means from several starts, the best of them.
-
-    The first centres are drawn by their distance from those before (k-means++). Raises UsageError for a count below 1.
-    """
-    if count < 1:
-        raise UsageError(f"{count} clusters (allowed: 1 or more)")
-    rng, count = np.random.default_rng(seed), min(count, len(points))
-    tries = (_k_means(points, _first_centres(points, count, rng)) for _ in range(starts))
-    return min(tries, key=lambda found: found[1])[0]
-
-
-def _first_centres(points: F64, count: int, rng: np.random.Generator) -> F64:
-    centres = [points[rng.integers(len(points))]]
-    for _ in range(count - 1):
-        squares = _squares(points, np.stack(centres)).min(axis=1)
-        total = squares.sum()
-        centres.append(points[rng.choice(len(points), p=squares / total if total else None)])
-    return np.stack(centres)
-
-
-def _k_means(points: F64, centres: F64) -> tuple[Ints, float]:
-    """The cluster of each point, and the sum of squares around their means."""
-    labels = np.full(len(points), -1)
-    for _ in range(ROUNDS):
-        squares = _squares(points, centres)
-        nearest = squares.argmin(axis=1)
-        if (nearest == labels).all():
-            break
-        labels = nearest
-        for label in np.unique(labels):
-            centres[label] = points[labels == label].mean(axis=0)
-    return labels, float(_squares(points, centres)[np.arange(len(points)), labels].sum())
-
-
-def _squares(points: F64, centres: F64) -> F64:
-    out: F64 = np.square(points[:, None] - centres).sum(axis=-1)
-    return out

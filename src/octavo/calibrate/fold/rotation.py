@@ -14,8 +14,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.calibrate.fold.find import find_folds
-from octavo.calibrate.fold.fold import F64, ChannelFold, FoldPart, by_channel, from_channels, places_of, scaled
-from octavo.calibrate.fold.folded_file import ChangedFile, TensorChanges
+from octavo.calibrate.fold.fold import (
+    F64,
+    ChangedFile,
+    ChannelFold,
+    FoldPart,
+    TensorChanges,
+    by_channel,
+    from_channels,
+    places_of,
+    scaled,
+)
 from octavo.calibrate.fold.region import Ints
 from octavo.errors import ModelError, tensor_label
 from octavo.formats import dequantize

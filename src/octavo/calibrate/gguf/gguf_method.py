@@ -15,15 +15,20 @@ from typing import Literal
 import numpy as np
 
 from octavo.backends import select
-from octavo.calibrate.gguf.embedding_gptq import embedding_rows
-from octavo.calibrate.gguf.gguf_weights import TIED, importance_of, is_embedding, stage_weights, takes_gptq
+from octavo.calibrate.gguf.gguf_weights import (
+    TIED,
+    embedding_rows,
+    importance_of,
+    is_embedding,
+    stage_weights,
+    takes_gptq,
+)
 from octavo.calibrate.methods.gptq.sweep import grid_of
 from octavo.calibrate.row_batches import memory_told
 from octavo.calibrate.run_name import run_name
 from octavo.calibrate.runner import Journal, Layerwise, Samples
-from octavo.calibrate.runner.stage_files import stage_files, stage_path, write_file
-from octavo.calibrate.text_samples import has_records, read_calibration
-from octavo.calibrate.texts import named_text
+from octavo.calibrate.runner.journal import stage_files, stage_path, write_file
+from octavo.calibrate.texts import has_records, named_text, read_calibration
 from octavo.errors import UsageError, shown
 from octavo.formats import QTensor, by_name, dequantize
 from octavo.formats.spec import F32
@@ -32,9 +37,8 @@ from octavo.graph.stages import stages
 from octavo.huggingface import open_model_file
 from octavo.models import ModelSpec, read_model
 from octavo.quantizers.encoding.encoder import ENCODABLE
-from octavo.quantizers.job.gguf_method import GgufResult, GgufWeight
 from octavo.quantizers.job.job_plan import QuantizeJob
-from octavo.quantizers.job.method_run import MethodRun
+from octavo.quantizers.job.method_result import GgufResult, GgufWeight, MethodRun
 from octavo.text import Tokenizer
 
 Kind = Literal["gptq", "qronos"]

@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from octavo.calibrate.methods.rounding import Rounding
+from octavo.calibrate.methods.channel_scales import Rounding
 from octavo.errors import UsageError
 from octavo.formats.spec import F32
 from octavo.huggingface.coded import row_parts

@@ -1,22 +1,202 @@
-"""A stage before it is run: what its products are given, and their weights, which may be replaced."""
+"""A stage before it is run: what its products are given of all samples, and their weights, which may be replaced."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from octavo.calibrate.arrays import is_tensor
-from octavo.calibrate.runner.product_input import ProductInput
+from octavo.calibrate import arrays
+from octavo.calibrate.arrays import is_tensor, on_host, taken
+from octavo.calibrate.hessian import CrossHessian, Hessian, absmax, count
 from octavo.errors import UsageError, tensor_label
 from octavo.formats import PlacedQTensor, QTensor, by_name, dequantize
 from octavo.formats.codec import require_finite
-from octavo.formats.spec import F32
+from octavo.formats.spec import F32, AnyArray
+from octavo.graph.node import Node
+from octavo.graph.stages import Stage
+from octavo.quantizers.statistics import ChannelStatistics
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+TOKENS = 4096
+"""Most tokens whose vectors are looked at together."""
+
+
+@dataclass(frozen=True, eq=False)
+class ProductInput:
+    """The vectors that some products of a stage share.
+
+    names     of their weights
+    size      K, numbers of a vector
+    experts   0 for plain products, with weights [N, K]; else how many there are, with weights [experts, N, K]
+    vectors   float32 [tokens, K], or [tokens, k, K] where each of a token's k experts has its own
+    ids       int32 [tokens, k]: the experts of a token; None for plain products
+    original  vectors and ids of the model as it was, where it is run too
+    device    what torch calls the device on which sums over vectors are made; None: on the host
+    """
+
+    names: tuple[str, ...]
+    size: int
+    experts: int
+    vectors: Any
+    ids: AnyArray | None
+    original: tuple[Any, AnyArray | None] | None = None
+    device: str | None = None
+
+    def tokens(self, expert: int | None = None) -> int:
+        """How many vectors there are, or those of an expert."""
+        if self.ids is None:
+            return len(self.vectors)
+        return int(np.count_nonzero(self.ids == self._checked(expert)))
+
+    def counts(self) -> list[int]:
+        """Vectors of each expert, or of all there is."""
+        if self.ids is None:
+            return [len(self.vectors)]
+        return [int(n) for n in np.bincount(self.ids.reshape(-1), minlength=self.experts)]
+
+    def batches(self, expert: int | None = None) -> Iterator[Any]:
+        """The vectors, or those of an expert, float32 [T, K] where sums are made, some at a time; none is empty."""
+        return map(self._in_place, self._chosen(expert))
+
+    def pairs(self, expert: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """The vectors as they are, and as the original model has them, [T, K] each, of the same tokens.
+
+        Of an expert whose vectors are its own these are the tokens that both models send to it. Raises UsageError where
+        the original is not run.
+        """
+        return ((self._in_place(now), self._in_place(then)) for now, then in self._paired(expert))
+
+    def hessian(self, expert: int | None = None) -> Hessian:
+        """The Hessian of the vectors, added up now, where sums are made. Raises NonFiniteError naming a weight."""
+        sums = Hessian(self.size, self.label(expert), device=self.device)
+        for x in self.batches(expert):
+            sums.add(x)
+        return sums
+
+    def cross(self, expert: int | None = None) -> CrossHessian:
+        """Hessian and products with the original model's vectors. Raises as `pairs` and `hessian` do."""
+        sums = CrossHessian(self.size, self.label(expert), self.device)
+        for now, then in self.pairs(expert):
+            sums.add(now, then)
+        return sums
+
+    def summed(self, expert: int | None = None) -> int:
+        """Vectors that Hessians are of: where the original is run, those that both models have."""
+        if self.original is None:
+            return self.tokens(expert)
+        return sum(len(now) for now, _ in self._paired(expert))
+
+    def statistics(self) -> ChannelStatistics:
+        """Statistics of each channel, a row for each expert. Raises NonFiniteError naming a weight."""
+        found = ChannelStatistics(max(self.experts, 1), self.size, self.names[0])
+        for expert in range(self.experts) or (None,):
+            for x in self.batches(expert):
+                count(found, x, expert or 0)
+        return found
+
+    def _chosen(self, expert: int | None) -> Iterator[Any]:
+        """The vectors, or those of an expert, where they lie."""
+        for part in _parts(len(self.vectors)):
+            found = _of_expert(self.vectors[part], None if self.ids is None else self.ids[part], self._checked(expert))
+            if len(found):
+                yield found
+
+    def _paired(self, expert: int | None) -> Iterator[tuple[Any, Any]]:
+        """What `pairs` gives, where it lies."""
+        if self.original is None:
+            raise UsageError("the original model is not run beside this one (allowed: layerwise with original=True)")
+        before, before_ids = self.original
+        for part in _parts(len(self.vectors)):
+            ids = None if self.ids is None else self.ids[part]
+            now, then, then_ids = self.vectors[part], before[part], ids
+            if before.ndim == 3 and ids is not None and before_ids is not None:
+                ids, then_ids = _shared(ids, before_ids[part], self._checked(expert))
+            found = _of_expert(now, ids, self._checked(expert)), _of_expert(then, then_ids, self._checked(expert))
+            if len(found[0]):
+                yield found
+
+    def absmax(self) -> AnyArray:
+        """The largest magnitude of each channel, [experts or 1, K]. Raises NonFiniteError naming a weight."""
+        experts: list[int | None] = [*range(self.experts)] or [None]
+        return np.stack([absmax(self.batches(e), self.size, self.label(e)) for e in experts])
+
+    def some(self, most: int, expert: int | None = None) -> F32:
+        """As many vectors at most, or of an expert's, evenly spread: float32 [T, K]."""
+        x = self.vectors if expert is None else arrays.of(self.vectors).concatenate([*self._chosen(expert)])
+        at = np.linspace(0, len(x) - 1, min(most, len(x))).astype(np.int64)
+        return np.asarray(on_host(taken(x, at)), np.float32)
+
+    def _in_place(self, vectors: Any) -> Any:
+        """float32 [T, K] where sums are made."""
+        if is_tensor(vectors):
+            return vectors
+        return arrays.on_device(np.asarray(vectors, np.float32), self.device)
+
+    def part(self, tokens: slice) -> ProductInput:
+        """The input of some of the tokens."""
+        ids, original = self.ids, self.original
+        then = None if original is None else (original[0][tokens], None if original[1] is None else original[1][tokens])
+        return replace(self, vectors=self.vectors[tokens], ids=None if ids is None else ids[tokens], original=then)
+
+    def label(self, expert: int | None = None) -> str:
+        """What errors call the input."""
+        return self.names[0] if expert is None else f"{self.names[0]}, expert {expert},"
+
+    def _checked(self, expert: int | None) -> int:
+        """The expert, -1 for a plain product."""
+        if not self.experts and expert is None:
+            return -1
+        if expert is None or not 0 <= expert < self.experts:
+            allowed = f"0 to {self.experts - 1}" if self.experts else "None, it has no experts"
+            raise UsageError(f"expert is {expert} of {self.names[0]} (allowed: {allowed})", argument="expert")
+        return expert
+
+
+def inputs_of(
+    stage: Stage, kept: Mapping[int, AnyArray], original: Mapping[int, AnyArray] | None, device: str | None
+) -> list[ProductInput]:
+    """The distinct inputs of a stage's products, from the values that are kept, by number."""
+    numbers = stage.taken
+    found: dict[tuple[int, ...], list[Node]] = {}
+    for product in stage.products:
+        found.setdefault(tuple(numbers[id(i)] for i in product.inputs[1:]), []).append(product)
+    return [_input(products, *key, kept=kept, original=original, device=device) for key, products in found.items()]
+
+
+def _input(
+    products: list[Node], x: int, ids: int | None = None, *, kept: Mapping[int, AnyArray],
+    original: Mapping[int, AnyArray] | None, device: str | None,
+) -> ProductInput:
+    weight = products[0].inputs[0]
+    shape = weight.tensor.shape
+    experts, size = shape[0] if len(shape) == 3 else 0, shape[-1]
+    before = None if original is None else (original[x], None if ids is None else original[ids])
+    names = tuple(p.inputs[0].name for p in products)
+    return ProductInput(names, size, experts, kept[x], None if ids is None else kept[ids], before, device)
+
+
+def _parts(tokens: int) -> list[slice]:
+    return [slice(start, start + TOKENS) for start in range(0, tokens, TOKENS)]
+
+
+def _of_expert(vectors: Any, ids: AnyArray | None, expert: int) -> Any:
+    """Of vectors [T, K] or [T, k, K] those of an expert, by ids [T, k]; all where there are none. A token that is sent
+    to the expert twice counts twice."""
+    if ids is None:
+        return vectors
+    chosen = ids == expert
+    return taken(vectors, chosen if vectors.ndim == 3 else np.nonzero(chosen)[0])
+
+
+def _shared(now: AnyArray, then: AnyArray, expert: int) -> tuple[AnyArray, AnyArray]:
+    """Two choices of experts [T, k], with -1 for those of tokens that not both send to `expert`."""
+    both = ((now == expert).any(axis=1) & (then == expert).any(axis=1))[:, None]
+    return np.where(both, now, -1), np.where(both, then, -1)
 
 
 @dataclass(frozen=True, eq=False)

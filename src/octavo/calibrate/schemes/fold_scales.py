@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from octavo.calibrate.fold import ChangedFile, ChannelFold, FoldPart, TensorChanges, find_folds, scaled
-from octavo.calibrate.fold.fold import F64, NONE
-from octavo.calibrate.methods import ChosenScales, FoldProducts, Rounding, as_they_are
-from octavo.calibrate.methods.scale_search import Search
+from octavo.calibrate.fold import find_folds
+from octavo.calibrate.fold.fold import F64, NONE, ChangedFile, ChannelFold, FoldPart, TensorChanges, scaled
+from octavo.calibrate.methods.channel_scales import ChosenScales, FoldProducts, Rounding, Search, as_they_are
 from octavo.calibrate.runner import Layerwise, OpenStage, ProductInput, Samples
 from octavo.formats.spec import F32
 from octavo.graph.protocol import Backend

@@ -14,7 +14,7 @@ import numpy as np
 from octavo.calibrate import arrays
 from octavo.calibrate.arrays import each_plane, is_tensor, on_host, rounded_factors
 from octavo.calibrate.hessian import CrossHessian, Factor, factorize, weighed
-from octavo.calibrate.methods import clip
+from octavo.calibrate.methods.clip import clip
 from octavo.calibrate.methods.gptq import DAMP
 from octavo.calibrate.methods.gptq.gptq_quantize import values_of_planes
 from octavo.calibrate.methods.gptq.gptq_schemes import gptq_coded, gptq_row
@@ -26,8 +26,8 @@ from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded, factor_of, largest, nearest, planes_of, row_parts, values_of
 from octavo.huggingface.schemes import CheckpointScheme
+from octavo.quantizers.job.method_result import UndersampledExpert
 from octavo.quantizers.job.scheme_method import SchemeWeight
-from octavo.quantizers.job.undersampled import UndersampledExpert
 from octavo.quantizers.matrix_tiles import TILE, run_tiles, spans
 
 GPTQ_WAYS = ("gptq", "qronos")

@@ -20,7 +20,7 @@ from octavo.errors import OctavoError, UsageError
 
 if TYPE_CHECKING:
     from octavo.quantizers.fit import Fitted
-    from octavo.quantizers.fit.target import Target
+    from octavo.quantizers.fit.fit import Target
     from octavo.quantizers.job.job_report import Report
     from octavo.quantizers.mix.mixing import Choices
 
@@ -215,7 +215,7 @@ def _target(preset: str | None, size: SizeOptions, pure: bool) -> str | Target:
         return preset
     if pure:
         raise UsageError(f"--pure is for a PRESET, whose type it means, not for {given[0]}")
-    from octavo.quantizers.fit.target import Target, parse_size
+    from octavo.quantizers.fit.fit import Target, parse_size
 
     return Target(bits, None if size.target_size is None else parse_size(size.target_size))
 

@@ -2,27 +2,289 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from octavo.errors import UsageError
-from octavo.formats import BlockFormat, by_name
+import numpy as np
+import numpy.typing as npt
+
+from octavo.errors import UsageError, shown
+from octavo.formats import BlockFormat, QTensor, by_name
+from octavo.formats.spec import F32, AnyArray
 from octavo.io.gguf import GGUFFile
 from octavo.io.missing import require_there
 from octavo.io.named import resolve
-from octavo.quantizers.fit.candidates import Offers, candidates, offers, type_bytes
+from octavo.quantizers.encoding.encoder import ENCODABLE
 from octavo.quantizers.fit.prior import guessed_slopes
-from octavo.quantizers.fit.size_budget import solve_knapsack
-from octavo.quantizers.fit.target import Target
-from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.importance import load_importance
 from octavo.quantizers.job.job_plan import FileMethod, Progress, QuantizeJob, StrPath, require_ready, require_sources
 from octavo.quantizers.job.job_report import Report
-from octavo.quantizers.job.job_source import ModelSource, gguf_source
+from octavo.quantizers.job.job_source import ModelSource, SourceTensor, gguf_source
+from octavo.quantizers.job.recode import recode
 from octavo.quantizers.job.write import header_bytes, write_model
-from octavo.quantizers.mix.mixing import Choices
+from octavo.quantizers.mix.mixing import Choices, fallback, is_kept, require_matches, target_format
 from octavo.quantizers.mix.presets import PRESETS
+
+MOST_BITS = 32
+UNITS = {"": 1, "b": 1, **{p + "b": 1000**i for i, p in enumerate("kmgt", 1)},
+         **{p + "ib": 1024**i for i, p in enumerate("kmgt", 1)}}
+_SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Target:
+    """One of the two.
+
+    bits_per_weight  8 times the bytes of all tensors over their values, as llama.cpp counts; metadata does not count
+    file_size        bytes of the whole file
+
+    Raises UsageError for none or both, and for what is not above 0.
+    """
+
+    bits_per_weight: float | None = None
+    file_size: int | None = None
+
+    def __post_init__(self) -> None:
+        bits, size = self.bits_per_weight, self.file_size
+        if (bits is None) == (size is None):
+            raise UsageError("a size is given as bits a weight or as bytes of the file (allowed: one of the two)")
+        if bits is not None and not 0 < bits <= MOST_BITS:
+            raise UsageError(f"{bits:g} bits a weight (allowed: above 0, up to {MOST_BITS})")
+        if size is not None and size < 1:
+            raise UsageError(f"a file of {size} bytes (allowed: 1 or more)")
+
+    def tensor_bytes(self, source: ModelSource, header: int) -> int:
+        """Bytes that the tensors of `source` may take in a file with `header` bytes more; below 0 if not even these."""
+        if self.bits_per_weight is not None:
+            return int(self.bits_per_weight * sum(t.size for t in source.tensors) / 8)
+        assert self.file_size is not None
+        return self.file_size - header
+
+    def least(self, source: ModelSource, header: int, nbytes: int) -> str:
+        """The smallest target with room for `nbytes` of tensors, in words that can be given as one."""
+        if self.bits_per_weight is None:
+            return f"{header + nbytes} bytes"
+        bits = 8 * nbytes / sum(t.size for t in source.tensors)
+        return f"{math.ceil(100 * bits) / 100:.2f} bits per weight"
+
+    def __str__(self) -> str:
+        if self.bits_per_weight is not None:
+            return f"{self.bits_per_weight:g} bits per weight"
+        return f"{self.file_size:,} bytes"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of a size such as "4.2GiB", "700 MB" or "123456". Raises UsageError for other text."""
+    match = _SIZE.fullmatch(text)
+    unit = match and UNITS.get(match[2].lower())
+    if not (match and unit):
+        raise UsageError(f"size {text!r} (allowed: a number and B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, as 4.2GiB)")
+    return int(float(match[1]) * unit)
+
+
+MOST_STATES = 8192
+"""Ways that are kept after each tensor. Only where there are more is the result not exact, but next to it."""
+
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A type that a tensor may have: its name, the bytes it takes, and what it costs (0: nothing is lost)."""
+
+    type_name: str
+    nbytes: int
+    loss: float
+
+
+class _Step(NamedTuple):
+    """How the ways of one more tensor came about: for each the way before it, and the candidate added."""
+
+    parent: I64
+    choice: I64
+
+
+def solve_knapsack(candidates: Mapping[str, Sequence[Candidate]], nbytes: int) -> dict[str, Candidate]:
+    """One candidate for each tensor: together at most `nbytes`, with the least sum of losses.
+
+    Raises UsageError where even the smallest candidates take more, and for a loss that is NaN or below 0.
+    """
+    _check(candidates)
+    least = [min(c.nbytes for c in options) for options in candidates.values()]
+    if sum(least) > nbytes:
+        raise UsageError(f"a size of {nbytes:,} bytes (allowed: at least {sum(least):,}, the smallest types)")
+    sizes, losses = np.zeros(1, np.int64), np.zeros(1)
+    steps: list[_Step] = []
+    rest = sum(least)
+    for options, smallest in zip(candidates.values(), least, strict=True):
+        rest -= smallest
+        sizes, losses, step = _extend(sizes, losses, options, nbytes - rest)
+        steps.append(step)
+    return _walk_back(candidates, steps, int(losses.argmin()))
+
+
+def _extend(sizes: I64, losses: F64, options: Sequence[Candidate], most: int) -> tuple[I64, F64, _Step]:
+    """All ways with one more tensor that take at most `most` bytes, smallest first, without those that others beat."""
+    total = (sizes[:, None] + np.array([c.nbytes for c in options])).reshape(-1)
+    lost = (losses[:, None] + np.array([c.loss for c in options])).reshape(-1)
+    fits = np.flatnonzero(total <= most)
+    order = fits[np.lexsort((lost[fits], total[fits]))]
+    best = np.minimum.accumulate(lost[order])
+    kept = order[np.concatenate([[True], best[1:] < best[:-1]])]
+    if len(kept) > MOST_STATES:
+        kept = kept[_thinned(total[kept])]
+    return total[kept], lost[kept], _Step(kept // len(options), kept % len(options))
+
+
+def _thinned(sizes: I64) -> AnyArray:
+    """Which of ways of rising size to keep: of each of MOST_STATES equal ranges of sizes the last one, the best."""
+    edges = np.linspace(sizes[0], sizes[-1], MOST_STATES)
+    return np.unique(np.searchsorted(sizes, edges, side="right") - 1)
+
+
+def _walk_back(candidates: Mapping[str, Sequence[Candidate]], steps: list[_Step], at: int) -> dict[str, Candidate]:
+    chosen: list[Candidate] = []
+    for step, options in zip(reversed(steps), reversed(list(candidates.values())), strict=True):
+        chosen.append(options[int(step.choice[at])])
+        at = int(step.parent[at])
+    return dict(zip(candidates, reversed(chosen), strict=True))
+
+
+def _check(candidates: Mapping[str, Sequence[Candidate]]) -> None:
+    for name, options in candidates.items():
+        if not options:
+            raise UsageError(f"tensor {name!r} has no type to choose")
+        for c in options:
+            if not (np.isfinite(c.loss) and c.loss >= 0 and c.nbytes >= 0):
+                problem = f"{c.type_name} of tensor {name!r} costs {c.loss} and takes {c.nbytes} bytes"
+                raise UsageError(f"{problem} (allowed: finite numbers, 0 or more)")
+
+
+TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
+GRIDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+"""Types for tensors with importance weights, without which all but the last are of no use."""
+TYPES_OF_32 = ("Q4_0", "IQ4_NL", "Q5_0", "Q5_1", "Q8_0")
+"""Types for rows that are not whole blocks of 256."""
+
+SAMPLE = 1 << 18
+"""Values of a tensor that its errors are measured on; rows evenly spaced."""
+
+Offers = dict[str, list[BlockFormat]]
+"""Types that each tensor may be given."""
+
+
+def offers(source: ModelSource, choices: Choices, imatrix: Imatrix | None = None, least_bits: float = 0) -> Offers:
+    """The types, smallest first, of each tensor of `source` that `choices` let change; one where they set it.
+
+    A tensor may also stay as it is stored, and gets no type that takes more. Where `imatrix` has its importances, GRIDS
+    of at least `least_bits` are offered too. Raises UsageError for a choice that is not a type or doesn't fit a row.
+    """
+    require_matches(choices, [tensor.name for tensor in source.tensors])
+    tied = "output.weight" not in {tensor.name for tensor in source.tensors}
+    found: Offers = {}
+    for tensor in source.tensors:
+        if not is_kept(tensor.name, tensor.shape, choices):
+            wish = _wish(tensor, choices, tied)
+            weighted = imatrix is not None and imatrix.importance(tensor.name, tensor.shape) is not None
+            found[tensor.name] = [wish] if wish else _fitting(tensor, least_bits if weighted else math.inf)
+    return found
+
+
+def candidates(
+    tensors: Iterable[SourceTensor],
+    offered: Offers,
+    slopes: Mapping[str, float],
+    *,
+    imatrix: Imatrix | None = None,
+    threads: int | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, list[Candidate]]:
+    """What each offered type takes and loses: the tensor's slope times the relative squared error of the type.
+
+    slopes    what a relative squared error of 1 costs, by tensor
+    imatrix   weighs the errors
+    progress  is told the name of each tensor before it is measured
+    """
+    found: dict[str, list[Candidate]] = {}
+    for tensor in tensors:
+        if progress is not None:
+            progress(tensor.name)
+        loaded = tensor.load()
+        importance = None if imatrix is None else imatrix.importance(tensor.name, tensor.shape)
+        sample, weights = sampled(loaded, importance)
+        slope = slopes[tensor.name]
+        found[tensor.name] = [
+            Candidate(fmt.name, type_bytes(tensor, fmt), slope * _error(tensor, sample, fmt, weights, threads))
+            for fmt in offered[tensor.name]
+        ]
+    return found
+
+
+def sampled(tensor: QTensor, importance: F32 | None) -> tuple[QTensor, F32 | None]:
+    """Some rows of the tensor, of each expert alike, and the importance of their columns."""
+    *lead, n, k = tensor.shape
+    experts = math.prod(lead)
+    data = tensor.data.reshape(experts, n, -1)
+    rows = np.unique(np.linspace(0, n - 1, max(1, min(n, SAMPLE // (k * experts)))).astype(np.int64))
+    some = np.ascontiguousarray(data[:, rows])
+    weights = importance if importance is None or not lead else importance.reshape(experts, k)
+    if not lead:
+        return QTensor(tensor.format, (len(rows), k), some[0], tensor.name), weights
+    return QTensor(tensor.format, (experts, len(rows), k), some, tensor.name), weights
+
+
+def type_bytes(tensor: SourceTensor, fmt: BlockFormat) -> int:
+    """What the tensor takes in a format."""
+    return tensor.size // fmt.block * fmt.block_bytes
+
+
+def _wish(tensor: SourceTensor, choices: Choices, tied: bool) -> BlockFormat | None:
+    """The type that a user set for a tensor, if any."""
+    name = tensor.name
+    if name == "token_embd.weight" and choices.embedding_type:
+        return _whole(tensor, target_format(choices.embedding_type))
+    if name == "output.weight" and choices.output_type:
+        return _whole(tensor, target_format(choices.output_type))
+    wish = next((fmt for pattern, fmt in choices.patterns if pattern.search(name)), None)
+    if wish is not None:
+        return fallback(wish, tensor.shape[-1])
+    if name == "token_embd.weight" and tied and choices.output_type:
+        return _whole(tensor, target_format(choices.output_type))
+    return None
+
+
+def _whole(tensor: SourceTensor, fmt: BlockFormat) -> BlockFormat:
+    if tensor.shape[-1] % fmt.block:
+        problem = f"tensor {shown(tensor.name)}: rows of {tensor.shape[-1]} values do not fit {fmt.name}"
+        raise UsageError(f"{problem}, blocks of {fmt.block}")
+    return fmt
+
+
+def _fitting(tensor: SourceTensor, least_bits: float) -> list[BlockFormat]:
+    """The types, those of GRIDS among them that have `least_bits`."""
+    k = tensor.shape[-1]
+    names = TYPES if k % 256 == 0 else TYPES_OF_32 if k % 32 == 0 else ("F16",)
+    formats = [by_name(name) for name in names]
+    if k % 256 == 0:
+        grids = [fmt for fmt in map(by_name, GRIDS) if fmt.bits_per_weight >= least_bits]
+        formats = sorted([*grids, *formats], key=lambda fmt: fmt.bits_per_weight)
+    if tensor.type_name not in ENCODABLE:
+        return formats
+    smaller = [fmt for fmt in formats if type_bytes(tensor, fmt) < tensor.nbytes]
+    return [*smaller, by_name(tensor.type_name)]
+
+
+def _error(tensor: SourceTensor, sample: QTensor, fmt: BlockFormat, weights: F32 | None, threads: int | None) -> float:
+    if fmt.name == tensor.type_name:
+        return 0.0
+    return recode(sample, fmt, importance=weights, threads=threads).error ** 2
+
 
 Slopes = Callable[[ModelSource, list[str]], Mapping[str, float]]
 """What a relative squared error of 1 costs in each of the named tensors."""

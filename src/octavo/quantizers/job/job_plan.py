@@ -12,10 +12,9 @@ from octavo.errors import FileError, UsageError, shown
 from octavo.formats import BlockFormat
 from octavo.io.apart import IMATRIX, MODEL, TEXT, require_apart, text_files
 from octavo.io.atomic import require_target
-from octavo.quantizers.imatrix.imatrix import Imatrix
-from octavo.quantizers.job.gguf_method import GgufResult, GgufWeight
+from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.job_source import ModelSource, SourceTensor
-from octavo.quantizers.job.method_run import MethodRun
+from octavo.quantizers.job.method_result import GgufResult, GgufWeight, MethodRun
 from octavo.quantizers.mix.mixing import Choices, choose_types
 from octavo.quantizers.mix.presets import NEEDS_IMATRIX, WEIGHTED, Preset
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
+from octavo.quantizers.job.method_result import UndersampledExpert
 from octavo.quantizers.job.scheme_method import FoldScales, StaticInput
-from octavo.quantizers.job.undersampled import UndersampledExpert
 
 
 @dataclass(frozen=True)

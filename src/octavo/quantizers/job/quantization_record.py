@@ -17,9 +17,8 @@ from octavo.errors import ModelError
 from octavo.huggingface import CheckpointFile
 from octavo.huggingface.folder import RECORD
 from octavo.io.gguf import GGUFFile
-from octavo.quantizers.job.method_run import MethodRun
+from octavo.quantizers.job.method_result import MethodRun, UndersampledExpert
 from octavo.quantizers.job.scheme_method import FoldScales
-from octavo.quantizers.job.undersampled import UndersampledExpert
 from octavo.quantizers.statistics.outliers import OutlierChannels
 
 T = TypeVar("T")

@@ -10,8 +10,7 @@ from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.io.gguf import GGUFFile
-from octavo.quantizers.job.method_run import MethodRun
-from octavo.quantizers.job.undersampled import UndersampledExpert
+from octavo.quantizers.job.method_result import MethodRun, UndersampledExpert
 from octavo.quantizers.statistics.outliers import OutlierChannels
 
 

@@ -16,7 +16,7 @@ from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.formats.spec import F32
 from octavo.io.atomic import require_room
 from octavo.io.gguf import LazyTensor, TypedValue, ValueType, write_gguf
-from octavo.quantizers.imatrix.imatrix import Imatrix
+from octavo.quantizers.imatrix import Imatrix
 from octavo.quantizers.job.job_plan import (
     FileMethod,
     Progress,
@@ -28,11 +28,9 @@ from octavo.quantizers.job.job_plan import (
 )
 from octavo.quantizers.job.job_report import Report, TensorRow
 from octavo.quantizers.job.job_source import ModelSource, SourceTensor
-from octavo.quantizers.job.method_run import MethodRun
-from octavo.quantizers.job.pipeline import Pipeline, workers
+from octavo.quantizers.job.method_result import MethodRun, undersampled, warn
 from octavo.quantizers.job.quantization_record import KEY, MethodRecord, WeightRecord, record_bytes, to_json
-from octavo.quantizers.job.recode import Slab, checked_copy, joined, room, slabs_of
-from octavo.quantizers.job.undersampled import undersampled, warn
+from octavo.quantizers.job.recode import Pipeline, Slab, checked_copy, joined, room, slabs_of, workers
 
 QUANTIZATION_VERSION = 2  # GGML_QNT_VERSION, the version of the block formats
 _INFO_BYTES = 8 + 4 + 4 + 8  # bytes of a tensor info without its name and sizes

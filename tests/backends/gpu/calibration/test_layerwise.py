@@ -12,7 +12,7 @@ import torch
 from octavo.backends import select
 from octavo.calibrate.arrays import on_host
 from octavo.calibrate.runner import Journal, Layerwise, OpenStage, Samples
-from octavo.calibrate.runner.attention_watch import AttentionWatch
+from octavo.calibrate.runner.layerwise import AttentionWatch
 from octavo.formats.spec import AnyArray
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model

@@ -148,7 +148,12 @@ class _RowQuantizer:
             none = np.zeros(0, np.float32)
             return GptqRows(each_plane(on_host, plain), fmt, none, none, 0.0, 0, damping)
         start = plain if self.hessian is None else encoded(target, fmt, self.importance, self.threads)
-        found = sweep(target, start, fmt, self.factor, self.rounds, threads_of(self.threads))
+        if is_tensor(target):
+            from octavo.calibrate.methods.gptq.torch_sweep import sweep_on_device
+
+            found = sweep_on_device(target, start, fmt, self.factor, self.rounds)
+        else:
+            found = sweep(target, start, fmt, self.factor, self.rounds, threads_of(self.threads))
         before, xp = found.before, arrays.of(rows)
         if self.hessian is not None:  # e^T H e of what the encoder made, against the weights that are aimed at
             before = arrays.single(weighed(target - values_of_planes(plain, fmt), self.hessian))

@@ -119,16 +119,12 @@ def bound(planes: Planes, fmt: BlockFormat, factor: Factor) -> float:
 
 
 def sweep(
-    target: Any, start: Planes, fmt: BlockFormat, factor: Factor, rounds: int, threads: int, columns: int = BLOCK
+    target: F32, start: Planes, fmt: BlockFormat, factor: Factor, rounds: int, threads: int, columns: int = BLOCK
 ) -> Swept:
-    """Codes, scales and minima of `target` [N, K], from those of the planes `start` on, where they lie.
+    """Codes, scales and minima of `target` [N, K], from those of the planes `start` on, on the CPU.
 
-    columns  that are taken as a block on the CPU, at most BLOCK, in fours
+    columns  that are taken as a block, at most BLOCK, in fours
     """
-    if arrays.is_tensor(target):
-        from octavo.calibrate.methods.gptq.torch_sweep import sweep_on_device
-
-        return sweep_on_device(target, start, fmt, factor, rounds)
     prepare()
     from octavo.calibrate.methods.gptq.columns_kernel import gptq_kernel
     from octavo.jit.program import KernelCall, Program

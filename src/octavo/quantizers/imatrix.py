@@ -9,17 +9,131 @@ keys imatrix.datasets, imatrix.chunk_count and imatrix.chunk_size.
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.errors import FileError, shown
 from octavo.formats.spec import F32, AnyArray
 from octavo.io.gguf import GGUFFile, write_gguf
-from octavo.quantizers.imatrix.legacy import is_legacy, read_legacy
-from octavo.quantizers.imatrix.sums import COUNTS, SUMS, SquareSums, checked
+from octavo.io.gguf.cursor import Cursor
+from octavo.io.gguf.source import Source
+
+I64 = npt.NDArray[np.int64]
+
+SUMS, COUNTS = ".in_sum2", ".counts"
+
+
+@dataclass(frozen=True, eq=False)
+class SquareSums:
+    """What a weight's activations come to.
+
+    sums    float32 [rows, K]: squared activations of each channel, added up; a row for each expert, or one
+    counts  int64 [rows]: activations that were added
+    """
+
+    sums: F32
+    counts: I64
+
+    def __add__(self, other: SquareSums) -> SquareSums:
+        return SquareSums(self.sums + other.sums, self.counts + other.counts)
+
+    def mean(self) -> F32:
+        """Mean squares, float32 [rows, K]; 1 for an expert that met no token, as llama.cpp takes it."""
+        counts = self.counts[:, None].astype(np.float32)
+        return np.where(counts > 0, self.sums / np.maximum(counts, 1), np.float32(1))
+
+
+def checked(sums: F32, counts: F32, path: str, name: str) -> SquareSums:
+    """Sums [K] or [rows, K] and counts [rows] of a file as an entry.
+
+    One count goes for all rows. Raises FileError for numbers that can't be sums of squares over that many activations.
+    """
+    rows = sums.reshape(-1, sums.shape[-1]) if sums.ndim > 1 else sums.reshape(1, -1)
+    if len(counts) not in (1, len(rows)):
+        raise _wrong(f"{len(counts)} counts", path, name + COUNTS, f"1 or {len(rows)}, as the sums have rows")
+    for end, values in ((SUMS, rows), (COUNTS, counts)):
+        bad = ~(np.isfinite(values) & (values >= 0))
+        if bad.any():
+            raise _wrong(f"holds {values[bad][0]}", path, name + end, "finite numbers, 0 or more")
+    counts = np.broadcast_to(np.rint(counts), len(rows))
+    if (rows.any(axis=1) & (counts == 0)).any():
+        raise _wrong("a count of 0 for sums that are not 0", path, name + COUNTS, "1 or more")
+    return SquareSums(rows, counts.astype(np.int64))
+
+
+def _wrong(problem: str, path: str, tensor: str, allowed: str) -> FileError:
+    return FileError(problem, file=path, field=f"tensor {shown(tensor)}", allowed=allowed)
+
+
+CHUNK_SIZE = 512
+"""Tokens of a call: the file does not say, and this is what llama.cpp assumes."""
+
+_ENTRY_BYTES_LEAST = 4 + 1 + 4 + 4 + 4
+_NAME_BYTES = 1 << 10
+
+
+def is_legacy(path: str | os.PathLike[str]) -> bool:
+    """Whether a file may be of this form: it begins with a number of entries that it has room for.
+
+    GGUF's magic read as such a number is 1.2 billion.
+    """
+    source = Source(path)
+    try:
+        start = source.read(0, min(4, source.size), "header")
+    finally:
+        source.close()
+    return len(start) == 4 and 0 < struct.unpack("<I", start)[0] <= source.size // _ENTRY_BYTES_LEAST
+
+
+def read_legacy(path: str | os.PathLike[str]) -> tuple[dict[str, SquareSums], tuple[str, ...], int, int]:
+    """Entries of one row each (experts lie in it one after the other), names of texts, chunks and tokens of a chunk.
+
+    Raises FileError naming the byte and the field.
+    """
+    source = Source(path)
+    try:
+        cursor = Cursor(source)
+        entries: dict[str, SquareSums] = {}
+        count = cursor.u32("entry count")
+        for i in range(count):
+            cursor.label = f"entry {i + 1} of {count}"
+            name, entry = _read_entry(cursor)
+            if name in entries:
+                raise cursor.fail("duplicate entry", shown(name), allowed="each name once")
+            entries[name] = entry
+        cursor.label = "end"
+        chunks = _bounded(cursor, "chunk count", 1 << 31) if cursor.left else 0
+        dataset = cursor.take(_bounded(cursor, "text name length", 1 << 16), "text name") if cursor.left else b""
+    finally:
+        source.close()
+    return entries, (dataset.decode("utf-8", "backslashreplace"),) if dataset else (), chunks, CHUNK_SIZE
+
+
+def _read_entry(cursor: Cursor) -> tuple[str, SquareSums]:
+    raw = cursor.take(_bounded(cursor, "name length", _NAME_BYTES, 1), "name")
+    try:
+        name = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise cursor.fail(f"not UTF-8: {raw[:40]!r}", "name", allowed="UTF-8") from None
+    calls = _bounded(cursor, "calls", 1 << 31, 1)
+    size = _bounded(cursor, "value count", 1 << 31, 1)
+    values = np.frombuffer(cursor.take(4 * size, "values"), "<f4")
+    entry = checked(values, np.array([calls], np.float32), cursor.source.path, name)
+    return name, SquareSums(entry.sums * np.float32(CHUNK_SIZE), entry.counts * CHUNK_SIZE)
+
+
+def _bounded(cursor: Cursor, part: str, most: int, least: int = 0) -> int:
+    start = cursor.pos
+    value = cursor.u32(part)
+    if not least <= value <= most:
+        raise cursor.fail(f"{value}", part, offset=start, allowed=f"{least} to {most}")
+    return value
+
 
 RUN = "imatrix.octavo_run"
 
