@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.calibrate.gguf import gguf_weights
+from octavo.calibrate.gguf import gguf_method
 from octavo.calibrate.runner import Layerwise, Samples
 from octavo.formats import QTensor, by_name, dequantize
 from octavo.formats.spec import F32
@@ -41,7 +41,7 @@ def lost(spec: ModelSpec, off: F32) -> float:
 
 def test_rows_lose_less_in_what_reads_them(spec: ModelSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     table, parts = spec.file.tensor(NAME), stages(spec.graph(n_ctx=8))
-    found = gguf_weights.embedding_rows(table, FORMAT, parts, None, 1)
+    found = gguf_method.embedding_rows(table, FORMAT, parts, None, 1)
     assert found is not None
     rows = dequantize(table)
     alone = dequantize(QTensor(FORMAT, rows.shape, encode(rows, FORMAT)))
@@ -49,8 +49,8 @@ def test_rows_lose_less_in_what_reads_them(spec: ModelSpec, monkeypatch: pytest.
     assert after < 0.95 * before
     assert found.error == pytest.approx((after / lost(spec, rows)) ** 0.5, rel=1e-3)
     assert found.error < found.before
-    monkeypatch.setattr(gguf_weights, "VALUES", 256 * 5)
-    some = gguf_weights.embedding_rows(table, FORMAT, parts, None, 1)
+    monkeypatch.setattr(gguf_method, "VALUES", 256 * 5)
+    some = gguf_method.embedding_rows(table, FORMAT, parts, None, 1)
     assert some is not None
     np.testing.assert_array_equal(some.data, found.data)
 
@@ -59,8 +59,8 @@ def test_a_table_that_nothing_reads_is_left(spec: ModelSpec) -> None:
     parts = stages(spec.graph(n_ctx=8))
     table = spec.file.tensor(NAME)
     other = QTensor(table.format, table.shape, table.data, "other.weight")
-    assert gguf_weights.embedding_rows(other, FORMAT, parts, None, 1) is None
-    assert gguf_weights.embedding_rows(table, FORMAT, parts[:1], None, 1) is None
+    assert gguf_method.embedding_rows(other, FORMAT, parts, None, 1) is None
+    assert gguf_method.embedding_rows(table, FORMAT, parts[:1], None, 1) is None
 
 
 def test_what_was_made_is_looked_up_but_in_the_original(spec: ModelSpec) -> None:

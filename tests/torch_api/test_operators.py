@@ -13,7 +13,7 @@ import torch
 import octavo.torch as quantized
 from octavo import ops
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
-from octavo.torch.packed_linear import stored
+from octavo.torch.operators import stored
 
 torch.manual_seed(3)
 X, W, BIAS, RESIDUAL = torch.randn(5, 256), torch.randn(24, 256), torch.randn(24), torch.randn(5, 24).half()

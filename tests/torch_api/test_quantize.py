@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from octavo.errors import NonFiniteError, UsageError
 from octavo.torch import SCHEMES, QuantLinear, quantize_
-from octavo.torch.module_runs import inputs_of, layers_in_order, sharing
+from octavo.torch.folds import inputs_of, layers_in_order, sharing
 
 
 class Block(nn.Module):

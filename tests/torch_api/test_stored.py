@@ -14,7 +14,7 @@ from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.activation import activation
 from octavo.huggingface.coded import nearest, values_of
 from octavo.huggingface.schemes import checkpoint_scheme
-from octavo.torch import QuantLinear, packed_linear, quantize_
+from octavo.torch import QuantLinear, operators, quantize_
 from tests.sampling import some
 
 SCHEMES = ("w4a16-g128", "w4a16", "w8a16", "fp8-block", "mxfp4a16", "nvfp4a16")
@@ -61,12 +61,12 @@ def test_sizes(scheme: str, sizes: tuple[int, ...]) -> None:
 @torch.no_grad()
 def test_what_is_packed_follows_the_values_and_ends_with_them() -> None:
     gc.collect()
-    kept, x = len(packed_linear._packed), torch.randn(3, 384)
+    kept, x = len(operators._packed), torch.randn(3, 384)
     layer, other = (QuantLinear.from_linear(linear(n=n), "w4a16-g128") for n in (50, 51))
     other = QuantLinear.from_linear(nn.Linear(384, 50), "w4a16-g128")
     first = layer(x)
     assert torch.equal(layer(x), first)
-    assert len(packed_linear._packed) == kept + 1
+    assert len(operators._packed) == kept + 1
     twin = copy.deepcopy(layer)
     layer.load_state_dict(other.state_dict())  # in place
     assert torch.equal(layer(x), other(x))
@@ -79,7 +79,7 @@ def test_what_is_packed_follows_the_values_and_ends_with_them() -> None:
     assert torch.equal(layer(x), other(x))
     del layer, other, twin
     gc.collect()
-    assert len(packed_linear._packed) == kept
+    assert len(operators._packed) == kept
 
 
 @EVERY

@@ -20,8 +20,8 @@ from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.statistics import ChannelStatistics
-from octavo.torch.folds import OpenFold
-from octavo.torch.module_runs import (
+from octavo.torch.folds import (
+    OpenFold,
     hooked,
     inputs_of,
     layers_in_order,

@@ -18,7 +18,7 @@ from octavo.formats.rows import pack_int4
 from octavo.huggingface.coded import Coded, nearest, planes_of, row_parts
 from octavo.huggingface.schemes import CheckpointScheme, checkpoint_scheme
 from octavo.ops.w4a8 import W4A8Weight
-from octavo.torch import operators, packed_linear
+from octavo.torch import operators
 
 Product = Literal["int8", "w4a8", "fp8", "stored"]
 """What multiplies a weight: an operator's name without "_gemm"."""
@@ -65,7 +65,7 @@ def empty(scheme: CheckpointScheme, n: int, k: int, device: torch.device | str |
 
     product = product_of(scheme)
     if product == "stored":
-        nbytes = packed_linear.row_format(stored_row(scheme, k)).row_bytes(k)
+        nbytes = operators.row_format(stored_row(scheme, k)).row_bytes(k)
         whole = torch.ones((), device=device) if scheme.strategy == "tensor_group" else None
         return Parts(zeros(n, nbytes, dtype=torch.uint8), whole)
     if product == "w4a8":
@@ -93,7 +93,7 @@ def stored_weight(scheme: CheckpointScheme, coded: Coded) -> Parts:
     d = planes.d
     assert d is not None
     if product_of(scheme) == "stored":
-        row = packed_linear.row_format(stored_row(scheme, coded.q.shape[1]))
+        row = operators.row_format(stored_row(scheme, coded.q.shape[1]))
         if row is not fmt:
             planes = Planes(planes.q, d=np.repeat(d, coded.q.shape[1] // row.group, axis=1))
         whole = torch.tensor(1 / coded.factor, dtype=torch.float32) if scheme.strategy == "tensor_group" else None
@@ -112,7 +112,7 @@ def dequantize(scheme: CheckpointScheme, parts: Parts, k: int) -> Tensor:
     """The values [N, K] that products are computed with, float32 on the parts' device."""
     product = product_of(scheme)
     if product == "stored":
-        values = packed_linear.dequantize(parts.weight, stored_row(scheme, k))
+        values = operators.dequantize(parts.weight, stored_row(scheme, k))
         return values if parts.scale is None else values * parts.scale
     assert parts.scale is not None
     if product == "w4a8":
@@ -129,7 +129,7 @@ def require_scales(scheme: CheckpointScheme, parts: Parts, k: int) -> None:
     if product == "w4a8":
         W4A8Weight(parts.weight, parts.scale, parts.groups)
     elif product == "stored":
-        tensor = packed_linear.stored(parts.weight, stored_row(scheme, k))
+        tensor = operators.stored(parts.weight, stored_row(scheme, k))
         for rows in row_parts(*tensor.shape):
             found = unpack(QTensor(tensor.format, (rows.stop - rows.start, k), tensor.rows(rows))).d
             if found is not None and not np.isfinite(found).all():

@@ -13,9 +13,8 @@ from octavo.calibrate.schemes.scheme_weights import GPTQ_WAYS
 from octavo.errors import UsageError
 from octavo.huggingface.schemes import CheckpointScheme, checkpoint_scheme
 from octavo.torch.calibrated import Calibrator, scale_folds
-from octavo.torch.folds import Fold, open_folds, require_exact
+from octavo.torch.folds import Fold, batches_of, layers_in_order, open_folds, require_exact
 from octavo.torch.linear import QuantLinear, require_values
-from octavo.torch.module_runs import batches_of, layers_in_order
 
 Skip = Sequence[str] | Callable[[str, nn.Linear], bool]
 HEAD = ("lm_head", "*.lm_head")

@@ -13,7 +13,7 @@ from torch import nn
 
 from octavo.backends.gpu.device.torch_device import target
 from octavo.ops import op_products, place, quantize
-from octavo.torch import SCHEMES, QuantLinear, int8_gemm, packed_linear, quantize_, quantize_int8
+from octavo.torch import SCHEMES, QuantLinear, int8_gemm, operators, quantize_, quantize_int8
 from octavo.torch.linear import product_of
 from tests.sampling import some
 
@@ -29,7 +29,7 @@ EVERY = pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.fixture(autouse=True)
 def on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
-    for module in (op_products, quantize, packed_linear):
+    for module in (op_products, quantize, operators):
         monkeypatch.setattr(module, "on_gpu", lambda *given: any(place.is_torch(x) for x in given))
 
 
@@ -68,7 +68,7 @@ def test_what_was_quantized_on_the_cpu_is_the_same_there(scheme: str) -> None:
     """Weights are the same to the bit, whichever device rounds them."""
     here = QuantLinear.from_linear(linear(), scheme)
     with pytest.MonkeyPatch.context() as patched:
-        for module in (op_products, quantize, packed_linear):
+        for module in (op_products, quantize, operators):
             patched.setattr(module, "on_gpu", place.on_gpu)
         there = QuantLinear.from_linear(linear().cpu(), scheme).to(WHERE)
     for name, buffer in here.named_buffers():

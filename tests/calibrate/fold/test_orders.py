@@ -9,7 +9,7 @@ import pytest
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.calibrate.fold import shuffle
-from octavo.calibrate.fold.channel_orders import random_order
+from octavo.calibrate.fold.find import random_order
 from octavo.calibrate.fold.fold import ChannelFold, FoldPart, reorder
 from octavo.calibrate.methods.channel_scales import clusters
 from octavo.errors import UsageError

@@ -15,8 +15,7 @@ from safetensors.numpy import load_file, save_file
 from octavo.backends.reference import ReferenceBackend
 from octavo.calibrate import SchemeMethod
 from octavo.calibrate.fold import find_folds, rotate
-from octavo.calibrate.fold.channel_orders import random_order
-from octavo.calibrate.fold.find import Kind
+from octavo.calibrate.fold.find import Kind, random_order
 from octavo.calibrate.fold.fold import ChangedFile, ChannelFold, FoldPart, TensorChanges, reordered, scaled
 from octavo.calibrate.fold.rotation import rotate_possible
 from octavo.errors import ModelError

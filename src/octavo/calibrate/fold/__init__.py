@@ -4,8 +4,7 @@ Comes in: a model. Goes out: folds, channels that can be changed together, or th
 `find.py`; `rules.py` says what each op lets through.
 """
 
-from octavo.calibrate.fold.channel_orders import shuffle
-from octavo.calibrate.fold.find import find_folds
+from octavo.calibrate.fold.find import find_folds, shuffle
 from octavo.calibrate.fold.rotation import rotate
 
 __all__ = ["find_folds", "rotate", "shuffle"]

@@ -1,18 +1,21 @@
-"""The folds of a model, found in its graph."""
+"""The folds of a model, found in its graph, and the model with its channels in a random order."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 
-from octavo.calibrate.fold.fold import NONE, ChannelFold, FoldPart
+from octavo.calibrate.fold.fold import NONE, ChangedFile, ChannelFold, FoldPart, TensorChanges, reordered
 from octavo.calibrate.fold.region import FIXED, Bools, ChannelPlace, Flow, Ints, Region, Rule
 from octavo.calibrate.fold.rules import ORDERS, ROTATIONS, SCALES
 from octavo.errors import GraphError, ModelError
 from octavo.graph.node import Graph, Node
-from octavo.models import ModelSpec
+from octavo.io.gguf import GGUFFile
+from octavo.models import ModelSpec, read_model
 from octavo.models.shared.unsplit import SplitFile
 
 Kind = Literal["scales", "orders", "rotations"]
@@ -118,3 +121,27 @@ def _by_root(region: Region, place: ChannelPlace) -> tuple[Ints, Ints]:
     np.minimum.at(first, region.parent, lowest)
     np.maximum.at(last, region.parent, highest)
     return first, last
+
+
+def shuffle(file: GGUFFile, seed: int) -> ChangedFile:
+    """The model of `file` with all channels that can change places in a random order: it computes the same.
+
+    What it computes once it is quantized is not the same: several seeds show how much of a difference is chance.
+    """
+    rng, changes = np.random.default_rng(seed), TensorChanges()
+    for fold in find_folds(read_model(file), "orders"):
+        changes.add_fold(fold, partial(_reordered, random_order(fold, rng)))
+    return ChangedFile(file, changes)
+
+
+def _reordered(order: Ints, part: FoldPart, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return reordered(part, order, values)
+
+
+def random_order(fold: ChannelFold, rng: np.random.Generator) -> Ints:
+    """An order of a fold's channels, int [size], for `reorder`: each block's at random."""
+    order = np.arange(fold.size)
+    for block in range(int(fold.blocks.max()) + 1):
+        mine = np.flatnonzero(fold.blocks == block)
+        order[mine] = rng.permutation(mine)
+    return order

@@ -4,7 +4,7 @@
     columns  | done | block of up to 128, one after the other | to come |
     rows     a column's rounding error goes to the columns of the block behind it, by a factor of the inverse Hessian
 
-What `columns_kernel` and `refine_kernel` of `octavo.calibrate.methods.gptq` do with vectors of 16 rows. Matrices are
+What `columns_kernel` of `octavo.calibrate.methods.gptq` does with vectors of 16 rows. Matrices are
 [K, N] here, so that a column's rows lie side by side. Sums over what lies before a block are products of matrices,
 made outside. Latency bounds it, since columns follow each other.
 """

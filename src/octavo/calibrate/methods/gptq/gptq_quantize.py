@@ -20,7 +20,8 @@ from octavo.backends.cores import threads_of
 from octavo.calibrate import arrays
 from octavo.calibrate.arrays import VALUES, each_plane, is_tensor, on_host
 from octavo.calibrate.hessian import Factor, Order, corrected, factorize, weighed
-from octavo.calibrate.methods.gptq.sweep import ROWS, grid_of, sweep
+from octavo.calibrate.methods.gptq.grid import grid_of
+from octavo.calibrate.methods.gptq.sweep import ROWS, sweep
 from octavo.calibrate.row_batches import made_in_parts
 from octavo.errors import NonFiniteError, QuantFormatError, UsageError
 from octavo.formats import BlockFormat, Planes, QTensor, decode, dequantize, pack, quantize_reference, unpack

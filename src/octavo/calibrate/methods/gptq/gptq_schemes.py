@@ -11,7 +11,7 @@ import numpy as np
 from octavo.calibrate.arrays import is_tensor, on_host
 from octavo.calibrate.hessian import Factor
 from octavo.calibrate.methods.gptq.gptq_quantize import gptq
-from octavo.calibrate.methods.gptq.sweep import grid_of
+from octavo.calibrate.methods.gptq.grid import grid_of
 from octavo.formats import Planes
 from octavo.formats.group import row_named
 from octavo.formats.scalars import e4m3_to_f32

@@ -1,15 +1,14 @@
-# mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""What the values of a row may be, and what the kernels of GPTQ have in common."""
+"""What the values of a row may be: a format's levels, scales and minima."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from octavo.jit.compile import inner
-from octavo.jit.simd import f32_pointer, fma, load_f32x16, mul_exact, splat, store_f32x16
+from octavo.formats import BlockFormat
 
 Scale = Literal["f16", "bf16", "f32", "fixed"]
+_SCALES: dict[str, Scale] = {"f16": "f16", "bf16": "bf16", "f32": "f32", "e8m0": "fixed", "ue4m3": "fixed"}
 
 
 @dataclass(frozen=True)
@@ -35,39 +34,17 @@ class Grid:
     scale: Scale
 
 
-def _sum_rows(out, matrix, columns, rows, first, last, vectors):
-    """out[j] = sum of matrix[j, i] * vectors[i] over `first` <= i < `last`; j < rows, a multiple of 4."""
-    m = f32_pointer(matrix)
-    for j in range(0, rows, 4):
-        s0, s1, s2, s3 = splat(0.0), splat(0.0), splat(0.0), splat(0.0)
-        row = j * columns
-        for i in range(first, last):
-            x = load_f32x16(vectors + 64 * i)  # [16]
-            s0 = fma(splat(m[row + i]), x, s0)
-            s1 = fma(splat(m[row + columns + i]), x, s1)
-            s2 = fma(splat(m[row + 2 * columns + i]), x, s2)
-            s3 = fma(splat(m[row + 3 * columns + i]), x, s3)
-        store_f32x16(out + 64 * j, s0)
-        store_f32x16(out + 64 * j + 64, s1)
-        store_f32x16(out + 64 * j + 128, s2)
-        store_f32x16(out + 64 * j + 192, s3)
-
-
-sum_rows = inner(_sum_rows)
-
-
-def spread_scales(grid: Grid) -> Any:
-    """A function (a, tile) that sets what a level of each group is worth: step * level - shift."""
-    group, supers = grid.group, grid.supers
-
-    def spread(a, tile):
-        groups = a.k // (group or a.k)
-        at, top = 64 * tile * groups, 64 * tile * (groups // supers)
-        for g in range(groups):
-            above = top + 64 * (g // supers)
-            step = mul_exact(load_f32x16(a.d + above), load_f32x16(a.sc + at + 64 * g))  # [16]
-            low = mul_exact(load_f32x16(a.dmin + above), load_f32x16(a.m + at + 64 * g))
-            store_f32x16(a.step + at + 64 * g, step)
-            store_f32x16(a.shift + at + 64 * g, fma(step, load_f32x16(a.zero + at + 64 * g), low))
-
-    return inner(spread, grid)
+def grid_of(fmt: BlockFormat) -> Grid | None:
+    """What values a format's rows may have; None for one whose codes are not each a value's own level."""
+    scale = next((_SCALES.get(field.kind) for field in fmt.fields if field.name in ("d", "e")), None)
+    plain = fmt.number is None and fmt.codebook is None and not fmt.folds and not fmt.odd_scales
+    if not plain or scale is None or (fmt.step != 1.0 and fmt.table is None):
+        return None
+    codes = 3 if fmt.base3 else 1 << fmt.bits
+    low, high = (min(fmt.table), max(fmt.table)) if fmt.table else (-fmt.offset, codes - 1 - fmt.offset)
+    top = 1 << max(0, fmt.scale_bits - 1)
+    signed = (-top, top - 1, 0)
+    unsigned = (0, 2 * top - 1, 2 * top - 1)
+    integers = None if not fmt.scale_bits else unsigned if fmt.has_min else signed
+    group = 0 if fmt.per_row else fmt.group  # rows of any length by one kernel
+    return Grid(low, high, fmt.table, group, fmt.super // fmt.group, integers, fmt.has_min, scale)

@@ -1,6 +1,6 @@
 """Rows on a grid: what their values may be, and how scales and codes are gone through so that errors make up.
 
-The kernels do it: on the CPU `columns_kernel` and `refine_kernel`, on a device what `torch_sweep` launches.
+The kernels do it: on the CPU `columns_kernel`, on a device what `torch_sweep` launches.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from octavo.calibrate import arrays
 from octavo.calibrate.hessian import Factor
-from octavo.calibrate.methods.gptq.grid import Grid, Scale
+from octavo.calibrate.methods.gptq.grid import grid_of
 from octavo.formats import BlockFormat, Planes
 from octavo.formats.spec import F32, AnyArray
 from octavo.jit.prepare import end_progress, prepare
@@ -23,7 +23,6 @@ BLOCK = 128
 """Columns that a sum over all before them is made for at once."""
 ROWS = 16
 """Rows of a tile, on the CPU."""
-_SCALES: dict[str, Scale] = {"f16": "f16", "bf16": "bf16", "f32": "f32", "e8m0": "fixed", "ue4m3": "fixed"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,22 +33,6 @@ class Swept:
     before: Any
     after: Any
     bound: float
-
-
-def grid_of(fmt: BlockFormat) -> Grid | None:
-    """What values a format's rows may have; None for one whose codes are not each a value's own level."""
-    scale = next((_SCALES.get(field.kind) for field in fmt.fields if field.name in ("d", "e")), None)
-    plain = fmt.number is None and fmt.codebook is None and not fmt.folds and not fmt.odd_scales
-    if not plain or scale is None or (fmt.step != 1.0 and fmt.table is None):
-        return None
-    codes = 3 if fmt.base3 else 1 << fmt.bits
-    low, high = (min(fmt.table), max(fmt.table)) if fmt.table else (-fmt.offset, codes - 1 - fmt.offset)
-    top = 1 << max(0, fmt.scale_bits - 1)
-    signed = (-top, top - 1, 0)
-    unsigned = (0, 2 * top - 1, 2 * top - 1)
-    integers = None if not fmt.scale_bits else unsigned if fmt.has_min else signed
-    group = 0 if fmt.per_row else fmt.group  # rows of any length by one kernel
-    return Grid(low, high, fmt.table, group, fmt.super // fmt.group, integers, fmt.has_min, scale)
 
 
 def to_tiles(rows: AnyArray) -> F32:

@@ -14,7 +14,8 @@ from torch import Tensor
 from octavo.backends.gpu.calibration.gptq_columns import BLOCK, ColumnGrid, LevelTable, NumberType, fit, take_columns
 from octavo.calibrate.arrays import rounded_factors
 from octavo.calibrate.hessian import Factor
-from octavo.calibrate.methods.gptq.sweep import GridValues, Swept, bound, grid_of
+from octavo.calibrate.methods.gptq.grid import grid_of
+from octavo.calibrate.methods.gptq.sweep import GridValues, Swept, bound
 from octavo.formats import BlockFormat, Planes
 from octavo.quantizers.matrix_tiles import spans
 

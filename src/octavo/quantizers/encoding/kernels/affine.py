@@ -12,7 +12,6 @@ from typing import Any
 
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import add_exact, div_exact, fma, load_f32x16, maximum, mul_exact, splat, sub_exact
-from octavo.quantizers.encoding.kernels.levels import to_level
 from octavo.quantizers.encoding.kernels.recipe import Recipe
 from octavo.quantizers.encoding.kernels.search_lanes import (
     clamp_round,
@@ -20,6 +19,7 @@ from octavo.quantizers.encoding.kernels.search_lanes import (
     max_within,
     minimum,
     sum_within,
+    to_level,
     where_less,
 )
 from octavo.quantizers.encoding.kernels.tile import BEYOND, SEARCH, encode_tiles, half, ratio

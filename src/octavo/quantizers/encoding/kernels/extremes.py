@@ -32,8 +32,7 @@ from octavo.jit.simd.emit import (
     slice_lanes,
     store_at,
 )
-from octavo.quantizers.encoding.kernels.moves import copy_bytes, emit_block
-from octavo.quantizers.encoding.kernels.search_lanes import clamp
+from octavo.quantizers.encoding.kernels.search_lanes import clamp, copy_bytes, emit_block
 from octavo.quantizers.encoding.packing import BlockLayout
 
 Rule = Literal["peak", "range", "largest"]

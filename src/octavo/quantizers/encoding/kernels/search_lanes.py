@@ -1,25 +1,31 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Intrinsics on vectors whose 16 lanes are 16 groups of values; see `octavo.jit.simd` for the vectors.
-
-Every operation is done as it is written, so kernels use them with `add_exact` and the like. Reordered sums, which the
-flags of kernels allow, would undo the addition and subtraction that round to an integer, on some CPUs, not on others.
-"""
+"""What kernels do with 16 lanes beside arithmetic: rounding to codes, sums within blocks, groups to lanes and back."""
 
 from __future__ import annotations
 
+from functools import cache
+from itertools import pairwise
+
 from llvmlite import ir
+from numba import types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 from octavo.jit.simd.emit import (
     AS_WRITTEN,
+    I8,
     I32,
+    I64,
     V_F32,
     V_I32,
     call_llvm,
     f32x16,
     fill,
     literal,
+    load_at,
     narrow_f16,
+    pointer_at,
+    store_at,
     widen_f16,
 )
 
@@ -153,3 +159,158 @@ sum_within = _within(lambda b, x, y: b.fadd(x, y, flags=AS_WRITTEN))
 max_within = _within(lambda b, x, y: b.select(b.fcmp_ordered(">", x, y), x, y))
 
 min_within = _within(lambda b, x, y: b.select(b.fcmp_ordered("<", x, y), x, y))
+
+
+@cache
+def to_level(low, high, table):
+    """An intrinsic: the level nearest to x, an integer from low to high, or an entry of a table.
+
+    A table ascends, or its first half ascends from 0 and the second is its negative.
+    """
+
+    @intrinsic
+    def level(ty, x):
+        def gen(c, b, s, a):
+            if table is None:
+                return round_even(b, clamp(b, a[0], fill(V_F32, float(low)), fill(V_F32, float(high))))
+            return _nearest(b, a[0], table, table)
+
+        return f32x16(f32x16), gen
+
+    return level
+
+
+@cache
+def to_code(low, high, table):
+    """An intrinsic: the code of the level that `to_level` gives, counted from 0."""
+
+    @intrinsic
+    def code(ty, x):
+        def gen(c, b, s, a):
+            if table is None:
+                level = round_even(b, clamp(b, a[0], fill(V_F32, float(low)), fill(V_F32, float(high))))
+                return b.fadd(level, fill(V_F32, float(-low)), flags=AS_WRITTEN)
+            return _nearest(b, a[0], table, range(len(table)))
+
+        return f32x16(f32x16), gen
+
+    return code
+
+
+def _nearest(b, x, table, results):
+    """results[i] for the entry i of the table that is nearest to x; for 0, the first of two."""
+    half = len(table) // 2
+    if table[half] > table[0]:
+        return _steps(b, x, table, results)
+    size = b.bitcast(b.and_(b.bitcast(x, V_I32), fill(V_I32, 0x7FFFFFFF)), V_F32)
+    positive = _steps(b, size, table[:half], results[:half])
+    negative = _steps(b, size, table[:half], results[half:])
+    is_zero = b.fcmp_ordered("==", positive, fill(V_F32, float(results[0])))
+    return b.select(b.or_(b.fcmp_ordered(">=", x, fill(V_F32, 0.0)), is_zero), positive, negative)
+
+
+def _steps(b, x, table, results):
+    """results[i] for the entry i of an ascending table that is nearest to x: a sum of the steps that x is above."""
+    value = fill(V_F32, float(results[0]))
+    zero = fill(V_F32, 0.0)
+    for (below, above), (first, second) in zip(pairwise(table), pairwise(results), strict=True):
+        passed = b.fcmp_ordered(">", x, fill(V_F32, (below + above) / 2))
+        value = b.fadd(value, b.select(passed, fill(V_F32, float(second - first)), zero), flags=AS_WRITTEN)
+    return value
+
+
+def _transpose(b, rows):
+    """16 vectors of 16: lane j of vector i to lane i of vector j."""
+    step = 1
+    while step < 16:
+        low = ir.Constant(ir.VectorType(I32, 16), [j if not j & step else j - step + 16 for j in range(16)])
+        high = ir.Constant(ir.VectorType(I32, 16), [j + step if not j & step else j + 16 for j in range(16)])
+        out = list(rows)
+        for i in range(16):
+            if not i & step:
+                out[i] = b.shuffle_vector(rows[i], rows[i + step], low)
+                out[i + step] = b.shuffle_vector(rows[i], rows[i + step], high)
+        rows, step = out, step * 2
+    return rows
+
+
+@intrinsic(prefer_literal=True)
+def load_transposed(ty, to, addresses, values):
+    """`values` vectors to `to`: lane j of vector i is the i-th float at the j-th of 16 int64 `addresses`."""
+    count = literal(values)
+
+    def gen(c, b, s, a):
+        lanes = [b.load(pointer_at(b, a[1], I64, 8 * j)) for j in range(16)]
+        for start in range(0, count, 16):
+            for i, row in enumerate(_transpose(b, [load_at(b, lane, V_F32, 4 * start) for lane in lanes])):
+                store_at(b, a[0], row, 64 * (start + i))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, values), gen
+
+
+@intrinsic(prefer_literal=True)
+def store_codes_transposed(ty, to, codes, values):
+    """`values` vectors of integers at `codes` as bytes: the i-th vector's lane j to byte `values` * j + i of `to`."""
+    count = literal(values)
+
+    def gen(c, b, s, a):
+        for start in range(0, count, 16):
+            rows = _transpose(b, [load_at(b, a[1], V_F32, 64 * (start + i)) for i in range(16)])
+            for j, row in enumerate(rows):
+                store_at(b, a[0], b.trunc(b.fptosi(row, V_I32), ir.VectorType(I8, 16)), count * j + start)
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, values), gen
+
+
+@intrinsic
+def store_bytes(ty, to, x):
+    """16 integers as 16 bytes; negative ones in two's complement."""
+
+    def gen(c, b, s, a):
+        store_at(b, a[0], b.trunc(b.fptosi(a[1], V_I32), ir.VectorType(I8, 16)))
+        return c.get_dummy_value()
+
+    return types.void(types.intp, f32x16), gen
+
+
+@cache
+def emit_block(layout):
+    """An intrinsic that puts a block's bytes together: see `packing.BlockLayout`."""
+
+    @intrinsic
+    def emit(ty, to, source):
+        def gen(c, b, s, a):
+            cached = {}
+            for word in layout.words:
+                total = ir.Constant(I32, word.base)
+                for piece in word.pieces:
+                    if piece.source not in cached:
+                        cached[piece.source] = load_at(b, a[1], I32, piece.source)
+                    value = b.and_(cached[piece.source], ir.Constant(I32, piece.mask))
+                    if piece.left > 0:
+                        value = b.shl(value, ir.Constant(I32, piece.left))
+                    elif piece.left < 0:
+                        value = b.lshr(value, ir.Constant(I32, -piece.left))
+                    total = b.xor(total, value)
+                store_at(b, a[0], total, word.offset)
+            return c.get_dummy_value()
+
+        return types.void(types.intp, types.intp), gen
+
+    return emit
+
+
+@intrinsic
+def copy_bytes(ty, to, source, nbytes):
+    """Copy bytes from one place to another."""
+
+    def gen(c, b, s, a):
+        pointers = [pointer_at(b, p, I8) for p in a[:2]]
+        memcpy = ir.FunctionType(ir.VoidType(), [*(p.type for p in pointers), I64, ir.IntType(1)])
+        function = cgutils.get_or_insert_function(b.module, memcpy, "llvm.memcpy.p0.p0.i64")
+        b.call(function, [*pointers, a[2], ir.Constant(ir.IntType(1), 0)])
+        return c.get_dummy_value()
+
+    return types.void(types.intp, types.intp, types.intp), gen

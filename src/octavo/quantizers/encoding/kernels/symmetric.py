@@ -13,7 +13,6 @@ from typing import Any
 
 from octavo.jit.compile import inner, kernels
 from octavo.jit.simd import add_exact, fma, load_f32x16, maximum, mul_exact, splat, sub_exact
-from octavo.quantizers.encoding.kernels.levels import to_level
 from octavo.quantizers.encoding.kernels.recipe import Recipe
 from octavo.quantizers.encoding.kernels.search_lanes import (
     clamp_round,
@@ -23,6 +22,7 @@ from octavo.quantizers.encoding.kernels.search_lanes import (
     min_within,
     minimum,
     sum_within,
+    to_level,
     two_to,
     where_less,
 )

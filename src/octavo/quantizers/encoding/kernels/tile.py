@@ -27,24 +27,22 @@ from octavo.jit.simd import (
     store_f16,
     store_f32x16,
 )
-from octavo.quantizers.encoding.kernels.levels import to_code
-from octavo.quantizers.encoding.kernels.moves import (
-    copy_bytes,
-    emit_block,
-    load_transposed,
-    store_bytes,
-    store_codes_transposed,
-)
 from octavo.quantizers.encoding.kernels.recipe import LEAST_IMPORTANCE, Recipe
 from octavo.quantizers.encoding.kernels.search_lanes import (
     as_half,
+    copy_bytes,
+    emit_block,
+    load_transposed,
     magnitude,
     max_within,
     min_within,
     minimum,
     power_above,
     square_root,
+    store_bytes,
+    store_codes_transposed,
     sum_within,
+    to_code,
     where_less,
 )
 
