@@ -230,16 +230,7 @@ class OpenStage:
 
     def part(self, name: str, expert: int | None) -> F32 | Tensor:
         """A weight's values, or an expert's, float32 [N, K], where weights are made. Raises as `weight` does."""
-        tensor = self.tensor(name).stored()
-        if expert is not None:
-            tensor = QTensor(tensor.format, tensor.shape[1:], tensor.data[expert], name)
-        if self.device is None:
-            values = dequantize(tensor)
-            require_finite(values, tensor_label(name, expert))
-            return values
-        from octavo.calibrate.torch_rows import finite_values
-
-        return finite_values(tensor, self.device, tensor_label(name, expert))
+        return part_of(self.tensor(name).stored(), name, expert, self.device)
 
     def replace(self, name: str, values: F32 | Tensor) -> None:
         """Run this stage with other values of a weight, float32, finite, in its shape."""
@@ -252,6 +243,19 @@ class OpenStage:
             found = f"{values.dtype} {list(values.shape)}"
             raise UsageError(f"{name}: {found} (allowed: finite float32 {list(tensor.shape)})", argument="values")
         self._replaced[name] = as_weight(name, values)
+
+
+def part_of(tensor: QTensor, name: str, expert: int | None, device: str | None) -> F32 | Tensor:
+    """A stored weight's values, or an expert's, float32 [N, K], on a device. Raises NonFiniteError, naming it."""
+    if expert is not None:
+        tensor = QTensor(tensor.format, tensor.shape[1:], tensor.data[expert], name)
+    if device is None:
+        values = dequantize(tensor)
+        require_finite(values, tensor_label(name, expert))
+        return values
+    from octavo.calibrate.torch_rows import finite_values
+
+    return finite_values(tensor, device, tensor_label(name, expert))
 
 
 def as_weight(name: str, values: F32) -> QTensor:

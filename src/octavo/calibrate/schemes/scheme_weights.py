@@ -19,9 +19,9 @@ from octavo.calibrate.methods.gptq import DAMP
 from octavo.calibrate.methods.gptq.gptq_quantize import values_of_planes
 from octavo.calibrate.methods.gptq.gptq_schemes import gptq_coded, gptq_row
 from octavo.calibrate.runner import OpenStage, ProductInput
+from octavo.calibrate.runner.open_stage import part_of
 from octavo.calibrate.schemes.fold_scales import FEWEST
-from octavo.errors import about_tensor, tensor_label
-from octavo.formats import QTensor, dequantize
+from octavo.errors import about_tensor
 from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32
 from octavo.huggingface.coded import Coded, factor_of, largest, nearest, planes_of, row_parts, values_of
@@ -52,13 +52,14 @@ def scheme_weights(
     stage: OpenStage, given: ProductInput, names: Sequence[str], scheme: CheckpointScheme, ways: Sequence[str],
     threads: int | None,
 ) -> Iterator[tuple[str, SchemeWeight]]:
-    """Each of the weights of an input in the scheme, by that of `ways` which errs least; of experts each by itself.
-"""
+    """Each of the weights of an input in the scheme, by that of `ways` which errs least; of experts each by itself."""
     tensors = {name: stage.tensor(name).stored() if given.experts else stage.tensor(name) for name in names}
     of_experts, starved = list[dict[str, QuantizedPart]](), list[UndersampledExpert]()
     for expert in (range(given.experts) or (None,)) if names else ():
         made_by = WeightQuantizer(scheme, given, expert, ways, threads)
-        of_experts.append(made_by.all_made(tensors))
+        of_experts.append({
+            name: made_by.made(name, part_of(tensor, name, expert, stage.device)) for name, tensor in tensors.items()
+        })
         starved += made_by.starved
         del made_by  # and its Hessian
     tensors.clear()
@@ -87,11 +88,6 @@ class QuantizedPart:
     tried: Mapping[str, float]
 
 
-def of_expert(tensor: QTensor, expert: int | None) -> QTensor:
-    """A weight [N, K]: of weights of experts that of one."""
-    return tensor if expert is None else QTensor(tensor.format, tensor.shape[1:], tensor.data[expert])
-
-
 class WeightQuantizer:
     """Makes weights of the same inputs, or of an expert's, whose Hessian is added up once, if it is asked for."""
 
@@ -110,10 +106,6 @@ class WeightQuantizer:
             tokens, how = self._given.tokens(expert), " or ".join(self._ways)
             self.starved.append(UndersampledExpert(given.names[0], expert, tokens, how))
 
-    def all_made(self, tensors: Mapping[str, QTensor]) -> dict[str, QuantizedPart]:
-        """Each of some weights, or of its parts of this expert."""
-        return {name: self.made(name, self._weight(name, tensor)) for name, tensor in tensors.items()}
-
     def made(self, name: str, weight: Any) -> QuantizedPart:
         """The weight [N, K] by the way that errs least. Raises NonFiniteError and QuantFormatError naming it."""
         with about_tensor(name, self._expert):
@@ -123,15 +115,6 @@ class WeightQuantizer:
             before = wrong["nearest"] if "nearest" in wrong else judge.wrong(self._nearest_values(weight))
         best = min(wrong, key=lambda way: wrong[way])
         return QuantizedPart(tried[best], best, before, wrong[best], judge.power, wrong)
-
-    def _weight(self, name: str, tensor: QTensor) -> Any:
-        """A weight's values, or this expert's, [N, K], where weights are made."""
-        stored, device = of_expert(tensor, self._expert), self._given.device
-        if device is None:
-            return dequantize(stored)
-        from octavo.calibrate.torch_rows import finite_values
-
-        return finite_values(stored, device, tensor_label(name, self._expert))
 
     def _nearest_values(self, weight: Any) -> Any:
         """What a weight is worth when it is rounded to nearest, where it lies."""
