@@ -62,13 +62,14 @@ class Matrix(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """The fastest choice for some tokens, and seconds of it and of the choice so far."""
+    """The fastest choice for some tokens, seconds of it and of the choice so far, and the least of each kernel."""
 
     matrix: Matrix
     tokens: int
     choice: tuned.Choice
     seconds: float
     before: float
+    kernels: dict[str, float]
 
 
 class Candidate(NamedTuple):
@@ -125,7 +126,8 @@ def tune(
             continue
         row = list[tuple[int, tuple[tuned.Choice, ...]]]()
         for tokens, ranked, before in _ranked(matrix, backend, timer):
-            yield Timed(matrix, tokens, ranked[0].choice, ranked[0].seconds, before)
+            kernels = {one.choice[0]: one.seconds for one in reversed(ranked)}
+            yield Timed(matrix, tokens, ranked[0].choice, ranked[0].seconds, before, kernels)
             row.append((tokens, _with_portable(ranked)))
         rows[matrix.n, matrix.k] = tuple(
             (most, cell) for (most, cell), after in zip(row, [*row[1:], (0, ())], strict=True) if cell != after[1]
