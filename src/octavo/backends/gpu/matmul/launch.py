@@ -21,10 +21,10 @@ from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persis
 from octavo.backends.gpu.matmul.matvec_persistent.shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
 from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
-from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS, MmaShape
+from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS, DotShape, MmaShape
 from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.matmul.w4a16.launch import w4a16_product, w4a16_product_pair
-from octavo.backends.gpu.matmul.w4a16.shapes import LibraryShape, W4A16Shape
+from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape, LibraryShape, MultiCtaShape, StreamKShape
 from octavo.backends.gpu.pointwise.launch import launch_pointwise
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
@@ -56,16 +56,22 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
 def product_in(
     c: Context, shape: Shape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]
 ) -> list[Call]:
-    """The calls of `product` in a shape of its own."""
-    if isinstance(shape, W4A16Shape):
-        return w4a16_product(c, shape, w, x if x.both else x.halves, y, terms, lambda: product(c, w, x, y, terms))
-    if isinstance(shape, LibraryShape):
-        return _unpacked_product(c, w, x.halves, y, terms)
-    if isinstance(shape, PersistentShape):
-        return [matvec_persistent.multiply(c, shape, w, x.q8_1, y, terms)]
-    if isinstance(shape, MatvecShape):
-        return [_matvec(c, shape, w, x.q8_1, None, y, terms)]
-    return [_mmq_mma(c, shape, w, x, y, terms) if isinstance(shape, MmaShape) else _mmq_dot(c, shape, w, x, y, terms)]
+    """The calls of `product` in a shape of the caller's choice."""
+    match shape:
+        case HopperShape() | StreamKShape() | MultiCtaShape():
+            return w4a16_product(c, shape, w, x if x.both else x.halves, y, terms, lambda: product(c, w, x, y, terms))
+        case LibraryShape():
+            return _unpacked_product(c, w, x.halves, y, terms)
+        case PersistentShape():
+            return [matvec_persistent.multiply(c, shape, w, x.q8_1, y, terms)]
+        case MatvecShape():
+            return [_matvec(c, shape, w, x.q8_1, None, y, terms)]
+        case MmaShape():
+            return [_mmq_mma(c, shape, w, x, y, terms)]
+        case DotShape():
+            return [_mmq_dot(c, shape, w, x, y, terms)]
+        case _:
+            raise TypeError(f"no product has a shape of {type(shape).__name__}")
 
 
 def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[torch.Tensor]) -> list[Call]:
@@ -92,8 +98,8 @@ def _matvec_pair(c: Context, weights: Sequence[QuantWeight], x: Activation, outs
     found = list[tuple[QuantWeight, MatvecShape]]()
     for w in weights:
         alone = dispatch.q8_1(Product(w.layout, w.n, w.kp, x.tokens, c.target.arch))
-        streams = isinstance(alone, PersistentShape) and w.layout.bits == 8
-        if w.kp > MOST_PAIRED or not (isinstance(alone, MatvecShape) or streams):
+        paired = isinstance(alone, MatvecShape) or (isinstance(alone, PersistentShape) and w.layout.bits == 8)
+        if w.kp > MOST_PAIRED or not paired:
             return []
         found.append((w, dispatch.matvec(w.layout, w.n, w.kp, x.tokens, c.target.arch)))
     (first, shape), (other, other_shape) = found
@@ -136,7 +142,7 @@ def _mmq_mma(
 
 
 def _mmq_dot(
-    c: Context, shape: Any, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
+    c: Context, shape: DotShape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
 ) -> Call:
     row_tiles, token_tiles = -(-w.n // shape.block_n), -(-x.tokens // shape.block_m)
     splits = c.split_k(row_tiles * token_tiles, shape.block_m * shape.block_n, shape.split_k)
