@@ -1,9 +1,23 @@
 # mypy: ignore-errors
-"""Prefill attention by products of 8-bit numbers for compute capability 9.0, in Gluon (FlashAttention-3's FP8 plan).
+"""Prefill attention by products of 8-bit numbers for compute capability 9.0, in Gluon.
 
-Producer, consumers, online softmax and tile scheduler are those of `prefill_hopper_kernel`. A query's codes have a
-scale of their own. Weights are e4m3 numbers up to 2^8: their exponents have a range of 2^17, and values of smaller
-scale take from it. Tensor cores keep 14 bits of sums of e4m3 products, so each block's are added to float32 numbers.
+Algorithm: FlashAttention-3's FP8 plan (arXiv 2407.08608), with scales of blocks and keys less a mean, as SageAttention
+    smooths them (arXiv 2410.02367).
+Tile:
+    producer warp      K V | K V | K V | ...           TMA: codes of blocks of 128 positions, V^T for K-major products
+    consumer group 0   S=QK | softmax, e4m3 weights | S=QK PV | ...    64 queries
+    consumer group 1         S=QK | softmax, e4m3 weights | S=QK PV    64 queries: they take turns at the tensor cores
+Bound: instructions: of 2,570 cycles for 128 queries and keys the tensor cores work 39%, and 42% issue an instruction
+    (docs/log.md, "Attention by products of 8 bits waits, whatever it does less"). 759 TFLOPS with int8 and 772 with fp8
+    at 8,192 tokens on an H200, codes included (bench/results/gpu-prefill-h200-2026-11-26.json).
+Tried: docs/log.md: "Attention by products of 8 bits waits, whatever it does less"; "Two small programs on a
+    multiprocessor do not hide what a tile of attention costs at its ends"; "Weights of a product under way that the
+    next weights may be copied to make products wait for each other".
+Twin: `octavo.backends.reference.ops.attention`
+
+Tile scheduler, query tiles and the ring's protocol are those of `prefill_hopper_kernel`. A query's codes have a scale
+of their own. Weights are e4m3 numbers up to 2^8: their exponents have a range of 2^17, and values of smaller scale take
+from it. Tensor cores keep 14 bits of sums of e4m3 products, so each block's are added to float32 numbers.
 """
 
 from __future__ import annotations

@@ -1,15 +1,21 @@
 # mypy: ignore-errors
-"""Prefill attention for compute capability 9.0, in Gluon, by FlashAttention-3's plan (arXiv 2407.08608).
+"""Prefill attention for compute capability 9.0, in Gluon.
 
+Algorithm: FlashAttention-3 (arXiv 2407.08608): warp-specialized, with softmax and products overlapped.
+Tile:
     producer warp      K V | K V | K V | ...           TMA into a ring of `stages` blocks of 128 positions
     consumer group 0   S=QK | softmax | S=QK PV | softmax | ...        64 queries
     consumer group 1         S=QK | softmax | S=QK PV | softmax ...    64 queries: ping-pong
+Bound: instructions, of the tensor cores and for exponentials: 458 TFLOPS at 2,048 tokens and 572 at 8,192 on an H200,
+    heads of 128 (bench/results/gpu-prefill-q8_0-2026-11-23.json).
+Tried: docs/log.md: "A wait for tensor cores has no operands, so the assembler moves it"; "int8 queries and keys did not
+    make attention of prompts faster"; "A tile of attention of prompts costs four blocks besides its own".
+Twin: `octavo.backends.reference.ops.attention`
 
-Warp specialization: while a group is in the online softmax of a block, the tensor cores add up its block before, and
-have the products of the other group. Blocks go from the last one down, so that those which a query sees in part come
-first. The kernel is persistent: `tile_scheduler` gives programs tile after tile. It is bound by the tensor cores and
-exponentials. What is computed is what `kernel.prefill_kernel` says of a float16 cache without windows, caps and sinks,
-or of what `cache_codec_kernel` has made of one of codes.
+While a group is in the online softmax of a block, the tensor cores add up its block before, and have the products of
+the other group. Blocks go from the last one down, so that those which a query sees in part come first. The kernel is
+persistent: `tile_scheduler` gives programs tile after tile. It takes a float16 cache without windows, caps and sinks,
+or what `cache_codec_kernel` has made of one of codes.
 """
 
 from __future__ import annotations
