@@ -354,10 +354,10 @@ def choose(logits: Array, temperature: float, top_k: int, top_p: float, rng: np.
 
 
 def generate(model: Model, tokenizer: Tokenizer, prompt: list[int], most: int, **how: Any) -> Iterator[int]:
-    """Tokens of a reply, until it ends or there are `most`."""
+    """Tokens of a reply, until it ends, there are `most`, or the context is full."""
     cache = model.cache(len(prompt) + most)
     tokens = prompt
-    for _ in range(most):
+    for _ in range(min(most, model.context - len(prompt))):
         token = choose(model.forward(tokens, cache)[-1], **how)
         if token in tokenizer.ends:
             return

@@ -16,7 +16,7 @@ Tried: docs/log.md: "Prefetching weights by software slows decoding"; "Offsets a
     looking up, whatever loads them"; "Kernels that look codebook entries up were 2,000 lines for a third of the time".
 Twin: `octavo.backends.reference.ops.mul_mat`
 
-Weights are in `layout.TiledLayout`, activations in blocks of n tokens x 32 values as `kernels.quantize` writes them. A
+Weights are in `layout.TiledLayout`, activations in blocks of n tokens x 32 values as `quantize_kernel` writes them. A
 weight is scale * (code - offset) - minimum.
 """
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Products of int8 activations with weights of 8 or 4 bits: integer sums over all of K, then `int8_epilogue`.
+"""Products of int8 activations with weights of 8 or 4 bits: integer sums over all of K, then `epilogue`.
 
 Algorithm: GotoBLAS's blocking with integer dot products (VNNI) for GEMM; rows read once, front to back, for GEMV.
 Tile:
