@@ -47,7 +47,7 @@ ROWS = 1024
 """Of random weights, before they repeat."""
 GAIN = 0.98
 """Of the time of the choice so far: what another one takes at most."""
-KNOWN = 12
+KNOWN = 4
 """Choices of the nearest products that are timed beside those that kernels state."""
 Timer = Callable[[Sequence[Call]], float]
 
@@ -62,13 +62,14 @@ class Matrix(NamedTuple):
 
 
 class Timed(NamedTuple):
-    """The fastest choice for some tokens, and seconds of it and of the choice so far."""
+    """The fastest choice for some tokens, seconds of it and of the choice so far, and the least of each kernel."""
 
     matrix: Matrix
     tokens: int
     choice: tuned.Choice
     seconds: float
     before: float
+    kernels: dict[str, float]
 
 
 class Candidate(NamedTuple):
@@ -123,10 +124,10 @@ def tune(
         rows = classes.setdefault(tuned.class_of(matrix.layout), {})
         if (matrix.n, matrix.k) in rows and not again:
             continue
-        weights, row = _copies(matrix, backend), list[tuple[int, tuple[tuned.Choice, ...]]]()
-        for tokens in TOKENS:
-            ranked, before = _ranked(Context(backend.target), weights, tokens, timer)
-            yield Timed(matrix, tokens, ranked[0].choice, ranked[0].seconds, before)
+        row = list[tuple[int, tuple[tuned.Choice, ...]]]()
+        for tokens, ranked, before in _ranked(matrix, backend, timer):
+            kernels = {one.choice[0]: one.seconds for one in reversed(ranked)}
+            yield Timed(matrix, tokens, ranked[0].choice, ranked[0].seconds, before, kernels)
             row.append((tokens, _with_portable(ranked)))
         rows[matrix.n, matrix.k] = tuple(
             (most, cell) for (most, cell), after in zip(row, [*row[1:], (0, ())], strict=True) if cell != after[1]
@@ -134,23 +135,36 @@ def tune(
         tuned.write(path, table, f"octavo bench tune on {backend.target.name}")
 
 
-def _ranked(c: Context, weights: Sequence[QuantWeight], tokens: int, timer: Timer) -> tuple[list[Candidate], float]:
-    """Candidates for a product, the fastest first, where the choice so far stays if it is about as fast; and seconds of
-    that."""
+def _ranked(matrix: Matrix, backend: GpuBackend, timer: Timer) -> Iterator[tuple[int, list[Candidate], float]]:
+    """For each number of tokens the candidates, the fastest first, where the choice so far stays if it is about as
+    fast; and seconds of that. Kernels of all are compiled from the beginning on, on all cores."""
+    c, weights = Context(backend.target), _copies(matrix, backend)
+    bound = [_bound(c, weights, tokens) for tokens in TOKENS]
+    for tokens, candidates in zip(TOKENS, bound, strict=True):
+        found, so_far = list[Candidate](), None
+        for choice, shape, calls, kernels in reversed(candidates):  # the one so far last: no clock is low by then
+            with suppress(Exception):  # it takes more registers or shared memory than there are
+                if kernels is not None:
+                    kernels.finish()
+                found.append(Candidate(choice, shape, timer(calls)))
+        if found[-1].shape == candidates[0][1]:
+            so_far = found[-1]
+        ranked = sorted(found, key=lambda one: one.seconds * (GAIN if one is so_far else 1.0))
+        yield tokens, ranked, float("inf") if so_far is None else so_far.seconds
+
+
+def _bound(
+    c: Context, weights: Sequence[QuantWeight], tokens: int
+) -> list[tuple[tuned.Choice, Shape, list[Calls], PendingKernels | None]]:
+    """Choices with their shapes, the calls of a product by each of some weights, and the kernels that they wait for."""
     w = weights[0]
     p, x = Product(w.layout, w.n, w.kp, tokens, c.target.arch), _activation(c, tokens, w.k)
     y = c.shared("results", tokens * w.n, torch.float32).view(tokens, w.n)
-    choices = _choices(p)
-    bound = {shape: [Calls(product_in(c, shape, each, x, y, ())) for each in weights] for shape in choices}
-    making = {shape: _compiling(c, calls[0]) for shape, calls in bound.items()}
-    found = list[Candidate]()
-    for shape, choice in choices.items():
-        with suppress(Exception):  # it takes more registers or shared memory than there are
-            if (kernels := making[shape]) is not None:
-                kernels.finish()
-            found.append(Candidate(choice, shape, timer(bound[shape])))
-    before = next((one.seconds for one in found if one.shape == next(iter(choices))), float("inf"))
-    return sorted(found, key=lambda one: one.seconds * (GAIN if one.seconds == before else 1.0)), before
+    found = []
+    for shape, choice in _choices(p).items():
+        calls = [Calls(product_in(c, shape, each, x, y, ())) for each in weights]
+        found.append((choice, shape, calls, _compiling(c, calls[0])))
+    return found
 
 
 def _compiling(c: Context, calls: Calls) -> PendingKernels | None:

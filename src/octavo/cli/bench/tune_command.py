@@ -49,6 +49,7 @@ def as_object(row: Timed) -> dict[str, Any]:
     return {
         "format": row.matrix.format.name, "n": row.matrix.n, "k": row.matrix.k, "tokens": row.tokens, "kernel": name,
         "shape": list(numbers), "microseconds": 1e6 * row.seconds, "microseconds_before": 1e6 * row.before,
+        "kernels": {name: 1e6 * seconds for name, seconds in row.kernels.items()},
     }
 
 

@@ -41,6 +41,5 @@ class MatvecShape(Shape):
 
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
-        blocks = ((2, 32), (4, 32), (8, 32), (2, 64), (4, 64), (2, 128), (4, 128))
-        for (block_n, chunks), prefetch in product(blocks, (1, 2, 4)):
+        for (block_n, chunks), prefetch in product(((4, 32), (8, 32), (2, 64), (4, 64), (4, 128)), (1, 2)):
             yield block_n, chunks, prefetch, chunks // 32, int(p.tokens == 1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 
 from octavo.backends.gpu.compile import gluon
 from octavo.backends.gpu.launch.arguments import Constant
@@ -82,12 +81,11 @@ class HopperShape(Shape):
 
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
-        block_m = max(16, _block_m(p))
-        blocks = ((64, 4), (128, 4), (128, 8)) if block_m < 256 else ((64, 4), (128, 8))
-        for (block_n, warps), slots in product(blocks, (132, 264, 528) if p.tokens <= 256 else (0,)):
-            yield block_m, block_n, 4 if block_m < 128 else 3, warps, slots
-        if block_m == 256:
-            yield from ((128, 64, 3, 4, 132), (128, 128, 2, 8, 132))
+        block_m, split = max(16, _block_m(p)), p.tokens <= 256
+        for block_n, warps in ((64, 4), (128, 8)):
+            yield block_m, block_n, 4 if block_m < 128 else 3, warps, (528 if block_m < 64 else 132) * split
+            if block_m == 256:
+                yield 128, block_n, 3 if block_n == 64 else 2, warps, 132
 
 
 @dataclass(frozen=True)
@@ -119,8 +117,7 @@ class StreamKShape(Shape):
     @classmethod
     def space(cls, p: Product) -> Iterator[tuple[int, ...]]:
         block_m = min(128, max(16, _block_m(p)))
-        for block_n, most in product((128, 256) if block_m < 64 else (128,), (4, 6)):
-            yield block_m, block_n, most
+        yield from ((block_m, block_n, 4) for block_n in ((128, 256) if block_m < 64 else (128,)))
 
 
 @dataclass(frozen=True)
