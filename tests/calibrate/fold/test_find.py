@@ -10,11 +10,12 @@ import pytest
 from octavo.calibrate.fold import find_folds
 from octavo.calibrate.fold import rules as rules_of_ops
 from octavo.calibrate.fold.find import Kind
-from octavo.calibrate.fold.fold import ChannelFold, apply, reorder
+from octavo.calibrate.fold.fold import ChannelFold
 from octavo.calibrate.fold.rotation import RandomRotation
 from octavo.errors import ModelError
 from octavo.huggingface import open_model_file
 from octavo.models import read_model
+from tests.calibrate.fold.changes import apply, reorder
 from tests.models.table import saved
 from tests.models.tiny_checkpoints import TABLE
 

@@ -10,10 +10,11 @@ import pytest
 from octavo.backends.reference import ReferenceBackend
 from octavo.calibrate.fold import shuffle
 from octavo.calibrate.fold.find import random_order
-from octavo.calibrate.fold.fold import ChannelFold, FoldPart, reorder
+from octavo.calibrate.fold.fold import ChannelFold, FoldPart
 from octavo.calibrate.methods.channel_scales import clusters
 from octavo.errors import UsageError
 from octavo.huggingface import open_model_file
+from tests.calibrate.fold.changes import reorder
 from tests.models.table import TOKENS, error, logits, saved
 from tests.models.tiny_checkpoints import TABLE
 

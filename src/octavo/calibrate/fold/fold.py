@@ -17,7 +17,6 @@ from octavo.formats.spec import F32
 from octavo.io.gguf import GGUFFile, TensorInfo
 
 F64 = npt.NDArray[np.float64]
-Tensors = Mapping[str, F32]
 NONE = -1
 """The index of a channel outside of the fold."""
 
@@ -60,31 +59,12 @@ class ChannelFold:
         return tuple(part for part in self.parts if part.end == "columns")
 
 
-def changed(fold: ChannelFold, tensors: Tensors, change: Callable[[FoldPart, F32], F32]) -> dict[str, F32]:
-    """The tensors of a fold, each part changed; other tensors need not be there."""
-    out: dict[str, F32] = {}
-    for part in fold.parts:
-        out[part.tensor] = change(part, out.get(part.tensor, tensors[part.tensor]))
-    return out
-
-
-def apply(fold: ChannelFold, scales: npt.ArrayLike, tensors: Tensors) -> dict[str, F32]:
-    """The tensors that a fold changes, for `scales` [size], none of them 0 (arXiv 2211.10438, section 4)."""
-    exact = np.asarray(scales, np.float64)
-    return changed(fold, tensors, lambda part, values: scaled(part, exact, values))
-
-
 def scaled(part: FoldPart, scales: F64, values: F32) -> F32:
     """One tensor, its channels multiplied or divided by `scales` float64 [size of the fold]."""
     factors = np.append(scales if part.sign > 0 else 1 / scales, 1.0)[part.index]
     out: F32 = np.empty(values.shape, np.float32)
     np.multiply(values, _over(part, factors, values.shape), out=out, dtype=np.float64, casting="same_kind")
     return out
-
-
-def reorder(fold: ChannelFold, order: Ints, tensors: Tensors) -> dict[str, F32]:
-    """The tensors of a fold of kind "orders" with channel order[i] in the place of channel i, all of the same block."""
-    return changed(fold, tensors, lambda part, values: reordered(part, order, values))
 
 
 def reordered(part: FoldPart, order: Ints, values: F32) -> F32:
