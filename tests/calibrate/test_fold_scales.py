@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tools.methods.figures import groups_of_weights, rows_of_weights
 
 from octavo.backends.reference import ReferenceBackend
 from octavo.calibrate.fold import find_folds
@@ -15,8 +16,6 @@ from octavo.calibrate.fold.fold import ChangedFile, FoldPart, TensorChanges, sca
 from octavo.calibrate.methods.channel_scales import (
     METHODS,
     Rounding,
-    groups_of_weights,
-    rows_of_weights,
     smoothquant,
     tokens_int8,
 )

@@ -12,15 +12,17 @@ import numpy as np
 from octavo.calibrate.fold.rotation import RandomRotation
 from octavo.calibrate.methods.channel_scales import (
     FoldProducts,
+    Rounding,
     awq,
-    groups_of_weights,
     qqq,
-    rows_of_weights,
     rptq,
     smoothquant,
     tensor_int8,
     tokens_int8,
 )
+from octavo.errors import UsageError
+from octavo.formats import rows
+from octavo.formats.spec import F32
 
 Array = np.ndarray[Any, Any]
 Numbers = dict[str, Any]
@@ -29,6 +31,43 @@ RESULTS = Path(__file__).resolve().parents[2] / "bench" / "results"
 CHANNELS, OUTLIERS = 64, (11, 40)
 INK, MUTED, FIRST, SECOND = "#7a8290", "#a8b0bc", "#2f7fd8", "#e0762b"
 """Colours that can be seen on white and on black."""
+
+
+def rows_of_weights(bits: int) -> Rounding:
+    """Weights [N, K] with symmetric codes of `bits` and a scale for each row."""
+    return lambda w: _symmetric(w, 2 ** (bits - 1) - 1)
+
+
+def groups_of_weights(bits: int, group: int, *, zero: bool = True) -> Rounding:
+    """Weights [N, K] with a scale for each `group` of a row, and a zero point (AWQ) or codes around zero.
+
+    The zero point is a code: the least value of a group of only positive ones is rounded too. Raises UsageError, when
+    it is used, for a K that is not a multiple of the group.
+    """
+
+    def rounded(w: F32) -> F32:
+        n, k = w.shape
+        if k % group:
+            raise UsageError(f"group is {group} for rows of {k} values (allowed: what divides them)")
+        parts = w.reshape(n, k // group, group)
+        return (_with_zero(parts, bits) if zero else _symmetric(parts, 2 ** (bits - 1) - 1)).reshape(n, k)
+
+    return rounded
+
+
+def _symmetric(values: F32, top: int) -> F32:
+    codes, scales = rows.symmetric(values, top)
+    return codes * scales[..., None]
+
+
+def _with_zero(groups: F32, bits: int) -> F32:
+    """scale = (max - min) / top, zero = round(-min / scale) as a code (arXiv 2306.00978's reference)."""
+    top = np.float32(2**bits - 1)
+    low, high = groups.min(axis=-1, keepdims=True), groups.max(axis=-1, keepdims=True)
+    scale = np.maximum(high - low, np.float32(1e-5)) / top
+    zero = np.clip(-np.rint(low / scale), 0, top)
+    out: F32 = (np.clip(np.rint(groups / scale) + zero, 0, top) - zero) * scale
+    return out
 
 
 def _digits(values: Any) -> Any:

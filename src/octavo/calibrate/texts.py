@@ -26,6 +26,11 @@ Mask = npt.NDArray[np.bool_]
 
 DEMO_QUESTIONS = 1000
 MAX_BYTES = 1 << 27
+MAX_SAMPLES_BYTES = 1 << 28
+LEAST_CONTEXT = 2
+"""Tokens of a sample at least: of one alone nothing can be attended to."""
+TOKENS_OF_A_QUESTION = 32
+"""Fewer tokens than any question of the demo model's has, with its answer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,15 +85,6 @@ def _turns(questions: list[Question]) -> list[tuple[str, bool]]:
             ("\n", False),
         )
     ]
-
-
-MAX_SAMPLES_BYTES = 1 << 28
-LEAST_CONTEXT = 2
-"""Tokens of a sample at least: of one alone nothing can be attended to."""
-
-
-TOKENS_OF_A_QUESTION = 32
-"""Fewer tokens than any question of the demo model's has, with its answer."""
 
 
 @dataclass(frozen=True, eq=False)

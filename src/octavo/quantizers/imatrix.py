@@ -26,6 +26,11 @@ from octavo.io.gguf.source import Source
 I64 = npt.NDArray[np.int64]
 
 SUMS, COUNTS = ".in_sum2", ".counts"
+CHUNK_SIZE = 512
+"""Tokens of a call: the file does not say, and this is what llama.cpp assumes."""
+_ENTRY_BYTES_LEAST = 4 + 1 + 4 + 4 + 4
+_NAME_BYTES = 1 << 10
+RUN = "imatrix.octavo_run"
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,13 +73,6 @@ def checked(sums: F32, counts: F32, path: str, name: str) -> SquareSums:
 
 def _wrong(problem: str, path: str, tensor: str, allowed: str) -> FileError:
     return FileError(problem, file=path, field=f"tensor {shown(tensor)}", allowed=allowed)
-
-
-CHUNK_SIZE = 512
-"""Tokens of a call: the file does not say, and this is what llama.cpp assumes."""
-
-_ENTRY_BYTES_LEAST = 4 + 1 + 4 + 4 + 4
-_NAME_BYTES = 1 << 10
 
 
 def is_legacy(path: str | os.PathLike[str]) -> bool:
@@ -133,9 +131,6 @@ def _bounded(cursor: Cursor, part: str, most: int, least: int = 0) -> int:
     if not least <= value <= most:
         raise cursor.fail(f"{value}", part, offset=start, allowed=f"{least} to {most}")
     return value
-
-
-RUN = "imatrix.octavo_run"
 
 
 @dataclass(eq=False)

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 KEPT = 1 << 30
 """Bytes of vectors that are kept at a time, for searches; more folds take another run of the batches."""
+CLIPPED = 4096
+"""Vectors that limits of groups are found and judged with, at most."""
 
 
 def scale_folds(
@@ -120,10 +122,6 @@ def _run(module: nn.Module, read: Sequence[_Read], calls: Mapping[nn.Linear, int
     with hooked(of, count):
         for batch in batches:
             outputs_of(module, batch)
-
-
-CLIPPED = 4096
-"""Vectors that limits of groups are found and judged with, at most."""
 
 
 @dataclass(frozen=True, eq=False)

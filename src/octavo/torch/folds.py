@@ -21,6 +21,12 @@ from octavo.errors import UsageError
 from octavo.formats.spec import F32
 from octavo.torch.linear import require_values
 
+F64 = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+SAME = {torch.float32: 1e-5, torch.float64: 1e-5}
+"""How far outputs with a fold that is tried may be from those without, over their norm; NARROW for other types."""
+NARROW = 1e-3
+
 
 class _Enough(Exception):  # noqa: N818 - not an error: all that is wanted of a batch was seen
     """Ends a run of the module."""
@@ -163,14 +169,6 @@ def outputs_of(module: nn.Module, batch: Any) -> Any:
         if isinstance(batch, (tuple, list)):
             return module(*batch)
         return module(batch)
-
-
-F64 = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-SAME = {torch.float32: 1e-5, torch.float64: 1e-5}
-"""How far outputs with a fold that is tried may be from those without, over their norm; NARROW for other types."""
-NARROW = 1e-3
 
 
 @dataclass(frozen=True)

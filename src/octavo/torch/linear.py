@@ -22,6 +22,7 @@ from octavo.torch import operators
 
 Product = Literal["int8", "w4a8", "fp8", "stored"]
 """What multiplies a weight: an operator's name without "_gemm"."""
+OUT_NAMES = {dtype: name for name, dtype in operators.OUT_TYPES.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,9 +135,6 @@ def require_scales(scheme: CheckpointScheme, parts: Parts, k: int) -> None:
             found = unpack(QTensor(tensor.format, (rows.stop - rows.start, k), tensor.rows(rows))).d
             if found is not None and not np.isfinite(found).all():
                 raise NonFiniteError("the weight's scales hold NaN or Inf")
-
-
-OUT_NAMES = {dtype: name for name, dtype in operators.OUT_TYPES.items()}
 
 
 class QuantLinear(nn.Module):

@@ -32,6 +32,13 @@ from octavo.ops.op_products import w4a8_parts
 from octavo.ops.place import gpu_module, on_gpu, to_numpy, to_torch
 
 _FLOAT8 = {float8_format(group).name: group for group in GROUPS}
+_Key = tuple[int, torch.device, tuple[int, ...], str]
+_packed: dict[_Key, tuple[ref[Tensor], int, Any]] = {}
+"""What was made of tensors, by where they lie: the tensor, the version of its values, and what was made."""
+OUT_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+FP8_TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
+AFTER = 'Tensor? bias=None, Tensor? residual=None, *, str? activation=None, str out_dtype="f32"'
+"""Arguments of the epilogue: tensors come first, for operators with tensors by keyword alone can't be registered."""
 
 
 def row_format(name: str) -> BlockFormat:
@@ -78,11 +85,6 @@ def product(x: Tensor, weight: Tensor, format: str) -> Tensor:
     return made
 
 
-_Key = tuple[int, torch.device, tuple[int, ...], str]
-_packed: dict[_Key, tuple[ref[Tensor], int, Any]] = {}
-"""What was made of tensors, by where they lie: the tensor, the version of its values, and what was made."""
-
-
 def _kept(weight: Tensor, format: str, make: Callable[[QTensor], Any]) -> Any:
     """What `make` makes of a weight, kept with it."""
     if weight.is_inference():  # torch does not count writes to inference tensors
@@ -103,12 +105,6 @@ def _forget(key: _Key, dead: ref[Tensor]) -> None:
     found = _packed.get(key)
     if found is not None and found[0] is dead:
         del _packed[key]
-
-
-OUT_TYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
-FP8_TYPES = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
-AFTER = 'Tensor? bias=None, Tensor? residual=None, *, str? activation=None, str out_dtype="f32"'
-"""Arguments of the epilogue: tensors come first, for operators with tensors by keyword alone can't be registered."""
 
 
 def _operator(schema: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tools.methods.figures import groups_of_weights, rows_of_weights
 
 from octavo.calibrate.methods.channel_scales import (
     METHODS,
@@ -14,9 +15,7 @@ from octavo.calibrate.methods.channel_scales import (
     as_they_are,
     awq,
     best_of,
-    groups_of_weights,
     qqq,
-    rows_of_weights,
     rptq,
     smoothquant,
     tensor_int8,

@@ -42,6 +42,10 @@ CAN_HAVE = (COMPRESSED, "fp8")
 """Values of `quant_method` beside which others read such scales."""
 
 StrPath = str | os.PathLike[str]
+MAGNITUDES = (".cache_k.max", ".cache_v.max", ".cache_k.clip", ".cache_v.clip")
+"""Ends of names; what a file has of them before is left out."""
+LEAST = np.float32(1e-6)
+"""The least magnitude: a head that was always 0 has one too."""
 
 
 def require_folder(spec: ModelSpec, file: CheckpointFile, path: StrPath) -> None:
@@ -126,12 +130,6 @@ def _config(config: Mapping[str, Any]) -> dict[str, Any]:
     if found.get("quant_method") == COMPRESSED:
         found = {**found, "kv_cache_scheme": cache_scheme(KIND)}
     return {**config, KEY: found}
-
-
-MAGNITUDES = (".cache_k.max", ".cache_v.max", ".cache_k.clip", ".cache_v.clip")
-"""Ends of names; what a file has of them before is left out."""
-LEAST = np.float32(1e-6)
-"""The least magnitude: a head that was always 0 has one too."""
 
 
 def require_scales(spec: ModelSpec, path: str | os.PathLike[str]) -> None:

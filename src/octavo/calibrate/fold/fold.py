@@ -19,6 +19,8 @@ from octavo.io.gguf import GGUFFile, TensorInfo
 F64 = npt.NDArray[np.float64]
 NONE = -1
 """The index of a channel outside of the fold."""
+Change = Callable[[F32], F32]
+"""What becomes of a tensor's values."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,10 +112,6 @@ def _over(part: FoldPart, numbers: F64, shape: tuple[int, ...]) -> F64:
     if part.end == "columns" and len(shape) == 3:
         return numbers.reshape(shape[0], 1, shape[2])
     return numbers.reshape(shape) if numbers.size == np.prod(shape) else numbers
-
-
-Change = Callable[[F32], F32]
-"""What becomes of a tensor's values."""
 
 
 class TensorChanges:

@@ -50,6 +50,13 @@ VALUES = 1 << 22
 NORMS = ("rms_norm", "layer_norm")
 ALONG = ("add", "mul", "copy")
 """Ops that leave channels where they are."""
+TIED = "token_embd.weight"
+"""The embedding: its rows are looked up, and no Hessian tells what errors cost there, also where it is the output."""
+Kind = Literal["gptq", "qronos"]
+KINDS: tuple[Kind, ...] = ("gptq", "qronos")
+SAMPLES, CONTEXT = 32, 512
+"""Windows of the text, and tokens of a window, at most."""
+Progress = Callable[[str, int, int], None]
 
 
 def embedding_rows(
@@ -110,10 +117,6 @@ def _passed(node: Node, name: str) -> F32 | None:
         return found
     factors = [_finite(i).reshape(-1) for i in node.inputs[1:2] if i.op == "weight"]
     return found * factors[0] if factors and len(factors[0]) in (1, len(found)) else found
-
-
-TIED = "token_embd.weight"
-"""The embedding: its rows are looked up, and no Hessian tells what errors cost there, also where it is the output."""
 
 
 def stage_weights(
@@ -213,13 +216,6 @@ def _has_levels(job: QuantizeJob, name: str) -> bool:
 def importance_of(job: QuantizeJob, name: str, shape: tuple[int, ...], expert: int | None) -> F32 | None:
     found = None if job.imatrix is None else job.imatrix.importance(name, shape)
     return found if found is None or expert is None else found[expert]
-
-
-Kind = Literal["gptq", "qronos"]
-KINDS: tuple[Kind, ...] = ("gptq", "qronos")
-SAMPLES, CONTEXT = 32, 512
-"""Windows of the text, and tokens of a window, at most."""
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,20 @@ from octavo.quantizers.matrix_tiles import run_tiles
 
 Rounding = Callable[[F32], F32]
 """Rows of values as they are once they are rounded, of the same shape."""
+F64 = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+OUTPUTS = 4
+"""Numbers as large as an output of a token that are there beside it, next to those beside a weight."""
+ALPHAS = tuple(round(0.3 + 0.05 * i, 2) for i in range(14))
+RATIOS = tuple(round(0.05 * i, 2) for i in range(20))
+CLUSTERS, EXPONENTS = (8, 32), (0.5, 0.7, 0.85, 1.0)
+LEAST = 1e-5
+"""The least maximum and scale: channels that are always 0 must not give scales of 0."""
+ROUNDS = 300
+"""The most rounds of k-means."""
+WORTH = 0.5
+"""Scales are taken only if they leave at most this share of the error of nearest codes, where only weights are rounded
+and their errors are made up for afterwards: beside that they gain little, and they are found with few tokens."""
 
 
 def as_they_are(x: F32) -> F32:
@@ -53,48 +67,9 @@ def tensor_fp8(x: F32) -> F32:
     return tokens_fp8(x.reshape(1, -1)).reshape(x.shape)
 
 
-def rows_of_weights(bits: int) -> Rounding:
-    """Weights [N, K] with symmetric codes of `bits` and a scale for each row."""
-    return lambda w: _symmetric(w, 2 ** (bits - 1) - 1)
-
-
-def groups_of_weights(bits: int, group: int, *, zero: bool = True) -> Rounding:
-    """Weights [N, K] with a scale for each `group` of a row, and a zero point (AWQ) or codes around zero.
-
-    The zero point is a code: the least value of a group of only positive ones is rounded too. Raises UsageError, when
-    it is used, for a K that is not a multiple of the group.
-    """
-
-    def rounded(w: F32) -> F32:
-        n, k = w.shape
-        if k % group:
-            raise UsageError(f"group is {group} for rows of {k} values (allowed: what divides them)")
-        parts = w.reshape(n, k // group, group)
-        return (_with_zero(parts, bits) if zero else _symmetric(parts, 2 ** (bits - 1) - 1)).reshape(n, k)
-
-    return rounded
-
-
 def _symmetric(values: F32, top: int) -> F32:
     codes, scales = rows.symmetric(values, top)
     return codes * scales[..., None]
-
-
-def _with_zero(groups: F32, bits: int) -> F32:
-    """scale = (max - min) / top, zero = round(-min / scale) as a code (arXiv 2306.00978's reference)."""
-    top = np.float32(2**bits - 1)
-    low, high = groups.min(axis=-1, keepdims=True), groups.max(axis=-1, keepdims=True)
-    scale = np.maximum(high - low, np.float32(1e-5)) / top
-    zero = np.clip(-np.rint(low / scale), 0, top)
-    out: F32 = (np.clip(np.rint(groups / scale) + zero, 0, top) - zero) * scale
-    return out
-
-
-F64 = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-
-OUTPUTS = 4
-"""Numbers as large as an output of a token that are there beside it, next to those beside a weight."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,16 +219,6 @@ def errors_of(pair: FoldProducts, tried: Sequence[F64]) -> list[float]:
 
     run_tiles(partial(one, i) for i in range(len(tried)))
     return errors
-
-
-ALPHAS = tuple(round(0.3 + 0.05 * i, 2) for i in range(14))
-RATIOS = tuple(round(0.05 * i, 2) for i in range(20))
-CLUSTERS, EXPONENTS = (8, 32), (0.5, 0.7, 0.85, 1.0)
-LEAST = 1e-5
-"""The least maximum and scale: channels that are always 0 must not give scales of 0."""
-
-ROUNDS = 300
-"""The most rounds of k-means."""
 
 
 def smoothquant(pair: FoldProducts, alphas: Sequence[float] = ALPHAS) -> ChosenScales:
@@ -425,9 +390,6 @@ ROUNDINGS = {
     "int8_token": tokens_int8, "fp8_token": tokens_fp8, "int8_static": tensor_int8, "fp8_static": tensor_fp8,
 }
 """How activations are rounded, by their format."""
-WORTH = 0.5
-"""Scales are taken only if they leave at most this share of the error of nearest codes, where only weights are rounded
-and their errors are made up for afterwards: beside that they gain little, and they are found with few tokens."""
 
 
 def roundings(scheme: CheckpointScheme) -> tuple[Rounding, Rounding]:

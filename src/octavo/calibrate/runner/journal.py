@@ -24,6 +24,16 @@ T = TypeVar("T")
 
 ABOUT = "octavo"
 _KINDS = {"float32": "F32", "uint8": "U8"}
+STATE, LOCK = "state.json", "lock"
+LARGEST_STATE = 1 << 16
+PARTS = ("model", "text (or other samples of it)", "option")
+"""Of a run's name, see `octavo.calibrate.run_name`."""
+VALUES = re.compile(r"(changed|original)-\d+\.bin")
+"""Files of values, which a run that goes on makes once more."""
+OWN = re.compile(
+    rf"state\.json|lock|{VALUES.pattern}|stage-\d+\.safetensors|scales\.safetensors|\.octavo-[0-9a-f]{{16}}\.tmp"
+)
+"""Files of a journal's folder."""
 
 
 def stage_path(folder: str, number: int) -> str:
@@ -75,18 +85,6 @@ def read_file(path: str, kind: type[T]) -> T:
         return JsonReader(path, array).read(kind, json.loads(file.metadata[ABOUT]))
     except (KeyError, ValueError, TypeError):
         raise FileError("is not what a run keeps", file=path, field=ABOUT, allowed="to begin anew") from None
-
-
-STATE, LOCK = "state.json", "lock"
-LARGEST_STATE = 1 << 16
-PARTS = ("model", "text (or other samples of it)", "option")
-"""Of a run's name, see `octavo.calibrate.run_name`."""
-VALUES = re.compile(r"(changed|original)-\d+\.bin")
-"""Files of values, which a run that goes on makes once more."""
-OWN = re.compile(
-    rf"state\.json|lock|{VALUES.pattern}|stage-\d+\.safetensors|scales\.safetensors|\.octavo-[0-9a-f]{{16}}\.tmp"
-)
-"""Files of a journal's folder."""
 
 
 class Journal:

@@ -38,6 +38,20 @@ from octavo.io.atomic import failures_of, require_room
 from octavo.models import ModelSpec
 from octavo.quantizers.statistics import ChannelStatistics
 
+DTYPES: Mapping[str, type[Any]] = {"f32": np.float32, "i32": np.int32}
+IN_MEMORY = 1 << 28
+"""Bytes of a stream's values of all samples up to which they are in memory though a run has a folder: writing them to a
+disk takes as long as a small model's stages."""
+log = logging.getLogger("octavo")
+CHANGED, ORIGINAL = "changed", "original"
+"""The streams: the model with the weights that were put in, and as it was."""
+Done = Callable[[Stage, Mapping[str, ChannelStatistics]], None]
+"""Is told of a stage that was run, before the journal says so, and what was written to caches, by their names."""
+Progress = Callable[[int, int], None]
+"""Is told samples of stages that were run, and of how many."""
+GgufWeight = Callable[[str], F32 | None]
+"""The values that an earlier run has put in for a weight, None where it stayed as it was."""
+
 
 @dataclass(frozen=True)
 class AttentionWatch:
@@ -79,12 +93,6 @@ def statistics_of(name: str, x: Node) -> ChannelStatistics:
     """Statistics to count x [T, H, D] with, which is written to a cache."""
     heads, size = bind(x.shape[1:], {})
     return ChannelStatistics(heads, size, name)
-
-
-DTYPES: Mapping[str, type[Any]] = {"f32": np.float32, "i32": np.int32}
-IN_MEMORY = 1 << 28
-"""Bytes of a stream's values of all samples up to which they are in memory though a run has a folder: writing them to a
-disk takes as long as a small model's stages."""
 
 
 class StageValues:
@@ -168,19 +176,6 @@ def _take(fd: int, nbytes: int) -> None:
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):  # file systems that can't promise room
             raise
-
-
-log = logging.getLogger("octavo")
-
-CHANGED, ORIGINAL = "changed", "original"
-"""The streams: the model with the weights that were put in, and as it was."""
-
-Done = Callable[[Stage, Mapping[str, ChannelStatistics]], None]
-"""Is told of a stage that was run, before the journal says so, and what was written to caches, by their names."""
-Progress = Callable[[int, int], None]
-"""Is told samples of stages that were run, and of how many."""
-GgufWeight = Callable[[str], F32 | None]
-"""The values that an earlier run has put in for a weight, None where it stayed as it was."""
 
 
 class Layerwise:

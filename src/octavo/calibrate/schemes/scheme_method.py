@@ -45,6 +45,13 @@ SCALES = "scales.safetensors"
 WORTH_MIXED = 0.8
 """Scales of channels are taken only if they leave at most this share of the error, where an input can keep a scale for
 each token instead: weights lose by them."""
+_log = logging.getLogger(__name__)
+MIXED = 1.25
+"""Times as much as with a scale for each token may products with a static scale err where activations are mixed."""
+E4M3, NUMBERS = "static-fp8", CHECKPOINT_SCHEMES["fp8"].with_static()
+"""Activations that become e4m3 numbers where they err more, and the scheme of products with those."""
+SAMPLES, CONTEXT = 32, 512
+"""Windows of the text, and tokens of a window, at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,16 +203,6 @@ class SchemeRun:
     def _tell(self, done: int, total: int) -> None:
         assert self.progress is not None
         self.progress("calibration", done, total)
-
-
-_log = logging.getLogger(__name__)
-
-MIXED = 1.25
-"""Times as much as with a scale for each token may products with a static scale err where activations are mixed."""
-E4M3, NUMBERS = "static-fp8", CHECKPOINT_SCHEMES["fp8"].with_static()
-"""Activations that become e4m3 numbers where they err more, and the scheme of products with those."""
-SAMPLES, CONTEXT = 32, 512
-"""Windows of the text, and tokens of a window, at most."""
 
 
 @dataclass(frozen=True)

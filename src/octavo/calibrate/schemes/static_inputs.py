@@ -36,6 +36,8 @@ LARGEST_GRAM = 8192
 """Inputs of products up to which a matrix of this size is cheaper than the products themselves."""
 TINY = float(np.finfo(np.float32).tiny)
 """The least scale: that of inputs which are all 0."""
+TOKENS = 512
+"""Tokens with which scales are tried."""
 
 
 @dataclass(frozen=True)
@@ -107,10 +109,6 @@ def _power_of(weights: Sequence[F32]) -> Callable[[F32], F64]:
     for weight in weights:
         gram += weight.T @ weight
     return lambda x: np.asarray(np.einsum("tk,tk->t", x @ gram, x, dtype=np.float64)).clip(min=0.0)
-
-
-TOKENS = 512
-"""Tokens with which scales are tried."""
 
 
 def static_input(

@@ -20,6 +20,14 @@ SPREAD = {False: 0.25, True: 2.0}
 """What is added to a value's square, in mean squares of its super-block, without importance weights and with them."""
 
 Search = Literal["affine", "one_affine", "symmetric", "one_scale", "exponent"]
+F16_MAX = 65504.0
+CHUNK = 1 << 18  # values encoded at a time
+STEPS = 20
+RANGES = {(8, False): (0.95, 7.4), (4, False): (7.0, 21.0), (8, True): (0.8, 3.6)}
+"""Where a group's largest value may lie in units of its scale, by width of points and whether they share marks."""
+SHARE = 1 << 14
+"""Values of a task, about: some 0.1 ms of work."""
+LANES = 16
 
 
 @dataclass(frozen=True)
@@ -96,15 +104,6 @@ def search_kernel(fmt: BlockFormat, *, weighted: bool) -> Any:
         "exponent": symmetric.exponent_kernel,
     }
     return kernels[search_of(fmt)](make_recipe(fmt, weighted=weighted))
-
-
-F16_MAX = 65504.0
-
-CHUNK = 1 << 18  # values encoded at a time
-
-STEPS = 20
-RANGES = {(8, False): (0.95, 7.4), (4, False): (7.0, 21.0), (8, True): (0.8, 3.6)}
-"""Where a group's largest value may lie in units of its scale, by width of points and whether they share marks."""
 
 
 def is_searched_in_points(fmt: BlockFormat) -> bool:
@@ -239,12 +238,6 @@ def _without_signs(fmt: BlockFormat, x: F32, w: F32) -> tuple[F32, AnyArray]:
         cost = (w * np.abs(x)).reshape(len(x), -1, SIGNED)
         marks ^= parity(marks) << cost.argmin(axis=-1).astype(np.uint8)
     return np.where(spread(marks), -x, x), marks
-
-
-SHARE = 1 << 14
-"""Values of a task, about: some 0.1 ms of work."""
-
-LANES = 16
 
 
 def encode_rows(rows: F32, fmt: BlockFormat, importance: F32 | None, threads: int) -> U8:

@@ -34,6 +34,25 @@ MOST_BITS = 32
 UNITS = {"": 1, "b": 1, **{p + "b": 1000**i for i, p in enumerate("kmgt", 1)},
          **{p + "ib": 1024**i for i, p in enumerate("kmgt", 1)}}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)\s*", re.IGNORECASE)
+MOST_STATES = 8192
+"""Ways that are kept after each tensor. Only where there are more is the result not exact, but next to it."""
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
+GRIDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+"""Types for tensors with importance weights, without which all but the last are of no use."""
+TYPES_OF_32 = ("Q4_0", "IQ4_NL", "Q5_0", "Q5_1", "Q8_0")
+"""Types for rows that are not whole blocks of 256."""
+SAMPLE = 1 << 18
+"""Values of a tensor that its errors are measured on; rows evenly spaced."""
+Offers = dict[str, list[BlockFormat]]
+"""Types that each tensor may be given."""
+Slopes = Callable[[ModelSource, list[str]], Mapping[str, float]]
+"""What a relative squared error of 1 costs in each of the named tensors."""
+MEASURED, GUESSED = "KL divergence", "relative squared error of the output"
+"""What a loss is, by the slopes."""
+GRIDS_FROM = 0.5
+"""Grids of fewer bits than this part of the wished ones are not tried: they take long, and lose more than they free."""
 
 
 @dataclass(frozen=True)
@@ -85,13 +104,6 @@ def parse_size(text: str) -> int:
     if not (match and unit):
         raise UsageError(f"size {text!r} (allowed: a number and B, kB, MB, GB, TB, KiB, MiB, GiB or TiB, as 4.2GiB)")
     return int(float(match[1]) * unit)
-
-
-MOST_STATES = 8192
-"""Ways that are kept after each tensor. Only where there are more is the result not exact, but next to it."""
-
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,19 +176,6 @@ def _check(candidates: Mapping[str, Sequence[Candidate]]) -> None:
             if not (np.isfinite(c.loss) and c.loss >= 0 and c.nbytes >= 0):
                 problem = f"{c.type_name} of tensor {name!r} costs {c.loss} and takes {c.nbytes} bytes"
                 raise UsageError(f"{problem} (allowed: finite numbers, 0 or more)")
-
-
-TYPES = ("Q2_K", "Q3_K", "IQ4_XS", "Q4_K", "Q5_K", "Q6_K", "Q8_0")
-GRIDS = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
-"""Types for tensors with importance weights, without which all but the last are of no use."""
-TYPES_OF_32 = ("Q4_0", "IQ4_NL", "Q5_0", "Q5_1", "Q8_0")
-"""Types for rows that are not whole blocks of 256."""
-
-SAMPLE = 1 << 18
-"""Values of a tensor that its errors are measured on; rows evenly spaced."""
-
-Offers = dict[str, list[BlockFormat]]
-"""Types that each tensor may be given."""
 
 
 def offers(source: ModelSource, choices: Choices, imatrix: Imatrix | None = None, least_bits: float = 0) -> Offers:
@@ -284,17 +283,6 @@ def _error(tensor: SourceTensor, sample: QTensor, fmt: BlockFormat, weights: F32
     if fmt.name == tensor.type_name:
         return 0.0
     return recode(sample, fmt, importance=weights, threads=threads).error ** 2
-
-
-Slopes = Callable[[ModelSource, list[str]], Mapping[str, float]]
-"""What a relative squared error of 1 costs in each of the named tensors."""
-
-MEASURED, GUESSED = "KL divergence", "relative squared error of the output"
-"""What a loss is, by the slopes."""
-
-
-GRIDS_FROM = 0.5
-"""Grids of fewer bits than this part of the wished ones are not tried: they take long, and lose more than they free."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,10 @@ from octavo.quantizers.encoding.encoder import encode
 
 T = TypeVar("T")
 P = ParamSpec("P")
+SLAB = 1 << 18
+"""Values that are held as float32 at a time by each thread."""
+EACH = 4
+"""Slabs for each thread that are done before they are wanted, at most: threads have work while others are written."""
 
 
 class InlineExecutor(Executor):
@@ -78,12 +82,6 @@ class Pipeline(Generic[T]):
         self._ahead -= size
         self._fill()
         return first.result()
-
-
-SLAB = 1 << 18
-"""Values that are held as float32 at a time by each thread."""
-EACH = 4
-"""Slabs for each thread that are done before they are wanted, at most: threads have work while others are written."""
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,15 @@ _log = logging.getLogger(__name__)
 
 JOINED = (("attn_q", "attn_k", "attn_v"), ("ffn_gate", "ffn_up"), ("ffn_gate_shexp", "ffn_up_shexp"), EXPERTS)
 """Linear layers of a block that vLLM has in one: it wants one scheme for all, or none, and else refuses to load."""
+StrPath = str | os.PathLike[str]
+CARRIED = (
+    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
+    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
+    "qwen.tiktoken",
+)
+"""Files of a checkpoint that go with its weights."""
+OUTPUT, WORK = "output.weight", ".work"
+"""The output matrix, and what the folder of a method at work is called, after the name of its checkpoint."""
 
 
 def ignored_layers(model: ModelSpec, patterns: Sequence[str]) -> frozenset[str]:
@@ -97,18 +106,6 @@ def _apart(names: Collection[str], left: Collection[str]) -> list[tuple[tuple[st
 def _listed(names: Sequence[str]) -> str:
     """a, b and c."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-StrPath = str | os.PathLike[str]
-
-CARRIED = (
-    "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json",
-    "vocab.json", "merges.txt", "chat_template.jinja", "chat_template.json", "generation_config.json",
-    "qwen.tiktoken",
-)
-"""Files of a checkpoint that go with its weights."""
-OUTPUT, WORK = "output.weight", ".work"
-"""The output matrix, and what the folder of a method at work is called, after the name of its checkpoint."""
 
 
 def quantize_checkpoint(

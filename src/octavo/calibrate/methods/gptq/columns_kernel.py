@@ -38,6 +38,29 @@ from octavo.jit.simd.emit import V_F32, V_I32, f32x16, fill
 from octavo.quantizers.encoding.kernels.search_lanes import as_half, clamp_round, to_level, where_less
 from octavo.quantizers.encoding.kernels.tile import ratio
 
+GPTQ_WAYS = record(
+    "w levels d sc dmin m zero",
+    "hessian factor order damping:f4 k columns rounds",
+    "step shift errors gradient product along before after",
+)
+"""What the kernel takes; a task is a tile of 16 rows, G the columns of a group, S those of a super-block.
+
+w              float32 [tasks, K, 16], the weights
+levels         float32 [tasks, K, 16], in: what the plain encoder took; out: what was found
+d, dmin        float32 [tasks, K / S, 16], in and out
+sc, m          float32 [tasks, K / G, 16], in and out; 1 where there is one level
+zero           float32 [tasks, K / G, 16]: zero points, else 0
+hessian        float32 [K, K], symmetric, with `damping` added to its diagonal
+factor         float32 [K, K], M of the columns in the order in which they are taken
+order          int64 [K], that order
+columns        of a block, BLOCK at most, in fours: sums over the columns before it are made at once
+rounds         how often scales and codes are gone through again
+before, after  float32 [tasks, 16]: e^T H e without the damping, of the plain encoder and of what was found
+others         memory: step, shift [tasks, K / G, 16], errors, gradient, product, along [tasks, K, 16]
+"""
+BLOCK = 128
+"""Columns of a block at most."""
+
 
 def _sum_rows(out, matrix, columns, rows, first, last, vectors):
     """out[j] = sum of matrix[j, i] * vectors[i] over `first` <= i < `last`; j < rows, a multiple of 4."""
@@ -239,31 +262,6 @@ def refine_of(grid: Grid) -> Any:
         codes(a, tile)
 
     return inner(refine, grid)
-
-
-GPTQ_WAYS = record(
-    "w levels d sc dmin m zero",
-    "hessian factor order damping:f4 k columns rounds",
-    "step shift errors gradient product along before after",
-)
-"""What the kernel takes; a task is a tile of 16 rows, G the columns of a group, S those of a super-block.
-
-w              float32 [tasks, K, 16], the weights
-levels         float32 [tasks, K, 16], in: what the plain encoder took; out: what was found
-d, dmin        float32 [tasks, K / S, 16], in and out
-sc, m          float32 [tasks, K / G, 16], in and out; 1 where there is one level
-zero           float32 [tasks, K / G, 16]: zero points, else 0
-hessian        float32 [K, K], symmetric, with `damping` added to its diagonal
-factor         float32 [K, K], M of the columns in the order in which they are taken
-order          int64 [K], that order
-columns        of a block, BLOCK at most, in fours: sums over the columns before it are made at once
-rounds         how often scales and codes are gone through again
-before, after  float32 [tasks, 16]: e^T H e without the damping, of the plain encoder and of what was found
-others         memory: step, shift [tasks, K / G, 16], errors, gradient, product, along [tasks, K, 16]
-"""
-
-BLOCK = 128
-"""Columns of a block at most."""
 
 
 def _measure(grid: Grid) -> Any:
