@@ -5,7 +5,6 @@ What they are called in the file is said by `models.cache_scales`.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -34,6 +33,7 @@ from octavo.io.safetensors.checkpoint import CONFIG, INDEX
 from octavo.io.safetensors.safetensors_writer import TensorHead
 from octavo.models import ModelSpec
 from octavo.models.shared.config import Config
+from octavo.quantizers.schemes.checkpoint_folder import write_objects
 from octavo.quantizers.statistics import ChannelStatistics
 from octavo.quantizers.statistics.statistics_file import Statistics
 
@@ -116,10 +116,7 @@ def _write_others(folder: str, file: CheckpointFile, places: Mapping[str, str]) 
             made[INDEX] = {"metadata": {"total_size": size}, "weight_map": places}
         elif name.endswith(BESIDE) and name != CONFIG and os.path.isfile(checkpoint.path(name)):
             shutil.copyfile(checkpoint.path(name), os.path.join(folder, name))
-    for name, values in made.items():
-        with open(os.path.join(folder, name), "w", encoding="utf-8") as out:
-            json.dump(values, out, indent=2, ensure_ascii=False)
-            out.write("\n")
+    write_objects(folder, made)
 
 
 def _config(config: Mapping[str, Any]) -> dict[str, Any]:

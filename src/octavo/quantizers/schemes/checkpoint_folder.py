@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -277,6 +277,11 @@ def _write_others(folder: str, file: GGUFFile, made: dict[str, Any]) -> None:
             if os.path.isfile(checkpoint.path(name)):
                 os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
                 shutil.copyfile(checkpoint.path(name), os.path.join(folder, name))
+    write_objects(folder, made)
+
+
+def write_objects(folder: str, made: Mapping[str, Any]) -> None:
+    """Write objects as files of JSON, by their names in a folder."""
     for name, values in made.items():
         os.makedirs(os.path.dirname(os.path.join(folder, name)), exist_ok=True)
         with open(os.path.join(folder, name), "w", encoding="utf-8") as out:
