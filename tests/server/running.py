@@ -10,7 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection
 from threading import Event, Thread
+from types import SimpleNamespace
 from typing import Any
+
+import uvicorn.server
 
 from octavo.runtime import Model
 from octavo.server.engine.client import EngineClient
@@ -19,6 +22,16 @@ from octavo.server.generation.service import Service
 from octavo.server.serve import bind, serve
 from octavo.server.serve_options import Limits, ServerOptions
 from tests.limits import HANG_S
+
+TICK_S = 0.005
+
+
+async def _tick(delay: float) -> None:
+    await asyncio.sleep(min(delay, TICK_S))
+
+
+# uvicorn looks ten times a second whether it is to end, and pauses for a tenth of one before it does.
+uvicorn.server.asyncio = SimpleNamespace(**{**vars(asyncio), "sleep": _tick})  # type: ignore[attr-defined]
 
 
 @dataclass
