@@ -24,7 +24,7 @@ from octavo.graph.ops import apply
 from tests.sampling import slow
 
 N, K = 16, 256
-TOKENS = [(1, 8, 40), slow((3, 16))]
+TOKENS = [(1, 8, 40), pytest.param((3, 16), marks=pytest.mark.slow)]
 """With kernels of their own; those of the others differ from theirs in the size of a tile."""
 CURVE = tuple(int(v) for v in np.round(127 * np.sin(np.linspace(-1.5, 1.5, 32))))
 """A table for codes of five bits."""

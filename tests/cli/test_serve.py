@@ -87,7 +87,7 @@ def test_what_the_engine_refuses(octavo: Run, arguments: tuple[str, ...], told: 
         (["--presence-penalty", "3"], "--presence-penalty is 3.0 (allowed: -2 to 2)"),
         (["--top-k", "-2"], "--top-k is -2 (allowed: -1 or more)"),
         (["--seed", "-2"], "--seed is -2 (allowed: -1 to "),
-        (["--predict", "0"], "is 0 (allowed: 1 or more, -1)"),
+        (["--predict", "0"], "is 0 (allowed: 1 or more, or -1 for no limit)"),
         (["--chat-template-kwargs", "{"], "--chat-template-kwargs is not valid JSON"),
         (["--chat-template-kwargs", "[1]"], "--chat-template-kwargs is [1] (allowed: an object"),
         (["--chat-template-kwargs", '{"a": 1, "a": 2}'], "a key occurs twice"),

@@ -42,6 +42,19 @@ def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
     raise wrong(name, value, allowed if whole else f"an integer, {allowed}")
 
 
+ENDLESS = (-1, -2)
+"""Of `max_tokens`: as many as the context holds. llama.cpp and Ollama have two such numbers."""
+
+
+def reply_length(name: str, value: Any, low: int = 0) -> int | None:
+    """The most tokens of a reply; None for as many as fit. Raises UsageError for what is no such number."""
+    if value is None or value in ENDLESS:
+        return None
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
+        raise wrong(name, value, f"{low} or more, or -1 for no limit")
+    return int(value)
+
+
 def number(name: str, value: Any, low: float, high: float) -> float:
     """A finite number of any type in a range. Raises UsageError for anything else, a bool too."""
     real = isinstance(value, Real) and not isinstance(value, bool)

@@ -137,14 +137,14 @@ CONTENT = '{"max_tokens": 1, "messages": [{"role": "user", "content": ['
 
 
 @pytest.mark.parametrize(("path", "begin", "part", "end", "message"), [
-    ("/v1/completions", '{"prompt": [', "1.5,", "1]}", "prompt.0: Input should be a valid integer"),
-    ("/v1/completions", '{"prompt": [', '"",', '""]}', "prompt: List should have at most 2048 items"),
-    ("/v1/embeddings", '{"input": [', "-1,", "1]}", "input.0: Input should be greater than or equal to 0"),
-    ("/detokenize", '{"tokens": [', '"",', '""]}', "tokens.0: Input should be a valid integer"),
-    ("/v1/chat/completions", CONTENT, '"",', '""]}]}', "messages.0.content.0: Input should be an object"),
-    ("/v1/messages", CONTENT, '"",', '""]}]}', "messages.0.content.0: Input should be an object"),
+    ("/v1/completions", '{"prompt": [', "1.5,", "1]}", "prompt.0 must be an integer"),
+    ("/v1/completions", '{"prompt": [', '"",', '""]}', "prompt has too many values (at most 2048)"),
+    ("/v1/embeddings", '{"input": [', "-1,", "1]}", "input.0 must be 0 or more"),
+    ("/detokenize", '{"tokens": [', '"",', '""]}', "tokens.0 must be an integer"),
+    ("/v1/chat/completions", CONTENT, '"",', '""]}]}', "messages.0.content.0 must be an object"),
+    ("/v1/messages", CONTENT, '"",', '""]}]}', "messages.0.content.0 must be an object"),
     ("/v1/responses", '{"input": [{"role": "user", "content": [', '"",', '""]}]}',
-     "input.0.content.0: Input should be an object"),
+     "input.0.content.0 must be an object"),
 ])
 def test_of_many_faults_one_is_found(front: Server, path: str, begin: str, part: str, end: str, message: str) -> None:
     took = list[float]()

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from octavo.errors import UsageError
 from octavo.runtime import GenerateOptions, SamplingParams
-from octavo.runtime.argument_checks import KNOWN_AS
-from octavo.runtime.options import ENDLESS
+from octavo.runtime.argument_checks import KNOWN_AS, reply_length
 
 
 def _switch(text: str) -> bool:
@@ -87,11 +86,9 @@ def _read(name: str, text: str) -> Any:
         value = read(text)
     except (ValueError, KeyError):
         raise UsageError(f"{name} can't be {text!r} (allowed: {allowed}, {DEFAULT})") from None
-    if name == "max_tokens" and value in ENDLESS:
-        return None
-    if name == "max_tokens" and value < 0:
-        raise UsageError(f"max_tokens can't be {value} (allowed: 0 or more, -1)")
-    if name not in ("max_tokens", "stop", "think"):
+    if name == "max_tokens":
+        return reply_length(name, value)
+    if name not in ("stop", "think"):
         SamplingParams(**{name: value})  # raises for a value out of range
     return value
 
