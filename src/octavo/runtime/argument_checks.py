@@ -47,7 +47,7 @@ ENDLESS = (-1, -2)
 
 
 def reply_length(name: str, value: Any, low: int = 0) -> int | None:
-    """The most tokens of a reply; None for as many as fit. Raises UsageError for what is no such number."""
+    """The most tokens of a reply; None for as many as fit. Raises UsageError for anything else."""
     if value is None or value in ENDLESS:
         return None
     if not isinstance(value, Integral) or isinstance(value, bool) or value < low:

@@ -191,8 +191,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": 5, "messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "'image'"),
     ({"max_tokens": 5, "messages": ASK, "tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
     ({"max_tokens": 5, "messages": ASK, "tool_choice": {"type": "tool", "name": "rm"}, "tools": TOOLS}, "'rm'"),
-    ({"max_tokens": 5, "messages": ASK, "output_format": {"type": "json"}}, "output_format.type: "),
-    ({"max_tokens": 5, "messages": ASK, "output_config": {"format": {"type": "json_schema"}}}, "format.schema: "),
+    ({"max_tokens": 5, "messages": ASK, "output_format": {"type": "json"}}, "output_format.type must be 'json_schema'"),
+    ({"max_tokens": 5, "messages": ASK, "output_config": {"format": {"type": "json_schema"}}}, "output_config.format.schema is missing"),
     ({"max_tokens": 5, "messages": ASK, "output_config": {"format": ENDLESS}}, "output_config.format: "),
     ({"max_tokens": 5, "messages": ASK, "output_config": {"format": SCHEMA}, "output_format": SCHEMA}, "used together"),
 ]
