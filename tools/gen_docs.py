@@ -37,7 +37,7 @@ of scales:
 | q | the unsigned code of a value, 2 to 8 bits |
 | code() | `q - offset`; an entry of a table of small integers; or, for plain numbers, the number itself |
 | G | group size: the number of consecutive values that share a scale |
-| S | super-block size: the number that share a floating-point scale. If S = G, there is one level, without `sc` and `m` |
+| S | super-block size: how many share a floating-point scale. If S = G, there is one level, without `sc` and `m` |
 | d, dmin | floating-point scale and minimum of a super-block |
 | sc, m | small integer scale and minimum of a group. `sc` is signed in formats without minima |
 
@@ -82,7 +82,7 @@ scales and sums from the start.
 No. Each tensor has its own type. F32, F16 and BF16 are plain numbers; norms and biases nearly always have one of these
 types. Blocks of quantized types contain scales: a float16, a power of two (MXFP4) or a byte (NVFP4), and in K-quants
 and most I-quants also a small integer per group. `octavo inspect MODEL --tensors` lists the types, and
-`octavo inspect MODEL --scales TENSOR` shows a tensor's scales. `unpack` above returns them as `d`, `sc`, `dmin` and `m`.
+`octavo inspect MODEL --scales TENSOR` shows a tensor's scales, which `unpack` returns as `d`, `sc`, `dmin` and `m`.
 
 ### Must weights be dequantized to compute?
 

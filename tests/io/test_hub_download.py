@@ -21,7 +21,7 @@ from octavo.io.hub.download import offered
 from octavo.io.hub.download_cache import PARTIAL, cached, folder_of
 from octavo.io.hub.inventory import installed
 from octavo.io.hub.patience import retry_after
-from octavo.io.named import locate_adapter
+from octavo.io.model_path import locate_adapter
 
 DATA = bytes(range(256)) * 4096  # 1 MiB: several pieces
 FILE = "m-Q4_K_M.gguf"

@@ -17,7 +17,7 @@ from octavo.server.generation.service import Service
 from octavo.server.serve_options import ServerOptions
 from octavo.text import ChatTemplate
 from tests.runtime import tiny
-from tests.server.running import Server, running
+from tests.server.live_server import Server, running
 from tests.server.test_front import MESSAGES, ROUTES
 
 SAMPLING: dict[str, Any] = {

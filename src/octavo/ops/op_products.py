@@ -18,7 +18,7 @@ from octavo.formats.rows import groups_of
 from octavo.formats.spec import AnyArray
 from octavo.ops import check, definition
 from octavo.ops.definition import BLOCK, Activation, OutDType
-from octavo.ops.leading import Leading
+from octavo.ops.leading_dimensions import Leading
 from octavo.ops.place import gpu_module, like, on_gpu, to_numpy
 from octavo.ops.types import Array, OutDTypeLike
 from octavo.ops.w4a8 import W4A8Weight

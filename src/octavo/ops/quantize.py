@@ -12,7 +12,7 @@ from octavo.formats.codec import require_finite
 from octavo.formats.spec import F32, AnyArray
 from octavo.ops import check, definition
 from octavo.ops.definition import Fp8, Granularity
-from octavo.ops.leading import Leading
+from octavo.ops.leading_dimensions import Leading
 from octavo.ops.place import gpu_module, like, on_gpu, to_numpy
 from octavo.ops.types import AnyTensor, Array
 

@@ -11,7 +11,7 @@ from octavo.formats import QTensor
 from octavo.formats import dequantize as decode
 from octavo.formats.spec import F32
 from octavo.ops import check
-from octavo.ops.leading import Leading
+from octavo.ops.leading_dimensions import Leading
 from octavo.ops.place import gpu_module, like, on_gpu, to_numpy, to_torch
 from octavo.ops.types import Array
 

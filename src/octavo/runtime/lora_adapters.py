@@ -10,7 +10,7 @@ from dataclasses import replace
 from octavo.errors import HostMemoryError, ModelError, UsageError, shown
 from octavo.graph.low_rank import targets
 from octavo.graph.names import split_layer
-from octavo.io.named import locate_adapter
+from octavo.io.model_path import locate_adapter
 from octavo.io.system_memory import room
 from octavo.models import ModelSpec
 from octavo.models.shared.lora import Adapter, combined

@@ -77,7 +77,7 @@ class Tokenizer:
         Raises GGUFError for a file that is not a GGUF, TokenizerError for a vocabulary that can't be used.
         """
         from octavo.io.gguf import GGUFFile
-        from octavo.io.named import resolve
+        from octavo.io.model_path import resolve
 
         if isinstance(file, GGUFFile):
             return cls.from_metadata(file.metadata, file=file.path)

@@ -39,8 +39,8 @@ from octavo.server.serve import _ending
 from octavo.server.serve_options import EngineOptions
 from tests.limits import HANG_S
 from tests.server.http.test_tls import CERT, KEY
-from tests.server.playing import Reader, request, until
-from tests.server.running import Server, events, running
+from tests.server.live_server import Server, events, running
+from tests.server.scripted_engine import Reader, request, until
 
 ASK: dict[str, Any] = {"messages": [{"role": "user", "content": "What is 12 times 7?"}], "temperature": 0}
 LONG = {**ASK, "stream": True, "ignore_eos": True}

@@ -18,7 +18,7 @@ from octavo.server.engine.fake import INFO, FakeClient
 from octavo.server.http import body
 from octavo.server.http.api_errors import ApiError
 from tests.limits import processor_time
-from tests.server.running import Server, running
+from tests.server.live_server import Server, running
 
 DEPTH = 8
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=9)

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from octavo.runtime import Model
-from tests.server.running import Server, running_model
+from tests.server.live_server import Server, running_model
 
 CHAT = "/v1/chat/completions"
 ASK: list[Any] = [{"role": "user", "content": "What is 1 plus 1?"}]

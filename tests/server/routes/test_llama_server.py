@@ -10,7 +10,7 @@ import pytest
 
 from octavo.runtime import Model
 from octavo.runtime.scheduler.speculation import Speculator
-from tests.server.running import Server, events, running_model
+from tests.server.live_server import Server, events, running_model
 
 TEXT = "What is 12 times 7?"
 GREEDY: dict[str, Any] = {"temperature": 0, "n_predict": 6, "ignore_eos": True}

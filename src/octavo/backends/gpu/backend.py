@@ -94,7 +94,7 @@ class GpuBackend:
         if any(i.op == "weight" and i.tensor.format.per_row for i in node.inputs):
             if self.deterministic:
                 return False, "products of weights with a scale for each row have no order of sums that is kept"
-            from octavo.backends.gpu.matmul.w8a8.row_scaled import supports
+            from octavo.backends.gpu.matmul.w8a8.row_scales import supports
 
             return supports(node)
         for weight in (i for i in node.inputs if i.op == "weight" and len(i.shape) > 1):
@@ -115,7 +115,7 @@ class GpuBackend:
         from octavo.backends.gpu.weights.load import load, vector
 
         if tensor.format.per_row:
-            from octavo.backends.gpu.weights.row_scaled import load_rows
+            from octavo.backends.gpu.weights.row_scales import load_rows
 
             with self._enough_memory(f"tensor {tensor.name}"):
                 return load_rows(tensor, self.target.device)
