@@ -123,10 +123,10 @@ def test_defaults_as_a_server_has_them(tmp_path: Path) -> None:
         (None, KEY, "--ssl-key-file needs --ssl-cert-file"),
         ("nowhere.pem", KEY, "nowhere.pem: can't be opened"),
         (CERT, "nowhere.pem", "nowhere.pem: can't be opened"),
-        (KEY, KEY, "key.pem: no certificate (allowed: PEM"),
-        (CERT, CERT, "cert.pem: no private key (allowed: PEM"),
+        (KEY, KEY, "key.pem: no certificate in PEM"),
+        (CERT, CERT, "cert.pem: no private key in PEM"),
         (CERT, str(FILES / "other.pem"), "other.pem: not the key of the certificate in"),
-        (CERT, str(FILES / "locked.pem"), "locked.pem: a private key with a password (allowed: one without)"),
+        (CERT, str(FILES / "locked.pem"), "locked.pem: the private key has a password; use one without"),
         (str(FILES), KEY, "tls: "),
     ],
 )

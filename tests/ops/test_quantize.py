@@ -142,7 +142,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(QuantFormatError, match="multiples of 32"):
         ops.quantize_q8_1(X[:, :40])
     weight = quantize_reference(X, FORMATS[0])
-    with pytest.raises(UsageError, match="rows of one length"):
+    with pytest.raises(UsageError, match="rows differ in length"):
         ops.matmul(X[:, :128], weight)
     with pytest.raises(UsageError, match="two dimensions"):
         ops.matmul(X, quantize_reference(X[None], FORMATS[0]))

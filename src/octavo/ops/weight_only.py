@@ -38,7 +38,7 @@ def matmul(x: Array, weight: QTensor) -> Array:
     given = to_numpy(rows.flat(x))
     check.matrix("x", given, check.FLOATS)
     if len(weight.shape) != 2:
-        raise UsageError(f"weight is {weight!r} (allowed: two dimensions)")
+        raise UsageError(f"weight is {weight!r}, not a matrix")
     n, k = weight.shape
     check.same_k(given, n, k)
     values = np.ascontiguousarray(given, np.float32)

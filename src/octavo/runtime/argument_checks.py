@@ -32,27 +32,14 @@ def require_known(function: str, given: Iterable[str], names: Sequence[str]) -> 
         raise UsageError(f"{name} is not an argument of {function}{hint} (allowed: {', '.join(names)})", argument=name)
 
 
-def integer(name: str, value: Any, low: int, high: int | None = None) -> int:
+def integer(name: str, value: Any, low: int, high: int | None = None, also: str = "") -> int:
     """An integer of any type in a range. Raises UsageError for anything else, a bool too."""
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     if whole and low <= value and (high is None or value <= high):
         return int(value)
     top = f"2^{high.bit_length()} - 1" if high is not None and high.bit_length() > 40 else high
-    allowed = f"{low} or more" if high is None else f"{low} to {top}"
+    allowed = (f"{low} or more" if high is None else f"{low} to {top}") + also
     raise wrong(name, value, allowed if whole else f"an integer, {allowed}")
-
-
-ENDLESS = (-1, -2)
-"""Of `max_tokens`: as many as the context holds. llama.cpp and Ollama have two such numbers."""
-
-
-def reply_length(name: str, value: Any, low: int = 0) -> int | None:
-    """The most tokens of a reply; None for as many as fit. Raises UsageError for anything else."""
-    if value is None or value in ENDLESS:
-        return None
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
-        raise wrong(name, value, f"{low} or more, or -1 for no limit")
-    return int(value)
 
 
 def number(name: str, value: Any, low: float, high: float) -> float:

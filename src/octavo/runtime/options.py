@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack, cast
 
 from octavo.errors import ModelError, UsageError
 from octavo.io.gguf import GGUFFile
-from octavo.runtime.argument_checks import reply_length, require_known, texts
+from octavo.runtime.argument_checks import integer, require_known, texts
 from octavo.runtime.grammar.grammar import Grammar
 from octavo.runtime.sampling.sampler import SamplingParams
 
@@ -42,6 +42,8 @@ class GenerateOptions(SamplingOptions, total=False):
     logprobs: int | None
 
 
+ENDLESS, NO_LIMIT = (-1, -2), ", or -1 for no limit"
+"""Of `max_tokens`: as many as the context holds. llama.cpp and Ollama have two such numbers."""
 OF_BASE_MODELS = 512
 """Most tokens of a reply, unless somebody says how many, of a model without a chat template, which seldom ends one."""
 NAMES = ("raw", *GenerateOptions.__annotations__)
@@ -77,7 +79,7 @@ def settings(function: str, file: GGUFFile, **options: Unpack[GenerateOptions]) 
     given = {name: value for name, value in options.items() if name in fields}
     return GenerationSettings(
         SamplingParams(**cast(dict[str, Any], {**recommended(file), **given})),
-        reply_length("max_tokens", most),
+        None if most in (None, *ENDLESS) else integer("max_tokens", most, 0, also=NO_LIMIT),
         tuple(texts("stop", options.get("stop"))),
     )
 

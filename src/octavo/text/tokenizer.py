@@ -273,7 +273,7 @@ class Tokenizer:
             text.encode()
         except UnicodeEncodeError as error:
             problem = f"the text has a lone surrogate, U+{ord(text[error.start]):04X}, at character {error.start}"
-            raise TokenizerError(problem, allowed="text that can be written as UTF-8") from None
+            raise TokenizerError(problem) from None
 
 
 def _flag(fields: Fields, name: str, default: bool) -> bool:

@@ -72,7 +72,7 @@ def test_prompts_of_texts_and_tokens(server: Server, model: Model) -> None:
     assert [reply["content"] for reply in several[:3:2]] == [one["content"]] * 2
     assert several[1]["content"] == several[3]["content"]
     status, error = server.refused("/completion", {"prompt": ["a"] * 2049})
-    assert (status, error["message"]) == (400, "there are 2049 prompts (allowed: 2048)")
+    assert (status, error["message"]) == (400, "there are 2049 prompts (allowed: up to 2048)")
 
 
 def test_a_stream_of_completions(server: Server) -> None:

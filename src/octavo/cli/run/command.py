@@ -132,7 +132,7 @@ def run(
 def _options(reply: ReplyOptions, sampled: SeededSampling) -> GenerateOptions:
     """Those that were given, by the names that `generate` has for them."""
     from octavo.cli.run.grammar_options import grammar_option
-    from octavo.runtime.argument_checks import ENDLESS
+    from octavo.runtime.options import ENDLESS
 
     given = sampled.params() | {
         "seed": sampled.seed, "max_tokens": reply.max_tokens, "stop": reply.stop, "system": reply.system,

@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from octavo.errors import UsageError
 from octavo.runtime import GenerateOptions, SamplingParams
-from octavo.runtime.argument_checks import KNOWN_AS, reply_length
+from octavo.runtime.argument_checks import KNOWN_AS, integer
+from octavo.runtime.options import ENDLESS, NO_LIMIT
 
 
 def _switch(text: str) -> bool:
@@ -87,7 +88,7 @@ def _read(name: str, text: str) -> Any:
     except (ValueError, KeyError):
         raise UsageError(f"{name} can't be {text!r} (allowed: {allowed}, {DEFAULT})") from None
     if name == "max_tokens":
-        return reply_length(name, value)
+        return None if value in ENDLESS else integer(name, value, 0, also=NO_LIMIT)
     if name not in ("stop", "think"):
         SamplingParams(**{name: value})  # raises for a value out of range
     return value

@@ -65,10 +65,9 @@ class Defaults(SamplingFlags):
         return self.seed
 
     def _max_tokens(self) -> int | None:
-        from octavo.runtime.argument_checks import wrong
-
         if self.max_tokens is not None and (self.max_tokens == 0 or self.max_tokens < -1):
-            raise wrong("max_tokens", self.max_tokens, "1 or more, or -1 for no limit")
+            problem = f"max_tokens is {self.max_tokens} (allowed: 1 or more, or -1 for no limit)"
+            raise UsageError(problem, argument="max_tokens")
         return self.max_tokens
 
     def _variables(self) -> Mapping[str, Any]:

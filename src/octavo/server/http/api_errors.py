@@ -26,17 +26,17 @@ TYPES = {
 FIELD = re.compile(r"([a-z_]+(?:\.[a-z_]+)*): ")
 """The field that a check of several names."""
 NEED = "must be "
-OBJECT, INTEGER, NUMBER = f"{NEED}an object", f"{NEED}an integer", f"{NEED}a number"
-WORDS = {
-    "missing": "is missing", "string_type": f"{NEED}a string", "bool_type": f"{NEED}true or false",
-    "list_type": f"{NEED}a list", "none_required": f"{NEED}null", "finite_number": f"{NEED}a finite number",
-    "int_type": INTEGER, "int_from_float": INTEGER, "int_parsing": INTEGER, "float_type": NUMBER,
-    "float_parsing": NUMBER, "dict_type": OBJECT, "model_type": OBJECT, "model_attributes_type": OBJECT,
-    "literal_error": NEED + "{expected}", "greater_than_equal": NEED + "{ge} or more",
-    "greater_than": NEED + "more than {gt}", "less_than_equal": NEED + "at most {le}",
-    "less_than": NEED + "less than {lt}",
-    "too_long": "has too many values (at most {max_length})", "too_short": "has too few values (at least {min_length})",
-    "string_too_long": "is too long (at most {max_length} characters)", "string_too_short": "must not be empty",
+NEEDED = {
+    "string_type": "a string", "bool_type": "true or false", "list_type": "a list", "none_required": "null",
+    "int_type": "an integer", "int_from_float": "an integer", "float_type": "a number",
+    "finite_number": "a finite number", "dict_type": "an object", "model_type": "an object",
+    "literal_error": "{expected}", "greater_than_equal": "{ge} or more", "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}", "less_than": "less than {lt}",
+}
+WORDS = {kind: NEED + words for kind, words in NEEDED.items()} | {
+    "missing": "is missing", "too_long": "has too many values (at most {max_length})",
+    "too_short": "has too few values (at least {min_length})", "string_too_short": "must not be empty",
+    "string_too_long": "is too long (at most {max_length} characters)",
     "union_tag_invalid": "is of type {tag!r} (allowed: {expected_tags})",
     "union_tag_not_found": "has no {discriminator}",
 }
