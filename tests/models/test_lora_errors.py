@@ -185,7 +185,7 @@ def test_files(base: GGUFFile, tmp_path: Path) -> None:
     (folder / "adapter_model.bin").unlink()
     refused(base, folder, FileError, "has no adapter_model.safetensors")
     (folder / "adapter_config.json").unlink()
-    refused(base, folder, FileError, "has no adapter_config.json, so it is no adapter")
+    refused(base, folder, FileError, "has no adapter_config.json, so it is not an adapter")
 
 
 def test_experts_that_lack_one(tmp_path: Path) -> None:

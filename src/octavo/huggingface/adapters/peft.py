@@ -105,7 +105,7 @@ def read_peft(path: str | os.PathLike[str]) -> PeftFolder:
     folder = os.fsdecode(path)
     file, weights = os.path.join(folder, ADAPTER_CONFIG), os.path.join(folder, ADAPTER_WEIGHTS)
     if not os.path.isfile(file):
-        raise FileError(f"has no {ADAPTER_CONFIG}, so it is no adapter", file=folder)
+        raise FileError(f"has no {ADAPTER_CONFIG}, so it is not an adapter", file=folder)
     config = read_json(file, MAX_CONFIG_BYTES)
     _require_lora(config, file)
     rank, alpha = config.get("r"), config.get("lora_alpha")
