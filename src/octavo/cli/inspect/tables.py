@@ -31,6 +31,9 @@ def show(report: dict[str, Any]) -> None:
         print(f"{key:<14} {printable(value)}")
     print()
     show_types(report)
+    if report.get("kernels"):
+        print()
+        show_kernels(report["kernels"])
     print(f"\n{MORE}")
 
 
@@ -43,6 +46,15 @@ def show_types(report: dict[str, Any]) -> None:
         for row in report["types"]
     ]
     print_columns(("type", *numbers), rows, numbers)
+
+
+def show_kernels(rows: list[dict[str, Any]]) -> None:
+    """Print a row for each matrix: the kernels that multiply by it on the GPU, by numbers of tokens."""
+    tokens = [f"{n} token{'s' * (n > 1)}" for n in rows[0]["kernels"]]
+    print_columns(
+        ("matrix", *tokens),
+        [(f"{row['format']} {row['n']:,} x {row['k']:,}", *row["kernels"].values()) for row in rows],
+    )
 
 
 def show_metadata(metadata: dict[str, Any]) -> None:
