@@ -17,11 +17,11 @@ import uvicorn.server
 
 from octavo.runtime import Model
 from octavo.server.engine.client import EngineClient
-from octavo.server.engine.in_process import ThreadClient
 from octavo.server.generation.service import Service
 from octavo.server.serve import bind, serve
 from octavo.server.serve_options import Limits, ServerOptions
 from tests.limits import HANG_S
+from tests.server.thread_client import ThreadClient
 
 TICK_S = 0.005
 
