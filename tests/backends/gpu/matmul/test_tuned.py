@@ -99,11 +99,11 @@ def test_shipped_tables_are_as_they_are_written(path: Path, tmp_path: Path) -> N
     [
         ('{"about": "", ', "truncated"), ('{"about": 1}', "Expected `str`"), ("[]", "Expected `object`"),
         ('{"about": "", "others": {}}', "unknown field `others`"), ('{"about": "\xff"', ""),
-        ('{"about": "", "products": {"4 bits": {}}}', "'4 bits' is no class of layouts"),
-        ('{"about": "", "products": {"4 bits, 32, plain": {"4096": {"1": []}}}}', "'4096' is no size with choices"),
-        ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {}}}}', "'8 x 256' is no size with choices"),
+        ('{"about": "", "products": {"4 bits": {}}}', "'4 bits' is not a class of layouts"),
+        ('{"about": "", "products": {"4 bits, 32, plain": {"4096": {"1": []}}}}', "'4096' is not a size with choices"),
+        ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {}}}}', "'8 x 256' is not a size with choices"),
         ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["mmq_dot 1 2"]}}}}', "'mmq_dot 1 2' is"),
-        ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["magic 1"]}}}}', "'magic 1' is no kernel"),
+        ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"1": ["magic 1"]}}}}', "'magic 1' is not a kernel"),
         ('{"about": "", "products": {"4 bits, 32, plain": {"8 x 256": {"x": ["library"]}}}}', "Expected `int`"),
     ],
 )
@@ -119,7 +119,7 @@ def test_a_damaged_table_of_the_user_is_told_and_left_out(
     (line,) = caplog.messages
     assert line.startswith(f"device gpu: the shipped table of kernels is used alone: {path}: ")
     assert problem in line
-    with pytest.raises(FileError, match="no tuned table"):
+    with pytest.raises(FileError, match="not a tuned table"):
         list(tuning.tune([tuning.Matrix(Q4_K, 8, 256, by_name("Q4_K"))], Backend("sm_90")))
     assert path.read_bytes() == text.encode("latin-1")
 

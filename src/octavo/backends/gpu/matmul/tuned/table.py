@@ -85,19 +85,19 @@ def read(path: Path) -> Table:
     except OSError as error:
         raise FileError(f"can't be read: {error.strerror}", file=path) from None
     except (ValueError, msgspec.MsgspecError) as error:
-        raise FileError(f"no tuned table ({error}); without it the shipped one is used", file=path) from None
+        raise FileError(f"not a tuned table ({error}); without it the shipped one is used", file=path) from None
 
 
 def _class(said: str) -> str:
     if not re.fullmatch(r"\d+ bits, \d+( in \d+)?, (plain|table|minima|zero points)", said):
-        raise ValueError(f"{said!r} is no class of layouts")
+        raise ValueError(f"{said!r} is not a class of layouts")
     return said
 
 
 def _row(item: tuple[str, dict[int, list[str]]]) -> tuple[tuple[int, int], Row]:
     size, cells = item
     if not (found := re.fullmatch(r"([1-9]\d{0,9}) x ([1-9]\d{0,9})", size)) or not cells:
-        raise ValueError(f"{size!r} is no size with choices")
+        raise ValueError(f"{size!r} is not a size with choices")
     row = tuple((most, tuple(map(_choice, said))) for most, said in sorted(cells.items()))
     return (int(found[1]), int(found[2])), row
 
@@ -106,7 +106,7 @@ def _choice(said: str) -> Choice:
     name, *numbers = said.split()
     kind = Shape.kinds.get(name)
     if kind is None or len(numbers) != kind.count or not all(re.fullmatch(r"\d{1,6}", number) for number in numbers):
-        raise ValueError(f"{said!r} is no kernel and its numbers")
+        raise ValueError(f"{said!r} is not a kernel with its numbers")
     return name, tuple(map(int, numbers))
 
 
