@@ -17,7 +17,7 @@ from octavo.calibrate.schemes.fold_scales import TOKENS
 from octavo.calibrate.schemes.scheme_weights import GPTQ_WAYS, WeightQuantizer
 from octavo.errors import NonFiniteError
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import Coded
+from octavo.huggingface.scheme_weight import Coded
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.statistics import ChannelStatistics
 from octavo.torch.folds import (

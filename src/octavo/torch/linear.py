@@ -15,7 +15,7 @@ from octavo.errors import NonFiniteError, OctavoError, UsageError
 from octavo.formats import Planes, QTensor, pack, unpack
 from octavo.formats.group import group_format, group_of
 from octavo.formats.rows import pack_int4
-from octavo.huggingface.coded import Coded, nearest, planes_of, row_parts
+from octavo.huggingface.scheme_weight import Coded, nearest, planes_of, row_parts
 from octavo.huggingface.schemes import CheckpointScheme, checkpoint_scheme
 from octavo.ops.w4a8 import W4A8Weight
 from octavo.torch import operators

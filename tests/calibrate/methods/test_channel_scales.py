@@ -27,7 +27,7 @@ from octavo.calibrate.schemes import static_inputs
 from octavo.calibrate.schemes.static_inputs import static_scale
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats.spec import F32
-from octavo.huggingface import coded
+from octavo.huggingface import scheme_weight
 
 K = 128
 W4 = groups_of_weights(4, 64)
@@ -231,7 +231,7 @@ def test_weights_are_rounded_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch
         return [*(pair.error(tried) for pair in pairs), *awq(pairs[0]).scales, limits.after, *limits.limits.reshape(-1)]
 
     whole = found()
-    monkeypatch.setattr(coded, "SLAB", 1)
+    monkeypatch.setattr(scheme_weight, "SLAB", 1)
     assert found() == pytest.approx(whole, rel=1e-5)
     assert replace(pairs[0], by_rows=False).error(tried) == whole[0]
 

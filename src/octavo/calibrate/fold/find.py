@@ -16,7 +16,7 @@ from octavo.errors import GraphError, ModelError
 from octavo.graph.node import Graph, Node
 from octavo.io.gguf import GGUFFile
 from octavo.models import ModelSpec, read_model
-from octavo.models.shared.unsplit import SplitFile
+from octavo.models.shared.latent_kv import SplitFile
 
 Kind = Literal["scales", "orders", "rotations"]
 _RULES: Mapping[Kind, tuple[Mapping[str, Rule], int]] = {

@@ -18,7 +18,7 @@ from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import rows
 from octavo.formats.scalars import e4m3_to_f32, f32_to_e4m3
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import nearest, row_parts, values_of
+from octavo.huggingface.scheme_weight import nearest, row_parts, values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.matrix_tiles import run_tiles
 

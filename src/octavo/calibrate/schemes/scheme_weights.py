@@ -24,7 +24,7 @@ from octavo.calibrate.schemes.fold_scales import FEWEST
 from octavo.errors import about_tensor
 from octavo.formats.rows import GROUP
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import Coded, factor_of, largest, nearest, planes_of, row_parts, values_of
+from octavo.huggingface.scheme_weight import Coded, factor_of, largest, nearest, planes_of, row_parts, values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.job.method_result import UndersampledExpert
 from octavo.quantizers.job.scheme_method import SchemeWeight

@@ -16,7 +16,7 @@ from octavo.calibrate.runner import ProductInput
 from octavo.formats import rows
 from octavo.formats.activation import STATIC, QuantizedActivation, activation
 from octavo.formats.spec import F32
-from octavo.huggingface.coded import nearest, values_of
+from octavo.huggingface.scheme_weight import nearest, values_of
 from octavo.huggingface.schemes import CheckpointScheme
 from octavo.quantizers.job.scheme_method import StaticInput
 

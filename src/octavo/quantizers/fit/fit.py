@@ -16,8 +16,8 @@ from octavo.errors import UsageError, shown
 from octavo.formats import BlockFormat, QTensor, by_name
 from octavo.formats.spec import F32, AnyArray
 from octavo.io.gguf import GGUFFile
-from octavo.io.missing import require_there
-from octavo.io.named import resolve
+from octavo.io.missing_model import require_there
+from octavo.io.model_path import resolve
 from octavo.quantizers.encoding.encoder import ENCODABLE
 from octavo.quantizers.fit.prior import guessed_slopes
 from octavo.quantizers.imatrix import Imatrix
