@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from octavo.data.demo import KIND_NAMES, Question, questions
+from octavo.data.questions import Question, kinds, questions
 
 Z95 = 1.959964  # standard deviations within which 95% of a normal distribution lies
 
@@ -63,17 +63,21 @@ def score(answer: str, question: Question) -> bool:
     return answer.strip() == question.answer
 
 
-def evaluate(ask: Callable[[str], str], n: int = 1000, seed: int = 0) -> DemoResult:
-    """Asks `n` held-out questions, each in a chat of its own, and counts the exact answers.
-
-    `ask` takes the user's text and gives the model's reply, decoded greedily.
-    """
-    replies = [(question, ask(question.prompt)) for question in questions(seed, n)]
+def tally(replies: Sequence[tuple[Question, str]]) -> DemoResult:
+    """What replies to questions come to."""
     right = [score(reply, question) for question, reply in replies]
     by_kind = {}
-    for name in KIND_NAMES:
+    for name in kinds():
         of_kind = [ok for ok, (question, _) in zip(right, replies, strict=True) if question.kind == name]
         if of_kind:
             by_kind[name] = Tally(sum(of_kind), len(of_kind))
     misses = tuple(pair for ok, pair in zip(right, replies, strict=True) if not ok)
     return DemoResult(Tally(sum(right), len(right)), by_kind, misses)
+
+
+def evaluate(ask: Callable[[str], str], n: int = 1000, seed: int = 0) -> DemoResult:
+    """Asks `n` held-out questions, each in a chat of its own, and counts the exact answers.
+
+    `ask` takes the user's text and gives the model's reply, decoded greedily.
+    """
+    return tally([(question, ask(question.prompt)) for question in questions(seed, n)])

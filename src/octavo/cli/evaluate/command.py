@@ -123,7 +123,7 @@ def kl(
 
 def demo(
     model: ModelName = "demo",
-    questions: Annotated[int, typer.Option("-n", "--questions", help="How many to ask.")] = 1000,
+    questions: Annotated[int, typer.Option("-n", "--questions", help="How many to ask, up to 2,000.")] = 1000,
     seed: Annotated[int, typer.Option(help="Another seed asks other questions.")] = 0,
     misses: Annotated[bool, typer.Option("--misses", help="Also print what was answered wrongly.")] = False,
     *,
@@ -134,10 +134,11 @@ def demo(
     """Ask the demo model, or what it was made into, arithmetic that it was not trained on: `octavo eval demo`."""
     import octavo
     from octavo.cli.progress_bar import Bar
+    from octavo.data.questions import most
     from octavo.evals.accuracy import evaluate
 
-    if questions < 1:
-        raise UsageError(f"questions is {questions} (allowed: 1 or more)")
+    if not 1 <= questions <= most("test"):
+        raise UsageError(f"questions is {questions} (allowed: 1 to {most('test'):,})")
     kinds: Any = {"cache_type": where.kv, "attention": where.attention}
     with octavo.load(local(model, offline), **kinds, **where.given(offline)) as loaded, Bar() as bar:
         asked = 0
