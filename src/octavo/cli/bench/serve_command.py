@@ -14,7 +14,7 @@ import typer
 from octavo.cli.bench.results_file import numbers, write
 from octavo.cli.hub.models import local
 from octavo.cli.progress_bar import Bar
-from octavo.errors import UsageError
+from octavo.errors import UsageError, require_matplotlib
 
 if TYPE_CHECKING:
     from octavo.bench.serving.serving_result import ServingOptions
@@ -74,14 +74,14 @@ def serve(
     from octavo.bench.render import to_json
     from octavo.bench.serving.http import address
     from octavo.bench.serving.launch import served
-    from octavo.bench.serving.plot import format_of, plot, require_matplotlib
+    from octavo.bench.serving.plot import format_of, plot
     from octavo.bench.serving.serving_report import file_name, to_markdown
     from octavo.bench.serving.serving_result import bench_server
     from octavo.io.atomic import require_target
 
     chosen = _options(workload, streams, asked)
     if picture is not None:
-        require_matplotlib()
+        require_matplotlib("--plot needs matplotlib")
         format_of(picture)
         require_target(picture)
     if output is not None and not os.path.isdir(output):

@@ -82,7 +82,7 @@ def report(
     """
     from octavo.cli.progress_bar import Bar
     from octavo.evals.report.quality import QualityPlan
-    from octavo.evals.report.report_writer import write_report
+    from octavo.evals.report.report_page import write_report
 
     if "demo" in (model, base) and text is None:
         text, compared.presets = "demo", DEMO_PRESETS if compared.presets is None else compared.presets
