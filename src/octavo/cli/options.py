@@ -52,30 +52,47 @@ Lora = Annotated[
 ]
 
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Chunks = Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")]
+ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Parse text such as <|im_end|> as control tokens.")]
+
+
 @dataclass
-class DeviceOptions:
+class Place:
     """Where a model runs, and with which adapters."""
 
-    attention: AttentionName = "exact"
     device: Device = "auto"
     layers: Layers = None
     threads: Threads = None
     lora: Lora = None
 
     def given(self, offline: bool = False) -> dict[str, Any]:
-        """As arguments of `load` and `open_subject`, but for attention; `offline` asks nothing of the hub."""
+        """As arguments of `load` and `open_subject`; `offline` asks nothing of the hub."""
         return self.plain() | {"lora": adapters(self.lora, offline)}
 
     def plain(self) -> dict[str, Any]:
-        """The same of a model that no adapter is for."""
+        """The same of a model that neither an adapter nor a cache is for."""
         return {"device": self.device, "threads": self.threads, "gpu_layers": gpu_layers(self.layers)}
 
 
 @dataclass
+class DeviceOptions(Place):
+    """The same, and how attention computes."""
+
+    attention: AttentionName = "exact"
+
+    def given(self, offline: bool = False) -> dict[str, Any]:
+        return super().given(offline) | {"attention": self.attention}
+
+
+@dataclass
 class Where(DeviceOptions):
-    """Where a model runs, with which adapters, and with what cache."""
+    """The same, and with what cache."""
 
     kv: Kv = "f16"
+
+    def given(self, offline: bool = False) -> dict[str, Any]:
+        return super().given(offline) | {"cache_type": self.kv}
 
 
 sampling_option = partial(typer.Option, rich_help_panel="Sampling")

@@ -16,7 +16,7 @@ from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora_command import adapters
 from octavo.cli.option_groups import grouped
 from octavo.cli.option_names import App, Commands
-from octavo.cli.options import Device, Threads, Where, gpu_layers
+from octavo.cli.options import AsJson, Device, Threads, Where, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.cli.progress_bar import Bar
 from octavo.errors import UsageError
@@ -41,7 +41,7 @@ class Told:
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="Also write it to this file, or into this folder.")
     ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+    as_json: AsJson = False
 
     @property
     def kind(self) -> Literal["md", "csv", "json"]:

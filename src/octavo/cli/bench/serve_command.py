@@ -13,6 +13,7 @@ import typer
 
 from octavo.cli.bench.results_file import numbers, write
 from octavo.cli.hub.models import local
+from octavo.cli.options import AsJson
 from octavo.cli.progress_bar import Bar
 from octavo.errors import UsageError, require_matplotlib
 
@@ -47,9 +48,7 @@ class ServingFlags:
 
 
 def serve(
-    server: Annotated[
-        str, typer.Argument(metavar="URL|MODEL", help="A running server's URL, or a model to serve.")
-    ],
+    server: Annotated[str, typer.Argument(metavar="URL|MODEL", help="A running server's URL, or a model to serve.")],
     workload: Annotated[
         Literal["a", "b", "c"],
         typer.Option("-w", "--workload", help="a: short requests; b: long prompts among streams; c: conversations."),
@@ -68,7 +67,7 @@ def serve(
     picture: Annotated[
         str | None, typer.Option("--plot", metavar="FILE", help="Draw the result, as .png, .svg or .pdf.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Time a server's answers: `octavo bench serve http://127.0.0.1:8080 -w a -c 1,4,8`."""
     from octavo.bench.render import to_json

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from octavo.cli.evaluate import cache_divergence as evaluate_cache
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.option_groups import grouped
 from octavo.cli.option_names import App, Commands
-from octavo.cli.options import CacheName, Where, Window
+from octavo.cli.options import AsJson, CacheName, Chunks, ParseSpecial, Where, Window
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -25,12 +25,8 @@ if TYPE_CHECKING:
 app = App(cls=Commands, help="Measure how good a model is.", no_args_is_help=True)
 
 TextFile = Annotated[
-    str,
-    typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),
+    str, typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers.")
 ]
-Chunks = Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")]
-ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Parse text such as <|im_end|> as control tokens.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def ppl(
@@ -55,7 +51,7 @@ def ppl(
 
     path = local(model, offline)
     context = context_for(context, path)
-    with open_subject(path, context, cache_type=where.kv, attention=where.attention, **where.given(offline)) as loaded:
+    with open_subject(path, context, **where.given(offline)) as loaded:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         with Bar() as bar:
 
@@ -80,8 +76,7 @@ def kl(
     *,
     where: Where,
     base_kv: Annotated[
-        CacheName | None,
-        typer.Option("--base-cache-type", help="Type of the base's KV cache (default: --cache-type)."),
+        CacheName | None, typer.Option("--base-cache-type", help="Type of the base's KV cache (default: --cache-type).")
     ] = None,
     offline: Offline = False,
     as_json: AsJson = False,
@@ -97,15 +92,9 @@ def kl(
 
     paths = [local(name, offline) for name in (model, base)]
     context = context_for(context, *paths)
-
-    given = where.given(offline)
-
-    def load(path: str, kv: CacheName, **how: Any) -> Any:
-        return open_subject(path, context, cache_type=kv, **how)
-
     with (
-        load(paths[0], where.kv, attention=where.attention, **given) as loaded,
-        load(paths[1], base_kv or where.kv, **where.plain()) as other,
+        open_subject(paths[0], context, **where.given(offline)) as loaded,
+        open_subject(paths[1], context, cache_type=base_kv or where.kv, **where.plain()) as other,
     ):
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         if answers and read.scored is None:
@@ -139,8 +128,7 @@ def demo(
 
     if not 1 <= questions <= most("test"):
         raise UsageError(f"questions is {questions} (allowed: 1 to {most('test'):,})")
-    kinds: Any = {"cache_type": where.kv, "attention": where.attention}
-    with octavo.load(local(model, offline), **kinds, **where.given(offline)) as loaded, Bar() as bar:
+    with octavo.load(local(model, offline), **where.given(offline)) as loaded, Bar() as bar:
         asked = 0
 
         def ask(prompt: str) -> str:

@@ -22,27 +22,20 @@ class Compared:
 
     presets: Annotated[
         str | None,
-        typer.Option(
-            "--presets", metavar="NAMES", help="Presets of the base to compare with, e.g. Q8_0,Q4_K_M. Needs --text."
-        ),
+        typer.Option("--presets", metavar="NAMES",
+                     help="Presets of the base to compare with, e.g. Q8_0,Q4_K_M. Needs --text.")
     ] = None
     schemes: Annotated[
         str | None,
         typer.Option("--schemes", metavar="NAMES", help="Schemes to compare with, e.g. w4a16-g128,int8-w8a8."),
     ] = None
     methods: Annotated[
-        str | None,
-        typer.Option(
-            "--methods", metavar="NAMES", help="Also by these methods, e.g. gptq,qronos,awq."
-        ),
+        str | None, typer.Option("--methods", metavar="NAMES", help="Also by these methods, e.g. gptq,qronos,awq.")
     ] = None
     calibration: Annotated[
         str | None,
-        typer.Option(
-            "--calibration",
-            metavar="TEXT",
-            help="A text to calibrate with: a file (text or .jsonl) or `demo`.",
-        ),
+        typer.Option("--calibration", metavar="TEXT",
+                     help="A text to calibrate with: a file (text or .jsonl) or `demo`.")
     ] = None
 
     def names(self, text: str | None) -> list[list[str]]:
@@ -65,9 +58,8 @@ def report(
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(
-            "--text", metavar="TEXT", help="A file of UTF-8 text, or `demo`, to measure divergence and perplexity on."
-        ),
+        typer.Option("--text", metavar="TEXT",
+                     help="A file of UTF-8 text, or `demo`, to measure divergence and perplexity on.")
     ] = None,
     context: Window = None,
     chunks: Annotated[int, typer.Option(help="Most windows of the text to run.")] = 20,

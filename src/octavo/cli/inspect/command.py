@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Device, Kv, place_option
+from octavo.cli.options import AsJson, Device, Kv, place_option
 from octavo.cli.plain import brief, few, to_json
 from octavo.errors import NonFiniteError, UsageError
 
@@ -29,7 +29,7 @@ def inspect(
     scales: Annotated[
         str | None, typer.Option("--scales", metavar="TENSOR", help="Scales and minima of a tensor, with a picture.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     device: Device = "auto",
     ctx: Annotated[
         int | None,

@@ -12,7 +12,7 @@ import typer
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.notes import notes_told
-from octavo.cli.options import Device, Threads
+from octavo.cli.options import AsJson, Device, Threads
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 from octavo.sizes import size
@@ -57,12 +57,10 @@ def calibrate(
     drawn: Drawn,
     scales: Annotated[
         str | None,
-        typer.Option(
-            "--cache-scales", metavar="FILE",
-            help="The model again, with scales for its KV cache: a file or a folder, as it is.",
-        ),
+        typer.Option("--cache-scales", metavar="FILE",
+                     help="The model again, with scales for its KV cache: a file or a folder, as it is.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Keep statistics of activations over a text: `octavo calibrate model.gguf wiki.txt -o s.safetensors`.
 

@@ -18,9 +18,8 @@ from octavo.cli.quantize.method_options import ImatrixFile
 def convert(
     folder: Annotated[
         str,
-        typer.Argument(
-            metavar="HF_DIR", help="The folder: config.json, *.safetensors, tokenizer; or ORG/REPO of the hub."
-        ),
+        typer.Argument(metavar="HF_DIR",
+                       help="The folder: config.json, *.safetensors, tokenizer; or ORG/REPO of the hub.")
     ],
     dst: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write; it is replaced when all is done.")],
     type: Annotated[

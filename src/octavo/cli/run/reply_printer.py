@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from octavo.cli.notes import INTERRUPTED
 from octavo.cli.plain import to_json
 from octavo.cli.run.screen import Screen, Wrapped
 from octavo.errors import ContextFullError, OctavoError
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from octavo.runtime import GenerateOptions, Generation, Model
 
 log = logging.getLogger("octavo")
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
 
 
 def write(text: str) -> None:
