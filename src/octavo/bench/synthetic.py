@@ -245,15 +245,10 @@ def metadata(name: str, shape: ModelShape) -> dict[str, Any]:
     """What a file of a shape called `name` says beside its tensors."""
     tokens, merges = vocabulary(shape.n_vocab)
     return {
-        "general.name": f"synthetic {name}",
-        **{f"{shape.arch}.{key}": value for key, value in _sizes(shape).items()},
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "qwen2",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [1] * len(tokens),
-        "tokenizer.ggml.merges": merges,
-        "tokenizer.ggml.eos_token_id": len(tokens) - 1,
-        "tokenizer.chat_template": CHAT_TEMPLATE,
+        "general.name": f"synthetic {name}", **{f"{shape.arch}.{key}": value for key, value in _sizes(shape).items()},
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * len(tokens), "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.eos_token_id": len(tokens) - 1, "tokenizer.chat_template": CHAT_TEMPLATE,
     }
 
 

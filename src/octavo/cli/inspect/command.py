@@ -111,15 +111,9 @@ def summarize(file: GGUFFile) -> dict[str, Any]:
         row["bits_per_weight"] = 8 * row["bytes"] / row["parameters"]
     parameters = sum(row["parameters"] for row in types.values())
     return {
-        "path": file.path,
-        "files": list(file.files),
-        "version": file.version or None,
-        "alignment": file.alignment or None,
-        **folder,
-        "tensor_count": len(file.tensors),
-        "parameters": parameters,
-        "bytes": file.nbytes,
-        "file_bytes": sum(os.path.getsize(path) for path in file.files),
+        "path": file.path, "files": list(file.files), "version": file.version or None,
+        "alignment": file.alignment or None, **folder, "tensor_count": len(file.tensors), "parameters": parameters,
+        "bytes": file.nbytes, "file_bytes": sum(os.path.getsize(path) for path in file.files),
         "bits_per_weight": 8 * file.nbytes / parameters if parameters else None,
         "types": sorted(types.values(), key=lambda row: -row["bytes"]),
         "metadata": {key: brief(file.metadata[key]) for key in file.metadata},

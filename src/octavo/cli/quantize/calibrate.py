@@ -128,13 +128,8 @@ def _row(name: str, found: ChannelStatistics) -> dict[str, Any]:
     tokens = found.tokens.max() if name.endswith(CACHES) else found.tokens.sum()
     rows, channels = found.shape
     return {
-        "name": name,
-        "rows": rows,
-        "channels": channels,
-        "tokens": int(tokens),
-        "absmax": float(found.absmax.max()),
-        "mean_abs": float(found.mean_abs.mean()),
-        "rms": float(found.mean_square.mean() ** 0.5),
+        "name": name, "rows": rows, "channels": channels, "tokens": int(tokens), "absmax": float(found.absmax.max()),
+        "mean_abs": float(found.mean_abs.mean()), "rms": float(found.mean_square.mean() ** 0.5),
     }
 
 

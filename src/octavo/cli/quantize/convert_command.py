@@ -47,14 +47,7 @@ def convert(
     started, folder = monotonic(), local(folder, offline)
     with Bar() as bar:
         report = convert_checkpoint(
-            folder,
-            dst,
-            type,
-            imatrix=imatrix,
-            choices=types.choices(),
-            lora=adapters(lora, offline),
-            dry_run=dry_run,
-            threads=threads,
-            progress=bar.show,
+            folder, dst, type, imatrix=imatrix, choices=types.choices(), lora=adapters(lora, offline), dry_run=dry_run,
+            threads=threads, progress=bar.show,
         )
     show(report, as_json, started=started)

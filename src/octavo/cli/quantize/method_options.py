@@ -90,9 +90,7 @@ class MethodOptions:
     def _refuse_alone(self) -> None:
         """Raise UsageError for options of a method without one."""
         options = {
-            "--resume": self.resume,
-            "--samples": self.samples,
-            "--ctx-size": self.context,
+            "--resume": self.resume, "--samples": self.samples, "--ctx-size": self.context,
             f"--device {self.device}": self.device != "auto",
         }
         given = next((name for name, value in options.items() if value), None)

@@ -220,11 +220,8 @@ def largest(kinds: Mapping[str, list[TensorFindings]], most: int) -> dict[str, l
 
 
 def measure(
-    model: str | os.PathLike[str],
-    base: str | os.PathLike[str] | None = None,
-    *,
-    threads: int | None = None,
-    progress: Progress | None = None,
+    model: str | os.PathLike[str], base: str | os.PathLike[str] | None = None, *, threads: int | None = None,
+    progress: Progress | None = None
 ) -> ModelFindings:
     """What can be known of the tensors of the GGUF model at `model`.
 

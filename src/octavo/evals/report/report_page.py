@@ -46,13 +46,8 @@ class Findings(NamedTuple):
 
 
 def write_report(
-    model: StrPath,
-    out: StrPath,
-    *,
-    base: StrPath | None = None,
-    plan: QualityPlan | None = None,
-    threads: int | None = None,
-    progress: Progress | None = None,
+    model: StrPath, out: StrPath, *, base: StrPath | None = None, plan: QualityPlan | None = None,
+    threads: int | None = None, progress: Progress | None = None
 ) -> Findings:
     """Write a report on the model at `model`, a GGUF file, a checkpoint folder or "demo", to the HTML file `out`.
 
