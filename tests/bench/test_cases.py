@@ -8,7 +8,7 @@ import pytest
 from octavo.backends.cpu.backend import CpuBackend
 from octavo.backends.gpu.backend import GpuBackend
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench.cases import CASES, SPEED_CASES, WEIGHTS, OpCase, compare, run, select
+from octavo.bench.cases import SPEED_CASES, WEIGHTS, OpCase, compare, run, select
 from octavo.bench.op_graphs import GRAPHS
 from octavo.errors import GraphError, UsageError
 from octavo.formats import FORMATS
@@ -16,6 +16,7 @@ from octavo.graph.fuse import RULES
 from octavo.graph.node import Node
 from octavo.graph.ops import OPS
 from octavo.graph.pointwise import POINTWISE
+from tests.backends.op_cases import CASES
 
 QUANTIZES = CpuBackend.quantizes | GpuBackend.quantizes
 NO_CASE = {
