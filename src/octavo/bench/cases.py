@@ -3,14 +3,11 @@
 A case builds its graph on the plain ops, and any backend runs it:
 
     from octavo.backends.cpu import CpuBackend
-    from octavo.backends.reference import ReferenceBackend
-    from octavo.bench.cases import SPEED_CASES, compare, run
+    from octavo.bench.cases import SPEED_CASES, run
 
     for case in SPEED_CASES:
-        built = case.build()                                # graph, steps of (inputs, sizes), limits
-        expected = run(built, [ReferenceBackend()])         # one array a step
-        found = run(built, [CpuBackend(threads=2)])         # GraphError if it lacks a kernel for the case
-        assert compare(case, found, expected).ok, case.name
+        built = case.build()                           # graph, steps of (inputs, sizes), limits
+        found = run(built, [CpuBackend(threads=2)])    # one array a step; GraphError if it lacks a kernel for the case
 """
 
 from __future__ import annotations
@@ -18,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from octavo.bench.op_case import Built, Difference, OpCase, compare, executor, run
+from octavo.bench.op_case import Built, OpCase, executor, run
 from octavo.errors import UsageError
 from octavo.formats import FORMATS
 from octavo.formats.group import row_named
 
-__all__ = ["SPEED_CASES", "WEIGHTS", "Built", "Difference", "OpCase", "compare", "each", "executor", "run", "select"]
+__all__ = ["SPEED_CASES", "WEIGHTS", "Built", "OpCase", "each", "executor", "run", "select"]
 
 NOT_OF_WEIGHTS = ("F64", "Q8_1", "Q8_K")
 WEIGHTS = tuple(f.name for f in FORMATS if f.encode and f.name not in NOT_OF_WEIGHTS)

@@ -8,8 +8,9 @@ import pytest
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench.cases import OpCase, compare, run
+from octavo.bench.cases import OpCase, run
 from octavo.formats import by_name
+from tests.backends.comparison import compare
 from tests.backends.layout_classes import FIRST
 from tests.backends.op_cases import CASES
 
