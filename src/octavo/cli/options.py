@@ -6,7 +6,7 @@ Defaults are told in round brackets: help texts are Rich markup, to which square
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -163,6 +163,13 @@ def worded(error: UsageError, arguments: Sequence[str]) -> str:
     given = {plain(argument.partition("=")[0]) for argument in arguments if argument.startswith("-")}
     option = next((name for name in (*row.own, *row.others()) if name in given), row.name)
     return option + text.removeprefix(error.argument or "")
+
+
+def refuse(given: Mapping[str, Any], why: str) -> None:
+    """Raise UsageError for the first option that is given: `why` it can't be, behind its name."""
+    option = next((option for option, value in given.items() if value), None)
+    if option is not None:
+        raise UsageError(f"{option} {why}")
 
 
 def gpu_layers(text: str | None) -> GpuLayers | None:

@@ -156,11 +156,7 @@ app.command("demo")(grouped(demo))
 
 def _show_tallies(report: DemoResult) -> None:
     numbers = ("right", "of", "accuracy")
-    rows = []
-    for kind, tally in (*report.by_kind.items(), ("all", report.total)):
-        low, high = tally.interval()
-        rows.append((kind, str(tally.right), str(tally.n), f"{tally.accuracy:.1%}", f"{low:.1%} to {high:.1%}"))
-    print_columns(("kind", *numbers, "95% interval"), rows, numbers)
+    print_columns(("kind", *numbers, "95% interval"), report.rows(), numbers)
 
 
 def _plain(estimate: Estimate) -> str:

@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Device, Window
+from octavo.cli.options import Device, Window, refuse
 from octavo.cli.plain import printable
 from octavo.cli.quantize.command import Threads
-from octavo.errors import UsageError
 
 DEMO_PRESETS = "Q8_0,Q6_K,Q5_K_M,Q4_K_M,Q3_K_M,Q2_K"
 
@@ -42,9 +41,8 @@ class Compared:
         """Presets, schemes and methods. Raises UsageError for any without a text."""
         given = {"--presets": self.presets, "--schemes": self.schemes, "--methods": self.methods}
         found = {option: _names(names) for option, names in given.items()}
-        alone = next((option for option, names in found.items() if names and text is None), None)
-        if alone is not None:
-            raise UsageError(f"{alone} needs --text, a text to measure them on")
+        if text is None:
+            refuse(found, "needs --text, a text to measure them on")
         return list(found.values())
 
 

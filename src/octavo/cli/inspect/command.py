@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import AsJson, Device, Kv, place_option
+from octavo.cli.options import AsJson, Device, Kv, place_option, refuse
 from octavo.cli.plain import brief, few, to_json
-from octavo.errors import NonFiniteError, UsageError
+from octavo.errors import NonFiniteError
 
 if TYPE_CHECKING:
     from octavo.graph.builder import CacheType
@@ -49,10 +49,8 @@ def inspect(
 
     path = local(model, offline)
     if inspect_adapter.is_adapter(path):
-        given = {"--graph": graph, "-c": ctx is not None, "--cache-type": kv != "f16"}
-        given["--scales"] = scales is not None
-        if wrong := next((option for option, is_given in given.items() if is_given), None):
-            raise UsageError(f"{wrong} is of a model, and this is an adapter (allowed: {OF_ADAPTERS})")
+        given = {"--graph": graph, "-c": ctx is not None, "--cache-type": kv != "f16", "--scales": scales is not None}
+        refuse(given, f"is of a model, and this is an adapter (allowed: {OF_ADAPTERS})")
         inspect_adapter.inspect(path, metadata=metadata, tensors=tensors, check=check, as_json=as_json)
         return
     with open_model_file(path) as file:
@@ -81,10 +79,7 @@ def _show(report: dict[str, Any], metadata: bool, tensors: bool, graph: bool, ch
 
     if not (metadata or tensors or graph or check or "scales" in report):
         tables.show(report)
-    if metadata:
-        tables.show_metadata(report["metadata"])
-    if tensors:
-        tables.show_tensors(report["tensors"])
+    tables.show_parts(report["metadata"] if metadata else None, report["tensors"] if tensors else None)
     for line in report.get("graph", ()):
         print(line)
     if check and not report["non_finite"]:

@@ -140,7 +140,7 @@ def quantize(
     started, choices = monotonic(), types.choices()
     options: dict[str, Any] = {"allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads}
     if scheme.scheme is not None:
-        scheme.refuse({
+        scheme.refuse_beside({
             "PRESET": preset, "--target-bpw": size.target_bpw, "--target-size": size.target_size, "--text": size.text,
             "--imatrix": method.imatrix, "options of types": types != Types(),
         })

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.options import Device, Window
+from octavo.cli.options import Device, Window, refuse
 from octavo.cli.progress_bar import Bar
 from octavo.errors import UsageError
 
@@ -89,10 +89,5 @@ class MethodOptions:
 
     def _refuse_alone(self) -> None:
         """Raise UsageError for options of a method without one."""
-        options = {
-            "--resume": self.resume, "--samples": self.samples, "--ctx-size": self.context,
-            f"--device {self.device}": self.device != "auto",
-        }
-        given = next((name for name, value in options.items() if value), None)
-        if given is not None:
-            raise UsageError(f"{given} needs --method and --calibration")
+        given = {"--resume": self.resume, "--samples": self.samples, "--ctx-size": self.context}
+        refuse(given | {f"--device {self.device}": self.device != "auto"}, "needs --method and --calibration")

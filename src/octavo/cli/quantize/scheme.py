@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.notes import notes_told
+from octavo.cli.options import refuse
 from octavo.cli.progress_bar import Bar
 from octavo.cli.quantize.method_options import MethodOptions
-from octavo.errors import UsageError
 
 if TYPE_CHECKING:
     from octavo.quantizers.job.job_report import Report
@@ -70,16 +70,12 @@ class SchemeOptions:
             "--rotate": self.rotate, "--kv": self.kv, "--activations": self.activations, "--layout": self.layout,
             "--seed": self.seed, "--ignore": self.ignore,
         }
-        given = next((name for name, value in options.items() if value), None)
-        if given is not None:
-            raise UsageError(f"{given} without --scheme (allowed: together with --scheme SCHEME)")
+        refuse(options, "without --scheme (allowed: together with --scheme SCHEME)")
 
-    def refuse(self, given: dict[str, Any]) -> None:
+    def refuse_beside(self, given: dict[str, Any]) -> None:
         """Raise UsageError for what a scheme leaves nothing to say about."""
-        other = next((name for name, value in given.items() if value), None)
-        if other is not None:
-            allowed = "options of the scheme and of its method, --allow-requantize, --dry-run, --threads, --json"
-            raise UsageError(f"{other} with --scheme {self.scheme} (allowed: {allowed})")
+        allowed = "options of the scheme and of its method, --allow-requantize, --dry-run, --threads, --json"
+        refuse(given, f"with --scheme {self.scheme} (allowed: {allowed})")
 
     def quantize(self, src: str, dst: str, method: MethodOptions, options: dict[str, Any]) -> Report:
         """Write the checkpoint. Raises as `quantize_checkpoint` does."""
