@@ -70,13 +70,8 @@ def _documentation() -> str:
 
 
 app = App(
-    cls=_Commands,
-    name="octavo",
-    help="Run, quantize and measure low-bit language models.",
-    epilog=_documentation(),
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=_Commands, name="octavo", help="Run, quantize and measure low-bit language models.", epilog=_documentation(),
+    no_args_is_help=True, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(grouped(run_command.run))
 app.command("serve")(grouped(serve_command.serve))

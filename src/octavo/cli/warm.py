@@ -27,9 +27,7 @@ def warm(
         str | None,
         typer.Argument(metavar="MODEL", help="A model, as of `octavo run`; without one what most models take."),
     ] = None,
-    *,
-    where: Where,
-    offline: Offline = False,
+    *, where: Where, offline: Offline = False,
 ) -> None:
     """Compile a model's kernels ahead, on all cores at once: `octavo warm model.gguf`.
 

@@ -64,10 +64,7 @@ def model(
     peer_python: Annotated[
         str | None, typer.Option(help="The Python that has the peer's package (default: this one).")
     ] = None,
-    *,
-    where: Where,
-    offline: Offline = False,
-    told: Told,
+    *, where: Where, offline: Offline = False, told: Told,
 ) -> None:
     """Time prefill and decode of a model: `octavo bench model model.gguf --peer llama.cpp`."""
     from octavo.bench.machine import shortened
@@ -108,8 +105,7 @@ def ops(
         list[str] | None, typer.Option("--format", help="Only weights in this format, e.g. Q4_K; may be repeated.")
     ] = None,
     tokens: Annotated[str, typer.Option(help="Tokens in the step.")] = "1,2,4,8,512",
-    threads: Threads = None,
-    device: Device = "auto",
+    threads: Threads = None, device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each case, line by line.")] = False,
 ) -> None:
     """Time single ops on the shapes of real models, weights read from memory."""

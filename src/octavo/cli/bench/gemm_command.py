@@ -54,8 +54,7 @@ def gemm(
     n: Annotated[int, typer.Argument(metavar="N", help="Outputs.")] = 512,
     k: Annotated[int, typer.Argument(metavar="K", help="Inputs.")] = 1024,
     scheme: Annotated[str, typer.Option(help=f"How both operands are quantized: {SCHEMES}.")] = "int8",
-    *,
-    how: GemmOptions,
+    *, how: GemmOptions,
     device: Annotated[
         Literal["auto", "cpu", "gpu"], typer.Option(help="Where to run; auto: the GPU if there is one.")
     ] = "auto",

@@ -23,13 +23,11 @@ def profile(
     decode: Annotated[bool, typer.Option("--decode", help="Profile a decode step instead: one token.")] = False,
     depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before it.")] = 0,
     rounds: Annotated[int, typer.Option("-r", "--rounds", help="Runs of the step.")] = 5,
-    *,
-    where: Where,
+    *, where: Where,
     counters: Annotated[
         bool, typer.Option("--counters", help="Read an NVIDIA GPU's counters instead, by its program ncu.")
     ] = False,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""
     from octavo.bench.profile import profile as measure

@@ -56,8 +56,7 @@ def serve(
     streams: Annotated[
         str, typer.Option("-c", "--streams", help="Requests at a time, a run each, e.g. 1,4,8.")
     ] = "1,4,8",
-    *,
-    asked: ServingFlags,
+    *, asked: ServingFlags,
     options: Annotated[
         str, typer.Option("--serve-options", metavar="TEXT", help="Options of `octavo serve`, where a model is named.")
     ] = "",

@@ -38,10 +38,7 @@ def embed(
         str | None, typer.Option("--output", "-o", metavar="FILE", help="Write a .npy file, float32, a row a text.")
     ] = None,
     ctx: Annotated[int | None, place_option("--ctx-size", "-c", help="Tokens that a text may have.")] = None,
-    *,
-    place: Place,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    *, place: Place, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Show how similar texts are: `octavo embed bge.gguf "a cat" "a kitten" "the stock market"`.
 

@@ -21,10 +21,7 @@ def rank(
         list[str] | None, typer.Argument(metavar="DOCUMENTS", help="Texts; without any, the lines of standard input.")
     ] = None,
     ctx: Annotated[int | None, place_option("--ctx-size", "-c", help="Tokens of a query and a document.")] = None,
-    *,
-    place: Place,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    *, place: Place, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """List documents by a reranker's score: `octavo rank bge-reranker.gguf "what do cats eat?" "fish" "the moon"`."""
     from octavo.runtime import load

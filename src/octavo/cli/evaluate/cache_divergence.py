@@ -30,11 +30,7 @@ def cache(
     types: Annotated[
         str, typer.Option(help="Types of the cache, with commas between them.")
     ] = "f16,q8_0,int8,fp8,int4",
-    context: Window = None,
-    chunks: Chunks = None,
-    *,
-    place: DeviceOptions,
-    offline: Offline = False,
+    context: Window = None, chunks: Chunks = None, *, place: DeviceOptions, offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """What types of the KV cache cost: divergence from one in f32, and what static scales cut off, by layer."""
@@ -88,10 +84,7 @@ def retrieval(
     ] = None,
     rows: Annotated[int, typer.Option(help="Rows of keys, values and questions.")] = 8,
     seed: Annotated[int, typer.Option("--seed", "-s", help="The same seed, the same rows.")] = 0,
-    *,
-    where: Where,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    *, where: Where, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Ask a model made for it for values in a long context: `octavo eval retrieval made.gguf --cache-type int8`."""
     from octavo.cli.progress_bar import Bar

@@ -30,15 +30,8 @@ TextFile = Annotated[
 
 
 def ppl(
-    model: ModelName,
-    text: TextFile,
-    context: Window = None,
-    chunks: Chunks = None,
-    parse_special: ParseSpecial = False,
-    *,
-    where: Where,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    model: ModelName, text: TextFile, context: Window = None, chunks: Chunks = None,
+    parse_special: ParseSpecial = False, *, where: Where, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Perplexity of a text, defined as llama.cpp does: `octavo eval ppl model.gguf wiki.test.raw`.
 
@@ -66,20 +59,14 @@ def ppl(
 
 
 def kl(
-    model: ModelName,
-    text: TextFile,
+    model: ModelName, text: TextFile,
     base: Annotated[str, typer.Option("--base", metavar="MODEL", help="The model to compare with, as it was before.")],
     answers: Annotated[bool, typer.Option("--answers", help="Score only the answers in the demo text.")] = False,
-    context: Window = None,
-    chunks: Chunks = None,
-    parse_special: ParseSpecial = False,
-    *,
-    where: Where,
+    context: Window = None, chunks: Chunks = None, parse_special: ParseSpecial = False, *, where: Where,
     base_kv: Annotated[
         CacheName | None, typer.Option("--base-cache-type", help="Type of the base's KV cache (default: --cache-type).")
     ] = None,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """How far a model is from its base: `octavo eval kl model-q4.gguf wiki.test.raw --base model-f16.gguf`.
 
@@ -115,10 +102,7 @@ def demo(
     questions: Annotated[int, typer.Option("-n", "--questions", help="How many to ask, up to 2,000.")] = 1000,
     seed: Annotated[int, typer.Option(help="Another seed asks other questions.")] = 0,
     misses: Annotated[bool, typer.Option("--misses", help="Also print what was answered wrongly.")] = False,
-    *,
-    where: Where,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    *, where: Where, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Ask the demo model, or what it was made into, arithmetic that it was not trained on: `octavo eval demo`."""
     import octavo

@@ -61,9 +61,7 @@ def report(
     ] = None,
     context: Window = None,
     chunks: Annotated[int, typer.Option(help="Most windows of the text to run.")] = 20,
-    device: Device = "auto",
-    threads: Threads = None,
-    offline: Offline = False,
+    device: Device = "auto", threads: Threads = None, offline: Offline = False,
 ) -> None:
     """Write a page on a model: errors by layer, worst tensors, weights, codes, scales, size against quality.
 

@@ -32,8 +32,7 @@ def pull(
         typer.Option("--list",
                      help="Download nothing: list what the repository has, offline what of it is on this machine.")
     ] = False,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Download a model of the Hugging Face hub: `octavo pull Qwen/Qwen3-0.6B-GGUF:Q8_0`.
 

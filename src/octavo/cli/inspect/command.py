@@ -29,14 +29,12 @@ def inspect(
     scales: Annotated[
         str | None, typer.Option("--scales", metavar="TENSOR", help="Scales and minima of a tensor, with a picture.")
     ] = None,
-    as_json: AsJson = False,
-    device: Device = "auto",
+    as_json: AsJson = False, device: Device = "auto",
     ctx: Annotated[
         int | None,
         place_option("--ctx-size", "-c", help="Tokens of context for memory and the graph (default: as for `run`)."),
     ] = None,
-    kv: Kv = "f16",
-    offline: Offline = False,
+    kv: Kv = "f16", offline: Offline = False,
 ) -> None:
     """Show what a model is, what it takes in memory, and whether it runs here; with options these parts alone.
 

@@ -50,11 +50,7 @@ def calibrate(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how large the run is, and stop.")] = False,
-    device: Device = "auto",
-    threads: Threads = None,
-    offline: Offline = False,
-    *,
-    drawn: Drawn,
+    device: Device = "auto", threads: Threads = None, offline: Offline = False, *, drawn: Drawn,
     scales: Annotated[
         str | None,
         typer.Option("--cache-scales", metavar="FILE",

@@ -110,18 +110,11 @@ def quantize(
     preset: Annotated[
         str | None, typer.Argument(metavar="PRESET", help="Q4_K_M, Q8_0, ...: llama-quantize's names.")
     ] = None,
-    *,
-    size: SizeOptions,
-    scheme: SchemeOptions,
-    types: Types,
-    method: MethodOptions,
+    *, size: SizeOptions, scheme: SchemeOptions, types: Types, method: MethodOptions,
     allow_requantize: Annotated[
         bool, typer.Option("--allow-requantize", help="Quantize tensors that are quantized already, at a loss.")
     ] = False,
-    dry_run: DryRun = False,
-    threads: Threads = None,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    dry_run: DryRun = False, threads: Threads = None, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Quantize a model: `octavo quantize model-f16.gguf model-q4.gguf Q4_K_M`.
 

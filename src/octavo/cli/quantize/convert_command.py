@@ -29,14 +29,8 @@ def convert(
             "weights the smallest type that holds them exactly, or else Q8_0."
         ),
     ] = "auto",
-    imatrix: ImatrixFile = None,
-    lora: Lora = None,
-    *,
-    types: MixedTypes,
-    dry_run: DryRun = False,
-    threads: Threads = None,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    imatrix: ImatrixFile = None, lora: Lora = None, *, types: MixedTypes, dry_run: DryRun = False,
+    threads: Threads = None, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Convert a checkpoint folder to a GGUF file: `octavo convert Qwen3-0.6B out.gguf`.
 

@@ -22,15 +22,11 @@ def imatrix(
         str, typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions.")
     ],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The importance matrix, a GGUF file.")],
-    chunks: Chunks = None,
-    context: Window = None,
+    chunks: Chunks = None, context: Window = None,
     save_every: Annotated[int, typer.Option(help="Save after this many windows.")] = 10,
     restart: Annotated[bool, typer.Option("--restart", help="Start over: don't go on from FILE.")] = False,
     process_output: Annotated[bool, typer.Option("--process-output", help="Include the output weight.")] = False,
-    parse_special: ParseSpecial = False,
-    device: Device = "auto",
-    threads: Threads = None,
-    offline: Offline = False,
+    parse_special: ParseSpecial = False, device: Device = "auto", threads: Threads = None, offline: Offline = False,
 ) -> None:
     """Run a text and add up squared activations: `octavo imatrix model.gguf text.txt -o imatrix.gguf`.
 

@@ -76,12 +76,7 @@ def run(
     prompt_file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Append this file to the prompt.")
     ] = None,
-    *,
-    reply: ReplyOptions,
-    sampled: SeededSampling,
-    ctx: Context = None,
-    where: Where,
-    offline: Offline = False,
+    *, reply: ReplyOptions, sampled: SeededSampling, ctx: Context = None, where: Where, offline: Offline = False,
     output: OutputOptions,
 ) -> None:
     """Run a model: `octavo run demo "What is 12 times 7?"`.

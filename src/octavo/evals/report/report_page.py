@@ -93,20 +93,11 @@ def render(found: Findings) -> str:
     )
     environment.filters |= {"percent": percent, "size": size, "shown": shown}
     return environment.get_template("page.html").render(
-        version=__version__,
-        title=model.name or os.path.basename(model.path),
-        model=model,
-        verdict=verdict(model, found.quality),
-        bad=[t for t in model.tensors if t.bad],
-        summary=summary(model, found.quality),
-        errors=errors(model),
-        worst=worst(model, found.advice, found.text),
-        calibration=method_section.calibration(model),
-        quality=quality(found.quality),
-        weights=weights(model),
-        codes=codes(model),
-        scales=scales(model),
-        tensors=tensors(model),
+        version=__version__, title=model.name or os.path.basename(model.path), model=model,
+        verdict=verdict(model, found.quality), bad=[t for t in model.tensors if t.bad],
+        summary=summary(model, found.quality), errors=errors(model), worst=worst(model, found.advice, found.text),
+        calibration=method_section.calibration(model), quality=quality(found.quality), weights=weights(model),
+        codes=codes(model), scales=scales(model), tensors=tensors(model),
     )
 
 
