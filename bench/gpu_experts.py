@@ -45,16 +45,15 @@ def products(backend: GpuBackend, counts: list[int]) -> list[dict[str, Any]]:
         w = backend.load(synthetic.random_matrix(name, by_name(fmt), (EXPERTS, n, k), rng))
         assert isinstance(w, QuantWeight)
         for tokens in counts:
-            average = tokens * USED / EXPERTS
-            shapes = {"portable": None, "hopper": dispatch.w4a16_experts(w.layout, n, average, backend.target.arch)}
-            for kernel, shape in shapes.items():
-                if shape or kernel == "portable":
-                    with patch.object(dispatch, "w4a16_experts", return_value=shape):
-                        times = _launches(backend, w, tokens, USED if name == "gate" else 1, rng)
-                    flops = 2e-6 * tokens * USED * n * k / times[-1]
-                    rows.append({"tokens": tokens, "weights": name, "format": fmt, "kernel": kernel,
-                                 "microseconds": times, "tflops": flops})
-                    print(rows[-1], flush=True)
+            size = w.layout, n, w.kp, tokens * USED / EXPERTS, backend.target.arch
+            shapes = dict.fromkeys((dispatch.portable_experts(*size), dispatch.experts(*size)))
+            for shape in shapes:
+                with patch.object(dispatch, "experts", return_value=shape):
+                    times = _launches(backend, w, tokens, USED if name == "gate" else 1, rng)
+                flops = 2e-6 * tokens * USED * n * k / times[-1]
+                rows.append({"tokens": tokens, "weights": name, "format": fmt, "kernel": shape.name,
+                             "microseconds": times, "tflops": flops})
+                print(rows[-1], flush=True)
     return rows
 
 

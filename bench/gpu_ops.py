@@ -28,8 +28,8 @@ import results_file
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, Cache, activation_bytes
-from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.launch import library_product, product
+from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.ops import BINDERS
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.bench import gpu, machine
@@ -108,7 +108,7 @@ def products(backend: GpuBackend, limit: float, formats: Sequence[str]) -> list[
             weights = copies(weight, nbytes)
             for tokens in numbers_of_tokens(n, k):
                 x, y = activations(context, tokens, k), torch.empty(tokens, n, device="cuda")
-                used = weights if tokens <= dispatch.INT8_MAX_TOKENS else weights[:4]
+                used = weights if tokens <= INT8_MAX_TOKENS else weights[:4]
                 calls = [product(context, w, x, y, ()) for w in used]
                 time = seconds([together(c) for c in calls])
                 gbps = nbytes / time / 1e9

@@ -121,12 +121,12 @@ def main() -> None:
             for what, n in CASES:
                 cases.append({"of": path.stem, **compare(checkouts, what, n, options.turns)})
                 print(cases[-1], flush=True)
+                speeds = [case["speed"] for case in cases]
+                result = {**described, "before": {"commit": options.commits[0]}, "median": statistics.median(speeds),
+                          "least": min(speeds), "most": max(speeds), "cases": cases}
+                results_file.write(f"{options.device}-models-turns", result, options.output)
             for checkout in checkouts:
                 checkout.close()
-    speeds = [case["speed"] for case in cases]
-    result = {**described, "before": {"commit": options.commits[0]}, "median": statistics.median(speeds),
-              "least": min(speeds), "most": max(speeds), "cases": cases}
-    results_file.write(f"{options.device}-models-turns", result, options.output)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul import launch as matmul
+from octavo.backends.gpu.matmul.w4a16.shapes import MIN_TOKENS
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.graph.protocol import Call
 from octavo.io.gguf import GGUFFile, write_gguf
@@ -68,9 +69,9 @@ def test_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def in_registers(layout: object, n: int, kp: int, tokens: int, arch: str) -> bool:
         taken.append(tokens)
-        return tokens >= dispatch.ORDERED_MIN_TOKENS
+        return tokens >= MIN_TOKENS
 
-    monkeypatch.setattr(dispatch, "ordered", lambda tokens, arch: tokens >= dispatch.ORDERED_MIN_TOKENS)
+    monkeypatch.setattr(dispatch, "ordered", lambda tokens, arch: tokens >= MIN_TOKENS)
     monkeypatch.setattr(dispatch, "w4a16", in_registers)
     monkeypatch.setattr(matmul, "w4a16_product", plain_product)
     for found, right in zip(logits(), expected, strict=True):

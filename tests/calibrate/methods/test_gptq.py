@@ -31,6 +31,7 @@ from octavo.formats import (
 from octavo.formats.group import row_named
 from octavo.huggingface.schemes import CHECKPOINT_SCHEMES
 from octavo.quantizers import encode
+from tests.calibrate.naive import clip_search
 from tests.sampling import slow
 
 Array = np.ndarray[Any, Any]
@@ -320,11 +321,7 @@ def test_ranges_of_groups_are_the_best_of_those_that_are_tried() -> None:
     """Also of rows that are looked at in parts; against each range by itself."""
     fmt, rng = row_named("GROUP2_32_F16"), np.random.default_rng(0)
     rows, weights = rng.standard_normal((9, 64)).astype(np.float32), rng.random(64).astype(np.float32)
-    low, high = (np.repeat(f(rows.reshape(9, 2, 32), 2), 32, 1) for f in (lambda x, a: x.min(a), lambda x, a: x.max(a)))
-    tried = [dequantize(quantize_reference(np.clip(rows, low * s, high * s), fmt)) for s in SHRINKS]
-    errors = [(weights * np.square(x - rows)).reshape(9, 2, 32).sum(2) for x in tried]
-    best = np.repeat(np.argmin(errors, 0), 32, 1)
-    want = np.take_along_axis(np.array(tried), best[None], 0)[0]
+    best, want = clip_search(rows, weights, SHRINKS.tolist(), fmt)
     assert len(np.unique(best)) > 3
     for at_a_time in (1 << 17, 100):
         with pytest.MonkeyPatch.context() as patched:

@@ -12,6 +12,7 @@ import typer
 from octavo.cli.bench.gemm_command import gemm
 from octavo.cli.bench.results_file import numbers, write
 from octavo.cli.bench.serve_command import serve
+from octavo.cli.bench.tune_command import tune
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora_command import adapters
 from octavo.cli.option_groups import grouped
@@ -29,6 +30,7 @@ SHAPES = (
 app = App(cls=Commands, help="Measure speed.", no_args_is_help=True)
 app.command("gemm")(grouped(gemm))
 app.command("serve")(grouped(serve))
+app.command("tune")(grouped(tune))
 
 
 @dataclass

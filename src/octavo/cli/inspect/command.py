@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from octavo.io.gguf import GGUFFile
 
 
+SHOWN_TOKENS = (1, 8, 32, 512)
+"""For which the kernels on a GPU are shown."""
 OF_ADAPTERS = "--metadata, --tensors, --check, --json"
 
 
@@ -57,6 +59,8 @@ def inspect(
             report["tensors"] = tensor_rows(file)
         if scales is not None:
             report["scales"] = inspect_scales.scales(file, scales)
+        if device == "gpu":
+            report["kernels"] = _kernels(file, ctx, kv)
         if graph:
             report["graph"] = _graph(file, device, ctx, kv, as_json)
         bad = find_non_finite(file) if check else {}
@@ -130,6 +134,20 @@ def find_non_finite(file: GGUFFile) -> dict[str, int]:
 
     counts = {name: scan_non_finite(file.tensor(name)) for name in file.tensors}
     return {name: count for name, count in counts.items() if count}
+
+
+def _kernels(file: GGUFFile, ctx: int | None, kv: CacheType) -> list[dict[str, Any]]:
+    """A row for each matrix that tokens are multiplied by: the kernel and shape that is used, by numbers of tokens."""
+    from octavo.cli.inspect.facts import engine
+
+    made = engine(file, ctx, kv, "gpu")
+    from octavo.bench.tune import chosen, matrices
+
+    arch = made.backends[0].target.arch  # type: ignore[attr-defined]
+    return [
+        {"format": m.format.name, "n": m.n, "k": m.k, "kernels": {n: chosen(m, n, arch) for n in SHOWN_TOKENS}}
+        for m in matrices(made.schedule)
+    ]
 
 
 def _graph(file: GGUFFile, device: str, ctx: int | None, kv: CacheType, as_json: bool) -> Any:

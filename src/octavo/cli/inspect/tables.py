@@ -36,6 +36,12 @@ def show(report: dict[str, Any]) -> None:
         for row in report["types"]
     ]
     print_columns(("type", *numbers), rows, numbers)
+    if kernels := report.get("kernels"):  # that multiply by each matrix on the GPU, by numbers of tokens
+        tokens = [f"{n} token{'s' * (n > 1)}" for n in kernels[0]["kernels"]]
+        print()
+        print_columns(("matrix", *tokens), [
+            (f"{row['format']} {row['n']:,} x {row['k']:,}", *row["kernels"].values()) for row in kernels
+        ])
     print(f"\n{MORE}")
 
 

@@ -16,6 +16,7 @@ from octavo.backends.gpu.device.torch_device import target
 from octavo.backends.gpu.launch.context import Context
 from octavo.graph.node import PAGE_SIZE, Node
 from octavo.graph.ops import apply
+from tests.backends.naive import decoded_pages
 
 HEADS, DIM = 2, 64
 PAGES = [[8, 2, 5, 0, 0], [1, 3, 4, 7, 6], [0, 0, 0, 0, 0]]
@@ -32,13 +33,6 @@ def drawn(kind: str) -> tuple[torch.Tensor, torch.Tensor]:
         return codes, codes.double()
     values = torch.from_numpy(rng.standard_normal(shape) * 100).clamp(-448, 448).to(torch.float8_e4m3fn)
     return values.view(torch.int8), values.double()
-
-
-def by_position(scales: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Scales [pages, heads, PAGE_SIZE], or [heads], of these rows: [rows, heads, 1]."""
-    if scales.ndim == 1:
-        return scales.double()[None, :, None].expand(len(rows), -1, 1)
-    return scales.double().transpose(1, 2).reshape(-1, HEADS, 1)[rows]
 
 
 @pytest.mark.parametrize("scaling", ["dynamic", "static"])
@@ -63,16 +57,18 @@ def test_halves_and_factors(kind: str, scaling: str, monkeypatch: pytest.MonkeyP
     call()
     found_k, found_v = (x.cpu().double().view(3, -1, HEADS, DIM) for x in (halves.k, halves.v))
     for s, length in enumerate(LENGTHS):
-        rows = (pages[s].long()[:, None] * PAGE_SIZE + torch.arange(PAGE_SIZE)).flatten()[:length]
         whole = -(-length // shape.block_n) * shape.block_n
         k_factor, v_factor = k_scales * shape.unit * 0.3, v_scales * shape.unit
         if scaling == "dynamic":
             of_blocks = factors.k.cpu().view(3, HEADS, -1, 2, shape.block_n)[s]
             k_factor, v_factor = of_blocks.permute(2, 1, 3, 0).reshape(2, -1, HEADS)[:, :whole]
             assert ((v_factor[:length] >= 1) & (v_factor[:length] < 2)).all()
-        wanted_k, wanted_v = keys[rows] * by_position(k_scales, rows) * 0.3, values[rows] * by_position(v_scales, rows)
+        wanted_k, wanted_v = (
+            decoded_pages(numbers.numpy(), scales.double().numpy(), pages[s].numpy(), length)
+            for numbers, scales in ((keys, k_scales), (values, v_scales))
+        )
         got_k, got_v = found_k[s, :whole] * k_factor[..., None], found_v[s, :whole] * v_factor[..., None]
-        np.testing.assert_allclose(got_k[:length], wanted_k, rtol=2e-7)
+        np.testing.assert_allclose(got_k[:length], wanted_k * 0.3, rtol=2e-7)
         np.testing.assert_array_equal(got_v[:length], wanted_v)
         assert not got_k[length:].any()
         assert not got_v[length:].any()
@@ -97,8 +93,8 @@ def test_halves_of_q8_0(monkeypatch: pytest.MonkeyPatch) -> None:
     call()
     for found, numbers, scales in ((halves.k, keys, k_scales), (halves.v, values, v_scales)):
         for s, length in enumerate(LENGTHS):
-            rows = (pages[s].long()[:, None] * PAGE_SIZE + torch.arange(PAGE_SIZE)).flatten()[:length]
-            wanted = (numbers[rows] * scales.double()[rows].repeat_interleave(32, 2)).half()
+            exact = decoded_pages(numbers.numpy(), scales.double().numpy(), pages[s].numpy(), length)
+            wanted = torch.from_numpy(exact.astype(np.float16))
             got = found.cpu().view(3, -1, HEADS, DIM)[s, : -(-length // shape.block_n) * shape.block_n]
             torch.testing.assert_close(got[:length], wanted, rtol=0, atol=0)
             assert not got[length:].any()

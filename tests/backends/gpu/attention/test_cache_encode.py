@@ -17,6 +17,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.errors import OctavoError, UsageError
 from octavo.graph.node import PAGE_SIZE, Node
 from octavo.graph.ops import apply
+from tests.backends.naive import encoded_blocks, rows_of
 
 HEADS, DIM = 2, 64
 PAGES = [[8, 2, 5, 0, 0], [1, 3, 4, 7, 6], [0, 0, 0, 0, 0]]
@@ -73,29 +74,26 @@ def test_codes(kind: str, scaling: str, products: Any) -> None:
     call()
     top = 127 if products == "int8" else 448
     for s, length in enumerate(LENGTHS):
-        rows = (pages[s].long()[:, None] * PAGE_SIZE + torch.arange(PAGE_SIZE)).flatten()[:length].numpy()
-        middle = (length - 1) // PAGE_SIZE // 2 * PAGE_SIZE
+        rows = rows_of(pages[s].numpy(), length)
         for head in range(HEADS):
             place = s * HEADS + head
-            center = keys[rows, head][middle : middle + PAGE_SIZE].mean(0)
+            wanted_k = encoded_blocks(keys[rows, head], top, centered=True)
+            wanted_v = encoded_blocks(values[rows, head], 448, centered=False)
             found_k = codes.k.cpu().float().view(3 * HEADS, -1, DIM)[place].double().numpy()
             found_v = codes.v.cpu().float().view(3 * HEADS, DIM, -1)[place].double().numpy().T
             factors = codes.factors.cpu().double().view(3 * HEADS, -1, 2)[place].numpy()
-            for block in range(-(-length // BLOCK)):
-                of = slice(block * BLOCK, min((block + 1) * BLOCK, length))
-                count = of.stop - of.start
-                key, value = keys[rows[of], head] - center, values[rows[of], head]
-                k_unit, v_unit = np.abs(key).max() / top, np.abs(value).max() / 448
+            for block, ((key, k_unit), (value, v_unit)) in enumerate(zip(wanted_k, wanted_v, strict=True)):
                 np.testing.assert_allclose(factors[block, 0], k_unit, rtol=1e-5)
                 np.testing.assert_allclose(2.0 ** factors[block, 1], v_unit, rtol=1e-5)
                 got = np.empty((BLOCK, DIM))
                 got[order_of_values()] = found_v[block * BLOCK : (block + 1) * BLOCK]
-                check(found_k[block * BLOCK : (block + 1) * BLOCK], key / k_unit, count, products == "int8")
-                check(got, value / v_unit, count, integers=False)
+                check(found_k[block * BLOCK : (block + 1) * BLOCK], key, integers=products == "int8")
+                check(got, value, integers=False)
 
 
-def check(found: Any, wanted: Any, count: int, integers: bool) -> None:
-    """Codes are the nearest to what is `wanted`, or as near as float32 tells, and zeros after `count` rows."""
+def check(found: Any, wanted: Any, *, integers: bool) -> None:
+    """Codes are the nearest to what is `wanted`, or as near as float32 tells, and zeros in rows after it."""
+    count = len(wanted)
     assert not found[count:].any()
     numbers = np.arange(-127, 128.0) if integers else e4m3_numbers()
     nearest = np.abs(numbers[None, None, :] - wanted[..., None]).min(-1)

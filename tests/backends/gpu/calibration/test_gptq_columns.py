@@ -8,16 +8,19 @@ import numpy as np
 import pytest
 import torch
 
+from octavo.backends.gpu.calibration.clip_search import clip_search
 from octavo.backends.gpu.calibration.gptq_columns import BLOCK, ColumnGrid, LevelTable, take_columns
 from octavo.backends.gpu.device import torch_device
 from octavo.calibrate import gptq
 from octavo.calibrate.hessian import factorize
 from octavo.calibrate.hessian.torch_hessian import Products
+from octavo.calibrate.methods.gptq.gptq_rows import SHRINKS
 from octavo.calibrate.methods.gptq.gptq_schemes import e4m3_row
 from octavo.calibrate.torch_rows import TorchPlanes, decoded, encoder_of
 from octavo.errors import NonFiniteError, UsageError
 from octavo.formats import BlockFormat, QTensor, channel_format, decode, quantize_reference, unpack
 from octavo.formats.group import row_named
+from tests.calibrate import naive
 from tests.sampling import slow
 
 Array = np.ndarray[Any, Any]
@@ -86,12 +89,7 @@ def test_a_plain_loop_over_columns_gives_the_same() -> None:
         ((0, 1, 3, 8, 0, -1, -3, -8), None),
     ):
         levels = np.array(sorted(set(table)) if entries is None else entries, np.float64)
-        wanted, errors = np.empty((k, n)), np.empty((k, n))
-        for j, column in enumerate(order):
-            g = column // size
-            x = w[column] + m[j, :j] @ errors[:j] + shift[g]
-            wanted[column] = levels[np.abs(levels[:, None] - x / step[g]).argmin(0)]
-            errors[j] = w[column] - (step[g] * wanted[column] - shift[g])
+        wanted = naive.gptq_columns(w, step, shift, m, order, levels)
         f32 = {name: placed(x.astype(np.float32)) for name, x in (("w", w), ("step", step), ("shift", shift), ("m", m))}
         got, made = torch.full((k, n), torch.nan, device=WHERE), torch.full((BLOCK, n), torch.nan, device=WHERE)
         choices = LevelTable.of(-4, 3, table, got.device)
@@ -118,6 +116,19 @@ def test_plain_encoders_give_the_same_planes(name: str) -> None:
     for end, values in vars(found.host()).items():
         np.testing.assert_array_equal(values, getattr(want, end))
     np.testing.assert_array_equal(decoded(TorchPlanes.of(want, WHERE), fmt).cpu().numpy(), decode(want, fmt))
+
+
+@pytest.mark.parametrize("name", ["GROUP4_128_F16", "GROUP4_64_Z_F16", "GROUP3_32_M_BF16"])
+def test_groups_are_clipped_as_a_plain_search_says(name: str) -> None:
+    fmt, w = row_named(name), weights(9)
+    importance = np.random.default_rng(5).random(K).astype(np.float32)
+    best, _ = naive.clip_search(w, importance, SHRINKS.tolist(), fmt)
+    encoder = encoder_of(fmt)
+    assert encoder is not None
+    groups, weighing = placed(w).view(len(w), -1, fmt.group), placed(importance).view(-1, fmt.group)
+    found = clip_search(groups, weighing, SHRINKS.tolist(), encoder.kind, fmt.fields[0].kind, fmt.bits).cpu().numpy()
+    assert len(np.unique(best)) > 3
+    assert (found == SHRINKS[best]).mean() > 0.97, "but for ties"
 
 
 def test_other_inputs_than_the_original_ones() -> None:

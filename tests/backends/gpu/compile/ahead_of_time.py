@@ -18,7 +18,7 @@ import triton
 from octavo.backends.gpu.attention import attention_tiles
 from octavo.backends.gpu.attention.attention_arguments import AttentionShape
 from octavo.backends.gpu.launch.arguments import PackedWeight, SplitK
-from octavo.backends.gpu.matmul.experts.launch import shape_of
+from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.recurrent import scan_tiles
 from octavo.backends.gpu.recurrent.scan_arguments import ScanShape
 from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of, row_layout
@@ -55,7 +55,7 @@ def case_of(name: str, layout: str, target: str) -> Case:
     if name == "matvec_pair":
         types["other"] = _of_layout("Q6_K", False, KP)["w"]
     if name in PAIRS:
-        fixed["shape"] = shape_of(PAIRS[name], 128, 2048, target)
+        fixed["shape"] = dispatch.portable_experts(None, 768, 2048, PAIRS[name] / 128, target)
         warps = fixed["shape"].warps
     if name == "mmq_dot" and gpu.backend == "hip":  # its tensor cores take 16 columns at least
         fixed |= {"STRIDE": 16, "shape": replace(fixed["shape"], block_m=16)}

@@ -41,7 +41,7 @@ from octavo.backends.gpu.matmul.experts.hopper_kernel import experts_hopper_kern
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import streamk_kernel, streamk_multicta_kernel
 from octavo.backends.gpu.matmul.w4a16.launch import tile_shapes
-from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import W4A16Shape
+from octavo.backends.gpu.matmul.w4a16.shapes import MultiCtaShape, StreamKShape, W4A16Shape
 from octavo.backends.gpu.matmul.w8a8.fp8_hopper_kernel import fp8_hopper_kernel
 from octavo.backends.gpu.matmul.w8a8.fp8_kernel import fp8_gemm_kernel
 from octavo.backends.gpu.matmul.w8a8.gemm import FP8_GROUPS, KEPT, fp8_factor, fp8_operands
@@ -192,9 +192,9 @@ def _mixed(name: str, tokens: int) -> Case:
     }
     fixed = {"layout": layout, "shape": s, "PDL": True}
     kernel: Any = w4a16_hopper.w4a16_hopper_kernel
-    if isinstance(s, dispatch.StreamKShape):
+    if isinstance(s, StreamKShape):
         kernel = streamk_kernel.w4a16_streamk_kernel
-    elif isinstance(s, dispatch.MultiCtaShape):
+    elif isinstance(s, MultiCtaShape):
         kernel = streamk_multicta_kernel.w4a16_multicta_kernel
     return _case("sm_90", kernel, fixed, types, s.warps, s.stages, GluonASTSource)
 
@@ -231,7 +231,7 @@ def _tiles(layout: PlaneLayout, shape: W4A16Shape) -> dict[str, Any]:
 def _experts(name: str, tokens: int) -> Case:
     """The product of that many tokens with 8 of 128 experts of a format."""
     layout = layout_of(row_named(name), "f16")
-    s = dispatch.w4a16_experts(layout, 768, tokens * 8 / 128, "sm_90")
+    s = dispatch.experts(layout, 768, 2048, tokens * 8 / 128, "sm_90")
     assert s is not None
     types = _tiles(layout, s) | {"order": "*i32", "tiles": "*i32", "y": Matrix("*fp32", "i32")}
     fixed = {"layout": layout, "shape": s, "PDL": True}

@@ -17,9 +17,9 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.device.torch_device import target
 from octavo.backends.gpu.launch.arguments import FusedEpilogue, Q8Token
 from octavo.backends.gpu.launch.context import Context
-from octavo.backends.gpu.matmul import epilogue_fusion
-from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
-from octavo.backends.gpu.matmul.matvec_persistent.launch import PersistentShape, multiply
+from octavo.backends.gpu.matmul import dispatch, epilogue_fusion
+from octavo.backends.gpu.matmul.matvec_persistent.launch import multiply
+from octavo.backends.gpu.matmul.matvec_persistent.shape import PersistentShape
 from octavo.backends.gpu.weights.load import load
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import synthetic
@@ -122,10 +122,10 @@ def test_model(tmp_path: Path) -> None:
     shape = ModelShape("llama", 1, 256, 256, 2, 1, 128, 66, False)
     with patch.dict(synthetic.SHAPES, {"tiny": shape}):
         synthetic.make("tiny", "Q8_0", tmp_path / "model.gguf")
-    some = matvec_persistent.PersistentShape(1, 8, 2)
+    some = PersistentShape(1, 8, 2)
     with (
         patch.object(epilogue_fusion, "epilogue_shape", lambda *args: replace(some, epilogue=args[-1])),
-        patch.object(epilogue_fusion, "shape_of", lambda *_: some),
+        patch.object(dispatch, "persistent", lambda *_: some),
         counted() as found,
     ):
         ours = logits(tmp_path / "model.gguf", GpuBackend())

@@ -15,6 +15,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.experts import launch as experts
 from octavo.backends.gpu.matmul.experts.kernel import gather_kernel, sort_kernel
+from octavo.backends.gpu.matmul.experts.shape import ExpertsHopperShape
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.layout import layout_of
@@ -124,4 +125,4 @@ def test_scales_and_sorted_rows_are_announced() -> None:
 @pytest.mark.parametrize(("n", "wanted"), [(48, True), (52, True), (50, False), (7, False)])
 def test_experts_whose_scales_begin_between_16_bytes_are_left_to_triton(n: int, wanted: bool) -> None:
     layout = layout_of(by_name("Q4_K"), "f16")
-    assert (dispatch.w4a16_experts(layout, n, 16.0, "sm_90") is not None) == wanted
+    assert isinstance(dispatch.experts(layout, n, 2048, 16.0, "sm_90"), ExpertsHopperShape) == wanted

@@ -12,10 +12,12 @@ import torch
 from octavo.backends.gpu.device.torch_device import target
 from octavo.backends.gpu.launch import device_values
 from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.matmul.dispatch import persistent
 from octavo.backends.gpu.matmul.launch import product
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
 from octavo.backends.gpu.matmul.matvec_persistent.kernel import matvec_persistent_kernel
-from octavo.backends.gpu.matmul.matvec_persistent.launch import PersistentShape, epilogue_shape, multiply, shape_of
+from octavo.backends.gpu.matmul.matvec_persistent.launch import epilogue_shape, multiply
+from octavo.backends.gpu.matmul.matvec_persistent.shape import PersistentShape, has_signed_halves
 from octavo.backends.gpu.weights.layout import layout_of
 from octavo.backends.gpu.weights.load import load
 from octavo.bench.synthetic import random_matrix
@@ -59,7 +61,7 @@ def test_what_takes_it() -> None:
     assert kernels == [not c.target.arch.startswith("gfx"), False]
     for name in ("Q2_K", "Q4_1", "Q5_1", "MXFP4", "NVFP4", "TQ1_0", "TQ2_0"):
         other: Any = load(random_matrix("w", by_name(name), (4, 1024), rng), "cpu")
-        found = [shape_of(other.layout, 28672, k, arch) for k in (2048, 4096) for arch in ("sm_90", "interpreter")]
+        found = [persistent(other.layout, 28672, k, arch) for k in (2048, 4096) for arch in ("sm_90", "interpreter")]
         assert not any(found)
 
 
@@ -67,21 +69,19 @@ def test_rows_of_four_bits() -> None:
     """Where steps were faster on a card: of Q4_0 with 4096 values."""
     q4_0 = layout_of(by_name("Q4_0"), "f16")
     sizes = [(n, kp) for n in (1024, 4096, 6144, 28672, 128256) for kp in (2048, 4096, 14336)]
-    assert [size for size in sizes if shape_of(q4_0, *size, "sm_90")] == [(6144, 4096), (28672, 4096)]
-    assert not shape_of(layout_of(by_name("Q4_0"), "f32"), 6144, 4096, "sm_90")
+    assert [size for size in sizes if persistent(q4_0, *size, "sm_90")] == [(6144, 4096), (28672, 4096)]
+    assert not persistent(layout_of(by_name("Q4_0"), "f32"), 6144, 4096, "sm_90")
 
 
 def test_rows_of_several_planes_and_of_tables() -> None:
     """Where steps were faster: joined matrices, and long rows of 3 and 5 bits."""
-    sizes = [(n, kp) for n in (4096, 6144, 28672, 128256) for kp in (2048, 2560, 4096, 5120, 8192, 9728, 14336, 28672)]
-    wide = {(28672, 2560): 1, (28672, 4096): 1, (28672, 8192): 2}
-    long = {(n, kp): warps for n in (4096, 6144, 28672) for kp, warps in ((8192, 2), (9728, 4), (14336, 8))}
+    sizes = [(6144, 4096), (28672, 4096), (128256, 4096), (4096, 14336), (12288, 2048), (2048, 6144), (8192, 28672)]
+    wide, long = {(28672, 4096): 1}, {(28672, 4096): 1, (4096, 14336): 8}
     for name, expected in (
-        ("IQ4_NL", wide), ("IQ4_XS", wide), ("IQ3_S", wide), ("IQ2_XS", wide | long),
-        ("Q3_K", wide | long), ("Q5_0", wide | long),
-        ("Q5_K", wide | long | {(28672, 5120): 2}),
+        ("IQ4_NL", wide), ("IQ4_XS", wide), ("IQ3_S", wide), ("IQ2_XS", long), ("Q3_K", long), ("Q5_0", long),
+        ("Q5_K", long),
     ):
-        found = {size: shape_of(layout_of(by_name(name), "f16"), *size, "sm_90") for size in sizes}
+        found = {size: persistent(layout_of(by_name(name), "f16"), *size, "sm_90") for size in sizes}
         assert {size: shape.warps for size, shape in found.items() if shape} == expected
 
 
@@ -94,15 +94,15 @@ def test_rows_of_several_planes_and_of_tables() -> None:
 )
 def test_tables_whose_halves_have_signs(table: tuple[int, ...], taken: bool) -> None:
     """Magnitudes of each half are looked up apart, in seven bits."""
-    assert matvec_persistent.has_signed_halves(table) == taken
+    assert has_signed_halves(table) == taken
 
 
 def test_lanes_of_long_rows() -> None:
     w: Any = load(random_matrix("w", by_name("Q4_K"), (4, 256), np.random.default_rng(0)), "cpu")
     lengths = (4096, 6144, 8192, 14336)
-    warps = {kp: shape.warps for kp in lengths if (shape := shape_of(w.layout, 8192, kp, "sm_90"))}
+    warps = {kp: shape.warps for kp in lengths if (shape := persistent(w.layout, 8192, kp, "sm_90"))}
     assert warps == {4096: 1, 6144: 2, 8192: 2, 14336: 4}
-    assert shape_of(w.layout, 8192, 28672, "sm_90") is None
+    assert persistent(w.layout, 8192, 28672, "sm_90") is None
 
 
 def test_which_epilogues_are_fused() -> None:

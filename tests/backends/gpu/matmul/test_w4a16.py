@@ -16,9 +16,10 @@ from octavo.backends.gpu.launch.arguments import Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, activation_bytes
 from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.matmul.w4a16 import hopper_kernel as w4a16_hopper
 from octavo.backends.gpu.matmul.w4a16 import launch as w4a16
-from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import MultiCtaShape, stage_bytes
+from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape, MultiCtaShape, stage_bytes
 from octavo.backends.gpu.ops.quantize import quantized
 from octavo.backends.gpu.pointwise.expressions import expression_of
 from octavo.backends.gpu.weights.device_weights import QuantWeight
@@ -73,7 +74,7 @@ def test_activations_are_kept_in_order_too(tokens: int, kind: str) -> None:
     assert both.ordered is not None
     size = raw[0].numel() - both.ordered.numel() * 2
     assert torch.equal(raw[0][:size], raw[1][:size])
-    if tokens > dispatch.INT8_MAX_TOKENS:
+    if tokens > INT8_MAX_TOKENS:
         assert torch.equal(both.ordered, reordered(both.halves))
     elif kind == "values":
         assert torch.equal(both.ordered[:, :k], reordered(x.half()))
@@ -188,7 +189,7 @@ def test_shapes_fit(name: str) -> None:
                 stage *= shape.depth * shape.resident
             assert shape.stages * stage <= 226 << 10
             assert shape.block_m >= min(tokens, 128)
-            if isinstance(shape, dispatch.HopperShape):
+            if isinstance(shape, HopperShape):
                 assert 1 <= shape.split_k <= k // 128
     assert dispatch.w4a16(layout, 4096, 4096, 512, "sm_80") is None
 

@@ -1,8 +1,19 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Attention over the paged KV cache: softmax page by page, with running maximum and sum (Milakov, arXiv 1805.02867).
+"""Attention over the paged KV cache, page by page.
 
-A page is 64 positions (`cache_layout.py` says how it is laid out). n queries share each page that is read: with one
-token a sequence they are the heads that share a key head; with many, 8 tokens of one head.
+Algorithm: online softmax (Milakov and Gimelshein, arXiv 1805.02867), FlashAttention's loop (arXiv 2205.14135) on
+    vectors; flash-decoding's split of a sequence's pages where heads are fewer than threads.
+Tile:
+    task     n queries [n, D]: with one token a sequence the heads that share a key head, with many 8 tokens of one head
+    pages    | 64 positions | 64 | ...    scores [n, 64] -> maximum, exp -> sums [n, D] += weights * values
+Bound: bytes of the cache for one token: at depth 16,384 5.3 ms from f16 in memory, 1.9 from the L1, with AVX-512
+    (docs/log.md, "Attention of one token waited for scales and for lines fetched in leaps"); instructions for prompts,
+    not measured by themselves.
+Tried: docs/log.md: "Attention of one token waited for scales and for lines fetched in leaps"; "A KV cache in small
+    memory pages costs more than reading it".
+Twin: `octavo.backends.reference.ops.attention`
+
+A page is 64 positions (`cache_layout.py` says how it is laid out). n queries share each page that is read.
 
 Parts of some pages are attended to by themselves, and then joined in order. With one token a sequence they are tasks of
 their own. Where parts begin depends on a position alone, so both kernels give the same numbers, bit for bit, whatever

@@ -1,5 +1,13 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Rotary embedding, with the norms before it and the writes to the KV cache after it."""
+"""Rotary embedding, with the norms before it and the writes to the KV cache after it.
+
+Algorithm: RoPE (arXiv 2104.09864), cosines and sines once a token (`rope_table_kernel`), fused with norms and writes.
+Tile:
+    task   one head of q, k or v for a run of tokens:  norm -> 16 pairs a vector turned -> out, or codes in the cache
+Bound: instructions of the conversions; not measured by itself.
+Tried: nothing else.
+Twin: `octavo.backends.reference.ops.rope_set_rows`, `octavo.backends.reference.ops.rope`
+"""
 
 from __future__ import annotations
 

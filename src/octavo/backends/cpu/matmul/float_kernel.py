@@ -1,9 +1,18 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of float weights (f32, f16, bf16, e4m3) and float activations, and look-ups of their rows.
 
-Weights lie in tiles of 16 rows: [N / 16, K, 16], so 16 rows are 16 lanes and each k is one vector. Those of e4m3 have a
-float32 scale for each row, or for each `group` of its values, [N / 16, K / group, 16], 256 times as large as what they
-mean (see `load_e4m3x16`), or NaN where one of them is.
+Algorithm: GEMM by outer products of registers: 16 rows interleaved, as BLIS packs panels; GEMV with one token.
+Tile:
+    W   [N / 16, K, 16]: 16 rows are 16 lanes, each k is one vector
+    acc [n tokens, 16] in registers, even and odd k apart: += W[k] * x[token, k]
+Bound: bytes with one token, instructions with many: 206 GFLOPS with tiles of 16 tokens where K is 4160, 97 where it is
+    4096 (docs/log.md, "Sixteen rows at a stride of a multiple of 4 KiB do not fit a set of the first cache").
+Tried: docs/log.md: "Sixteen rows at a stride of a multiple of 4 KiB do not fit a set of the first cache"; "e4m3 becomes
+    float32 through float16".
+Twin: `octavo.backends.reference.ops.mul_mat`, `octavo.backends.reference.ops.get_rows`
+
+Weights of e4m3 have a float32 scale for each row, or for each `group` of its values, [N / 16, K / group, 16], 256 times
+as large as what they mean (see `load_e4m3x16`), or NaN where one of them is.
 """
 
 from __future__ import annotations

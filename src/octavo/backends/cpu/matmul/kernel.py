@@ -1,8 +1,23 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products of quantized weights and quantized activations: a tile of 16 rows and n tokens, all of K at a time.
 
-Weights are in `layout.TiledLayout`, activations in blocks of n tokens x 32 values as `kernels.quantize` writes them. A
-weight is scale * (code - offset) - minimum, so a block adds  scale * dot * d - minimum * s  to each token.
+Algorithm: llama.cpp's repacked CPU products: 16 rows interleaved, integer dot products of four bytes (VNNI, dotprod,
+    AVX2).
+Tile:
+    W       16 rows, one a lane      | scales | 16 x 32 codes | 16 x 32 codes | ...      one stream, read in order
+    x       n tokens x 32 codes      | codes, d, sums         | ...
+    acc     [n, 16] float32 in registers: += scale * dot * d - minimum * s  for each block
+Bound: bytes with one token: 81% of the read limit of a thread with Q4_K on a Xeon
+    (bench/results/cpu-grids-avx512vnni-2026-11-29.json), 68% in a step of Llama 3 8B
+    (bench/results/cpu-llama3-8b-q4_k_m-2026-11-21.json). Instructions with 16: 685 of about 750 GOPS (docs/log.md, "The
+    int8 product of 16 tokens and 16 rows is at the arithmetic limit").
+Tried: docs/log.md: "Prefetching weights by software slows decoding"; "Offsets are free as the start of an integer sum";
+    "The rule about indexed addresses holds for every loop over blocks"; "With AVX2, points of 4 values are not worth
+    looking up, whatever loads them"; "Kernels that look codebook entries up were 2,000 lines for a third of the time".
+Twin: `octavo.backends.reference.ops.mul_mat`
+
+Weights are in `layout.TiledLayout`, activations in blocks of n tokens x 32 values as `quantize_kernel` writes them. A
+weight is scale * (code - offset) - minimum.
 """
 
 from __future__ import annotations

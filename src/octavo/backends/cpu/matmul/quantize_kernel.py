@@ -1,14 +1,17 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Activations to 8 bits: what a quantized product reads. Alone, or as the last step of a norm or a pointwise op.
 
-q = round(x / d), d = max|x| / 127, for each 32 values. Tokens go in tiles of `TILES[0]`, and the rest in smaller ones.
-A block of a tile of n tokens x 32 values is
-
+Algorithm: llama.cpp's q8_1 (a scale and sums for 32 values): q = round(x / d), d = max|x| / 127.
+Tile: tokens go in tiles of `TILES[0]`, and the rest in smaller ones; a block of a tile of n tokens x 32 values is
     n x 32 codes, int8
     n scales d, n sums d * sum(codes), n such sums of the first 16, float32
     n times -128 * sum(codes), and n each of the first and of the last 16, int32
+Bound: instructions; as a task for each tile it takes a third of what a task for each token took (docs/log.md, "Threads
+    that share a tile of activations wait for each other").
+Tried: docs/log.md: "Threads that share a tile of activations wait for each other".
+Twin: `octavo.backends.reference.ops.quantize`
 
-and blocks of a tile follow one another in K. At the int32 dot products with codes of offset 128 begin. With AVX2 as
+Blocks of a tile follow one another in K. At the int32 dot products with codes of offset 128 begin. With AVX2 as
 many blocks come after them, which products with codes of eight bits read in their place:
 
     the floats and the int32 as above

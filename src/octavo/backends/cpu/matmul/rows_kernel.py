@@ -1,5 +1,13 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Look-ups of rows of quantized weights: embeddings."""
+"""Look-ups of rows of quantized weights: embeddings.
+
+Algorithm: dequantization of one lane of a tile of 16 rows.
+Tile:
+    task t   tile of 16 rows    | 16 x 32 codes unpacked | -> lane row % 16 -> 32 floats, block after block
+Bound: latency, of a page of memory for each row; not measured by itself.
+Tried: nothing else.
+Twin: `octavo.backends.reference.ops.get_rows`, `octavo.formats.codec.dequantize`
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,18 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Products with many tokens where unpacking codes takes long: a piece of 16 rows is unpacked once for many tiles.
 
-A task goes through its rows in pieces of `PIECE` values. It unpacks a piece's codes to memory of its own, which stays
-in the first level of the cache, and adds the piece's products to the sums of one tile of tokens after the other. Its
-next 16 rows follow, for which the piece's activations are in the second level.
+Algorithm: GotoBLAS's blocking: a packed panel of one factor in the L1, the other's tiles streamed past it.
+Tile:
+    panel    16 rows x PIECE values, unpacked: in the L1
+    tokens   | tile | tile | ... up to 64 tokens, whose sums wait in memory from piece to piece
+    task     4 panels, for which a piece of activations is in the L2
+Bound: instructions, of the pipes that multiply: a block of 16 rows, 32 values and 4 tokens takes 60 cycles on Zen 3, 39
+    without the floats at its end (docs/log.md, "AVX2's products of four-bit codes end at the pipes that multiply").
+Tried: docs/log.md: "AVX2's products of four-bit codes end at the pipes that multiply, not at instructions".
+Twin: `octavo.backends.reference.ops.mul_mat`
+
+A task goes through its rows in pieces of `PIECE` values. It unpacks a piece's codes to memory of its own, and adds the
+piece's products to the sums of one tile of tokens after the other. Its next 16 rows follow.
 """
 
 from __future__ import annotations

@@ -1,6 +1,14 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Ops on rows of floats: norms, softmax, copies.
 
+Algorithm: two passes over a row in the L1: a sum or a maximum, then the values.
+Tile:
+    task t   row t: | 16 | 16 | ... -> factor; | 16 | 16 | ... times the factor
+Bound: latency, of waking threads for a few KiB; not measured by itself.
+Tried: docs/log.md: "AltUp's steps need no kernels of their own".
+Twin: `octavo.backends.reference.ops.rms_norm`, `octavo.backends.reference.ops.layer_norm`,
+    `octavo.backends.reference.ops.soft_max`, `octavo.backends.reference.ops.keep_largest`
+
 Task t works on row t. Strides are in bytes, so that a row may be part of a wider one.
 """
 

@@ -1,7 +1,15 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""What routing to experts needs: choices, their numbers and sums of what was chosen. Task t works on row t.
+"""What routing to experts needs: choices, their numbers and sums of what was chosen.
 
-Strides are in bytes, as in `elementwise.py`.
+Algorithm: top-k by selection: the largest again and again, over some dozens of values.
+Tile:
+    task t   row t: n logits -> k places; k rows of x, each times its share -> a row
+Bound: latency: n is the number of experts; not measured by itself.
+Tried: nothing else.
+Twin: `octavo.backends.reference.ops.top_k`, `octavo.backends.reference.ops.keep_groups`,
+    `octavo.backends.reference.ops.weighted_sum`, `octavo.backends.reference.ops.sparse_shares`
+
+Task t works on row t. Strides are in bytes, as in `kernel.py`.
 """
 
 from __future__ import annotations

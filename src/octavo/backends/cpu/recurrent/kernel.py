@@ -1,6 +1,16 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Ops that keep a state of each sequence: convolutions over time, the gated delta rule, and selective scans.
 
+Algorithm: the recurrent form of the gated delta rule (arXiv 2412.06464), of Mamba-2 (arXiv 2405.21060) and of Mamba's
+    selective scan (arXiv 2312.00752); causal conv1d.
+Tile:
+    task   (sequence, head, 32 columns)    S [keys, 32] on the stack, in the L1; for each token: S = decay S + k u^T
+           rows of S in fours, whose sums are apart, so that no addition waits for the one before it
+Bound: instructions, some four multiply-adds for a number of the state and token; not measured as a share.
+Tried: nothing else.
+Twin: `octavo.backends.reference.state_ops.causal_conv`, `octavo.backends.reference.state_ops.gated_delta_rule`,
+    `octavo.backends.reference.state_ops.selective_scan`, `octavo.backends.reference.state_ops.channel_scan`
+
 A task goes through the tokens of a sequence in order, for some channels or columns, so that results are to the bit the
 same however a sequence is divided among steps.
 """

@@ -1,6 +1,14 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """RWKV-7's time mixing behind its projections: a matrix for each head of a sequence, and a norm of what it gives.
 
+Algorithm: the generalized delta rule of RWKV-7 (arXiv 2503.14456), token by token.
+Tile:
+    task   (sequence, head)    S [size, size] on the stack; for each token: S = decay S - (u rate)(S^T u)^T + k v^T
+Bound: instructions; not measured by itself. A whole model of 1.5 billion weights reads these at 45% of the read limit
+    (bench/results/cpu-rwkv7-1.5b-q4_k_m-2026-11-27.json).
+Tried: nothing else.
+Twin: `octavo.backends.reference.state_ops.wkv7`
+
 A task goes through the tokens of a sequence in order, for a head, so that results are to the bit the same however a
 sequence is divided among steps.
 """

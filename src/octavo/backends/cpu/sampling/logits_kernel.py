@@ -1,7 +1,16 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """What the choice of a token needs of a row of logits: the largest ones, the sum of all, and changes before that.
 
-Strides are in bytes, as in `elementwise.py`.
+Algorithm: top-k by insertion into a short list, behind a look at the maximum of 64 values; log-sum-exp.
+Tile:
+    task (row, part)   16,384 logits: | 64: maximum above the k-th so far? insert : skip | 64 | ...
+    merge              k candidates of each part, largest first -> k of the row
+Bound: bytes of the logits; not measured by itself.
+Tried: nothing else.
+Twin: `octavo.backends.reference.ops.top_candidates`, `octavo.backends.reference.ops.log_sum_exp`,
+    `octavo.backends.reference.ops.adjust`, `octavo.backends.reference.ops.mask`
+
+Strides are in bytes, as in `pointwise/kernel.py`.
 """
 
 from __future__ import annotations

@@ -1,5 +1,16 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Packing: rows of packed blocks to a tile of 16 rows in the layout that products read."""
+"""Packing: rows of packed blocks to a tile of 16 rows in the layout that products read.
+
+Algorithm: a transposition of 16 rows' blocks to one stream, with bits moved by a map that `probe.py` finds.
+Tile:
+    task i   rows 16 i to 16 i + 15    | block | block | ...   each as in the file
+             tile                      | 16 scales | 16 x 32 codes | 16 x 32 codes | ...
+Bound: bytes, of the file and of the packed weights: models load in 0.9 to 2.0 s a GB on two cores
+    (bench/results/cpu-load-2026-11-21.json).
+Tried: docs/log.md: "Unpacking weights with NumPy on threads does not scale"; "Python's anonymous `mmap` is shared
+    memory, which gets no large pages".
+Twin: `octavo.formats.codec.dequantize`
+"""
 
 from __future__ import annotations
 

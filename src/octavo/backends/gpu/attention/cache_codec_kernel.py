@@ -1,6 +1,17 @@
 # mypy: ignore-errors
-"""What attention of prompts multiplies, made of a cache: float16 of int8, fp8 and q8_0 (`unpack_kernel`), page after
-page of a sequence, or 8-bit numbers of a cache of any of these (`encode_kernel`), a block of positions after the other.
+"""What prefill attention multiplies, made of a cache: float16 (`unpack_kernel`) or 8-bit numbers (`encode_kernel`).
+
+Algorithm: dequantization of pages; quantization of blocks of 128 positions, with keys less a mean, as SageAttention
+    smooths them (arXiv 2410.02367), here that of one page in the sequence's middle.
+Tile:
+    unpack   program (p, head, sequence)       pages p, p + P, ...   [64, D] codes -> [64, D] float16
+    encode   program (block, head, sequence)   two pages            [128, D] -> K [128, D], or V^T [D, 128], and a scale
+Bound: bytes: keys and values of 2,048 tokens, 8 heads of 128, are encoded in 7 us on an H200 (docs/log.md, "The mean of
+    keys from all over a sequence took longer than their codes"), some 0.4 of the read limit.
+Tried: docs/log.md: "The mean of keys from all over a sequence took longer than their codes".
+Twin: `tests.backends.naive.decoded_pages`, `tests.backends.naive.encoded_blocks`
+
+`unpack_kernel` takes int8, fp8 and q8_0, page after page of a sequence; `encode_kernel` any of these and float16.
 """
 
 from __future__ import annotations

@@ -1,14 +1,22 @@
 # mypy: ignore-errors
-"""Decoding attention by `mma.sync` (split-KV as FlashDecoding), in Gluon: codes are multiplied as they lie, or as
-float16 made in registers.
+"""Decoding attention on the tensor cores, in Gluon.
 
+Algorithm: flash-decoding (split-KV) by `mma.sync`, with a cp.async ring. Codes are multiplied as they lie, or as
+    float16 made in registers.
+Tile:
     cache --cp.async--> ring of `stages` blocks in shared memory --> registers --> mma.sync
                         [warps, tokens, D] keys and values: each warp has tokens of its own, joined at the end alone
+Bound: bytes of the cache: 79% of the read limit on an H200 for one sequence of 32,768 tokens from float16, 96% for
+    eight, 67% and 91% from int8 (bench/results/gpu-attention-2026-11-24.json).
+Tried: docs/log.md: "Decoding attention spent its time before and after its blocks"; "Two programs that do not fit a
+    multiprocessor's shared memory take turns"; "Fetching the block of a token's own row into the L2 before the wait
+    gained nothing"; "What one format gains by a kernel with much shared memory another one loses".
+Twin: `octavo.backends.reference.ops.attention`
 
 Lane 4 g + t of a warp takes keys of tokens g and values of tokens 2 t and 2 t + 1 from the ring, 16 neighbouring bytes
 at a time, as the operands of a product lie. Which values of a head lie where in an operand is free, as long as both
 factors agree (keys), or the result is put in order at the end (values). Rows are the query heads of a head of keys,
-padded to 8 or 16. It is bound by reading the cache: nothing waits until a block is wanted.
+padded to 8 or 16. Nothing waits until a block is wanted.
 
 Rows of scores are there twice: for what float16 or int8 hold of a query, and for what is left of it. So a query of int8
 has 15 bits, and int8 keys are multiplied as they are.

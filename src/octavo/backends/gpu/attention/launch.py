@@ -29,7 +29,7 @@ from octavo.backends.gpu.launch.arguments import Matrix
 from octavo.backends.gpu.launch.call import Launch
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, Cache
-from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
 from octavo.formats.cache_formats import CACHE_FORMATS
 from octavo.formats.rotation import block_of
 
@@ -46,7 +46,7 @@ def decodes(q: torch.Tensor, starts: torch.Tensor, pages: torch.Tensor) -> int:
 def quantizes(c: Context, q: torch.Tensor, pages: torch.Tensor, out: Activation) -> bool:
     """Whether `attend` can give its result as `out` itself: one token a sequence, no padding to write, and no float16
     but those in order."""
-    if c.deterministic or (out.tokens > dispatch.INT8_MAX_TOKENS and "plain" in c.wanted):
+    if c.deterministic or (out.tokens > INT8_MAX_TOKENS and "plain" in c.wanted):
         return False
     return out.k == out.kp and out.k // q.shape[1] % 32 == 0 and len(q) == len(pages)
 

@@ -1,16 +1,22 @@
 # mypy: ignore-errors
-"""Attention where keys are values too (DeepSeek-V2's MLA, arXiv 2405.04434): a block of keys is read once, and
-multiplied with twice.
+"""Attention where keys are values too.
 
-    a key   | value_dim values: keys, and values too | rope's |      e.g. 512 and 64
+Algorithm: multi-head latent attention with absorbed projections (DeepSeek-V2, arXiv 2405.04434), which is
+    FlashAttention over one head of keys; split-KV for single tokens, as FlashMLA has it.
+Tile:
+    a key   | value_dim values: keys, and values too | rope's |      e.g. 512 and 64, read once, multiplied with twice
     rows    pairs of a token and a query head, all with the same head of keys
+Bound: bytes of the cache for one token of 16 heads; instructions for 128 heads and for prompts, whose codes become
+    float16 for both products. The share was not measured; times are in README.md beside this file.
+Tried: docs/log.md: "A tile that a loop keeps for a product of shared memory may be wrong".
+Twin: `octavo.backends.reference.ops.attention`
 
 16 rows are a token's heads or those of four tokens with four heads each, so prompts and single tokens take the same
 kernel. A key's two parts are two tiles. Where registers do not hold the query, a loop takes parts of it and of the
 keys, and these are read a second time as values.
 
 Scores of int8 and fp8 keys are multiplied by the keys' scales, and so are the weights of these as values. Keys of int4
-stay rotated: queries come rotated, and results are rotated back by who calls.
+stay rotated: queries come rotated, and the caller rotates results back.
 """
 
 from __future__ import annotations

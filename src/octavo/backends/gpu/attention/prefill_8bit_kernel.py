@@ -1,9 +1,24 @@
 # mypy: ignore-errors
-"""Prefill attention by products of 8-bit numbers for compute capability 9.0, in Gluon (FlashAttention-3's FP8 plan).
+"""Prefill attention by products of 8-bit numbers for compute capability 9.0, in Gluon.
 
-Producer, consumers, online softmax and tile scheduler are those of `prefill_hopper_kernel`. A query's codes have a
-scale of their own. Weights are e4m3 numbers up to 2^8: their exponents have a range of 2^17, and values of smaller
-scale take from it. Tensor cores keep 14 bits of sums of e4m3 products, so each block's are added to float32 numbers.
+Algorithm: FlashAttention-3's FP8 plan (arXiv 2407.08608), with scales of blocks and keys less a mean, as SageAttention
+    smooths them (arXiv 2410.02367).
+Tile:
+    producer warp      K V | K V | K V | ...           TMA: codes of blocks of 128 positions, V^T for K-major products
+    consumer group 0   S=QK | softmax, e4m3 weights | S=QK PV | ...    64 queries
+    consumer group 1         S=QK | softmax, e4m3 weights | S=QK PV    64 queries: they take turns at the tensor cores
+Bound: instructions: of 2,570 cycles for 128 queries and keys the tensor cores work 39%, and 42% issue an instruction
+    (docs/log.md, "Attention by products of 8 bits waits, whatever it does less"). 759 TFLOPS with int8 and 772 with fp8
+    at 8,192 tokens on an H200, codes included (bench/results/gpu-prefill-h200-2026-11-26.json).
+Tried: docs/log.md: "Attention by products of 8 bits waits, whatever it does less"; "Two small programs on a
+    multiprocessor do not hide what a tile of attention costs at its ends"; "Weights of a product under way that the
+    next weights may be copied to make products wait for each other".
+Twin: `octavo.backends.reference.ops.attention`
+
+The ring, its waits and releases, the tile scheduler and what queries see are those of `prefill_hopper_kernel`.
+Producers differ in what they copy, the soft-max in what is scaled. A query's codes have a scale of their own. Weights
+are e4m3 numbers up to 2^8: their exponents have a range of 2^17, and values of smaller scale take from it. Tensor cores
+keep 14 bits of sums of e4m3 products, so each block's are added to float32 numbers.
 """
 
 from __future__ import annotations
@@ -25,10 +40,15 @@ from octavo.backends.gpu.attention.prefill_hopper_kernel import (
     HALF,
     REGISTERS,
     KernelArgs,
+    KVRing,
+    along,
+    last_seen,
     num_tiles,
     query_places,
+    release,
     sums_layout,
     tile_scheduler,
+    wait_ready,
 )
 from octavo.backends.gpu.compile.gluon_names import barrier, copy_tile
 from octavo.backends.gpu.matmul.w8a8.hopper_tiles import barriers, column_halves
@@ -37,31 +57,6 @@ ROUND = gl.constexpr(12582912.0)  # 1.5 * 2^23: a float32 of this size has an in
 ROUND_BITS = gl.constexpr(0x4B400000)
 OFFSET = gl.constexpr(8.0)  # log2 of the largest weight
 MIN_UNIT = gl.constexpr(-120.0)
-
-
-class QuantizedKVRing(NamedTuple):
-    """Shared memory for queries of a group and for blocks to come, and barriers for each stage of these.
-
-    queries           [64, dim] codes
-    scales            [64] of these, with what scores are multiplied with
-    k, v              [stages, block_n, dim], [stages, dim, block_n]
-    k_ready, v_ready  at which copies arrive
-    k_free, v_free    at which both groups arrive
-    totals            [64, 4], see `_attend_blocks`
-    mine, others      at which a group's turn to ask for products arrives
-    """
-
-    queries: Any
-    scales: Any
-    k: Any
-    v: Any
-    k_ready: Any
-    v_ready: Any
-    k_free: Any
-    v_free: Any
-    totals: Any
-    mine: Any
-    others: Any
 
 
 class Running(NamedTuple):
@@ -100,12 +95,6 @@ def _row_max(x):
 def _lane_sums(x):
     """Sums of each row of sums [64, n] that a thread has, [64, 4]: threads need those of others at the end alone."""
     return gl.sum(gl.sum(x.reshape([x.shape[0], x.shape[1] // 8, 4, 2]), 3), 1)
-
-
-@gluon.jit
-def _along(x, like):
-    """A number for each row, [64], as columns of a matrix [64, n] want it."""
-    return gl.convert_layout(x, gl.SliceLayout(1, like.type.layout))[:, None]
 
 
 @gluon.jit
@@ -157,7 +146,7 @@ def _load_queries(q, tile, token, ring, scale, shape: gl.constexpr):
 def _scores(ring, count, shape: gl.constexpr):
     """Have the tensor cores multiply the group's queries with the keys of the ring's block `count`, once these are
     there. Sums of integers begin at the bits of ROUND, so that they are float32 numbers."""
-    mbarrier.wait(ring.k_ready.index(count % shape.stages), (count // shape.stages) & 1)
+    wait_ready(ring.k_ready, count, shape)
     keys = ring.k.index(count % shape.stages).permute((1, 0))
     INTEGERS: gl.constexpr = shape.products == "int8"
     if INTEGERS:
@@ -170,7 +159,7 @@ def _scores(ring, count, shape: gl.constexpr):
 @gluon.jit
 def _sums_of_values(ring, count, weights, shape: gl.constexpr):
     """Have the tensor cores multiply weights with the values of the ring's block `count`, once these are there."""
-    mbarrier.wait(ring.v_ready.index(count % shape.stages), (count // shape.stages) & 1)
+    wait_ready(ring.v_ready, count, shape)
     values = ring.v.index(count % shape.stages).permute((1, 0))
     nothing = gl.zeros([HALF, shape.dim], gl.float32, sums_layout(shape.dim, 32))
     return warpgroup_mma(weights, values, nothing, use_acc=False, is_async=True)  # [64, block_n] @ [block_n, dim]
@@ -234,7 +223,7 @@ def _online_softmax(scores, block, limit, so_far, q_scale, k_scale, v_unit, MASK
     if INTEGERS:
         shift += ROUND * factor
     p = gl.exp2(s * factor[:, None] - shift[:, None])  # [64, block_n]
-    total = so_far.total * _along(keep, so_far.total) + _lane_sums(p) * gl.exp2(unit - v_unit)
+    total = so_far.total * along(keep, so_far.total) + _lane_sums(p) * gl.exp2(unit - v_unit)
     return Running(_packed(p, shape), most, total, unit, keep * gl.exp2(so_far.unit - unit))
 
 
@@ -257,12 +246,12 @@ def _attend_blocks(
         if shape.in_turn:
             mbarrier.arrive(ring.others)
         scores = warpgroup_mma_wait(1, [scores])
-        mbarrier.arrive(ring.k_free.index(count % shape.stages))
+        release(ring.k_free, count, shape)
         after = _online_softmax(scores, first - i, limit, so_far, q_scale, k_scale, v_unit, MASK, shape)
         ring.totals.store(after.total)
         part = warpgroup_mma_wait(0, [part])
-        mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
-        acc = acc * _along(so_far.keep, acc) + part
+        release(ring.v_free, count - 1, shape)
+        acc = acc * along(so_far.keep, acc) + part
         so_far = after
         count += 1
     return count, so_far, acc
@@ -284,15 +273,13 @@ def _consumer(q, args, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexp
         next_first = following.token + WHICH * HALF
         if tile.blocks > 0:
             first = tile.token + WHICH * HALF
-            token = first + gl.arange(0, HALF, rows)
-            limit = gl.load(args.positions + token, mask=token < tile.end, other=tile.last)  # [64]
-            earliest = gl.load(args.positions + gl.minimum(first, tile.end - 1))
+            limit, earliest = last_seen(tile, first, args, rows)
             q_scale = ring.scales.load(rows)
             factors = args.factors + _place_of(tile, args.items, shape) * (args.items.width // shape.block_n * 2)
             block = tile.blocks - 1
             k_scale, v_unit = gl.load(factors + block * 2), gl.load(factors + block * 2 + 1)
             scores = warpgroup_mma_wait(0, [_scores(ring, count, shape)])
-            mbarrier.arrive(ring.k_free.index(count % shape.stages))
+            release(ring.k_free, count, shape)
             lowest = gl.full([HALF], float("-inf"), gl.float32, rows)
             total = _lane_sums(gl.zeros([HALF, shape.block_n], gl.float32, sums_layout(shape.block_n, 32)))
             so_far = Running(0, lowest, total, MIN_UNIT, lowest)
@@ -309,19 +296,14 @@ def _consumer(q, args, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexp
             if following.blocks > 0:
                 _load_queries(q, following, next_first, ring, scale, shape)
             part = warpgroup_mma_wait(0, [part])
-            mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
+            release(ring.v_free, count - 1, shape)
             done += 1
-            acc = acc * _along(so_far.keep, acc) + part
-            _store(acc, gl.exp2(so_far.unit) / gl.sum(so_far.total, 1), out, tile, first, shape)
+            acc = acc * along(so_far.keep, acc) + part
+            factor = gl.exp2(so_far.unit) / gl.sum(so_far.total, 1)
+            layout: gl.constexpr = acc.type.layout
+            place, mask = query_places(out, tile, first, shape, layout)
+            gl.store(place, acc * along(factor, acc), mask=mask)  # [64, dim]
         tile = following
-
-
-@gluon.jit
-def _store(acc, factor, out, tile, token, shape: gl.constexpr):
-    """out = sums times a factor each, for 64 queries from `token` on."""
-    layout: gl.constexpr = acc.type.layout
-    place, mask = query_places(out, tile, token, shape, layout)
-    gl.store(place, acc * _along(factor, acc), mask=mask)  # [64, dim]
 
 
 @gluon.jit
@@ -349,11 +331,11 @@ def prefill_8bit_hopper_kernel(
     c = barriers(2)
     if shape.in_turn:
         mbarrier.arrive(c.index(0))
-    first = QuantizedKVRing(
-        queries.index(0), scales.index(0), k, v, b[0], b[1], b[2], b[3], totals.index(0), c.index(0), c.index(1)
+    first = KVRing(
+        queries.index(0), k, v, b[0], b[1], b[2], b[3], totals.index(0), scales.index(0), c.index(0), c.index(1)
     )
-    second = QuantizedKVRing(
-        queries.index(1), scales.index(1), k, v, b[0], b[1], b[2], b[3], totals.index(1), c.index(1), c.index(0)
+    second = KVRing(
+        queries.index(1), k, v, b[0], b[1], b[2], b[3], totals.index(1), scales.index(1), c.index(1), c.index(0)
     )
     args = KernelArgs(positions, starts, items, factors)
     if PDL:

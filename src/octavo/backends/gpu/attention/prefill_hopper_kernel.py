@@ -1,15 +1,21 @@
 # mypy: ignore-errors
-"""Prefill attention for compute capability 9.0, in Gluon, by FlashAttention-3's plan (arXiv 2407.08608).
+"""Prefill attention for compute capability 9.0, in Gluon.
 
+Algorithm: FlashAttention-3 (arXiv 2407.08608): warp-specialized, with softmax and products overlapped.
+Tile:
     producer warp      K V | K V | K V | ...           TMA into a ring of `stages` blocks of 128 positions
     consumer group 0   S=QK | softmax | S=QK PV | softmax | ...        64 queries
     consumer group 1         S=QK | softmax | S=QK PV | softmax ...    64 queries: ping-pong
+Bound: instructions, of the tensor cores and for exponentials: 458 TFLOPS at 2,048 tokens and 572 at 8,192 on an H200,
+    heads of 128 (bench/results/gpu-prefill-q8_0-2026-11-23.json).
+Tried: docs/log.md: "A wait for tensor cores has no operands, so the assembler moves it"; "int8 queries and keys did not
+    make attention of prompts faster"; "A tile of attention of prompts costs four blocks besides its own".
+Twin: `octavo.backends.reference.ops.attention`
 
-Warp specialization: while a group is in the online softmax of a block, the tensor cores add up its block before, and
-have the products of the other group. Blocks go from the last one down, so that those which a query sees in part come
-first. The kernel is persistent: `tile_scheduler` gives programs tile after tile. It is bound by the tensor cores and
-exponentials. What is computed is what `kernel.prefill_kernel` says of a float16 cache without windows, caps and sinks,
-or of what `cache_codec_kernel` has made of one of codes.
+While a group is in the online softmax of a block, the tensor cores add up its block before, and have the products of
+the other group. Blocks go from the last one down, so that those which a query sees in part come first. The kernel is
+persistent: `tile_scheduler` gives programs tile after tile. It takes a float16 cache without windows, caps and sinks,
+or what `cache_codec_kernel` has made of one of codes.
 """
 
 from __future__ import annotations
@@ -42,10 +48,12 @@ class KVRing(NamedTuple):
     """Shared memory for queries of a group and for blocks to come, and barriers for each stage of these.
 
     queries           [64, dim]
-    k, v              [stages, block_n, dim]
+    k, v              [stages, block_n, dim]; values of 8 bits [stages, dim, block_n]
     k_ready, v_ready  at which copies arrive
     k_free, v_free    at which both groups arrive
-    totals            [64], see `_attend_blocks`
+    totals            [64], or [64, 4] of 8 bits, see `_attend_blocks`
+    scales            [64], of queries of 8 bits, with what scores are multiplied with
+    mine, others      at which a group's turn to ask for products of 8 bits arrives
     """
 
     queries: Any
@@ -56,6 +64,9 @@ class KVRing(NamedTuple):
     k_free: Any
     v_free: Any
     totals: Any
+    scales: Any = None
+    mine: Any = None
+    others: Any = None
 
 
 class KernelArgs(NamedTuple):
@@ -91,6 +102,18 @@ class QueryTile(NamedTuple):
     end: Any
     last: Any
     blocks: Any
+
+
+@gluon.jit
+def wait_ready(ready, count, shape: gl.constexpr):
+    """Wait until the ring's block `count` is there."""
+    mbarrier.wait(ready.index(count % shape.stages), (count // shape.stages) & 1)
+
+
+@gluon.jit
+def release(free, count, shape: gl.constexpr):
+    """This group has read the ring's block `count`."""
+    mbarrier.arrive(free.index(count % shape.stages))
 
 
 @gluon.jit
@@ -176,6 +199,20 @@ def query_places(x, tile, token, shape: gl.constexpr, layout: gl.constexpr):
 
 
 @gluon.jit
+def along(x, like):
+    """A number for each row, [64], as columns of a matrix [64, n] want it."""
+    return gl.convert_layout(x, gl.SliceLayout(1, like.type.layout))[:, None]
+
+
+@gluon.jit
+def last_seen(tile, first, args, rows: gl.constexpr):
+    """The last position that each of 64 queries from `first` on sees, [64], and that of the first of them."""
+    token = first + gl.arange(0, HALF, rows)
+    limit = gl.load(args.positions + token, mask=token < tile.end, other=tile.last)
+    return limit, gl.load(args.positions + gl.minimum(first, tile.end - 1))
+
+
+@gluon.jit
 def _load_queries(q, tile, token, ring, shape: gl.constexpr):
     """Put 64 queries from `token` on into shared memory as float16."""
     layout: gl.constexpr = gl.BlockedLayout([1, 4], [1, 32], [4, 1], [1, 0])
@@ -194,7 +231,7 @@ def _clear_unseen(ring, count, tile, shape: gl.constexpr):
     """
     ROWS: gl.constexpr = 16
     layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    mbarrier.wait(ring.v_ready.index(count % shape.stages), (count // shape.stages) & 1)
+    wait_ready(ring.v_ready, count, shape)
     for i in gl.static_range(shape.block_n // ROWS):
         rows = ring.v.index(count % shape.stages).slice(i * ROWS, ROWS, 0)
         position = (tile.blocks - 1) * shape.block_n + i * ROWS + gl.arange(0, ROWS, gl.SliceLayout(1, layout))
@@ -208,7 +245,7 @@ def _clear_unseen(ring, count, tile, shape: gl.constexpr):
 def _scores(ring, count, shape: gl.constexpr):
     """Have the tensor cores multiply the group's queries with the keys of the ring's block `count`, once these are
     there."""
-    mbarrier.wait(ring.k_ready.index(count % shape.stages), (count // shape.stages) & 1)
+    wait_ready(ring.k_ready, count, shape)
     keys = ring.k.index(count % shape.stages).permute((1, 0))
     nothing = gl.zeros([HALF, shape.block_n], gl.float32, sums_layout(shape.block_n))
     return warpgroup_mma(ring.queries, keys, nothing, use_acc=False, is_async=True)  # [64, dim] @ [dim, block_n]
@@ -217,7 +254,7 @@ def _scores(ring, count, shape: gl.constexpr):
 @gluon.jit
 def _add_values(ring, count, p, acc, shape: gl.constexpr):
     """Have the tensor cores add p times the values of the ring's block `count`, once these are there."""
-    mbarrier.wait(ring.v_ready.index(count % shape.stages), (count // shape.stages) & 1)
+    wait_ready(ring.v_ready, count, shape)
     return warpgroup_mma(p, ring.v.index(count % shape.stages), acc, is_async=True)  # [64, block_n] @ [block_n, dim]
 
 
@@ -271,12 +308,12 @@ def _attend_blocks(ring, count, first, end, p, m, total, acc, limit, factors, MA
         scores = _scores(ring, count, shape)
         acc = _add_values(ring, count - 1, p, acc, shape)
         scores = warpgroup_mma_wait(1, [scores])
-        mbarrier.arrive(ring.k_free.index(count % shape.stages))
+        release(ring.k_free, count, shape)
         next_p, m, total, keep = _online_softmax(scores, first - i, limit, m, total, factors, MASK, shape)
         ring.totals.store(total)
         acc = warpgroup_mma_wait(0, [acc])
-        mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
-        acc *= gl.convert_layout(keep, gl.SliceLayout(1, acc.type.layout))[:, None]
+        release(ring.v_free, count - 1, shape)
+        acc *= along(keep, acc)
         p = next_p
         count += 1
     return count, p, m, total, acc
@@ -298,16 +335,14 @@ def _consumer(q, args, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexp
         next_first = following.token + WHICH * HALF
         if tile.blocks > 0:
             first = tile.token + WHICH * HALF
-            token = first + gl.arange(0, HALF, rows)
-            limit = gl.load(args.positions + token, mask=token < tile.end, other=tile.last)  # [64]
-            earliest = gl.load(args.positions + gl.minimum(first, tile.end - 1))
+            limit, earliest = last_seen(tile, first, args, rows)
             factors = _factors_of(tile, args, scale, shape)
             m = gl.full([HALF], float("-inf"), gl.float32, rows)
             total = gl.zeros([HALF], gl.float32, rows)
             acc = gl.zeros([HALF, shape.dim], gl.float32, sums_layout(shape.dim))
             block = tile.blocks - 1
             scores = warpgroup_mma_wait(0, [_scores(ring, count, shape)])
-            mbarrier.arrive(ring.k_free.index(count % shape.stages))
+            release(ring.k_free, count, shape)
             p, m, total, _ = _online_softmax(scores, block, limit, m, total, factors, True, shape)
             if tile.last % shape.block_n < shape.block_n - 1:
                 _clear_unseen(ring, count, tile, shape)
@@ -322,20 +357,14 @@ def _consumer(q, args, ring, out, scale, WHICH: gl.constexpr, shape: gl.constexp
             if following.blocks > 0:
                 _load_queries(q, following, next_first, ring, shape)
             acc = warpgroup_mma_wait(0, [acc])
-            mbarrier.arrive(ring.v_free.index((count - 1) % shape.stages))
+            release(ring.v_free, count - 1, shape)
             if shape.scales == "static":
                 acc *= factors.v
-            _store(acc, total, out, tile, first, shape)
+            total = along(total, acc)
+            layout: gl.constexpr = acc.type.layout
+            place, mask = query_places(out, tile, first, shape, layout)
+            gl.store(place, acc / total, mask=mask)  # [64, dim]
         tile = following
-
-
-@gluon.jit
-def _store(acc, total, out, tile, token, shape: gl.constexpr):
-    """out = sums over totals, for 64 queries from `token` on."""
-    total = gl.convert_layout(total, gl.SliceLayout(1, acc.type.layout))
-    layout: gl.constexpr = acc.type.layout
-    place, mask = query_places(out, tile, token, shape, layout)
-    gl.store(place, acc / total[:, None], mask=mask)  # [64, dim]
 
 
 @gluon.jit

@@ -1,5 +1,14 @@
 # mypy: ignore-errors
-"""Rotation of heads, as `formats.rotation` defines it, with its order of sums."""
+"""Rotation of heads, as `formats.rotation` defines it, with its order of sums.
+
+Algorithm: random signs, then the fast Walsh-Hadamard transform, as QuaRot rotates keys and queries (arXiv 2404.00456).
+Tile:
+    program (token, head)    x [BLOCK]  -> signs -> butterflies of distance 1, 2, 4, ... -> times BLOCK^-1/2
+                             |a b|c d|e f|g h|  ->  |a+b a-b|c+d c-d| ...  ->  |a+b+c+d ...
+Bound: latency: a token's heads are a few KiB; not measured by itself.
+Tried: nothing else.
+Twin: `octavo.formats.rotation.rotate`, `octavo.formats.rotation.rotate_back`
+"""
 
 from __future__ import annotations
 

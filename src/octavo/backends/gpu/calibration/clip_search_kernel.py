@@ -1,5 +1,14 @@
 # mypy: ignore-errors
-"""Which part of its range each group of a row is clipped to before it is rounded, by the error that is left."""
+"""Which part of its range each group of a row is clipped to before it is rounded, by the error that is left.
+
+Algorithm: a grid search for the clipping ratio by weighted squared error, as AWQ (arXiv 2306.00978) and others do it.
+Tile:
+    program   GROUPS groups of GROUP values in registers, read once
+    for each of `tried` shares s:   clip to s * [min, max] -> round -> sum of weight * error^2 -> the least so far
+Bound: instructions, `tried` roundings of each value; not measured by itself.
+Tried: nothing else.
+Twin: `tests.calibrate.naive.clip_search`
+"""
 
 from __future__ import annotations
 

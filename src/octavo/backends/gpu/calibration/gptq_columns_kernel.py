@@ -1,12 +1,18 @@
 # mypy: ignore-errors
-"""GPTQ's inner loop (arXiv 2210.17323): a block of columns in turn, for some rows of a matrix a program.
+"""GPTQ's inner loop: a block of columns in turn, for some rows of a matrix a program.
 
+Algorithm: GPTQ (arXiv 2210.17323), lazy batches; `fit_kernel` is coordinate descent on a row's scale or minimum.
+Tile:
     columns  | done | block of up to 128, one after the other | to come |
     rows     a column's rounding error goes to the columns of the block behind it, by a factor of the inverse Hessian
+Bound: latency, since columns follow each other: 190 instructions a column of 32 rows (docs/log.md, "Lanes that share a
+    row make Triton load and round it in each of them").
+Tried: docs/log.md: "Lanes that share a row make Triton load and round it in each of them".
+Twin: `tests.calibrate.naive.gptq_columns`
 
 What `columns_kernel` and `refine_kernel` of `octavo.calibrate.methods.gptq` do with vectors of 16 rows. Matrices are
 [K, N] here, so that a column's rows lie side by side. Sums over what lies before a block are products of matrices,
-made outside. Latency bounds it, since columns follow each other.
+made outside.
 """
 
 from __future__ import annotations

@@ -1,5 +1,14 @@
 # mypy: ignore-errors
-"""What the device can do at best: reading memory."""
+"""What the device can do at best: reading memory.
+
+Algorithm: a sum of everything, in blocks that a program loads at once, as STREAM measures memory.
+Tile:
+    program p    | BLOCK int32 | BLOCK | ... BLOCKS of them |  -> one sum
+Bound: bytes, by definition: 4,567 GB/s on an H200 (bench/results/gpu-attention-2026-11-24.json), 3,138 on an H100
+    (bench/results/gpu-ops-2026-11-21.json). Shares of the read limit elsewhere are of this.
+Tried: nothing else.
+Twin: `numpy.sum`
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from octavo.backends.gpu.attention.prefill_hopper_launch import most_code_bytes, most_half_bytes
 from octavo.backends.gpu.device.torch_device import GpuTarget
 from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.experts.shape import ExpertsHopperShape
+from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
 from octavo.backends.gpu.weights.layout import layout_of, padded, scale_stride
 from octavo.formats import QTensor
 from octavo.formats.cache_formats import CACHE_FORMATS
@@ -61,7 +63,7 @@ def _become_float16(tensor: QTensor, rows: int, arch: str) -> bool:
         return False
     layout, (*experts, n, k) = layout_of(tensor.format, "f16"), tensor.shape
     if experts:
-        return dispatch.w4a16_experts(layout, n, rows / experts[0], arch) is not None
+        return isinstance(dispatch.experts(layout, n, padded(k), rows / experts[0], arch), ExpertsHopperShape)
     return dispatch.w4a16(layout, n, padded(k), min(rows, 1024), arch) is not None
 
 
@@ -102,7 +104,7 @@ def _joining(nodes: Iterable[Node]) -> int:
 
 def _unpacked(nodes: Iterable[Node], limits: Sizes) -> int:
     """The largest weight as float16, where a step may have more tokens than are multiplied with its codes."""
-    many = (n for n in nodes if n.op.startswith("mul_mat") and bind(n.shape[:1], limits)[0] > dispatch.INT8_MAX_TOKENS)
+    many = (n for n in nodes if n.op.startswith("mul_mat") and bind(n.shape[:1], limits)[0] > INT8_MAX_TOKENS)
     return max((sum(map(_half_bytes, n.inputs)) for n in many), default=0)
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from octavo.backends.gpu.launch.arguments import Q8Activation
 from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS
+from octavo.backends.gpu.matmul.w4a16.shapes import ORDERED_MAX_TOKENS
 from octavo.backends.gpu.weights.layout import padded
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ class Activation:
     @property
     def is_q8_1(self) -> bool:
         """Whether they are quantized, and not float16."""
-        return self.always_codes or self.tokens <= dispatch.INT8_MAX_TOKENS
+        return self.always_codes or self.tokens <= INT8_MAX_TOKENS
 
     @property
     def kp(self) -> int:
@@ -98,7 +100,7 @@ def activation_bytes(tokens: int, k: int, arch: str, *, codes: bool = False) -> 
     kp = padded(k)
     if codes:
         return q8_1_bytes(tokens, kp, dispatch.padded_tokens(tokens, full=True))
-    few, some = min(tokens, dispatch.INT8_MAX_TOKENS), min(tokens, dispatch.ORDERED_MAX_TOKENS)
+    few, some = min(tokens, INT8_MAX_TOKENS), min(tokens, ORDERED_MAX_TOKENS)
     both = some * kp * 2 * dispatch.ordered(some, arch)
     return max(_first_bytes(few, kp), _first_bytes(tokens, kp), _first_bytes(some, kp) + both)
 

@@ -13,6 +13,7 @@ from octavo.backends.gpu.launch.device_values import Activation
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.epilogue_fusion import BoundNode
 from octavo.backends.gpu.matmul.launch import library_multiplies
+from octavo.backends.gpu.matmul.w4a16.shapes import MIN_TOKENS
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.graph.node import Graph
 from octavo.graph.protocol import Call
@@ -53,7 +54,7 @@ def read_layouts(c: Context, bound: Sequence[BoundNode], graph: Graph) -> dict[i
 
 def may_copy(c: Context) -> bool:
     """Whether there are such products on this device, so that attention asks what `copies` says."""
-    return dispatch.ordered(dispatch.ORDERED_MIN_TOKENS, c.target.arch)
+    return dispatch.ordered(MIN_TOKENS, c.target.arch)
 
 
 def copies(c: Context, bound: Sequence[BoundNode]) -> bool:

@@ -1,6 +1,17 @@
 # mypy: ignore-errors
 """Activations on their way into a product: read from a Source, and kept as q8_1 or as floats.
 
+Algorithm: llama.cpp's `quantize_q8_1` (a scale and a sum for 32 values), fused with the RMS norm or pointwise op
+    before.
+Tile:
+    program (token, part)   B values of a row    | 32 codes | 32 codes | ...    int8 [T, K]
+                                                 | d, sum, 2 sums of 16 | ...   float32 [K / 32, T]
+Bound: latency: 1.4 us each, norm included, of 61 us a layer of Llama 3 8B in Q4_K in a decode step on an H200
+    (bench/results/gpu-layers-h200-2026-11-27.json).
+Tried: docs/log.md: "Several programs to a norm take as long as one"; "A norm that each program makes for itself costs
+    more than its launch"; "A program that fills a multiprocessor keeps the next kernel away from it".
+Twin: `octavo.backends.reference.ops.quantize`, `octavo.backends.reference.ops.rms_norm`
+
 A Source is values as they are, or what a norm or a pointwise op makes of them: the KIND is "values", "rms_norm", or
 the op's expression.
 """

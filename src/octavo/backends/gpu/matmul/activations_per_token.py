@@ -1,5 +1,13 @@
 # mypy: ignore-errors
-"""Activations of 8 bits with a scale for each token: int8 or e4m3. Alone, or after a norm or an activation."""
+"""Activations of 8 bits with a scale for each token, int8 or e4m3: alone, or after a norm or an activation.
+
+Algorithm: dynamic per-token quantization, as vLLM's and compressed-tensors' W8A8 schemes have it; or by a static scale.
+Tile:
+    program token    B >= K values of a row -> max |x| -> scale -> K codes
+Bound: latency, of a row's maximum and the launch; not measured by itself.
+Tried: nothing else.
+Twin: `octavo.backends.reference.ops.quantize`
+"""
 
 from __future__ import annotations
 

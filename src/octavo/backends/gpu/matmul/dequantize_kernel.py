@@ -1,5 +1,14 @@
 # mypy: ignore-errors
-"""Weights as float16 or float32: for library products, and rows of an embedding."""
+"""Weights as float16 or float32: for library products, and rows of an embedding.
+
+Algorithm: dequantize, then the vendor's GEMM, as llama.cpp does for large batches.
+Tile:
+    program (rows, part)   codes [block_n, 32 CHUNKS] -> floats: low codes [.., 64] | high codes [.., 64] | ...
+Bound: bytes: float16 is written at 83 to 90% of the speed of memory on an H200 (docs/log.md, "What many tokens of a
+    product wait for").
+Tried: docs/log.md: "What many tokens of a product wait for".
+Twin: `octavo.formats.codec.dequantize`
+"""
 
 from __future__ import annotations
 

@@ -16,13 +16,9 @@ import torch
 from octavo.backends.gpu.launch.arguments import FusedEpilogue, Q8Token
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.launch.device_values import Activation, parts
-from octavo.backends.gpu.matmul.matvec_persistent.launch import (
-    UNIT,
-    PersistentShape,
-    epilogue_shape,
-    multiply,
-    shape_of,
-)
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.matvec_persistent.launch import UNIT, epilogue_shape, multiply
+from octavo.backends.gpu.matmul.matvec_persistent.shape import PersistentShape
 from octavo.backends.gpu.weights.device_weights import QuantWeight
 from octavo.backends.gpu.weights.layout import TILE
 from octavo.graph.node import Graph, Node
@@ -112,7 +108,7 @@ def _product(c: Context, b: BoundNode) -> PersistentProduct | None:
     if not isinstance(x, Activation) or x.tokens != 1 or not all(isinstance(w, QuantWeight) for w in weights):
         return None
     weights = cast(list[QuantWeight], c.joined(weights))
-    shapes = [shape_of(w.layout, w.n, w.kp, c.target.arch) for w in weights]
+    shapes = [dispatch.persistent(w.layout, w.n, w.kp, c.target.arch) for w in weights]
     if None in shapes:
         return None
     return PersistentProduct(weights, shapes, x, b.out, terms)  # type: ignore[arg-type]

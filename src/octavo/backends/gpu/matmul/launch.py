@@ -16,10 +16,15 @@ from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.matvec.float_kernel import float_matvec_kernel
 from octavo.backends.gpu.matmul.matvec.kernel import matvec_kernel, matvec_pair_kernel
+from octavo.backends.gpu.matmul.matvec.shape import MATVEC_MAX_TOKENS, MatvecShape
 from octavo.backends.gpu.matmul.matvec_persistent import launch as matvec_persistent
+from octavo.backends.gpu.matmul.matvec_persistent.shape import PersistentShape
 from octavo.backends.gpu.matmul.mmq.dot_kernel import mmq_dot_kernel
 from octavo.backends.gpu.matmul.mmq.mma_kernel import mmq_mma_kernel
+from octavo.backends.gpu.matmul.mmq.shapes import INT8_MAX_TOKENS, DotShape, MmaShape
+from octavo.backends.gpu.matmul.product import Product, Shape
 from octavo.backends.gpu.matmul.w4a16.launch import w4a16_product, w4a16_product_pair
+from octavo.backends.gpu.matmul.w4a16.shapes import HopperShape, LibraryShape, MultiCtaShape, StreamKShape
 from octavo.backends.gpu.pointwise.launch import launch_pointwise
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
@@ -37,29 +42,36 @@ def product(c: Context, weight: Weight, x: Any, y: torch.Tensor, terms: Sequence
         return _float_product(c, weight, x, y, terms)
     assert isinstance(x, Activation)
     if c.deterministic:
-        shape = dispatch.mmq_any(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
-        return [_mmq_dot(c, shape, weight, x, y, terms)]
+        same = dispatch.deterministic(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
+        return [_mmq_dot(c, same, weight, x, y, terms)]
     in_registers = dispatch.w4a16(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
     if in_registers and x.both:
         return w4a16_product(c, in_registers, weight, x, y, terms, lambda: product(c, weight, x, y, terms))
-    if x.tokens > dispatch.INT8_MAX_TOKENS:
+    if x.tokens > INT8_MAX_TOKENS:
         return halves_product(c, weight, x.halves, y, terms)
-    mma = dispatch.mmq_mma(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
-    if mma:
-        return [_mmq_mma(c, mma, weight, x, y, terms)]
-    if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
-        streamed = _streamed(c, weight, x, y, terms) if x.tokens == 1 else None
-        if streamed:
-            return [streamed]
-        return [_matvec(c, weight, x.q8_1, None, y, terms)]
-    shape = dispatch.mmq_dot(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch)
-    return [_mmq_dot(c, shape, weight, x, y, terms)]
+    shape = dispatch.q8_1(Product(weight.layout, weight.n, weight.kp, x.tokens, c.target.arch))
+    return product_in(c, shape, weight, x, y, terms)
 
 
-def _streamed(c: Context, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]) -> Call | None:
-    """The call for one token by a kernel whose programs take row after row; None where others are faster."""
-    rows = matvec_persistent.shape_of(w.layout, w.n, w.kp, c.target.arch)
-    return matvec_persistent.multiply(c, rows, w, x.q8_1, y, terms) if rows else None
+def product_in(
+    c: Context, shape: Shape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor]
+) -> list[Call]:
+    """The calls of `product` in a shape of the caller's choice."""
+    match shape:
+        case HopperShape() | StreamKShape() | MultiCtaShape():
+            return w4a16_product(c, shape, w, x if x.both else x.halves, y, terms, lambda: product(c, w, x, y, terms))
+        case LibraryShape():
+            return _unpacked_product(c, w, x.halves, y, terms)
+        case PersistentShape():
+            return [matvec_persistent.multiply(c, shape, w, x.q8_1, y, terms)]
+        case MatvecShape():
+            return [_matvec(c, shape, w, x.q8_1, None, y, terms)]
+        case MmaShape():
+            return [_mmq_mma(c, shape, w, x, y, terms)]
+        case DotShape():
+            return [_mmq_dot(c, shape, w, x, y, terms)]
+        case _:
+            raise TypeError(f"no product has a shape of {type(shape).__name__}")
 
 
 def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[torch.Tensor]) -> list[Call]:
@@ -69,7 +81,7 @@ def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[t
     if not all(isinstance(w, QuantWeight) for w in weights):
         return []
     both = cast("Sequence[QuantWeight]", weights)
-    if x.tokens <= dispatch.MATVEC_MAX_TOKENS:
+    if x.tokens <= MATVEC_MAX_TOKENS:
         return _matvec_pair(c, both, x, outs)
     one, other = ((w.layout, w.n, w.kp) for w in both)
     pair = dispatch.w4a16_pair(one, other, x.tokens, c.target.arch)
@@ -83,15 +95,13 @@ def product_pair(c: Context, weights: Sequence[object], x: Any, outs: Sequence[t
 
 
 def _matvec_pair(c: Context, weights: Sequence[QuantWeight], x: Activation, outs: Sequence[torch.Tensor]) -> list[Call]:
-    found = list[tuple[QuantWeight, dispatch.MatvecShape]]()
+    found = list[tuple[QuantWeight, MatvecShape]]()
     for w in weights:
-        if w.kp > MOST_PAIRED:
+        alone = dispatch.q8_1(Product(w.layout, w.n, w.kp, x.tokens, c.target.arch))
+        paired = isinstance(alone, MatvecShape) or (isinstance(alone, PersistentShape) and w.layout.bits == 8)
+        if w.kp > MOST_PAIRED or not paired:
             return []
-        arch = c.target.arch
-        streams = x.tokens == 1 and w.layout.bits < 8 and matvec_persistent.shape_of(w.layout, w.n, w.kp, arch)
-        if streams or dispatch.mmq_mma(w.layout, w.n, w.kp, x.tokens, arch):
-            return []
-        found.append((w, dispatch.matvec(w.layout, w.n, w.kp, x.tokens, arch)))
+        found.append((w, dispatch.matvec(w.layout, w.n, w.kp, x.tokens, c.target.arch)))
     (first, shape), (other, other_shape) = found
     if other_shape.warps != shape.warps:
         other_shape = shape
@@ -104,13 +114,12 @@ def _matvec_pair(c: Context, weights: Sequence[QuantWeight], x: Activation, outs
 
 
 def _matvec(
-    c: Context, w: QuantWeight, x: Q8Activation, experts: ExpertIds | None, y: torch.Tensor,
+    c: Context, shape: MatvecShape, w: QuantWeight, x: Q8Activation, experts: ExpertIds | None, y: torch.Tensor,
     terms: Sequence[torch.Tensor],
 ) -> Call:
     """The call for each row of y, of a token or of a pair of a token and an expert."""
     pairs = () if experts is None else (len(y),)
     tokens = len(y) if experts is None else 1
-    shape = dispatch.matvec(w.layout, w.n, w.kp, tokens, c.target.arch, pairs=experts is not None)
     return c.launch(
         matvec_kernel, (-(-w.n // shape.block_n), *pairs), w.planes(), x.as_words(), experts, _matrices(terms),
         matrix(y), w.n, TOKENS=tokens, shape=shape, ASM=c.target.asm, warps=shape.warps,
@@ -122,7 +131,7 @@ def _matrices(terms: Sequence[torch.Tensor]) -> tuple[Matrix, ...]:
 
 
 def _mmq_mma(
-    c: Context, shape: dispatch.MmaShape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
+    c: Context, shape: MmaShape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
 ) -> Call:
     tiles = -(-w.n // (16 * shape.row_tiles))
     splits = c.split_k(tiles, 128 * shape.row_tiles * shape.token_tiles, shape.split_k)
@@ -133,7 +142,7 @@ def _mmq_mma(
 
 
 def _mmq_dot(
-    c: Context, shape: dispatch.DotShape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
+    c: Context, shape: DotShape, w: QuantWeight, x: Activation, y: torch.Tensor, terms: Sequence[torch.Tensor],
 ) -> Call:
     row_tiles, token_tiles = -(-w.n // shape.block_n), -(-x.tokens // shape.block_m)
     splits = c.split_k(row_tiles * token_tiles, shape.block_m * shape.block_n, shape.split_k)
@@ -152,6 +161,13 @@ def halves_product(
     shape = dispatch.w4a16(w.layout, w.n, w.kp, len(x), c.target.arch)
     if shape:
         return w4a16_product(c, shape, w, x, y, terms, lambda: halves_product(c, w, x, y, terms))
+    return _unpacked_product(c, w, x, y, terms)
+
+
+def _unpacked_product(
+    c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor, terms: Sequence[torch.Tensor]
+) -> list[Call]:
+    """By weights that become float16 in memory, which all such products share."""
     halves, unpack = unpacked(c, w)
     calls: list[Call] = [unpack, lambda: library_product(x, halves, y)]
     return calls + _added(c, y, terms)
@@ -243,7 +259,8 @@ def product_by_id(c: Context, w: Weight, x: Any, ids: torch.Tensor, out: torch.T
     y, experts = out.view(-1, w.n), ExpertIds(ids, sharing)
     if isinstance(w, FloatWeight):
         return [_float_matvec(c, w, x, experts, y, ())]
-    return [_matvec(c, w, x, experts, y, ())]
+    shape = dispatch.matvec(w.layout, w.n, w.kp, 1, c.target.arch, pairs=True)
+    return [_matvec(c, shape, w, x, experts, y, ())]
 
 
 def rows_of(c: Context, w: QuantWeight, ids: torch.Tensor, out: torch.Tensor) -> Call:

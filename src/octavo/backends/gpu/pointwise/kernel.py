@@ -1,5 +1,16 @@
 # mypy: ignore-errors
-"""Ops on values without weights of their own: norms, sums and products, rows of a soft-max, the choice of experts."""
+"""Ops on values without weights of their own: norms, sums and products, rows of a soft-max, the choice of experts.
+
+Algorithm: one pass over a row that a program holds in registers; top-k by taking the largest again and again.
+Tile:
+    program (row)          B >= k values, in registers: load -> reduce -> reduce again -> store
+    program (row, part)    B values of a row, where nothing is reduced
+Bound: latency with few tokens, bytes with many; not measured by themselves.
+Tried: docs/log.md: "AltUp's steps need no kernels of their own"; "Several programs to a norm take as long as one".
+Twin: `octavo.backends.reference.ops.rms_norm`, `octavo.backends.reference.ops.layer_norm`,
+    `octavo.backends.reference.ops.soft_max`, `octavo.backends.reference.ops.top_k`,
+    `octavo.backends.reference.ops.keep_groups`, `octavo.backends.reference.ops.sum_experts`
+"""
 
 from __future__ import annotations
 

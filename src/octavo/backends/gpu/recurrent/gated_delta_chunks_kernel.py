@@ -1,5 +1,14 @@
 # mypy: ignore-errors
-"""The gated delta rule for prompts, chunk by chunk of tokens, as products of matrices (arXiv 2412.06464).
+"""The gated delta rule for prompts, chunk by chunk of tokens, as products of matrices.
+
+Algorithm: the chunkwise gated delta rule (Gated DeltaNet, arXiv 2412.06464; fla's `chunk_gated_delta_rule`), with the
+    UT transform.
+Tile:
+    launch 1   program (chunk, head)      (I + A)^-1 diag(b) and scores, [chunk, chunk], all chunks at once
+    launch 2   program (head, columns)    S [keys, block_v] -> chunk -> chunk -> ..., five products for 64 tokens
+Bound: instructions of the tensor cores, three bfloat16 products for one of float32; not measured as a share.
+Tried: nothing else.
+Twin: `octavo.backends.reference.state_ops.gated_delta_rule`
 
 S is a head's matrix before a chunk, S_i after its i-th token, b_i that token's beta, and d(j, i) the product of the
 decays of tokens j + 1 to i, where 0 is before the first one. With u_i for what b_i multiplies, the rule says

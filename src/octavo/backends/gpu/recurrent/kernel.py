@@ -1,12 +1,18 @@
 # mypy: ignore-errors
 """Layers with a state, token by token: causal convolutions, the gated delta rule, and selective scans.
 
+Algorithm: the recurrent form of the gated delta rule (arXiv 2412.06464; fla's `fused_recurrent_gated_delta_rule`), of
+    Mamba-2 (arXiv 2405.21060) and of Mamba's selective scan (arXiv 2312.00752); causal conv1d.
+Tile:
     program (sequence, head, columns)     S [keys, block_v] in registers; for each token: S = decay S + k u^T, y = S^T q
+Bound: bytes, of reading and writing the state, for one token; latency for prompts, which `gated_delta_chunks_kernel`
+    and `mamba2_chunks_kernel` take in chunks. Not measured as a share.
+Tried: nothing else.
+Twin: `octavo.backends.reference.state_ops.causal_conv`, `octavo.backends.reference.state_ops.gated_delta_rule`,
+    `octavo.backends.reference.state_ops.selective_scan`, `octavo.backends.reference.state_ops.channel_scan`
 
 Columns of a head's matrix do not depend on each other. A program goes through the tokens of a sequence in order, so
 results are the same however a sequence is divided among steps; so they are of convolutions, whose tokens need no order.
-One token is bound by reading and writing the state, prompts by latency: `gated_delta_chunks_kernel` and
-`mamba2_chunks_kernel` take these in chunks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,13 @@
 # mypy: ignore-errors
-"""The selective scan of Mamba-2 for prompts, chunk by chunk of tokens, as products of matrices (arXiv 2405.21060).
+"""The selective scan of Mamba-2 for prompts, chunk by chunk of tokens, as products of matrices.
+
+Algorithm: Mamba-2's SSD, the chunkwise form of structured state space duality (arXiv 2405.21060).
+Tile:
+    launch 1   program (chunk, head)      scores [chunk, chunk] and decays, all chunks at once
+    launch 2   program (head, columns)    S [keys, block_v] -> chunk -> chunk -> ..., three products a chunk
+Bound: instructions of the tensor cores, three bfloat16 products for one of float32; not measured as a share.
+Tried: nothing else.
+Twin: `octavo.backends.reference.state_ops.selective_scan`
 
 S is a head's matrix before a chunk, S_i after its i-th token, and d(j, i) the product of the decays of tokens j + 1 to
 i, where 0 is before the first one. The scan says

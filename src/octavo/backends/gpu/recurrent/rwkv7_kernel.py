@@ -1,9 +1,15 @@
 # mypy: ignore-errors
-"""RWKV-7's time mixing behind its projections (arXiv 2503.14456): the generalized delta rule by tokens, and a norm.
+"""RWKV-7's time mixing behind its projections.
 
+Algorithm: the generalized delta rule of RWKV-7 (arXiv 2503.14456) token by token, and a norm.
+Tile:
     program (sequence, head)     S [size, size] in registers; for each token: S = decay S - (u rate)(S^T u)^T + k v^T
+Bound: bytes, of reading and writing the state, for one token; latency for prompts. Not measured: it has not run on a
+    card.
+Tried: nothing else.
+Twin: `octavo.backends.reference.state_ops.wkv7`
 
-A head's whole matrix is in one program, since the norm of what it gives is of all columns. Bound as `kernel` is.
+A head's whole matrix is in one program, since the norm of what it gives is of all columns.
 """
 
 from __future__ import annotations

@@ -1,5 +1,16 @@
 # mypy: ignore-errors
-"""Logits before a token is chosen: the sum of all, changes to some of them, and masks; and the draw of a token."""
+"""Logits before a token is chosen: the sum of all, changes to some of them, and masks; and the draw of a token.
+
+Algorithm: log-sum-exp by parts (online softmax's join); inverse transform sampling behind top-k, top-p and min-p.
+Tile:
+    logits   | B | B | B | ...   program (token, part): largest, sum of exp -> `log_sum_kernel`: one number a token
+    draw     K candidates, largest first, in registers: shares -> cumulative sums -> the first above the random number
+Bound: latency, of launches: a token drawn among 64 candidates of 151,936 takes 5 us more than the likeliest
+    (docs/log.md, "Where the rest of a decode step goes").
+Tried: nothing else.
+Twin: `octavo.backends.reference.ops.log_sum_exp`, `octavo.backends.reference.ops.adjust`,
+    `octavo.backends.reference.ops.mask`, `octavo.backends.reference.ops.draw`
+"""
 
 from __future__ import annotations
 

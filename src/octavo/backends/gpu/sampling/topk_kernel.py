@@ -1,9 +1,19 @@
 # mypy: ignore-errors
-"""Top-k of logits. One value takes two launches: of each part of a row, then of all parts. Many take three: the largest
-of each group of values, which groups hold the k largest, and the k largest of these groups. The k largest values lie in
-the k groups whose own largest are the largest. Values that are not finite are counted.
+"""Top-k of logits.
+
+Algorithm: one value by a reduction in two launches; many by maxima of groups: the k largest values lie in the k groups
+    whose own largest are the largest, and both are ranked by pairwise comparison.
+Tile:
+    logits    | group g: values g, groups + g, 2 groups + g, ... |      largest key of each group
+    groups    rank of each among all by comparison -> the k best
+    values    of these k groups, those not below the k-th key -> ranked
+Bound: latency, of launches: with embedding and last row the choice of the likeliest takes 6 to 8 us of a step
+    (docs/log.md, "Where the rest of a decode step goes").
+Tried: nothing else.
+Twin: `octavo.backends.reference.ops.top_candidates`
 
 A value and its index are one int64 key: the higher the key the larger the value, and of equal values the lower index.
+Values that are not finite are counted.
 """
 
 from __future__ import annotations

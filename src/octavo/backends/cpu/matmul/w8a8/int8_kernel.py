@@ -1,9 +1,16 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
-"""Products of int8 activations with weights of 8 or 4 bits: integer sums over all of K, then `int8_epilogue`.
+"""Products of int8 activations with weights of 8 or 4 bits: integer sums over all of K, then `epilogue`.
 
-Weights [N, K] are taken as they lie. In a GEMM, a task turns 16 rows into a panel, in memory of its own, and multiplies
-all tiles of tokens with it. In a matrix-vector product, rows are read once, from front to back, and lanes are added at
-the end.
+Algorithm: GotoBLAS's blocking with integer dot products (VNNI) for GEMM; rows read once, front to back, for GEMV.
+Tile:
+    gemm     16 rows packed to a panel [chunks, 16, 64] of the task's own, times tiles of WIDE tokens; acc [n, 16] int32
+    matvec   a row as it lies | 64 | 64 | ..., n tokens x 16 lanes of sums, added at the end
+Bound: instructions with 512 tokens, 93% of the integer limit for int8 and 96% for W4A8; bytes with one, 94% and 69% of
+    the read limit, 4096 x 4096 on two Zen 4 cores (bench/results/cpu-gemm-2026-11-21.json).
+Tried: docs/log.md: "From cold memory rows are read one after the other, and not fetched far ahead".
+Twin: `octavo.ops.definition.int8_gemm`, `octavo.ops.definition.w4a8_gemm`
+
+Weights [N, K] are taken as they lie.
 """
 
 from __future__ import annotations

@@ -1,6 +1,13 @@
 # mypy: allow-untyped-defs, allow-untyped-calls, no-check-untyped-defs
 """Activations with a scale for each token: int8 codes as `int8_gemm` reads them, or values rounded to e4m3.
 
+Algorithm: absmax quantization per token or per group; static scales.
+Tile:
+    task t   a token: | 16 | 16 | ...  -> max |x| -> scale; again -> codes (once only where the scale is given)
+Bound: instructions; not measured by itself.
+Tried: nothing else.
+Twin: `octavo.ops.definition.quantize_int8`, `octavo.backends.reference.ops.quantize`
+
 Alone, or as the last step of a norm or a pointwise op. Codes are round(x / scale), halves to even, with the scale
 max|x| / 127; or the scale is given, values are read once, and what is beyond the codes is cut off.
 `quantize_groups_kernel` makes those of `octavo.ops.definition`, to the bit.

@@ -1,6 +1,16 @@
 # mypy: ignore-errors
-"""Products with experts for compute capability 9.0, in Gluon: `w4a16.hopper_kernel` for pairs that are sorted by
-expert.
+"""Products with experts for compute capability 9.0, in Gluon.
+
+Algorithm: grouped GEMM over pairs sorted by expert, each tile by W4A16's pipeline (`w4a16.hopper_kernel`).
+Tile:
+    pairs, sorted    | expert 0 | expert 1       |  2  | ...      tiles of 32 to 128 pairs of one expert
+    y^T = W x^T      W [128 rows of that expert, K] from the ring, x^T [K, pairs]
+Bound: bytes of the experts' weights with few pairs each, then instructions for decoding and the tensor cores: gate of
+    128 experts, 768 x 2048 in Q4_K, 205 TFLOPS at 512 tokens and 343 at 2,048 on an H200, 2.4 and 2.0 times
+    `experts.kernel` (bench/results/gpu-experts-2026-11-24.json).
+Tried: docs/log.md: "Tiles listed by a launch of its own cost what the list saves"; "A copy of the bulk engine has to
+    begin at 16 bytes".
+Twin: `octavo.backends.reference.ops.mul_mat_id`
 
 Tiles of pairs are those that `sort_kernel` lists. A tile is read whole: pairs of the next expert inside it,
 and rows of that one's weights, are multiplied and not stored. Results go where their pairs were before sorting.

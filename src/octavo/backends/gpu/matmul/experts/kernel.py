@@ -1,10 +1,21 @@
 # mypy: ignore-errors
-"""Products with many tokens, each with experts of its own: pairs of a token and an expert, sorted by expert.
+"""Products with many tokens, each with experts of its own.
 
-`sort_kernel` brings pairs of one expert together, `experts_kernel` multiplies tiles of them, as `experts_hopper` does
-of rows that `gather_kernel` sorts. Codes become float16 in registers, so an expert's weights are read once a tile, and
-those of an expert without tokens not at all. How many tiles there are is known on the device only; programs without
-one end at once.
+Algorithm: a counting sort of (token, expert) pairs by expert on the device, then a grouped GEMM, as vLLM's fused
+    experts.
+Tile:
+    ids     token 0: 3 1 | token 1: 1 0 | ...   -> `sort_kernel`, a program an expert: counts and order
+    pairs   | expert 0 | expert 1    | expert 3 | ...    tiles of block_m pairs of one expert
+    y^T     W [block_n rows, K] made float16 in registers, times x^T [K, block_m]
+Bound: instructions for decoding and the tensor cores: gate of 128 experts, 768 x 2048 in Q4_K, 86 TFLOPS at 512 tokens
+    and 172 at 2,048 on an H200; the sort takes 5 and 17 us of 156 and 323 (bench/results/gpu-experts-2026-11-24.json).
+Tried: docs/log.md: "Tiles listed by a launch of its own cost what the list saves"; "What few tokens of a product wait
+    for".
+Twin: `octavo.backends.reference.ops.mul_mat_id`
+
+`sort_kernel` brings pairs of one expert together, `experts_kernel` multiplies tiles of them, as `hopper_kernel` does
+with rows that `gather_kernel` sorts. An expert's weights are read once a tile, and those of an expert without tokens
+not at all. How many tiles there are is known on the device only; programs without one end at once.
 """
 
 from __future__ import annotations

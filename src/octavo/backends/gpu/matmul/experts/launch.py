@@ -10,12 +10,12 @@ import torch
 
 from octavo.backends.gpu.attention.attention_tiles import exact_products
 from octavo.backends.gpu.compile import gluon
-from octavo.backends.gpu.launch.arguments import Constant, Matrix, Source, matrix
+from octavo.backends.gpu.launch.arguments import Matrix, Source, matrix
 from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import activations, dispatch
 from octavo.backends.gpu.matmul.experts import kernel as experts
+from octavo.backends.gpu.matmul.experts.shape import ExpertsHopperShape
 from octavo.backends.gpu.matmul.w4a16.launch import f16_scales, tile_shapes
-from octavo.backends.gpu.matmul.w4a16.w4a16_shapes import HopperShape
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.graph.protocol import Call
 
@@ -34,34 +34,6 @@ def sorts(n_pairs: int, n_experts: int, kp: int) -> bool:
         return n_pairs > FEW_PAIRS
     in_use = n_experts * (1 - (1 - 1 / n_experts) ** n_pairs)
     return n_pairs > MOST_READS * in_use
-
-
-@dataclass(frozen=True)
-class ExpertsShape(Constant):
-    """A program of `experts_kernel`.
-
-    block_m  pairs of a token and an expert
-    block_n  rows of weights
-    warps
-    stages   of loads
-    """
-
-    block_m: int
-    block_n: int
-    warps: int
-    stages: int = 3
-
-
-def shape_of(n_pairs: int, n_experts: int, kp: int, arch: str) -> ExpertsShape:
-    """About as many pairs a program as an expert has on average; measured on an H100 with 128 experts of 768 x 2048."""
-    average = n_pairs / n_experts
-    if arch == "interpreter":
-        return ExpertsShape(16 if average <= 12 else 64, 64, 1)
-    if average <= 12:
-        return ExpertsShape(16, 128, 8) if kp <= SHORT_K else ExpertsShape(16, 64, 4)
-    if average <= 48 or arch.startswith("gfx11"):  # where more pairs do not fit the registers
-        return ExpertsShape(32, 64, 4)
-    return ExpertsShape(64, 64, 4) if kp <= SHORT_K else ExpertsShape(64, 128, 8)
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,8 +58,8 @@ def sorted_product(
 
     Pairs are sorted, and rows made float16, by the first product of a plan that has them; others find both.
     """
-    shape = dispatch.w4a16_experts(w.layout, w.n, ids.numel() / w.experts, c.target.arch)
-    if shape:
+    shape = dispatch.experts(w.layout, w.n, w.kp, ids.numel() / w.experts, c.target.arch)
+    if isinstance(shape, ExpertsHopperShape):
         with suppress(gluon.Unusable), gluon.attempt("experts"):
             return _by_hopper(c, shape, w, rows, ids, out, sharing)
     return _portable(c, w, rows, ids, out, sharing)
@@ -101,7 +73,7 @@ def _portable(c: Context, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: to
         grid = (rows.count, -(-w.kp // FLOAT_BLOCK))
         calls.append(c.launch(activations.float_kernel, grid, rows.source, Matrix(halves, w.kp), None, w.k, w.kp,
                               KIND=rows.kind, B=FLOAT_BLOCK))
-    shape = shape_of(n_pairs, w.experts, w.kp, c.target.arch)
+    shape = dispatch.portable_experts(w.layout, w.n, w.kp, n_pairs / w.experts, c.target.arch)
     most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
     y = out.view(n_pairs, w.n)
     calls.append(c.launch(
@@ -124,7 +96,7 @@ def float_product(
         grid = (rows.count, -(-w.k // FLOAT_BLOCK))
         calls.append(c.launch(activations.float_kernel, grid, rows.source, Matrix(x, w.k), None, w.k, w.k,
                               KIND=rows.kind, B=FLOAT_BLOCK))
-    shape = shape_of(n_pairs, w.experts, w.k, c.target.arch)
+    shape = dispatch.portable_experts(None, w.n, w.k, n_pairs / w.experts, c.target.arch)
     most = -(-n_pairs // shape.block_m) + min(w.experts, n_pairs)  # an expert's last tile may be short
     calls.append(c.launch(
         experts.float_experts_kernel, (-(-w.n // shape.block_n), most), w.data, Matrix(x, w.k), order, counts,
@@ -156,7 +128,8 @@ def _sorted(
 
 
 def _by_hopper(
-    c: Context, shape: HopperShape, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor, sharing: int
+    c: Context, shape: ExpertsHopperShape, w: QuantWeight, rows: Rows, ids: torch.Tensor, out: torch.Tensor,
+    sharing: int,
 ) -> list[Call]:
     """As `sorted_product`, by `experts_hopper`: rows are sorted, too. Scales become float16 the first time."""
     n_pairs, n_rows = ids.numel(), w.experts * w.n

@@ -1,5 +1,19 @@
 # mypy: ignore-errors
-"""Products with one token or two: each weight is read once, and its codes multiplied with int8 activations by fours."""
+"""Products with one token or two: each weight is read once, and its codes multiplied with int8 activations by fours.
+
+Algorithm: llama.cpp's MMVQ: quantized weights times q8_1 activations by dp4a.
+Tile:
+    program   block_n rows x `chunks` chunks of 32 codes, in turn along K; `prefetch` of them loaded before PDL's wait
+    a chunk   | 16 low codes | 16 high codes |   of a tile of 128: four words of four codes, two scales
+    acc       [block_n, chunks] float32, summed over chunks at the end
+Bound: bytes, for Q4_K on small matrices instructions: one token reads 73% (4096 x 4096) to 98% (128256 x 4096) of the
+    read limit on an H100 with Q4_K, 83 to 99% with Q8_0 (bench/results/gpu-ops-2026-11-21.json).
+Tried: docs/log.md: "One token's products do not like single rows"; "A ring in shared memory was no faster for one token
+    than loads into registers"; "Fetching weights into the L2 ahead of products made steps slower"; "ptxas loads what is
+    used last after what is used first has come"; "Zero points cost what is loaded after the wait for an earlier
+    kernel".
+Twin: `octavo.backends.reference.ops.mul_mat`, `octavo.backends.reference.ops.mul_mat_id`
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,16 @@
 # mypy: ignore-errors
 """Products with some tokens: int8 in tensor cores, a scale for each group of codes, as Triton lays out operands.
 
+Algorithm: llama.cpp's MMQ, with warps that divide K instead of rows, and split-K.
+Tile:
+    W   block_n rows     | warp 0 | warp 1 | ... | warp 0 | ...    tiles of 128 of K, in turn
+    x   block_m tokens   | the same                                int8 [WARPS, block_n, 32] @ [WARPS, 32, block_m]
+    acc [WARPS, block_n, block_m] float32: + dot * scale of W * scale of x, summed over warps at the end
+Bound: instructions: 2.6 a code and lane in groups of 16, 1.7 with Q4_K, 1.3 with Q4_0 (docs/log.md, "What few tokens of
+    a product wait for").
+Tried: docs/log.md: "What few tokens of a product wait for".
+Twin: `octavo.backends.reference.ops.mul_mat`
+
 The warps of a program share its rows and divide K among them: they are the batch of a batched dot, and are summed at
 the end. With split-K programs share rows likewise. So weights are read once, by as many warps as reading needs,
 whatever the number of rows.

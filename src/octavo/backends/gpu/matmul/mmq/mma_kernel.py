@@ -1,6 +1,17 @@
 # mypy: ignore-errors
 """Products with some tokens by `mma.sync` of int8, with a scale for each group; what each lane holds is written out.
 
+Algorithm: llama.cpp's MMQ, with fragments loaded straight from memory, warps that divide K, and split-K.
+Tile:
+    W [16 rows, 64] @ x^T [64, 8 tokens]      lane 4 g + t: rows g and g + 8, 16 neighbouring codes from 16 t on
+    a row   | lane t = 0: 16 codes | 1 | 2 | 3 |      one load of 64 or 128 bytes by the four lanes that share it
+    groups  two or four in these 64: tokens' codes are masked for each in turn
+Bound: bytes and the instructions of decoding: eight tokens of Q4_K take 1.19 (128256 x 4096) to 1.69 times (4096 x
+    4096) one token's time on an H100, 82% and 43% of the read limit (bench/results/gpu-ops-2026-11-21.json).
+Tried: docs/log.md: "Small squares stay with `mma.sync` among even steps"; "What few tokens of a product wait for"; "Not
+    worth it for eight sequences of Qwen3 1.7B".
+Twin: `octavo.backends.reference.ops.mul_mat`
+
 A 16 x 8 product over 64 values, of a chunk of 16 neighbouring codes in each of the four lanes that share a row. Which
 codes of a group a lane holds is free, as long as weights and activations agree. With neighbours 64 or 128 bytes of a
 row are one load of four lanes, and lines that a load touches are what reading is bound by. The product then takes in

@@ -1,5 +1,14 @@
 # mypy: ignore-errors
-"""`quantize_mmq_q8_1`: activations in blocks of 128 codes and 16 bytes of scales and sums, in one of three layouts."""
+"""Activations in blocks of 128 codes and 16 bytes of scales and sums, in one of three layouts.
+
+Algorithm: llama.cpp's `quantize_mmq_q8_1`, bit for bit.
+Tile:
+    program (row, block, channel and sample)    128 values -> | 16 bytes: scales, sums | 128 codes |
+                                                D4: 4 scales   DS4: 4 (scale, sum)   D2S6: 2 scales, 6 sums of 16
+Bound: bytes; not measured by itself.
+Tried: nothing else.
+Twin: `octavo.backends.gpu.matmul.mmq.quantize.mmq_reference`
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,16 @@
 # mypy: ignore-errors
 """GEMM of mixed inputs for compute capability 9.0, in Gluon: y [M, N] of float16 x [M, K] and quantized weights.
 
+Algorithm: CUTLASS's mixed-input GEMM for Hopper, with Marlin's decoding of codes by LOP3 (arXiv 2408.11743).
+Tile:
+    TMA ring     codes | scales | x^T        y^T = W x^T, so that a few tokens fill an 8-wide instruction
+    stage s+1    unpack [rows, 32]           the warp group's ALUs
+    stage s      wgmma, W from registers     the tensor cores, asynchronously
+Bound: instructions for decoding, 1.6 a 4-bit code and 2.5 a 6-bit one, then the tensor cores, whose tiles do not fill
+    the card (docs/log.md, "What many tokens of a product wait for").
+Tried: docs/log.md: "What many tokens of a product wait for".
+Twin: `octavo.backends.reference.ops.mul_mat`
+
 Codes become float16 in the registers that tensor cores read them from, while these still multiply the 32 values
 before. As in `int8_hopper_kernel`, y^T = W x^T and a ring of tiles is filled ahead. A lane unpacks four neighbouring
 codes at a time, but holds values 2t, 2t + 1, 2t + 8 and 2t + 9 of 16 for `wgmma`. The order of K is free as long as

@@ -1,13 +1,18 @@
 # mypy: ignore-errors
-"""`hopper_kernel` as stream-K (arXiv 2301.03598), warp specialized: a producer warp fills the ring without end, and two
-consumer warp groups multiply half of a tile's rows each.
+"""`hopper_kernel` with all steps of all tiles divided evenly, one program to a multiprocessor.
 
+Algorithm: stream-K (arXiv 2301.03598; Marlin's stripes are the same idea), warp-specialized: a producer warp fills the
+    ring without end, and two consumer warp groups multiply half of a tile's rows each.
+Tile:
     tiles    |  0  |  1  |  2  |  3  |  4  |      each of N steps of K
     programs |   0   |   1   |   2   |   3   |    each of as many steps as any other
+Bound: instructions for decoding and the tensor cores, as `hopper_kernel`. Without an even division the fullest
+    multiprocessor has 3 to 38% more than the mean, counted for W4A8 (docs/log.md, "Stripes for the W4A8 product").
+Tried: docs/log.md: "What many tokens of a product wait for"; "Stripes for the W4A8 product".
+Twin: `octavo.backends.reference.ops.mul_mat`
 
-As many programs as run at once divide all steps of all tiles evenly (Marlin's stripes are the same idea). So a program
-begins and ends within tiles, and each tile that several programs share is summed by the last of them to finish, in the
-order of the programs.
+A program begins and ends within tiles, and each tile that several programs share is summed by the last of them to
+finish, in the order of the programs.
 """
 
 from __future__ import annotations

@@ -1,5 +1,15 @@
 # mypy: ignore-errors
-"""`hopper_kernel` as stream-K (arXiv 2301.03598), with several programs (CTAs) to a multiprocessor.
+"""`hopper_kernel` with all steps of all tiles divided evenly, several programs (CTAs) to a multiprocessor.
+
+Algorithm: stream-K (arXiv 2301.03598), for few tokens; launched by PDL beside the kernel before.
+Tile:
+    multiprocessor   | CTA: ring + 4 warps | CTA | room for the next kernel's CTAs: first weights on their way |
+    a CTA            steps of 256 values of K: codes | scales | x^T -> wgmma [block_n rows, block_m tokens]
+Bound: bytes of the weights: a step of Llama 3 8B in Q4_K_M with 8 sequences takes 1.50 times one sequence's on an H200
+    (bench/results/gpu-steps-2026-11-24.json); the product's own share was not measured.
+Tried: docs/log.md: "What waits for a kernel that fills the registers takes as long as a kernel"; "Small squares stay
+    with `mma.sync` among even steps"; "Not worth it for eight sequences of Qwen3 1.7B".
+Twin: `octavo.backends.reference.ops.mul_mat`, `octavo.backends.reference.ops.mul_mat_concat`
 
 A program of four warps fills its own ring. A multiprocessor has room for those of the kernel that comes next beside
 them, so that weights of that are copied while the last tiles of this one, and what is between the two, are computed.

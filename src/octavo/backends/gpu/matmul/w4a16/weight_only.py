@@ -14,6 +14,7 @@ from octavo.backends.gpu.launch.context import Context
 from octavo.backends.gpu.matmul import dispatch
 from octavo.backends.gpu.matmul.dequantize_kernel import dequantize_kernel
 from octavo.backends.gpu.matmul.launch import halves_product
+from octavo.backends.gpu.matmul.matvec.shape import MATVEC_MAX_TOKENS
 from octavo.backends.gpu.matmul.w4a16.weight_only_kernel import weight_only_kernel
 from octavo.backends.gpu.weights.device_weights import FloatWeight, QuantWeight
 from octavo.backends.gpu.weights.load import load
@@ -98,7 +99,7 @@ def _require_same_device(x: torch.Tensor, weight: torch.Tensor) -> None:
 
 
 def _few(c: Context, w: QuantWeight, x: torch.Tensor, y: torch.Tensor) -> None:
-    shape = dispatch.matvec(w.layout, w.n, w.kp, len(x), c.target.arch)
+    shape = dispatch.matvec(w.layout, w.n, w.kp, min(len(x), MATVEC_MAX_TOKENS), c.target.arch)
     c.launch(
         weight_only_kernel, (-(-w.n // shape.block_n),), w.planes(), matrix(x.view(torch.int32)), matrix(y), w.n,
         TOKENS=len(x), shape=shape, ASM=c.target.asm, warps=shape.warps,

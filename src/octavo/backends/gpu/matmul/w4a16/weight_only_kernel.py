@@ -1,5 +1,14 @@
 # mypy: ignore-errors
-"""Products with few tokens whose activations stay floats: weights are dequantized in registers as they are read."""
+"""Products with few tokens whose activations stay floats: weights are dequantized in registers as they are read.
+
+Algorithm: GEMV by dequantization in registers, as llama.cpp's older `dequantize_mul_mat_vec`.
+Tile:
+    program   block_n rows x `chunks` chunks of 32 codes, in turn along K
+    a word    four codes -> four floats, times four float16 of each token; acc [block_n, chunks] a token
+Bound: instructions, a conversion and a multiply-add for each code and token; not measured by itself.
+Tried: nothing else (README.md beside the folder says what half2 arithmetic would lose).
+Twin: `octavo.backends.reference.ops.mul_mat`
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,22 @@
 # mypy: ignore-errors
-"""GEMM of fp8 for compute capability 9.0, in Gluon: warp specialized and persistent, as CUTLASS's ping-pong kernel.
+"""GEMM of fp8 for compute capability 9.0, in Gluon.
 
-A producer warp copies tiles to a ring of shared memory (TMA), and two consumer warp groups multiply 64 tokens of a tile
-each (wgmma). The groups wait for tiles and not for each other: while one adds up what it kept or is in its epilogue,
-the other has the tensor cores. `tile_scheduler` gives programs tile after tile, so that the first tiles of a next one
-are there when it begins. What is computed is what `fp8_kernel` says.
+Algorithm: CUTLASS's ping-pong kernel, warp-specialized and persistent, with sums promoted to float32 as in DeepSeek-V3
+    (arXiv 2412.19437).
+Tile:
+    producer warp      a, b | a, b | a, b | ...      TMA into a ring of `stages`
+    consumer group 0   wgmma | promote | wgmma | ... | epilogue      tokens 0 to 63 of the tile, x 128 or 256 rows
+    consumer group 1        wgmma | promote | wgmma | ...            tokens 64 to 127
+Bound: instructions of the tensor cores; with 128 x 128 tiles, the L2's bytes. 1,195 TFLOPS at 8192 x 8192 x 8192 on an
+    H100, 0.95 of the library's; 987 in blocks of 128, 0.79 (bench/results/gpu-gemm-2026-11-21.json).
+Tried: docs/log.md: "Two groups of warps that do the same stay in step, and then wait together"; "ptxas gives every
+    matrix instruction under way registers of its own until none is"; "At 8 bits a tile of 128 x 128 asks for all that
+    the L2 can send"; "Gluon (Triton 3.6) drops what a loop carries".
+Twin: `octavo.ops.definition.fp8_gemm`
+
+The groups wait for tiles and not for each other: while one adds up what it kept or is in its epilogue, the other has
+the tensor cores. `tile_scheduler` gives programs tile after tile, so that the first tiles of a next one are there when
+it begins.
 """
 
 from __future__ import annotations

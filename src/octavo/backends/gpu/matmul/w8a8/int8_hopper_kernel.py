@@ -1,9 +1,21 @@
 # mypy: ignore-errors
-"""Products of int8 numbers for compute capability 9.0, in Gluon: two of a warp group's products are under way at once.
+"""Products of int8 numbers for compute capability 9.0, in Gluon: W8A8 and W4A8.
+
+Algorithm: multistage GEMM (TMA ring, asynchronous wgmma, split-K), two of a warp group's products under way at once;
+    W4A8 with QQQ's scales of groups folded into int8 (arXiv 2406.09904).
+Tile:
+    TMA ring    W [rows, block_k] | a [tokens, block_k]                    y^T = W a^T, rows of the weights by tokens
+    wgmma       part i: under way    part i + 1: W4A8 unpacks its codes in registers meanwhile
+Bound: instructions of the tensor cores from 128 tokens on, bytes with few: int8 1,409 TOPS at 4096 x 4096 x 4096 on an
+    H100, 1.70 times the library; W4A8 1,497 at 512 tokens of 8192 x 21504, one token 34 us
+    (bench/results/gpu-gemm-2026-11-21.json).
+Tried: docs/log.md: "Triton 3.6 waits for each product of integers"; "ptxas waits after each matrix instruction of a
+    loop that may run no times"; "Stripes for the W4A8 product"; "Programmatic dependent launch made products with 4-bit
+    weights 20% slower".
+Twin: `octavo.ops.definition.int8_gemm`, `octavo.ops.definition.w4a8_gemm`
 
 Triton waits for each product of integers before it goes on, and so the tensor cores wait while codes are unpacked. Here
-they still add up the part before. All compute y^T = W a^T, rows of the weights by tokens; a ring of tiles in shared
-memory is filled ahead by the bulk copy engine. What is computed is what `int8_kernel` and `w4a8_kernel` say.
+they still add up the part before. What is computed is what `int8_kernel` and `w4a8_kernel` say.
 """
 
 from __future__ import annotations

@@ -1,6 +1,17 @@
 # mypy: ignore-errors
-"""Numbers to 8 bits, int8 or fp8, by scales of rows, of groups in a row, or of all; exact as written, so the same on
-every device. fp8 is made of the bits of float32, as older GPUs have no instruction for it."""
+"""Numbers to 8 bits, int8 or fp8, by scales of rows, of groups in a row, or of all.
+
+Algorithm: absmax quantization (round to nearest, ties to even), or with zero points; fp8 by the bits of float32, as
+    older GPUs have no instruction for it.
+Tile:
+    program (row, group)    `size` values, B at a time: max |x|, or min and max -> scale -> codes
+Bound: bytes, a row read twice; not measured by itself.
+Tried: nothing else.
+Twin: `octavo.ops.definition.quantize_int8`, `octavo.ops.definition.quantize_int8_zero`,
+    `octavo.ops.definition.quantize_fp8`
+
+Results are exact as written, so the same on every device.
+"""
 
 from __future__ import annotations
 

@@ -1,14 +1,21 @@
 # mypy: ignore-errors
-"""y [M, N] of int8 a [M, K] and 4-bit weights [N, K], as y^T = W a^T: weights are unpacked in registers, which is where
-the tensor cores take their first factor from.
+"""y [M, N] of int8 a [M, K] and 4-bit weights [N, K], as y^T = W a^T, in portable Triton.
+
+Algorithm: QQQ's W4A8 (arXiv 2406.09904): scales of groups folded into int8 codes before an integer GEMM.
+Tile:
+    W [block_n, 128 codes in 64 bytes] -> low [block_n, 64], high [block_n, 64] in registers, the first factor
+    a^T [64, block_m] twice            -> acc int32 [block_n, block_m]
+Bound: instructions, of unpacking beside the tensor cores, which Triton waits for; not measured by itself, since Hopper
+    has `int8_hopper_kernel`.
+Tried: docs/log.md: "Triton 3.6 waits for each product of integers".
+Twin: `octavo.ops.definition.w4a8_gemm`
 
 Weights are packed in bytes int8 [N, K / 2]: of each 64, byte j holds the codes j and 64 + j of 128 values of K, the
 first in its low nibble; signed, from -8 to 7. Each nibble at the top of a byte is 16 times its code, so that without
 groups a shift and two masks unpack eight codes, and the scale pays for the 16.
 
-With groups of 128 codes become int8 before the product, round(code * group_scale), as QQQ defines it (arXiv
-2406.09904): in float16, where the sum of 1536 and a number is rounded to an integer, and its low byte is that of the
-number.
+With groups of 128 codes become int8 before the product, round(code * group_scale): in float16, where the sum of 1536
+and a number is rounded to an integer, and its low byte is that of the number.
 """
 
 from __future__ import annotations

@@ -1,0 +1,225 @@
+"""The fastest kernels and shapes for a model's products, timed on this card: `octavo bench tune`.
+
+For each size of matrix and number of tokens, every shape that a kernel states (`Shape.space`) multiplies by weights
+that no cache holds. The fastest go into the user's tuned table before the next matrix begins: what is interrupted goes
+on from there.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.compile.warm_up import PendingKernels
+from octavo.backends.gpu.launch.call import Calls, Launch
+from octavo.backends.gpu.launch.context import Context
+from octavo.backends.gpu.launch.device_values import Activation, activation_bytes
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.launch import product_in
+from octavo.backends.gpu.matmul.product import Product, Shape
+from octavo.backends.gpu.matmul.tuned import table as tuned
+from octavo.backends.gpu.ops import BINDERS
+from octavo.backends.gpu.weights.device_weights import QuantWeight
+from octavo.backends.gpu.weights.layout import PlaneLayout, layout_of, padded
+from octavo.bench import gpu
+from octavo.bench.synthetic import random_matrix
+from octavo.formats.spec import BlockFormat
+from octavo.graph.node import Node
+from octavo.graph.ops import apply
+from octavo.graph.protocol import Call
+from octavo.graph.schedule import Schedule
+
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+"""For which choices are timed; each holds for all numbers down to the one before."""
+PRODUCTS = {"mul_mat": slice(0, 1), "mul_mat_add": slice(0, 1), "mul_mat_concat": slice(1, None)}
+"""Ops, and where among their inputs the weights are."""
+KERNELS = {name: kernel for name, kernel in dispatch.KERNELS.items() if not name.startswith("experts")}
+COLD_BYTES, MOST_COPIES = 250e6, 16
+"""Of copies of a matrix, so that no cache has it when it is read."""
+ROWS = 1024
+"""Of random weights, before they repeat."""
+GAIN = 0.98
+"""Of the time of the choice so far: what another one takes at most."""
+KNOWN = 4
+"""Choices of the nearest products that are timed beside those that kernels state."""
+Timer = Callable[[Sequence[Call]], float]
+
+
+class Matrix(NamedTuple):
+    """What a model multiplies by: n rows of k values of a format, in a layout."""
+
+    layout: PlaneLayout
+    n: int
+    k: int
+    format: BlockFormat
+
+
+class Timed(NamedTuple):
+    """The fastest choice for some tokens, seconds of it and of the choice so far, and the least of each kernel."""
+
+    matrix: Matrix
+    tokens: int
+    choice: tuned.Choice
+    seconds: float
+    before: float
+    kernels: dict[str, float]
+
+
+class Candidate(NamedTuple):
+    """A choice, its shape, and seconds of a product."""
+
+    choice: tuned.Choice
+    shape: Shape
+    seconds: float
+
+
+def matrices(schedule: Schedule) -> list[Matrix]:
+    """The different matrices that a model multiplies tokens by; neighbours of one layout are joined, as they are when
+    they are loaded."""
+    found: dict[tuple[PlaneLayout, int, int], Matrix] = {}
+    for node in (n for split in schedule.splits for n in split.nodes if n.op in PRODUCTS):
+        run = list[Matrix]()
+        for leaf in node.inputs[PRODUCTS[node.op]]:
+            fmt = leaf.tensor.format
+            if fmt.is_float or fmt.per_row or fmt.number is not None:
+                continue
+            layout, (n, k) = layout_of(fmt, "f16"), leaf.tensor.shape
+            if run and (run[-1].layout, run[-1].k) == (layout, k):
+                run[-1] = run[-1]._replace(n=run[-1].n + n)
+            else:
+                run.append(Matrix(layout, n, k, fmt))
+        found |= {(m.layout, m.n, m.k): m for m in run}
+    return list(found.values())
+
+
+def chosen(m: Matrix, tokens: int, arch: str) -> str:
+    """The kernel that multiplies some tokens by a matrix, and the numbers of its shape in a tuned table."""
+    name, numbers = next(iter(_choices(Product(m.layout, m.n, padded(m.k), tokens, arch)).values()))
+    return " ".join(map(str, (name, *numbers)))
+
+
+def median(calls: Sequence[Call]) -> float:
+    """Median seconds of one of some calls that run in turn on the card."""
+    return statistics.median(gpu.seconds(calls, replays=5))
+
+
+def tune(
+    wanted: Sequence[Matrix], backend: GpuBackend, *, again: bool = False, timer: Timer = median
+) -> Iterator[Timed]:
+    """Time the choices for each matrix that the user's table lacks, write the fastest there, and yield each.
+
+    again  also for those that it has
+    """
+    path = tuned.user_file(backend.target.arch)
+    table: tuned.Table = tuned.read(path) if path.exists() else {}
+    classes = table.setdefault("products", {})
+    for matrix in wanted:
+        rows = classes.setdefault(tuned.class_of(matrix.layout), {})
+        if (matrix.n, matrix.k) in rows and not again:
+            continue
+        row = list[tuple[int, tuple[tuned.Choice, ...]]]()
+        for tokens, ranked, before in _ranked(matrix, backend, timer):
+            kernels = {one.choice[0]: one.seconds for one in reversed(ranked)}
+            yield Timed(matrix, tokens, ranked[0].choice, ranked[0].seconds, before, kernels)
+            row.append((tokens, _with_portable(ranked)))
+        rows[matrix.n, matrix.k] = tuple(
+            (most, cell) for (most, cell), after in zip(row, [*row[1:], (0, ())], strict=True) if cell != after[1]
+        )
+        tuned.write(path, table, f"octavo bench tune on {backend.target.name}")
+
+
+def _ranked(matrix: Matrix, backend: GpuBackend, timer: Timer) -> Iterator[tuple[int, list[Candidate], float]]:
+    """For each number of tokens the candidates, the fastest first, where the choice so far stays if it is about as
+    fast; and seconds of that. Kernels of all are compiled from the beginning on, on all cores."""
+    c, weights = Context(backend.target), _copies(matrix, backend)
+    bound = [_bound(c, weights, tokens) for tokens in TOKENS]
+    for tokens, candidates in zip(TOKENS, bound, strict=True):
+        found, so_far = list[Candidate](), None
+        for choice, shape, calls, kernels in reversed(candidates):  # the one so far last: no clock is low by then
+            with suppress(Exception):  # it takes more registers or shared memory than there are
+                if kernels is not None:
+                    kernels.finish()
+                found.append(Candidate(choice, shape, timer(calls)))
+        if found[-1].shape == candidates[0][1]:
+            so_far = found[-1]
+        ranked = sorted(found, key=lambda one: one.seconds * (GAIN if one is so_far else 1.0))
+        yield tokens, ranked, float("inf") if so_far is None else so_far.seconds
+
+
+def _bound(
+    c: Context, weights: Sequence[QuantWeight], tokens: int
+) -> list[tuple[tuned.Choice, Shape, list[Calls], PendingKernels | None]]:
+    """Choices with their shapes, the calls of a product by each of some weights, and the kernels that they wait for."""
+    w = weights[0]
+    p, x = Product(w.layout, w.n, w.kp, tokens, c.target.arch), _activation(c, tokens, w.k)
+    y = c.shared("results", tokens * w.n, torch.float32).view(tokens, w.n)
+    found = []
+    for shape, choice in _choices(p).items():
+        calls = [Calls(product_in(c, shape, each, x, y, ())) for each in weights]
+        found.append((choice, shape, calls, _compiling(c, calls[0])))
+    return found
+
+
+def _compiling(c: Context, calls: Calls) -> PendingKernels | None:
+    """The kernels of a candidate, which are compiled beside those of others; None for interpreted ones."""
+    if c.target.arch == "interpreter":
+        return None
+    return PendingKernels([call for call in calls.calls if isinstance(call, Launch)])
+
+
+def _choices(p: Product) -> dict[Shape, tuned.Choice]:
+    """Shapes to time with the choices that they are made of: first the one so far, then all that kernels state."""
+    stated = ((name, numbers) for name, kernel in KERNELS.items() for numbers in kernel.space(p))
+    known = [choice for choice in tuned.nearest("products", p) if choice[0] in KERNELS]
+    found: dict[Shape, tuned.Choice] = {}
+    for name, numbers in (*known[:KNOWN], *stated):
+        shape = KERNELS[name].of(p, *numbers)
+        if shape is not None:
+            found.setdefault(shape, (name, numbers))
+    return found
+
+
+def _with_portable(ranked: Sequence[Candidate]) -> tuple[tuned.Choice, ...]:
+    """The fastest, and the fastest of each portable kernel, for where that one is not; of tiles of 256 tokens, which
+    some numbers of tokens do not fill, also the fastest of 128."""
+    first, *rest = ranked
+    cell = [first]
+    if getattr(first.shape, "block_m", 0) == 256:
+        cell += [one for one in rest if getattr(one.shape, "block_m", 0) == 128][:1]
+    for one in rest:
+        if not one.choice[0].startswith("w4a16") and one.choice[0] not in {other.choice[0] for other in cell}:
+            cell.append(one)
+    return tuple(one.choice for one in cell)
+
+
+def _copies(matrix: Matrix, backend: GpuBackend) -> list[QuantWeight]:
+    """Random weights, in as many copies as no cache holds."""
+    tensor = random_matrix("w", matrix.format, (min(matrix.n, ROWS), matrix.k), np.random.default_rng(0))
+    some: Any = backend.load(tensor)
+    parts = {
+        name: part.repeat(-(-matrix.n // len(part)), *(1,) * (part.ndim - 1))[: matrix.n].contiguous()
+        for name, part in some.parts.items()
+    }
+    first = replace(some, n=matrix.n, parts=parts)
+    count = min(MOST_COPIES, int(COLD_BYTES / first.nbytes) + 2)
+    others = [{name: part.clone() for name, part in parts.items()} for _ in range(1, count)]
+    return [first, *(replace(first, parts=more, halves=[]) for more in others)]
+
+
+def _activation(c: Context, tokens: int, k: int) -> Activation:
+    """Random activations, quantized as the backend does it."""
+    device, both = c.target.device, dispatch.ordered(tokens, c.target.arch)
+    raw = torch.empty(activation_bytes(tokens, k, c.target.arch), dtype=torch.uint8, device=device)
+    out = Activation(raw, tokens, k, both=both)
+    given = Node("input", (), ("tokens", k), "f32", name="x")
+    values = torch.randn(tokens, k, device=device)
+    for call in BINDERS["quantize"](c, apply("quantize", given, format="q8_1"), [values], out):
+        call()
+    return out

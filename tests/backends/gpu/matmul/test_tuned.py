@@ -1,0 +1,126 @@
+"""Tuned tables: what is looked up, what is written, and what `octavo bench tune` does with times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from octavo.backends.gpu import GpuBackend
+from octavo.backends.gpu.compile import gluon
+from octavo.backends.gpu.matmul import dispatch
+from octavo.backends.gpu.matmul.matvec.shape import MatvecShape
+from octavo.backends.gpu.matmul.mmq.shapes import DotShape, MmaShape
+from octavo.backends.gpu.matmul.product import Product
+from octavo.backends.gpu.matmul.tuned import table as tuned
+from octavo.backends.gpu.weights.layout import layout_of
+from octavo.bench import tune as tuning
+from octavo.formats import by_name
+from octavo.formats.group import row_named
+
+ARCHS = ("sm_80", "sm_90", "sm_100", "gfx942", "gfx1100", "interpreter")
+NAMES = ("Q4_0", "Q4_1", "Q5_0", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_NL", "IQ3_S", "TQ2_0", "GROUP4_128_F16")
+Q4_K = layout_of(by_name("Q4_K"), "f16")
+
+
+@pytest.fixture(autouse=True)
+def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's table in a folder of its own; what was looked up before is forgotten, and again afterwards."""
+    monkeypatch.setenv("OCTAVO_CACHE", str(tmp_path))
+    monkeypatch.setattr(gluon, "usable", lambda name: True)
+    tuned.table.cache_clear()
+    dispatch._choose.cache_clear()
+    yield tmp_path
+    tuned.table.cache_clear()
+    dispatch._choose.cache_clear()
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_each_product_has_a_kernel_that_computes_it(arch: str) -> None:
+    """Of any size, for any number of tokens; and one with sums in one order."""
+    for name in NAMES:
+        layout = layout_of(row_named(name), "f16")
+        for n, kp in ((8, 256), (96, 1280), (4096, 4096), (50000, 20480)):
+            for tokens in (1, 3, 4, 5, 17, 32):
+                shape = dispatch.q8_1(Product(layout, n, kp, tokens, arch))
+                assert tokens <= 4 or isinstance(shape, MmaShape | DotShape)
+                assert isinstance(dispatch.deterministic(layout, n, kp, tokens, arch), DotShape)
+                assert isinstance(dispatch.matvec(layout, n, kp, 1, arch, pairs=True), MatvecShape)
+            for tokens in (1, 33, 300, 700, 5000):
+                found = dispatch.w4a16(layout, n, kp, tokens, arch)
+                assert found is None or (arch == "sm_90" and found.stages >= 1)
+                assert dispatch.experts(layout, n, kp, tokens, arch).block_m >= 16
+
+
+def test_the_nearest_size_and_class_are_taken() -> None:
+    rows: dict[tuple[int, int], tuned.Row] = {
+        (1024, 1024): ((1, (("matvec", (2, 32, 1, 1, 0)),)), (8, (("mmq_mma", (1, 2, 1, 0)),))),
+        (8192, 1024): ((4, (("matvec", (4, 32, 1, 1, 0)),)),),
+    }
+    found = {"products": {"4 bits, 32 in 256, minima": rows, "8 bits, 32, plain": {(1024, 1024): rows[8192, 1024]}}}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuned, "table", lambda arch: found)
+        first = [next(tuned.nearest("products", Product(Q4_K, n, 1024, tokens, "sm_90")))
+                 for n, tokens in ((1100, 1), (1100, 2), (1100, 99), (6000, 1))]
+        assert first == [("matvec", (2, 32, 1, 1, 0)), ("mmq_mma", (1, 2, 1, 0)), ("mmq_mma", (1, 2, 1, 0)),
+                         ("matvec", (4, 32, 1, 1, 0))]
+        q8_0 = layout_of(by_name("Q8_0"), "f16")
+        assert next(tuned.nearest("products", Product(q8_0, 1024, 1024, 1, "sm_90"))) == ("matvec", (4, 32, 1, 1, 0))
+
+
+@pytest.mark.parametrize("path", sorted(tuned.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_shipped_tables_are_as_they_are_written(path: Path, tmp_path: Path) -> None:
+    """Each choice names a kernel and has as many numbers as its shape takes; written again, it is the same file."""
+    found = tuned.read(path)
+    assert set(found) == {"products", "pairs", "experts"}
+    p = Product(Q4_K, 4096, 4096, 1, path.stem)
+    for rows in (rows for classes in found.values() for rows in classes.values()):
+        for most, said in (cell for row in rows.values() for cell in row):
+            for name, numbers in said:
+                dispatch.KERNELS[name].of(p._replace(tokens=most), *numbers)
+    about = path.read_text(encoding="utf-8").split('"about": "')[1].split('"')[0]
+    tuned.write(tmp_path / "again.json", found, about)
+    assert (tmp_path / "again.json").read_text(encoding="utf-8") == path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "gfx942"])
+def test_stated_shapes_are_such_that_the_kernel_computes(arch: str) -> None:
+    for name in ("Q4_K", "Q8_0"):
+        layout = layout_of(by_name(name), "f16")
+        for tokens in tuning.TOKENS:
+            p = Product(layout, 4096, 4096, tokens, arch)
+            choices = list(tuning._choices(p).values())
+            assert len(set(choices)) == len(choices) > (1 if tokens <= 32 or arch == "sm_90" else 0)
+            assert all(tuning.KERNELS[name].of(p, *numbers) for name, numbers in choices)
+
+
+def test_the_fastest_is_kept_and_what_is_there_is_not_timed_again(caches: Path) -> None:
+    """By times that a test makes up, of interpreted kernels."""
+    backend = GpuBackend()
+    matrix = tuning.Matrix(Q4_K, 40, 512, by_name("Q4_K"))
+    asked = list[int]()
+
+    def timer(calls: object) -> float:
+        asked.append(1)
+        return float(len(asked))  # each slower than the one before, and the one so far the slowest
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tuning, "TOKENS", (1, 8))
+        patch.setattr(tuning, "MOST_COPIES", 1)
+        rows = list(tuning.tune([matrix], backend, timer=timer))
+        assert [(row.matrix, row.tokens) for row in rows] == [(matrix, 1), (matrix, 8)]
+        assert all(row.seconds < row.before for row in rows)
+        times = len(asked)
+        assert list(tuning.tune([matrix], backend, timer=timer)) == []
+        assert len(asked) == times
+        assert len(list(tuning.tune([matrix], backend, again=True, timer=timer))) == 2
+    path = tuned.user_file(backend.target.arch)
+    assert path.is_relative_to(caches)
+    ((size, row),) = tuned.read(path)["products"]["4 bits, 32 in 256, minima"].items()
+    assert size == (40, 512)
+    tuned.table.cache_clear()
+    dispatch._choose.cache_clear()
+    p = Product(Q4_K, 40, 512, 1, backend.target.arch)
+    name, numbers = row[0][1][0]
+    assert dispatch.q8_1(p) == dispatch.KERNELS[name].of(p, *numbers)
