@@ -70,7 +70,7 @@ class SchemeOptions:
             "--rotate": self.rotate, "--kv": self.kv, "--activations": self.activations, "--layout": self.layout,
             "--seed": self.seed, "--ignore": self.ignore,
         }
-        refuse(options, "without --scheme (allowed: together with --scheme SCHEME)")
+        refuse(options, "needs --scheme SCHEME")
 
     def refuse_beside(self, given: dict[str, Any]) -> None:
         """Raise UsageError for what a scheme leaves nothing to say about."""
