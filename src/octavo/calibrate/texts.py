@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from octavo.data.demo import Question, Split
-from octavo.data.demo import questions as draw
+from octavo.data.questions import Question, Split, most
+from octavo.data.questions import questions as draw
 from octavo.errors import FileError, UsageError
 from octavo.io import regular
 from octavo.io.gguf import GGUFFile
@@ -140,7 +140,8 @@ def text_samples(name: str, file: GGUFFile, samples: int, context: int, seed: in
     if name != "demo":
         return read_calibration(name, tokenizer, samples=samples, context=context, seed=seed)
     require_sizes(samples, context)
-    text = demo_text(tokenizer, "train", samples * context // TOKENS_OF_A_QUESTION + 1, seed)
+    wanted = samples * context // TOKENS_OF_A_QUESTION + 1
+    text = demo_text(tokenizer, "train", min(wanted, most("train")), seed)
     digest = sha256(np.asarray(text.tokens, "<i4").tobytes()).hexdigest()
     return CalibrationText(text.name, digest, windows(text.tokens, samples, context, seed))
 
