@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from octavo.bench.serving import plot
-from octavo.errors import OctavoError
-from octavo.evals.report import svg
+from octavo.errors import OctavoError, require_matplotlib
 from octavo.jit import prepare
 from octavo.runtime.grammar import grammar
 
@@ -31,7 +30,7 @@ def test_no_text_names_the_package_on_an_index() -> None:
     ("package", "use"),
     [
         ("numba", prepare.prepare.__wrapped__), ("llguidance", grammar._require_llguidance),
-        ("matplotlib", svg.require_matplotlib), ("matplotlib", plot.require_matplotlib),
+        ("matplotlib", partial(require_matplotlib, "--plot needs matplotlib")),
     ],
 )
 @pytest.mark.parametrize("missing", [True, False])

@@ -47,22 +47,13 @@ class FileError(OctavoError):
     """
 
     def __init__(
-        self,
-        problem: str,
-        *,
-        file: str | os.PathLike[str] | None = None,
-        offset: int | None = None,
-        field: str | None = None,
-        allowed: str | None = None,
+        self, problem: str, *, file: str | os.PathLike[str] | None = None, offset: int | None = None,
+        field: str | None = None, allowed: str | None = None,
     ) -> None:
         self.problem, self.offset, self.field, self.allowed = problem, offset, field, allowed
         self.file = None if file is None else os.fspath(file)
-        where = [
-            w
-            for w in ("''" if self.file == "" else self.file, None if offset is None else f"byte {offset}", field)
-            if w
-        ]
-        text = f"{', '.join(where)}: {problem}" if where else problem
+        named = "''" if self.file == "" else self.file, None if offset is None else f"byte {offset}", field
+        text = f"{', '.join(where)}: {problem}" if (where := [part for part in named if part]) else problem
         super().__init__(f"{text} (allowed: {allowed})" if allowed else text)
 
     def of(self, file: str | os.PathLike[str]) -> Self:
@@ -178,3 +169,11 @@ class UsageError(OctavoError):
     def __init__(self, problem: str, *, argument: str | None = None) -> None:
         self.argument = argument
         super().__init__(problem)
+
+
+def require_matplotlib(what: str) -> None:
+    """Raise UsageError where pictures can't be drawn: `what` says what needs it."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UsageError(f"{what}: {import_failure('matplotlib', error, INSTALL_REPORT)}") from None

@@ -1,0 +1,1 @@
+from tests.backends import op_graphs  # noqa: F401  (register their graphs)

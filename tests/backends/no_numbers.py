@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench.cases import Built, OpCase, compare, run
+from octavo.bench.cases import Built, OpCase, run
 from octavo.graph.node import PAGE_SIZE
 from octavo.graph.protocol import Backend
 from octavo.runtime.cache.page_pool import Sequence
 from octavo.runtime.engine.batch import Feed, make_batch
+from tests.backends.comparison import compare
 
 SHAPE = {"heads": 4, "kv_heads": 2, "dim": 64}
 DECODING, PROMPTS = (3, (5, 100, 20)), (20, (0, 70, 3))

@@ -8,7 +8,7 @@ import pytest
 from octavo.backends.cpu.backend import CpuBackend
 from octavo.backends.gpu.backend import GpuBackend
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench.cases import CASES, SPEED_CASES, WEIGHTS, OpCase, compare, run, select
+from octavo.bench.cases import SPEED_CASES, WEIGHTS, OpCase, run, select
 from octavo.bench.op_graphs import GRAPHS
 from octavo.errors import GraphError, UsageError
 from octavo.formats import FORMATS
@@ -16,6 +16,8 @@ from octavo.graph.fuse import RULES
 from octavo.graph.node import Node
 from octavo.graph.ops import OPS
 from octavo.graph.pointwise import POINTWISE
+from tests.backends.comparison import compare, tolerance
+from tests.backends.op_cases import CASES
 
 QUANTIZES = CpuBackend.quantizes | GpuBackend.quantizes
 NO_CASE = {
@@ -87,7 +89,7 @@ def test_a_wrong_row_among_thousands_is_seen() -> None:
     wrong = [expected[0].copy()]
     assert compare(c, wrong, expected).ok
     wrong[0][:, 17] = wrong[0][:, 18]
-    assert compare(c, wrong, expected).nmse < 2 * c.tolerance
+    assert compare(c, wrong, expected).nmse < 2 * tolerance(c)
     assert not compare(c, wrong, expected).ok
 
 

@@ -132,8 +132,10 @@ def test_the_step_that_is_counted_is_the_one_asked_for(model: str, monkeypatch: 
     asked: list[dict[str, Any]] = []
     made: list[Any] = []
 
-    def ready_engine(file: GGUFFile, device: str, new: int, depth: int, kv: str, *, attention: str, **more: Any) -> Any:
-        made.append((device, new, depth, kv, attention))
+    def ready_engine(
+        file: GGUFFile, device: str, new: int, depth: int, cache_type: str, *, attention: str, **more: Any
+    ) -> Any:
+        made.append((device, new, depth, cache_type, attention))
         whole = SimpleNamespace(backends={0: 0})
         return SimpleNamespace(schedule=whole, backends=[SimpleNamespace(name="gpu")], graph=SimpleNamespace(nodes=[]))
 

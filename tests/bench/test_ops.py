@@ -9,6 +9,7 @@ from octavo.bench.cases import OpCase
 from octavo.bench.cost import Cost, OpLoad, cost, experts_read, total
 from octavo.bench.op_bench import time_cases
 from octavo.bench.op_case import executor
+from tests.backends import op_graphs  # noqa: F401  (register their graphs)
 
 
 def cost_of(case: OpCase) -> Cost:

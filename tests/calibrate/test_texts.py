@@ -10,7 +10,7 @@ import pytest
 
 from octavo.calibrate.texts import named_text
 from octavo.data import demo_model_path
-from octavo.data.demo import questions
+from octavo.data.questions import questions
 from octavo.errors import FileError
 from octavo.evals import demo_text, read_text
 from octavo.text import Tokenizer

@@ -10,15 +10,15 @@ from fractions import Fraction
 from pathlib import Path
 from random import Random
 
+import export_questions
 import pytest
+from generator import KIND_NAMES, Question, question, questions
+from generator.convert import RULES, converted
+from generator.kinds import KINDS
+from generator.number_words import show, spell, write
+from generator.wording import recase, repunctuate
 
-from octavo.data.demo import KIND_NAMES, Question, question, questions
-from octavo.data.demo.convert import RULES, converted
-from octavo.data.demo.kinds import KINDS
-from octavo.data.demo.number_words import show, spell, write
-from octavo.data.demo.wording import recase, repunctuate
 from octavo.errors import UsageError
-from octavo.evals.accuracy import Tally, evaluate, score
 
 TOOLS = Path(__file__).parents[2] / "tools" / "demo"
 NUMBER = r"-?\d+(?:\.\d+)?"
@@ -174,6 +174,10 @@ def test_every_answer_is_a_sentence_in_plain_form() -> None:
         assert asked.prompt
 
 
+def test_the_package_has_the_first_questions_of_each_split() -> None:
+    assert export_questions.PATH.read_text(encoding="utf-8") == export_questions.text()
+
+
 def test_unknown_splits_kinds_and_counts_are_refused() -> None:
     with pytest.raises(UsageError, match="-1"):
         questions(0, -1)
@@ -181,37 +185,6 @@ def test_unknown_splits_kinds_and_counts_are_refused() -> None:
         questions(0, 1, "dev")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"'sums'.*addition"):
         question(Random(0), "sums", "test")
-
-
-def test_score_wants_the_exact_sentence() -> None:
-    asked = Question("12+30", "12 + 30 = 42.", "addition")
-    assert score("12 + 30 = 42.", asked)
-    assert score(" 12 + 30 = 42.\n", asked)
-    for wrong in ("12 + 30 = 43.", "12 + 30 = 42", "42", "", "12 + 30 = 42. 12 + 30 = 42."):
-        assert not score(wrong, asked)
-
-
-def test_evaluate_counts_by_kind() -> None:
-    known = {asked.prompt: asked.answer for asked in questions(4, 300)}
-    perfect = evaluate(known.__getitem__, 300, 4)
-    assert perfect.total == Tally(300, 300)
-    assert perfect.misses == ()
-    fooled = evaluate(lambda prompt: "" if "/" in prompt else known[prompt], 300, 4)
-    slashes = [asked for asked in questions(4, 300) if "/" in asked.prompt]
-    assert fooled.total == Tally(300 - len(slashes), 300)
-    assert [asked for asked, _ in fooled.misses] == slashes
-    assert sum(tally.n for tally in fooled.by_kind.values()) == 300
-    assert fooled.by_kind["addition"].accuracy == 1.0
-    assert f"| all | {300 - len(slashes)} | 300 |" in str(fooled)
-    assert fooled.to_dict()["total"]["n"] == 300  # type: ignore[index]
-
-
-def test_interval_is_wilsons() -> None:
-    low, high = Tally(95, 100).interval()
-    assert low == pytest.approx(0.8882, abs=1e-4)
-    assert high == pytest.approx(0.9785, abs=1e-4)
-    assert Tally(50, 50).interval()[0] == pytest.approx(0.9287, abs=1e-4)
-    assert Tally(0, 0).interval() == (0.0, 1.0)
 
 
 def test_numbers_are_written_plainly() -> None:

@@ -15,9 +15,8 @@ from gguf.quants import dequantize as oracle
 from octavo.errors import GGUFError, UsageError
 from octavo.evals.report import measure
 from octavo.evals.report.advice import advise, command, option
-from octavo.evals.report.findings import EDGES, ModelFindings, total_error
-from octavo.evals.report.heat import MOST_ROWS, grid
-from octavo.evals.report.sample import widths
+from octavo.evals.report.findings import EDGES, ModelFindings, total_error, widths
+from octavo.evals.report.pictures import MOST_ROWS, grid
 from octavo.evals.report.tensor_labels import TensorName, label, place
 from octavo.formats import FORMATS, by_name
 from octavo.io.gguf import GGUFFile

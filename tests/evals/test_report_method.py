@@ -15,8 +15,8 @@ import pytest
 from octavo.calibrate import collect_statistics
 from octavo.calibrate.schemes.scheme_method import SchemeMethod
 from octavo.errors import ModelError
-from octavo.evals.report import Findings, measure, method_pictures, method_section, render
-from octavo.evals.report.method_pictures import LayerPair
+from octavo.evals.report import Findings, measure, method_section, pictures, render
+from octavo.evals.report.pictures import LayerPair
 from octavo.huggingface import open_model_file
 from octavo.quantizers import Report, quantize_checkpoint
 from octavo.quantizers.job.quantization_record import FILE, MethodRecord, read_record, record_of, to_values
@@ -125,7 +125,7 @@ def test_lines_are_of_layers_alone() -> None:
     found = record_of(values, "a file")
     lines = method_section._lines(method_section.weights_by_kind(found))
     assert lines == {"attn_q": [LayerPair(0, 20, 10), LayerPair(1, 20, 10)]}
-    shown = method_pictures.errors_picture({hostile: [LayerPair(0, 2, 1)]})
+    shown = pictures.errors_picture({hostile: [LayerPair(0, 2, 1)]})
     assert "made-title" in shown
     assert "<b>" not in shown
 
@@ -165,8 +165,8 @@ def test_experts_channels_are_taken_together() -> None:
     assert channels(np.zeros(4)).peak == 0
 
 
-@pytest.mark.parametrize("draw", [method_pictures.peaks_picture, method_pictures.spans_picture])
-def test_peaks_and_scales_are_drawn_whatever_they_are(draw: Callable[[method_pictures.Lines], str]) -> None:
+@pytest.mark.parametrize("draw", [pictures.peaks_picture, pictures.spans_picture])
+def test_peaks_and_scales_are_drawn_whatever_they_are(draw: Callable[[pictures.Lines], str]) -> None:
     """A layer alone, values that are equal, nothing, endless, and so far apart that the axis is logarithmic."""
     lines = {
         "attn_q": [LayerPair(3, 1.0, 1.0)], "ffn_up": [LayerPair(i, 1 + i, 2.0) for i in range(30)],

@@ -17,11 +17,10 @@ import pytest
 from octavo.errors import FileError, UsageError
 from octavo.evals.report import Findings, QualityPlan, measure, render, write_report
 from octavo.evals.report.advice import advise
-from octavo.evals.report.curve import quality_picture
 from octavo.evals.report.findings import by_kind
-from octavo.evals.report.heat import grid
+from octavo.evals.report.pictures import grid, quality_picture
 from octavo.evals.report.quality import Point, Quality
-from octavo.evals.report.sections import estimate
+from octavo.evals.report.report_page import estimate
 from octavo.evals.stats import Estimate
 from octavo.io.gguf import write_gguf
 from octavo.quantizers import quantize_file

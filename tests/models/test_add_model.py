@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,3 +99,10 @@ def test_unlisted_model_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) 
     own_modules.cache_clear()
     with GGUFFile.open(path) as file, pytest.raises(ModelError, match="can't run architecture 'toy-model' yet"):
         read_model(file)
+
+
+def test_the_recipe_says_it() -> None:
+    """CONTRIBUTING.md has this architecture word for word."""
+    recipe = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    code = TOY.split("\n\n", 1)[1].strip()
+    assert textwrap.indent(code, "   ") in recipe

@@ -7,9 +7,8 @@ from random import Random
 
 import numpy as np
 import numpy.typing as npt
+from generator import question
 from tokenizers import Tokenizer
-
-from octavo.data.demo import question
 
 IGNORED = -100  # the label of a token that is not learned
 

@@ -18,14 +18,14 @@ import checkpoint
 import torch
 import torch.nn.functional as F  # noqa: N812
 from corpus import IGNORED, Chats
+from generator import questions
 from model import Config, Decoder, answer_greedily
 from muon import Muon
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from octavo.data.demo import questions
-from octavo.evals.accuracy import evaluate
+from octavo.evals.accuracy import tally
 
 SHORT = 128
 LONG_EVERY = 10  # one step in 10 has rows of the whole context
@@ -101,11 +101,10 @@ def train(
 def report(model: Decoder, tokenizer: Tokenizer, n: int, seed: int) -> str:
     """Accuracy on `n` held-out questions, as a table, and some of what was wrong."""
     end = tokenizer.token_to_id("<|im_end|>")
-    prompts = [q.prompt for q in questions(seed, n)]
-    chats = [f"<|im_start|>user\n{p}<|im_end|>\n<|im_start|>assistant\n" for p in prompts]
+    asked = questions(seed, n)
+    chats = [f"<|im_start|>user\n{q.prompt}<|im_end|>\n<|im_start|>assistant\n" for q in asked]
     replies = answer_greedily(model, [tokenizer.encode(chat).ids for chat in chats], end)
-    known = {prompt: tokenizer.decode(reply) for prompt, reply in zip(prompts, replies, strict=True)}
-    result = evaluate(known.__getitem__, n, seed)
+    result = tally([(q, tokenizer.decode(reply)) for q, reply in zip(asked, replies, strict=True)])
     wrong = [f"{q.kind}: {q.prompt!r} -> {reply!r}, not {q.answer!r}" for q, reply in result.misses[:60]]
     return "\n".join([*wrong, str(result)])
 

@@ -195,13 +195,13 @@ def _in_ranges(calls: Sequence[tuple[int, Callable[[], object]]]) -> None:
     cuda.profiler.stop()
 
 
-def run_step(model: str, new: int, depth: int, kv: CacheType, attention: Attention) -> None:
+def run_step(model: str, new: int, depth: int, cache_type: CacheType, attention: Attention) -> None:
     """Load a model on the GPU and make the calls of a step of `new` tokens after `depth` others."""
     from octavo.bench.profile import ready_engine, ready_step
     from octavo.huggingface import open_model_file
 
     with open_model_file(model) as file:
-        engine = ready_engine(file, "gpu", new, depth, kv, attention=attention)
+        engine = ready_engine(file, "gpu", new, depth, cache_type, attention=attention)
         with ready_step(engine, new, depth) as (plan, _):
             run_calls(plan, engine.graph)
 

@@ -24,11 +24,8 @@ def machine() -> dict[str, Any]:
     info = _cpuinfo()
     flags = set(info.get("flags", info.get("Features", "")).split())
     return {
-        "cpu": info.get("model name") or platform.processor() or platform.machine(),
-        "family": _family(info),
-        "cores": cores(),
-        "features": [f for f in NOTEWORTHY if f in flags],
-        "memory": _memory(),
+        "cpu": info.get("model name") or platform.processor() or platform.machine(), "family": _family(info),
+        "cores": cores(), "features": [f for f in NOTEWORTHY if f in flags], "memory": _memory(),
         "os": f"{platform.system()} {platform.machine()}",
     }
 

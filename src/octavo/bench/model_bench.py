@@ -85,12 +85,8 @@ def room(tests: Sequence[Trial]) -> int:
 
 
 def time_test(
-    test: Trial,
-    subjects: Sequence[Subject],
-    rounds: int,
-    limit: Callable[[], float] | None = None,
-    progress: Progress = lambda text: None,
-    baseline: Callable[[], float] | None = None,
+    test: Trial, subjects: Sequence[Subject], rounds: int, limit: Callable[[], float] | None = None,
+    progress: Progress = lambda text: None, baseline: Callable[[], float] | None = None
 ) -> Timing:
     """Time a test: each subject is made ready and run once unmeasured, then all in turn for `rounds` rounds.
 

@@ -1,4 +1,4 @@
-"""What an op case is: a graph of one op with inputs and a tolerance, run on any backend and held to another."""
+"""What an op case is: a graph of one op with inputs, run on any backend."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from octavo.bench import state_graphs  # noqa: F401  (register their graphs)
 from octavo.bench.op_graphs import GRAPHS, Sketch, pointwise
-from octavo.formats.group import row_named
 from octavo.formats.spec import AnyArray
 from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
@@ -22,17 +20,6 @@ from octavo.runtime.cache.page_pool import PagePool
 from octavo.runtime.cache.page_pool import Sequence as Tokens
 from octavo.runtime.cache.state_pool import StatePool
 from octavo.runtime.engine.batch import Feed, make_batch
-
-PLAIN, QUANTIZED, EXPONENTIAL, FLOAT32, EXACT, STEPS, BYTES = 1e-7, 5e-4, 1e-6, 1e-10, 0.0, 1e-6, 1e-4
-"""Tolerances (NMSE): plain numbers; products with quantized activations; exp of a row; attention to a cache of float32,
-which is there to be exact; integers; keys that are rounded after rope to so few numbers that one can be the next."""
-ROUNDED = {"BF16": 3e-5, "F32": 1e-6}
-"""Products whose activations are rounded as the weights are, and of float32 whose factors become tf32 where a GPU has
-that: matrices of WIDE rows."""
-WIDE = 512
-
-WORST = 200
-"""How often the tolerance a single value's squared error may be."""
 
 Step = tuple[Mapping[str, AnyArray], Sizes]
 
@@ -57,7 +44,6 @@ class OpCase:
     past       tokens that each sequence has already (attention): they are a step of their own, before; `tokens` are
                divided among the sequences, the first ones getting one more where that does not go up; as many as a
                shape has `decodes` get one each
-    tolerance  most NMSE; of ids, 0
     """
 
     op: str
@@ -72,22 +58,6 @@ class OpCase:
         sizes = [f"{key}{value}" for key, value in self.shape.items()]
         past = ["past" + "_".join(map(str, self.past))] if self.past else []
         return "-".join([self.op, *self.formats, *sizes, *past, f"t{self.tokens}"])
-
-    @property
-    def tolerance(self) -> float:
-        if self.op in ("top_k", "soft_max_top_k"):
-            return EXACT
-        if self.op in PRODUCTS and not all(row_named(f).is_float for f in self.formats):
-            return QUANTIZED
-        if self.op in PRODUCTS and ("BF16" in self.formats or self.shape.get("n", 0) >= WIDE):
-            return max(ROUNDED.get(f, PLAIN) for f in self.formats)
-        if self.op == "attention" and self.shape.get("cache") == "f32":
-            return FLOAT32
-        if self.shape.get("cache") == "int4" and self.op in ("attention", "rope_set_rows"):
-            return BYTES
-        if self.op == "rope_set_rows" and self.shape.get("cache") in ("int8", "fp8"):
-            return STEPS
-        return EXPONENTIAL if self.op in ("soft_max", "normalize", "sum_experts") else PLAIN
 
     def build(self, rng: np.random.Generator | None = None) -> Built:
         """The case with weights and inputs drawn from `rng` (default: a fixed one, so the same each time)."""
@@ -125,12 +95,6 @@ class OpCase:
                 feed.sequence.tokens.extend(feed.tokens)
 
 
-PRODUCTS = frozenset({
-    "mul_mat", "mul_mat_add", "mul_mat_concat", "mul_mat_id", "mul_mat_id_swiglu", "numbers",
-    *(name for name in GRAPHS if name.startswith("quantized_")),
-})
-
-
 def _scattered(lengths: Sequence[int]) -> list[Tokens]:
     """Empty sequences with pages for these lengths; pages are given out in turn, so none has its own in a row."""
     sequences = [Tokens() for _ in lengths]
@@ -151,35 +115,3 @@ def run(built: Built, backends: Sequence[Backend]) -> list[AnyArray]:
     """The result of each step. Raises GraphError where the first backend can't run the case."""
     ready = executor(built, backends)
     return [ready.run(inputs, sizes)[0] for inputs, sizes in built.steps]
-
-
-@dataclass(frozen=True)
-class Difference:
-    """How far results are from what was expected, and whether that is within the tolerance.
-
-    nmse   mean squared error over the mean square of what was expected
-    worst  the largest squared error over the mean square of its row, or of all rows where that is more
-    """
-
-    nmse: float
-    worst: float
-    ok: bool
-
-
-def compare(case: OpCase, found: Sequence[AnyArray], expected: Sequence[AnyArray]) -> Difference:
-    """Hold results to the case's tolerance, step by step; what is not finite, or of another shape, is infinitely off.
-
-    A wrong row among thousands hardly changes the NMSE, so no single value may be far off either (see WORST).
-    """
-    differences = [_difference(f, e) for f, e in zip(found, expected, strict=True)]
-    nmse, worst = (max(d[i] for d in differences) for i in range(2))
-    return Difference(nmse, worst, nmse <= case.tolerance and worst <= WORST * case.tolerance)
-
-
-def _difference(found: AnyArray, expected: AnyArray) -> tuple[float, float]:
-    if found.shape != expected.shape or not np.isfinite(found).all():
-        return np.inf, np.inf
-    squares, scales = (found.astype(np.float64) - expected) ** 2, expected.astype(np.float64) ** 2
-    scale = float(scales.mean()) or 1.0
-    worst = squares.max(axis=-1) / np.maximum(scales.mean(axis=-1), scale)
-    return float(squares.mean()) / scale, float(worst.max())

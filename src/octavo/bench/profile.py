@@ -50,14 +50,14 @@ class Profile:
 
 
 def ready_engine(
-    file: GGUFFile, device: str, new: int, depth: int, kv: CacheType, threads: int | None = None,
+    file: GGUFFile, device: str, new: int, depth: int, cache_type: CacheType, threads: int | None = None,
     gpu_layers: GpuLayers | None = None, attention: Attention = "exact", lora: Lora | None = None,
 ) -> Engine:
     """An engine for steps of `new` tokens after `depth` others. Raises UsageError for a model made for fewer."""
     model, n_ctx, n_batch = with_adapters(read_model(file), located(chosen(lora))), depth + max(new, 1), max(new, 512)
     require_context(model, n_ctx)
     backends, layers = backends_for(device, threads, gpu_layers, attention=attention)
-    return Engine(model, backends, EngineConfig(n_ctx=n_ctx, n_batch=n_batch, cache_type=kv, gpu_layers=layers))
+    return Engine(model, backends, EngineConfig(n_ctx=n_ctx, n_batch=n_batch, cache_type=cache_type, gpu_layers=layers))
 
 
 @contextmanager

@@ -98,11 +98,8 @@ def _cells(test: dict[str, Any], names: list[str]) -> list[str]:
         ratio = f"**{test['ratio'][name]:.2f}**" if known and not withheld else "withheld"
         cells += [_rate(test["rates"][name]), ratio] if known else ["", ""]
     return [
-        *cells,
-        _number(test.get("weights_gbps"), ".1f"),
-        _number(test.get("share_of_read_limit"), ".0%"),
-        _number(test.get("to_first"), ".2f"),
-        _number(test["gops"], ".0f"),
+        *cells, _number(test.get("weights_gbps"), ".1f"), _number(test.get("share_of_read_limit"), ".0%"),
+        _number(test.get("to_first"), ".2f"), _number(test["gops"], ".0f"),
     ]
 
 

@@ -141,25 +141,14 @@ def _header(
         where |= gpu.describe(first)
         versions |= gpu.versions()
     return {
-        "schema": SCHEMA,
-        "command": options.command,
-        "date": machine.now(),
-        "machine": where,
-        "versions": {**versions, **{s.name: s.version for s in peers}},
-        "peers": {s.name: s.settings for s in peers},
-        "device": first.name,
-        "gpu_layers": ours.engine.gpu_layers if first.name == "gpu" else None,
-        "threads": threads,
-        "kv": options.kv,
-        "attention": options.attention,
+        "schema": SCHEMA, "command": options.command, "date": machine.now(), "machine": where,
+        "versions": {**versions, **{s.name: s.version for s in peers}}, "peers": {s.name: s.settings for s in peers},
+        "device": first.name, "gpu_layers": ours.engine.gpu_layers if first.name == "gpu" else None, "threads": threads,
+        "kv": options.kv, "attention": options.attention,
         "model": {
-            "file": os.path.basename(file.path),
-            "architecture": file.metadata.get_str("general.architecture"),
-            "parameters": parameters,
-            "bytes": file.nbytes,
-            "bits_per_weight": 8 * file.nbytes / parameters,
+            "file": os.path.basename(file.path), "architecture": file.metadata.get_str("general.architecture"),
+            "parameters": parameters, "bytes": file.nbytes, "bits_per_weight": 8 * file.nbytes / parameters,
         },
         "lora": [{"name": shown_name(path), "scale": scale} for path, scale in options.lora],
-        "load_seconds": load_seconds,
-        "fallbacks": list(ours.engine.schedule.fallbacks),
+        "load_seconds": load_seconds, "fallbacks": list(ours.engine.schedule.fallbacks),
     }

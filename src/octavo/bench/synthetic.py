@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from itertools import islice, product
 from string import ascii_lowercase
 from typing import Any
@@ -52,67 +54,8 @@ class ModelShape:
 
 
 SHAPES = {
-    "qwen3-0.6b": ModelShape("qwen3", 28, 1024, 3072, 16, 8, 128, 151936, True),
-    "qwen3-1.7b": ModelShape("qwen3", 28, 2048, 6144, 16, 8, 128, 151936, True),
-    "qwen3-8b": ModelShape("qwen3", 36, 4096, 12288, 32, 8, 128, 151936, False),
-    "qwen3-30b-a3b": ModelShape(
-        "qwen3moe", 48, 2048, 6144, 32, 4, 128, 151936, False,
-        keys={"expert_count": 128, "expert_used_count": 8, "expert_feed_forward_length": 768},
-    ),
-    "lfm2-1.2b": ModelShape(
-        "lfm2", 16, 2048, 8192, 32, 8, 64, 65536, True,
-        keys={"shortconv.l_cache": 3,
-              "attention.head_count_kv": [8 if i in (2, 5, 8, 10, 12, 14) else 0 for i in range(16)]},
-    ),
-    "qwen3.5-9b": ModelShape(
-        "qwen35", 32, 4096, 12288, 16, 4, 256, 248320, False, 1e7,
-        keys={"rope.dimension_count": 64, "rope.dimension_sections": [11, 11, 10, 0], "ssm.conv_kernel": 4,
-              "ssm.state_size": 128, "ssm.group_count": 16, "ssm.time_step_rank": 32, "ssm.inner_size": 4096},
-    ),
-    "granite-4.0-h-micro": ModelShape(
-        "granitehybrid", 40, 2048, 8192, 32, 8, 64, 100352, True,
-        keys={"attention.head_count_kv": [8 if i in (5, 15, 25, 35) else 0 for i in range(40)],
-              "rope.scaling.finetuned": False, "ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 1,
-              "ssm.time_step_rank": 64, "ssm.inner_size": 4096},
-    ),
-    "rwkv7-1.5b": ModelShape(
-        "rwkv7", 24, 2048, 8192, 0, 0, 0, 65536, False,
-        keys={"wkv.head_size": 64, "attention.decay_lora_rank": 96, "attention.iclr_lora_rank": 96,
-              "attention.value_residual_mix_lora_rank": 64, "attention.gate_lora_rank": 256},
-    ),
-    "mamba2-2.7b": ModelShape(
-        "mamba2", 64, 2560, 0, 0, 0, 0, 50288, True,
-        keys={"ssm.conv_kernel": 4, "ssm.state_size": 128, "ssm.group_count": 1, "ssm.time_step_rank": 80,
-              "ssm.inner_size": 5120},
-    ),
-    "mamba-2.8b": ModelShape(
-        "mamba", 64, 2560, 0, 0, 0, 0, 50280, True,
-        keys={"ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.time_step_rank": 160, "ssm.inner_size": 5120},
-    ),
-    "llama3-8b": ModelShape("llama", 32, 4096, 14336, 32, 8, 128, 128256, False, 5e5),
-    "gemma3-4b": ModelShape(
-        "gemma3", 34, 2560, 10240, 8, 4, 256, 262144, True,
-        keys={"attention.sliding_window": 1024, "rope.scaling.type": "linear", "rope.scaling.factor": 8.0},
-    ),
-    "gpt-oss-20b": ModelShape(
-        "gpt-oss", 24, 2880, 2880, 64, 8, 64, 201088, False, 1.5e5,
-        keys={
-            "expert_count": 32, "expert_used_count": 4, "expert_feed_forward_length": 2880,
-            "attention.sliding_window": 128, "rope.scaling.type": "yarn", "rope.scaling.factor": 32.0,
-            "rope.scaling.original_context_length": 4096,
-        },
-    ),
-    "deepseek-v2-lite": ModelShape(
-        "deepseek2", 27, 2048, 10944, 16, 1, 576, 102400, False, 1e4,
-        keys={
-            "attention.value_length": 512, "attention.kv_lora_rank": 512, "attention.key_length_mla": 192,
-            "attention.value_length_mla": 128, "rope.dimension_count": 64, "leading_dense_block_count": 1,
-            "expert_count": 64, "expert_used_count": 6, "expert_shared_count": 2, "expert_feed_forward_length": 1408,
-            "expert_gating_func": 1, "expert_weights_scale": 1.0,
-            "rope.scaling.type": "yarn", "rope.scaling.factor": 40.0, "rope.scaling.original_context_length": 4096,
-            "rope.scaling.yarn_log_multiplier": 0.0707,
-        },
-    ),
+    name: ModelShape(**sizes)
+    for name, sizes in json.loads((files("octavo.bench") / "shapes.json").read_text("utf-8")).items()
 }
 
 BETTER = {"Q4_K_M": ("Q4_K", "Q6_K"), "Q5_K_M": ("Q5_K", "Q6_K"), "MXFP4_MOE": ("Q8_0", "Q8_0")}
@@ -245,15 +188,10 @@ def metadata(name: str, shape: ModelShape) -> dict[str, Any]:
     """What a file of a shape called `name` says beside its tensors."""
     tokens, merges = vocabulary(shape.n_vocab)
     return {
-        "general.name": f"synthetic {name}",
-        **{f"{shape.arch}.{key}": value for key, value in _sizes(shape).items()},
-        "tokenizer.ggml.model": "gpt2",
-        "tokenizer.ggml.pre": "qwen2",
-        "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": [1] * len(tokens),
-        "tokenizer.ggml.merges": merges,
-        "tokenizer.ggml.eos_token_id": len(tokens) - 1,
-        "tokenizer.chat_template": CHAT_TEMPLATE,
+        "general.name": f"synthetic {name}", **{f"{shape.arch}.{key}": value for key, value in _sizes(shape).items()},
+        "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [1] * len(tokens), "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.eos_token_id": len(tokens) - 1, "tokenizer.chat_template": CHAT_TEMPLATE,
     }
 
 

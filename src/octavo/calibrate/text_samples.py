@@ -13,6 +13,7 @@ import numpy as np
 
 from octavo.calibrate.runner import Samples
 from octavo.calibrate.texts import demo_text
+from octavo.data.questions import most
 from octavo.errors import FileError, UsageError
 from octavo.io import regular
 from octavo.io.gguf import GGUFFile
@@ -99,7 +100,8 @@ def text_samples(name: str, file: GGUFFile, samples: int, context: int, seed: in
     if name != "demo":
         return read_calibration(name, tokenizer, samples=samples, context=context, seed=seed)
     require_sizes(samples, context)
-    text = demo_text(tokenizer, "train", samples * context // TOKENS_OF_A_QUESTION + 1, seed)
+    wanted = samples * context // TOKENS_OF_A_QUESTION + 1
+    text = demo_text(tokenizer, "train", min(wanted, most("train")), seed)
     digest = sha256(np.asarray(text.tokens, "<i4").tobytes()).hexdigest()
     return CalibrationText(text.name, digest, windows(text.tokens, samples, context, seed))
 

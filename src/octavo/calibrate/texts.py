@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from octavo.data.demo import Question, Split
-from octavo.data.demo import questions as draw
+from octavo.data.questions import Question, Split
+from octavo.data.questions import questions as draw
 from octavo.errors import FileError
 from octavo.io import regular
 from octavo.text import Tokenizer

@@ -70,18 +70,13 @@ def _documentation() -> str:
 
 
 app = App(
-    cls=_Commands,
-    name="octavo",
-    help="Run, quantize and measure low-bit language models.",
-    epilog=_documentation(),
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    cls=_Commands, name="octavo", help="Run, quantize and measure low-bit language models.", epilog=_documentation(),
+    no_args_is_help=True, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("run")(grouped(run_command.run))
 app.command("serve")(grouped(serve_command.serve))
-app.command("embed")(embed_command.embed)
-app.command("rank")(rank.rank)
+app.command("embed")(grouped(embed_command.embed))
+app.command("rank")(grouped(rank.rank))
 app.command("pull")(pull.pull)
 app.command("list")(pull.list_models)
 app.command("rm")(pull.remove)

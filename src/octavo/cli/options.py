@@ -6,7 +6,7 @@ Defaults are told in round brackets: help texts are Rich markup, to which square
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
@@ -52,30 +52,47 @@ Lora = Annotated[
 ]
 
 
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Chunks = Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")]
+ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Parse text such as <|im_end|> as control tokens.")]
+
+
 @dataclass
-class DeviceOptions:
+class Place:
     """Where a model runs, and with which adapters."""
 
-    attention: AttentionName = "exact"
     device: Device = "auto"
     layers: Layers = None
     threads: Threads = None
     lora: Lora = None
 
     def given(self, offline: bool = False) -> dict[str, Any]:
-        """As arguments of `load` and `open_subject`, but for attention; `offline` asks nothing of the hub."""
+        """As arguments of `load` and `open_subject`; `offline` asks nothing of the hub."""
         return self.plain() | {"lora": adapters(self.lora, offline)}
 
     def plain(self) -> dict[str, Any]:
-        """The same of a model that no adapter is for."""
+        """The same of a model that neither an adapter nor a cache is for."""
         return {"device": self.device, "threads": self.threads, "gpu_layers": gpu_layers(self.layers)}
 
 
 @dataclass
+class DeviceOptions(Place):
+    """The same, and how attention computes."""
+
+    attention: AttentionName = "exact"
+
+    def given(self, offline: bool = False) -> dict[str, Any]:
+        return super().given(offline) | {"attention": self.attention}
+
+
+@dataclass
 class Where(DeviceOptions):
-    """Where a model runs, with which adapters, and with what cache."""
+    """The same, and with what cache."""
 
     kv: Kv = "f16"
+
+    def given(self, offline: bool = False) -> dict[str, Any]:
+        return super().given(offline) | {"cache_type": self.kv}
 
 
 sampling_option = partial(typer.Option, rich_help_panel="Sampling")
@@ -146,6 +163,13 @@ def worded(error: UsageError, arguments: Sequence[str]) -> str:
     given = {plain(argument.partition("=")[0]) for argument in arguments if argument.startswith("-")}
     option = next((name for name in (*row.own, *row.others()) if name in given), row.name)
     return option + text.removeprefix(error.argument or "")
+
+
+def refuse(given: Mapping[str, Any], why: str) -> None:
+    """Raise UsageError for the first option that is given: `why` it can't be, behind its name."""
+    option = next((option for option, value in given.items() if value), None)
+    if option is not None:
+        raise UsageError(f"{option} {why}")
 
 
 def gpu_layers(text: str | None) -> GpuLayers | None:

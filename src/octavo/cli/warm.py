@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,9 +27,7 @@ def warm(
         str | None,
         typer.Argument(metavar="MODEL", help="A model, as of `octavo run`; without one what most models take."),
     ] = None,
-    *,
-    where: Where,
-    offline: Offline = False,
+    *, where: Where, offline: Offline = False,
 ) -> None:
     """Compile a model's kernels ahead, on all cores at once: `octavo warm model.gguf`.
 
@@ -61,8 +59,7 @@ def _use(path: str, where: Where, offline: bool) -> None:
     """Do with a model what makes all sizes of its steps."""
     import octavo
 
-    kinds: dict[str, Any] = {"cache_type": where.kv, "attention": where.attention}
-    with on_terminal(), closing(octavo.load(path, max_sequences=REPLIES, **kinds, **where.given(offline))) as model:
+    with on_terminal(), closing(octavo.load(path, max_sequences=REPLIES, **where.given(offline))) as model:
         if _is_for_vectors(model):
             model.embed(["a text", "another text that is somewhat longer " * 8])
             return

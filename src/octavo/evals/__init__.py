@@ -24,14 +24,7 @@ if TYPE_CHECKING:
     from octavo.evals.stats import Estimate
 
 __all__ = [
-    "Divergence",
-    "Estimate",
-    "Perplexity",
-    "Text",
-    "collect_imatrix",
-    "demo_text",
-    "divergence",
-    "perplexity",
+    "Divergence", "Estimate", "Perplexity", "Text", "collect_imatrix", "demo_text", "divergence", "perplexity",
     "read_text",
 ]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from octavo.data.demo import KIND_NAMES, Question, questions
+from octavo.data.questions import Question, kinds, questions
 
 Z95 = 1.959964  # standard deviations within which 95% of a normal distribution lies
 
@@ -49,13 +50,18 @@ class DemoResult:
 
         return {"total": row(self.total), "by_kind": {kind: row(tally) for kind, tally in self.by_kind.items()}}
 
-    def __str__(self) -> str:
-        """A Markdown table, a row for each kind."""
-        lines = ["| kind | right | of | accuracy | 95% interval |", "|---|---:|---:|---:|---|"]
+    def rows(self) -> list[tuple[str, ...]]:
+        """Cells of a table, a row for each kind and one for all: right, of, accuracy, interval."""
+        found = list[tuple[str, ...]]()
         for kind, tally in (*self.by_kind.items(), ("all", self.total)):
             low, high = tally.interval()
-            lines.append(f"| {kind} | {tally.right} | {tally.n} | {tally.accuracy:.1%} | {low:.1%} to {high:.1%} |")
-        return "\n".join(lines)
+            found.append((kind, str(tally.right), str(tally.n), f"{tally.accuracy:.1%}", f"{low:.1%} to {high:.1%}"))
+        return found
+
+    def __str__(self) -> str:
+        """A Markdown table, a row for each kind."""
+        head = ("kind", "right", "of", "accuracy", "95% interval"), ("---", "---:", "---:", "---:", "---")
+        return "\n".join(f"| {' | '.join(row)} |" for row in (*head, *self.rows()))
 
 
 def score(answer: str, question: Question) -> bool:
@@ -63,17 +69,17 @@ def score(answer: str, question: Question) -> bool:
     return answer.strip() == question.answer
 
 
+def tally(replies: Sequence[tuple[Question, str]]) -> DemoResult:
+    """What replies to questions come to."""
+    misses = tuple((question, reply) for question, reply in replies if not score(reply, question))
+    wrong, asked = (Counter(question.kind for question, _ in pairs) for pairs in (misses, replies))
+    by_kind = {kind: Tally(asked[kind] - wrong[kind], asked[kind]) for kind in kinds() if asked[kind]}
+    return DemoResult(Tally(len(replies) - len(misses), len(replies)), by_kind, misses)
+
+
 def evaluate(ask: Callable[[str], str], n: int = 1000, seed: int = 0) -> DemoResult:
     """Asks `n` held-out questions, each in a chat of its own, and counts the exact answers.
 
     `ask` takes the user's text and gives the model's reply, decoded greedily.
     """
-    replies = [(question, ask(question.prompt)) for question in questions(seed, n)]
-    right = [score(reply, question) for question, reply in replies]
-    by_kind = {}
-    for name in KIND_NAMES:
-        of_kind = [ok for ok, (question, _) in zip(right, replies, strict=True) if question.kind == name]
-        if of_kind:
-            by_kind[name] = Tally(sum(of_kind), len(of_kind))
-    misses = tuple(pair for ok, pair in zip(right, replies, strict=True) if not ok)
-    return DemoResult(Tally(sum(right), len(right)), by_kind, misses)
+    return tally([(question, ask(question.prompt)) for question in questions(seed, n)])

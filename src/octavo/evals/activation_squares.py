@@ -90,17 +90,9 @@ def by_expert(squares: F32, ids: AnyArray, experts: int) -> tuple[F32, AnyArray]
 
 
 def collect_imatrix(
-    model: Model,
-    tokens: Sequence[int],
-    *,
-    name: str = "",
-    context: int = 512,
-    chunks: int | None = None,
-    output: bool = False,
-    path: str | os.PathLike[str] | None = None,
-    save_every: int = SAVE_EVERY,
-    restart: bool = False,
-    progress: Progress | None = None,
+    model: Model, tokens: Sequence[int], *, name: str = "", context: int = 512, chunks: int | None = None,
+    output: bool = False, path: str | os.PathLike[str] | None = None, save_every: int = SAVE_EVERY,
+    restart: bool = False, progress: Progress | None = None
 ) -> Imatrix:
     """The importance matrix of a model over a text, in windows of `context` tokens, of which at most `chunks` are run.
 

@@ -35,16 +35,9 @@ def context_for(context: int | None, *models: str | os.PathLike[str], usual: int
 
 
 def open_subject(
-    path: str | os.PathLike[str],
-    context: int,
-    *,
-    device: str = "auto",
-    threads: int | None = None,
-    cache_type: CacheType = "f16",
-    gpu_layers: GpuLayers | None = None,
-    attention: Attention = "exact",
-    fuse: bool = True,
-    lora: Lora | None = None,
+    path: str | os.PathLike[str], context: int, *, device: str = "auto", threads: int | None = None,
+    cache_type: CacheType = "f16", gpu_layers: GpuLayers | None = None, attention: Attention = "exact",
+    fuse: bool = True, lora: Lora | None = None
 ) -> Model:
     """Load a model (or "demo") for windows of `context` tokens; `fuse=False` is what `collect_imatrix` needs.
 
@@ -56,11 +49,7 @@ def open_subject(
     n_vocab = read_model(file).hparams.n_vocab
     context = max(context, LEAST_CONTEXT)  # `windows` tells of one that is too small
     config = EngineConfig(
-        n_ctx=context,
-        n_batch=min(context, LARGEST_BATCH),
-        cache_type=cache_type,
-        n_outputs=outputs_for(n_vocab, context),
-        fuse=fuse,
-        gpu_layers=layers,
+        n_ctx=context, n_batch=min(context, LARGEST_BATCH), cache_type=cache_type,
+        n_outputs=outputs_for(n_vocab, context), fuse=fuse, gpu_layers=layers,
     )
     return open_model(file, backends, config, adapters)

@@ -51,14 +51,8 @@ class Divergence:
 
 
 def divergence(
-    model: Model,
-    base: Model,
-    tokens: Sequence[int],
-    *,
-    context: int = 512,
-    chunks: int | None = None,
-    scored: Sequence[bool] | Mask | None = None,
-    progress: Progress | None = None,
+    model: Model, base: Model, tokens: Sequence[int], *, context: int = 512, chunks: int | None = None,
+    scored: Sequence[bool] | Mask | None = None, progress: Progress | None = None
 ) -> Divergence:
     """Run both models over a text, window by window, and compare what they predict (see `windows`).
 
@@ -86,20 +80,12 @@ def summary(found: Comparison, chunks: int, context: int) -> Divergence:
     slope = mean(linear)
     moves = found.nll.std() * found.nll_base.std()
     return Divergence(
-        kl=mean(found.kl),
-        kl_spread=Spread.of(found.kl),
-        same_top=mean(found.same_top.astype(np.float64)),
-        perplexity=ppl,
-        base_perplexity=base,
-        perplexity_ratio=exp_mean(found.nll - found.nll_base),
+        kl=mean(found.kl), kl_spread=Spread.of(found.kl), same_top=mean(found.same_top.astype(np.float64)),
+        perplexity=ppl, base_perplexity=base, perplexity_ratio=exp_mean(found.nll - found.nll_base),
         perplexity_difference=Estimate(ppl.value - base.value, slope.error),
         correlation=float(np.corrcoef(found.nll, found.nll_base)[0, 1]) if moves else float("nan"),
-        delta_p=mean(delta_p),
-        rms_delta_p=root_mean_square(delta_p),
-        delta_p_spread=Spread.of(delta_p),
-        tokens=len(found.nll),
-        chunks=chunks,
-        context=context,
+        delta_p=mean(delta_p), rms_delta_p=root_mean_square(delta_p), delta_p_spread=Spread.of(delta_p),
+        tokens=len(found.nll), chunks=chunks, context=context,
     )
 
 

@@ -36,13 +36,8 @@ class Perplexity:
 
 
 def perplexity(
-    model: Model,
-    tokens: Sequence[int],
-    *,
-    context: int = 512,
-    chunks: int | None = None,
-    scored: Sequence[bool] | Mask | None = None,
-    progress: Progress | None = None,
+    model: Model, tokens: Sequence[int], *, context: int = 512, chunks: int | None = None,
+    scored: Sequence[bool] | Mask | None = None, progress: Progress | None = None
 ) -> Perplexity:
     """The perplexity of a text, as llama.cpp's perplexity tool defines it (see `windows`), with its standard error.
 

@@ -40,20 +40,14 @@ class Saturation:
         size: F32 = np.abs(x) / (scales[:, None] * np.float32(top))
         over = int((size > ROUNDING).sum())
         return replace(
-            self,
-            cut_off=self.cut_off + over,
-            numbers=self.numbers + x.size,
+            self, cut_off=self.cut_off + over, numbers=self.numbers + x.size,
             largest=max(self.largest, float(size.max())),
         )
 
 
 def saturation(
-    model: Model,
-    tokens: Sequence[int],
-    *,
-    context: int = 512,
-    chunks: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    model: Model, tokens: Sequence[int], *, context: int = 512, chunks: int | None = None,
+    progress: Callable[[int, int], None] | None = None
 ) -> list[Saturation]:
     """What is cut off of keys and values over a text, in windows of `context` tokens; none where scales are dynamic.
 

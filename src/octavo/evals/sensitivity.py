@@ -67,17 +67,10 @@ class Sensitivity:
 
 
 def sensitivities(
-    model: Model,
-    tokens: Sequence[int],
-    names: Iterable[str],
-    *,
-    weights: Callable[[str], QTensor] | None = None,
-    imatrix: Imatrix | None = None,
-    context: int = 512,
-    chunks: int | None = WINDOWS,
-    scored: Sequence[bool] | Mask | None = None,
-    probes: int = PROBES,
-    progress: Callable[[int, int], None] | None = None,
+    model: Model, tokens: Sequence[int], names: Iterable[str], *, weights: Callable[[str], QTensor] | None = None,
+    imatrix: Imatrix | None = None, context: int = 512, chunks: int | None = WINDOWS,
+    scored: Sequence[bool] | Mask | None = None, probes: int = PROBES,
+    progress: Callable[[int, int], None] | None = None
 ) -> dict[str, Sensitivity]:
     """The sensitivity of each weight in `names` of a model that computes with floats (F32, F16, BF16) or Q8_0.
 
@@ -128,12 +121,8 @@ class _Prober:
     """Replaces weights of a model, runs its windows, and puts them back."""
 
     def __init__(
-        self,
-        model: Model,
-        own: Mapping[str, QTensor],
-        weights: Callable[[str], QTensor],
-        imatrix: Imatrix | None,
-        found: list[TextWindow],
+        self, model: Model, own: Mapping[str, QTensor], weights: Callable[[str], QTensor], imatrix: Imatrix | None,
+        found: list[TextWindow]
     ) -> None:
         self.model, self.own, self.weights, self.imatrix = model, own, weights, imatrix
         self.before = _base(model, found)

@@ -41,11 +41,8 @@ class TextWindow:
 
 
 def windows(
-    model: Model,
-    tokens: Sequence[int],
-    context: int,
-    chunks: int | None = None,
-    scored: Sequence[bool] | Mask | None = None,
+    model: Model, tokens: Sequence[int], context: int, chunks: int | None = None,
+    scored: Sequence[bool] | Mask | None = None
 ) -> list[TextWindow]:
     """The windows of a text, at most `chunks`; what is left over at its end is not used.
 

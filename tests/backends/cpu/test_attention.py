@@ -14,13 +14,14 @@ import pytest
 
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench.cases import Built, Difference, OpCase, compare, run
+from octavo.bench.cases import Built, OpCase, run
 from octavo.formats.spec import F32, AnyArray
 from octavo.graph.executor import Executor
 from octavo.graph.lower import lower
 from octavo.graph.protocol import Backend
 from octavo.graph.schedule import root, schedule
 from octavo.jit.kernel_cache import cache_root, kernel_folder
+from tests.backends.comparison import Difference, compare
 from tests.backends.cpu.levels import environment
 from tests.sampling import slow, some
 
@@ -213,13 +214,15 @@ def test_compiled_now_and_read_from_disk(tmp_path: Path) -> None:
             shutil.copy(kernel, copies)
     code = (
         "from octavo.backends import select\n"
-        "from octavo.bench.cases import OpCase, compare, run\n"
+        "from octavo.bench.cases import OpCase, run\n"
+        "from tests.backends.comparison import compare\n"
         "case = OpCase('attention', 1, {'heads': 2, 'kv_heads': 1, 'dim': 80}, past=(30,))\n"
         "built = case.build()\n"
         "print(compare(case, run(built, select('cpu', 1)), run(built, select('reference'))))\n"
     )
     for _ in range(2):
         done = subprocess.run(
-            [sys.executable, "-c", code], env=environment(None, tmp_path), capture_output=True, text=True, check=True
+            [sys.executable, "-c", code], env=environment(None, tmp_path), cwd=Path(__file__).parents[3],
+            capture_output=True, text=True, check=True,
         )
         assert done.stdout.strip().endswith("ok=True)"), done.stdout

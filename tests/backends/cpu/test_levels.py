@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from llvmlite import binding, ir
 
-from octavo.bench.cases import CASES, OpCase
+from octavo.bench.cases import OpCase
 from octavo.jit import host_cpu, simd
 from octavo.jit.simd import codes, emit
 from tests.backends.cpu.levels import environment, machine_code, run_tests
+from tests.backends.op_cases import CASES
 from tests.sampling import slow
 
 x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="needs an x86-64 CPU")

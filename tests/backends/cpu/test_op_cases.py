@@ -11,11 +11,13 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.cpu.backend import CpuBinder
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench.cases import CASES, OpCase, compare, run
+from octavo.bench.cases import OpCase, run
 from octavo.formats.spec import AnyArray
 from octavo.graph.node import Node
 from octavo.graph.protocol import Call
+from tests.backends.comparison import compare
 from tests.backends.layout_classes import FIRST
+from tests.backends.op_cases import CASES
 
 TILES = {"Q4_K", "Q8_0", "F16"}
 """Formats that run by default with numbers of tokens whose kernels differ in the size of a tile only."""

@@ -13,8 +13,7 @@ import pytest
 from octavo.backends.cpu import CpuBackend
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench.cases import pointwise_cases
-from octavo.bench.op_case import OpCase, compare, run
+from octavo.bench.op_case import OpCase, run
 from octavo.errors import GraphError
 from octavo.graph import pointwise
 from octavo.graph.builder import GraphBuilder
@@ -22,6 +21,8 @@ from octavo.graph.node import Graph, Node
 from octavo.graph.ops import OPS
 from octavo.graph.pointwise import POINTWISE
 from octavo.graph.schedule import schedule
+from tests.backends.comparison import compare
+from tests.backends.op_cases import pointwise_cases
 
 MISH = '''\
 """Mish, an activation function."""

@@ -15,13 +15,15 @@ from octavo.backends.gpu.attention import decode_mma_launch, prefill_hopper_laun
 from octavo.backends.gpu.attention.prefill_hopper_launch import BEYOND
 from octavo.backends.reference import ReferenceBackend
 from octavo.bench import gpu
-from octavo.bench.cases import CASES, OpCase, compare, run
+from octavo.bench.cases import OpCase, run
 from octavo.bench.limits import read_limit_of
 from octavo.bench.op_bench import time_cases
 from octavo.bench.profile import profile
 from octavo.errors import BackendError, UsageError
 from octavo.graph.node import Attention
 from octavo.torch import QuantLinear
+from tests.backends.comparison import compare
+from tests.backends.op_cases import CASES
 
 PROMPTS = ("What is 12 times 7?", "Convert 3 km to meters.")
 MIB = 1 << 20

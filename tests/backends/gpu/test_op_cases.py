@@ -8,9 +8,11 @@ import pytest
 
 from octavo.backends.gpu import GpuBackend
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench.cases import CASES, OpCase, compare, run
+from octavo.bench.cases import OpCase, run
 from octavo.formats import by_name
+from tests.backends.comparison import compare
 from tests.backends.layout_classes import FIRST
+from tests.backends.op_cases import CASES
 
 KERNELS = {("Q4_K", 5), ("Q4_K", 9), ("Q6_K", 9)}
 """Formats and numbers of tokens that run a kernel each beside matvec and mmq_mma: those of more tokens."""

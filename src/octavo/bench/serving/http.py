@@ -1,6 +1,7 @@
 """A client of HTTP/1.1 that notes when bytes arrive: one request on one connection.
 
-asyncio's protocols rather than a library: a client that shares the machine with the server it measures has to be light.
+asyncio's protocols and a parser rather than a library: a client that shares the machine with the server it measures has
+to be light.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
+
+from httptools import HttpParserCallbackError, HttpParserError, HttpResponseParser
 
 from octavo.errors import BackendError, UsageError
 
@@ -73,83 +76,41 @@ class Exchange(asyncio.Protocol):
         self.status, self.headers = 0, dict[str, str]()
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.done.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody waits for it
-        self._take, self._buffer = take, bytearray()
-        self._left: int | None = None  # bytes of the body or of the chunk; None: until the connection ends
-        self._chunked = False
+        self.on_body, self._head = take, 0
+        self._parser = HttpResponseParser(self)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self.status = self._parser.get_status_code()
+
+    def on_message_complete(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         if self.done.done():
             return
+        self._head += 0 if self.status else len(data)
         try:
-            self._buffer += data
-            if self.status or self._head():
-                self._body()
-        except Exception as error:
+            self._parser.feed_data(data)
+            if not self.status and self._head > MOST_HEAD:
+                raise ReplyError(f"the answer's headers are longer than {MOST_HEAD} bytes")
+        except HttpParserCallbackError as error:
+            self.done.set_exception(error.__context__ or error)
+        except HttpParserError as error:
+            self.done.set_exception(ReplyError(f"the answer is not HTTP/1.1: {error}"))
+        except ReplyError as error:
             self.done.set_exception(error)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.done.done():
             return
-        if self.status and self._left is None and not self._chunked and error is None:
+        if self.status and error is None and not self.headers.keys() & {"content-length", "transfer-encoding"}:
             self.done.set_result(None)
         else:
             self.done.set_exception(ReplyError(f"the connection ended before the answer: {error or 'closed'}"))
-
-    def _head(self) -> bool:
-        """Take the status and the headers off the buffer; whether they were all there."""
-        end = self._buffer.find(b"\r\n\r\n")
-        if end < 0:
-            if len(self._buffer) > MOST_HEAD:
-                raise ReplyError(f"the answer's headers are longer than {MOST_HEAD} bytes")
-            return False
-        first, *lines = bytes(self._buffer[:end]).decode("latin-1").split("\r\n")
-        del self._buffer[: end + 4]
-        version, _, rest = first.partition(" ")
-        if not version.startswith("HTTP/1.") or not rest[:3].isdigit():
-            raise ReplyError(f"the response begins with {first[:80]!r} (allowed: HTTP/1.1 and a status)")
-        self.status = int(rest[:3])
-        self.headers = {name.strip().lower(): value.strip() for name, _, value in (x.partition(":") for x in lines)}
-        self._chunked = "chunked" in self.headers.get("transfer-encoding", "").lower()
-        length = self.headers.get("content-length")
-        self._left = 0 if self._chunked else None if length is None else int(length)
-        return True
-
-    def _body(self) -> None:
-        if self._chunked:
-            self._chunks()
-        elif self._left is None:
-            self._pass_on(len(self._buffer))
-        else:
-            self._left -= self._pass_on(min(self._left, len(self._buffer)))
-            if not self._left:
-                self.done.set_result(None)
-
-    def _chunks(self) -> None:
-        """Pass on what is there of each chunk: its size in hexadecimal, a line end, its bytes, a line end."""
-        while self._buffer:
-            if self._left:
-                self._left -= self._pass_on(min(self._left, len(self._buffer)))
-                continue
-            if self._buffer.startswith(b"\r\n"):
-                del self._buffer[:2]
-            end = self._buffer.find(b"\r\n")
-            if end < 0:
-                return
-            size = bytes(self._buffer[:end]).partition(b";")[0]
-            del self._buffer[: end + 2]
-            try:
-                self._left = int(size, 16)
-            except ValueError:
-                raise ReplyError(f"a chunk's size is {size[:40]!r} (allowed: hexadecimal digits)") from None
-            if not self._left:
-                self.done.set_result(None)
-                return
-
-    def _pass_on(self, n: int) -> int:
-        if n:
-            self._take(bytes(self._buffer[:n]))
-            del self._buffer[:n]
-        return n
 
 
 async def exchange(

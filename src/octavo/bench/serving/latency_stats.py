@@ -61,17 +61,12 @@ def summary(replies: Sequence[StreamedReply], limits: Mapping[str, float]) -> di
     cached = [r.cached_tokens for r in good if r.cached_tokens is not None]
     kept = sum(keeps(r, limits) for r in good)
     return out | {
-        "seconds": seconds,
-        "output_tokens": tokens,
+        "seconds": seconds, "output_tokens": tokens,
         "input_tokens": sum(prompts) if len(prompts) == len(good) else None,
-        "cached_tokens": sum(cached) if len(cached) == len(good) else None,
-        "output_rate": tokens / seconds,
+        "cached_tokens": sum(cached) if len(cached) == len(good) else None, "output_rate": tokens / seconds,
         "total_rate": (tokens + sum(prompts)) / seconds if len(prompts) == len(good) else None,
-        "request_rate": len(good) / seconds,
-        "goodput": kept / seconds if limits else None,
-        "kept": kept / len(replies) if limits else None,
-        "ttft": distribution([r.ttft for r in good]),
+        "request_rate": len(good) / seconds, "goodput": kept / seconds if limits else None,
+        "kept": kept / len(replies) if limits else None, "ttft": distribution([r.ttft for r in good]),
         "itl": distribution([gap for r in good for gap in r.gaps]),
-        "tpot": distribution([r.tpot for r in good if r.tpot is not None]),
-        "e2e": distribution([r.e2e for r in good]),
+        "tpot": distribution([r.tpot for r in good if r.tpot is not None]), "e2e": distribution([r.e2e for r in good]),
     }

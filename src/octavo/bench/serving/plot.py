@@ -5,20 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from octavo.errors import INSTALL_REPORT, UsageError, import_failure
+from octavo.errors import UsageError
 from octavo.io.atomic import written_file
 
 WIDTH, HEIGHT = 11.0, 3.6
 COLOURS = ("#2a6fdb", "#d9822b", "#2f9e62", "#b04fb5", "#c23b3b", "#6b7280", "#0f8b8d", "#8a6d1f")
-
-
-def require_matplotlib() -> None:
-    """Raises UsageError where pictures can't be drawn."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        why = import_failure("matplotlib", error, INSTALL_REPORT)
-        raise UsageError(f"--plot needs matplotlib: {why}") from None
 
 
 def format_of(path: str) -> str:

@@ -84,22 +84,12 @@ async def _bench(to: Address, options: ServingOptions, load: Workload, seed: int
         requests = options.requests or (3 if load.workload == "b" else EACH[load.workload] * streams)
         runs.append(await _run(target, replace(load, requests=requests), streams, progress))
     return {
-        "schema": SCHEMA,
-        "kind": "serve",
-        "command": options.command,
-        "date": machine.now(),
-        "machine": machine.machine(),
-        "versions": machine.versions(),
+        "schema": SCHEMA, "kind": "serve", "command": options.command, "date": machine.now(),
+        "machine": machine.machine(), "versions": machine.versions(),
         "server": {"url": to.url, "product": target.product, "model": os.path.basename(target.model)},
-        "workload": load.workload,
-        "input": load.input,
-        "output": load.output,
-        "rate": load.rate,
+        "workload": load.workload, "input": load.input, "output": load.output, "rate": load.rate,
         "goodput": {name: 1e3 * seconds for name, seconds in load.limits.items()},
-        "prompts": "words" if talks else target.kind,
-        "settings": options.settings,
-        "seed": seed,
-        "runs": runs,
+        "prompts": "words" if talks else target.kind, "settings": options.settings, "seed": seed, "runs": runs,
     }
 
 

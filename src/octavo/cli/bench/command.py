@@ -17,7 +17,7 @@ from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.lora_command import adapters
 from octavo.cli.option_groups import grouped
 from octavo.cli.option_names import App, Commands
-from octavo.cli.options import Device, Threads, Where, gpu_layers
+from octavo.cli.options import AsJson, Device, Threads, Where, gpu_layers
 from octavo.cli.plain import to_json
 from octavo.cli.progress_bar import Bar
 from octavo.errors import UsageError
@@ -43,7 +43,7 @@ class Told:
     output: Annotated[
         str | None, typer.Option("-o", "--output", help="Also write it to this file, or into this folder.")
     ] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
+    as_json: AsJson = False
 
     @property
     def kind(self) -> Literal["md", "csv", "json"]:
@@ -66,10 +66,7 @@ def model(
     peer_python: Annotated[
         str | None, typer.Option(help="The Python that has the peer's package (default: this one).")
     ] = None,
-    *,
-    where: Where,
-    offline: Offline = False,
-    told: Told,
+    *, where: Where, offline: Offline = False, told: Told,
 ) -> None:
     """Time prefill and decode of a model: `octavo bench model model.gguf --peer llama.cpp`."""
     from octavo.bench.machine import shortened
@@ -110,8 +107,7 @@ def ops(
         list[str] | None, typer.Option("--format", help="Only weights in this format, e.g. Q4_K; may be repeated.")
     ] = None,
     tokens: Annotated[str, typer.Option(help="Tokens in the step.")] = "1,2,4,8,512",
-    threads: Threads = None,
-    device: Device = "auto",
+    threads: Threads = None, device: Device = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each case, line by line.")] = False,
 ) -> None:
     """Time single ops on the shapes of real models, weights read from memory."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from octavo.cli.columns import show_counters
+from octavo.cli.options import AsJson
 from octavo.cli.plain import to_json
 from octavo.errors import UsageError
 
@@ -23,9 +24,7 @@ class GemmOptions:
 
     scale_a: Annotated[
         str,
-        typer.Option(
-            metavar="WHICH", help="What shares a scale: token, tensor, or with int8 a number of values of K."
-        ),
+        typer.Option(metavar="WHICH", help="What shares a scale: token, tensor, or with int8 a number of values of K.")
     ] = "token"
     fp8: Annotated[
         Literal["e4m3", "e5m2", "e4m3-e5m2", "e5m2-e4m3"], typer.Option(help="The type of fp8, or of A and of B.")
@@ -55,15 +54,14 @@ def gemm(
     n: Annotated[int, typer.Argument(metavar="N", help="Outputs.")] = 512,
     k: Annotated[int, typer.Argument(metavar="K", help="Inputs.")] = 1024,
     scheme: Annotated[str, typer.Option(help=f"How both operands are quantized: {SCHEMES}.")] = "int8",
-    *,
-    how: GemmOptions,
+    *, how: GemmOptions,
     device: Annotated[
         Literal["auto", "cpu", "gpu"], typer.Option(help="Where to run; auto: the GPU if there is one.")
     ] = "auto",
     counters: Annotated[
         bool, typer.Option("--counters", help="Read an NVIDIA GPU's counters instead, by its program ncu.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> int:
     """Check and time y = x w of Gaussian values, x [M, K] and w [N, K]: `octavo bench gemm 512 4096 4096`.
 

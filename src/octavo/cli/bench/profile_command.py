@@ -8,7 +8,7 @@ import typer
 
 from octavo.cli.columns import print_columns, show_counters
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Where
+from octavo.cli.options import AsJson, Where
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -23,13 +23,11 @@ def profile(
     decode: Annotated[bool, typer.Option("--decode", help="Profile a decode step instead: one token.")] = False,
     depth: Annotated[int, typer.Option(min=0, help="Tokens in the context before it.")] = 0,
     rounds: Annotated[int, typer.Option("-r", "--rounds", help="Runs of the step.")] = 5,
-    *,
-    where: Where,
+    *, where: Where,
     counters: Annotated[
         bool, typer.Option("--counters", help="Read an NVIDIA GPU's counters instead, by its program ncu.")
     ] = False,
-    offline: Offline = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Show a step's time by op and by node: `octavo profile model.gguf --decode --depth 4096`."""
     from octavo.bench.profile import profile as measure
@@ -40,9 +38,9 @@ def profile(
     path = local(model, offline)
     show = _show_counters if counters else _show
     with open_model_file(path) as file:
-        kinds: Any = {"kv": where.kv, "attention": where.attention}
-        engine = ready_engine(file, new=new, depth=depth, **kinds, **where.given(offline))
+        engine = ready_engine(file, new=new, depth=depth, **where.given(offline))
         if counters:
+            kinds = {"cache_type": where.kv, "attention": where.attention}
             report = _counted(engine, {"model": str(path), "new": new, "depth": depth, **kinds})
         else:
             report = as_object(measure(engine, new, depth, rounds), new, depth)

@@ -13,8 +13,9 @@ import typer
 
 from octavo.cli.bench.results_file import numbers, write
 from octavo.cli.hub.models import local
+from octavo.cli.options import AsJson
 from octavo.cli.progress_bar import Bar
-from octavo.errors import UsageError
+from octavo.errors import UsageError, require_matplotlib
 
 if TYPE_CHECKING:
     from octavo.bench.serving.serving_result import ServingOptions
@@ -47,9 +48,7 @@ class ServingFlags:
 
 
 def serve(
-    server: Annotated[
-        str, typer.Argument(metavar="URL|MODEL", help="A running server's URL, or a model to serve.")
-    ],
+    server: Annotated[str, typer.Argument(metavar="URL|MODEL", help="A running server's URL, or a model to serve.")],
     workload: Annotated[
         Literal["a", "b", "c"],
         typer.Option("-w", "--workload", help="a: short requests; b: long prompts among streams; c: conversations."),
@@ -57,8 +56,7 @@ def serve(
     streams: Annotated[
         str, typer.Option("-c", "--streams", help="Requests at a time, a run each, e.g. 1,4,8.")
     ] = "1,4,8",
-    *,
-    asked: ServingFlags,
+    *, asked: ServingFlags,
     options: Annotated[
         str, typer.Option("--serve-options", metavar="TEXT", help="Options of `octavo serve`, where a model is named.")
     ] = "",
@@ -68,20 +66,20 @@ def serve(
     picture: Annotated[
         str | None, typer.Option("--plot", metavar="FILE", help="Draw the result, as .png, .svg or .pdf.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Time a server's answers: `octavo bench serve http://127.0.0.1:8080 -w a -c 1,4,8`."""
     from octavo.bench.render import to_json
     from octavo.bench.serving.http import address
     from octavo.bench.serving.launch import served
-    from octavo.bench.serving.plot import format_of, plot, require_matplotlib
+    from octavo.bench.serving.plot import format_of, plot
     from octavo.bench.serving.serving_report import file_name, to_markdown
     from octavo.bench.serving.serving_result import bench_server
     from octavo.io.atomic import require_target
 
     chosen = _options(workload, streams, asked)
     if picture is not None:
-        require_matplotlib()
+        require_matplotlib("--plot needs matplotlib")
         format_of(picture)
         require_target(picture)
     if output is not None and not os.path.isdir(output):

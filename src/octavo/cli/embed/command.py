@@ -9,8 +9,7 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.lora_command import adapters
-from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers, place_option
+from octavo.cli.options import AsJson, Place, place_option
 from octavo.cli.plain import printable, to_json
 from octavo.cli.run.prompt_input import piped_lines
 from octavo.errors import UsageError
@@ -36,18 +35,10 @@ def embed(
     ] = None,
     raw: Annotated[bool, typer.Option("--no-normalize", help="Don't normalize the vectors.")] = False,
     output: Annotated[
-        str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Write a .npy file, float32, a row a text."),
+        str | None, typer.Option("--output", "-o", metavar="FILE", help="Write a .npy file, float32, a row a text.")
     ] = None,
-    ctx: Annotated[
-        int | None, place_option("--ctx-size", "-c", help="Tokens that a text may have.")
-    ] = None,
-    device: Device = "auto",
-    layers: Layers = None,
-    threads: Threads = None,
-    lora: Lora = None,
-    offline: Offline = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    ctx: Annotated[int | None, place_option("--ctx-size", "-c", help="Tokens that a text may have.")] = None,
+    *, place: Place, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Show how similar texts are: `octavo embed bge.gguf "a cat" "a kitten" "the stock market"`.
 
@@ -62,9 +53,9 @@ def embed(
     if output is not None:
         require_target(output)
     found = texts or piped_lines()
-    path, chosen = local(model, offline), adapters(lora, offline)
+    path, given = local(model, offline), place.given(offline)
     with on_terminal():
-        loaded = load(path, device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers), lora=chosen)
+        loaded = load(path, n_ctx=ctx, **given)
     with loaded:
         if output is not None:
             require_apart(output, {MODEL: model_files(loaded.file.path, loaded.file.files)})

@@ -8,8 +8,7 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.lora_command import adapters
-from octavo.cli.options import Device, Layers, Lora, Threads, gpu_layers, place_option
+from octavo.cli.options import AsJson, Place, place_option
 from octavo.cli.plain import printable, to_json
 from octavo.cli.run.prompt_input import piped_lines
 from octavo.progress import on_terminal
@@ -21,23 +20,16 @@ def rank(
     documents: Annotated[
         list[str] | None, typer.Argument(metavar="DOCUMENTS", help="Texts; without any, the lines of standard input.")
     ] = None,
-    ctx: Annotated[
-        int | None, place_option("--ctx-size", "-c", help="Tokens of a query and a document.")
-    ] = None,
-    device: Device = "auto",
-    layers: Layers = None,
-    threads: Threads = None,
-    lora: Lora = None,
-    offline: Offline = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    ctx: Annotated[int | None, place_option("--ctx-size", "-c", help="Tokens of a query and a document.")] = None,
+    *, place: Place, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """List documents by a reranker's score: `octavo rank bge-reranker.gguf "what do cats eat?" "fish" "the moon"`."""
     from octavo.runtime import load
 
     found = documents or piped_lines()
-    path, chosen = local(model, offline), adapters(lora, offline)
+    path, given = local(model, offline), place.given(offline)
     with on_terminal():
-        loaded = load(path, device=device, n_ctx=ctx, threads=threads, gpu_layers=gpu_layers(layers), lora=chosen)
+        loaded = load(path, n_ctx=ctx, **given)
     with loaded:
         scores = loaded.rank(query, found).tolist()
     order = sorted(range(len(found)), key=lambda i: -scores[i])

@@ -10,7 +10,7 @@ import typer
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.option_groups import grouped
-from octavo.cli.options import DeviceOptions, Where, Window
+from octavo.cli.options import AsJson, Chunks, DeviceOptions, Where, Window
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from octavo.evals.kl_divergence import Divergence
     from octavo.evals.saturation import Saturation
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 LONG = 8192
 """Tokens of a row of the retrieval task, unless a number is given or the model's context is shorter."""
 NOISE = 1e-5
@@ -31,11 +30,7 @@ def cache(
     types: Annotated[
         str, typer.Option(help="Types of the cache, with commas between them.")
     ] = "f16,q8_0,int8,fp8,int4",
-    context: Window = None,
-    chunks: Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")] = None,
-    *,
-    place: DeviceOptions,
-    offline: Offline = False,
+    context: Window = None, chunks: Chunks = None, *, place: DeviceOptions, offline: Offline = False,
     as_json: AsJson = False,
 ) -> None:
     """What types of the KV cache cost: divergence from one in f32, and what static scales cut off, by layer."""
@@ -51,10 +46,10 @@ def cache(
     given = place.given(offline)
 
     def load(kv: Any, **how: Any) -> Any:
-        return open_subject(path, context, cache_type=kv, **given, **how)
+        return open_subject(path, context, cache_type=kv, **(given | how))
 
     found: dict[str, tuple[Divergence, list[Saturation]]] = {}
-    with load("f32") as base, Bar() as bar:
+    with load("f32", attention="exact") as base, Bar() as bar:
         tokens = named_text(text, base.tokenizer, "test").tokens
         for i, name in enumerate(names):
 
@@ -63,12 +58,12 @@ def cache(
                 what = f"{name}, chunk {done} of {total}: {value}"
                 bar.show(what, (2 * i + part) * total + done, 2 * len(names) * total)
 
-            with load(name, attention=place.attention) as other:
+            with load(name) as other:
                 compared = divergence(
                     other, base, tokens, context=context, chunks=chunks,
                     progress=lambda done, total, value: show(0, done, total, f"KL {value:.6f}"),
                 )
-            with load(name, fuse=False) as plain:
+            with load(name, attention="exact", fuse=False) as plain:
                 cut = saturation(
                     plain, tokens, context=context, chunks=chunks,
                     progress=lambda done, total: show(1, done, total, "what is cut off"),
@@ -89,20 +84,16 @@ def retrieval(
     ] = None,
     rows: Annotated[int, typer.Option(help="Rows of keys, values and questions.")] = 8,
     seed: Annotated[int, typer.Option("--seed", "-s", help="The same seed, the same rows.")] = 0,
-    *,
-    where: Where,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    *, where: Where, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Ask a model made for it for values in a long context: `octavo eval retrieval made.gguf --cache-type int8`."""
     from octavo.cli.progress_bar import Bar
     from octavo.evals.eval_model import context_for, open_subject
     from octavo.evals.retrieval import retrieve
 
-    kinds: Any = {"cache_type": where.kv, "attention": where.attention}
     path = local(model, offline)
     context = context_for(context, path, usual=LONG)
-    with open_subject(path, context, **kinds, **where.given(offline)) as loaded, Bar() as bar:
+    with open_subject(path, context, **where.given(offline)) as loaded, Bar() as bar:
 
         def show(done: int, total: int, share: float) -> None:
             bar.show(f"row {done} of {total}: {share:.2%} right", done, total)
@@ -110,7 +101,8 @@ def retrieval(
         found = retrieve(loaded, context, rows, seed, show)
     low, high = found.interval()
     if as_json:
-        print(to_json({"model": model, "context": context, "seed": seed, **kinds, **asdict(found)}))
+        print(to_json({"model": model, "context": context, "seed": seed, "cache_type": where.kv,
+                       "attention": where.attention, **asdict(found)}))
     else:
         print(f"{found.right} of {found.n} values, {found.accuracy:.2%} ({low:.2%} to {high:.2%})")
 

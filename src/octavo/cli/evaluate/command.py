@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,7 +13,7 @@ from octavo.cli.evaluate import cache_divergence as evaluate_cache
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.option_groups import grouped
 from octavo.cli.option_names import App, Commands
-from octavo.cli.options import CacheName, Where, Window
+from octavo.cli.options import AsJson, CacheName, Chunks, ParseSpecial, Where, Window
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 
@@ -25,24 +25,13 @@ if TYPE_CHECKING:
 app = App(cls=Commands, help="Measure how good a model is.", no_args_is_help=True)
 
 TextFile = Annotated[
-    str,
-    typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers."),
+    str, typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions and answers.")
 ]
-Chunks = Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")]
-ParseSpecial = Annotated[bool, typer.Option("--parse-special", help="Parse text such as <|im_end|> as control tokens.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def ppl(
-    model: ModelName,
-    text: TextFile,
-    context: Window = None,
-    chunks: Chunks = None,
-    parse_special: ParseSpecial = False,
-    *,
-    where: Where,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    model: ModelName, text: TextFile, context: Window = None, chunks: Chunks = None,
+    parse_special: ParseSpecial = False, *, where: Where, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Perplexity of a text, defined as llama.cpp does: `octavo eval ppl model.gguf wiki.test.raw`.
 
@@ -55,7 +44,7 @@ def ppl(
 
     path = local(model, offline)
     context = context_for(context, path)
-    with open_subject(path, context, cache_type=where.kv, attention=where.attention, **where.given(offline)) as loaded:
+    with open_subject(path, context, **where.given(offline)) as loaded:
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         with Bar() as bar:
 
@@ -70,21 +59,14 @@ def ppl(
 
 
 def kl(
-    model: ModelName,
-    text: TextFile,
+    model: ModelName, text: TextFile,
     base: Annotated[str, typer.Option("--base", metavar="MODEL", help="The model to compare with, as it was before.")],
     answers: Annotated[bool, typer.Option("--answers", help="Score only the answers in the demo text.")] = False,
-    context: Window = None,
-    chunks: Chunks = None,
-    parse_special: ParseSpecial = False,
-    *,
-    where: Where,
+    context: Window = None, chunks: Chunks = None, parse_special: ParseSpecial = False, *, where: Where,
     base_kv: Annotated[
-        CacheName | None,
-        typer.Option("--base-cache-type", help="Type of the base's KV cache (default: --cache-type)."),
+        CacheName | None, typer.Option("--base-cache-type", help="Type of the base's KV cache (default: --cache-type).")
     ] = None,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """How far a model is from its base: `octavo eval kl model-q4.gguf wiki.test.raw --base model-f16.gguf`.
 
@@ -97,15 +79,9 @@ def kl(
 
     paths = [local(name, offline) for name in (model, base)]
     context = context_for(context, *paths)
-
-    given = where.given(offline)
-
-    def load(path: str, kv: CacheName, **how: Any) -> Any:
-        return open_subject(path, context, cache_type=kv, **how)
-
     with (
-        load(paths[0], where.kv, attention=where.attention, **given) as loaded,
-        load(paths[1], base_kv or where.kv, **where.plain()) as other,
+        open_subject(paths[0], context, **where.given(offline)) as loaded,
+        open_subject(paths[1], context, cache_type=base_kv or where.kv, **where.plain()) as other,
     ):
         read = named_text(text, loaded.tokenizer, "test", parse_special=parse_special)
         if answers and read.scored is None:
@@ -123,23 +99,20 @@ def kl(
 
 def demo(
     model: ModelName = "demo",
-    questions: Annotated[int, typer.Option("-n", "--questions", help="How many to ask.")] = 1000,
+    questions: Annotated[int, typer.Option("-n", "--questions", help="How many to ask, up to 2,000.")] = 1000,
     seed: Annotated[int, typer.Option(help="Another seed asks other questions.")] = 0,
     misses: Annotated[bool, typer.Option("--misses", help="Also print what was answered wrongly.")] = False,
-    *,
-    where: Where,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    *, where: Where, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Ask the demo model, or what it was made into, arithmetic that it was not trained on: `octavo eval demo`."""
     import octavo
     from octavo.cli.progress_bar import Bar
+    from octavo.data.questions import most
     from octavo.evals.accuracy import evaluate
 
-    if questions < 1:
-        raise UsageError(f"questions is {questions} (allowed: 1 or more)")
-    kinds: Any = {"cache_type": where.kv, "attention": where.attention}
-    with octavo.load(local(model, offline), **kinds, **where.given(offline)) as loaded, Bar() as bar:
+    if not 1 <= questions <= most("test"):
+        raise UsageError(f"questions is {questions} (allowed: 1 to {most('test'):,})")
+    with octavo.load(local(model, offline), **where.given(offline)) as loaded, Bar() as bar:
         asked = 0
 
         def ask(prompt: str) -> str:
@@ -167,11 +140,7 @@ app.command("demo")(grouped(demo))
 
 def _show_tallies(report: DemoResult) -> None:
     numbers = ("right", "of", "accuracy")
-    rows = []
-    for kind, tally in (*report.by_kind.items(), ("all", report.total)):
-        low, high = tally.interval()
-        rows.append((kind, str(tally.right), str(tally.n), f"{tally.accuracy:.1%}", f"{low:.1%} to {high:.1%}"))
-    print_columns(("kind", *numbers, "95% interval"), rows, numbers)
+    print_columns(("kind", *numbers, "95% interval"), report.rows(), numbers)
 
 
 def _plain(estimate: Estimate) -> str:

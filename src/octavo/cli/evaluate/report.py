@@ -8,10 +8,9 @@ from typing import Annotated
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Device, Window
+from octavo.cli.options import Device, Window, refuse
 from octavo.cli.plain import printable
 from octavo.cli.quantize.command import Threads
-from octavo.errors import UsageError
 
 DEMO_PRESETS = "Q8_0,Q6_K,Q5_K_M,Q4_K_M,Q3_K_M,Q2_K"
 
@@ -22,36 +21,28 @@ class Compared:
 
     presets: Annotated[
         str | None,
-        typer.Option(
-            "--presets", metavar="NAMES", help="Presets of the base to compare with, e.g. Q8_0,Q4_K_M. Needs --text."
-        ),
+        typer.Option("--presets", metavar="NAMES",
+                     help="Presets of the base to compare with, e.g. Q8_0,Q4_K_M. Needs --text.")
     ] = None
     schemes: Annotated[
         str | None,
         typer.Option("--schemes", metavar="NAMES", help="Schemes to compare with, e.g. w4a16-g128,int8-w8a8."),
     ] = None
     methods: Annotated[
-        str | None,
-        typer.Option(
-            "--methods", metavar="NAMES", help="Also by these methods, e.g. gptq,qronos,awq."
-        ),
+        str | None, typer.Option("--methods", metavar="NAMES", help="Also by these methods, e.g. gptq,qronos,awq.")
     ] = None
     calibration: Annotated[
         str | None,
-        typer.Option(
-            "--calibration",
-            metavar="TEXT",
-            help="A text to calibrate with: a file (text or .jsonl) or `demo`.",
-        ),
+        typer.Option("--calibration", metavar="TEXT",
+                     help="A text to calibrate with: a file (text or .jsonl) or `demo`.")
     ] = None
 
     def names(self, text: str | None) -> list[list[str]]:
         """Presets, schemes and methods. Raises UsageError for any without a text."""
         given = {"--presets": self.presets, "--schemes": self.schemes, "--methods": self.methods}
         found = {option: _names(names) for option, names in given.items()}
-        alone = next((option for option, names in found.items() if names and text is None), None)
-        if alone is not None:
-            raise UsageError(f"{alone} needs --text, a text to measure them on")
+        if text is None:
+            refuse(found, "needs --text, a text to measure them on")
         return list(found.values())
 
 
@@ -65,15 +56,12 @@ def report(
     ] = None,
     text: Annotated[
         str | None,
-        typer.Option(
-            "--text", metavar="TEXT", help="A file of UTF-8 text, or `demo`, to measure divergence and perplexity on."
-        ),
+        typer.Option("--text", metavar="TEXT",
+                     help="A file of UTF-8 text, or `demo`, to measure divergence and perplexity on.")
     ] = None,
     context: Window = None,
     chunks: Annotated[int, typer.Option(help="Most windows of the text to run.")] = 20,
-    device: Device = "auto",
-    threads: Threads = None,
-    offline: Offline = False,
+    device: Device = "auto", threads: Threads = None, offline: Offline = False,
 ) -> None:
     """Write a page on a model: errors by layer, worst tensors, weights, codes, scales, size against quality.
 
@@ -82,7 +70,7 @@ def report(
     """
     from octavo.cli.progress_bar import Bar
     from octavo.evals.report.quality import QualityPlan
-    from octavo.evals.report.report_writer import write_report
+    from octavo.evals.report.report_page import write_report
 
     if "demo" in (model, base) and text is None:
         text, compared.presets = "demo", DEMO_PRESETS if compared.presets is None else compared.presets

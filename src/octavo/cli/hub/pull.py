@@ -10,6 +10,8 @@ import typer
 
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import Offline, asking, shown_by, table
+from octavo.cli.notes import INTERRUPTED
+from octavo.cli.options import AsJson
 from octavo.cli.plain import printable, to_json
 from octavo.cli.progress_bar import Bar
 from octavo.errors import UsageError
@@ -18,11 +20,8 @@ from octavo.sizes import size
 if TYPE_CHECKING:
     from octavo.io.hub import HubName, Installed, Pulled
 
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
 
 Name = Annotated[str, typer.Argument(metavar="ORG/REPO[:QUANT][@REVISION]", help="A model, as `octavo list` names it.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 def pull(
@@ -30,12 +29,10 @@ def pull(
     revision: Annotated[str | None, typer.Option("--revision", help="A branch, a tag or a commit.")] = None,
     show: Annotated[
         bool,
-        typer.Option(
-            "--list", help="Download nothing: list what the repository has, offline what of it is on this machine."
-        ),
+        typer.Option("--list",
+                     help="Download nothing: list what the repository has, offline what of it is on this machine.")
     ] = False,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Download a model of the Hugging Face hub: `octavo pull Qwen/Qwen3-0.6B-GGUF:Q8_0`.
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Device, Kv, place_option
+from octavo.cli.options import AsJson, Device, Kv, place_option, refuse
 from octavo.cli.plain import brief, few, to_json
-from octavo.errors import NonFiniteError, UsageError
+from octavo.errors import NonFiniteError
 
 if TYPE_CHECKING:
     from octavo.graph.builder import CacheType
@@ -31,14 +31,12 @@ def inspect(
     scales: Annotated[
         str | None, typer.Option("--scales", metavar="TENSOR", help="Scales and minima of a tensor, with a picture.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    device: Device = "auto",
+    as_json: AsJson = False, device: Device = "auto",
     ctx: Annotated[
         int | None,
         place_option("--ctx-size", "-c", help="Tokens of context for memory and the graph (default: as for `run`)."),
     ] = None,
-    kv: Kv = "f16",
-    offline: Offline = False,
+    kv: Kv = "f16", offline: Offline = False,
 ) -> None:
     """Show what a model is, what it takes in memory, and whether it runs here; with options these parts alone.
 
@@ -51,10 +49,8 @@ def inspect(
 
     path = local(model, offline)
     if inspect_adapter.is_adapter(path):
-        given = {"--graph": graph, "-c": ctx is not None, "--cache-type": kv != "f16"}
-        given["--scales"] = scales is not None
-        if wrong := next((option for option, is_given in given.items() if is_given), None):
-            raise UsageError(f"{wrong} is of a model, and this is an adapter (allowed: {OF_ADAPTERS})")
+        given = {"--graph": graph, "-c": ctx is not None, "--cache-type": kv != "f16", "--scales": scales is not None}
+        refuse(given, f"is of a model, and this is an adapter (allowed: {OF_ADAPTERS})")
         inspect_adapter.inspect(path, metadata=metadata, tensors=tensors, check=check, as_json=as_json)
         return
     with open_model_file(path) as file:
@@ -85,10 +81,7 @@ def _show(report: dict[str, Any], metadata: bool, tensors: bool, graph: bool, ch
 
     if not (metadata or tensors or graph or check or "scales" in report):
         tables.show(report)
-    if metadata:
-        tables.show_metadata(report["metadata"])
-    if tensors:
-        tables.show_tensors(report["tensors"])
+    tables.show_parts(report["metadata"] if metadata else None, report["tensors"] if tensors else None)
     for line in report.get("graph", ()):
         print(line)
     if check and not report["non_finite"]:
@@ -115,15 +108,9 @@ def summarize(file: GGUFFile) -> dict[str, Any]:
         row["bits_per_weight"] = 8 * row["bytes"] / row["parameters"]
     parameters = sum(row["parameters"] for row in types.values())
     return {
-        "path": file.path,
-        "files": list(file.files),
-        "version": file.version or None,
-        "alignment": file.alignment or None,
-        **folder,
-        "tensor_count": len(file.tensors),
-        "parameters": parameters,
-        "bytes": file.nbytes,
-        "file_bytes": sum(os.path.getsize(path) for path in file.files),
+        "path": file.path, "files": list(file.files), "version": file.version or None,
+        "alignment": file.alignment or None, **folder, "tensor_count": len(file.tensors), "parameters": parameters,
+        "bytes": file.nbytes, "file_bytes": sum(os.path.getsize(path) for path in file.files),
         "bits_per_weight": 8 * file.nbytes / parameters if parameters else None,
         "types": sorted(types.values(), key=lambda row: -row["bytes"]),
         "metadata": {key: brief(file.metadata[key]) for key in file.metadata},

@@ -55,9 +55,7 @@ def facts(
     """
     parameters = sum(math.prod(info.shape) for info in file.tensors.values())
     found: dict[str, Any] = {
-        "name": name_of(file),
-        "architecture": file.metadata.get("general.architecture"),
-        "parameters": parameters,
+        "name": name_of(file), "architecture": file.metadata.get("general.architecture"), "parameters": parameters,
         "file_type": file_type(file),
     }
     hparams, problem = _hyperparams(file)

@@ -127,10 +127,7 @@ def _show(
 ) -> None:
     from octavo.cli.inspect import tables
 
-    if metadata:
-        tables.show_metadata(keys)
-    if tensors:
-        tables.show_tensors(rows)
+    tables.show_parts(keys if metadata else None, rows if tensors else None)
     if fine:
         print("No NaN or Inf in any tensor.")
     if metadata or tensors or fine:
@@ -152,5 +149,4 @@ def _show(
         "size": f"{size(report['bytes'])} in {len(rows)} tensors",
         "layout": report["layout"],
     }
-    for key, value in shown.items():
-        print(f"{key:<14} {printable(value)}")
+    tables.show_facts(shown)

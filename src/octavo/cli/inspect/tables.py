@@ -27,18 +27,8 @@ def show(report: dict[str, Any]) -> None:
         shown["quantized as"] = report["quantized_as"]
     if report.get("cache_scales"):
         shown["cache scales"] = f"{report['cache_scales']}, for 8 bits"
-    for key, value in shown.items():
-        print(f"{key:<14} {printable(value)}")
+    show_facts(shown)
     print()
-    show_types(report)
-    if report.get("kernels"):
-        print()
-        show_kernels(report["kernels"])
-    print(f"\n{MORE}")
-
-
-def show_types(report: dict[str, Any]) -> None:
-    """Print a row for each type of tensor."""
     numbers = ("tensors", "parameters", "size", "share", "bits/weight")
     rows = [
         (row["type"], str(row["tensors"]), f"{row['parameters']:,}", size(row["bytes"]),
@@ -46,20 +36,33 @@ def show_types(report: dict[str, Any]) -> None:
         for row in report["types"]
     ]
     print_columns(("type", *numbers), rows, numbers)
+    if kernels := report.get("kernels"):  # that multiply by each matrix on the GPU, by numbers of tokens
+        tokens = [f"{n} token{'s' * (n > 1)}" for n in kernels[0]["kernels"]]
+        print()
+        print_columns(("matrix", *tokens), [
+            (f"{row['format']} {row['n']:,} x {row['k']:,}", *row["kernels"].values()) for row in kernels
+        ])
+    print(f"\n{MORE}")
 
 
-def show_kernels(rows: list[dict[str, Any]]) -> None:
-    """Print a row for each matrix: the kernels that multiply by it on the GPU, by numbers of tokens."""
-    tokens = [f"{n} token{'s' * (n > 1)}" for n in rows[0]["kernels"]]
-    print_columns(
-        ("matrix", *tokens),
-        [(f"{row['format']} {row['n']:,} x {row['k']:,}", *row["kernels"].values()) for row in rows],
-    )
+def show_facts(facts: dict[str, Any]) -> None:
+    """Print a line for each fact."""
+    for key, value in facts.items():
+        print(f"{key:<14} {printable(value)}")
 
 
-def show_metadata(metadata: dict[str, Any]) -> None:
-    """Print the key-value pairs."""
-    print_columns(("metadata", "value"), [(printable(key), _as_text(value)) for key, value in metadata.items()])
+def show_parts(metadata: dict[str, Any] | None, tensors: list[dict[str, Any]] | None) -> None:
+    """Print the key-value pairs and a row for each tensor, those of them that are given."""
+    if metadata is not None:
+        print_columns(("metadata", "value"), [(printable(key), _as_text(value)) for key, value in metadata.items()])
+    if tensors is not None:
+        offsets = ["offset"] if all(row["offset"] is not None for row in tensors) else []
+        cells = [
+            (printable(row["name"]), row["type"], " x ".join(str(d) for d in row["shape"]), size(row["bytes"]),
+             *[f"{row[name]:,}" for name in offsets])
+            for row in tensors
+        ]
+        print_columns(("tensor", "type", "shape", "size", *offsets), cells, ("size", "offset"))
 
 
 def _as_text(value: Any, most: int = 120) -> str:
@@ -70,14 +73,3 @@ def _as_text(value: Any, most: int = 120) -> str:
         return f"{value:.6g}"
     text = printable(value)
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
-
-
-def show_tensors(rows: list[dict[str, Any]]) -> None:
-    """Print a row for each tensor."""
-    offsets = ["offset"] if all(row["offset"] is not None for row in rows) else []
-    cells = [
-        (printable(row["name"]), row["type"], " x ".join(str(d) for d in row["shape"]), size(row["bytes"]),
-         *[f"{row[name]:,}" for name in offsets])
-        for row in rows
-    ]
-    print_columns(("tensor", "type", "shape", "size", *offsets), cells, ("size", "offset"))

@@ -12,7 +12,7 @@ import typer
 from octavo.cli.columns import print_columns
 from octavo.cli.hub.models import ModelName, Offline, local
 from octavo.cli.notes import notes_told
-from octavo.cli.options import Device, Threads
+from octavo.cli.options import AsJson, Device, Threads
 from octavo.cli.plain import printable, to_json
 from octavo.errors import UsageError
 from octavo.sizes import size
@@ -50,19 +50,13 @@ def calibrate(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was stopped.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how large the run is, and stop.")] = False,
-    device: Device = "auto",
-    threads: Threads = None,
-    offline: Offline = False,
-    *,
-    drawn: Drawn,
+    device: Device = "auto", threads: Threads = None, offline: Offline = False, *, drawn: Drawn,
     scales: Annotated[
         str | None,
-        typer.Option(
-            "--cache-scales", metavar="FILE",
-            help="The model again, with scales for its KV cache: a file or a folder, as it is.",
-        ),
+        typer.Option("--cache-scales", metavar="FILE",
+                     help="The model again, with scales for its KV cache: a file or a folder, as it is.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Keep statistics of activations over a text: `octavo calibrate model.gguf wiki.txt -o s.safetensors`.
 
@@ -130,13 +124,8 @@ def _row(name: str, found: ChannelStatistics) -> dict[str, Any]:
     tokens = found.tokens.max() if name.endswith(CACHES) else found.tokens.sum()
     rows, channels = found.shape
     return {
-        "name": name,
-        "rows": rows,
-        "channels": channels,
-        "tokens": int(tokens),
-        "absmax": float(found.absmax.max()),
-        "mean_abs": float(found.mean_abs.mean()),
-        "rms": float(found.mean_square.mean() ** 0.5),
+        "name": name, "rows": rows, "channels": channels, "tokens": int(tokens), "absmax": float(found.absmax.max()),
+        "mean_abs": float(found.mean_abs.mean()), "rms": float(found.mean_square.mean() ** 0.5),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from octavo.quantizers.job.job_report import Report
     from octavo.quantizers.mix.mixing import Choices
 
-TYPES = "Types"
-SIZE = "A size instead of a preset"
+types_option = partial(typer.Option, rich_help_panel="Types")
+size_option = partial(typer.Option, rich_help_panel="A size instead of a preset")
 Threads = Annotated[
     int | None, typer.Option("--threads", "-t", min=1, max=1024, help="Threads to use (default: all cores).")
 ]
@@ -37,28 +38,17 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Write nothing; show whi
 class MixedTypes:
     """Which tensors get another type than a preset's."""
 
-    pure: Annotated[
-        bool,
-        typer.Option("--pure", help="Give all tensors the preset's base type, with no mix.", rich_help_panel=TYPES),
-    ] = False
+    pure: Annotated[bool, types_option("--pure", help="Give all tensors the preset's base type, with no mix.")] = False
     tensor_type: Annotated[
         list[str] | None,
-        typer.Option(
-            "--tensor-type",
-            metavar="REGEX=TYPE",
-            rich_help_panel=TYPES,
-            help="The type of tensors whose name matches; may be repeated.",
-        ),
+        types_option("--tensor-type", metavar="REGEX=TYPE",
+                     help="The type of tensors whose name matches; may be repeated.")
     ] = None
     output_tensor_type: Annotated[
-        str | None,
-        typer.Option("--output-tensor-type", metavar="TYPE", help="The type of output.weight.", rich_help_panel=TYPES),
+        str | None, types_option("--output-tensor-type", metavar="TYPE", help="The type of output.weight.")
     ] = None
     token_embedding_type: Annotated[
-        str | None,
-        typer.Option(
-            "--token-embedding-type", metavar="TYPE", help="The type of token_embd.weight.", rich_help_panel=TYPES
-        ),
+        str | None, types_option("--token-embedding-type", metavar="TYPE", help="The type of token_embd.weight.")
     ] = None
 
     def choices(self) -> Choices:
@@ -76,7 +66,7 @@ class Types(MixedTypes):
     """The same, and an output that stays as it is."""
 
     leave_output_tensor: Annotated[
-        bool, typer.Option("--leave-output-tensor", help="Leave output.weight as it is.", rich_help_panel=TYPES)
+        bool, types_option("--leave-output-tensor", help="Leave output.weight as it is.")
     ] = False
 
     def choices(self) -> Choices:
@@ -89,29 +79,18 @@ class SizeOptions:
 
     target_bpw: Annotated[
         float | None,
-        typer.Option(
-            "--target-bpw",
-            metavar="BITS",
-            help="At most this many bits per weight, for example 4.5.",
-            rich_help_panel=SIZE,
-        ),
+        size_option("--target-bpw", metavar="BITS", help="At most this many bits per weight, for example 4.5.")
     ] = None
     target_size: Annotated[
-        str | None,
-        typer.Option(
-            "--target-size", metavar="SIZE", help="A file of at most 4.2GiB, 700MB, ...", rich_help_panel=SIZE
-        ),
+        str | None, size_option("--target-size", metavar="SIZE", help="A file of at most 4.2GiB, 700MB, ...")
     ] = None
     text: Annotated[
         str | None,
-        typer.Option("--text", metavar="TEXT", rich_help_panel=SIZE,
+        size_option("--text", metavar="TEXT",
                      help="Measure what each tensor's errors cost on this file, or `demo` (default: an estimate)."),
     ] = None
     listed: Annotated[
-        bool,
-        typer.Option(
-            "--list", rich_help_panel=SIZE, help="Write nothing; list the presets, and the sizes of SRC in them."
-        ),
+        bool, size_option("--list", help="Write nothing; list the presets, and the sizes of SRC in them.")
     ] = False
 
 
@@ -125,25 +104,17 @@ def quantize(
     ],
     dst: Annotated[
         str | None,
-        typer.Argument(
-            metavar="DST", help="The file to write; it is replaced when all is done. With --scheme a new folder."
-        ),
+        typer.Argument(metavar="DST",
+                       help="The file to write; it is replaced when all is done. With --scheme a new folder.")
     ] = None,
     preset: Annotated[
         str | None, typer.Argument(metavar="PRESET", help="Q4_K_M, Q8_0, ...: llama-quantize's names.")
     ] = None,
-    *,
-    size: SizeOptions,
-    scheme: SchemeOptions,
-    types: Types,
-    method: MethodOptions,
+    *, size: SizeOptions, scheme: SchemeOptions, types: Types, method: MethodOptions,
     allow_requantize: Annotated[
         bool, typer.Option("--allow-requantize", help="Quantize tensors that are quantized already, at a loss.")
     ] = False,
-    dry_run: DryRun = False,
-    threads: Threads = None,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    dry_run: DryRun = False, threads: Threads = None, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Quantize a model: `octavo quantize model-f16.gguf model-q4.gguf Q4_K_M`.
 
@@ -162,7 +133,7 @@ def quantize(
     started, choices = monotonic(), types.choices()
     options: dict[str, Any] = {"allow_requantize": allow_requantize, "dry_run": dry_run, "threads": threads}
     if scheme.scheme is not None:
-        scheme.refuse({
+        scheme.refuse_beside({
             "PRESET": preset, "--target-bpw": size.target_bpw, "--target-size": size.target_size, "--text": size.text,
             "--imatrix": method.imatrix, "options of types": types != Types(),
         })

@@ -18,9 +18,8 @@ from octavo.cli.quantize.method_options import ImatrixFile
 def convert(
     folder: Annotated[
         str,
-        typer.Argument(
-            metavar="HF_DIR", help="The folder: config.json, *.safetensors, tokenizer; or ORG/REPO of the hub."
-        ),
+        typer.Argument(metavar="HF_DIR",
+                       help="The folder: config.json, *.safetensors, tokenizer; or ORG/REPO of the hub.")
     ],
     dst: Annotated[str, typer.Argument(metavar="OUT.gguf", help="The file to write; it is replaced when all is done.")],
     type: Annotated[
@@ -30,14 +29,8 @@ def convert(
             "weights the smallest type that holds them exactly, or else Q8_0."
         ),
     ] = "auto",
-    imatrix: ImatrixFile = None,
-    lora: Lora = None,
-    *,
-    types: MixedTypes,
-    dry_run: DryRun = False,
-    threads: Threads = None,
-    offline: Offline = False,
-    as_json: AsJson = False,
+    imatrix: ImatrixFile = None, lora: Lora = None, *, types: MixedTypes, dry_run: DryRun = False,
+    threads: Threads = None, offline: Offline = False, as_json: AsJson = False,
 ) -> None:
     """Convert a checkpoint folder to a GGUF file: `octavo convert Qwen3-0.6B out.gguf`.
 
@@ -48,14 +41,7 @@ def convert(
     started, folder = monotonic(), local(folder, offline)
     with Bar() as bar:
         report = convert_checkpoint(
-            folder,
-            dst,
-            type,
-            imatrix=imatrix,
-            choices=types.choices(),
-            lora=adapters(lora, offline),
-            dry_run=dry_run,
-            threads=threads,
-            progress=bar.show,
+            folder, dst, type, imatrix=imatrix, choices=types.choices(), lora=adapters(lora, offline), dry_run=dry_run,
+            threads=threads, progress=bar.show,
         )
     show(report, as_json, started=started)

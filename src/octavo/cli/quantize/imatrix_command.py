@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from octavo.cli.hub.models import ModelName, Offline, local
-from octavo.cli.options import Device, Threads, Window
+from octavo.cli.notes import INTERRUPTED
+from octavo.cli.options import Chunks, Device, ParseSpecial, Threads, Window
 
 if TYPE_CHECKING:
     from octavo.quantizers.imatrix import Imatrix
-
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
 
 
 def imatrix(
@@ -24,17 +22,11 @@ def imatrix(
         str, typer.Argument(metavar="TEXT", help="A file of UTF-8 text, or `demo`: the demo model's questions.")
     ],
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The importance matrix, a GGUF file.")],
-    chunks: Annotated[int | None, typer.Option(help="Limit to this many windows (default: the whole text).")] = None,
-    context: Window = None,
+    chunks: Chunks = None, context: Window = None,
     save_every: Annotated[int, typer.Option(help="Save after this many windows.")] = 10,
     restart: Annotated[bool, typer.Option("--restart", help="Start over: don't go on from FILE.")] = False,
     process_output: Annotated[bool, typer.Option("--process-output", help="Include the output weight.")] = False,
-    parse_special: Annotated[
-        bool, typer.Option("--parse-special", help="Parse text such as <|im_end|> as control tokens.")
-    ] = False,
-    device: Device = "auto",
-    threads: Threads = None,
-    offline: Offline = False,
+    parse_special: ParseSpecial = False, device: Device = "auto", threads: Threads = None, offline: Offline = False,
 ) -> None:
     """Run a text and add up squared activations: `octavo imatrix model.gguf text.txt -o imatrix.gguf`.
 

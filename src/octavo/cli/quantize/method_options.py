@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from octavo.cli.options import Device, Window
+from octavo.cli.options import Device, Window, refuse
 from octavo.cli.progress_bar import Bar
 from octavo.errors import UsageError
 
@@ -15,12 +16,11 @@ if TYPE_CHECKING:
     from octavo.calibrate.gguf.gguf_method import GgufMethod
     from octavo.calibrate.schemes.scheme_method import SchemeMethod
 
-METHOD = "Methods with a text"
+method_option = partial(typer.Option, rich_help_panel="Methods with a text")
 ImatrixFile = Annotated[
     str | None,
-    typer.Option(
-        "--imatrix", metavar="FILE", help="Importance weights, as `octavo imatrix` or `octavo calibrate` writes them."
-    ),
+    typer.Option("--imatrix", metavar="FILE",
+                 help="Importance weights, as `octavo imatrix` or `octavo calibrate` writes them.")
 ]
 
 
@@ -31,26 +31,23 @@ class MethodOptions:
     imatrix: ImatrixFile = None
     method: Annotated[
         str | None,
-        typer.Option("--method", metavar="METHOD", rich_help_panel=METHOD,
+        method_option("--method", metavar="METHOD",
                      help="gptq, or qronos, which also corrects for the errors of layers before; with --scheme also"
                           " rtn, awq, smoothquant, qqq, rptq, or auto, which tries all."),
     ] = None
     calibration: Annotated[
         str | None,
-        typer.Option("--calibration", metavar="TEXT", rich_help_panel=METHOD,
+        method_option("--calibration", metavar="TEXT",
                      help="The text that is run for it: a file, a .jsonl file of records, or `demo`."),
     ] = None
     samples: Annotated[
-        int | None,
-        typer.Option("--samples", min=1, rich_help_panel=METHOD,
-                     help="Windows of it that are run, at most (default: 32)."),
+        int | None, method_option("--samples", min=1, help="Windows of it that are run, at most (default: 32).")
     ] = None
     context: Window = None
     device: Device = "auto"
     resume: Annotated[
         bool,
-        typer.Option("--resume", rich_help_panel=METHOD,
-                     help="Go on with a run that was killed. What is made is in DST.work until all is."),
+        method_option("--resume", help="Go on with a run that was killed. What is made is in DST.work until all is.")
     ] = False
 
     def made(self, dst: str, threads: int | None, bar: Bar) -> GgufMethod | None:
@@ -92,12 +89,5 @@ class MethodOptions:
 
     def _refuse_alone(self) -> None:
         """Raise UsageError for options of a method without one."""
-        options = {
-            "--resume": self.resume,
-            "--samples": self.samples,
-            "--ctx-size": self.context,
-            f"--device {self.device}": self.device != "auto",
-        }
-        given = next((name for name, value in options.items() if value), None)
-        if given is not None:
-            raise UsageError(f"{given} needs --method and --calibration")
+        given = {"--resume": self.resume, "--samples": self.samples, "--ctx-size": self.context}
+        refuse(given | {f"--device {self.device}": self.device != "auto"}, "needs --method and --calibration")

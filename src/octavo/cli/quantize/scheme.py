@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from octavo.cli.notes import notes_told
+from octavo.cli.options import refuse
 from octavo.cli.progress_bar import Bar
 from octavo.cli.quantize.method_options import MethodOptions
-from octavo.errors import UsageError
 
 if TYPE_CHECKING:
     from octavo.quantizers.job.job_report import Report
 
-SCHEME = "A scheme instead of a preset"
+scheme_option = partial(typer.Option, rich_help_panel="A scheme instead of a preset")
 
 
 @dataclass
@@ -24,42 +25,42 @@ class SchemeOptions:
 
     scheme: Annotated[
         str | None,
-        typer.Option("--scheme", metavar="SCHEME", rich_help_panel=SCHEME,
+        scheme_option("--scheme", metavar="SCHEME",
                      help="int8-w8a8, w4a8, w4a8-g128, fp8, w4a16-g128, w4a16-g64, w4a16-g32, w4a16, w8a16, fp8-block,"
                           " mxfp4a16 or nvfp4a16, as safetensors."),
     ] = None
     rotate: Annotated[
         bool,
-        typer.Option("--rotate", rich_help_panel=SCHEME,
+        scheme_option("--rotate",
                      help="With --method: first turn the residual stream and heads' values, which spreads outliers."),
     ] = False
 
     kv: Annotated[
         str | None,
-        typer.Option("--kv", metavar="TYPE", rich_help_panel=SCHEME,
+        scheme_option("--kv", metavar="TYPE",
                      help="With --method: also scales for caches of int8 or fp8, of what they hold over the text."),
     ] = None
     activations: Annotated[
         str | None,
-        typer.Option("--activations", metavar="KIND", rich_help_panel=SCHEME,
+        scheme_option("--activations", metavar="KIND",
                      help="With --method: dynamic, a scale for each token (default); static, one of what the text gives"
                           " a product; mixed, static where that costs little; static-fp8, e4m3 numbers where it does"
                           " not (default of rptq with int8-w8a8)."),
     ] = None
     layout: Annotated[
         str | None,
-        typer.Option("--layout", metavar="LAYOUT", rich_help_panel=SCHEME,
+        scheme_option("--layout", metavar="LAYOUT",
                      help="compressed-tensors (default); gptq or awq for w4a16, qqq for w4a8."),
     ] = None
 
     seed: Annotated[
         int,
-        typer.Option("--seed", "-s", min=0, rich_help_panel=SCHEME,
+        scheme_option("--seed", "-s", min=0,
                      help="With --method: says which windows of the text are run, and which rotations."),
     ] = 0
     ignore: Annotated[
         list[str] | None,
-        typer.Option("--ignore", metavar="REGEX", rich_help_panel=SCHEME,
+        scheme_option("--ignore", metavar="REGEX",
                      help="Leave linear layers whose name matches as they are; may be repeated."),
     ] = None
 
@@ -69,16 +70,12 @@ class SchemeOptions:
             "--rotate": self.rotate, "--kv": self.kv, "--activations": self.activations, "--layout": self.layout,
             "--seed": self.seed, "--ignore": self.ignore,
         }
-        given = next((name for name, value in options.items() if value), None)
-        if given is not None:
-            raise UsageError(f"{given} needs --scheme SCHEME")
+        refuse(options, "needs --scheme SCHEME")
 
-    def refuse(self, given: dict[str, Any]) -> None:
+    def refuse_beside(self, given: dict[str, Any]) -> None:
         """Raise UsageError for what a scheme leaves nothing to say about."""
-        other = next((name for name, value in given.items() if value), None)
-        if other is not None:
-            allowed = "options of the scheme and of its method, --allow-requantize, --dry-run, --threads, --json"
-            raise UsageError(f"{other} with --scheme {self.scheme} (allowed: {allowed})")
+        allowed = "options of the scheme and of its method, --allow-requantize, --dry-run, --threads, --json"
+        refuse(given, f"with --scheme {self.scheme} (allowed: {allowed})")
 
     def quantize(self, src: str, dst: str, method: MethodOptions, options: dict[str, Any]) -> Report:
         """Write the checkpoint. Raises as `quantize_checkpoint` does."""

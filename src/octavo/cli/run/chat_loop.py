@@ -48,15 +48,8 @@ class Chat:
     """
 
     def __init__(
-        self,
-        model: Model,
-        read: Callable[[str], str | None],
-        write: Callable[[str], None],
-        *,
-        raw: bool = False,
-        stats: bool = False,
-        screen: Show | None = None,
-        **options: Unpack[GenerateOptions],
+        self, model: Model, read: Callable[[str], str | None], write: Callable[[str], None], *, raw: bool = False,
+        stats: bool = False, screen: Show | None = None, **options: Unpack[GenerateOptions]
     ) -> None:
         self._model, self._read, self._write = model, read, write
         self._raw, self._stats = raw or model.template is None, stats

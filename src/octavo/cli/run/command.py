@@ -39,16 +39,14 @@ class ReplyOptions:
         typer.Option("--think/--no-think", help="Whether to think first (default: as in the model's template)."),
     ] = None
     json_schema: Annotated[
-        str | None,
-        typer.Option(metavar="SCHEMA|FILE", help="The reply is JSON of this schema."),
+        str | None, typer.Option(metavar="SCHEMA|FILE", help="The reply is JSON of this schema.")
     ] = None
     grammar: Annotated[
         str | None,
         typer.Option(metavar="GRAMMAR|FILE", help="The reply follows this grammar (GBNF, or llguidance's Lark)."),
     ] = None
     chat_template: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Which of the model's chat templates (default: the unnamed one)."),
+        str | None, typer.Option(metavar="NAME", help="Which of the model's chat templates (default: the unnamed one).")
     ] = None
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is: no chat template.")] = False
 
@@ -78,12 +76,7 @@ def run(
     prompt_file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="Append this file to the prompt.")
     ] = None,
-    *,
-    reply: ReplyOptions,
-    sampled: SeededSampling,
-    ctx: Context = None,
-    where: Where,
-    offline: Offline = False,
+    *, reply: ReplyOptions, sampled: SeededSampling, ctx: Context = None, where: Where, offline: Offline = False,
     output: OutputOptions,
 ) -> None:
     """Run a model: `octavo run demo "What is 12 times 7?"`.
@@ -105,9 +98,7 @@ def run(
     path = local(model, offline)
     start, compiled = clock(), compile_seconds()
     with on_terminal():
-        loaded = load(
-            open_generating(path), n_ctx=ctx, cache_type=where.kv, attention=where.attention, **where.given(offline)
-        )
+        loaded = load(open_generating(path), n_ctx=ctx, **where.given(offline))
     with loaded:
         if reply.chat_template is not None:
             loaded.use_template(reply.chat_template)

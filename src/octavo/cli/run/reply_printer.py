@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from octavo.cli.notes import INTERRUPTED
 from octavo.cli.plain import to_json
 from octavo.cli.run.screen import Screen, Wrapped
 from octavo.errors import ContextFullError, OctavoError
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from octavo.runtime import GenerateOptions, Generation, Model
 
 log = logging.getLogger("octavo")
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
 
 
 def write(text: str) -> None:
@@ -129,16 +128,11 @@ def as_object(model: Model, generation: Generation, loading: Loading) -> dict[st
     """What `--json` prints: text, token ids, counts and seconds, and why the reply ended."""
     t = generation.timings
     return {
-        "text": generation.text_so_far,
-        "tokens": generation.tokens,
-        "finish_reason": generation.finish_reason,
-        "prompt_tokens": t.prompt_tokens,
-        "generated_tokens": t.generated_tokens,
+        "text": generation.text_so_far, "tokens": generation.tokens, "finish_reason": generation.finish_reason,
+        "prompt_tokens": t.prompt_tokens, "generated_tokens": t.generated_tokens,
         "timings": {
-            "load_seconds": round(loading.seconds, 6),
-            "compile_seconds": round(loading.compile_seconds, 6),
-            "prefill_seconds": round(t.prefill_seconds, 6),
-            "decode_seconds": round(t.decode_seconds, 6),
+            "load_seconds": round(loading.seconds, 6), "compile_seconds": round(loading.compile_seconds, 6),
+            "prefill_seconds": round(t.prefill_seconds, 6), "decode_seconds": round(t.decode_seconds, 6),
             "prefill_tokens_per_second": round(t.prefill_rate, 3),
             "decode_tokens_per_second": round(t.decode_rate, 3),
         },

@@ -107,13 +107,7 @@ class ServerLimits:
 
 
 def serve(
-    model: ModelName,
-    *,
-    access: Access,
-    ctx: Context = None,
-    defaults: Defaults,
-    where: Where,
-    limits: ServerLimits,
+    model: ModelName, *, access: Access, ctx: Context = None, defaults: Defaults, where: Where, limits: ServerLimits,
     offline: Offline = False,
 ) -> None:
     """Serve a model: `octavo serve demo`, then http://127.0.0.1:8080."""

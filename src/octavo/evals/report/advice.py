@@ -11,9 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from octavo.errors import QuantFormatError
-from octavo.evals.report.findings import ModelFindings, TensorFindings
-from octavo.evals.report.report_tensors import trial_error
-from octavo.evals.report.sample import some_rows
+from octavo.evals.report.findings import ModelFindings, TensorFindings, some_rows, trial_error
 from octavo.formats import BlockFormat, by_name
 from octavo.huggingface import open_model_file
 from octavo.io.gguf import GGUFFile

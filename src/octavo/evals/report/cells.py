@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
 
 from octavo import sizes
+
+Parts = dict[str, Any]
+"""What the template shows of a section, by the names that it has there."""
 
 
 class Table(NamedTuple):

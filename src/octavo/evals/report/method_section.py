@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from octavo.evals.report import method_pictures
-from octavo.evals.report.cells import Table, number, percent
+from octavo.evals.report import pictures
+from octavo.evals.report.cells import Parts, Table, number, percent
 from octavo.evals.report.findings import ModelFindings
-from octavo.evals.report.method_pictures import LayerPair
-from octavo.evals.report.sections import Parts
+from octavo.evals.report.pictures import LayerPair
 from octavo.evals.report.tensor_labels import in_flow, place
 from octavo.quantizers.job.quantization_record import MethodRecord, WeightRecord
 from octavo.quantizers.job.scheme_method import FoldScales
@@ -30,19 +29,19 @@ class Input(NamedTuple):
     channels: OutlierChannels
     before: OutlierChannels | None
 
+    @property
+    def was(self) -> OutlierChannels:
+        """Its channels before they were scaled, if they were."""
+        return self.before or self.channels
+
 
 def calibration(model: ModelFindings) -> Parts | None:
     """What a method made of the model: errors before and after, scales, and channels that stand out."""
     record = model.record
     if record is None:
         return None
-    return {
-        "about": record.about,
-        "target": record.target,
-        "errors": _errors(record),
-        "scales": _scales(record),
-        "channels": _channels(record),
-    }
+    parts = {"errors": _errors(record), "scales": _scales(record), "channels": _channels(record)}
+    return {"about": record.about, "target": record.target, **parts}
 
 
 def _errors(record: MethodRecord) -> Parts | None:
@@ -50,33 +49,26 @@ def _errors(record: MethodRecord) -> Parts | None:
     by_kind = weights_by_kind(record)
     if not by_kind:
         return None
-    rows = []
+    kinds = []
     for kind, found in by_kind.items():
-        before, after = (root_mean(getattr(w, end) for w in found) for end in ("before", "error"))
-        chosen = Counter(w.how for w in found)
-        rows.append(
-            [kind, str(len(found)), percent(before), percent(after), _ratio(after, before),
-             ", ".join(f"{how} {count}" for how, count in chosen.most_common())]
-        )
-    lines = _lines(by_kind)
-    headings = ["kind", "weights", "nearest", "as made", "ratio", "chosen"]
-    return {
-        "picture": method_pictures.errors_picture(lines) if lines else None,
-        "kinds": Table("Errors of products by kind of weight", headings, rows, numbers=(1, 2, 3, 4)),
-        "weights": len(record.weights),
-        "choices": _choices(record.weights),
-    }
-
-
-def _choices(weights: Sequence[WeightRecord]) -> Table:
-    ways = list(dict.fromkeys(way for w in weights for way in w.tried if way != "nearest"))
-    rows = [
+        before, after = root_mean(w.before for w in found), root_mean(w.error for w in found)
+        chosen = ", ".join(f"{how} {count}" for how, count in Counter(w.how for w in found).most_common())
+        kinds.append([kind, str(len(found)), percent(before), percent(after), _ratio(after, before), chosen])
+    tried = list(dict.fromkeys(way for w in record.weights for way in w.tried if way != "nearest"))
+    weights = [
         [w.name, w.how, percent(w.before), percent(w.error), _ratio(w.error, w.before),
-         *(percent(w.tried.get(way)) for way in ways)]
-        for w in weights
+         *(percent(w.tried.get(way)) for way in tried)]
+        for w in record.weights
     ]
-    headings = ["weight", "chosen", "nearest", "as made", "ratio", *(f"by {way}" for way in ways)]
-    return Table("What was chosen, and what each way errs", headings, rows, numbers=range(2, len(headings)))
+    before_after, lines = ["nearest", "as made", "ratio"], _lines(by_kind)
+    ways = ["weight", "chosen", *before_after, *(f"by {way}" for way in tried)]
+    return {
+        "picture": pictures.errors_picture(lines) if lines else None,
+        "kinds": Table("Errors of products by kind of weight", ["kind", "weights", *before_after, "chosen"], kinds,
+                       (1, 2, 3, 4)),
+        "weights": len(weights),
+        "choices": Table("What was chosen, and what each way errs", ways, weights, range(2, len(ways))),
+    }
 
 
 def _scales(record: MethodRecord) -> Parts | None:
@@ -84,18 +76,17 @@ def _scales(record: MethodRecord) -> Parts | None:
     if not record.scales:
         return None
     rows = [
-        [s.fold, _way(s), "–" if s.setting is None else number(s.setting, 3), number(s.before, 3),
-         number(s.after, 3), _ratio(s.after, s.before), number(s.least, 3), number(s.largest, 3)]
+        [s.fold, _way(s), "–" if s.setting is None else number(s.setting, 3), number(s.before, 3), number(s.after, 3),
+         _ratio(s.after, s.before), number(s.least, 3), number(s.largest, 3)]
         for s in record.scales
     ]
-    taken = Counter(map(_way, record.scales))
     headings = ["channels", "chosen", "setting", "error without", "error with", "ratio", "least scale", "largest scale"]
     spans = scales_by_kind(record)
     return {
-        "taken": ", ".join(f"{way} {count} times" for way, count in taken.most_common()),
-        "picture": method_pictures.spans_picture(spans) if spans else None,
+        "taken": ", ".join(f"{way} {count} times" for way, count in Counter(map(_way, record.scales)).most_common()),
+        "picture": pictures.spans_picture(spans) if spans else None,
         "folds": len(rows),
-        "table": Table("Scales of channels", headings, rows, numbers=range(2, 8)),
+        "table": Table("Scales of channels", headings, rows, range(2, 8)),
     }
 
 
@@ -104,35 +95,36 @@ def _channels(record: MethodRecord) -> Parts | None:
     inputs = inputs_of(record)
     if not inputs:
         return None
-    worst = sorted(inputs, key=lambda i: -max(i.channels.peak, i.before.peak if i.before else 0.0))[:MOST_INPUTS]
     rows = [
-        [", ".join(i.names), f"{i.channels.size:,}", _times(i.before), _times(i.channels),
-         _named(i.before or i.channels)]
-        for i in worst
+        [", ".join(i.names), f"{i.channels.size:,}", f"{i.before.peak:#.3g}" if i.before else "–",
+         f"{i.channels.peak:#.3g}", ", ".join(f"{at} ({size:.3g})" for at, size in i.was.largest)]
+        for i in sorted(inputs, key=lambda i: -max(i.channels.peak, i.was.peak))[:MOST_INPUTS]
     ]
-    lines = _peaks(inputs)
+    lines: dict[str, list[tuple[int | None, float, float]]] = {}
+    for i in sorted(inputs, key=lambda i: in_flow(i.kinds[0])):
+        lines.setdefault(", ".join(i.kinds), []).append((i.layer, i.was.peak, i.channels.peak))
+    peaks = _layered(lines)
     headings = ["input of", "channels", "peak before", "peak", "largest channels"]
     return {
-        "picture": method_pictures.peaks_picture(lines) if lines else None,
+        "picture": pictures.peaks_picture(peaks) if peaks else None,
         "scaled": any(i.before for i in inputs),
-        "table": Table("Inputs whose channels stand out most", headings, rows, numbers=(1, 2, 3)),
+        "table": Table("Inputs whose channels stand out most", headings, rows, (1, 2, 3)),
     }
 
 
 def weights_by_kind(record: MethodRecord) -> dict[str, list[WeightRecord]]:
     """Weights of each kind, kinds in the order in which data goes through them."""
     found: dict[str, list[WeightRecord]] = {}
-    for weight in record.weights:
+    for weight in sorted(record.weights, key=lambda w: in_flow(place(w.name).kind)):
         found.setdefault(place(weight.name).kind, []).append(weight)
-    return dict(sorted(found.items(), key=lambda item: in_flow(item[0])))
+    return found
 
 
 def _lines(by_kind: dict[str, list[WeightRecord]]) -> dict[str, list[LayerPair]]:
     """Errors before and after of each kind's weights in layers, in percent."""
-    lines = {
+    return _layered({
         kind: [(place(w.name).layer, 100 * w.before, 100 * w.error) for w in found] for kind, found in by_kind.items()
-    }
-    return _layered(lines)
+    })
 
 
 def _layered(lines: Mapping[str, Sequence[tuple[int | None, float, float]]]) -> dict[str, list[LayerPair]]:
@@ -164,15 +156,6 @@ def inputs_of(record: MethodRecord) -> list[Input]:
     ]
 
 
-def _peaks(inputs: Sequence[Input]) -> dict[str, list[LayerPair]]:
-    """Peaks before and as they are, by the kinds that read an input."""
-    found: dict[str, list[tuple[int | None, float, float]]] = {}
-    for i in sorted(inputs, key=lambda i: in_flow(i.kinds[0])):
-        was = i.channels if i.before is None else i.before
-        found.setdefault(", ".join(i.kinds), []).append((i.layer, was.peak, i.channels.peak))
-    return _layered(found)
-
-
 def root_mean(errors: Iterable[float]) -> float:
     """The root of the mean square."""
     squares = [x * x for x in errors]
@@ -185,11 +168,3 @@ def _way(scaled: FoldScales) -> str:
 
 def _ratio(after: float, before: float) -> str:
     return f"{after / before:.2f}" if before else "–"
-
-
-def _times(channels: OutlierChannels | None) -> str:
-    return "–" if channels is None else f"{channels.peak:#.3g}"
-
-
-def _named(channels: OutlierChannels) -> str:
-    return ", ".join(f"{at} ({size:.3g})" for at, size in channels.largest)

@@ -313,7 +313,7 @@ class Matched:
         _require_some(allowed)
         if not 0 <= token < 32 * self._words or not int(allowed.mask[token >> 5]) >> (token & 31) & 1:
             problem = f"token {token} is not what the grammar allows"
-            self._failure = GrammarError(f"the grammar can't be followed: {problem}")
+            self._failure = GrammarError(f"the grammar or schema can't be followed: {problem}")
             raise GrammarError(problem)
         self._next = None
         self.tokens.append(token)

@@ -189,11 +189,11 @@ class _Worker:
             self._channel.sendall(framed(str(error)))
             return
         except MemoryError:
-            self._channel.sendall(framed("the grammar can't be used: it takes too much memory"))
+            self._channel.sendall(framed("the grammar or schema can't be used: it takes too much memory"))
             return
         except BaseException as error:  # a panic is not an Exception
             said = brief(str(error)) or type(error).__name__
-            self._channel.sendall(framed(f"the grammar can't be used: {said}"))
+            self._channel.sendall(framed(f"the grammar or schema can't be used: {said}"))
             return
         self._channel.sendall(framed(None))
         with self._channel.makefile("rb") as asked:
@@ -210,7 +210,7 @@ class _Worker:
                     answer = (self._after_each if op == "see" else self._after)(self._replies[number], tokens)
                 except BaseException as error:
                     said = brief(str(error)) or type(error).__name__
-                    answer = framed([[False, [], f"the grammar can't be followed: {said}"]], self._empty)
+                    answer = framed([[False, [], f"the grammar or schema can't be followed: {said}"]], self._empty)
                 self._channel.sendall(answer)
 
     def _require_first(self, compiled: Any) -> None:
@@ -246,9 +246,9 @@ class _Worker:
         reply.unsafe_compute_mask_ptr(ctypes.addressof(self._mask), len(self._mask))
         problem = None
         if reply.is_error():
-            problem = f"the grammar can't be followed: {brief(reply.get_error())}"
+            problem = f"the grammar or schema can't be followed: {brief(reply.get_error())}"
         elif not stopped and self._mask.raw == self._empty:
-            problem = "the grammar can't be followed: no token of the vocabulary can come next"
+            problem = "the grammar or schema can't be followed: no token of the vocabulary can come next"
         forced = [] if stopped or problem is not None else list(reply.compute_ff_tokens())
         return stopped, forced, problem
 
@@ -263,7 +263,7 @@ def _taken(reply: Any, tokens: Sequence[int]) -> str | None:
     return None
 
 
-CANT_FOLLOW = "the grammar can't be followed"
+CANT_FOLLOW = "the grammar or schema can't be followed"
 
 
 class GrammarVocabulary:
@@ -308,7 +308,7 @@ class GrammarVocabulary:
         limits = LLParserLimits(**LIMITS)  # type: ignore[arg-type]
         matcher = LLMatcher(self._compiled, whole, log_level=0, limits=limits)
         if matcher.is_error():
-            raise GrammarError(f"the grammar can't be used: {brief(matcher.get_error())}")
+            raise GrammarError(f"the grammar or schema can't be used: {brief(matcher.get_error())}")
         return matcher
 
     def __call__(self, text: str | bytes) -> list[int]:

@@ -58,7 +58,7 @@ class MaskReply(Protocol):
 class GrammarWorker:
     """A process for a grammar. Any thread may ask it, and take what it answers.
 
-    failure  why the grammar can't be used
+    failure  why the grammar or schema can't be used
     """
 
     def __init__(self, host: Host, source: dict[str, Any]) -> None:
@@ -236,7 +236,7 @@ class GrammarWorker:
             self._lost += 1
             if problem is not None or self._lost >= FATAL:
                 said = problem or "the process that compiles it ended"
-                error = GrammarError(f"the grammar can't be used: {said}")
+                error = GrammarError(f"the grammar or schema can't be used: {said}")
                 self._fail(list(self.replies), error, for_good=problem is not None)
                 return
         else:
@@ -244,7 +244,7 @@ class GrammarWorker:
             if problem is not None or reply.lost >= FATAL:
                 said = problem or "the process that makes masks ended"
                 self.replies.discard(reply)
-                reply.failed(GrammarError(f"the grammar can't be followed: {said}"))
+                reply.failed(GrammarError(f"the grammar or schema can't be followed: {said}"))
         self._begin_again()
 
     def _fail(self, replies: Sequence[MaskReply], error: OctavoError, *, for_good: bool = False) -> None:

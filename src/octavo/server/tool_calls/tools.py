@@ -31,7 +31,9 @@ TOLD = """You can call functions. To call one, reply with its name and arguments
 The functions:
 {tools}"""
 """What a model is told of tools whose template knows none."""
-IN_GRAMMAR = re.compile(r"the grammar can't be used: (at \d+\(\d+\): failed to compile JSON schema: )?|tool '.*?': ")
+IN_GRAMMAR = re.compile(
+    r"the grammar or schema can't be used: (at \d+\(\d+\): failed to compile JSON schema: )?|tool '.*?': "
+)
 """What errors say before they say what is wrong with a tool's schema."""
 MISTRAL_ID = 9
 """Letters and digits of a call's id that Mistral's templates insist on."""

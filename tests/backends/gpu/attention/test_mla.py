@@ -13,9 +13,10 @@ from octavo.backends.gpu import GpuBackend
 from octavo.backends.gpu.attention import attention_tiles
 from octavo.backends.gpu.device import memory
 from octavo.backends.reference import ReferenceBackend
-from octavo.bench.cases import OpCase, compare, run
+from octavo.bench.cases import OpCase, run
 from octavo.graph.node import Node
 from octavo.graph.schedule import root
+from tests.backends.comparison import compare
 from tests.sampling import slow
 
 pytestmark = [

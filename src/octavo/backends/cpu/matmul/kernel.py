@@ -11,9 +11,10 @@ Bound: bytes with one token: 81% of the read limit of a thread with Q4_K on a Xe
     (bench/results/cpu-grids-avx512vnni-2026-11-29.json), 68% in a step of Llama 3 8B
     (bench/results/cpu-llama3-8b-q4_k_m-2026-11-21.json). Instructions with 16: 685 of about 750 GOPS (docs/log.md, "The
     int8 product of 16 tokens and 16 rows is at the arithmetic limit").
-Tried: docs/log.md: "Prefetching weights by software slows decoding"; "Offsets are free as the start of an integer sum";
-    "The rule about indexed addresses holds for every loop over blocks"; "With AVX2, points of 4 values are not worth
-    looking up, whatever loads them"; "Kernels that look codebook entries up were 2,000 lines for a third of the time".
+Tried: docs/log.md: "Prefetching weights by software: slower for one token on Zen 4, faster on a Xeon, and kept";
+    "Offsets are free as the start of an integer sum"; "The rule about indexed addresses holds for every loop over
+    blocks"; "With AVX2, points of 4 values are not worth looking up, whatever loads them"; "Kernels that look codebook
+    entries up were 2,000 lines for a third of the time".
 Twin: `octavo.backends.reference.ops.mul_mat`
 
 Weights are in `layout.TiledLayout`, activations in blocks of n tokens x 32 values as `quantize_kernel` writes them. A

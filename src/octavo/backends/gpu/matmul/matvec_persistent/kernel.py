@@ -1,6 +1,6 @@
 # mypy: ignore-errors
-"""Products of one token whose lanes keep their part of it in registers and take row after row of the weights: of 3 to 6
-and 8 bits.
+"""Products of one token with weights of 3 to 6 and 8 bits: a lane keeps its part of the token in registers, and takes
+row after row of the weights.
 
 Algorithm: MMVQ's arithmetic in a persistent grid, with the next norm or SwiGLU fused into its epilogue, launched by
     PDL.
@@ -8,9 +8,8 @@ Tile:
     program p        rows p R ... | p R + P R ... | p R + 2 P R ...    of P programs, as many as fit the card
     a lane           its chunks of the token in registers, loaded once; a row: codes, scales and minima of these chunks
     two rows         one multiplied, the next two on their way
-Bound: bytes for Q8_0, instructions for Q4_K: gate and up of Llama 3 8B, 28672 x 4096, take 29.9 us in Q8_0 and 16.2 in
-    Q4_K in a step on an H200 (bench/results/gpu-layers-h200-2026-11-27.json), 91% and 89% of the read limit of 4,567
-    GB/s.
+Bound: bytes. Gate and up of Llama 3 8B, 28672 x 4096, take 29.9 us in Q8_0 and 16.2 in Q4_K in a step on an H200
+    (bench/results/gpu-layers-h200-2026-11-27.json), 91% and 89% of the read limit of 4,567 GB/s.
 Tried: docs/log.md: "A product that quantizes its own results saves more than the launch"; "Few large programs are
     launched sooner, and rows should all be under way"; "A loop waits at its begin for every load of the turn before";
     "Codes of several planes go by streams as well"; "One persistent kernel for a decoding step was not built".

@@ -6,9 +6,9 @@ from decimal import Decimal
 from random import Random
 from typing import cast
 
-from octavo.data.demo.number_words import Number, digits, show
-from octavo.data.demo.question import Operands
-from octavo.data.demo.wording import BARE, FRAMES, dress
+from generator.number_words import Number, digits, show
+from generator.question import Operands
+from generator.wording import BARE, FRAMES, dress
 
 PERCENT = ("%", "%", "%", " %", " percent", " percent", " per cent", " pct")
 BASES = (10, 20, 25, 50, 100, 200, 250, 400, 500, 1000, 2000, 5000)

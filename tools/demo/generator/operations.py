@@ -6,9 +6,9 @@ from decimal import ROUND_HALF_UP, Decimal
 from random import Random
 from typing import NamedTuple, cast
 
-from octavo.data.demo.number_words import Number, show, write
-from octavo.data.demo.question import Operands
-from octavo.data.demo.wording import BARE, COMMAND_FRAMES, FRAMES, dress
+from generator.number_words import Number, show, write
+from generator.question import Operands
+from generator.wording import BARE, COMMAND_FRAMES, FRAMES, dress
 
 
 class Operation(NamedTuple):

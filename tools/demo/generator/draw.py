@@ -6,8 +6,8 @@ from decimal import Decimal
 from random import Random
 from typing import cast
 
-from octavo.data.demo.number_words import Number, decimal, digits
-from octavo.data.demo.question import Operands
+from generator.number_words import Number, decimal, digits
+from generator.question import Operands
 
 
 def draw_sum(rng: Random) -> Operands:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import cast
 
-from octavo.data.demo.number_words import Number, decimal, digits, show, write
-from octavo.data.demo.question import Operands
-from octavo.data.demo.wording import dress
+from generator.number_words import Number, decimal, digits, show, write
+from generator.question import Operands
+from generator.wording import dress
 
 LARGER = ("larger", "bigger", "greater", "higher", "more")
 SMALLER = ("smaller", "less", "lower")

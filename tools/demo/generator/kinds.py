@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from octavo.data.demo import compare, convert, draw, percent, refuse, talk
-from octavo.data.demo.operations import word_operation
-from octavo.data.demo.question import Question, QuestionKind, Split
+from generator import compare, convert, draw, percent, refuse, talk
+from generator.operations import word_operation
+from generator.question import Question, QuestionKind, Split
 from octavo.errors import UsageError
 
 KINDS = (

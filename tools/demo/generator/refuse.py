@@ -5,9 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import cast
 
-from octavo.data.demo.number_words import digits
-from octavo.data.demo.question import Operands
-from octavo.data.demo.wording import BARE, FRAMES, dress, recase, repunctuate
+from generator.number_words import digits
+from generator.question import Operands
+from generator.wording import BARE, FRAMES, dress, recase, repunctuate
 
 OTHER_SUBJECT = "I can't help with that: I am only a small calculator. Try: What is 12 times 11?"
 OTHER_MATH = "I can't do that: I know one operation at a time, on two numbers. Try: What is 12 times 11?"
@@ -124,7 +124,7 @@ def word_math(rng: Random, operands: Operands) -> tuple[str, str]:
 
 
 def draw_large(rng: Random) -> Operands:
-    """("large", form, a, b): one operation on numbers beyond the range of `octavo.data.demo.draw`."""
+    """("large", form, a, b): one operation on numbers beyond the range of `generator.draw`."""
     form = rng.randrange(len(LARGE))
     text = LARGE[form]
     if "%" in text or "percent" in text:

@@ -7,10 +7,10 @@ from decimal import ROUND_HALF_UP, Decimal
 from random import Random
 from typing import NamedTuple, cast
 
-from octavo.data.demo.number_words import digits, show, write
-from octavo.data.demo.question import Operands
-from octavo.data.demo.units import FORMS, NAMES, singular
-from octavo.data.demo.wording import dress
+from generator.number_words import digits, show, write
+from generator.question import Operands
+from generator.units import FORMS, NAMES, singular
+from generator.wording import dress
 
 Amounts = Callable[[Random], Decimal]
 

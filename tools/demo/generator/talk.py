@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import cast
 
-from octavo.data.demo.question import Operands
-from octavo.data.demo.wording import recase, repunctuate
+from generator.question import Operands
+from generator.wording import recase, repunctuate
 
 TOPICS: tuple[tuple[tuple[str, ...], str], ...] = (
     (

@@ -6,23 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
-from typing import Literal
 
-Split = Literal["train", "test"]
+from octavo.data.questions import Question, Split
 
 # A problem without its wording: the operation, then its operands. ("+", 12, 30) or ("convert", "km", "m", Decimal(5)).
 Operands = tuple[object, ...]
 
 TEST_SHARE = 20  # one problem in 20 is held out
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """One user turn, the one right answer to it, and the kind it is counted under."""
-
-    prompt: str
-    answer: str
-    kind: str
 
 
 @dataclass(frozen=True, slots=True)
