@@ -37,7 +37,7 @@ from tests.models import embedding_checkpoints as embedding
 from tests.models import table
 from tests.models import test_ranking as ranking
 from tests.models.checkpoints import Case
-from tests.models.test_unsplit import unsplit
+from tests.models.test_latent_kv import unsplit
 from tests.models.tiny_checkpoints import QWEN3_VL, TABLE
 
 if find_spec("octavo_legacy"):

@@ -53,11 +53,12 @@ def made_up(
 
 
 FORMATS = [
-    made_up(5, 32), made_up(4, 64), made_up(3, 16), made_up(5, 32, below="minimum"), made_up(4, 128, below="zero"),
+    made_up(4, 64), made_up(3, 16), made_up(4, 128, below="zero"),
     made_up(5, 32, 4), made_up(6, 16, 8, "minimum"), made_up(4, 32, 4, "minimum"), made_up(3, 32, 8, "minimum"),
-    made_up(4, 32, 1, "table", CURVE[::2]), made_up(5, 32, 1, "table", CURVE), made_up(3, 16, 16, "table", CURVE[::4]),
+    made_up(5, 32, 1, "table", CURVE), made_up(3, 16, 16, "table", CURVE[::4]),
     *map(slow, (
-        *(made_up(bits, 32) for bits in (1, 2, 3, 4, 6, 8)), made_up(6, 128), made_up(3, 64, below="zero"),
+        made_up(5, 32, below="minimum"), made_up(4, 32, 1, "table", CURVE[::2]),
+        *(made_up(bits, 32) for bits in (1, 2, 3, 4, 5, 6, 8)), made_up(6, 128), made_up(3, 64, below="zero"),
         made_up(4, 32, 8), made_up(6, 16, 16), made_up(3, 16, 8), made_up(5, 64, 4), made_up(5, 16, 16, "minimum"),
         made_up(5, 32, 8, "table", CURVE),
     )),

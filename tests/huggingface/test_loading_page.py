@@ -86,9 +86,9 @@ def test_the_page_names_every_key_of_sentence_transformers() -> None:
 
 @pytest.mark.parametrize(("config", "said"), [
     ({"temperature": 0.5, "do_sample": True, "num_beams": 1, "typical_p": 1.0, "stop_strings": None}, None),
-    ({"stop_strings": ["END"], "num_beams": 4}, "what it says of stop_strings ['END'], num_beams 4 is left out"),
+    ({"stop_strings": ["END"], "num_beams": 4}, "ignored settings: stop_strings ['END'], num_beams 4"),
     ({"do_sample": False, "temperature": 0.5, "max_new_tokens": 8, "max_length": 8}, None),
-    ({"suppress_tokens": [1, 2]}, "suppress_tokens [1, 2] is left out"),
+    ({"suppress_tokens": [1, 2]}, "ignored settings: suppress_tokens [1, 2]"),
 ])
 def test_what_is_not_done_is_named(
     tmp_path: Path, config: dict[str, object], said: str | None, caplog: pytest.LogCaptureFixture

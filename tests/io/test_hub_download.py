@@ -16,11 +16,11 @@ from tests.hub_server import Fault, Hub, Repository, digest_of
 
 from octavo.errors import ChoiceError, HubError
 from octavo.io.hub import HubName, Pulled, parse, pull
-from octavo.io.hub import patience as patience_module
+from octavo.io.hub import retries as patience_module
 from octavo.io.hub.download import offered
 from octavo.io.hub.download_cache import PARTIAL, cached, folder_of
 from octavo.io.hub.inventory import installed
-from octavo.io.hub.patience import retry_after
+from octavo.io.hub.retries import retry_after
 from octavo.io.model_path import locate_adapter
 
 DATA = bytes(range(256)) * 4096  # 1 MiB: several pieces

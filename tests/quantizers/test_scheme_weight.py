@@ -96,7 +96,7 @@ def test_the_kernels_own_words_are_those_of_the_operators(source: Path, tmp_path
 def test_layouts_and_schemes_that_do_not_go_together(source: Path, tmp_path: Path) -> None:
     with pytest.raises(
         UsageError,
-        match=r"layout awq does not hold w4a8 \(allowed: w4a16-g128, w4a16-g64, w4a16-g32 there; layout compress",
+        match=r"layout awq does not hold w4a8; use layout compress.*, or one of w4a16-g128, w4a16-g64, w4a16-g32",
     ):
         quantize_checkpoint(source, tmp_path / "out", "w4a8", layout="awq")
     with pytest.raises(UsageError, match=r"layout 'marlin' \(allowed: compressed-tensors, gptq, awq, qqq"):

@@ -75,7 +75,7 @@ def test_logits_take_any_sequence_of_integers(random_model: Model) -> None:
         ([True], {}, "True is not a token id"),
         ("x", {"system": 5}, "system is 5"),
         ("x", {"raw": 1}, r"raw is 1 \(allowed: True or False\)"),
-        ("x", {"max_tokens": 1.5}, r"max_tokens is 1\.5 \(allowed: an integer, 0 or more\)"),
+        ("x", {"max_tokens": 1.5}, r"max_tokens is 1\.5 \(allowed: an integer, 0 or more, or -1"),
         ("x", {"max_tokens": True}, "max_tokens is True"),
         ("x", {"seed": "a"}, "seed is 'a'"),
         ("x", {"seed": 1.5}, r"seed is 1\.5 \(allowed: an integer, -1 to 2\^64 - 1\)"),
@@ -251,7 +251,7 @@ def test_memory_of_a_model_is_free_when_nobody_has_it(alphabet_path: str) -> Non
 
 def test_what_is_said_of_a_list_of_texts_a_role_and_a_closed_model(alphabet_path: str) -> None:
     with octavo.load(alphabet_path, device="reference") as model:
-        with pytest.raises(UsageError, match=r"'Hi' is not a token id .*generate_many takes several texts"):
+        with pytest.raises(UsageError, match=r"'Hi' is not a token id, .*generate_many takes several texts"):
             model.generate(["Hi", "there"])  # type: ignore[list-item]
         with pytest.raises(UsageError, match=r"has the role 'usr' \(allowed: system, "):
             model.generate([{"role": "usr", "content": "Hi"}])

@@ -87,7 +87,7 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "rm"}}}, "tool_choice", "'rm'"),
     ({"tool_choice": "required"}, "tool_choice", "nothing to call"),
     ({"tools": TOOLS * 2}, "tools", "same name"),
-    ({"tools": TOOLS, "grammar": "start: /a/"}, "grammar", "and tools"),
+    ({"tools": TOOLS, "grammar": "start: /a/"}, "grammar", "can't be used with tools"),
     (
         {"tools": [{"type": "function", "function": {"name": "f", "parameters": ENDLESS}}], "tool_choice": "required"},
         "tools",

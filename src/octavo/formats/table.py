@@ -71,8 +71,8 @@ FORMATS: tuple[BlockFormat, ...] = (
     BlockFormat("Q8_1", gguf=9, block=32, bits=8, group=32, super=32, offset=128,
                 fields=(f16("d"), f16("s"), s8("qs", 32)), unpack=unpackers.signed_bytes,
                 pack=packers.q8_1, encode=encoders.signed_bytes,
-                note="For activations. `qs` as in Q8_0; `s` is d times the sum of `qs`, which pays for the offset or"
-                     " minimum of the other factor of a product. It does not enter the value."),
+                note="For activations. `qs` as in Q8_0; `s` is d times the sum of `qs`, which accounts for the offset"
+                     " or minimum of the other factor of a product. It does not enter the value."),
 
     BlockFormat("Q2_K", gguf=10, block=256, bits=2, group=16, super=256, scale_bits=4, has_min=True,
                 fields=(u8("scales", 16), u8("qs", 64), f16("d"), f16("dmin")), unpack=unpackers.q2_k,

@@ -9,7 +9,7 @@ from octavo.data import resolve as resolve_path
 from octavo.errors import HubError
 from octavo.io.hub.download_cache import cached, find
 from octavo.io.hub.name import HubName, parse
-from octavo.io.hub.patience import Show, nobody
+from octavo.io.hub.retries import Show, nobody
 from octavo.io.hub.variants import Chooser, choose, choose_adapter
 from octavo.io.system_memory import room
 

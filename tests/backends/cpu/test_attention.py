@@ -165,7 +165,9 @@ def test_int8_keys_that_are_values_too_and_are_zeros_or_no_numbers(values: float
         assert not np.isfinite(found[-1]).any()
 
 
-@pytest.mark.parametrize(("cache", "static", "reason"), [("int4", 0, "multiples of 32"), ("int8", 1, "dynamic scales")])
+@pytest.mark.parametrize(
+    ("cache", "static", "reason"), [("int4", 0, "multiples of 32"), ("int8", 1, "with static scales")]
+)
 def test_keys_that_are_values_too_and_run_elsewhere(cache: str, static: int, reason: str) -> None:
     """Blocks that are rotated back have to be whole; static scales no kernel has."""
     case = OpCase("attention", 1, {**LATENT["96"], "cache": cache, "shared": 48})

@@ -34,7 +34,7 @@ def _attention(node: Node) -> str:
 def _unshared(node: Node, kept: CacheFormat) -> str:
     """Why keys that are values too can't lie in such a cache, "" if they can."""
     if is_static(root(node.inputs[1])):
-        return "with static scales (allowed: dynamic scales)"
+        return "with static scales, not dynamic ones"
     dim, values = node.inputs[0].shape[2], node.attrs.get("value_dim", 0)
     if kept.rotated and isinstance(dim, int) and values % block_of(dim):
         return f"of which {values} are values, in a cache of {kept.name} (allowed: multiples of {block_of(dim)})"
@@ -55,7 +55,7 @@ def _matrix_state(state: int, node: Node) -> str:
 
 def _mul_mat_add(node: Node) -> str:
     terms = len(node.inputs) - 2
-    return f"{terms} terms added to a product (allowed: 2)" if terms > 2 else ""
+    return f"{terms} terms added to a product (allowed: up to 2)" if terms > 2 else ""
 
 
 _CHECKS: dict[str, Callable[[Node], str]] = {

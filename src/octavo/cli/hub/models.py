@@ -16,7 +16,7 @@ from octavo.sizes import size
 
 if TYPE_CHECKING:
     from octavo.io.hub import HubName, Variant
-    from octavo.io.hub.patience import Show
+    from octavo.io.hub.retries import Show
     from octavo.io.hub.variants import Chooser
 
 ModelName = Annotated[
@@ -36,7 +36,7 @@ def local(model: str, offline: bool = False) -> str:
 
 def shown_by(bar: Bar) -> Show:
     """What a bar shows of a download; where it shows nothing, the log tells of it."""
-    from octavo.io.hub.patience import nobody
+    from octavo.io.hub.retries import nobody
 
     return bar.show if sys.stderr.isatty() else nobody
 

@@ -52,7 +52,7 @@ def sampling_keys(checkpoint: Checkpoint) -> dict[str, Any]:
         kind = ValueType.I32 if name == "top_k" else ValueType.F32
         keys[f"general.sampling.{end}"] = TypedValue(kind, int(value) if name == "top_k" else float(value))
     if left := [f"{key} {str(config[key])[:40]}" for key in config if _matters(key, config[key])]:
-        log.warning("%s: what it says of %s is left out", checkpoint.path(GENERATION), ", ".join(left))
+        log.warning("%s: ignored settings: %s", checkpoint.path(GENERATION), ", ".join(left))
     return keys
 
 

@@ -45,7 +45,7 @@ def read_world(path: str | os.PathLike[str]) -> dict[int, bytes]:
         tokens[int(found[1])] = token
     if 0 in tokens or max(tokens) > MAX_TOKENS:
         problem = "has a token 0" if 0 in tokens else f"has a token {max(tokens)}"
-        raise TokenizerError(problem, file=path, allowed=f"ids of 1 to {MAX_TOKENS}; 0 ends a text")
+        raise TokenizerError(problem, file=path, allowed=f"ids from 1 to {MAX_TOKENS}; 0 ends a text")
     if len(set(tokens.values())) < len(tokens):
         raise TokenizerError("has a token twice", file=path, allowed="each token once")
     return tokens

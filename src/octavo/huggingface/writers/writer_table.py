@@ -38,7 +38,7 @@ class Writer:
         if scheme.name not in self.rows:
             problem = f"layout {self.name} does not hold {scheme.name}"
             others = ", ".join(writer.name for writer in WRITERS.values() if scheme.name in writer.rows)
-            raise UsageError(f"{problem} (allowed: {', '.join(self.rows)} there; layout {others} for {scheme.name})")
+            raise UsageError(f"{problem}; use layout {others}, or one of {', '.join(self.rows)}")
         return replace(scheme, row=self.rows[scheme.name])
 
     def with_static(self, scheme: CheckpointScheme) -> CheckpointScheme:

@@ -20,8 +20,8 @@ from octavo.io.hub.fetch import fetch
 from octavo.io.hub.hub_client import LIBRARY, client
 from octavo.io.hub.listing import Listing, list_repository
 from octavo.io.hub.name import HubName
-from octavo.io.hub.patience import Patience, Show, nobody
 from octavo.io.hub.refusal import refused
+from octavo.io.hub.retries import Retries, Show, nobody
 from octavo.io.hub.variants import Chooser, RepoFile, Variant, choose, variants
 from octavo.sizes import size
 
@@ -66,9 +66,9 @@ def pull(
     if offline or download_cache.is_offline():
         here = download_cache.find(name, free, chooser)
         return Pulled(name, here.commit, here.variant, here.path, 0, 0.0)
-    api, patience, start = client(), Patience(show), time.monotonic()
+    api, retries, start = client(), Retries(show), time.monotonic()
     show(f"asking for {name}", 0, None)
-    listing = list_repository(api, name, patience)
+    listing = list_repository(api, name, retries)
     found = variants(listing.entries)
     if not found and any(entry.name == ADAPTER_CONFIG for entry in listing.entries):
         raise HubError(f"{name.repo} is an adapter without {ADAPTER_WEIGHTS} (pickles are not downloaded)")
@@ -80,7 +80,7 @@ def pull(
         _require_room(folder, missing)
         if missing and show is nobody:
             log.warning("downloading %s: %s of %s", name, chosen.label, size(chosen.nbytes), extra=NEWS)
-        downloaded = _fetch_all(api, folder, listing, chosen, name, patience, show)
+        downloaded = _fetch_all(api, folder, listing, chosen, name, retries, show)
     except OSError as error:
         raise FileError(f"can't be written: {error.strerror}", file=error.filename or folder) from None
     path = chosen.path(os.path.join(folder, "snapshots", listing.commit))
@@ -94,7 +94,7 @@ def offered(name: HubName, show: Show = nobody, *, offline: bool = False) -> lis
         if not found:
             raise HubError(download_cache.absent(name, found))
         return found
-    return variants(list_repository(client(), name, Patience(show)).entries)
+    return variants(list_repository(client(), name, Retries(show)).entries)
 
 
 def _missing(folder: str, listing: Listing, chosen: Variant) -> list[RepoFile]:
@@ -116,7 +116,7 @@ def _require_room(folder: str, missing: Sequence[RepoFile]) -> None:
 
 
 def _fetch_all(
-    api: HfApi, folder: str, listing: Listing, chosen: Variant, name: HubName, patience: Patience, show: Show
+    api: HfApi, folder: str, listing: Listing, chosen: Variant, name: HubName, retries: Retries, show: Show
 ) -> int:
     """Bring each file of the model that is not there; each is in the snapshot as soon as all of it is there."""
     from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
@@ -124,14 +124,14 @@ def _fetch_all(
     revision, headers = name.revision or "main", build_hf_headers(**LIBRARY)
     download_cache.add(folder, listing.commit, revision)
     progress, downloaded = Progress(chosen.nbytes, show), 0
-    patience.show = progress.show
-    is_refused = partial(refused, api, name, patience=patience)
+    retries.show = progress.show
+    is_refused = partial(refused, api, name, retries=retries)
     for entry in chosen.files:
         if not download_cache.is_there(folder, listing.commit, entry):
             url = f"{api.endpoint}/{listing.repo}/resolve/{listing.commit}/{quote(entry.name)}"
             blob = download_cache.blob_of(folder, entry)
             begun = blob + download_cache.PARTIAL
-            downloaded += fetch(url, headers, entry, blob, begun, is_refused, patience, progress.show)
+            downloaded += fetch(url, headers, entry, blob, begun, is_refused, retries, progress.show)
         download_cache.add(folder, listing.commit, revision, entry)
         progress.next(entry)
     return downloaded

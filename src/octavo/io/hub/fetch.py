@@ -17,7 +17,7 @@ from typing import Any
 
 from octavo.errors import HubError
 from octavo.io.hub.hub_client import http_library
-from octavo.io.hub.patience import Patience, Show
+from octavo.io.hub.retries import Retries, Show
 from octavo.io.hub.variants import RepoFile
 from octavo.io.locks import locked_if_any
 from octavo.sizes import size
@@ -29,7 +29,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 def fetch(
     url: str, headers: Mapping[str, str], entry: RepoFile, blob: str, partial: str, refused: Callable[[Any], None],
-    patience: Patience, show: Show,
+    retries: Retries, show: Show,
 ) -> int:
     """Bring a file from `url` to `blob`, by way of `partial`, which keeps what is there when it is interrupted.
 
@@ -54,7 +54,7 @@ def fetch(
                 ) as response:
                     for n in () if response.is_error else _receive(response, part, entry):
                         downloaded += n
-                        patience.refresh()
+                        retries.refresh()
                         show(entry.name, part.done, entry.size)
                 if response.is_error:
                     refused(response)
@@ -68,7 +68,7 @@ def fetch(
                 problem = f"{entry.name} can't be written to {os.path.dirname(blob)}: {error.strerror}"
                 raise HubError(f"{problem}; free some space, and the same command will resume") from None
             if part.done < entry.size:
-                patience.wait(f"{entry.name}: {problem} after {size(part.done)}")
+                retries.wait(f"{entry.name}: {problem} after {size(part.done)}")
         if part.digest() != entry.digest:
             os.unlink(partial)
             wanted = f"{'SHA-256' if len(entry.digest) == 64 else 'Git blob'} {entry.digest}"

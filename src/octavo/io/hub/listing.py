@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from octavo.errors import HubError, shown
 from octavo.io.hub.hub_client import host, http_library
 from octavo.io.hub.name import HubName
-from octavo.io.hub.patience import Patience
 from octavo.io.hub.refusal import refused
+from octavo.io.hub.retries import Retries
 from octavo.io.hub.variants import RepoFile
 
 if TYPE_CHECKING:
@@ -31,18 +31,18 @@ class Listing:
     entries: tuple[RepoFile, ...]
 
 
-def list_repository(api: HfApi, name: HubName, patience: Patience) -> Listing:
+def list_repository(api: HfApi, name: HubName, retries: Retries) -> Listing:
     """The files of `name` at its revision. Raises HubError for what is not there, not open or not reached."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    connecting = Patience(tries=_CONNECT_TRIES)
+    connecting = Retries(tries=_CONNECT_TRIES)
     while True:
         try:
             info = api.model_info(name.repo, revision=name.revision, files_metadata=True, timeout=30)
-            patience.refresh()
+            retries.refresh()
             break
         except HfHubHTTPError as error:
-            refused(api, name, error.response, patience)
+            refused(api, name, error.response, retries)
         except http_library().RequestError as error:
             connecting.wait(f"{host(api)} can't be reached: {error or type(error).__name__}")
         except (ValueError, KeyError, TypeError) as error:

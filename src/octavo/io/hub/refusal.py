@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from octavo.errors import HubError
 from octavo.io.hub.hub_client import host, http_library
 from octavo.io.hub.name import HubName
-from octavo.io.hub.patience import TRANSIENT, Patience, retry_after
+from octavo.io.hub.retries import TRANSIENT, Retries, retry_after
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -18,12 +18,12 @@ _NAMES = {408: "is too slow", 429: "gets too many requests", 500: "has failed", 
 _SEARCHED = 50
 
 
-def refused(api: HfApi, name: HubName, response: Any, patience: Patience) -> None:
+def refused(api: HfApi, name: HubName, response: Any, retries: Retries) -> None:
     """Wait where it may be answered otherwise later. Raises HubError with the reason where not."""
     status, header = response.status_code, response.headers.get
     if status in TRANSIENT:
         problem = f"{host(api)} {_NAMES.get(status, 'has failed')} (status {status})"
-        patience.wait(problem, retry_after(header("Retry-After")))
+        retries.wait(problem, retry_after(header("Retry-After")))
         return
     code = header("X-Error-Code")
     if code == "GatedRepo" or (status in (401, 403) and code != "RepoNotFound"):

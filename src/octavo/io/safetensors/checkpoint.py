@@ -85,8 +85,8 @@ def _sharded(path: str, names: list[str]) -> dict[str, StoredTensor]:
         raise FileError(f"names {len(files)} files", file=index, field="weight_map", allowed=f"at most {MAX_FILES}")
     for name in files:
         if name not in names:  # so there is no way out of the folder
-            problem = "is a pickle, and is refused" if name.endswith(PICKLES) else "is not in the folder"
-            raise FileError(f"{shown(name)} {problem}", file=index, field="weight_map", allowed="files beside it")
+            problem = "is a pickle, which is refused" if name.endswith(PICKLES) else "is not in the folder"
+            raise FileError(f"{shown(name)} {problem}", file=index, field="weight_map")
     found: dict[str, StoredTensor] = {}
     for name in files:
         for tensor in SafetensorsFile.open(os.path.join(path, name)).tensors.values():

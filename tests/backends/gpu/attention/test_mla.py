@@ -107,7 +107,7 @@ def attention_node(kind: str, shared: int, static: bool = False) -> Node:
     ("kind", "shared", "static", "reason"),
     [("int4", 48, False, "of which 48 are values, in a cache of int4 (allowed: multiples of 32)"),
      ("q8_0", 48, False, "of which 48 are values, in a cache of q8_0 (allowed: multiples of 32)"),
-     ("fp8", 64, True, "with static scales (allowed: dynamic scales)")],
+     ("fp8", 64, True, "with static scales, not dynamic ones")],
 )
 def test_what_runs_elsewhere(kind: str, shared: int, static: bool, reason: str) -> None:
     """Values that are not whole blocks, which can't be rotated back, and scales that no kernel has."""

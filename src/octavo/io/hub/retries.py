@@ -25,7 +25,7 @@ def nobody(what: str, done: int = 0, total: int | None = None) -> None:
     """Tells nobody."""
 
 
-class Patience:
+class Retries:
     """How often a thing was tried in vain. `show` is told of each wait, and so is the log."""
 
     def __init__(self, show: Show = nobody, tries: int = TRIES) -> None:

@@ -9,7 +9,7 @@ from legacy_cases import CASES as TABLE
 from octavo.backends.reference import ReferenceBackend
 from octavo.huggingface import open_model_file
 from tests.models.table import error, logits, saved
-from tests.models.test_unsplit import FEW, unsplit
+from tests.models.test_latent_kv import FEW, unsplit
 
 
 def test_minicpm3_which_does_not_say_how_long_values_are(tmp_path: Path) -> None:
