@@ -12,7 +12,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers, names, per_layer
 from octavo.models.shared.architecture import Architecture, Sizes
 from octavo.models.shared.config import Config, Keys, expert_keys, local_rope
-from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, CustomPart, Decoder
+from octavo.models.shared.decoder import GEGLU, SANDWICH_NORMS, Attention, CustomPart, Decoder
 from octavo.models.shared.hparams import Hyperparams, Key
 from octavo.models.shared.reader import ANY, FF_WIDTH, KV_HEADS, LIMITS, WINDOW, MetadataReader, brief
 from octavo.models.shared.rope import Rope
@@ -88,7 +88,7 @@ def readers_of(r: MetadataReader, windowed: tuple[bool, ...], default: int) -> i
 
 def attention_tensors(hp: Gemma4, layer: int) -> Tensors:
     """Of a layer that reads another's cache, those of keys and values may be there unused."""
-    block = layers.attention_tensors(hp.at(layer), qk_norm="heads")
+    block = Attention(qk_norm="heads").tensors(hp.at(layer), layer)
     unread = ("attn_k", "attn_v") if hp.source(layer) != layer else () if hp.windowed[layer] else ("attn_v",)
     return block | {name: replace(want, optional=True) for name, want in block.items() if name.startswith(unread)}
 

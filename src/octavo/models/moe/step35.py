@@ -13,7 +13,7 @@ from octavo.graph.node import Node
 from octavo.models.shared import layers, names, routed
 from octavo.models.shared.architecture import Architecture, Sizes, TensorLayout
 from octavo.models.shared.config import Config, Keys, local_rope, nextn_keys
-from octavo.models.shared.decoder import CustomPart, Decoder
+from octavo.models.shared.decoder import Attention, CustomPart, Decoder, FeedForward
 from octavo.models.shared.reader import ANY, FF_WIDTH, HEADS, KV_HEADS, LIMITS, NEXTN, WINDOW, MetadataReader, brief
 from octavo.models.shared.rope import Rope
 from octavo.models.shared.routed import SIGMOID, Routed
@@ -87,7 +87,7 @@ def _clamps(r: MetadataReader, field: str, n: int) -> tuple[float, ...]:
 def attention_tensors(hp: Step35, layer: int) -> Tensors:
     here = replace(hp, n_head=hp.layer_heads[layer], n_head_kv=hp.layer_kv[layer])
     gate = layers.products({"attn_gate": (here.n_head, hp.n_embd)})
-    return layers.attention_tensors(here, qk_norm="heads") | gate
+    return Attention(qk_norm="heads").tensors(here, layer) | gate
 
 
 def attention(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> Node:
@@ -100,7 +100,7 @@ def attention(g: GraphBuilder, hp: Step35, b: Weights, h: Node, layer: int) -> N
 
 
 def feed_forward_tensors(hp: Step35, layer: int) -> Tensors:
-    dense = layers.ffn_tensors(hp) if layer >= hp.n_layer else {}  # those that guess tokens have one or the other
+    dense = FeedForward().tensors(hp, layer) if layer >= hp.n_layer else {}  # those that guess tokens have either
     return dense | routed.feed_forward_tensors(hp, layer)
 
 

@@ -13,7 +13,7 @@ from octavo.io.gguf import LazyTensor
 from octavo.models.shared import layers, names
 from octavo.models.shared.config import Config, Keys
 from octavo.models.shared.conversion import of_values, without_middle
-from octavo.models.shared.decoder import ByLayer, CustomPart, Decoder, LayerPart, NormNames
+from octavo.models.shared.decoder import Attention, ByLayer, CustomPart, Decoder, LayerPart, NormNames
 from octavo.models.shared.hparams import Key
 from octavo.models.shared.reader import LIMITS, NEXTN, MetadataReader, brief
 from octavo.models.shared.states import Hybrid, taps_of
@@ -102,7 +102,7 @@ def decoder(
 
 
 def attention_tensors(hp: DeltaNet, layer: int) -> Tensors:
-    found = layers.attention_tensors(hp, bias=False, qk_norm="heads")
+    found = Attention(bias=False, qk_norm="heads").tensors(hp, layer)
     return found | {"attn_q.weight": matrix(2 * hp.n_head * hp.head_dim, hp.n_embd)}
 
 
