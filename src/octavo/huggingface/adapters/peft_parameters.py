@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from octavo.errors import ModelError, shown
 from octavo.formats import QTensor, by_name
 from octavo.huggingface.adapters.peft import PeftFolder, unwrapped
 from octavo.huggingface.config.wrapper import text_name
@@ -83,7 +82,7 @@ def parameters_by_name(
             problem = f"has factors {list(stack.a.shape)} and {list(stack.b.shape)}"
             said = (p if (want := wanted[p]) is None else f"{p} {list(want)}" for p in named)
             more = ", which say whose they are and which way round" if fitting else ""
-            raise _fault(folder, stack.module, problem, f"those of one of {', '.join(said)}{more}")
+            raise folder.error(stack.module, problem, f"those of one of {', '.join(said)}{more}")
         ((parameter, turned),) = fitting
         rank, factor = folder.rank_of(parameter), folder.factor(parameter)
         found[name] = stack.factored(name, rank, factor, turned=turned)
@@ -128,7 +127,3 @@ def _fits(folder: PeftFolder, stack: Stacked, parameter: str, want: Shape | None
     if want is None or stack.experts(folder.rank_of(parameter)) != want[0]:
         return False
     return (stack.b.shape[0], stack.a.shape[1]) == (want[1:] if not turned else want[:0:-1])
-
-
-def _fault(folder: PeftFolder, name: str, problem: str, allowed: str) -> ModelError:
-    return ModelError(problem, file=folder.path, field=f"tensor {shown(name)}", allowed=allowed)

@@ -15,7 +15,6 @@ from octavo.formats.spec import F32, AnyArray
 from octavo.huggingface.layouts.shares import count_of
 from octavo.io.gguf import LazyTensor
 from octavo.io.safetensors import StoredTensor
-from octavo.io.safetensors.safetensors_file import FLOATS
 
 CHUNK_VALUES = 1 << 22
 Part = Callable[[slice], Planes]
@@ -169,6 +168,3 @@ class QuantizedLayout(Protocol):
         Raises ModelError for a module that is incomplete or contradicts the configuration.
         """
         ...
-
-
-__all__ = ["FLOATS", "HALVES", "Kind", "Module", "Part", "QuantizedLayout", "as_experts", "packed"]
